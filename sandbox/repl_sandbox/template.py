@@ -10,7 +10,6 @@ import secrets
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from . import held
 from .allowance import Allowance
 from .arguments import Grouping
 from .cgroups.group import Group
@@ -56,7 +55,7 @@ class Template:
             self._remove_groups()
             raise
         try:
-            memory = held.private(zygote.pid)
+            memory = zygote.private_memory()
         except BaseException:
             self.close()
             raise

@@ -31,7 +31,7 @@ class Watched:
         # What is seen is of all branches of a session, and so are the limits.
         look = self.core.links.outside.look
         most = self.core.limits.processes + self._lines * (self.core.ours + 1) - 1
-        full = look("threads", processes) > most
+        full: bool = look("threads", processes) > most
         if full:
             self.core.is_full()
         # In namespaces the kernel refuses what is more. Elsewhere it counts by user, who may have
@@ -62,8 +62,8 @@ class Watched:
             self._suspicions = self._suspicions + 1 if exceeds else 0
         if self._suspicions >= (1 if self.core.ours == 1 else _SURE):
             return "memory"
-        most = limits.cpu_seconds
-        if most is not None and self._cpu_seconds(processes) > lines * most:
+        seconds = limits.cpu_seconds
+        if seconds is not None and self._cpu_seconds(processes) > lines * seconds:
             return "cpu"
         return "workspace" if links.folder and self._overfull() else None
 

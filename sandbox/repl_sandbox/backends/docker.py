@@ -1,8 +1,9 @@
 """Templates in containers, by the API of Docker and the `docker` package; Podman has the same API.
 
-The template and its sessions are processes of this system's kernel, which a container holds besides
-what holds each session. The daemon starts the container and removes it; nothing else goes through
-the daemon. The zygote connects to a socket that is mounted into the container, and ends with it.
+A container holds the template and its sessions besides what holds each session. With a runtime that
+shares this system's kernel the zygote connects to a socket that is mounted into the container
+(`Mounted`); with one that has a kernel of its own all goes by the container's standard input and
+output (`Streamed`). The daemon starts the container and removes it.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ import os
 import platform
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import docker.errors
@@ -21,17 +22,16 @@ from docker.client import DockerClient
 from docker.models.containers import Container
 from docker.types import LogConfig, Mount, Ulimit
 from docker.utils import parse_repository_tag
-from docker.utils.socket import frames_iter
 
-from ..container_settings import ContainerLimits, ContainerSettings
+from ..container_settings import ContainerLimits, ContainerSettings, has_own_kernel
 from ..errors import IsolationError, SandboxError
 from ..zygote import process
 from ..zygote.control import Lifeline
-from ..zygote.nested_handle import ForkedProcess
-from ..zygote.outside import Enclosure, Outside
-from . import daemon_socket, enclosures, labels, profile
-from .meeting import Meeting
+from ..zygote.outside import Outside
+from . import daemon_socket, labels, profile
+from .mounted import Mounted
 from .refusals import refusal
+from .streamed import Streamed
 
 TIER = "container"
 # The tier of the sessions inside: the container's profile denies what a nested jail is made of.
@@ -59,10 +59,8 @@ class Launcher:
     def __init__(self, settings: ContainerSettings) -> None:
         self._settings, self._python = settings, settings.python or _PYTHON
         self._client = connect()
-        self._enclosure = Enclosure((), 0)
         self._scratch = ""  # the host's folder for the sessions' folders, where root is not there
-        self._pid = 0
-        self._output: Any = None
+        self._transport: Mounted | Streamed
         self._last_words = "it said nothing"
 
     def start(self, hash_seed: int | None) -> tuple[Lifeline, process.Process]:
@@ -72,22 +70,19 @@ class Launcher:
             facts = self._client.info()
             self._check_daemon(facts)
             self._check_image(facts)
-            meeting = undo.enter_context(closing(Meeting()))
-            if os.geteuid() != 0:
+            memory = self._memory(facts)
+            streams = has_own_kernel(self._settings.runtime)
+            self._transport = Streamed(memory) if streams else Mounted(undo)
+            if os.geteuid() != 0 and not streams:
                 self._scratch = tempfile.mkdtemp(prefix="repl-env-container-")
                 undo.callback(shutil.rmtree, self._scratch, ignore_errors=True)
-            container = self._create(meeting, facts, hash_seed)
+            container = self._create(facts, memory, hash_seed)
             undo.callback(_remove, container)
-            self._output = container.attach_socket(
-                params={"stdout": 1, "stderr": 1, "stream": 1, "logs": 0}
-            )
-            undo.callback(self._let_output_go)
+            self._transport.attach(container, undo)
             container.start()
-            lifeline = self._meet(meeting, container, undo)
-            child = ForkedProcess(self._pid, lambda _: self._forget(container))
-            self._enclosure = enclosures.look(self._pid)
+            lifeline, child = self._meet(container, undo)
             undo.pop_all()
-            meeting.close()
+            self._transport.connected()
         return lifeline, child
 
     def stillborn(self, child: process.Process, preload: Sequence[str]) -> SandboxError:
@@ -100,14 +95,13 @@ class Launcher:
 
     def outside(self, child: process.Process) -> Outside:
         """As of `process.Launcher`."""
-        self._let_output_go()
-        return Outside(child.pid, self._enclosure)
+        return self._transport.outside()
 
     def seen(self, path: str) -> str:
         """As of `process.Launcher`."""
         if self._scratch:
             return self._scratch + path.removeprefix(_PLACE)
-        return f"/proc/{self._pid}/root{path}"
+        return self._transport.seen(path)
 
     def _check_daemon(self, facts: dict[str, Any]) -> None:
         if facts.get("OSType", "linux") != "linux":
@@ -143,12 +137,19 @@ class Launcher:
             if "error" in told:
                 raise refusal(name, str(told["error"]))
 
-    def _create(self, meeting: Meeting, facts: dict[str, Any], hash_seed: int | None) -> Container:
+    @property
+    def _limits(self) -> ContainerLimits:
+        return self._settings.limits or ContainerLimits()
+
+    def _memory(self, facts: dict[str, Any]) -> int:
+        """Bytes that the container may have."""
+        return int(self._limits.memory or int(facts["MemTotal"]) * 3 // 4)
+
+    def _create(self, facts: dict[str, Any], memory: int, hash_seed: int | None) -> Container:
         settings, (flags, seeded) = self._settings, process.flags_of(hash_seed)
-        limits = settings.limits or ContainerLimits()
-        memory = int(limits.memory or int(facts["MemTotal"]) * 3 // 4)
+        limits, transport = self._limits, self._transport
         user = profile.user(facts.get("SecurityOptions") or ())
-        shown = {meeting.inside: meeting.shown, _MOUNTED: profile.PACKAGE, **settings.mounts}
+        shown = {**transport.mounts, _MOUNTED: profile.PACKAGE, **settings.mounts}
         mounts = [_bound(inside, outside) for inside, outside in shown.items()]
         if self._scratch:
             mounts.append(_bound(_PLACE, self._scratch, read_only=False))
@@ -157,7 +158,7 @@ class Launcher:
         scratch = {} if self._scratch else {_PLACE: "rw,exec,nosuid,nodev,mode=1777"}
         return self._client.containers.create(
             settings.image,
-            [*flags, f"{_MOUNTED}/zygote/boot.py", meeting.address, _INSIDE],
+            [*flags, f"{_MOUNTED}/zygote/boot.py", transport.argument, _INSIDE],
             entrypoint=[self._python],
             environment={**process.ENVIRONMENT, **seeded},
             user=user,
@@ -177,6 +178,7 @@ class Launcher:
             nano_cpus=int((limits.cpus or int(facts["NCPU"])) * 1_000_000_000),
             ulimits=[Ulimit(name=name, soft=most, hard=most) for name, most in profile.limits()],
             runtime=settings.runtime,
+            stdin_open=transport.takes_input,
             auto_remove=True,
             init=False,
             stop_signal="SIGKILL",  # it would not hear another: the first process of a container
@@ -184,49 +186,26 @@ class Launcher:
             log_config=LogConfig(type="none", config={}),
         )
 
-    def _meet(self, meeting: Meeting, container: Container, undo: ExitStack) -> Lifeline:
+    def _meet(self, container: Container, undo: ExitStack) -> tuple[Lifeline, process.Process]:
+        image = self._settings.image
         try:
-            met = meeting.await_zygote(self._output.fileno(), _START_SECONDS)
+            met = self._transport.meet(
+                container, _START_SECONDS, lambda: self._forget(container), undo
+            )
         except TimeoutError:
             raise SandboxError(
-                f"nothing in the container of image {self._settings.image} connected within "
-                f"{_START_SECONDS:.0f} s"
+                f"nothing in the container of image {image} connected within {_START_SECONDS:.0f} s"
             ) from None
         if met is None:
             raise SandboxError(
-                f"python: {self._python} in image {self._settings.image} ended before it "
-                f"connected: {self._said()}"
+                f"python: {self._python} in image {image} ended before it connected: {self._said()}"
             )
-        lifeline, self._pid = met
-        undo.callback(lifeline.close)
-        container.reload()
-        if not self._pid or container.attrs["State"]["Pid"] != self._pid:
-            raise IsolationError(
-                TIER,
-                "container",
-                "its processes are not visible to this one",
-                "Use a daemon on this system itself, and run this process beside the daemon, not "
-                "in a container or a virtual machine",
-            )
-        return lifeline
+        return met
 
     def _said(self) -> str:
         """The last lines that the container, which ends or has ended, wrote since it started."""
-        if self._output is None:
-            return self._last_words
-        frames: Iterable[tuple[int, bytes]] = frames_iter(self._output, tty=False)
-        said = b"".join(data for _, data in frames)
-        self._let_output_go()
-        lines = said.decode("utf-8", "replace").strip().splitlines()
+        lines = self._transport.said().decode("utf-8", "replace").strip().splitlines()
         return " / ".join(line.strip() for line in lines[-3:])[-500:] or self._last_words
-
-    def _let_output_go(self) -> None:
-        output, self._output = self._output, None
-        if output is not None:
-            # The package has no call that closes the answer, its file and the socket below.
-            below, answer = getattr(output, "_sock", output), getattr(output, "_response", output)
-            for each in (answer, output, below):
-                each.close()
 
     def _forget(self, container: Container) -> None:
         """The zygote has ended, and the container with it."""

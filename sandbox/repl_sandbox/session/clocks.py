@@ -72,4 +72,3 @@ class Clocks:
         if self.waiting(now, cpu) >= self._host_limit:
             return "host_call"
         return None
-

@@ -12,7 +12,6 @@ from functools import partial
 from typing import NoReturn
 
 from ..errors import SessionBusy, SessionClosed
-from ..jail.processes import cpu_seconds, descendants
 from ..types import Isolation, Missing
 from .core import Core
 from .isolation import probe

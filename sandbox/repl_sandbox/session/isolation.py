@@ -124,9 +124,12 @@ def _container(outside: Outside, seen: dict[str, str]) -> tuple[Layer, ...]:
     if outside.enclosure is None:
         return ()
     missing = list(outside.enclosure.missing)
-    if len(seen.get("NSpid", "").split()) < 2:
+    if not outside.is_apart and len(seen.get("NSpid", "").split()) < 2:
         missing.append("a process id of the container's")
-    told = f"not seen: {', '.join(missing)}" if missing else "its own, with every wall"
+    whole = "its own, with every wall"
+    if outside.enclosure.own_kernel:
+        whole += ", and a kernel of its own"
+    told = f"not seen: {', '.join(missing)}" if missing else whole
     return (Layer("container", not missing, told),)
 
 

@@ -1,7 +1,7 @@
 """The container's end of a stream: its first process, which starts the zygote and ends with it.
 
-It stands for the host inside: descriptors are made here, and processes looked at. The session's code
-has the same user, and no way to this process's memory or descriptors.
+It stands for the host inside: descriptors are made here, and processes looked at. The code of
+sessions has the same user, and no way to this process's memory or descriptors.
 """
 
 from __future__ import annotations
@@ -112,4 +112,3 @@ class _Agent(Mux):
         if len(answer) > frames.MOST // 2:
             return json.dumps({"errno": E2BIG}).encode()
         return answer
-

@@ -75,6 +75,8 @@ def make_ends(description: Description) -> tuple[int, int]:
         kept_socket, given_socket = socket.socketpair(socket.AF_UNIX, SOCKETS[description.kind])
         for end in (kept_socket, given_socket):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
+        if description.kind == BYTES:  # so that the kernel says who speaks first
+            kept_socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         kept, given = kept_socket.detach(), given_socket.detach()
     elif description.kind == WRITTEN:
         kept, given = os.pipe2(os.O_CLOEXEC)

@@ -452,7 +452,8 @@ class Mux:
         while self._out and len(self._buffer) < _TOGETHER:
             head = self._out[0]
             if isinstance(head, bytes):
-                self._buffer += self._out.popleft()  # type: ignore[operator]
+                self._buffer += head
+                self._out.popleft()
                 continue
             piece = next(head, None)
             if piece is None:
@@ -511,5 +512,3 @@ def _number(payload: bytes) -> int:
         raise BrokenStreamError("a number of another length")
     number: int = frames.NUMBER.unpack(payload)[0]
     return number
-
-

@@ -17,7 +17,7 @@ def measure() -> dict[str, Any]:
     facts: dict[str, Any] = {"kernel": [platform.release(), platform.version()]}
     for name, look in (
         ("status", lambda: status("self")),
-        ("interfaces", lambda: _interfaces()),
+        ("interfaces", _interfaces),
         ("read_only", lambda: bool(os.statvfs("/").f_flag & os.ST_RDONLY) or _is_read_only()),
         ("no_new_privs", lambda: libc.prctl(_NO_NEW_PRIVILEGES, 0)),
     ):

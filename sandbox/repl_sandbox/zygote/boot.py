@@ -1,6 +1,7 @@
 """What the zygote's interpreter runs: `python -I boot.py SOCKET TIER`.
 
-SOCKET is an open descriptor, or, in a container, the path of a socket to connect to.
+SOCKET is an open descriptor, or, in a container, the path of a socket to connect to, or "stream":
+standard input and output. `boot.py relay STREAM LIFELINE LOOKS MOST` is the host's end of that.
 
 Makes this copy of the package importable, wherever it lies and whatever the interpreter has
 installed, without putting its neighbours on the path.
@@ -49,6 +50,10 @@ def _connected(where: str) -> int:
     """The descriptor of the socket to the host."""
     if where.isdigit():
         return int(where)
+    if where == "stream":
+        from repl_sandbox.stream import agent
+
+        return agent.divide()
     import socket  # not before the vocabulary, where there is none to connect to
 
     host = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -68,5 +73,10 @@ if __name__ == "__main__":
     if sys.version_info < _LEAST or sys.implementation.name != "cpython":
         sys.exit("sessions need CPython 3.11 or later, and this is " + sys.version)
     _load_package()
+    if sys.argv[1] == "relay":
+        from repl_sandbox.stream import relay
+
+        relay.serve(*map(int, sys.argv[2:]))
+        sys.exit()
     importlib.import_module("repl_sandbox.zygote.vocabulary")  # before all that uses its names
     _main(_connected(sys.argv[1]), sys.argv[2], inside=len(sys.argv) > 3)

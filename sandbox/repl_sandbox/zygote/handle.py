@@ -103,6 +103,11 @@ class ZygoteHandle:
         """The zygote's process id, where it is."""
         return self._outside.template
 
+    def private_memory(self) -> int:
+        """Bytes of anonymous memory that the zygote has."""
+        memory: int = self._outside.look("private", self.pid)
+        return memory
+
     def spawn(
         self,
         slot: int,

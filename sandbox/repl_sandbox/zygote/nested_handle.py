@@ -11,15 +11,21 @@ import os
 import select
 import signal
 import subprocess
+import time
 import weakref
 from collections.abc import Callable
 
 from ..errors import SandboxError
 from ..jail.processes import descendants
+from ..looks import Look
 from . import control
 from .conversation import Gone
 from .handle import SPAWN_TIMEOUT, ZygoteHandle
-from .outside import Outside, status
+from .outside import status
+from .process import Process
+
+# Seconds between two looks at a process that cannot be waited for.
+_PAUSE = 0.01
 
 
 class NestedZygote(ZygoteHandle):
@@ -57,6 +63,7 @@ class NestedZygote(ZygoteHandle):
             if isinstance(error, TimeoutError):
                 raise SandboxError("the template of shared objects was not made in time") from None
             raise
+        outside = parent._outside
         self._learn(
             {
                 "data_segment": answer["data_segment"],
@@ -65,14 +72,16 @@ class NestedZygote(ZygoteHandle):
                 "python": parent.interpreter[0],
                 "implementation": parent.interpreter[1],
             },
-            Outside(self.pid, parent._outside.enclosure),
+            outside.of(self._process.pid),
             parent._base,
         )
 
 
-def _forked_from(parent: ZygoteHandle, number: int) -> ForkedProcess:
+def _forked_from(parent: ZygoteHandle, number: int) -> Process:
     """The process that `parent`'s zygote forked and knows by this process id."""
     pid = number
+    if parent._outside.is_apart:
+        return DistantProcess(number, parent._outside.look, parent.forget)
     if parent._outside.enclosure is not None:
         # A container numbers its processes itself; the kernel shows both numbers.
         pid = next((each for each in descendants(parent.pid) if _number_of(each) == number), 0)
@@ -87,6 +96,39 @@ def _number_of(pid: int) -> int:
         return int(status(pid)["NSpid"].split()[-1])
     except (OSError, KeyError):
         return 0
+
+
+class DistantProcess:
+    """As `ForkedProcess`, for one that only `look` can see."""
+
+    def __init__(self, pid: int, look: Look, forget: Callable[[int], None]) -> None:
+        self.pid = pid
+        self._look = look
+        self._forget: Callable[[int], None] | None = forget
+
+    def poll(self) -> int | None:
+        """None while it lives."""
+        try:
+            return None if self._look("runs", self.pid) else 0
+        except OSError:
+            return 0
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end; subprocess.TimeoutExpired after `timeout` seconds."""
+        until = None if timeout is None else time.monotonic() + timeout
+        while self._forget is not None and self.poll() is None:
+            if until is not None and time.monotonic() > until:
+                raise subprocess.TimeoutExpired("zygote", timeout or 0)
+            time.sleep(_PAUSE)
+        forget, self._forget = self._forget, None
+        if forget is not None:
+            forget(self.pid)
+        return 0
+
+    def kill(self) -> None:
+        """End it."""
+        with contextlib.suppress(OSError):
+            self._look("kill", self.pid)
 
 
 class ForkedProcess:

@@ -18,11 +18,12 @@ class Enclosure:
     """A template's container, as it was found before the template was configured.
 
     `missing`: the walls that it was not seen to have. `filters`: its filters of seccomp, with those
-    of the host.
+    of the host. `own_kernel`: whether its kernel was seen to be another than the host's.
     """
 
     missing: tuple[str, ...]
     filters: int
+    own_kernel: bool = False
 
 
 class Outside:
@@ -44,6 +45,10 @@ class Outside:
         self.is_apart = look is not None
         with contextlib.suppress(OSError):
             _ = self.namespaces
+
+    def of(self, template: int) -> Outside:
+        """The same for a template that was forked from this one."""
+        return Outside(template, self.enclosure, self.look if self.is_apart else None)
 
     @cached_property
     def namespaces(self) -> Mapping[str, frozenset[str]]:
@@ -76,4 +81,3 @@ class Outside:
         if self.enclosure is not None:
             return self.enclosure.filters
         return int(status("self").get("Seccomp_filters", "0"))
-

@@ -14,7 +14,7 @@ from . import control
 from .control import Lifeline
 from .outside import Outside
 
-_BOOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "boot.py")
+BOOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "boot.py")
 
 # The whole environment of the template and so of each session. Nothing of the host's is passed on.
 ENVIRONMENT = {
@@ -131,8 +131,8 @@ def start(python: str, tier: str, hash_seed: int | None, fd: int) -> Process:
     Raises:
         SandboxError: `python` is none, or cannot be run; or this package lies in an archive.
     """
-    if not os.path.isfile(_BOOT):
-        raise SandboxError(f"sessions need repl_sandbox in a folder, and there is no file {_BOOT}")
+    if not os.path.isfile(BOOT):
+        raise SandboxError(f"sessions need repl_sandbox in a folder, and there is no file {BOOT}")
     path = f"{os.path.dirname(python)}:/usr/local/bin:/usr/bin:/bin"
     flags, seeded = flags_of(hash_seed)
     passed = -1
@@ -140,7 +140,7 @@ def start(python: str, tier: str, hash_seed: int | None, fd: int) -> Process:
         # Of a daemon without standard streams it may have one of their numbers, taken there.
         passed = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
         return subprocess.Popen(
-            [python, *flags, _BOOT, str(passed), tier],
+            [python, *flags, BOOT, str(passed), tier],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=_standard_error(),
