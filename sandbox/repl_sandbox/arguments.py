@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Literal, TypeAlias, TypedDict
 
-from .container_settings import ContainerLimits
+from .container_settings import ContainerLimits, Inside
 from .jail.mounts import PRIVATE
 from .policies import modules
 from .types import Limits, Policy
@@ -39,6 +39,8 @@ class SandboxArguments(TypedDict, total=False):
     image: str | None
     runtime: str | None
     container_limits: ContainerLimits | None
+    per_session: bool
+    inside: Inside
 
 
 _GROUPINGS = ("auto", "require", "off")

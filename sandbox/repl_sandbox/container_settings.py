@@ -5,8 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
-from .types import parse_size
+from .types import Limits, parse_size
+
+# What sessions are held by inside their container.
+Inside: TypeAlias = Literal["confined", "jailed"]
 
 # A session of the default limits may have 64 processes; PID_MAX_LIMIT bounds all.
 _PROCESSES = 8192
@@ -55,13 +59,18 @@ class ContainerLimits:
 
 @dataclass(frozen=True, slots=True)
 class ContainerSettings:
-    """The container of one template. `mounts`: {path inside: path of the host}, read-only."""
+    """The container of one template. `mounts`: {path inside: path of the host}, read-only.
+
+    `per_session`: the template has one session. `inside`: the tier that sessions have inside.
+    """
 
     image: str
     runtime: str | None
     limits: ContainerLimits | None
     python: str | None
     mounts: Mapping[str, str]
+    per_session: bool
+    inside: Inside
 
 
 def check(
@@ -69,6 +78,9 @@ def check(
     image: str | None,
     runtime: str | None = None,
     limits: ContainerLimits | None = None,
+    *,
+    per_session: bool = False,
+    inside: str = "confined",
 ) -> None:
     """See that the arguments for a container are given for one, and that they can be meant.
 
@@ -87,8 +99,14 @@ def check(
             "container_limits must be a ContainerLimits (from repl_sandbox import ContainerLimits),"
             f" not {type(limits).__name__}"
         )
+    if not isinstance(per_session, bool):
+        raise TypeError(f"per_session must be a bool, not {type(per_session).__name__}")
+    if inside not in ("confined", "jailed"):
+        raise ValueError(f"inside must be 'confined' or 'jailed', not {inside!r}")
     if isolation != "container":
         given: dict[str, object] = {"image": image, "runtime": runtime, "container_limits": limits}
+        given |= {"per_session": per_session or None}
+        given |= {"inside": inside if inside != "confined" else None}
         for name in (name for name, value in given.items() if value is not None):
             raise ValueError(f"{name} is for isolation='container' alone, not for {isolation!r}")
     elif image is None:
@@ -96,6 +114,18 @@ def check(
             "image must be given for isolation='container': the name of an image with CPython 3.11 "
             "or later, as 'python:3.12-slim'"
         )
+
+
+def check_room(limits: Limits, container: ContainerLimits | None) -> None:
+    """ValueError if one session with `limits` may have more than its container."""
+    container = container or ContainerLimits()
+    for name, most in (("memory", container.memory), ("processes", container.processes)):
+        wanted = int(getattr(limits, name))
+        if most is not None and wanted > int(most):
+            raise ValueError(
+                f"container_limits: {name}={int(most):,} is less than one session may have: "
+                f"Limits.{name}={wanted:,}"
+            )
 
 
 def has_own_kernel(runtime: str | None) -> bool:

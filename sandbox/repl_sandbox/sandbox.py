@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, NoReturn
 from . import arguments, backends, container_settings
 from .arguments import Grouping, RecoveryMode, Tier
 from .checkpoint import Checkpoint, parse
-from .container_settings import ContainerLimits, ContainerSettings
+from .container_settings import ContainerLimits, ContainerSettings, Inside
 from .errors import CheckpointError, IsolationError, SandboxClosed, SandboxError
 from .offer import Offer
 from .places import Places
@@ -31,6 +31,7 @@ from .types import Answers, Limits, Policy, Statistics, check_seed
 from .watchdog import Watchdog
 from .zygote.handle import ZygoteHandle
 from .zygote.links import Links
+from .zygote.per_session import PerSession
 from .zygote.process import Launcher
 
 if TYPE_CHECKING:
@@ -69,7 +70,9 @@ class Sandbox:
     arrange that, and those with more than eight busy processes are stopped now and then
     (docs/design/giving-way.md). `image`, `runtime`, `container_limits`: of tier "container" alone:
     the image, with CPython 3.11 or later; the daemon's runtime, its default for None; what the
-    container may use with all its sessions.
+    container may use with all its sessions. `per_session`: each session has a container of its own.
+    `inside`: "jailed" has sessions jailed in their container, which takes from the container what
+    forbids that (docs/design/tiers.md).
 
     Raises:
         IsolationError: the tier cannot be had here; says which step failed and what helps.
@@ -99,13 +102,19 @@ class Sandbox:
         image: str | None = None,
         runtime: str | None = None,
         container_limits: ContainerLimits | None = None,
+        per_session: bool = False,
+        inside: Inside = "confined",
     ) -> None:
         self._limits = arguments.check_limits(limits) or Limits()
         states = arguments.check_states(recovery, history)
         self._branches = branches
         policy = arguments.check_policy(policy)
         tiers = arguments.check_grouping(cgroup, acceptable(isolation, require))
-        container_settings.check(isolation, image, runtime, container_limits)
+        container_settings.check(
+            isolation, image, runtime, container_limits, per_session=per_session, inside=inside
+        )
+        self._container_limits = container_limits
+        self._check_room(self._limits)
         preload, mounts = arguments.check_preload(preload), arguments.check_mounts(mounts or {})
         arguments.check_counts(python, ready, max_sessions, branches)
         self._mounts = mounts
@@ -121,13 +130,18 @@ class Sandbox:
 
         launch: Callable[[], Launcher] | None = None
         if image is not None:
-            settings = ContainerSettings(image, runtime, container_limits, python, mounts)
+            settings = ContainerSettings(
+                image, runtime, container_limits, python, mounts, per_session, inside
+            )
             launch = partial(backends.container, settings)
             mounts = {inside: inside for inside in mounts}  # as the container is shown them
 
         def start(tier: str) -> Template:
+            def zygote() -> ZygoteHandle:
+                return ZygoteHandle(python, preload, mounts, policy, tier, hash_seed, launch)
+
             return Template.of(
-                lambda: ZygoteHandle(python, preload, mounts, policy, tier, hash_seed, launch),
+                partial(PerSession, zygote) if per_session else zygote,
                 tier,
                 cgroup,
                 self._limits,
@@ -388,6 +402,7 @@ class Sandbox:
             taken = ", ".join(sorted(clash))
             raise ValueError(f"host: {taken} is the name of a shared object")
         limits = arguments.check_limits(limits) or self._limits
+        self._check_room(limits)
         if answers not in (None, "strict", "compatible"):
             raise ValueError(f"answers must be None, 'strict' or 'compatible', not {answers!r}")
         seed = check_seed(seed)
@@ -483,6 +498,11 @@ class Sandbox:
         """The session, or branch, that had a place taken for it is open."""
         self._places.fill(core)
         self._watchdog.add(core)
+
+    def _check_room(self, limits: Limits) -> None:
+        """ValueError if a session's limits are more than its container's."""
+        if self._container_limits is not None:
+            container_settings.check_room(limits, self._container_limits)
 
     def _check_taking(self) -> None:
         """SandboxClosed if it begins no more sessions."""

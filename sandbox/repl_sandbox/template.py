@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import secrets
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from .allowance import Allowance
 from .arguments import Grouping
@@ -23,6 +23,7 @@ from .types import Limits
 from .zygote.handle import ZygoteHandle
 from .zygote.links import Links
 from .zygote.nested_handle import NestedZygote
+from .zygote.per_session import PerSession
 
 if TYPE_CHECKING:
     from .shared import Parcel
@@ -34,6 +35,9 @@ _GROUP_STEPS = ("cgroup", "memory kill")
 _slots = itertools.count(secrets.randbelow(SLOTS))
 
 
+AnyZygote: TypeAlias = ZygoteHandle | PerSession
+
+
 class Template:
     """What `start` starts. `states` and `yielding` are as in `Allowance`.
 
@@ -42,7 +46,7 @@ class Template:
 
     def __init__(
         self,
-        start: Callable[[], ZygoteHandle],
+        start: Callable[[], AnyZygote],
         groups: Groups | None,
         states: int,
         *,
@@ -66,7 +70,7 @@ class Template:
     @classmethod
     def of(
         cls,
-        start: Callable[[], ZygoteHandle],
+        start: Callable[[], AnyZygote],
         tier: str,
         cgroup: Grouping,
         limits: Limits,
@@ -99,7 +103,7 @@ class Template:
         states, yielding = self.allowance.states, self.allowance.yielding
         groups = None if self._groups is None else _groups("require", weighed=yielding)
         return Template(
-            lambda: NestedZygote(self.zygote, parcel.fd, parcel.manifest),
+            lambda: _grown(self.zygote, parcel),
             groups,
             states,
             yielding=yielding,
@@ -161,3 +165,10 @@ def _groups(cgroup: Grouping, *, weighed: bool) -> Groups | None:
         if cgroup == "require":
             raise
         return None
+
+
+def _grown(zygote: AnyZygote, parcel: Parcel) -> AnyZygote:
+    """A fork of `zygote` with objects in it."""
+    if isinstance(zygote, PerSession):
+        return zygote.grown(parcel.fd, parcel.manifest)
+    return NestedZygote(zygote, parcel.fd, parcel.manifest)

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from .errors import IsolationError, SandboxError
 from .jail.remedies import known
-from .session.isolation import TIERS
+from .session.isolation import TIERS, lacks
 from .types import Isolation
 
 _T = TypeVar("_T")
@@ -89,7 +89,8 @@ def _note(error: SandboxError, refusals: Sequence[IsolationError]) -> None:
 
 def confirm(tier: str, seen: Isolation) -> None:
     """IsolationError unless a session of `tier` was seen to have all that the tier needs."""
-    missing = [each for each in seen.layers if each.name in TIERS[tier] and not each.active]
+    lacking = lacks(tier, [each.name for each in seen.layers if each.active])
+    missing = [each for each in seen.layers if each.name in lacking]
     if missing:
         found = "; ".join(f"{each.name}: {each.detail}" for each in missing)
         raise IsolationError(

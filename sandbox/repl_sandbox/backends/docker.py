@@ -14,6 +14,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
 import docker.errors
@@ -28,14 +29,12 @@ from ..errors import IsolationError, SandboxError
 from ..zygote import process
 from ..zygote.control import Lifeline
 from ..zygote.outside import Outside
-from . import daemon_socket, labels, profile
+from . import daemon_socket, jail_profile, labels, profile
 from .mounted import Mounted
 from .refusals import refusal
 from .streamed import Streamed
 
 TIER = "container"
-# The tier of the sessions inside: the container's profile denies what a nested jail is made of.
-_INSIDE = "confined"
 # Where the package is inside, below nothing that an image is likely to have.
 _MOUNTED = "/opt/repl-env/repl_sandbox"
 _PLACE = "/tmp"
@@ -54,10 +53,9 @@ class Launcher:
         IsolationError: this user can reach no daemon that can start such containers.
     """
 
-    place = _PLACE
-
     def __init__(self, settings: ContainerSettings) -> None:
         self._settings, self._python = settings, settings.python or _PYTHON
+        self.place = _PLACE if settings.inside != "jailed" else ""
         self._client = connect()
         self._scratch = ""  # the host's folder for the sessions' folders, where root is not there
         self._transport: Mounted | Streamed
@@ -95,7 +93,10 @@ class Launcher:
 
     def outside(self, child: process.Process) -> Outside:
         """As of `process.Launcher`."""
-        return self._transport.outside()
+        outside = self._transport.outside()
+        assert outside.enclosure is not None
+        enclosure = replace(outside.enclosure, one=self._settings.per_session)
+        return Outside(outside.template, enclosure, outside.look if outside.is_apart else None)
 
     def seen(self, path: str) -> str:
         """As of `process.Launcher`."""
@@ -156,19 +157,15 @@ class Launcher:
         else:
             profile.check_readable()
         scratch = {} if self._scratch else {_PLACE: "rw,exec,nosuid,nodev,mode=1777"}
-        return self._client.containers.create(
-            settings.image,
-            [*flags, f"{_MOUNTED}/zygote/boot.py", transport.argument, _INSIDE],
-            entrypoint=[self._python],
-            environment={**process.ENVIRONMENT, **seeded},
-            user=user,
-            working_dir="/",
-            hostname="sandbox",
-            labels=labels.of_this_process(),
+        jailed = settings.inside == "jailed"
+        host = self._client.api.create_host_config(
             mounts=mounts,
             tmpfs=scratch,
             cap_drop=["ALL"],
-            security_opt=["no-new-privileges"],
+            security_opt=[
+                "no-new-privileges",
+                *(jail_profile.security_options() if jailed else ()),
+            ],
             network_mode="none",
             read_only=True,
             ipc_mode="private",
@@ -178,13 +175,35 @@ class Launcher:
             nano_cpus=int((limits.cpus or int(facts["NCPU"])) * 1_000_000_000),
             ulimits=[Ulimit(name=name, soft=most, hard=most) for name, most in profile.limits()],
             runtime=settings.runtime,
-            stdin_open=transport.takes_input,
             auto_remove=True,
             init=False,
-            stop_signal="SIGKILL",  # it would not hear another: the first process of a container
-            healthcheck={"test": ["NONE"]},
             log_config=LogConfig(type="none", config={}),
         )
+        if jailed:
+            host.update(jail_profile.UNCOVERED)
+        made = self._client.api.create_container(
+            settings.image,
+            [*flags, f"{_MOUNTED}/zygote/boot.py", transport.argument, self._tier_inside],
+            entrypoint=[self._python],
+            environment={**process.ENVIRONMENT, **seeded},
+            user=user,
+            working_dir="/",
+            hostname="sandbox",
+            labels=labels.of_this_process(),
+            host_config=host,
+            runtime=settings.runtime,
+            stdin_open=transport.takes_input,
+            stop_signal="SIGKILL",  # it would not hear another: the first process of a container
+            healthcheck={"test": ["NONE"]},
+        )
+        return self._client.containers.get(made["Id"])
+
+    @property
+    def _tier_inside(self) -> str:
+        """The container's profile denies what a nested jail is made of, unless it is asked for."""
+        if self._settings.inside == "jailed":
+            return "jailed"
+        return "alone" if self._settings.per_session else "confined"
 
     def _meet(self, container: Container, undo: ExitStack) -> tuple[Lifeline, process.Process]:
         image = self._settings.image

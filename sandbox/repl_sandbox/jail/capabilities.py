@@ -6,8 +6,10 @@ Does not cover: what any user may do (seccomp, mounts).
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from . import libc
-from .calls import Calls
+from .calls import Calls, Numbered
 
 
 def last_capability() -> int:
@@ -30,3 +32,12 @@ DROP_ALL = Calls(
         ("capset", libc.CAP_HEADER, libc.CAP_NONE),
     )
 )
+
+_DROP_SETS = Calls((("capset", libc.CAP_HEADER, libc.CAP_NONE),))
+
+
+def drop_alone(session: Numbered) -> None:
+    """The same on a kernel that may have no ambient set."""
+    with suppress(OSError):
+        libc.prctl(libc.PR_CAP_AMBIENT, libc.PR_CAP_AMBIENT_CLEAR_ALL)
+    _DROP_SETS(session)

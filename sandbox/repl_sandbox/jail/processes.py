@@ -30,6 +30,15 @@ def forbid_new_privileges() -> None:
     libc.prctl(libc.PR_SET_NO_NEW_PRIVS, 1)
 
 
+def gains_no_privileges() -> int:
+    """PR_GET_NO_NEW_PRIVS: 1 if no exec gains anything."""
+    return int(libc.prctl(_GET_NO_NEW_PRIVS, 0))
+
+
+# uapi/linux/prctl.h
+_GET_NO_NEW_PRIVS = 39
+
+
 def die_with_parent(by: int = signal.SIGKILL) -> None:
     """PR_SET_PDEATHSIG: signal `by` when the parent goes. A change of credentials clears it."""
     libc.prctl(libc.PR_SET_PDEATHSIG, by)
@@ -126,8 +135,25 @@ def _children_of(pid: int) -> Iterator[int]:
         try:
             with open(f"/proc/{pid}/task/{thread}/children", "rb", buffering=0) as file:
                 yield from map(int, file.read().split())
+        except FileNotFoundError:
+            if not os.path.exists("/proc/thread-self/children"):
+                yield from _children_by_parents(pid)
+                return
         except OSError:
             continue
+
+
+def _children_by_parents(parent: int) -> Iterator[int]:
+    """The same on a kernel that does not list them, by what each process says of its parent."""
+    for name in os.listdir("/proc"):
+        if name.isdecimal():
+            try:
+                with open(f"/proc/{name}/stat", "rb", buffering=0) as file:
+                    fields = file.read().rpartition(b")")[2].split()
+            except OSError:
+                continue
+            if int(fields[1]) == parent:
+                yield int(name)
 
 
 def cpu_seconds(pids: Iterable[int]) -> float:
@@ -154,8 +180,11 @@ def children() -> list[int]:
 
     Until it waits for one, no other process can be given that one's number.
     """
-    with open("/proc/thread-self/children", "rb", buffering=0) as file:
-        found = [int(pid) for pid in file.read().split()]
+    try:
+        with open("/proc/thread-self/children", "rb", buffering=0) as file:
+            found = [int(pid) for pid in file.read().split()]
+    except FileNotFoundError:
+        found = list(_children_by_parents(os.getpid()))
     # The list may leave out a child while others end; then there is still one to wait for.
     return found or _one_child()
 
@@ -189,8 +218,8 @@ def stretches(kept: set[int]) -> Iterator[tuple[int, int]]:
     yield start, LAST_DESCRIPTOR
 
 
-# close_range(2) takes an unsigned int; this is the largest.
-LAST_DESCRIPTOR = 0xFFFF_FFFF
+# No descriptor is larger. More, which close_range(2) of Linux takes too, other kernels refuse.
+LAST_DESCRIPTOR = 0x7FFF_FFFF
 
 
 def have_one_thread() -> None:

@@ -269,6 +269,17 @@ WORKER: Sequence[Step] = (
     ("seccomp", load_filter),
 )
 
+
+def _adopt_orphans_if_it_can(jail: Jail) -> None:
+    with suppress(OSError):
+        processes.adopt_orphans()
+
+
+def _note_privileges(jail: Jail) -> None:
+    """For kernels whose /proc does not say it."""
+    jail.held["no_new_privs"] = processes.gains_no_privileges()
+
+
 # Without namespaces init is one process among the host's. What it would get from a pid namespace it
 # does itself: adopt whatever the session leaves, and end it. It keeps the host's user, whose right
 # it is to end processes of others and to remove what they leave.
@@ -306,6 +317,25 @@ CONFINED_WORKER: Sequence[Step] = (
     # Last: it forbids what the steps above need.
     ("seccomp", load_filter),
 )
+
+_ALONE: Mapping[str, Sequence[Step]] = {
+    "resource limits": (("resource limits", lambda jail: rlimits.apply_alone(jail.rlimits)),),
+    # Whatever init does not adopt ends with the container.
+    "orphans": (("orphans", _adopt_orphans_if_it_can),),
+    "capabilities": (("capabilities", capabilities.drop_alone),),
+    "no new privileges": (
+        ("no new privileges", processes.FORBID_NEW_PRIVILEGES),
+        ("no new privileges", _note_privileges),
+    ),
+}
+
+
+def _alone(steps: Sequence[Step]) -> Sequence[Step]:
+    """`steps` as a kernel takes them that only one session has."""
+    return tuple(step for each in steps for step in _ALONE.get(each[0], (each,)))
+
+
+ALONE_WORKER: Sequence[Step] = _alone(CONFINED_WORKER)
 
 PROCESS_WORKER: Sequence[Step] = (
     ("process group", processes.LEAVE_GROUP),
@@ -351,6 +381,10 @@ RECIPES: Final[Mapping[str, Recipe]] = {
     "jailed": Recipe(INIT, (*VIEW, *WORKER, *TOGETHER), WORKER, CLERK),
     "confined": Recipe(
         CONFINED_INIT, (*FOLDER, *CONFINED_WORKER, *TOGETHER), CONFINED_WORKER, CLERK
+    ),
+    # In a container that no other session is in.
+    "alone": Recipe(
+        _alone(CONFINED_INIT), (*FOLDER, *ALONE_WORKER, *TOGETHER), ALONE_WORKER, _alone(CLERK)
     ),
     "process": Recipe(
         PROCESS_INIT, (*FOLDER, *PROCESS_WORKER, *TOGETHER), PROCESS_WORKER, PROCESS_CLERK

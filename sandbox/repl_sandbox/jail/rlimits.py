@@ -87,6 +87,23 @@ def plan(limits: dict[str, int]) -> list[tuple[int, tuple[int, int]]]:
     return rows
 
 
+# What a kernel of the container's own need not have: the limits keep a user from taking what others
+# of the system want, and that user is alone there.
+_OF_SHARED_KERNELS = frozenset(
+    getattr(resource, f"RLIMIT_{name}") for name in ("MSGQUEUE", "NICE", "RTPRIO", "SIGPENDING")
+)
+
+
+def apply_alone(rows: list[tuple[int, tuple[int, int]]]) -> None:
+    """Set what `plan` made, but for limits that only a shared kernel needs and this one refuses."""
+    for row in rows:
+        try:
+            apply([row])
+        except ValueError:
+            if row[0] not in _OF_SHARED_KERNELS:
+                raise
+
+
 def apply(rows: list[tuple[int, tuple[int, int]]]) -> None:
     """Set what `plan` made."""
     for number, pair in rows:

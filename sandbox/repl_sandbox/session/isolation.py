@@ -26,6 +26,17 @@ TIERS: Final[Mapping[str, frozenset[str]]] = {
 }
 
 
+OWN_CONTAINER: Final = "own container"
+
+
+def lacks(tier: str, active: Collection[str]) -> set[str]:
+    """Which layers that `tier` needs are not among `active`."""
+    missing = TIERS[tier] - set(active)
+    # Landlock is there to divide sessions, and there is no other in the container.
+    alone = tier == "container" and OWN_CONTAINER in active
+    return set(missing - {"landlock"} if alone else missing)
+
+
 def probe(links: Links) -> Isolation:
     """The layers around the session's worker, read from /proc of the host.
 
@@ -43,23 +54,21 @@ def probe(links: Links) -> Isolation:
         raise SandboxError(f"the session's process cannot be looked at: {error}") from error
     uid = int(seen["Uid"].split()[0])
     abi, forks = links.held.get("landlock", 0), links.held.get("forks", 0)
+    # A kernel that does not say it has been asked by the worker, before any code ran.
+    privileges = seen.setdefault("NoNewPrivs", str(links.held.get("no_new_privs", "?")))
     layers = (
         *(_namespace(pid, outside, name) for name in NAMESPACES),
         _root(pid, outside),
         _users(pid, outside, uid),
         _own_user(uid, outside),
         _capabilities(seen),
-        Layer(
-            "no_new_privs",
-            seen.get("NoNewPrivs") == "1",
-            f"NoNewPrivs {seen.get('NoNewPrivs')}",
-        ),
+        Layer("no_new_privs", privileges == "1", f"NoNewPrivs {privileges}"),
         _seccomp(seen, outside, forks),
         _landlock(abi),
         *_container(outside, seen),
     )
     active = {layer.name for layer in layers if layer.active}
-    tier = next(tier for tier, needed in TIERS.items() if needed <= active)
+    tier = next(tier for tier in TIERS if not lacks(tier, active))
     # A limit, not a wall: without it a watchdog and resource limits hold what they can.
     return Isolation(tier, (*layers, _signals(abi, active), _group(links)))
 
@@ -130,7 +139,10 @@ def _container(outside: Outside, seen: dict[str, str]) -> tuple[Layer, ...]:
     if outside.enclosure.own_kernel:
         whole += ", and a kernel of its own"
     told = f"not seen: {', '.join(missing)}" if missing else whole
-    return (Layer("container", not missing, told),)
+    layer = Layer("container", not missing, told)
+    if not outside.enclosure.one:
+        return (layer,)
+    return (layer, Layer(OWN_CONTAINER, not missing, "no other session is in its container"))
 
 
 def _unseen(error: OSError) -> str:
@@ -138,7 +150,8 @@ def _unseen(error: OSError) -> str:
 
 
 def _capabilities(seen: dict[str, str]) -> Layer:
-    sets = {name: seen.get(name, "?") for name in ("CapInh", "CapPrm", "CapEff", "CapAmb")}
+    sets = {name: seen.get(name, "?") for name in ("CapInh", "CapPrm", "CapEff")}
+    sets["CapAmb"] = seen.get("CapAmb", seen.get("CapInh", "?"))  # a part of those
     if seen.get("NoNewPrivs") != "1":  # else what is bounded cannot be had
         sets["CapBnd"] = seen.get("CapBnd", "?")
     none = all(set(value) == {"0"} for value in sets.values())
@@ -149,7 +162,10 @@ def _capabilities(seen: dict[str, str]) -> Layer:
 def _seccomp(seen: dict[str, str], outside: Outside, others: int) -> Layer:
     """`others`: filters that forbid nothing."""
     # The template's filter alone also reads as mode 2; the session's own makes two.
-    filters = int(seen.get("Seccomp_filters", "0")) - outside.filters - others
+    if "Seccomp_filters" not in seen:
+        told = f"mode {seen.get('Seccomp')}, by a kernel that does not count filters"
+        return Layer("seccomp", seen.get("Seccomp") == "2", told)
+    filters = int(seen["Seccomp_filters"]) - outside.filters - others
     active = seen.get("Seccomp") == "2" and filters >= 2
     return Layer("seccomp", active, f"mode {seen.get('Seccomp')}, {filters} filters")
 

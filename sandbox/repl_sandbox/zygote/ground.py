@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from errno import ENOSYS
 
@@ -40,6 +41,26 @@ def ground_of(tier: str, mounted: Mapping[str, str], place: str, privileged: boo
         SandboxError: `mounted` asks for what the tier cannot do.
     """
     return _GROUNDS[tier](mounted, place, privileged)
+
+
+def _prepare_alone(mounted: Mapping[str, str], place: str, privileged: bool) -> Ground:
+    """As `confined`, of what the kernel has: no other session is here to be kept from."""
+    if _landlock_abi("alone"):
+        return _prepare_confined(mounted, place, privileged)
+    arch = seccomp.native_arch()
+    libc.number("seccomp")
+    open_streams()
+    base = _make_base("alone", mounted, place)
+    with suppress(OSError):  # else the container's first process adopts them
+        processes.adopt_orphans()
+    processes.hide_memory()
+    return Ground(
+        landlock.plan((), 0),
+        seccomp.base_program(arch, "confined"),
+        seccomp.seal_program(arch, "confined"),
+        base,
+        list(_interpreter_paths()),
+    )
 
 
 def _prepare_jailed(mounted: Mapping[str, str], place: str, privileged: bool) -> Ground:
@@ -100,11 +121,13 @@ def _prepare_process(mounted: Mapping[str, str], place: str, privileged: bool) -
 _GROUNDS: Mapping[str, Callable[[Mapping[str, str], str, bool], Ground]] = {
     "jailed": _prepare_jailed,
     "confined": _prepare_confined,
+    "alone": _prepare_alone,
     "process": _prepare_process,
 }
 
 
 def _landlock_abi(tier: str) -> int:
+    """The version of the kernel's Landlock, 0 if it has none."""
     try:
         return landlock.kernel_abi()
     except OSError as error:

@@ -73,7 +73,8 @@ class ZygoteHandle:
         except BaseException:
             self.close()
             raise
-        self._learn(answer, launcher.outside(self._process), launcher.seen(answer["base"]))
+        base = launcher.seen(answer["base"]) if answer["base"] else ""
+        self._learn(answer, launcher.outside(self._process), base)
 
     def _hold(self, ours: socket.socket, tier: str) -> None:
         """Begin a conversation on socket `ours`, by which the zygote lives."""

@@ -336,7 +336,7 @@ class Zygote:
 
     def _leave(self) -> NoReturn:
         """The host is gone: where the kernel does not end the sessions with this process, do so."""
-        if self._template.base:
+        if self._template.base and self._template.tier != "alone":
             self._endings.forget_host()
             sessions = [*self._sessions, *(each.session for each in self._endings)]
             for session, pid in self._sessions.items():

@@ -18,12 +18,14 @@ class Enclosure:
     """A template's container, as it was found before the template was configured.
 
     `missing`: the walls that it was not seen to have. `filters`: its filters of seccomp, with those
-    of the host. `own_kernel`: whether its kernel was seen to be another than the host's.
+    of the host. `own_kernel`: whether its kernel was seen to be another than the host's. `one`:
+    whether it is made for one session.
     """
 
     missing: tuple[str, ...]
     filters: int
     own_kernel: bool = False
+    one: bool = False
 
 
 class Outside:
