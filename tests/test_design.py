@@ -111,7 +111,7 @@ def test_the_steps_of_the_jail_stand_there_in_their_order(name: str, steps: list
 
 
 def test_a_first_worker_does_what_the_page_says_before_its_own_steps() -> None:
-    views = {"jailed": VIEW, "confined": FOLDER, "process": FOLDER}
+    views = {"jailed": VIEW, "confined": FOLDER, "alone": FOLDER, "process": FOLDER}
     for tier, recipe in RECIPES.items():
         assert [*recipe.first_worker] == [*views[tier], *recipe.worker, *TOGETHER]
 

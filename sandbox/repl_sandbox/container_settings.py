@@ -81,6 +81,7 @@ def check(
     *,
     per_session: bool = False,
     inside: str = "confined",
+    yielding: bool = False,
 ) -> None:
     """See that the arguments for a container are given for one, and that they can be meant.
 
@@ -114,6 +115,14 @@ def check(
             "image must be given for isolation='container': the name of an image with CPython 3.11 "
             "or later, as 'python:3.12-slim'"
         )
+
+    if not has_own_kernel(runtime):
+        return
+    for name, asked in (("inside='jailed'", inside == "jailed"), ("yielding=True", yielding)):
+        if asked:
+            raise ValueError(
+                f"{name} is not for runtime={runtime!r}, which has a kernel of its own"
+            )
 
 
 def check_room(limits: Limits, container: ContainerLimits | None) -> None:

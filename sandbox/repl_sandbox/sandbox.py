@@ -111,7 +111,10 @@ class Sandbox:
         policy = arguments.check_policy(policy)
         tiers = arguments.check_grouping(cgroup, acceptable(isolation, require))
         container_settings.check(
-            isolation, image, runtime, container_limits, per_session=per_session, inside=inside
+            *(isolation, image, runtime, container_limits),
+            per_session=per_session,
+            inside=inside,
+            yielding=yielding,
         )
         self._container_limits = container_limits
         self._check_room(self._limits)

@@ -11,7 +11,7 @@ import pytest
 
 import repl_sandbox
 from repl_env import LocalREPLEnv
-from repl_sandbox import ContainerLimits, IsolationError, Sandbox
+from repl_sandbox import ContainerLimits, IsolationError, Limits, Sandbox
 
 
 @pytest.mark.parametrize(
@@ -28,19 +28,43 @@ from repl_sandbox import ContainerLimits, IsolationError, Sandbox
         ({"isolation": "container", "image": "--privileged"}, ValueError, "is no name"),
         ({"isolation": "container", "image": "p", "runtime": 1}, TypeError, "runtime must"),
         (
-            {"isolation": "container", "image": "p", "runtime": "runsc"},
+            {"isolation": "container", "image": "p", "runtime": "runsc", "inside": "jailed"},
             ValueError,
             "kernel of its own",
         ),
         (
-            {"isolation": "container", "image": "p", "runtime": "io.containerd.kata.v2"},
+            {"isolation": "container", "image": "p", "runtime": "kata", "yielding": True},
             ValueError,
-            "kernel of its own",
+            "yielding",
         ),
+        ({"isolation": "confined", "per_session": True}, ValueError, "per_session is for"),
+        ({"isolation": "jailed", "inside": "jailed"}, ValueError, "inside is for"),
+        ({"isolation": "container", "image": "p", "inside": "process"}, ValueError, "inside must"),
+        ({"isolation": "container", "image": "p", "per_session": 1}, TypeError, "per_session must"),
         (
             {"isolation": "container", "image": "p", "container_limits": 3},
             TypeError,
             "container_limits must be",
+        ),
+        (
+            {
+                "isolation": "container",
+                "image": "p",
+                "container_limits": ContainerLimits(memory="1GiB"),
+                "limits": Limits(memory="2GiB"),
+            },
+            ValueError,
+            "container_limits: memory=1,073,741,824 is less than one session may have",
+        ),
+        (
+            {
+                "isolation": "container",
+                "image": "p",
+                "container_limits": ContainerLimits(processes=32),
+                "limits": Limits(memory="64MiB", processes=33),
+            },
+            ValueError,
+            "container_limits: processes=32 is less",
         ),
         ({"require": "container"}, ValueError, "needs isolation='container'"),
         ({"isolation": "container", "image": "p", "cgroup": "require"}, ValueError, "cgroup"),

@@ -32,7 +32,7 @@ def test_sessions_that_nobody_waits_for_do_not_block_the_zygote(
 
     monkeypatch.setattr(control, "pair", narrow)
     with Sandbox(recovery="restart") as sandbox:
-        zygote: ZygoteHandle = sandbox._zygote
+        zygote = sandbox._zygote
         monkeypatch.undo()
         for _ in range(20):
             zygote.abandon(zygote.begin(0, 1 << 20, {}))
@@ -76,7 +76,7 @@ def test_a_zygote_that_is_just_ending_is_gone(dying: ZygoteHandle) -> None:
 
 def test_a_session_that_ends_with_its_zygote_as_it_starts_is_told_as_that() -> None:
     with Sandbox(recovery="restart") as sandbox:
-        zygote: ZygoteHandle = sandbox._zygote
+        zygote = sandbox._zygote
         links = zygote.begin(0, 1 << 20, {})
         ready = select.poll()
         ready.register(links.worker, select.POLLIN)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack, closing
-from typing import Any
-
-from docker.models.containers import Container
+from typing import TYPE_CHECKING, Any
 
 from ..errors import IsolationError
 from ..zygote import process
@@ -15,6 +13,9 @@ from ..zygote.nested_handle import ForkedProcess
 from ..zygote.outside import Enclosure, Outside
 from . import enclosures, output
 from .meeting import Meeting
+
+if TYPE_CHECKING:
+    from docker.models.containers import Container
 
 
 class Mounted:

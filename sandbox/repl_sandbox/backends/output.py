@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+import select
 from typing import Any
 
-from docker.utils.socket import frames_iter
+from ..zygote.stream.frames import Unwrapper
+
+_READ = 1 << 16
 
 
 def rest(attached: Any) -> bytes:
     """What the container, which ends or has ended, wrote since it was attached to."""
-    frames: Iterable[tuple[int, bytes]] = frames_iter(attached, tty=False)
-    return b"".join(data for _, data in frames)
+    fd, unwrapper, said = descriptor(attached), Unwrapper(), b""
+    poller = select.poll()
+    poller.register(fd, select.POLLIN)
+    while poller.poll():
+        try:
+            data = os.read(fd, _READ)
+        except OSError:
+            break
+        if not data:
+            break
+        said += b"".join(piece for _, piece in unwrapper.feed(data))
+    return said
 
 
 def descriptor(attached: Any) -> int:

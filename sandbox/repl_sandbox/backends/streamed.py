@@ -13,9 +13,7 @@ import weakref
 from collections.abc import Callable
 from contextlib import ExitStack
 from errno import ESRCH
-from typing import Any
-
-from docker.models.containers import Container
+from typing import TYPE_CHECKING, Any
 
 from ..looks import NAMESPACES, namespace, status
 from ..zygote import control, process
@@ -23,6 +21,9 @@ from ..zygote.control import Lifeline
 from ..zygote.outside import Enclosure, Outside
 from ..zygote.process import BOOT
 from . import output
+
+if TYPE_CHECKING:
+    from docker.models.containers import Container
 
 _SECONDS = 30.0
 _MOST = 1 << 17

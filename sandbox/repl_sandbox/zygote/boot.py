@@ -39,7 +39,9 @@ def _enter_user_namespace(fd: int) -> None:
 
     try:
         users.enter_namespace(users.CODE_ID)
-        os.execv(sys.executable, [*sys.orig_argv, "inside"])
+        os.set_inheritable(fd, True)
+        *start, _, tier = sys.orig_argv
+        os.execv(sys.executable, [*start, str(fd), tier, "inside"])
     except OSError as error:
         from repl_sandbox.zygote.start import refuse
 
@@ -51,7 +53,7 @@ def _connected(where: str) -> int:
     if where.isdigit():
         return int(where)
     if where == "stream":
-        from repl_sandbox.stream import agent
+        from repl_sandbox.zygote.stream import agent
 
         return agent.divide()
     import socket  # not before the vocabulary, where there is none to connect to
@@ -74,7 +76,7 @@ if __name__ == "__main__":
         sys.exit("sessions need CPython 3.11 or later, and this is " + sys.version)
     _load_package()
     if sys.argv[1] == "relay":
-        from repl_sandbox.stream import relay
+        from repl_sandbox.zygote.stream import relay
 
         relay.serve(*map(int, sys.argv[2:]))
         sys.exit()

@@ -6,10 +6,8 @@ import os
 import platform
 from typing import Any
 
-from ..jail import libc
-from ..looks import NAMESPACES, namespace, read, status
-
-_NO_NEW_PRIVILEGES = 39  # PR_GET_NO_NEW_PRIVS, uapi/linux/prctl.h
+from ...jail import processes
+from ...looks import NAMESPACES, namespace, read, status
 
 
 def measure() -> dict[str, Any]:
@@ -19,7 +17,7 @@ def measure() -> dict[str, Any]:
         ("status", lambda: status("self")),
         ("interfaces", _interfaces),
         ("read_only", lambda: bool(os.statvfs("/").f_flag & os.ST_RDONLY) or _is_read_only()),
-        ("no_new_privs", lambda: libc.prctl(_NO_NEW_PRIVILEGES, 0)),
+        ("no_new_privs", processes.gains_no_privileges),
     ):
         try:
             facts[name] = look()

@@ -14,9 +14,9 @@ from contextlib import suppress
 from errno import E2BIG
 from typing import Any, NoReturn
 
-from .. import looks
-from ..jail import processes
-from ..zygote import control
+from ... import looks
+from ...jail import processes
+from .. import control
 from . import frames, given, walls
 from .channels import Channel
 from .mux import Mux
