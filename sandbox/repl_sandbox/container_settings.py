@@ -100,10 +100,7 @@ def check(
             "container_limits must be a ContainerLimits (from repl_sandbox import ContainerLimits),"
             f" not {type(limits).__name__}"
         )
-    if not isinstance(per_session, bool):
-        raise TypeError(f"per_session must be a bool, not {type(per_session).__name__}")
-    if inside not in ("confined", "jailed"):
-        raise ValueError(f"inside must be 'confined' or 'jailed', not {inside!r}")
+    _check_how(runtime, per_session, inside, yielding=yielding)
     if isolation != "container":
         given: dict[str, object] = {"image": image, "runtime": runtime, "container_limits": limits}
         given |= {"per_session": per_session or None}
@@ -116,13 +113,18 @@ def check(
             "or later, as 'python:3.12-slim'"
         )
 
-    if not has_own_kernel(runtime):
-        return
+
+def _check_how(runtime: str | None, per_session: object, inside: str, *, yielding: bool) -> None:
+    """See that the container can hold its sessions so."""
+    if not isinstance(per_session, bool):
+        raise TypeError(f"per_session must be a bool, not {type(per_session).__name__}")
+    if inside not in ("confined", "jailed"):
+        raise ValueError(f"inside must be 'confined' or 'jailed', not {inside!r}")
+    if inside == "jailed" and per_session:
+        raise ValueError("inside='jailed' divides sessions, and per_session=True has one of them")
     for name, asked in (("inside='jailed'", inside == "jailed"), ("yielding=True", yielding)):
-        if asked:
-            raise ValueError(
-                f"{name} is not for runtime={runtime!r}, which has a kernel of its own"
-            )
+        if asked and has_own_kernel(runtime):
+            raise ValueError(f"{name} cannot be had of {runtime!r}, which has a kernel of its own")
 
 
 def check_room(limits: Limits, container: ContainerLimits | None) -> None:

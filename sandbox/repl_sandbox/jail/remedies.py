@@ -61,7 +61,10 @@ _REMEDIES: dict[tuple[str, int | None], str] = {
         "and landlock_restrict_self (Docker 23 and Podman 4.1 do)"
     ),
     # landlock_create_ruleset(2): built without, or switched off at boot.
-    ("Landlock", ENOSYS): "Use Linux 5.13 or newer, built with CONFIG_SECURITY_LANDLOCK",
+    ("Landlock", ENOSYS): (
+        "Use Linux 5.13 or newer, built with CONFIG_SECURITY_LANDLOCK; in a container whose kernel "
+        "has none, as gVisor's, per_session=True"
+    ),
     ("Landlock", EOPNOTSUPP): "Boot with landlock in the parameter lsm=",
     # Tier confined, as root: each session is a user of its own, without a mount view.
     ("folder", None): (
