@@ -17,7 +17,7 @@ OPENENV := openenv-0.10.0 openenv-0.4.1 openenv-core-0.3.0
 
 # A target that starts sessions needs the native library too, as `VENV/.native`: the build compares
 # hashes, because the times of files say little after a checkout of another commit.
-.PHONY: FORCE native demo serve test test-slow test-older test-compat test-torchrl test-security test-containers test-aarch64 soak soak-server check fix dist wheelhouse images bench bench-server lock clean
+.PHONY: FORCE native demo serve test test-slow test-older test-compat test-torchrl test-security test-containers test-aarch64 soak soak-server check fix wheels dist wheelhouse images bench bench-server lock clean
 
 demo: $(DEV)/.native           ## an episode on real input, printed step by step
 	$(DEV)/bin/python examples/demo.py
@@ -73,10 +73,13 @@ bench: $(BENCH)/.native $(PEERS)/.ready $(TORCHRL)/.ready   ## measure against f
 bench-server: $(BENCH)/.native $(SERVERS)/.ready   ## the same of the server, beside OpenEnv's; likewise BENCH_ARGS
 	$(BENCH)/bin/python -m benchmarks.server --peers $(SERVERS)/bin/python $(BENCH_ARGS)
 
-dist: $(DEV)/.ready            ## sdist, wheels and constraints.txt into dist/; each wheel is installed alone, and its demo runs
+wheels: $(DEV)/.native         ## a wheel for each machine, and one without the native library, into dist/
+	$(DEV)/bin/python -m distributions.wheels
+
+dist: $(DEV)/.native           ## sdist, wheels and constraints.txt into dist/; each wheel is installed alone, and its demo runs
 	$(DEV)/bin/python -m distributions
 
-wheelhouse: $(DEV)/.ready      ## all wheels of the images into dist/wheelhouse, for the Python of BASE=python:3.13-slim
+wheelhouse: $(DEV)/.native     ## all wheels of the images into dist/wheelhouse, for the Python of BASE=python:3.13-slim
 	about="$$($(DOCKER) run --rm -i --network none --entrypoint python3 $(BASE) - < distributions/about.py)" && \
 		$(DEV)/bin/python -m distributions.wheelhouse dist/wheelhouse $$about
 

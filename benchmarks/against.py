@@ -110,11 +110,10 @@ def in_turn(measure: str, ours: Path, theirs: Path, ask: Ask) -> list[Compared]:
 
 def ask(checkout: Path, measure: str) -> dict[str, Reading]:
     """Run one measure in a checkout; no figures where the checkout does not know the measure."""
-    path = os.pathsep.join(str(checkout / source) for source in _SOURCES)
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks", "--only", measure],
         cwd=checkout,
-        env={**os.environ, "PYTHONPATH": path},
+        env=_environment(checkout),
         capture_output=True,
         text=True,
         check=False,
@@ -127,6 +126,11 @@ def ask(checkout: Path, measure: str) -> dict[str, Reading]:
     return {record["key"]: Reading.of(record) for record in results["figures"]}
 
 
+def _environment(checkout: Path) -> dict[str, str]:
+    path = os.pathsep.join(str(checkout / source) for source in _SOURCES)
+    return {**os.environ, "PYTHONPATH": path}
+
+
 @contextmanager
 def checkout(revision: str) -> Iterator[Path]:
     """Check `revision` out into a temporary folder, as a worktree of this repository."""
@@ -136,9 +140,24 @@ def checkout(revision: str) -> Iterator[Path]:
         if added.returncode:
             raise SystemExit(f"--against {revision}: {added.stderr.strip()}")
         try:
+            _compile(tree)
             yield tree
         finally:
             _git("worktree", "remove", "--force", str(tree))
+
+
+def _compile(tree: Path) -> None:
+    """Build the native library of a checkout, unless it is from before there was one."""
+    if not (tree / "sandbox" / "repl_sandbox" / "native" / "build.py").exists():
+        return
+    done = subprocess.run(
+        [sys.executable, "-m", "repl_sandbox.native.build"],
+        cwd=tree,
+        env=_environment(tree),
+        check=False,
+    )
+    if done.returncode:
+        raise SystemExit(f"the native library of {tree} cannot be built")
 
 
 def _git(*arguments: str) -> subprocess.CompletedProcess[str]:

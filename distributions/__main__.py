@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -10,7 +11,10 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from .building import ROOT, build
+from repl_env.space.libraries import SPACES
+from repl_sandbox.native.build import ZIG
+
+from .building import ROOT, build, build_wheels
 from .locks import constraints
 
 DIST = ROOT / "dist"
@@ -42,9 +46,12 @@ def _fill(scratch: Path) -> None:
     with tarfile.open(sdist) as archive:
         archive.extractall(scratch, filter="data")
     # Of the sdist: one that lacks a file would show here, and not where somebody builds from it.
-    build("wheel", DIST, scratch / sdist.name.removesuffix(".tar.gz"))
-    (wheel,) = DIST.glob("repl_env-*.whl")
+    build_wheels(DIST, scratch / sdist.name.removesuffix(".tar.gz"))
+    machine = os.uname().machine
+    (wheel,) = DIST.glob(f"repl_env-*_{machine}.whl")
     python = _installed(wheel, scratch / "repl-env")
+    if machine != SPACES:  # the packed wheel carries their library, which is compiled for it
+        _run([python, "-m", "pip", "--quiet", "install", ZIG], scratch)
     _run([python, ROOT / "distributions" / "pack.py", DIST], scratch)
     (packed,) = DIST.glob("openenv_repl_env-*.whl")
     _installed(packed, scratch / "openenv-repl-env")

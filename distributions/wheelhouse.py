@@ -55,7 +55,7 @@ def main() -> int:
     try:
         for lock in LOCKS:
             fetch(lock, given.version, given.machine, given.folder)
-        build("wheel", given.folder)
+        build("wheel", given.folder, machine=given.machine)
     except subprocess.CalledProcessError as error:
         return int(error.returncode)
     return 0

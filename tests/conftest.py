@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from distributions.building import build
 from tests.security.abuse.interpreters import open_to_all
 
 if TYPE_CHECKING:
@@ -50,8 +49,7 @@ def open_python() -> str:
 def wheel_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A wheel of this checkout."""
     folder = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-    subprocess.run(command, cwd=Path(__file__).parents[1], check=True, capture_output=True)
+    build("wheel", folder)
     (file,) = folder.glob("*.whl")
     return file
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 import subprocess
 import sys
 import tarfile
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from distributions.building import build
-from repl_sandbox.native.sources import file_name
+from repl_sandbox.native.sources import MACHINES, file_name
 
 ROOT = Path(__file__).parents[1]
 SOURCES = {
@@ -23,6 +24,26 @@ SOURCES = {
     "repl_server": ROOT / "server" / "repl_server",
 }
 LIBRARY = file_name(os.uname().machine)
+TAGS = {
+    machine: f"py3-none-manylinux_2_17_{machine}.manylinux2014_{machine}.musllinux_1_1_{machine}"
+    for machine in MACHINES
+} | {"any": "py3-none-any"}
+
+
+class Elf:
+    """What elf(5) says of a library: its machine, the libraries it needs, its largest page."""
+
+    def __init__(self, content: bytes) -> None:
+        (self.machine,) = struct.unpack_from("<H", content, 18)
+        (start,) = struct.unpack_from("<Q", content, 32)
+        size, count = struct.unpack_from("<HH", content, 54)
+        rows = [
+            struct.unpack_from("<IIQQQQQQ", content, start + size * index) for index in range(count)
+        ]
+        (self.page,) = {row[7] for row in rows if row[0] == 1}  # PT_LOAD
+        ((place, length),) = [(row[2], row[5]) for row in rows if row[0] == 2]  # PT_DYNAMIC
+        entries = struct.iter_unpack("<QQ", content[place : place + length])
+        self.needed = [tag for tag, _ in entries].count(1)  # DT_NEEDED
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +80,10 @@ def test_the_sdist_builds_the_same_wheel(wheel_file: Path, tmp_path: Path) -> No
     (sdist,) = tmp_path.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
         archive.extractall(tmp_path, filter="data")
-    build("wheel", tmp_path, tmp_path / sdist.name.removesuffix(".tar.gz"))
+    source = tmp_path / sdist.name.removesuffix(".tar.gz")
+    # A library that lies there is perhaps stale, and goes into no wheel.
+    (source / "sandbox" / "repl_sandbox" / "native" / LIBRARY).write_bytes(b"stale")
+    build("wheel", tmp_path, source)
     (wheel,) = tmp_path.glob("*.whl")
 
     assert wheel.read_bytes() == wheel_file.read_bytes()
@@ -73,9 +97,40 @@ def test_all_distributions_are_built_installed_alone_and_run() -> None:
     assert {path.name for path in (ROOT / "dist").iterdir() if path.is_file()} == {
         "constraints.txt",
         f"openenv_repl_env-{version}-py3-none-any.whl",
-        f"repl_env-{version}-py3-none-any.whl",
+        *(f"repl_env-{version}-{tag}.whl" for tag in TAGS.values()),
         f"repl_env-{version}.tar.gz",
     }
+    for machine, tag in TAGS.items():
+        check_libraries(ROOT / "dist" / f"repl_env-{version}-{tag}.whl", machine)
+
+
+def check_libraries(file: Path, machine: str) -> None:
+    """A wheel has the library of its machine alone, for 64 KiB pages too, and needs no other."""
+    with zipfile.ZipFile(file) as archive:
+        names = [name for name in archive.namelist() if name.endswith(".so")]
+        content = [archive.read(name) for name in names]
+    if machine == "any":
+        assert names == []
+        return
+    assert names == [f"repl_sandbox/native/{file_name(machine)}"]
+    library = Elf(content[0])
+    assert library.machine == {"x86_64": 62, "aarch64": 183}[machine]
+    assert library.needed == 0
+    assert library.page % {"x86_64": 4096, "aarch64": 65536}[machine] == 0
+
+
+def test_a_wheel_of_this_machine_has_a_library_that_needs_no_other(wheel_file: Path) -> None:
+    machine = os.uname().machine
+    assert wheel_file.name.endswith(f"-{TAGS[machine]}.whl")
+    check_libraries(wheel_file, machine)
+
+
+def test_a_wheel_for_other_systems_has_no_library(tmp_path: Path) -> None:
+    build("wheel", tmp_path, machine="any")
+    (wheel,) = tmp_path.glob("*.whl")
+
+    assert wheel.name.endswith(f"-{TAGS['any']}.whl")
+    check_libraries(wheel, "any")
 
 
 def test_the_wheel_declares_the_command_and_its_group(wheel: zipfile.ZipFile) -> None:

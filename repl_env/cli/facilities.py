@@ -61,6 +61,17 @@ def _machine() -> Finding:
     return Finding(platform.machine() in {"x86_64", "aarch64"}, platform.machine())
 
 
+def _native() -> Finding:
+    from repl_sandbox.errors import IsolationError
+    from repl_sandbox.native import library
+
+    try:
+        found = library.load()
+    except IsolationError as error:
+        return Finding(False, error.message, error.remedy)
+    return Finding(True, f"{found.path}, build {found.build_hash}, by {found.compiler}")
+
+
 def _tried(action: Callable[[], None], detail: str = "works") -> Finding:
     """Whether `action` raises no OSError in a forked child; its errno is the child's status."""
     child = os.fork()
@@ -209,6 +220,12 @@ FACILITIES: tuple[Facility, ...] = (
     Facility("Linux", _ALL, _system, "Sessions are made of what Linux has; use it, or a server."),
     Facility("Python", _ALL, _python, "Needs CPython 3.11 or later."),
     Facility("architecture", _ALL, _machine, "System calls are known for x86-64 and aarch64."),
+    Facility(
+        "native library",
+        _ALL,
+        _native,
+        "Install repl-env from a wheel for this machine, or from source.",
+    ),
     Facility("user namespace", _JAILED, _namespace("USER"), _USER_NAMESPACES),
     Facility("pid namespace", _JAILED, _namespace("PID"), _NAMESPACES),
     Facility("mount namespace", _JAILED, _namespace("NS"), _NAMESPACES),

@@ -3,6 +3,9 @@
 OpenEnv's AutoEnv finds environments by the names of distributions, which must begin with
 `openenv-`. The files are those of the distribution `repl-env`, from a checkout or installed, so
 that a Space runs the version that made it.
+
+The wheel is for every system, because AutoEnv installs it from a Space where only the client runs.
+It carries the native library for the machines of Spaces, and for this machine where it has another.
 """
 
 from __future__ import annotations
@@ -18,15 +21,20 @@ from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 
+from repl_sandbox.native.build import BuildError
+
+from .libraries import PATTERN, libraries
+
 NAME = "openenv-repl-env"
 PACKAGES = ("repl_env", "repl_sandbox", "repl_server")
 # Either may be installed; both hold the same packages.
 _SOURCES = ("repl-env", NAME)
 # Files of the metadata: the others say how and where pip installed the distribution.
-_KEPT = ("METADATA", "WHEEL", "entry_points.txt", "licenses/*")
+_KEPT = ("METADATA", "entry_points.txt", "licenses/*")
 # A folder of a checkout may hold more than the package: caches, settings, keys.
 _LEFT_OUT = (".*", "__pycache__", "*.pyc", "*.env", "*.pem", "*.key", "*.orig", "*.rej", "*~")
-_PURE = "py3-none-any"
+_TAG = "py3-none-any"
+_WHEEL = f"Wheel-Version: 1.0\nGenerator: repl-env\nRoot-Is-Purelib: true\nTag: {_TAG}\n".encode()
 # The earliest time that a zip can say: the same files make the same bytes.
 _TIME = (1980, 1, 1, 0, 0, 0)
 _MODE = 0o100644 << 16
@@ -53,18 +61,19 @@ def packed() -> tuple[str, bytes]:
     """The name of the wheel and its bytes, which are the same for the same packages.
 
     Raises:
-        PackingError: a package is not here, or is not pure Python.
+        PackingError: a package is not here, or the library for Spaces cannot be built.
         OSError: a file cannot be read.
     """
     installed = _installed()
     stem = f"{NAME.replace('-', '_')}-{installed.version}"
-    metadata = dict(_metadata(installed))
+    metadata = dict(_metadata(installed)) | {"WHEEL": _WHEEL}
     if "METADATA" not in metadata:
         raise PackingError("the installed repl-env lists none of its files")
     members = {name: data for package in PACKAGES for name, data in _package(package)}
+    members |= _libraries()
     members |= {f"{stem}.dist-info/{name}": data for name, data in metadata.items()}
     members[f"{stem}.dist-info/RECORD"] = _record(members, f"{stem}.dist-info/RECORD")
-    return f"{stem}-{_PURE}.whl", _zipped(members)
+    return f"{stem}-{_TAG}.whl", _zipped(members)
 
 
 def _installed() -> Distribution:
@@ -88,9 +97,18 @@ def _package(name: str) -> Iterator[tuple[str, bytes]]:
             continue
         if path.is_symlink() or not path.is_file():
             continue
+        if inside.match(PATTERN):
+            continue
         if path.suffix == ".so":
             raise PackingError(f"{name}/{inside} is compiled: the wheel would fit this system only")
         yield f"{name}/{inside.as_posix()}", path.read_bytes()
+
+
+def _libraries() -> dict[str, bytes]:
+    try:
+        return {f"repl_sandbox/native/{name}": data for name, data in libraries()}
+    except BuildError as error:
+        raise PackingError(str(error)) from error
 
 
 def _metadata(installed: Distribution) -> Iterator[tuple[str, bytes]]:
@@ -99,8 +117,6 @@ def _metadata(installed: Distribution) -> Iterator[tuple[str, bytes]]:
         if "/" in folder or not any(fnmatchcase(name, kept) for kept in _KEPT):
             continue
         data = Path(str(file.locate())).read_bytes()
-        if name == "WHEEL" and f"Tag: {_PURE}" not in data.decode().splitlines():
-            raise PackingError("the installed repl-env is not pure Python")
         yield name, _renamed(data) if name == "METADATA" else data
 
 

@@ -14,7 +14,7 @@ from .machine import Machine, MachineError
 # What depends on the machine: numbers and layouts of system calls, filters, contexts of the C
 # library, addresses of objects, pages. All tests of the engine take some hours there.
 DEPENDENT = (
-    *("tests/sandbox/test_seccomp.py", "tests/sandbox/test_syscalls.py"),
+    *("tests/sandbox/native", "tests/sandbox/test_seccomp.py", "tests/sandbox/test_syscalls.py"),
     *("tests/sandbox/test_quiet_init.py", "tests/sandbox/test_quiet_steps.py"),
     *("tests/sandbox/test_quiet_fork.py", "tests/sandbox/test_immortal.py"),
     *("tests/sandbox/test_recovery.py", "tests/sandbox/test_copied_state.py"),

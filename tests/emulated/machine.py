@@ -17,6 +17,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from repl_sandbox.native import build as native
+from repl_sandbox.native.sources import file_name
+
 # Each program that is needed, and the package of Debian that has it.
 TOOLS = {
     "debootstrap": "debootstrap",
@@ -31,6 +34,7 @@ _LIBRARIES = ("pytest", "hypothesis", "psutil", "numpy")  # of the extra `dev`, 
 _PLATFORMS = ("manylinux_2_28_aarch64", "manylinux_2_17_aarch64", "manylinux2014_aarch64", "any")
 _SITE = "usr/local/lib/python{}/dist-packages"
 _CHECKOUT = "work/checkout"  # of the machine
+_MACHINE, _NATIVE = "aarch64", "sandbox/repl_sandbox/native"
 _MEMORY = "6G"  # of which the files take one
 _ENDED = re.compile(rb"tests ended with status (\d+)")
 _INIT = Path(__file__).parent
@@ -118,6 +122,8 @@ def _add(
         if (checkout / name).is_file():
             (place / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(checkout / name, place / name)
+    native.install_compiler(_MACHINE)
+    native.compile_library(_MACHINE, place / _NATIVE / file_name(_MACHINE))
     (added / "arguments").write_text(f"{shlex.join(arguments)}\n")
     _pack(added, behind := added.with_suffix(".cpio"))
     with initial.open("wb") as target:

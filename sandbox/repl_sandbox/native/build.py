@@ -75,19 +75,23 @@ def compile_library(machine: str, target: Path, *, strict: bool = False) -> None
 def build_in_place() -> None:
     """Compile the library of this machine beside its sources, if it is missing or does not fit.
 
-    Where no compiler is proven, pip installs ziglang for this interpreter first.
-
     Raises:
         BuildError: the library cannot be built.
     """
     machine = os.uname().machine
     target = FOLDER / sources.file_name(machine)
-    if _refusal(target, machine) is None:
+    if refusal(target, machine) is None:
         return
+    install_compiler(machine)
+    compile_library(machine, target, strict=True)
+
+
+def install_compiler(machine: str) -> None:
+    """Have pip install ziglang for this interpreter, unless a compiler here is proven."""
     if not any(_proven(compiler, machine) for compiler in _compilers(machine)):
         pip = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "install")
+        # What pip says is enough; without the package, the build fails and says what is missing.
         subprocess.run([*pip, ZIG], check=False)
-    compile_library(machine, target, strict=True)
 
 
 def _compilers(machine: str) -> Iterator[list[str]]:
@@ -140,11 +144,11 @@ def _compile(compiler: Sequence[str], machine: str, files: Sequence[str], target
         raise BuildError(str(error)) from error
     if done.returncode:
         raise BuildError(done.stdout.strip() or f"exit status {done.returncode}")
-    if refusal := _refusal(target, machine):
-        raise BuildError(refusal)
+    if (why := refusal(target, machine)) is not None:
+        raise BuildError(why)
 
 
-def _refusal(path: Path, machine: str) -> str | None:
+def refusal(path: Path, machine: str) -> str | None:
     """Why the file at `path` is not the library of these sources for `machine`."""
     try:
         library.read_build(str(path), machine)

@@ -80,7 +80,7 @@ def read_build(path: str, machine: str) -> tuple[str, str]:
     _check_elf(path, content, machine)
     if (build := _BUILD.search(content)) is None:
         raise _failed(f"{path} is not the library of repl-env")
-    build_hash, compiler = build[1].decode(), build[2].decode(errors="replace")
+    build_hash, compiler = build[1].decode(), build[2].decode(errors="replace").strip()
     if (expected := sources.build_hash()) != build_hash:
         raise _failed(
             f"{path} is stale: its build hash is {build_hash}, that of the C files {expected}"
