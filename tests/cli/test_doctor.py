@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import sys
 from functools import cache
 from pathlib import Path
@@ -16,6 +18,7 @@ from repl_env.cli import facilities
 from repl_env.cli.main import build
 from repl_sandbox.cgroups import place
 from repl_sandbox.errors import IsolationError
+from repl_sandbox.native import sources
 
 
 def run(*arguments: str) -> tuple[int, str]:
@@ -137,3 +140,13 @@ def test_every_facility_that_can_be_missing_has_a_remedy() -> None:
 
 def test_the_command_needs_no_engine_to_be_built() -> None:
     assert isinstance(build(), typer.Typer)
+
+
+def test_the_native_library_is_shown_with_its_build() -> None:
+    told = json.loads(run("--json")[1])
+    (library,) = [one for one in told["facilities"] if one["name"] == "native library"]
+
+    assert library["ok"]
+    assert sources.file_name(os.uname().machine) in library["detail"]
+    assert sources.build_hash() in library["detail"]
+    assert re.search(r"by (gcc|clang) \d", library["detail"])
