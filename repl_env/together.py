@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 
 from repl_env.cells import Cell
 from repl_env.turns import Turn
-from repl_sandbox.session.batch import Batch
+from repl_sandbox.session.drivers.batch import Batch
 
 T = TypeVar("T")
 

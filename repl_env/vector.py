@@ -30,7 +30,7 @@ from repl_env.turns import Turn
 from repl_env.vector_resets import Requests, resets_of
 from repl_env.vector_results import last_of, unrewarded
 from repl_sandbox.errors import SandboxError
-from repl_sandbox.session.batch import Batch
+from repl_sandbox.session.drivers.batch import Batch
 from repl_sandbox.types import check_seconds
 
 # What is no session is waited for in threads: openings, and rubrics that ask somebody.

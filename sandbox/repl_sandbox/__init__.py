@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     )
     from .offer import Offer
     from .sandbox import Sandbox
-    from .session.asynchronous import AsyncSession
-    from .session.sync import Session
+    from .session.drivers.asyncio_ import AsyncSession
+    from .session.drivers.blocking import Session
     from .types import (
         Answer,
         Change,
@@ -54,8 +54,8 @@ if TYPE_CHECKING:
 _HOME = {
     "Sandbox": "sandbox",
     "AsyncSandbox": "async_sandbox",
-    "Session": "session.sync",
-    "AsyncSession": "session.asynchronous",
+    "Session": "session.drivers.blocking",
+    "AsyncSession": "session.drivers.asyncio_",
     "Offer": "offer",
     "ContainerLimits": "container_settings",
     **dict.fromkeys(("Manifest", "Saved", "read_manifest"), "checkpoint"),

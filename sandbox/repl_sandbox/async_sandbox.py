@@ -19,9 +19,9 @@ from .offer import Offer
 from .pool import NoneReady
 from .sandbox import NO_PICKLE, Sandbox
 from .session.answers import Accept
-from .session.asynchronous import AsyncSession
 from .session.core import Core
-from .session.in_thread import put_in_thread
+from .session.drivers.asyncio_ import AsyncSession
+from .session.drivers.in_thread import put_in_thread
 from .session.offers import HostFunction
 from .types import Answers, Limits, Statistics
 

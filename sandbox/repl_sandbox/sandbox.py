@@ -20,10 +20,10 @@ from .offer import Offer
 from .places import Places
 from .session.answers import Accept
 from .session.core import Core
-from .session.handle import Home
+from .session.drivers.blocking import Session
+from .session.drivers.handle import Home
 from .session.host_functions import Executor, LoopExecutor
 from .session.offers import HostFunction, Offers, check
-from .session.sync import Session
 from .supply import Supply
 from .template import Template
 from .tiers import acceptable, strongest
@@ -554,7 +554,7 @@ class Sandbox:
         return True
 
     def _end_left(self, core: Core) -> None:
-        core.closing = True
+        core.io.closing = True
         self._watchdog.remove(core)
         try:
             if core.links.family.leave():

@@ -23,7 +23,7 @@ from repl_env.together import play_together
 from repl_env.turns import Turn
 from repl_sandbox import Sandbox, Session
 from repl_sandbox.errors import SandboxClosed, SandboxError, SessionBusy
-from repl_sandbox.session.batch import Batch
+from repl_sandbox.session.drivers.batch import Batch
 from tests.limits import GROWING
 from tests.waiting import LONG, eventually
 

@@ -28,7 +28,8 @@ from repl_sandbox import (
 )
 from repl_sandbox.arguments import SandboxArguments
 from repl_sandbox.session.core import Core
-from repl_sandbox.session.watch import Watch
+from repl_sandbox.session.drivers.watch import Watch
+from repl_sandbox.session.io import SessionIO
 from repl_sandbox.types import Answer
 from tests.descriptors import opened
 from tests.sandbox.conftest import PATIENT
@@ -142,11 +143,11 @@ async def cancelled_at(
     """Make `call`, cancelled at its wait number `wait`; False if it has not so many."""
     waits, ready = itertools.count(1), Watch.ready
 
-    async def cancelled(watch: Watch, core: Core, wake: float) -> list[tuple[int, int]]:
+    async def cancelled(watch: Watch, io: SessionIO, wake: float) -> list[tuple[int, int]]:
         task = asyncio.current_task()
         if next(waits) == wait and task is not None:
             task.cancel()
-        return await ready(watch, core, wake)
+        return await ready(watch, io, wake)
 
     with monkeypatch.context() as patched:
         patched.setattr(Watch, "ready", cancelled)

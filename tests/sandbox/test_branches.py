@@ -410,7 +410,7 @@ def test_a_worker_that_ends_as_it_is_to_fork_costs_no_branch_but_two_do(
     session: Session, monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
     core = session._core
-    tell, shots = core._tell_init, []
+    tell, shots = core.io.init.tell, []
 
     def shoot_and_tell(order: dict[str, Any], descriptors: tuple[int, ...] = ()) -> None:
         if order["op"] == "branch" and len(shots) < times:
@@ -421,7 +421,7 @@ def test_a_worker_that_ends_as_it_is_to_fork_costs_no_branch_but_two_do(
 
     session.run("x = 1")
     with monkeypatch.context() as patch:
-        patch.setattr(core, "_tell_init", shoot_and_tell)
+        patch.setattr(core.io.init, "tell", shoot_and_tell)
         if times == 1:
             with session.branch() as branch:
                 session.run("x += 1")

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from repl_sandbox import AsyncSandbox, Offer, Outcome, Sandbox
-from repl_sandbox.session.batch import Batch
+from repl_sandbox.session.drivers.batch import Batch
 from repl_sandbox.worker.host_errors import host_error
 
 

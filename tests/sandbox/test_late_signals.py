@@ -9,7 +9,7 @@ from tests.late_signals import told_by
 _STRUCK = """
 import select
 from repl_sandbox import Sandbox
-from repl_sandbox.session.batch import Batch
+from repl_sandbox.session.drivers.batch import Batch
 from tests.late_signals import struck
 
 plain, armed = select.poll, []

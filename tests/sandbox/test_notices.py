@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from repl_sandbox import Killed, Limits, Sandbox
-from repl_sandbox.session import exchange
+from repl_sandbox.session import recovery
 
 # Seconds: after which the host has a silent worker killed, and for which init says nothing.
 PATIENCE, SILENCE = 0.02, 0.3
@@ -27,7 +27,7 @@ def test_a_death_that_is_told_late_is_told_as_it_was(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, end: str, reason: str
 ) -> None:
     """A machine that is overloaded may not run init for seconds."""
-    monkeypatch.setattr(exchange, "NOTICE_TIMEOUT", PATIENCE)
+    monkeypatch.setattr(recovery, "NOTICE_TIMEOUT", PATIENCE)
     goes_on: list[threading.Timer] = []
 
     def hold_init() -> None:

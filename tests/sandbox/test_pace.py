@@ -6,7 +6,7 @@ import asyncio
 import inspect
 
 from repl_sandbox import AsyncSandbox
-from repl_sandbox.session.pace import Pace, Turns
+from repl_sandbox.session.drivers.pace import Pace, Turns
 
 
 def flood() -> None:

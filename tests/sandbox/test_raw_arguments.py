@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from repl_sandbox import Finished, Killed, Limits, Offer, Outcome, Sandbox
 from repl_sandbox.errors import RemoteProtocolError
-from repl_sandbox.session.calls import MAX_OPEN_BYTES
 from repl_sandbox.session.host_functions import arguments
+from repl_sandbox.session.open_calls import MAX_OPEN_BYTES
 from repl_sandbox.wire.connection import HostConnection, WorkerConnection
 from repl_sandbox.wire.frames import MAX_BLOB
 from repl_sandbox.wire.messages import Call, Execute, Ready, dump_json

@@ -29,8 +29,8 @@ from repl_sandbox import (
     SessionClosed,
     TimedOut,
 )
-from repl_sandbox.session.steps import Steps
-from repl_sandbox.session.waiting import Waiting
+from repl_sandbox.session.drivers.waiting import Waiting
+from repl_sandbox.session.io import SessionIO
 from tests.sandbox.conftest import PATIENT, STUBBORN, Clock
 from tests.waiting import LONG, eventually
 
@@ -420,7 +420,7 @@ def test_an_interrupt_that_comes_before_the_first_cell_is_begun_strikes_it(
 ) -> None:
     wait = Waiting.wait
 
-    def struck(waiting: Waiting, core: Steps, seconds: float) -> list[tuple[int, int]]:
+    def struck(waiting: Waiting, io: SessionIO, seconds: float) -> list[tuple[int, int]]:
         monkeypatch.setattr(Waiting, "wait", wait)
         raise KeyboardInterrupt
 
@@ -478,12 +478,12 @@ def test_a_cell_that_ends_while_its_kill_is_under_way_leaves_one_state() -> None
 
         def delay_the_kill() -> None:
             seen.wait()
-            while core._unacknowledged:
+            while core.io.init.unacknowledged:
                 os.sched_yield()
             init.suspend()
             # On a machine that has kept it waiting, the kill may have come first.
-            while (core._result is None or core._result.cell != 2) and not (
-                core._dead or returned.is_set()
+            while (core.running.result is None or core.running.result.cell != 2) and not (
+                core.io.worker.dead or returned.is_set()
             ):
                 os.sched_yield()
             init.resume()
@@ -529,7 +529,7 @@ def test_a_worker_that_was_not_run_keeps_what_was_there_before_its_time_is_up(
         target=lambda: outcomes.append(copied.run("x = 2\nwhile True: pass", timeout=0.1))
     )
     running.start()
-    eventually(lambda: core._doomed or outcomes)
+    eventually(lambda: core.io.worker.doomed or outcomes)
     with suppress(ProcessLookupError):
         os.kill(worker, signal.SIGCONT)
     running.join()

@@ -130,7 +130,7 @@ def test_an_init_that_does_not_answer_is_told_and_costs_no_descriptor(
 ) -> None:
     numbered(copied, 2)
     assert copied.get("n") == 2  # what the host holds of an idle session
-    monkeypatch.setattr("repl_sandbox.session.revival.REVIVE_TIMEOUT", 0.1)
+    monkeypatch.setattr("repl_sandbox.session.recovery.REVIVE_TIMEOUT", 0.1)
     before = len(os.listdir("/proc/self/fd"))
     init = psutil.Process(copied._core.links.pid)
     init.suspend()

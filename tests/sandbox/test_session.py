@@ -31,9 +31,9 @@ from repl_sandbox import (
     SessionClosed,
     TimedOut,
 )
-from repl_sandbox.session.handle import Handle
-from repl_sandbox.session.steps import Steps
-from repl_sandbox.session.waiting import Waiting
+from repl_sandbox.session.drivers.handle import Handle
+from repl_sandbox.session.drivers.waiting import Waiting
+from repl_sandbox.session.io import SessionIO
 from tests.sandbox.conftest import Clock
 from tests.waiting import eventually
 
@@ -199,10 +199,10 @@ def test_on_output_that_nobody_would_await_is_refused_before_anything_runs(
 def test_on_output_that_raises_while_a_worker_is_replaced_costs_nothing(session: Session) -> None:
     session.run("import os, signal\nx = 1")
     core = session._core
-    waited_for = core.descriptors
+    waited_for = core.io.descriptors
 
     def on_output(stream: str, text: str) -> None:
-        if core.descriptors != waited_for:  # the worker is dead, and init has not said so yet
+        if core.io.descriptors != waited_for:  # the worker is dead, and init has not said so yet
             raise ArithmeticError
 
     flood = (
@@ -211,7 +211,7 @@ def test_on_output_that_raises_while_a_worker_is_replaced_costs_nothing(session:
         "os.kill(os.getpid(), signal.SIGKILL)"
     )
     for _ in range(20):
-        waited_for = core.descriptors
+        waited_for = core.io.descriptors
         with suppress(ArithmeticError):
             session.run(flood, on_output=on_output)
         assert session.get("x") == 1
@@ -222,10 +222,10 @@ def test_another_ctrl_c_while_a_call_is_left_is_no_fault_of_the_next(
 ) -> None:
     wait, waits = Waiting.wait, itertools.count()
 
-    def struck_twice(waiting: Waiting, core: Steps, seconds: float) -> list[tuple[int, int]]:
+    def struck_twice(waiting: Waiting, io: SessionIO, seconds: float) -> list[tuple[int, int]]:
         if next(waits) < 2:
             raise KeyboardInterrupt
-        return wait(waiting, core, seconds)
+        return wait(waiting, io, seconds)
 
     with monkeypatch.context() as patched:
         patched.setattr(Waiting, "wait", struck_twice)
@@ -286,9 +286,9 @@ def test_a_session_goes_on_when_it_asks_for_a_file_that_its_caller_has_taken_bac
     """Ctrl-C amid a `set`, whose file is closed before the session has asked for it."""
     wait = Waiting.wait
 
-    def struck(waiting: Waiting, core: Steps, seconds: float) -> list[tuple[int, int]]:
+    def struck(waiting: Waiting, io: SessionIO, seconds: float) -> list[tuple[int, int]]:
         monkeypatch.setattr(Waiting, "wait", wait)
-        core.withdraw()
+        io.withdraw()
         raise KeyboardInterrupt
 
     session.run("kept = 1")

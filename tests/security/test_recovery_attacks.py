@@ -182,7 +182,7 @@ def test_the_session_answers_and_nobody_else_notices(
 ) -> None:
     # These take all the time that the host gives them, which may be less.
     if "silent" in name or "first word" in name:
-        monkeypatch.setattr("repl_sandbox.session.revival._RESTORE_TIMEOUT", 0.5)
+        monkeypatch.setattr("repl_sandbox.session.recovery._RESTORE_TIMEOUT", 0.5)
     attack(session, ATTACKS[name])
 
 
@@ -191,7 +191,7 @@ def test_a_first_word_out_of_band_is_waited_on(
     session: Session, neighbour: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where there is a filter, that refuses to send it."""
-    monkeypatch.setattr("repl_sandbox.session.revival._RESTORE_TIMEOUT", 0.5)
+    monkeypatch.setattr("repl_sandbox.session.recovery._RESTORE_TIMEOUT", 0.5)
     attack(session, FIRST_WORD.format(word="w.send(b'a', socket.MSG_OOB)"))
 
 

@@ -230,7 +230,7 @@ def test_a_fork_too_many_is_refused_before_others_wait_for_it_and_named() -> Non
 
             def seen(stream: str, text: str) -> None:
                 """Once a look at the session has found it full, that is enough."""
-                if "full" in text and eventually(lambda: session._core._full):
+                if "full" in text and eventually(lambda: session._core.cells.limit_hits.full):
                     session.interrupt()
 
             outcome = session.run(

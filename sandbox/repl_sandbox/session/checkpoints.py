@@ -86,7 +86,7 @@ def loading(
         message = f"the session's report of what it loaded is malformed: {error}"
         raise CheckpointError(message) from None
     # Functions keep the numbers of their cells, and no other cell may be taken for one of those.
-    core.cell = saved.manifest.cell
+    core.running.number = saved.manifest.cell
     return saved.manifest.missing + lost
 
 
@@ -108,14 +108,14 @@ def _drop(fd: int) -> None:
 def _carry_out(
     core: Core, message: Callable[[int], HostMessage], fd: int, size: int, timeout: float
 ) -> Generator[float, Any, AnyOutcome]:
-    core.begin_errand(message, fd, timeout)
+    core.cells.begin_job(message, fd, timeout)
     # No more than its own memory over again, whatever the caller lets a checkpoint have.
     core.lent = min(size, int(core.limits.memory))
     try:
-        return (yield from core.run())
+        return (yield from core.cells.run())
     finally:
         core.lent = 0
-        core.withdraw()
+        core.io.withdraw()
 
 
 def _value(outcome: AnyOutcome) -> str:

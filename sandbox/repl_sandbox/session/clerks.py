@@ -13,7 +13,7 @@ from typing import TypeVar
 from ..errors import SandboxError, SessionClosed
 from ..zygote import control
 from .core import Core
-from .revival import CLOSED_AMID
+from .recovery import CLOSED_AMID
 
 _T = TypeVar("_T")
 
@@ -99,7 +99,7 @@ def ask(
             finally:
                 if fd >= 0:
                     os.close(fd)
-    if core.closing:
+    if core.io.closing:
         raise _gone(core)
     raise SandboxError(
         f"{paths[0]}: processes of the session ended the one that works on its files"
@@ -118,7 +118,7 @@ def _asked(
     with ours:
         with theirs:
             control.send(ours, request, given)
-            core.tells_init()
+            core.io.init.told = True
             try:
                 control.send(core.links.control, {"op": op}, (theirs.fileno(),))
             except BlockingIOError:
@@ -135,7 +135,7 @@ def have_kept(core: Core) -> None:
     Raises:
         SandboxError, SessionClosed: init does not answer, or is gone.
     """
-    with _asked(core, "keep", {"cell": core.last_kept}, (), _PATIENCE) as init:
+    with _asked(core, "keep", {"cell": core.recovery.history.last}, (), _PATIENCE) as init:
         try:
             init.receive()
         except _NoAnswer:
@@ -144,7 +144,7 @@ def have_kept(core: Core) -> None:
 
 def _gone(core: Core) -> SessionClosed:
     """Why init does not answer any more."""
-    if core.closing:
+    if core.io.closing:
         return SessionClosed(CLOSED_AMID)
     return SessionClosed("the session's init process is gone; open another session")
 

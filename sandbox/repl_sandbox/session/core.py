@@ -1,45 +1,56 @@
-"""A session's logic, written once for the sync and the async driver.
+"""`Core`: one session's logic, composed of its parts, for any driver.
 
-Each operation is a generator. It does what can be done without waiting, yields the time at which
-it wants to be woken if nothing happens, and is resumed with the descriptors that are ready. All
-reads and writes are non-blocking; a driver does nothing but wait.
+Each operation that has to wait is a generator: it yields the time at which it wants to be woken if
+nothing happens, and is resumed with the descriptors that are ready. All reads and writes are
+non-blocking; a driver does nothing but wait for `io.descriptors`.
 """
 
 from __future__ import annotations
 
-import os
-import signal
 import threading
 import time
 from collections.abc import Generator, Mapping
-from dataclasses import replace
 from itertools import repeat
+from typing import Protocol
 
-from ..cgroups.group import Group
-from ..types import (
-    AnyOutcome,
-    Clock,
-    Finished,
-    KillReason,
-    Limits,
-    State,
-)
-from ..wire.messages import Configure, Restored
+from ..types import KillReason, Limits
+from ..wire.messages import Configure
 from ..zygote.links import Links
 from .answers import Accept
-from .calls import Calls
-from .exchange import NOTICE_TIMEOUT, Ready_
+from .branches import Branches
+from .cells import Cells
+from .completion import Completion
+from .configuration import Configuration
+from .dispatch import Dispatch
+from .host_calls import HostCalls
 from .host_functions import Executor
+from .io import Ready_, SessionIO
 from .offers import Offers
-from .outcomes import outcome_of
-from .steps import Steps
-from .waiting import Waiting
+from .open_calls import OpenCalls
+from .output import Output
+from .questions import Questions
+from .recovery import NOTICE_TIMEOUT, Recovery
+from .running_cell import RunningCell
 
 _monotonic = time.monotonic
 
 
-class Core(Steps):
-    """One session, and the cell that runs."""
+class Closable(Protocol):
+    """Something of a driver's that ends with the session."""
+
+    def close(self) -> None:
+        """Let go of what it holds."""
+
+
+class Core:
+    """One session.
+
+    Attributes:
+        io, output: what passes between the host and the session's processes.
+        cells, questions, branches: what can be asked of the session.
+        recovery, calls: how it goes on after a death; what its code asks of the host.
+        running: the cell that runs, or ran last.
+    """
 
     def __init__(
         self,
@@ -56,21 +67,26 @@ class Core(Steps):
         states: int,
         ours: int,
     ) -> None:
-        super().__init__(
-            links,
-            limits,
-            Configure(offers.rows, seed, answers),
-            # A module of the template may hold random numbers' state, which is every session's
-            # until the session is told to draw its own.
-            plain=not (offers.rows or preloaded or answers is not None or seed is not None),
-            rlimits=rlimits,
-            states=states,
-            calls=Calls(offers, executor),
-            on_answer=on_answer,
-        )
+        self.links, self.limits = links, limits
+        self._rlimits, self._states = rlimits, states
         self.ours = ours  # for the watchdog: processes besides those of the code
         # For the watchdog: bytes of a memfd that the worker maps while it copies them.
         self.lent = 0
+        # A module of the template may hold random numbers' state, which is every session's until
+        # the session is told to draw its own.
+        plain = not (offers.rows or preloaded or answers is not None or seed is not None)
+        configuration = Configuration(Configure(offers.rows, seed, answers), plain=plain)
+        open_calls, completion = OpenCalls(offers, executor), Completion()
+        cell = self.running = RunningCell(limits.host_timeout)
+        io = self.io = SessionIO(links, cell, configuration, open_calls.wakes)
+        self.output = Output(links.stdout, links.stderr, int(limits.output))
+        self.calls = HostCalls(io, cell, open_calls, self.output, on_answer)
+        io.listen(Dispatch(io, cell, self.calls, self.output))
+        self.recovery = Recovery(io, cell, completion, rlimits, states)
+        self.questions = Questions(io, cell, self.recovery, completion, limits)
+        self.branches = Branches(io, self.questions, self.recovery, completion)
+        self.cells = Cells(io, cell, self.calls, self.output, self.recovery, completion, limits)
+        self._completion = completion
         self.busy = threading.Lock()  # held by the one caller at a time
         # To take it, if nobody has it: of a loop over this the first turn says whether it is taken.
         # Python looks for signals after a call, and from CPython 3.14 on also within `with`, after
@@ -78,150 +94,57 @@ class Core(Steps):
         # for its next item and the body of the loop it does not look.
         self.takes = map(self.busy.acquire, repeat(False))
         self.holder = 0  # the thread of the last one
-        self.waiting: Waiting | None = None  # what a driver waits with, until the session has ended
+        self.waiting: Closable | None = None  # what a driver waits with, until the end
         self.owner: object = None  # looks whether who has the session lets go of it before its end
         self.ended = False  # whether the session has, by itself or with its sandbox
         self._forgone = False
-        self._hit: tuple[KillReason, ...] = ()
-        self._full = False  # whether all processes were there that may be, while the cell ran
-        self._grace_over: float | None = None
 
-    # ── a cell ────────────────────────────────────────────────────────────────────────────────
+    def ready(self) -> None:
+        """The worker is there; called once, before anything else is asked."""
+        self.io.worker.follow(self.links.cpu_clock())
 
-    def run(self) -> Generator[float, Ready_, AnyOutcome]:
-        """Run the cell that was begun to its outcome."""
-        state: State = "kept"
-        clocks = self._clocks or self._follow_clocks()
-        if not self._begun:
-            # The worker died between cells, so this one has not begun: give it a new worker.
-            state = yield from self._whole(self._replace())
-            self._execute()
-        expired: Clock | None = None
-        wake = clocks.next_check(self.running_since, self.cpu_seconds())
-        while (self._result is None or self._doomed) and not self._eof and self._notice is None:
-            self.output.check()
-            self._receive((yield wake))
-            now = _monotonic()
-            if now < wake and not clocks.paused:
-                continue
-            cpu = self.cpu_seconds()
-            expired = expired or clocks.expired(now, cpu)
-            if expired is None:
-                wake = clocks.next_check(now, cpu)
-            elif self._grace_over is None:
-                self._grace_over = wake = now + self.limits.grace
-                self.interrupt()
-            elif now >= wake:
-                # A worker that was not run since may not have begun, and have made no copy yet.
-                self._kill_worker(self._kept_first)
-                wake = now + NOTICE_TIMEOUT
-        outcome = yield from self._whole(self._finish(expired, state))
-        self.output.check()
-        return outcome
+    # ── for threads that watch sessions ───────────────────────────────────────────────────────
 
-    def _finish(self, expired: Clock | None, state: State) -> Generator[float, Ready_, AnyOutcome]:
-        reason: KillReason | None = None
-        clocks = self._clocks or self._follow_clocks()
-        try:
-            if self._calls.running:
-                self._refuse_open_calls()
-            if self._unacknowledged:
-                yield from self._settle_interrupts()
-            now, cpu = _monotonic(), self.cpu_seconds()
-            if self._eof or self._notice is not None:
-                yield from self._collect_death()
-                reason = self._death_reason(expired)
-                cpu = self.cpu_seconds()
-                forged = self._breach is not None or reason == "protocol"
-                whole = self._result is not None and not forged
-                state = yield from self._revive()
-                if whole and self._was_copied(state):
-                    reason, state = None, "kept"
-                    self._past.add(self.cell)
-            elif self._errand is None:
-                self._past.add(self.cell)
-            else:
-                self.assigned()
-            if not self._quiet:
-                self.output.drain()
-        finally:
-            self.running_since = 0.0
-            self._grace_over = None
-        if self._errand is None and self._emptied:
-            state, self._emptied = "restarted", False
-        output = self.output.end(self.cell if self._errand is None else None)
-        result, answers = self._result, self._answers.all()
-        usage = clocks.usage(now, cpu, 0 if result is None else result.peak_memory)
-        outcome = outcome_of(result, output, answers, usage, state, expired=expired, died=reason)
-        if self._lost:
-            outcome, self._lost = replace(outcome, lost=self._lost), ()
-        self._end_errand()
-        if self._full or (
-            self.links.group is not None
-            and (
-                type(outcome) is not Finished
-                or self._is_worth_a_look(outcome.usage.execution_seconds, now)
-                or state != "kept"
-            )
-        ):
-            return self._with_limits(outcome, self.links.group)
-        return outcome
+    @property
+    def cell(self) -> int:
+        """The number of the cell that runs, or ran last."""
+        return self.running.number
+
+    @property
+    def running_since(self) -> float:
+        """When the cell began that runs, on the monotonic clock; 0 while none runs."""
+        return self.running.running_since
+
+    @property
+    def generation(self) -> int:
+        """Another number for each worker."""
+        return self.io.init.generation
+
+    @property
+    def interrupting(self) -> bool:
+        """Whether the running cell was interrupted, and has not ended yet."""
+        return self.io.init.interrupting
+
+    def breach(self, reason: KillReason, generation: int) -> None:
+        """End the worker of this generation because a limit is passed."""
+        self.io.init.breach(reason, generation)
 
     def is_full(self) -> None:
-        """All processes are there that may be: forks are refused. From any thread."""
-        self._full = bool(self.running_since)
-
-    def _was_copied(self, state: State) -> bool:
-        """Whether the cell had ended, and a copy made of what it left, before its worker died."""
-        copy = self._asked
-        return state == "rolled_back" and isinstance(copy, Restored) and copy.cell == self.cell
-
-    def _with_limits(self, outcome: AnyOutcome, group: Group | None) -> AnyOutcome:
-        """`outcome` with the limits that the kernel has enforced meanwhile, if any."""
-        counted = () if group is None else group.hit()
-        # RLIMIT_NPROC tells nobody that it has refused a fork.
-        seen: tuple[KillReason, ...] = ("processes",) if self._full else ()
-        hit = tuple(dict.fromkeys(self._hit + counted + seen))
-        self._hit, self._full = (), False
-        return replace(outcome, limits=hit) if hit else outcome
-
-    # ── the end of a cell, or of a worker ─────────────────────────────────────────────────────
-
-    def _death_reason(self, expired: Clock | None) -> KillReason:
-        assert self._notice is not None
-        if self._breach is not None:
-            return self._breach
-        status = self._notice["status"]
-        if not os.WIFSIGNALED(status):
-            return "exit"
-        if os.WTERMSIG(status) == signal.SIGXCPU:
-            return "cpu"
-        if os.WTERMSIG(status) != signal.SIGKILL:
-            return "signal"
-        if expired is not None:  # and it was killed by init
-            return "signal"
-        group = self.links.group
-        self._hit = () if group is None else group.hit()
-        if "memory" in self._hit:  # the kernel's own kill
-            return "memory"
-        return "protocol" if self._silent else "signal"  # it had hung up, and lived on until then
+        """All processes are there that may be: forks are refused."""
+        self.cells.limit_hits.is_full()
 
     # ── branches ──────────────────────────────────────────────────────────────────────────────
 
     def check_offers(self, offers: Offers | None) -> None:
         """ValueError if the code of a branch would miss one of these, or know nothing of it."""
-        if offers is not None and offers.differ(self._calls.offers):
-            names = sorted(row.name for row in self._calls.offers.rows)
+        own = self.calls.open_calls.offers
+        if offers is not None and offers.differ(own):
+            names = sorted(row.name for row in own.rows)
             raise ValueError(
                 f"host must have the names of the session's functions, with their faces: {names}"
             )
 
-    def line(
-        self,
-        links: Links,
-        offers: Offers | None,
-        on_answer: Accept | None,
-    ) -> Core:
+    def branch_at(self, links: Links, offers: Offers | None, on_answer: Accept | None) -> Core:
         """The logic of the branch at `links`, which has all that this session has.
 
         `offers` and `on_answer` may be its own; the names of functions stay.
@@ -230,17 +153,18 @@ class Core(Steps):
             links,
             self.limits,
             self._rlimits,
-            offers=self._calls.offers if offers is None else offers,
-            executor=self._calls.executor,
+            offers=self.calls.open_calls.offers if offers is None else offers,
+            executor=self.calls.open_calls.executor,
             seed=None,
-            answers=self._configure.answers,
-            on_answer=self._on_answer if on_answer is None else on_answer,
+            answers=self.io.configuration.message.answers,
+            on_answer=self.calls.on_answer if on_answer is None else on_answer,
             preloaded=True,
             states=self._states,
             ours=self.ours,
         )
-        core.cell, core._past = self.cell, self._past.of_branch()
-        core._configured, core._silent_yet = True, False
+        core.running.number = self.running.number
+        core.recovery.history = self.recovery.history.of_branch()
+        core.io.configuration.restored()
         core.output.history = self.output.history.copy()
         return core
 
@@ -248,29 +172,31 @@ class Core(Steps):
 
     def abandon(self) -> Generator[float, Ready_, None]:
         """The caller left amid a cell or a question: end that, and be ready for the next."""
+        cell, worker, init = self.running, self.io.worker, self.io.init
         self.output.begin(None)
-        if self._unfinished is not None:
-            yield from self._whole(self._unfinished, begun=True)
-            self.running_since = 0.0  # a cell that waited for it is not begun any more
-            self._end_errand()
+        if self._completion.unfinished is not None:
+            yield from self._completion.of_abandoned()
+            cell.running_since = 0.0  # a cell that waited for it is not begun any more
+            self.cells.end_job()
             return
-        if self._is_asking:
-            yield from self._outwait()
-        if self.running_since and self._result is None and not self._dead:
-            self.interrupt()
+        if self.questions.is_asking:
+            yield from self.questions.outwait()
+        if cell.running_since and cell.result is None and not worker.dead:
+            init.interrupt()
             deadline = _monotonic() + self.limits.grace
-            while (self._result is None or self._doomed) and not self._dead:
-                self._receive((yield deadline))
+            while (cell.result is None or worker.doomed) and not worker.dead:
+                self.io.receive((yield deadline))
                 if _monotonic() >= deadline:
-                    self._kill_worker(self._kept_first)
+                    init.kill_worker(self.recovery.kept_first)
                     deadline += NOTICE_TIMEOUT
-        if self.running_since:
-            yield from self._whole(self._finish(None, "kept"))
+        if cell.running_since:
+            yield from self._completion.of(self.cells.finish(None, "kept"))
 
     @property
     def engaged(self) -> bool:
         """Whether the worker is at something that the next call would have to wait for."""
-        return bool(self.running_since) or self._is_asking or self._unfinished is not None
+        unfinished = self._completion.unfinished is not None
+        return bool(self.running.running_since) or self.questions.is_asking or unfinished
 
     def release(self) -> None:
         """The caller who held `busy` leaves."""
@@ -290,9 +216,9 @@ class Core(Steps):
         if not self.busy.acquire(False):
             return None
         try:
-            if self._forgone or not self.untouched:
+            if self._forgone or not self.io.untouched:
                 return None
-            self.ended = self.closing = self._forgone = True
+            self.ended = self.io.closing = self._forgone = True
             self.owner = None
             self.close()
         finally:
@@ -318,7 +244,8 @@ class Core(Steps):
 
     def close(self) -> None:
         """Drop what belongs to the host; the links are the sandbox's to end."""
-        self._calls.close()
+        self.io.listen(None)  # the two refer to each other, and would wait for the collector
+        self.calls.open_calls.close()
         self.output.forget()
         if self.waiting is not None:
             self.waiting.close()

@@ -22,12 +22,12 @@ from ..types import File, Listing, parse_size
 from ..zygote import control
 from .clerks import Clerk, ask, error_of, have_kept, refusal
 from .core import Core
-from .in_thread import put_in_thread
+from .drivers.in_thread import put_in_thread
 from .paths import parse
 from .requests import memfd
 
 if TYPE_CHECKING:
-    from .handle import Handle
+    from .drivers.handle import Handle
 
 _T = TypeVar("_T")
 
@@ -139,7 +139,7 @@ class AsyncSessionFiles:
         core = self._handle._core
         self._handle._claim()
         # Before the thread begins, which nobody can take back.
-        core.tells_init()
+        core.io.init.told = True
         try:
             doing = put_in_thread(operation)
         except BaseException:
@@ -174,7 +174,7 @@ def putting(core: Core, files: Iterable[tuple[str, bytes]]) -> Callable[[], None
             for batch in _batches(coming):
                 _send(core, batch)
         finally:
-            if core.keeps:
+            if core.recovery.keeps:
                 # They belong to the state that the next cell may have to go back to.
                 have_kept(core)
 

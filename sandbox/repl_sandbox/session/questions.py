@@ -1,4 +1,4 @@
-"""Questions to a session between its cells."""
+"""`Questions`: what the host asks of a session between its cells, and the answers."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import time
 from collections.abc import Callable, Generator, Mapping
 
 from ..errors import SandboxError
-from ..types import State
+from ..types import Limits, State
 from ..wire.messages import HostMessage, WorkerMessage
 from ..wire.state import Phase
-from .exchange import NOTICE_TIMEOUT, Ready_
-from .revival import RESTART_TIMEOUT, Revival
+from .completion import Completion
+from .io import Ready_, SessionIO
+from .recovery import NOTICE_TIMEOUT, RESTART_TIMEOUT, Recovery
+from .running_cell import RunningCell
 
 _STATES: Mapping[State, str] = {
     "rolled_back": "has again what it had after its last cell",
@@ -24,8 +26,21 @@ def _nothing() -> None:
     """What there is to do while most questions are answered."""
 
 
-class Questions(Revival):
-    """A session that answers, with a new worker if need be."""
+class Questions:
+    """Those to one session, which answers with a new worker if need be."""
+
+    def __init__(
+        self,
+        io: SessionIO,
+        cell: RunningCell,
+        recovery: Recovery,
+        completion: Completion,
+        limits: Limits,
+    ) -> None:
+        self._io, self._cell, self._worker = io, cell, io.worker
+        self._recovery, self._completion = recovery, completion
+        self._grace = limits.grace
+        self._patience = max(limits.timeout, RESTART_TIMEOUT)
 
     def ask(
         self,
@@ -41,67 +56,68 @@ class Questions(Revival):
         try:
             return (yield from self._answer_to(question, memfd, meanwhile))
         finally:
-            self.withdraw()
+            self._io.withdraw()
 
     def _answer_to(
         self, question: HostMessage, memfd: int | None, meanwhile: Callable[[], None]
     ) -> Generator[float, Ready_, WorkerMessage]:
-        self._begin_cell()
-        self._asked = None
+        self._cell.clear()
+        self._io.answer = None
         yield from self._say(question, memfd)
-        if self._dead:
+        if self._worker.dead:
             # The worker died between cells, and the question went nowhere: give it a new worker.
             yield from self._replace_between()
-            self._asked = None
+            self._io.answer = None
             yield from self._say(question, memfd)
         failed: Exception | None = None
         try:
             meanwhile()
         except Exception as error:  # noqa: BLE001
             failed = error  # is raised below: who leaves now may cost the copy that is being made
-        deadline = _monotonic() + max(self.limits.timeout, RESTART_TIMEOUT)
-        while self._asked is None and not self._dead:
-            self._receive((yield deadline))
-            if self._asked is None and _monotonic() >= deadline:
-                self._kill_worker()
+        deadline = _monotonic() + self._patience
+        while self._io.answer is None and not self._worker.dead:
+            self._io.receive((yield deadline))
+            if self._io.answer is None and _monotonic() >= deadline:
+                self._io.init.kill_worker()
                 break
-        if self._asked is None:
+        if self._io.answer is None:
             came_to = _STATES[(yield from self._replace_between())]
             raise SandboxError(f"the session did not answer; it was ended, and {came_to}")
         if failed is not None:
             raise failed
-        return self._asked
+        return self._io.answer
 
     def _say(self, question: HostMessage, memfd: int | None) -> Generator[float, Ready_, None]:
         """Send a question when all that was said before it is sent."""
-        self._say_first()
-        deadline = _monotonic() + max(self.limits.timeout, RESTART_TIMEOUT)
-        while self.outbox and not self._dead:
-            self._receive((yield deadline))
+        self._io.say_first()
+        deadline = _monotonic() + self._patience
+        while self._io.outbox and not self._worker.dead:
+            self._io.receive((yield deadline))
             if _monotonic() >= deadline:
-                self._kill_worker()
+                self._io.init.kill_worker()
                 break
-        if not self._dead:
-            self._lending.offer(memfd)
-            self._send(question)
+        if not self._worker.dead:
+            self._io.offer(memfd)
+            self._io.send(question)
 
     @property
-    def _is_asking(self) -> bool:
-        return self.links.connection.phase is Phase.ASKING
+    def is_asking(self) -> bool:
+        """Whether the worker has not answered the last question yet."""
+        return self._io.links.connection.phase is Phase.ASKING
 
-    def _outwait(self) -> Generator[float, Ready_, None]:
+    def outwait(self) -> Generator[float, Ready_, None]:
         """Take the answer that nobody wants; a worker that gives none is ended."""
-        deadline = _monotonic() + self.limits.grace
-        while (self._is_asking or self._doomed) and not self._dead:
-            self._receive((yield deadline))
+        deadline = _monotonic() + self._grace
+        while (self.is_asking or self._worker.doomed) and not self._worker.dead:
+            self._io.receive((yield deadline))
             if _monotonic() >= deadline:
-                self._kill_worker(self._kept_first)
+                self._io.init.kill_worker(self._recovery.kept_first)
                 deadline += NOTICE_TIMEOUT
-        if self._dead:
+        if self._worker.dead:
             yield from self._replace_between()
 
     def _replace_between(self) -> Generator[float, Ready_, State]:
         """Go on with another worker; that it is empty, the outcome of the next cell says."""
-        came_to = yield from self._whole(self._replace())
-        self._emptied = self._emptied or came_to == "restarted"
+        came_to = yield from self._completion.of(self._recovery.replace())
+        self._worker.emptied = self._worker.emptied or came_to == "restarted"
         return came_to

@@ -73,21 +73,21 @@ def store(core: Core, name: str, value: str | bytes | JSON) -> Generator[float, 
     if len(source) <= _BULK:
         data = source if isinstance(source, bytes) else source.encode("utf-8", "surrogatepass")
         variable = Assign(name, kind, data)
-        if core.begins_with(variable):
+        if core.io.configuration.add(variable):
             return
-        answer = yield from core.ask(variable)
+        answer = yield from core.questions.ask(variable)
     else:
         fd, size = memfd(source)
         core.lent = size
         try:
-            answer = yield from core.ask(Assign(name, kind, b"", size), fd)
+            answer = yield from core.questions.ask(Assign(name, kind, b"", size), fd)
         finally:
             core.lent = 0
             os.close(fd)
     if isinstance(answer, Failed):
         raise SandboxError(f"{name}: the session has no room for it: {answer.message}")
     _expect(answer, Value)
-    core.assigned()
+    core.recovery.history.assign()
 
 
 def _kind(value: str | bytes | JSON) -> tuple[str, str | bytes]:
@@ -124,7 +124,7 @@ def memfd(source: str | bytes) -> tuple[int, int]:
 
 def fetch(core: Core, name: str, *, as_answer: bool) -> Generator[float, Any, JSON]:
     """Read a variable; ValueError if it is larger than an answer may be, and is to be one."""
-    answer = yield from core.ask(Fetch(check_name(name, "name")))
+    answer = yield from core.questions.ask(Fetch(check_name(name, "name")))
     if isinstance(answer, Failed):
         raise _FETCH_ERRORS.get(answer.kind, SandboxError)(f"{name}: {answer.message}")
     try:
@@ -145,7 +145,7 @@ _FETCH_ERRORS: dict[str, type[Exception]] = {
 
 def list_variables(core: Core) -> Generator[float, Any, list[Variable]]:
     """List the variables."""
-    answer = yield from core.ask(ListVariables())
+    answer = yield from core.questions.ask(ListVariables())
     return list(_expect(answer, Variables).variables)
 
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 import pytest
 
 from repl_sandbox import Sandbox, SandboxError
-from repl_sandbox.session.past import REMEMBERED, Past
+from repl_sandbox.session.cell_history import REMEMBERED, CellHistory
 
 
-def past(cells: int) -> Past:
-    made = Past()
+def past(cells: int) -> CellHistory:
+    made = CellHistory()
     for number in range(1, cells + 1):
         made.add(number)
     return made
 
 
 def test_nothing_is_before_the_first_cell_unless_the_host_has_set_a_variable() -> None:
-    empty, assigned = Past(), Past()
+    empty, assigned = CellHistory(), CellHistory()
     assigned.assign()
     assert not empty and assigned
     for each in (empty, assigned):
@@ -40,7 +40,7 @@ def test_going_back_names_the_cells_that_are_undone() -> None:
 
 
 def test_cells_that_do_not_count_are_passed_over() -> None:
-    made = Past()
+    made = CellHistory()
     for number in (1, 4, 9):
         made.add(number)
     assert made.before(1) == 4
@@ -83,7 +83,7 @@ def test_a_branch_has_the_past_of_its_session_and_a_state_before_it() -> None:
 def test_a_session_of_very_many_cells_goes_back_as_any(
     recovering: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("repl_sandbox.session.past.REMEMBERED", 10)
+    monkeypatch.setattr("repl_sandbox.session.cell_history.REMEMBERED", 10)
     with recovering.session() as session:
         for number in range(15):
             assert session.run(f"n = {number}").ok

@@ -8,19 +8,19 @@ from collections.abc import Callable, Generator, Mapping
 from types import TracebackType
 from typing import Any, TypeVar
 
-from ..checkpoint import Checkpoint
-from ..offer import Offer
-from ..types import JSON, AnyOutcome, Killed, Variable, check_seed, parse_size
-from .answers import Accept
-from .checkpoints import DEFAULT_LIMIT, loading, saving
-from .core import Core
-from .exchange import READ, Ready_
-from .files import AsyncSessionFiles
+from ...checkpoint import Checkpoint
+from ...offer import Offer
+from ...types import JSON, AnyOutcome, Killed, Variable, check_seed, parse_size
+from ..answers import Accept
+from ..checkpoints import DEFAULT_LIMIT, loading, saving
+from ..core import Core
+from ..files import AsyncSessionFiles
+from ..io import READ, Ready_
+from ..offers import HostFunction, check
+from ..requests import check_code, check_hearer, check_timeout, fetch, list_variables, store
 from .handle import Handle, Home, Room
 from .in_thread import put_in_thread
-from .offers import HostFunction, check
 from .pace import BREACH, CALL, FREE, LITTLE, LONGEST, Pace
-from .requests import check_code, check_hearer, check_timeout, fetch, list_variables, store
 from .watch import Watch
 
 _T = TypeVar("_T")
@@ -39,7 +39,6 @@ class AsyncSession(Handle):
         super().__init__(core, home)
         self._watch = Watch()
         self._pace = Pace()
-        core.worker_first = True
         core.output.take_turns()
 
     async def run(
@@ -62,15 +61,15 @@ class AsyncSession(Handle):
         seconds = check_timeout(timeout, core.limits, timeout_s)
         self._claim()
         try:
-            wake = core.begin(data, seconds, on_output)
-            self._pace.begin(self._watch.turns(), core.running_since)
+            wake = core.cells.begin(data, seconds, on_output)
+            self._pace.begin(self._watch.turns(), core.running.running_since)
             ready = await self._ready(wake)
             began = _monotonic()
-            outcome = core.at_once(ready)
+            outcome = core.cells.try_finish(ready)
             if (took := _monotonic() - began) > FREE:
                 self._pace.book(took - FREE, began)
             if outcome is None:
-                outcome = await self._wait(core.run())
+                outcome = await self._wait(core.cells.run())
                 if isinstance(outcome, Killed) and outcome.reason == "protocol":
                     await self._pay_for_breach()
         except BaseException:
@@ -93,7 +92,7 @@ class AsyncSession(Handle):
 
     async def rollback(self, n: int = 1) -> tuple[str, ...]:
         """As `Session.rollback`."""
-        return await self._drive(lambda core: core.rollback(n))
+        return await self._drive(lambda core: core.recovery.rollback(n))
 
     async def branch(
         self,
@@ -109,8 +108,8 @@ class AsyncSession(Handle):
         self._check_open()
         room, links = Room(self._home, self._core), None
         try:
-            links = await self._drive(lambda core: core.branch(seed, room.take))
-            branch = AsyncSession(self._core.line(links, offers, on_answer), self._home)
+            links = await self._drive(lambda core: core.branches.make(seed, room.take))
+            branch = AsyncSession(self._core.branch_at(links, offers, on_answer), self._home)
         except BaseException:
             if links is not None:
                 links.close()
@@ -118,7 +117,7 @@ class AsyncSession(Handle):
             raise
         self._home.add(branch._core)
         try:
-            branch._lost = await branch._drive(lambda core: core.begin_line())
+            branch._lost = await branch._drive(lambda core: core.branches.begin())
         except BaseException:
             await branch.close()
             raise
@@ -151,7 +150,7 @@ class AsyncSession(Handle):
     async def interrupt(self) -> None:
         """As `Session.interrupt`."""
         self._check_open()
-        self._core.interrupt()
+        self._core.io.init.interrupt()
 
     async def close(self) -> None:
         """As `Session.close`. It goes on if who awaits it is cancelled."""
@@ -214,11 +213,11 @@ class AsyncSession(Handle):
             wake = next(steps)
             while True:
                 ready = await self._ready(wake)
-                began, called = _monotonic(), core.called
+                began, called = _monotonic(), core.calls.count
                 try:
                     wake = steps.send(ready)
                 finally:
-                    took = _monotonic() - began + (core.called - called) * CALL
+                    took = _monotonic() - began + (core.calls.count - called) * CALL
                     self._pace.book(took, began)
                 if core.output.overflows:
                     await asyncio.sleep(_PAUSE)
@@ -229,14 +228,14 @@ class AsyncSession(Handle):
     async def _ready(self, wake: float) -> Ready_:
         """The descriptors to read by the time `wake`; late, if the session owes time."""
         core, pace, now = self._core, self._pace, _monotonic()
-        core.most_read = READ
+        core.io.most_read = READ
         if pace.owes(now):
-            core.most_read = LITTLE
+            core.io.most_read = LITTLE
             turn = pace.next_turn(self._watch.turns(), now)
             if turn > now:
                 await asyncio.sleep(min(turn, wake) - now)
-            return await self._watch.ready(core, wake)
-        ready = await self._watch.ready(core, wake)
+            return await self._watch.ready(core.io, wake)
+        ready = await self._watch.ready(core.io, wake)
         self._watch.turns().used_at = now
         return ready
 

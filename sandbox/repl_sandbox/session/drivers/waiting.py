@@ -5,12 +5,8 @@ from __future__ import annotations
 import math
 import select
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
-from .exchange import Ready_
-
-if TYPE_CHECKING:
-    from .steps import Steps
+from ..io import Ready_, SessionIO
 
 # Milliseconds; whoever wakes early looks at the clock again. Python's handlers run between two of
 # its own instructions: a signal that strikes after the last one before poll(2) does not end that
@@ -49,11 +45,11 @@ class Waiting:
         self._poll = poller.poll
         self._descriptors, self._interest = descriptors, interest
 
-    def wait(self, core: Steps, seconds: float) -> Ready_:
+    def wait(self, io: SessionIO, seconds: float) -> Ready_:
         """Wait so long at most, rounded up: waking early would spin. What is ready, or nothing."""
-        descriptors, interest = core.descriptors, core.outbox.interest
+        descriptors, interest = io.descriptors, io.outbox.interest
         if self._descriptors is not descriptors or self._interest != interest:
-            self.follow(descriptors, core.worker_fd, interest)
+            self.follow(descriptors, io.worker_fd, interest)
         if seconds != self._seconds:
             self._milliseconds = math.ceil(min(seconds * 1000, LONGEST_WAIT))
             self._seconds = seconds

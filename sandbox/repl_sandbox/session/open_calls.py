@@ -1,4 +1,4 @@
-"""`Calls`: the calls to the host that the running cell has open, and their replies."""
+"""`OpenCalls`: the calls to the host that the running cell has open, and their replies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_OPEN_CALLS = 256
 MAX_OPEN_BYTES = 256 << 20
 
 
-class Calls:
+class OpenCalls:
     """Those of one session: `offers` says what may be called, `executor` runs it."""
 
     def __init__(self, offers: Offers, executor: Executor) -> None:

@@ -7,16 +7,16 @@ from time import monotonic as _monotonic
 from types import TracebackType
 from typing import Any, TypeVar
 
-from ..checkpoint import Checkpoint
-from ..offer import Offer
-from ..types import JSON, AnyOutcome, Variable, check_seed, parse_size
-from .answers import Accept
-from .checkpoints import DEFAULT_LIMIT, loading, saving
-from .core import Core
-from .files import SessionFiles
+from ...checkpoint import Checkpoint
+from ...offer import Offer
+from ...types import JSON, AnyOutcome, Variable, check_seed, parse_size
+from ..answers import Accept
+from ..checkpoints import DEFAULT_LIMIT, loading, saving
+from ..core import Core
+from ..files import SessionFiles
+from ..offers import HostFunction, check
+from ..requests import check_code, check_hearer, check_timeout, fetch, list_variables, store
 from .handle import Handle, Home, Room
-from .offers import HostFunction, check
-from .requests import check_code, check_hearer, check_timeout, fetch, list_variables, store
 from .waiting import Waiting
 
 _T = TypeVar("_T")
@@ -27,7 +27,6 @@ class Session(Handle):
 
     def __init__(self, core: Core, home: Home) -> None:
         super().__init__(core, home)
-        core.worker_first = True
         core.waiting = self._waiting = Waiting()
 
     def run(
@@ -62,9 +61,9 @@ class Session(Handle):
                 try:
                     self._enter()
                     try:
-                        core.begin(data, seconds, on_output)
-                        outcome = core.at_once(self._waiting.wait(core, seconds))
-                        return outcome or self._wait(core.run())
+                        core.cells.begin(data, seconds, on_output)
+                        outcome = core.cells.try_finish(self._waiting.wait(core.io, seconds))
+                        return outcome or self._wait(core.cells.run())
                     except BaseException:
                         self._leave()
                         raise
@@ -110,7 +109,7 @@ class Session(Handle):
                 run.
             SandboxError: the sandbox keeps no copies, or that one could not be made.
         """
-        return self._drive(lambda core: core.rollback(n))
+        return self._drive(lambda core: core.recovery.rollback(n))
 
     def branch(
         self,
@@ -140,8 +139,8 @@ class Session(Handle):
         self._check_open()
         room, links = Room(self._home, self._core), None
         try:
-            links = self._drive(lambda core: core.branch(seed, room.take))
-            branch = Session(self._core.line(links, offers, on_answer), self._home)
+            links = self._drive(lambda core: core.branches.make(seed, room.take))
+            branch = Session(self._core.branch_at(links, offers, on_answer), self._home)
         except BaseException:
             if links is not None:
                 links.close()
@@ -153,7 +152,7 @@ class Session(Handle):
     def _begin(self) -> None:
         self._home.add(self._core)
         try:
-            self._lost = self._drive(lambda core: core.begin_line())
+            self._lost = self._drive(lambda core: core.branches.begin())
         except BaseException:
             self.close()
             raise
@@ -191,7 +190,7 @@ class Session(Handle):
     def interrupt(self) -> None:
         """Raise KeyboardInterrupt in the cell that runs, if one does. From any thread."""
         self._check_open()
-        self._core.interrupt()
+        self._core.io.init.interrupt()
 
     def close(self) -> None:
         """End the session; when this returns, none of its processes is left."""
@@ -246,7 +245,7 @@ class Session(Handle):
             wake = next(steps)
             while True:
                 seconds = max(0.0, wake - _monotonic())
-                wake = steps.send(self._waiting.wait(self._core, seconds))
+                wake = steps.send(self._waiting.wait(self._core.io, seconds))
         except StopIteration as end:
             result: _T = end.value
             return result

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NoReturn
 
-from ..errors import SessionBusy, SessionClosed
-from ..types import Isolation, Missing
-from .core import Core
-from .isolation import probe
+from ...errors import SessionBusy, SessionClosed
+from ...types import Isolation, Missing
+from ..core import Core
+from ..isolation import probe
 
 # Another object in each process: a forked child has a new one. Who forks without Python's hooks
 # may not run Python in the child (PyOS_AfterFork_Child).

@@ -13,10 +13,10 @@ from contextlib import suppress
 from time import monotonic
 from typing import TypeAlias
 
-from ..errors import SandboxError
-from ..types import AnyOutcome
-from .requests import check_code, check_timeout
-from .sync import Session
+from ...errors import SandboxError
+from ...types import AnyOutcome
+from ..requests import check_code, check_timeout
+from .blocking import Session
 from .waiting import LONGEST_WAIT
 
 # What `Session.run` raises, in place of an outcome.
@@ -82,7 +82,7 @@ class Batch:
         seconds = check_timeout(timeout, cell.core.limits)
         session._claim()
         try:
-            cell.wake = cell.core.begin(data, seconds, None)
+            cell.wake = cell.core.cells.begin(data, seconds, None)
             self._register(session)
         except BaseException:
             cell.core.release()
@@ -116,10 +116,10 @@ class Batch:
         try:
             if cell.steps is not None:
                 cell.wake = cell.steps.send(ready)
-            elif (made := core.at_once(ready)) is not None:
+            elif (made := core.cells.try_finish(ready)) is not None:
                 return made
             else:
-                cell.steps = core.run()
+                cell.steps = core.cells.run()
                 cell.wake = next(cell.steps)
         except StopIteration as end:
             outcome: AnyOutcome = end.value
@@ -134,14 +134,14 @@ class Batch:
     def _register(self, session: Session) -> None:
         """Have the poller look at the session's descriptors, as they are now."""
         core = session._core
-        wanted = core.descriptors, core.outbox.interest
+        wanted = core.io.descriptors, core.io.outbox.interest
         if self._registered.get(session) == wanted:
             return
         self._forget([session])
         descriptors, interest = wanted
         for fd in descriptors:
-            # In this order, which is that of poll(2): see `Core.worker_first`.
-            self._poller.register(fd, interest if fd == core.worker_fd else select.POLLIN)
+            # In this order, which is that of poll(2): see `SessionIO.receive`.
+            self._poller.register(fd, interest if fd == core.io.worker_fd else select.POLLIN)
             self._owners[fd] = session
         self._registered[session] = wanted
 
@@ -155,7 +155,7 @@ class Batch:
 
     def _leave(self, running: dict[Session, _Cell]) -> None:
         for cell in running.values():
-            cell.core.interrupt()
+            cell.core.io.init.interrupt()
         for cell in running.values():
             try:
                 with suppress(SandboxError):

@@ -1,4 +1,4 @@
-"""How another line of a session begins: a fork of its worker, with links of its own."""
+"""`Branches`: forks of a session's worker that are sessions, each with links of its own."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from ..errors import SandboxError
 from ..wire.messages import Fetch, Restored
 from ..worker.branching import ASK_FOR_BRANCH
 from ..zygote.links import Links
+from .completion import Completion
 from .ends import EndsOfBranch
-from .exchange import Ready_
+from .io import Ready_, SessionIO
 from .questions import Questions
-from .revival import RESTART_TIMEOUT, REVIVE_TIMEOUT
+from .recovery import RESTART_TIMEOUT, REVIVE_TIMEOUT, Recovery
 
 # Of a worker that ends just then, a copy takes over, and is asked in its turn.
 _MOST_WORKERS = 2
@@ -21,17 +22,27 @@ _MOST_WORKERS = 2
 _monotonic = time.monotonic
 
 
-class Branching(Questions):
-    """A session that can be copied while it lives."""
+class Branches:
+    """Those of one session that lives."""
 
-    def branch(
+    def __init__(
+        self,
+        io: SessionIO,
+        questions: Questions,
+        recovery: Recovery,
+        completion: Completion,
+    ) -> None:
+        self._io, self._worker = io, io.worker
+        self._questions, self._recovery, self._completion = questions, recovery, completion
+
+    def make(
         self, seed: int | None, take_room: Callable[[], None]
     ) -> Generator[float, Ready_, Links]:
-        """Have the worker fork another line of the session; what connects the host to it.
+        """Have the worker fork a branch; what connects the host to it.
 
         `take_room` is called once, before there is one.
         """
-        if not self.keeps:
+        if not self._recovery.keeps:
             raise SandboxError("branch needs waiting copies: Sandbox(recovery='snapshot')")
         ends: EndsOfBranch | None = None
 
@@ -45,12 +56,12 @@ class Branching(Questions):
             for _ in range(_MOST_WORKERS):
                 # Before it answers anything, the worker has a copy made of what it is now; and one
                 # that has answered this waits for the order.
-                yield from self.ask(Fetch(ASK_FOR_BRANCH), meanwhile=connect)
+                yield from self._questions.ask(Fetch(ASK_FOR_BRANCH), meanwhile=connect)
                 assert ends is not None
-                if (yield from self._whole(self._order_branch(seed, ends))):
-                    return ends.links(self.links)
+                if (yield from self._completion.of(self._order(seed, ends))):
+                    return ends.links(self._io.links)
                 ends.close()
-                if not self._dead:
+                if not self._worker.dead:
                     break
         except BaseException:
             if ends is not None:
@@ -62,28 +73,27 @@ class Branching(Questions):
             "processes ended the copy"
         )
 
-    def _order_branch(self, seed: int | None, ends: EndsOfBranch) -> Generator[float, Ready_, bool]:
+    def _order(self, seed: int | None, ends: EndsOfBranch) -> Generator[float, Ready_, bool]:
         """Whether init has the worker fork a branch. Heard out: meanwhile neither hears a cell."""
-        self._branched, self._branches = None, self._branches + 1
-        order = {"op": "branch", "seed": -1 if seed is None else seed, "number": self._branches}
-        self._tell_init(order, tuple(ends.theirs))
+        self._io.init.order_branch(seed, tuple(ends.theirs))
         ends.close_theirs()
         deadline = _monotonic() + REVIVE_TIMEOUT
-        while self._branched is None:
-            self._receive((yield deadline))
-            if self._init_is_gone or _monotonic() > deadline:
+        while self._io.init.branched is None:
+            self._io.receive((yield deadline))
+            if self._worker.init_is_gone or _monotonic() > deadline:
                 raise SandboxError("the session's init does not answer; close the session")
-            if self._dead:
-                self._turn_from_worker()
-        if not self._dead:
-            self._receive([(self.worker_fd, select.POLLIN)])  # of one that has ended just then
-        return self._branched
+            if self._worker.dead:
+                self._io.turn_from_worker()
+        if not self._worker.dead:
+            # Of one that has ended just then.
+            self._io.receive([(self._io.worker_fd, select.POLLIN)])
+        return self._io.init.branched
 
-    def begin_line(self) -> Generator[float, Ready_, tuple[str, ...]]:
-        """Wait until this branch speaks; what of the session it could not take along."""
+    def begin(self) -> Generator[float, Ready_, tuple[str, ...]]:
+        """Wait until this session, a branch, speaks; what of the other it could not take along."""
         deadline = _monotonic() + RESTART_TIMEOUT
-        while not isinstance(self._asked, Restored):
-            self._receive_new((yield deadline))
-            if self._dead or _monotonic() > deadline:
+        while not isinstance(self._io.answer, Restored):
+            self._io.receive_new((yield deadline))
+            if self._worker.dead or _monotonic() > deadline:
                 raise SandboxError("the branch did not come up")
-        return self._asked.lost
+        return self._io.answer.lost

@@ -8,7 +8,7 @@ from collections import deque
 REMEMBERED = 1000
 
 
-class Past:
+class CellHistory:
     """The numbers of the cells that count, oldest first; of the oldest of many only that they were.
 
     `add` appends one. A cell whose effects are gone is none of them.
@@ -71,9 +71,9 @@ class Past:
         self._cells.clear()
         self._cut = self._assigned = False
 
-    def of_branch(self) -> Past:
+    def of_branch(self) -> CellHistory:
         """That of a branch, which has all that this session has."""
-        past = Past()
+        past = CellHistory()
         past._cells.extend(self._cells)
         past._cut, past._assigned = self._cut, True
         return past

@@ -6,7 +6,7 @@ import asyncio
 import select
 import time
 
-from .core import Core
+from ..io import SessionIO
 from .pace import Turns, turns_of
 
 _POLLIN = select.POLLIN
@@ -37,10 +37,10 @@ class Watch:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ends = self._wake = 0.0
 
-    async def ready(self, core: Core, wake: float) -> list[tuple[int, int]]:
-        """The descriptors of `core` that are ready by the time `wake`, or none."""
-        if self._registered is not core.descriptors or self._interest != core.outbox.interest:
-            self._register(core)
+    async def ready(self, io: SessionIO, wake: float) -> list[tuple[int, int]]:
+        """The descriptors of `io` that are ready by the time `wake`, or none."""
+        if self._registered is not io.descriptors or self._interest != io.outbox.interest:
+            self._register(io)
         loop = _running_loop()
         if loop is not self._loop:
             self._begin(loop)
@@ -105,7 +105,7 @@ class Watch:
         if loop is not None and not loop.is_closed():
             loop.remove_reader(self._epoll.fileno())
 
-    def _register(self, core: Core) -> None:
+    def _register(self, io: SessionIO) -> None:
         for fd in self._registered:
             self._poller.unregister(fd)
             try:
@@ -113,9 +113,9 @@ class Watch:
             except OSError:
                 # Closed with the worker it belonged to; the kernel has forgotten it already.
                 pass
-        interest = core.outbox.interest
-        for fd in core.descriptors:
-            wanted = interest if fd == core.worker_fd else _POLLIN
+        interest = io.outbox.interest
+        for fd in io.descriptors:
+            wanted = interest if fd == io.worker_fd else _POLLIN
             self._poller.register(fd, wanted)
             self._epoll.register(fd, wanted)
-        self._registered, self._interest = core.descriptors, interest
+        self._registered, self._interest = io.descriptors, interest

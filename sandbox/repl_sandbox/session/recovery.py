@@ -1,0 +1,248 @@
+"""`Recovery`: how a session goes on when its worker is dead, or is to be what it was cells ago.
+
+The host's end of `zygote.revival`: it names the state, and speaks with the copy that wakes up, or
+with an empty worker if there is none.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Generator, Mapping
+
+from ..errors import SandboxError, SessionClosed
+from ..types import State
+from ..wire.messages import Restored
+from ..zygote import control
+from .cell_history import CellHistory
+from .completion import Completion
+from .io import Ready_, SessionIO
+from .running_cell import RunningCell
+
+# A worker dies within microseconds of its socket; init's notice follows. Longer means that code of
+# the session closed the socket and lives on, or that the machine has no time for either.
+NOTICE_TIMEOUT = 1.0
+# Init obeys in milliseconds; a machine that is overloaded may not run it for seconds. Who does not
+# obey by then will not.
+INIT_TIMEOUT = 10.0
+# A fork in init takes milliseconds.
+RESTART_TIMEOUT = 10.0
+# Init ends what runs and a copy opens its files: milliseconds, but for the memory of a large
+# session, which the kernel has to free; and on a machine that is overloaded each of those who take
+# part in it may wait seconds for a processor.
+REVIVE_TIMEOUT = 30.0
+# What is woken then looks for what it lacks among its objects, of which there may be millions.
+_RESTORE_TIMEOUT = 10.0
+
+# What a call is told whose session is ended on purpose, by another thread, task or handler.
+CLOSED_AMID = "the session was closed amid this call"
+
+_NO_ANSWER = "the session's init does not answer; close the session"
+
+_monotonic = time.monotonic
+
+
+class Recovery:
+    """The states of one session, and the way back to them.
+
+    Attributes:
+        keeps: whether states are kept at all.
+        history: which cells made the namespace what it is.
+    """
+
+    def __init__(
+        self,
+        io: SessionIO,
+        cell: RunningCell,
+        completion: Completion,
+        rlimits: Mapping[str, int],
+        states: int,
+    ) -> None:
+        """`states`: kept besides the current one; -1: no copies of the worker wait."""
+        self._io, self._cell, self._completion = io, cell, completion
+        self._worker, self._init = io.worker, io.init
+        self._rlimits = dict(rlimits)
+        self._states = states
+        self.keeps = states >= 0
+        self.history = CellHistory()
+
+    @property
+    def kept_first(self) -> int | None:
+        """Of which cell there has to be a copy before the next may cost what that one did."""
+        return self.history.last if self.history else None
+
+    # ── after a death ─────────────────────────────────────────────────────────────────────────
+
+    def replace(self) -> Generator[float, Ready_, State]:
+        """Hear how the worker died, and go on with another."""
+        yield from self.collect_death()
+        return (yield from self.revive())
+
+    def collect_death(self) -> Generator[float, Ready_, None]:
+        """Wait for init's notice that the worker and all that it left are gone."""
+        worker = self._worker
+        self._io.turn_from_worker()
+        deadline = _monotonic() + NOTICE_TIMEOUT
+        while worker.notice is None:
+            self._io.receive((yield deadline))
+            if _monotonic() >= deadline and worker.notice is None:
+                if worker.silent:
+                    raise SandboxError(_NO_ANSWER)
+                # Should it be dead already, the notice that comes late says how it died.
+                worker.silent = True
+                self._init.kill_worker()
+                deadline = _monotonic() + INIT_TIMEOUT
+        if "failed" in worker.notice:
+            raise SandboxError(f"the session's worker: {worker.notice['message']}")
+
+    def revive(self) -> Generator[float, Ready_, State]:
+        """Go on in the latest copy of the worker that has died, else with an empty one."""
+        worker = self._worker
+        assert worker.notice is not None
+        if worker.init_is_gone:
+            self._cell.running_since = 0.0  # there is nothing to leave in order
+            if self._io.closing:
+                raise SessionClosed(CLOSED_AMID)
+            raise SessionClosed(
+                "the session's init process is gone, or belongs to the process that forked this "
+                "one; open another session"
+            )
+        worker.cpu_of_dead += worker.notice["cpu"]
+        worker.notice["cpu"] = 0.0  # should this have to be tried again
+        # What it had before its first cell is nothing, and needs no copy.
+        if self.keeps and self.history and (yield from self._wake_copy()):
+            return "rolled_back"
+        whole = self.keeps and not self.history
+        yield from self._start_empty(whole=whole)
+        return "rolled_back" if whole else "restarted"
+
+    # ── going back ────────────────────────────────────────────────────────────────────────────
+
+    def rollback(self, cells: int) -> Generator[float, Ready_, tuple[str, ...]]:
+        """Undo the last `cells` cells; what could not be brought back."""
+        self._check_history(cells)
+        before = self.history.before(cells)
+        self._cell.clear()
+        born = self._worker.born
+        if not (yield from self._completion.of(self._go_back(before))):
+            if self._worker.born != born:
+                raise SandboxError(
+                    f"the copy made before the last {cells} cells ended as it was woken; "
+                    "the session is empty now"
+                )
+            raise SandboxError(
+                f"no copy was made before the last {cells} cells, or it is gone: the session may "
+                "have had no room for another process, or too many descriptors that would be lost "
+                "(at most three quarters of Limits.open_files). It was left as it is"
+            )
+        lost, self._worker.lost = self._worker.lost, ()
+        return lost
+
+    def _go_back(self, cell: int | None) -> Generator[float, Ready_, bool]:
+        """Whether the session is as it was after `cell`; None: empty.
+
+        If not it is as it was, or empty if the copy of that state was woken and ended.
+        """
+        if cell is not None:
+            born = self._worker.born
+            woken = yield from self._wake_copy(cell)
+            if not woken and self._worker.born != born:
+                yield from self._start_empty(whole=False)
+            return woken
+        yield from self._start_empty(whole=True)
+        return True
+
+    def _check_history(self, cells: int) -> None:
+        if isinstance(cells, bool) or not isinstance(cells, int):
+            raise TypeError(f"n must be an int, not {type(cells).__name__}")
+        if cells < 1:
+            raise ValueError(f"n must be at least 1, not {cells}")
+        if self._states < 0:
+            raise SandboxError("rollback needs waiting copies: Sandbox(recovery='snapshot')")
+        if cells > self._states:
+            raise ValueError(
+                f"n={cells}, but {self._states} earlier states are kept: Sandbox(history={cells})"
+            )
+
+    def _wake_copy(self, cell: int | None = None) -> Generator[float, Ready_, bool]:
+        """Whether the copy made after `cell` (None: the latest) was woken, and answers."""
+        left = self._remaining()["CPU"] if "CPU" in self._rlimits else 0
+        ours = self._order({"op": "revive", "cell": cell, "cpu_left": left})
+        try:
+            revived = yield from self._hear_of_copy()
+        except BaseException:
+            ours.close()
+            raise
+        if not revived["revived"]:
+            ours.close()
+            self._init.worker_stays()
+            self._worker.lost = tuple(revived["lost"])
+            return False
+        self._worker.cpu_of_dead += revived["cpu"]
+        self._worker.born += 1
+        self._io.adopt(ours)
+        deadline = _monotonic() + _RESTORE_TIMEOUT
+        while not isinstance(self._io.answer, Restored):
+            self._io.receive_new((yield deadline))
+            if self._worker.dead or _monotonic() > deadline:
+                return False
+        restored = self._io.answer
+        self._io.configuration.restored()
+        undone = self.history.go_back(restored.cell)
+        self._worker.lost = (*restored.lost, *revived["lost"])
+        if undone is not None and cell is None:
+            first, last = undone
+            self._worker.lost += (f"what cells {first} to {last} did: no later copy was made",)
+        return True
+
+    def _hear_of_copy(self) -> Generator[float, Ready_, control.Message]:
+        """What init says of the copy that it was to wake."""
+        deadline = _monotonic() + REVIVE_TIMEOUT
+        while self._init.revived is None:
+            self._io.receive((yield deadline))
+            if self._worker.init_is_gone or _monotonic() > deadline:
+                raise SandboxError(_NO_ANSWER)
+        return self._init.revived
+
+    def _start_empty(self, *, whole: bool) -> Generator[float, Ready_, None]:
+        """Have init start the next worker, empty; with `whole`, the files go back as well."""
+        order = {"op": "start", "rlimits": self._remaining(), "files": whole}
+        ours = self._order(order)
+        self._worker.born += 1
+        self._io.adopt(ours)
+        deadline = _monotonic() + REVIVE_TIMEOUT
+        while not self._io.links.worker_pid:
+            self._io.receive_new((yield deadline))
+            if self._worker.dead or _monotonic() > deadline:
+                raise SandboxError(
+                    f"the session's worker did not start again: {self._worker.notice}"
+                )
+        if whole:
+            self._init.read()
+        self._io.configuration.emptied(keeps_variables=whole)
+        self.history.clear()
+
+    def _order(self, order: control.Message) -> socket.socket:
+        """Give init an order, and with it the other end of what the next worker is to speak on.
+
+        Raises:
+            SandboxError: this process may open no more descriptors; nothing was done.
+        """
+        try:
+            ours, theirs = socket.socketpair()
+        except OSError as error:
+            raise SandboxError(
+                f"the session's next worker could not be connected: {error.strerror}; what is kept "
+                "of the session still is, and the next call tries again"
+            ) from error
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        ours.setblocking(False)
+        with theirs:
+            self._init.order_worker(order, theirs.fileno())
+        return ours
+
+    def _remaining(self) -> dict[str, int]:
+        rlimits = dict(self._rlimits)
+        if "CPU" in rlimits:
+            rlimits["CPU"] = max(1, round(rlimits["CPU"] - self._worker.cpu_of_dead))
+        return rlimits
