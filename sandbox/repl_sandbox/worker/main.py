@@ -32,6 +32,8 @@ _SOON = 2
 # Milliseconds that a worker is left in peace after its answer, before it is copied: a session that
 # is closed by then, as those of one cell are, is spared the copy.
 _PEACE = 1
+# After so many without a word the session rests, though its cells came in a hurry: see `_HURRY`.
+_REST = 100
 # The same before any code of the session has run. What it has is from the host, it may never be
 # used, and a model thinks for longer than this. A cell that comes sooner waits for its copy.
 _PEACE_UNUSED = 1000
@@ -184,10 +186,12 @@ class Worker(Questions):
             return
         if woken is not None:
             self._take_over(woken)
-        # Who lets this session rest does not notice what the next cell takes longer, while pages
-        # that are shared with the copy are in memory once.
+        # A host that lets the session rest does not notice that the next cell takes longer, while
+        # pages that the worker shares with its copy are in memory once.
         if self._hurried and not self._channel.waits(0):
             self._touch_pages()
+            if _thread_count() == 0 and not self._channel.waits(_REST):
+                self._hurried, copies.due = False, True  # another copy, which shares all pages
 
     def _take_over(self, woken: Woken) -> None:
         """In a copy: be the session's worker from here on, for the last one is gone."""
