@@ -1,4 +1,4 @@
-"""Contexts to a server by `PUT /contexts/{sha256}`, in pieces that follow what is there already."""
+"""Contexts to a server by `PUT /contexts/{sha256}`, from the byte on that the server lacks."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ from repl_env.remote.single_flight import SingleFlight
 # Called with the bytes that are there and those that are to be there; may be asynchronous.
 OnUpload: TypeAlias = Callable[[int, int], object]
 
-# A piece takes about so long, because servers want a whole request within a time of theirs, and
-# because a piece that breaks is sent again.
-PIECE_S = 3.0
-FIRST_PIECE, LEAST_PIECE, MOST_PIECE = 8 << 20, 256 << 10, 64 << 20
+# Bytes of one request. The server keeps what came of one that breaks off, but a proxy that collects
+# bodies does not, and may limit their size and time: after trouble, requests become smaller.
+PIECE, LEAST_PIECE = 16 << 20, 256 << 10
 # Without an answer, and without a byte taken.
 SILENCE_S = 60.0
 # A server that wants to be left alone for longer is away.
@@ -55,8 +54,7 @@ async def upload(
     connection = Connection(access, SILENCE_S)
     try:
         for parcel in parcels:
-            most = min(most_piece or MOST_PIECE, MOST_PIECE)
-            sending = _Upload(parcel, access, connection, most)
+            sending = _Upload(parcel, access, connection, min(most_piece or PIECE, PIECE))
             await _SENDING.once(_name(access, parcel), partial(sending.run, progress.tell))
             await progress.add(parcel.size)
     finally:
@@ -89,18 +87,27 @@ class _Progress:
 class _Upload:
     """One of them."""
 
-    def __init__(
-        self, parcel: Parcel, access: Access, connection: Connection, most_piece: int
-    ) -> None:
+    def __init__(self, parcel: Parcel, access: Access, connection: Connection, piece: int) -> None:
         self._parcel, self._access, self._connection = parcel, access, connection
         self._path = f"/contexts/{parcel.sha256}"
         self._read: Read | None = None
-        self._most_piece = most_piece
-        self._piece = min(FIRST_PIECE, most_piece)
+        self._piece = piece
+        self._alone = True  # all bytes that the server has of it were sent here
 
     async def run(self, tell: Callable[[int], Awaitable[None]]) -> None:
         """Ask what is there, and send what is not."""
-        received, furthest, idle = await self._insisting(self._received), 0, 0
+        received = await self._insisting(self._received)
+        self._alone = received == 0
+        try:
+            await self._send_from(received, tell)
+        except ServerError as error:
+            if error.code != "CHANGED" or self._alone:
+                raise
+            # Bytes of another sender were wrong, and the server has dropped all of them.
+            await self._send_from(0, tell)
+
+    async def _send_from(self, received: int, tell: Callable[[int], Awaitable[None]]) -> None:
+        furthest, idle = 0, 0
         while received < self._parcel.size:
             await tell(received)
             before, received = received, await self._insisting(partial(self._send, received))
@@ -136,23 +143,22 @@ class _Upload:
 
     async def _send(self, offset: int) -> int:
         """Send the piece from `offset` on; how many bytes the server has then."""
-        parcel, now = self._parcel, asyncio.get_running_loop().time
-        begun = now()
+        parcel = self._parcel
         if self._read is None:
             self._read = await asyncio.to_thread(parcel.open)
         piece = await asyncio.to_thread(self._read, offset, self._piece)
         if not piece:
-            raise ServerError(f"{parcel.name} has changed while it was sent", code="CHANGED")
+            raise _changed(parcel.name)
         place = f"bytes {offset}-{offset + len(piece) - 1}/{parcel.size}"
         answer = await self._ask("PUT", piece, {"Content-Range": place})
-        self._pace(now() - begun)
         match answer.status:
             case 200 | 201:
                 return parcel.size
             case 202 | 409:
+                self._alone = self._alone and answer.status == 202
                 return self._part(_body(answer).get("received"))
             case 422:
-                raise ServerError(f"{parcel.name} has changed while it was sent", code="CHANGED")
+                raise _changed(parcel.name)
         raise self._refused(answer)
 
     def _part(self, count: Any) -> int:
@@ -169,13 +175,13 @@ class _Upload:
         ask = partial(self._connection.request, method, self._path, body, headers or {})
         return await asyncio.to_thread(ask)
 
-    def _pace(self, seconds: float) -> None:
-        """Have the next piece take PIECE_S, if this one has taken `seconds`."""
-        wanted = int(self._piece * min(2.0, PIECE_S / max(seconds, 1e-6)))
-        self._piece = min(self._most_piece, max(LEAST_PIECE, wanted))
-
     def _refused(self, answer: Answer) -> Exception:
         return failures.of_status(answer.status, answer.headers, answer.body, self._access.secrets)
+
+
+def _changed(name: str) -> ServerError:
+    """The bytes do not have their hash, as of a file that is written meanwhile."""
+    return ServerError(f"{name} has changed while it was sent", code="CHANGED")
 
 
 def _name(access: Access, parcel: Parcel) -> Hashable:

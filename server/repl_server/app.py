@@ -30,10 +30,10 @@ from .routes import SESSION, refusing, router
 from .settings import Settings
 from .socket import SocketRoute
 from .unrouted import answer_unrouted
-from .upload_routes import upload_router
+from .uploads.routes import upload_router
 
 # Headers of answers that pages of the operator's origins may read.
-_EXPOSED = [SESSION, "Retry-After", "Upload-Offset", "Range"]
+_EXPOSED = [SESSION, "Retry-After", "Upload-Offset"]
 
 
 def create_app(

@@ -19,9 +19,9 @@ from repl_env.pools import carried, carried_async
 
 from .episodes import Episodes, unsupported
 from .own_thread import OwnThread
-from .owned_uploads import OwnedUploads
 from .requests import AnyReset, FollowUp
 from .texts import checked
+from .uploads.resets import OwnedUploads
 
 T = TypeVar("T")
 

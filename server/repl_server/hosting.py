@@ -27,17 +27,17 @@ from .hosted import HostedSession
 from .inbound import Inbound
 from .making import Maker, not_made
 from .mcp.answers import Answers
-from .owned_uploads import OwnedUploads
 from .owners import Owner
 from .quotas import Meter, Quotas
 from .reading import Reading
 from .refusal import Refusal, draining
 from .repl_episodes import REPLEpisodes
-from .room import Room
 from .settings import Settings
-from .shared_uploads import SharedUploads
 from .slots import Slots
-from .uploads import Uploads
+from .uploads.quota import UploadQuota
+from .uploads.resets import OwnedUploads
+from .uploads.store import Uploads
+from .uploads.templates import Templates
 from .watching import Watch
 
 logger = logging.getLogger("repl_server")
@@ -87,10 +87,10 @@ class Host:
         self.watch.metrics.watch("sessions_open", lambda: self.admission.open)
         self.watch.metrics.watch("sessions_waiting", lambda: self.admission.waiting)
         self.watch.metrics.watch("requests_waiting", lambda: len(self.slots))
-        room = Room(settings.uploads_bytes, self.quotas.of)
-        self.watch.metrics.watch("uploaded_bytes", lambda: room.taken)
-        self.uploads = Uploads(settings, room)
-        self.shared_uploads = SharedUploads(self.uploads, room)
+        uploaded = UploadQuota(settings.uploads_bytes, self.quotas.of)
+        self.watch.metrics.watch("uploaded_bytes", lambda: uploaded.taken)
+        self.uploads = Uploads(settings, uploaded)
+        self.templates = Templates(uploaded)
         self.reading = Reading()
         self.sandboxes = Sandboxes()
         self.source = Source(None, _sandbox_settings(settings), self.sandboxes)
@@ -124,7 +124,7 @@ class Host:
             self._looking.cancel()
             await asyncio.wait([self._looking])
         await self.drain(0.0)
-        await self.shared_uploads.close()
+        await self.templates.close()
         self.uploads.close()
         await asyncio.to_thread(self.sandboxes.close)
 
@@ -266,7 +266,7 @@ class Host:
         return session
 
     async def _episodes(self, owner: Owner, meter: Meter) -> Episodes:
-        uploads = OwnedUploads(owner, self.shared_uploads)
+        uploads = OwnedUploads(owner, self.uploads, self.templates)
         if self.environment is not None:
             made, thread = await self._maker.make()
             if not isinstance(made, REPLEnvironment):
@@ -291,7 +291,7 @@ class Host:
             for session in self.sessions:
                 self._look_at(session, now)
             self._look_at_cpu()
-            self.shared_uploads.sweep()
+            self.templates.sweep()
             self.uploads.sweep()
 
     def _look_at(self, session: HostedSession, now: float) -> None:

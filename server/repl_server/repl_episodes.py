@@ -17,11 +17,11 @@ from repl_sandbox.session.requests import MAX_CODE
 from .calls import SessionCalls
 from .endpoints import llm_of
 from .faults import refusal_of, shown
-from .owned_uploads import OwnedUploads
 from .refusal import Refusal
 from .requests import AnyReset, FollowUp, ResetRequest
 from .settings import Settings
 from .texts import checked, invalid
+from .uploads.resets import OwnedUploads
 
 # Characters that may be more than MAX_CODE bytes.
 _LONG = MAX_CODE // 4

@@ -10,7 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, S
 
 from repl_env import wire_values
 
-from .references import References
+from .uploads.references import References
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 # Of a request: chosen by the client, and compared with the last one.

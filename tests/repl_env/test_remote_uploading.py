@@ -165,10 +165,8 @@ def busy(request: Handler) -> bool:
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
-    monkeypatch.setattr(uploading, "FIRST_PIECE", 256 * KIB)
-    monkeypatch.setattr(uploading, "MOST_PIECE", 256 * KIB)
+    monkeypatch.setattr(uploading, "PIECE", 256 * KIB)
     monkeypatch.setattr(uploading, "LEAST_PIECE", 64 * KIB)
-    monkeypatch.setattr(uploading, "PIECE_S", 3600.0)  # none becomes smaller for being slow
     monkeypatch.setattr(patience, "LONGEST_PAUSE_S", 0.01)
 
 
@@ -288,6 +286,24 @@ async def test_what_is_there_in_part_is_gone_on_with():
 
     assert store.asked == ["HEAD", "PUT bytes 900000-1003999/1004000"]
     assert store.whole == {parcel().sha256: DATA}
+
+
+async def test_wrong_bytes_of_another_sender_are_made_good():
+    with Store() as store:
+        store.parts[parcel().sha256] = b"?" * 900_000
+        await uploading.upload([parcel()], store.access)
+
+    assert store.asked[1] == "PUT bytes 900000-1003999/1004000"
+    assert store.asked[2] == "PUT bytes 0-262143/1004000"
+    assert store.whole == {parcel().sha256: DATA}
+
+
+async def test_bytes_that_never_have_their_hash_are_sent_once():
+    with Store() as store:
+        with pytest.raises(ServerError, match="context has changed"):
+            await uploading.upload([replace(parcel(), sha256="0" * 64)], store.access)
+
+    assert len(store.asked) == 5
 
 
 @pytest.mark.parametrize("trouble", [breaks, busy], ids=["breaks", "busy"])

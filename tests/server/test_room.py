@@ -8,8 +8,8 @@ from repl_server.owners import Owner
 from repl_server.quota import Quota
 from repl_server.quotas import Quotas
 from repl_server.refusal import Refusal
-from repl_server.room import Room
 from repl_server.settings import Settings
+from repl_server.uploads.quota import UploadQuota
 
 ANN, BOB = Owner("key", "ann"), Owner("key", "bob")
 
@@ -19,7 +19,7 @@ class Thing:
 
     asked = 0  # whether they are busy, all of them together
 
-    def __init__(self, room: Room, owner: Owner, count: int) -> None:
+    def __init__(self, room: UploadQuota, owner: Owner, count: int) -> None:
         self.room, self._busy, self.gone = room, False, False
         self.holding = room.hold(owner, self)
         room.take(self.holding, count)
@@ -38,11 +38,11 @@ class Thing:
         self.room.give_back(self.holding)
 
 
-def room_of(limit: int, each: int | None = None) -> Room:
-    return Room(limit, Quotas(Settings(quota=Quota(uploaded_bytes=each))).of)
+def room_of(limit: int, each: int | None = None) -> UploadQuota:
+    return UploadQuota(limit, Quotas(Settings(quota=Quota(uploaded_bytes=each))).of)
 
 
-def refused(room: Room, owner: Owner, count: int) -> str:
+def refused(room: UploadQuota, owner: Owner, count: int) -> str:
     with pytest.raises(Refusal) as caught:
         Thing(room, owner, count)
     return caught.value.code

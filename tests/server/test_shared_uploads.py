@@ -22,14 +22,15 @@ from repl_env.models import Action, Observation, REPLAction, State
 from repl_env.sandboxes import Source
 from repl_sandbox import AsyncSandbox
 from repl_server.owners import Owner
-from repl_server.packing import Item, packed
 from repl_server.quotas import Quotas
-from repl_server.references import Reference
 from repl_server.refusal import Refusal
-from repl_server.room import Room
 from repl_server.settings import Settings
-from repl_server.shared_uploads import SharedUploads
-from repl_server.uploads import Uploads
+from repl_server.uploads.packing import Item, packed
+from repl_server.uploads.quota import UploadQuota
+from repl_server.uploads.references import Reference
+from repl_server.uploads.resets import OwnedUploads
+from repl_server.uploads.store import Uploads
+from repl_server.uploads.templates import Templates
 from tests.server.conftest import Peer, ask, peer, serving
 from tests.waiting import PATIENCE, until
 
@@ -191,7 +192,7 @@ def test_sessions_that_ask_at_once_share_one_template_and_its_memory(server) -> 
     size = 40 * MIB
     uploads = named(server, context=("text", b"x" * size))
     before = {each.pid for each in psutil.Process().children(recursive=True)}
-    made = server.host.shared_uploads.templates.made
+    made = server.host.templates.made
 
     def use(one: Peer) -> Any:
         one.reset(uploads=uploads)
@@ -200,7 +201,7 @@ def test_sessions_that_ask_at_once_share_one_template_and_its_memory(server) -> 
     with ExitStack() as stack, ThreadPoolExecutor(8) as threads:
         peers = [stack.enter_context(session(server)) for _ in range(8)]
         assert list(threads.map(use, peers)) == [str(size)] * 8
-        assert server.host.shared_uploads.templates.made == made + 1
+        assert server.host.templates.made == made + 1
         processes = [
             each for each in psutil.Process().children(recursive=True) if each.pid not in before
         ]
@@ -214,9 +215,7 @@ def test_a_template_that_died_is_replaced(server) -> None:
     with session(server) as one:
         one.reset(uploads=uploads)
         (template,) = [
-            each
-            for each in server.host.shared_uploads.templates
-            if each.parts[0].length == 8 * MIB and each.busy
+            each for each in server.host.templates if each.parts[0].length == 8 * MIB and each.busy
         ]
         zygote = psutil.Process(template.sandbox.plain._zygote.pid)
         sessions = zygote.children(recursive=True)
@@ -300,10 +299,10 @@ def test_another_owner_s_upload_is_unknown(server, data: bytes) -> None:
         assert "observation" in mine.reset(uploads=uploads)
         assert theirs.reset(uploads=uploads)["code"] == "UNKNOWN_CONTEXT"
         send(server, data, OTHER)
-        there = set(server.host.shared_uploads.templates)
+        there = set(server.host.templates)
         assert "observation" in theirs.reset(uploads=uploads)
         # What is in one owner's memory is not in another's.
-        assert len(set(server.host.shared_uploads.templates) - there) == 1
+        assert len(set(server.host.templates) - there) == 1
 
 
 def test_bytes_that_are_none_are_refused_by_their_place(server) -> None:
@@ -331,10 +330,11 @@ class Bench:
     def __init__(self, sandbox: AsyncSandbox, **limits: Any) -> None:
         self.sandbox, self.clock = sandbox, Clock()
         settings = Settings(**limits)
-        self.room = Room(settings.uploads_bytes, Quotas(settings).of)
+        self.room = UploadQuota(settings.uploads_bytes, Quotas(settings).of)
         self.uploads = Uploads(settings, self.room, self.clock)
-        self.shared = SharedUploads(self.uploads, self.room, self.clock)
+        self.templates = Templates(self.room, self.clock)
         self.owner = Owner("key", "ann")
+        self.owned = OwnedUploads(self.owner, self.uploads, self.templates)
 
     async def put(self, data: bytes) -> dict[str, Reference]:
         async def body():
@@ -346,14 +346,14 @@ class Bench:
     async def begin(self, references: dict[str, Reference]) -> REPLEnvironment:
         environment = REPLEnvironment(sandbox=self.sandbox)
         try:
-            await self.shared.reset(environment, self.owner, references, {})
+            await self.owned.reset(environment, {"uploads": references})
         except BaseException:
             await environment.close_async()
             raise
         return environment
 
     async def close(self) -> None:
-        await self.shared.close()
+        await self.templates.close()
         self.uploads.close()
         assert self.room.taken == 0
 
@@ -372,25 +372,25 @@ async def test_a_template_is_kept_while_it_is_used_and_a_while_after(sandbox) ->
     bench = Bench(sandbox)
     references = await bench.put(b"x" * (2 * MIB))
     environment = await bench.begin(references)
-    (template,) = bench.shared.templates
+    (template,) = bench.templates
 
     bench.clock.now = 1000.0
-    bench.shared.sweep()
-    assert template in bench.shared.templates
+    bench.templates.sweep()
+    assert template in bench.templates
     branch = await environment.branch_async()
     await environment.close_async()
     assert template.busy
     await branch.close_async()
     assert not template.busy
     bench.clock.now = 1060.0
-    bench.shared.sweep()
-    assert template in bench.shared.templates
+    bench.templates.sweep()
+    assert template in bench.templates
     again = await bench.begin(references)
-    assert list(bench.shared.templates) == [template]
+    assert list(bench.templates) == [template]
     await again.close_async()
     bench.clock.now = 1120.1
-    bench.shared.sweep()
-    assert not bench.shared.templates
+    bench.templates.sweep()
+    assert not bench.templates
     await bench.close()
 
 
@@ -403,9 +403,9 @@ async def test_what_sessions_use_is_not_given_up_for_others(sandbox) -> None:
     references = await bench.put(second)
 
     await (await bench.begin(references)).close_async()
-    assert len(bench.shared.templates) == 2
+    assert len(bench.templates) == 2
     await bench.put(b"3" * (4 * MIB))  # for which the idle template goes, not what it is made of
-    assert len(bench.shared.templates) == 1
+    assert len(bench.templates) == 1
     assert bench.uploads.find(bench.owner, name(second)) is not None
     with pytest.raises(Refusal, match="NO_ROOM"):
         await bench.put(b"4" * (25 * MIB - used + 1))
@@ -413,7 +413,7 @@ async def test_what_sessions_use_is_not_given_up_for_others(sandbox) -> None:
     assert step.result.value == str(len(first))
     await environment.close_async()
     await bench.put(b"4" * (20 * MIB))
-    assert not bench.shared.templates
+    assert not bench.templates
     await bench.close()
 
 
@@ -422,8 +422,8 @@ async def test_what_is_empty_after_a_death_begins_with_the_context_again() -> No
         bench = Bench(sandbox)
         references = await bench.put(b"x" * (2 * MIB))
         environment = REPLEnvironment(sandbox=sandbox)
-        given = {"contexts": {"small": "s"}}
-        await bench.shared.reset(environment, bench.owner, references, given)
+        given = {"contexts": {"small": "s"}, "uploads": references}
+        await bench.owned.reset(environment, given)
 
         await environment.step_async(REPLAction(code="mine = 1\nimport os\nos._exit(1)"))
         code = "'mine' in globals(), len(context), small"
@@ -445,7 +445,7 @@ async def test_a_deleted_upload_is_unknown_at_once_and_its_sessions_go_on(sandbo
     assert step.result.value == str(2 * MIB)
     await bench.put(b"x" * (2 * MIB))  # and there again, with the template that is there
     other = await bench.begin(references)
-    assert bench.shared.templates.made == 1
+    assert bench.templates.made == 1
     for each in (environment, other):
         await each.close_async()
     await bench.close()

@@ -12,10 +12,11 @@ from repl_sandbox import Limits
 from repl_server.owners import Owner
 from repl_server.quotas import Quotas
 from repl_server.refusal import Refusal
-from repl_server.room import Room
 from repl_server.settings import Settings
-from repl_server.uploaded_files import UploadedFiles
-from repl_server.uploads import Uploads
+from repl_server.uploads.quota import UploadQuota
+from repl_server.uploads.resets import OwnedUploads
+from repl_server.uploads.store import Uploads
+from repl_server.uploads.templates import Templates
 from tests.server.conftest import serving
 from tests.server.test_shared_uploads import ME, OTHER, Foreign, Told, name, send, session, shown
 from tests.waiting import PATIENCE
@@ -101,9 +102,9 @@ def test_a_file_that_does_not_fit_is_refused_by_its_path() -> None:
 
 async def test_what_is_read_counts_and_is_not_given_up_meanwhile() -> None:
     settings = Settings(uploads_bytes=10 * MIB)
-    room = Room(settings.uploads_bytes, Quotas(settings).of)
+    room = UploadQuota(settings.uploads_bytes, Quotas(settings).of)
     uploads, owner = Uploads(settings, room), Owner("key", "ann")
-    files = UploadedFiles(uploads, room)
+    owned = OwnedUploads(owner, uploads, Templates(room))
 
     async def put(data: bytes) -> str:
         async def body():
@@ -113,20 +114,19 @@ async def test_what_is_read_counts_and_is_not_given_up_meanwhile() -> None:
         return name(data)
 
     given = {"files": {"a": {"$upload": await put(b"1" * (3 * MIB))}}, "seed": 1}
-    async with files.read(owner, given) as found:
-        assert found == {"files": {"a": b"1" * (3 * MIB)}, "seed": 1}
+    found = uploads.get(owner, name(b"1" * (3 * MIB)))
+    with uploads.read(owner, [found]):
         assert room.taken == 6 * MIB
         with pytest.raises(Refusal, match="NO_ROOM"):
             await put(b"2" * (5 * MIB))
+    assert await owned.plain(given) == {"files": {"a": b"1" * (3 * MIB)}, "seed": 1}
     assert room.taken == 3 * MIB
     await put(b"2" * (8 * MIB))  # for which the idle upload goes
     with pytest.raises(Refusal, match="UNKNOWN_CONTEXT"):
-        async with files.read(owner, given):
-            pass
+        await owned.plain(given)
     given = {"files": {"a": {"$upload": name(b"2" * (8 * MIB))}}}
     with pytest.raises(Refusal, match="NO_ROOM"):
-        async with files.read(owner, given):
-            pass
+        await owned.plain(given)
     assert room.taken == 8 * MIB
     uploads.close()
     assert room.taken == 0

@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 import http.client
 import json
 import os
 import resource
-import threading
 from collections.abc import AsyncIterator, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
-from repl_server import guarding, upload_routes
-from repl_server.half import LEAST_BYTES, Piece
+from repl_server import guarding
 from repl_server.owners import Owner
 from repl_server.quota import Quota
 from repl_server.quotas import Quotas
 from repl_server.refusal import Refusal
-from repl_server.room import Room
 from repl_server.settings import Settings
-from repl_server.uploads import Uploads
+from repl_server.uploads import routes, spool
+from repl_server.uploads.quota import UploadQuota
+from repl_server.uploads.store import LEAST_BYTES, UNFINISHED_S, Piece, Uploads
 from tests.server.conftest import serving
 from tests.waiting import PATIENCE, eventually, until
 
@@ -55,7 +54,7 @@ def server():
 @pytest.fixture(autouse=True)
 def lingering(monkeypatch) -> None:
     """Who still sends what was refused has longer for it than this process may be held up."""
-    for module in (guarding, upload_routes):
+    for module in (guarding, routes):
         monkeypatch.setattr(module, "LINGER_S", 60.0)
 
 
@@ -64,7 +63,7 @@ def nothing_is_left(server) -> Iterator[None]:
     yield
     uploads = server.host.uploads
     server.loop.call_soon_threadsafe(uploads.close)
-    eventually(lambda: uploads._room.taken == 0 and not memory_files())
+    eventually(lambda: uploads.quota.taken == 0 and not memory_files())
 
 
 @pytest.fixture
@@ -133,7 +132,11 @@ def put_pieces(server, data: bytes, size: int, source: str = ME) -> Any:
         last = first + len(piece) - 1
         status, told = ask(server, "PUT", name(data), piece, source, **span(first, last, len(data)))
         if last < len(data) - 1:
-            assert (status, told["received"], told["range"]) == (202, last + 1, f"bytes=0-{last}")
+            assert (status, told["received"], told["upload-offset"]) == (
+                202,
+                last + 1,
+                f"{last + 1}",
+            )
     return status
 
 
@@ -141,8 +144,9 @@ def stored(server, data: bytes, source: str = ME) -> bool:
     """Whether the server has exactly this."""
     status, _ = ask(server, "HEAD", name(data), source=source)
     found = server.host.uploads.find(Owner("address", source), name(data))
-    assert (status == 200) == (found is not None)
-    return found is not None and found.content.read() == data
+    whole = found is not None and found.whole
+    assert (status == 200) == whole
+    return whole and found.content.read() == data
 
 
 # ── what comes in ────────────────────────────────────────────────────────────────────────────────
@@ -193,7 +197,7 @@ def test_a_piece_that_does_not_follow_is_told_where_to_go_on(server) -> None:
     assert ask(server, "PUT", sha, data[:40], **span(0, 39, 100))[0] == 202
     for first in (0, 39, 41, 99):
         status, told = ask(server, "PUT", sha, data[first:], **span(first, 99, 100))
-        assert (status, told["received"]) == (409, 40)
+        assert (status, told["received"], told["upload-offset"]) == (409, 40, "40")
     assert ask(server, "HEAD", sha)[1]["upload-offset"] == "40"
     assert ask(server, "PUT", sha, data[40:], **span(40, 99, 100))[0] == 201
 
@@ -209,7 +213,7 @@ def test_a_wrong_hash_drops_everything(server, size: int) -> None:
     assert ask(server, "PUT", sha, data[half:], **span(half, size - 1, size))[0] == 422
     status, told = ask(server, "HEAD", sha)
     assert status == 404 and "upload-offset" not in told
-    assert server.host.uploads._room.taken == 0
+    assert server.host.uploads.quota.taken == 0
 
 
 # ── lies ─────────────────────────────────────────────────────────────────────────────────────────
@@ -236,22 +240,32 @@ def test_a_range_that_is_none_is_refused(server, given: str) -> None:
     assert (status, told["code"]) == (422, "VALIDATION_ERROR")
 
 
-def test_a_body_of_another_length_than_its_range_is_refused_and_leaves_no_trace(server) -> None:
+def test_a_body_of_another_length_than_its_range_is_refused(server) -> None:
     data = content(3 * MIB)
     sha, total = name(data), len(data)
     ask(server, "PUT", sha, data[:MIB], **span(0, MIB - 1, total))
 
-    wrong = [data[MIB:], data[MIB : MIB + 10], b""]
-    for body in (*wrong, *(iter([each]) for each in wrong)):  # with Content-Length, and chunked
+    for body in (data[MIB:], data[MIB : MIB + 10], b""):
         status, told = ask(server, "PUT", sha, body, **span(MIB, 2 * MIB, total))
         assert (status, told["code"]) == (422, "VALIDATION_ERROR")
-        assert ask(server, "HEAD", sha)[1]["upload-offset"] == str(MIB)
-    status, told = ask(server, "PUT", sha, data[MIB:], **span(MIB, total - 1, total + 1))
-    assert status == 422
-    status, told = ask(server, "PUT", sha, data[MIB : 2 * MIB], **span(MIB, 2 * MIB - 1, total + 1))
-    assert (status, told["message"]) == (422, f"the context has {total} bytes, not {total + 1}")
+    status, told = ask(server, "PUT", sha, iter([data[MIB:]]), **span(MIB, MIB + 9, total))
+    assert (status, told["message"]) == (422, "more bytes came than were announced")
+    assert ask(server, "HEAD", sha)[1]["upload-offset"] == str(MIB)
+    for last, all_of_it in ((total - 1, total + 1), (2 * MIB - 1, total + 1)):
+        given = span(MIB, last, all_of_it)
+        status, told = ask(server, "PUT", sha, data[MIB : last + 1], **given)
+        assert (status, told["message"]) == (422, f"the context has {total} bytes, not {total + 1}")
     assert ask(server, "PUT", sha, data[MIB:], **span(MIB, total - 1, total))[0] == 201
     assert stored(server, data)
+
+
+def test_a_chunked_piece_that_ends_early_counts_as_far_as_it_came(server) -> None:
+    data = content(100)
+    sha = name(data)
+
+    status, told = ask(server, "PUT", sha, iter([data[:40]]), **span(0, 79, 100))
+    assert (status, told["received"]) == (202, 40)
+    assert ask(server, "PUT", sha, iter([data[40:]]), **span(40, 99, 100))[0] == 201
 
 
 @pytest.mark.parametrize("sha", ["x", "A" * 64, "0" * 63, "0" * 65, "%00" * 64, "é" * 32])
@@ -278,21 +292,33 @@ def begin(server, line, sha: str, body: bytes, length: int, **headers: Any) -> N
     line.endheaders(body)
 
 
-def test_what_came_of_a_piece_stays_when_its_sender_goes_away(server) -> None:
+@pytest.mark.parametrize("whole", [False, True], ids=["a piece", "a whole context"])
+@pytest.mark.parametrize("cut", [1, MIB - 1, 2 * MIB + 7])
+def test_an_upload_continues_where_the_connection_was_cut(server, cut: int, whole: bool) -> None:
     data = content(3 * MIB)
+    sha, total = name(data), len(data)
+
+    with connection(server) as line:
+        begin(server, line, sha, data[:cut], total, **({} if whole else span(0, total - 1, total)))
+        eventually(lambda: ask(server, "HEAD", sha)[1].get("upload-offset") == str(cut))
+    assert ask(server, "PUT", sha, data[cut:], **span(cut, total - 1, total))[0] == 201
+    assert stored(server, data)
+    assert server.host.uploads.quota.taken == total
+
+
+def test_a_chunked_context_that_was_cut_continues_too(server) -> None:
+    data = content(100)
     sha = name(data)
 
     with connection(server) as line:
-        begin(server, line, sha, data[: 2 * MIB], len(data), **span(0, len(data) - 1, len(data)))
-        eventually(lambda: ask(server, "HEAD", sha)[1].get("upload-offset") == str(2 * MIB))
-    rest = span(2 * MIB, len(data) - 1, len(data))
-    assert ask(server, "PUT", sha, data[2 * MIB :], **rest)[0] == 201
-    assert stored(server, data)
+        line.putrequest("PUT", f"/contexts/{sha}")
+        line.putheader("Transfer-Encoding", "chunked")
+        line.endheaders(b"28\r\n" + data[:40] + b"\r\n")  # and no end
+        eventually(lambda: ask(server, "HEAD", sha)[1].get("upload-offset") == "40")
+    assert ask(server, "PUT", sha, data[40:], **span(40, 99, 100))[0] == 201
 
 
-def test_a_context_whose_sender_went_away_after_the_last_byte_is_there_with_the_next_piece(
-    server,
-) -> None:
+def test_a_context_is_there_with_its_last_byte_though_the_request_never_ends(server) -> None:
     data = content(100)
     sha = name(data)
 
@@ -301,34 +327,61 @@ def test_a_context_whose_sender_went_away_after_the_last_byte_is_there_with_the_
         line.putheader("Transfer-Encoding", "chunked")
         line.putheader("Content-Range", "bytes 0-99/100")
         line.endheaders(b"64\r\n" + data + b"\r\n")  # and no end
-        eventually(lambda: ask(server, "HEAD", sha)[1].get("upload-offset") == "100")
-    assert ask(server, "PUT", sha, data[99:], **span(99, 99, 100))[0] == 201
+        eventually(lambda: ask(server, "HEAD", sha)[0] == 200)
     assert stored(server, data)
 
 
-def test_a_whole_context_that_breaks_off_leaves_nothing(server) -> None:
-    data = content(3 * MIB)
+def test_a_whole_context_that_is_sent_again_begins_again(server) -> None:
+    data, sha = content(3 * MIB), name(content(3 * MIB))
+    ask(server, "PUT", sha, content(MIB, 1), **span(0, MIB - 1, 2 * MIB))  # not what it should be
+
+    assert ask(server, "PUT", sha, data)[0] == 201
+    assert stored(server, data)
+    assert server.host.uploads.quota.taken == len(data)
+
+
+def test_nothing_is_kept_of_a_request_that_sent_nothing(server) -> None:
+    sha = name(b"x")
 
     with connection(server) as line:
-        begin(server, line, name(data), data[: 2 * MIB], len(data))
-        eventually(lambda: server.host.uploads._room.taken >= 2 * MIB)
-    eventually(lambda: server.host.uploads._room.taken == 0)
-    assert "upload-offset" not in ask(server, "HEAD", name(data))[1]
+        begin(server, line, sha, b"", 3 * MIB, **span(0, 3 * MIB - 1, 3 * MIB))
+        eventually(lambda: server.host.uploads.quota.taken == LEAST_BYTES)
+    eventually(lambda: server.host.uploads.quota.taken == 0)
+    assert server.host.uploads.find(Owner("address", ME), sha) is None
 
 
-def test_two_who_send_the_same_both_succeed_and_it_is_kept_once(server) -> None:
+def test_two_who_send_the_same_both_succeed_and_it_is_kept_once(server, clock) -> None:
     data = content(3 * MIB)
 
     with connection(server) as first, connection(server) as second:
-        for line in (first, second):
-            begin(server, line, name(data), data[:MIB], len(data))
-        eventually(lambda: server.host.uploads._room.taken == 2 * MIB)
-        second.send(data[MIB:])
-        assert answer(second)[0] == 201
+        begin(server, first, name(data), data[:MIB], len(data))
+        eventually(lambda: server.host.uploads.quota.taken == MIB)
+        begin(server, second, name(data), data[:MIB], len(data))
         first.send(data[MIB:])
-        assert answer(first)[0] == 200
+        assert answer(first)[0] == 201
+        second.send(data[MIB:])
+        assert answer(second)[0] == 200
     assert stored(server, data)
-    assert server.host.uploads._room.taken == 3 * MIB
+    assert server.host.uploads.quota.taken == 3 * MIB
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["a piece", "a whole context"])
+def test_a_client_that_comes_back_takes_the_place_of_its_dead_connection(
+    server, clock, whole: bool
+) -> None:
+    """A connection can be dead for minutes before the server learns of it."""
+    data = content(3 * MIB)
+    sha, total = name(data), len(data)
+
+    with connection(server) as dead:
+        begin(server, dead, sha, data[:MIB], total, **span(0, total - 1, total))
+        eventually(lambda: ask(server, "HEAD", sha)[1].get("upload-offset") == str(MIB))
+        clock.now += 1
+        rest = {} if whole else span(MIB, total - 1, total)
+        assert ask(server, "PUT", sha, data if whole else data[MIB:], **rest)[0] == 201
+        dead.send(data[MIB:])
+        assert answer(dead)[0] == (404 if whole else 409)
+    assert stored(server, data)
 
 
 def test_two_who_send_the_same_pieces_take_turns(server, clock) -> None:
@@ -366,7 +419,7 @@ def test_who_is_behind_waits_while_it_comes_in_and_need_not_send_it(server, cloc
         assert answer(behind)[0] == 200
         begin(server, whole, sha, data, len(data))
         assert answer(whole)[0] == 200
-    assert server.host.uploads._room.taken == 3 * MIB
+    assert server.host.uploads.quota.taken == 3 * MIB
 
 
 def test_a_context_that_is_there_is_read_past_and_the_connection_goes_on(server) -> None:
@@ -374,7 +427,7 @@ def test_a_context_that_is_there_is_read_past_and_the_connection_goes_on(server)
     ask(server, "PUT", name(data), data)
 
     with connection(server) as line:
-        for headers in ({}, span(0, 9, len(data))):
+        for headers in ({}, span(0, len(data) - 1, len(data))):
             begin(server, line, name(data), b"", len(data), **headers)
             line.send(data)
             assert answer(line)[0] == 200
@@ -463,13 +516,13 @@ def test_what_comes_in_may_not_push_out_what_comes_in(server) -> None:
     with connection(server) as first, connection(server) as second:
         for line, data in ((first, parts[0]), (second, parts[1])):
             begin(server, line, name(data), data[: 3 * MIB], len(data))
-        eventually(lambda: server.host.uploads._room.taken == 6 * MIB)
+        eventually(lambda: server.host.uploads.quota.taken == 6 * MIB)
         status, told = ask(server, "PUT", name(parts[2]), parts[2])
         assert (status, told["code"]) == (429, "QUOTA_EXCEEDED")
         # Somebody else's quota is another; there the room is what ends.
         with connection(server, OTHER) as third:
             begin(server, third, name(parts[2]), parts[2][: 3 * MIB], len(parts[2]))
-            eventually(lambda: server.host.uploads._room.taken == 9 * MIB)
+            eventually(lambda: server.host.uploads.quota.taken == 9 * MIB)
             status, told = ask(server, "PUT", name(parts[1]), parts[1], "127.0.0.3")
             assert (status, told["code"]) == (507, "NO_ROOM")
         for line, data in ((first, parts[0]), (second, parts[1])):
@@ -485,9 +538,14 @@ async def body(*pieces: bytes) -> AsyncIterator[bytes]:
         yield piece
 
 
+def received(uploads: Uploads, owner: Owner, data: bytes) -> int:
+    found = uploads.find(owner, name(data))
+    return 0 if found is None else found.size
+
+
 def kept(clock: Clock, **limits: Any) -> Uploads:
-    settings = Settings(body_s=30, **limits)
-    return Uploads(settings, Room(settings.uploads_bytes, Quotas(settings).of), clock)
+    settings = Settings(**limits)
+    return Uploads(settings, UploadQuota(settings.uploads_bytes, Quotas(settings).of), clock)
 
 
 async def test_pieces_that_nobody_goes_on_with_are_forgotten_after_a_while() -> None:
@@ -496,13 +554,41 @@ async def test_pieces_that_nobody_goes_on_with_are_forgotten_after_a_while() -> 
     data = content(2 * MIB)
     await uploads.put(owner, name(data), Piece(0, MIB - 1, 2 * MIB), MIB, body(data[:MIB]))
 
-    clock.now = 30.0
+    clock.now = UNFINISHED_S
     uploads.sweep()
-    assert uploads.received(owner, name(data)) == MIB
-    clock.now = 30.1
+    assert received(uploads, owner, data) == MIB
+    clock.now += 0.1
     uploads.sweep()
-    assert uploads.received(owner, name(data)) is None
-    assert uploads._room.taken == 0
+    assert received(uploads, owner, data) == 0
+    assert uploads.quota.taken == 0
+
+
+async def test_a_client_is_told_to_come_back_where_another_sends_for_long() -> None:
+    clock, owner, data = Clock(), Owner("key", "ann"), content(2 * MIB)
+    uploads, go = kept(clock), asyncio.Event()
+
+    async def slow() -> AsyncIterator[bytes]:
+        yield data[:MIB]
+        await go.wait()
+        yield data[MIB:]
+
+    async def never() -> AsyncIterator[bytes]:
+        raise AssertionError("its body is not asked for")
+        yield b""
+
+    first = asyncio.create_task(uploads.put(owner, name(data), None, len(data), slow()))
+    await until(lambda: received(uploads, owner, data) == MIB)
+    second = asyncio.create_task(uploads.put(owner, name(data), None, len(data), never()))
+    while not second.done():
+        clock.now += 1
+        uploads.find(owner, name(data)).at = clock.now  # as if bytes came all the while
+        await asyncio.wait([second], timeout=0.001)
+    with pytest.raises(Refusal) as caught:
+        await second
+    assert (caught.value.code, caught.value.details) == ("OUT_OF_ORDER", {"received": MIB})
+    go.set()
+    assert (await first).kind == "made"
+    uploads.close()
 
 
 async def test_pieces_that_nobody_sends_just_now_go_when_room_is_needed() -> None:
@@ -512,7 +598,7 @@ async def test_pieces_that_nobody_sends_just_now_go_when_room_is_needed() -> Non
     await uploads.put(owner, name(half), Piece(0, MIB - 1, 2 * MIB), MIB, body(half[:MIB]))
 
     assert (await uploads.put(other, name(data), None, None, body(data))).kind == "made"
-    assert uploads.received(owner, name(half)) is None
+    assert received(uploads, owner, half) == 0
     piece = Piece(MIB, 2 * MIB - 1, 2 * MIB)
     with pytest.raises(Refusal, match="OUT_OF_ORDER"):
         await uploads.put(owner, name(half), piece, MIB, body(half[MIB : 2 * MIB]))
@@ -530,8 +616,8 @@ async def test_each_upload_counts_for_something() -> None:
     uploads.close()
 
 
-async def test_a_sender_that_is_given_up_on_amid_a_write_leaves_a_whole_state() -> None:
-    """As when the server stops: the thread that writes is not waited for, and goes on."""
+async def test_a_sender_that_is_given_up_on_leaves_a_whole_state() -> None:
+    """As when the server stops."""
     uploads, owner, data = kept(Clock()), Owner("key", "ann"), content(8 * MIB)
     came = asyncio.Event()
 
@@ -547,42 +633,40 @@ async def test_a_sender_that_is_given_up_on_amid_a_write_leaves_a_whole_state() 
     sending.cancel()
     with pytest.raises(asyncio.CancelledError):
         await sending
-    assert uploads.received(owner, name(data)) == 6 * MIB
+    assert received(uploads, owner, data) == 6 * MIB
     rest = Piece(6 * MIB, len(data) - 1, len(data))
     put = await uploads.put(owner, name(data), rest, None, body(data[6 * MIB :]))
     assert put.kind == "made"
     uploads.close()
 
 
-async def test_a_wrong_piece_that_is_deleted_amid_a_write_counts_for_nothing() -> None:
-    """What was written is waited for before the piece is taken back; that is time to delete it."""
-    uploads, owner, data = kept(Clock()), Owner("key", "ann"), content(2 * MIB)
-    go_on = threading.Event()
-    loop = asyncio.get_running_loop()
-    loop.set_default_executor(ThreadPoolExecutor(1))
-    loop.run_in_executor(None, go_on.wait)
-
-    piece = Piece(0, len(data) - 1, len(data))
-    sending = asyncio.create_task(uploads.put(owner, name(data), piece, None, body(data[:MIB])))
-    await until(lambda: uploads.received(owner, name(data)) == MIB)
-    assert uploads.delete(owner, name(data))
-    go_on.set()
-
-    with pytest.raises(Refusal, match="VALIDATION_ERROR"):
-        await sending
-    assert uploads._room.taken == 0
-
-
-async def test_a_write_that_failed_is_told_to_whoever_goes_on() -> None:
+async def test_an_upload_for_which_there_is_no_memory_leaves_nothing() -> None:
     uploads, owner, data = kept(Clock()), Owner("key", "ann"), content(4 * MIB)
+    first = Piece(0, MIB - 1, len(data))
+    await uploads.put(owner, name(data), first, None, body(data[:MIB]))
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (MIB // 2, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (MIB + MIB // 2, before[1]))
     try:
-        first = Piece(0, MIB - 1, len(data))
-        await uploads.put(owner, name(data), first, None, body(data[:MIB]))
         rest = Piece(MIB, len(data) - 1, len(data))
         with pytest.raises(Refusal, match="NO_ROOM"):
             await uploads.put(owner, name(data), rest, None, body(data[MIB:]))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert uploads._room.taken == 0
+    assert uploads.quota.taken == 0 and not memory_files()
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.ENOMEM, errno.EMFILE])
+def test_a_full_system_refuses_uploads_and_takes_them_when_there_is_room(
+    server, monkeypatch, error: int
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(error, os.strerror(error))
+
+    data = content(2 * MIB)
+    with monkeypatch.context() as patched:
+        patched.setattr(spool, "_write" if error != errno.EMFILE else "_file", full)
+        status, told = ask(server, "PUT", name(data), data)
+        assert (status, told["code"]) == (507, "NO_ROOM")
+        assert os.strerror(error) in told["message"]
+    assert server.host.uploads.quota.taken == 0 and not memory_files()
+    assert ask(server, "PUT", name(data), data)[0] == 201

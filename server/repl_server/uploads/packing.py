@@ -22,9 +22,9 @@ from repl_sandbox import shared
 from repl_sandbox.shared import Parcel
 from repl_sandbox.types import JSON
 
-from .arriving import Content, Forgotten
+from ..refusal import Refusal
 from .decoding import Type, decoded
-from .refusal import Refusal
+from .spool import Forgotten, Spool
 
 # The slowest that was seen, JSON of small objects, is read at 15 MB a second; a busy machine may
 # take four times as long.
@@ -40,7 +40,7 @@ class Item:
 
     name: str
     type: Type
-    content: Content
+    content: Spool
 
     @property
     def at_most(self) -> int:
@@ -127,7 +127,7 @@ async def _ask(
     began, spent = time.monotonic(), None
     process = await asyncio.create_subprocess_exec(
         sys.executable,
-        *("-s", "-S", "-P", "-m", "repl_server.packer"),
+        *("-s", "-S", "-P", "-m", "repl_server.uploads.packer"),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         pass_fds=fds,

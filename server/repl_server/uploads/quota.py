@@ -1,4 +1,4 @@
-"""`Room`: the memory that uploaded contexts and what is made of them take, and who goes first.
+"""`UploadQuota`: memory that uploads and what is made of them take, and which goes first.
 
 Counting is done on the event loop, by one thread.
 """
@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from .owners import Owner
-from .refusal import Refusal
+from ..owners import Owner
+from ..refusal import Refusal
 
 
 class Allowance(Protocol):
@@ -50,7 +50,7 @@ class Holding:
     bytes: int = 0
 
 
-class Room:
+class UploadQuota:
     """`limit` bytes for all owners together, of which each may have what `allowances` says.
 
     Where there is not enough, holdings that nobody uses are given up, the one that was used longest

@@ -1,36 +1,34 @@
-"""`Templates`: the variables that uploads stand for, in memory once for all who begin with them.
+"""`Templates`: the variables that uploads stand for, in memory once for all sessions with them.
 
-From a mebibyte on, the uploads that a reset names together get a template of their own, made by the
-first session that asks for them and shared by all that do. Less is decoded once and copied into
-each session, which takes less time than a template.
+From a mebibyte on, the uploads that a reset names together get a template process of their own,
+made by the first session that asks for them and shared by all that do.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 from weakref import WeakValueDictionary
 
-from repl_env import contexts
 from repl_env.contexts import Part
 from repl_env.previews import Preview
 from repl_env.sandboxes import Source
 from repl_sandbox import AsyncSandbox
 
-from .half import Clock
-from .owners import Owner
+from ..buckets import Clock
+from ..owners import Owner
+from ..refusal import draining
 from .packing import Item, Packed, packed
+from .quota import UploadQuota
 from .references import Reference
-from .refusal import draining
-from .room import Room
-from .uploads import Upload
+from .store import Upload
 
-# Bytes of uploads, by type, that are worth a process and a template. JSON takes as long to parse as
-# four times the text takes to copy, and holds the interpreter for that long.
+# Bytes of uploads, by type, that are worth a process and a template. Less is decoded in place and
+# copied into each session. JSON takes as long to parse as four times the text takes to copy.
 WORTH_SHARING = {"text": 1 << 20, "bytes": 1 << 20, "json": 1 << 18}
 # What a template takes beside its objects: page tables, and what it touches of what it was forked
 # with.
@@ -41,6 +39,11 @@ _KEPT_S = 60.0
 _AT_ONCE = 2
 
 Named: TypeAlias = tuple[tuple[str, Reference], ...]
+
+
+def worth_sharing(named: Iterable[tuple[Reference, Upload]]) -> bool:
+    """Whether these uploads together are worth a template."""
+    return sum(upload.size / WORTH_SHARING[each.type] for each, upload in named) >= 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,7 @@ class Wanted:
 
 
 class Template:
-    """The variables of `wanted`, decoded; in a sandbox of their own if that is worth it."""
+    """The variables of `wanted`, decoded, in a sandbox of their own."""
 
     def __init__(self, wanted: Wanted, uploads: tuple[Upload, ...], templates: Templates) -> None:
         self.wanted = wanted
@@ -66,9 +69,9 @@ class Template:
         self.users = 0  # resets that are under way
         self.at = 0.0  # it was used
         self._templates = templates
-        self.holding = templates.room.hold(wanted.owner, self)
+        self.holding = templates.quota.hold(wanted.owner, self)
         self.making = asyncio.create_task(templates.make(self))
-        # Whoever waits may have left.
+        # All resets that wait for it may be gone.
         self.making.add_done_callback(lambda made: made.cancelled() or made.exception())
 
     def made_of(self, uploads: tuple[Upload, ...]) -> None:
@@ -86,30 +89,19 @@ class Template:
             return True
         return self.sandbox is not None and self.sandbox.statistics().open > 0
 
-    @property
-    def large(self) -> bool:
-        """Whether a template is worth what it takes."""
-        named = zip(self.wanted.references, self.uploads, strict=True)
-        return sum(each.size / WORTH_SHARING[ref.type] for (_, ref), each in named) >= 1
-
-    def items(self) -> list[Item]:
-        """What is to be decoded."""
-        named = zip(self.wanted.references, self.uploads, strict=True)
-        return [Item(name, ref.type, upload.content) for (name, ref), upload in named]
-
     def forget(self) -> None:
         """Close it. May be called twice."""
         self._templates.drop(self)
 
 
 class Templates:
-    """The templates of all owners, in `room`.
+    """The templates of all owners, counted in `quota`.
 
     They are closed with it, and by `sweep` a while after the last session that used them.
     """
 
-    def __init__(self, room: Room, clock: Clock = time.monotonic) -> None:
-        self.room = room
+    def __init__(self, quota: UploadQuota, clock: Clock = time.monotonic) -> None:
+        self.quota = quota
         self._clock = clock
         self.made = 0  # so far
         self._templates: dict[Wanted, Template] = {}
@@ -145,45 +137,35 @@ class Templates:
             template.at = self._clock()
             # The template first: it can be made again, and what it was made of cannot.
             for holding in (template.holding, *(each.holding for each in uploads)):
-                self.room.touch(holding)
+                self.quota.touch(holding)
 
     async def make(self, template: Template) -> None:
-        """Decode the uploads of a template, and grow it."""
+        """Decode the uploads of a template, and start its process."""
+        wanted, size = template.wanted, sum(each.size for each in template.uploads)
         try:
-            await (self._share(template) if template.large else self._decode(template))
+            # It takes at least what was sent; what more, is known when it is there.
+            self.quota.take(template.holding, size + _TEMPLATE_BYTES)
+            turn = self._turns.setdefault(wanted.owner, asyncio.Lock())
+            async with turn, self._slots, self._packed(template, size) as found:
+                self.quota.take(template.holding, max(0, found.bytes - size))
+                template.parts = found.parts
+                template.sandbox = await wanted.source.make_async(
+                    lambda sandbox: sandbox.with_parcel(found.parcel)
+                )
+                self.made += 1
         except BaseException:
             template.forget()
             raise
 
-    async def _decode(self, template: Template) -> None:
-        items, wanted = template.items(), template.wanted
-        self.room.take(template.holding, sum(item.at_most for item in items))
-        values: dict[str, Any] = {item.name: item.decoded() for item in items}
-        template.parts = contexts.resolve(
-            None, values, None, mode=wanted.mode, preview_length=wanted.preview_length
-        ).parts
-
-    async def _share(self, template: Template) -> None:
-        wanted, size = template.wanted, sum(each.size for each in template.uploads)
-        # It takes at least what was sent; what more, is known when it is there.
-        self.room.take(template.holding, size + _TEMPLATE_BYTES)
-        turn = self._turns.setdefault(wanted.owner, asyncio.Lock())
-        async with turn, self._slots, self._packed(template, size) as found:
-            self.room.take(template.holding, max(0, found.bytes - size))
-            template.parts = found.parts
-            template.sandbox = await wanted.source.make_async(
-                lambda sandbox: sandbox.with_parcel(found.parcel)
-            )
-            self.made += 1
-
     def _packed(self, template: Template, size: int) -> AbstractAsyncContextManager[Packed]:
         wanted = template.wanted
+        named = zip(wanted.references, template.uploads, strict=True)
         return packed(
-            template.items(),
+            [Item(name, each.type, upload.content) for (name, each), upload in named],
             mode=wanted.mode,
             length=wanted.preview_length,
-            memory=size + self.room.left(wanted.owner, template.holding),
-            spend=self.room.allowance(wanted.owner).spend_cpu,
+            memory=size + self.quota.left(wanted.owner, template.holding),
+            spend=self.quota.allowance(wanted.owner).spend_cpu,
         )
 
     def drop(self, template: Template) -> None:
@@ -191,7 +173,7 @@ class Templates:
         if self._templates.get(template.wanted) is template:
             del self._templates[template.wanted]
         template.made_of(())
-        self.room.give_back(template.holding)
+        self.quota.give_back(template.holding)
         sandbox, template.sandbox = template.sandbox, None
         if sandbox is not None:
             closing = asyncio.create_task(sandbox.close())
@@ -199,9 +181,9 @@ class Templates:
             closing.add_done_callback(self._closing.discard)
 
     def sweep(self) -> None:
-        """Close what nobody has used for a while."""
+        """Close templates that nobody has used for a while."""
         now = self._clock()
-        for template in list(self._templates.values()):
+        for template in self:
             if template.busy:
                 template.at = now
             elif now - template.at > _KEPT_S:
@@ -209,11 +191,11 @@ class Templates:
 
     async def close(self) -> None:
         """End everything; no session on a template may be begun any more."""
-        making = [template.making for template in self._templates.values()]
+        making = [template.making for template in self]
         for each in making:
             each.cancel()
         await asyncio.gather(*making, return_exceptions=True)
-        for template in list(self._templates.values()):
+        for template in self:
             template.forget()
         await asyncio.gather(*self._closing)
 
