@@ -285,8 +285,9 @@ def test_references_that_are_none_are_refused(server, uploads: Any) -> None:
         assert one.reset(uploads=uploads)["code"] == "VALIDATION_ERROR"
 
 
-def test_a_variable_that_is_given_twice_is_refused(server) -> None:
-    uploads = named(server, context=("text", b"x"))
+@pytest.mark.parametrize("data", [b"x", b"x" * MIB], ids=["small", "large"])
+def test_a_variable_that_is_given_twice_is_refused(server, data: bytes) -> None:
+    uploads = named(server, context=("text", data))
     with session(server) as one:
         for more in ({"context": "y"}, {"contexts": {"context": "y"}}):
             assert one.reset(uploads=uploads, **more)["code"] == "VALIDATION_ERROR"
@@ -302,7 +303,7 @@ def test_another_owner_s_upload_is_unknown(server, data: bytes) -> None:
         there = set(server.host.templates)
         assert "observation" in theirs.reset(uploads=uploads)
         # What is in one owner's memory is not in another's.
-        assert len(set(server.host.templates) - there) == 1
+        assert len(set(server.host.templates) - there) == (len(data) > MIB)
 
 
 def test_bytes_that_are_none_are_refused_by_their_place(server) -> None:
@@ -538,6 +539,7 @@ def test_an_environment_of_another_kind_is_given_the_values() -> None:
             assert told["observation"]["text"] == (
                 "[('context', 'abc'), ('contexts', {'more': b'\\xff', 'rows': [1]})]"
             )
+            assert one.reset(uploads=uploads, context="y")["code"] == "VALIDATION_ERROR"
             refused = one.reset(uploads=named(server, context=("json", b"[")))
             assert refused["code"] == "VALIDATION_ERROR"
 
