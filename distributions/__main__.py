@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tarfile
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ from pathlib import Path
 from repl_env.space.libraries import SPACES
 from repl_sandbox.native.build import ZIG
 
-from .building import ROOT, build, build_wheels
+from .building import ROOT, build, build_wheels, unpack
 from .locks import constraints
 
 DIST = ROOT / "dist"
@@ -43,10 +42,8 @@ def main() -> int:
 def _fill(scratch: Path) -> None:
     build("sdist", DIST)
     (sdist,) = DIST.glob("*.tar.gz")
-    with tarfile.open(sdist) as archive:
-        archive.extractall(scratch, filter="data")
     # Of the sdist: one that lacks a file would show here, and not where somebody builds from it.
-    build_wheels(DIST, scratch / sdist.name.removesuffix(".tar.gz"))
+    build_wheels(DIST, unpack(sdist, scratch))
     machine = os.uname().machine
     (wheel,) = DIST.glob(f"repl_env-*_{machine}.whl")
     python = _installed(wheel, scratch / "repl-env")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 from repl_sandbox.native import build as native
@@ -33,6 +34,15 @@ def build(kind: str, folder: Path, source: Path = ROOT, machine: str = "") -> No
         check=True,
         stdout=subprocess.DEVNULL,
     )
+
+
+def unpack(sdist: Path, folder: Path) -> Path:
+    """Unpack an sdist into `folder`; the source in it."""
+    with tarfile.open(sdist) as archive:
+        # Not an argument of extractall, which Python 3.11.2 of Debian 12 does not know yet.
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)
+        archive.extractall(folder)
+    return folder / sdist.name.removesuffix(".tar.gz")
 
 
 def build_wheels(folder: Path, source: Path = ROOT) -> None:

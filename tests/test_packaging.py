@@ -6,7 +6,6 @@ import os
 import struct
 import subprocess
 import sys
-import tarfile
 import tomllib
 import zipfile
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from distributions.building import build
+from distributions.building import build, unpack
 from repl_sandbox.native.sources import MACHINES, file_name
 
 ROOT = Path(__file__).parents[1]
@@ -78,9 +77,7 @@ def test_the_wheel_holds_every_file_of_a_package(wheel: zipfile.ZipFile, package
 def test_the_sdist_builds_the_same_wheel(wheel_file: Path, tmp_path: Path) -> None:
     build("sdist", tmp_path)
     (sdist,) = tmp_path.glob("*.tar.gz")
-    with tarfile.open(sdist) as archive:
-        archive.extractall(tmp_path, filter="data")
-    source = tmp_path / sdist.name.removesuffix(".tar.gz")
+    source = unpack(sdist, tmp_path)
     # A library that lies there is perhaps stale, and goes into no wheel.
     (source / "sandbox" / "repl_sandbox" / "native" / LIBRARY).write_bytes(b"stale")
     build("wheel", tmp_path, source)

@@ -14,6 +14,8 @@ import pytest
 import repl_env
 from repl_env.space import wheel as packing
 from repl_env.space.wheel import PackingError, pack_wheel
+from repl_sandbox.native import build as native
+from repl_sandbox.native import sources
 
 ROOT = Path(__file__).parents[2]
 
@@ -110,6 +112,25 @@ def test_a_package_that_cannot_be_packed_is_named(
 
     with pytest.raises(PackingError, match=f"odd_package.*{told}"):
         pack_wheel(tmp_path / "out")
+
+
+@pytest.mark.parametrize("compiler", [True, False])
+def test_the_library_of_spaces_is_compiled_where_it_is_not_installed(
+    compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on other machines and systems; ziglang counts as not installed."""
+    name = sources.file_name("x86_64")
+    monkeypatch.setattr(native, "FOLDER", tmp_path / "empty")
+    monkeypatch.setitem(sys.modules, "ziglang", None)
+    if not compiler:
+        monkeypatch.setenv("PATH", str(tmp_path))
+        monkeypatch.delenv("CC", raising=False)
+        with pytest.raises(PackingError, match="pip install 'ziglang"):
+            pack_wheel(tmp_path / "out")
+        return
+    if native.requirements("x86_64"):
+        pytest.skip("no compiler for x86-64 here")
+    assert f"repl_sandbox/native/{name}" in contents(pack_wheel(tmp_path / "out"))
 
 
 def test_an_installed_one_packs_itself_anew(packed: Path, tmp_path: Path) -> None:

@@ -130,7 +130,7 @@ def _compile(compiler: Sequence[str], machine: str, files: Sequence[str], target
     try:
         done = subprocess.run(
             command,
-            cwd=FOLDER,
+            cwd=sources.FOLDER,
             env=os.environ | cache,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -64,10 +64,10 @@ def put(start: int, content: bytes) -> Callable[[Path], object]:
     return change
 
 
-def cut(share: float) -> Callable[[Path], object]:
+def cut(size: Callable[[int], int]) -> Callable[[Path], object]:
     def change(folder: Path) -> None:
         library = folder / NAME
-        os.truncate(library, int(library.stat().st_size * share))
+        os.truncate(library, size(library.stat().st_size))
 
     return change
 
@@ -87,9 +87,10 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "another machine": (put(18, (8).to_bytes(2, "little")), "was not built for"),
     "32 bits": (put(4, b"\1"), "is not a library for 64-bit Linux"),
     "no library": (put(0, b"#!/bin/sh"), "is not a library for 64-bit Linux"),
-    "empty": (cut(0), "is not a library for 64-bit Linux"),
-    "a header alone": (cut(0.01), "truncated"),
-    "half of it": (cut(0.5), "truncated"),
+    "empty": (cut(lambda whole: 0), "is not a library for 64-bit Linux"),
+    "a header alone": (cut(lambda whole: 64), "truncated"),
+    "half of it": (cut(lambda whole: whole // 2), "truncated"),
+    "all but the last byte": (cut(lambda whole: whole - 1), "truncated"),
     "a foreign library": (
         lambda folder: shutil.copy(sys.modules["_ctypes"].__file__, folder / NAME),
         "is not the library of repl-env",
