@@ -144,6 +144,7 @@ class Peer:
     def start_worker(self, *messages: WorkerMessage) -> None:
         """Another worker begins, on the last descriptor that init was sent."""
         self.hear_orders()
+        self.worker.close()
         self.worker = socket.socket(fileno=self._descriptors.pop())
         self.connection = WorkerConnection()
         for message in (Ready(VERSION), *messages):
@@ -158,11 +159,17 @@ def ready(io: SessionIO) -> list[tuple[int, int]]:
     return poller.poll(0)
 
 
-def drive(steps: Generator[float, Any, _T], io: SessionIO, *acts: Callable[[], object]) -> _T:
+def drive(
+    steps: Generator[float, Any, _T],
+    io: SessionIO,
+    *acts: Callable[[], object],
+    begun: bool = False,
+) -> _T:
     """The result of `steps`; whenever these wait for something, the next of `acts` is done."""
     left = list(acts)
     try:
-        next(steps)
+        if not begun:
+            next(steps)
         while True:
             while not (events := ready(io)):
                 assert left, "the steps wait for something that nobody does"
