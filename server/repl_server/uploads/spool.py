@@ -41,13 +41,15 @@ class Spool:
             OSError: there is no memory for it.
         """
         self._hash.update(data)
-        self._data += data
-        self.size += len(data)
-        if self._fd is not None or self.size >= IN_FILE:
-            if self._fd is None:
-                self._fd = _file()
-            _write(self._fd, self._data, self.size - len(self._data))
+        if self._fd is None and self.size + len(data) >= IN_FILE:
+            self._fd = _file()
+            _write(self._fd, self._data, 0)
             self._data.clear()
+        if self._fd is None:
+            self._data += data
+        else:
+            _write(self._fd, data, self.size)
+        self.size += len(data)
 
     def read(self) -> bytes:
         """All bytes, in one object.
@@ -106,7 +108,7 @@ def _file() -> int:
     return os.memfd_create("repl-upload", os.MFD_CLOEXEC)
 
 
-def _write(fd: int, data: bytearray, at: int) -> None:
+def _write(fd: int, data: bytes | bytearray, at: int) -> None:
     with memoryview(data) as view:
         done = 0
         while done < len(view):
