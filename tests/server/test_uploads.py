@@ -23,7 +23,8 @@ from repl_server.refusal import Refusal
 from repl_server.settings import Settings
 from repl_server.uploads import routes, spool
 from repl_server.uploads.quota import UploadQuota
-from repl_server.uploads.store import LEAST_BYTES, UNFINISHED_S, Piece, Uploads
+from repl_server.uploads.store import LEAST_BYTES, UNFINISHED_S, Uploads
+from repl_server.uploads.upload import Piece
 from tests.server.conftest import serving
 from tests.waiting import PATIENCE, eventually, until
 

@@ -21,8 +21,9 @@ from ..texts import invalid
 from .packing import Item
 from .references import Reference
 from .spool import Forgotten
-from .store import Upload, Uploads, unknown
+from .store import Uploads
 from .templates import Template, Templates, Wanted, worth_sharing
+from .upload import Upload, unknown
 
 _References: TypeAlias = Mapping[str, Reference]
 

@@ -21,7 +21,7 @@ from ..hosting import Host
 from ..owners import owner_of
 from ..refusal import Refusal
 from ..routes import Problem, refused
-from .store import Piece, unknown, wrong
+from .upload import Piece, unknown, wrong
 
 OFFSET = "Upload-Offset"
 

@@ -12,15 +12,14 @@ import re
 import time
 from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Literal, NoReturn, Protocol, TypeAlias
+from typing import NoReturn
 
 from ..buckets import Clock
 from ..owners import Owner
 from ..refusal import Refusal
 from ..settings import Settings
 from .quota import UploadQuota
-from .spool import Spool
+from .upload import Key, Piece, Put, Upload, out_of_order, unknown, wrong
 
 # Counted for each upload, however small: what is known of it, and a limit on how many there are.
 LEAST_BYTES = 1 << 16
@@ -35,73 +34,6 @@ _WAIT_S = 10.0
 _LOOK_S = 0.05
 
 _HASH = re.compile(r"[0-9a-f]{64}")
-
-Key: TypeAlias = tuple[Owner, str]
-
-
-class User(Protocol):
-    """Something that is made of an upload, or reads it."""
-
-    @property
-    def busy(self) -> bool:
-        """Whether it is used now."""
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Bytes `first` to `last` of `total`, as Content-Range has them."""
-
-    first: int
-    last: int
-    total: int
-
-    @property
-    def size(self) -> int:
-        """How many bytes it has."""
-        return self.last - self.first + 1
-
-
-@dataclass(frozen=True, slots=True)
-class Put:
-    """What became of a request: "there" already, "made" by it, or "more" is to come."""
-
-    kind: Literal["there", "made", "more"]
-    received: int
-
-
-class Upload:
-    """A context of `total` bytes, if that is known, and those of its bytes that have come.
-
-    Attributes:
-        whole: all of them have come, and their hash is right.
-        writer: the request that adds to it, compared by identity.
-        at: when the last byte came.
-        users: templates made of it, and resets that read it.
-    """
-
-    def __init__(self, store: Uploads, key: Key, total: int | None, now: float) -> None:
-        self.key, self.total = key, total
-        self.content = Spool()
-        self.whole = self.gone = False
-        self.writer: object | None = None
-        self.at = now
-        self.users: set[User] = set()
-        self._store = store
-        self.holding = store.quota.hold(key[0], self)
-
-    @property
-    def size(self) -> int:
-        """Bytes that have come."""
-        return self.content.size
-
-    @property
-    def busy(self) -> bool:
-        """Whether it is being sent, or something that is made of it is used."""
-        return self.writer is not None or any(each.busy for each in self.users)
-
-    def forget(self) -> None:
-        """Drop it, whatever its state. Templates that are made of it stay."""
-        self._store.drop(self)
 
 
 class Uploads:
@@ -156,7 +88,7 @@ class Uploads:
             return Put("there", found.size)
         received = 0 if found is None else found.size
         if piece is not None and piece.first != received:
-            _out_of_order(received)
+            raise out_of_order(received)
         if found is None or piece is None:
             found = self._begin((owner, sha256), length if piece is None else piece.total)
         elif found.total not in (None, piece.total):
@@ -231,7 +163,7 @@ class Uploads:
             if next_one or now - found.at >= SENDING_S:
                 break
             if now >= until:
-                _out_of_order(found.size)
+                raise out_of_order(found.size)
             await asyncio.sleep(_LOOK_S)
         return found
 
@@ -262,7 +194,7 @@ class Uploads:
                 if upload.gone:
                     raise Refusal("UNKNOWN_CONTEXT", "The context was deleted while it came in.")
                 if upload.writer is not writer:
-                    _out_of_order(upload.size)
+                    raise out_of_order(upload.size)
                 if data is None:
                     break
                 self._add(upload, data, end)
@@ -310,17 +242,3 @@ class _Reader:
 
     def forget(self) -> None:
         raise AssertionError("a busy holder is not given up")
-
-
-def unknown(sha256: str) -> Refusal:
-    """The refusal of an upload that is not there, or not whole."""
-    return Refusal("UNKNOWN_CONTEXT", "There is no such upload.", sha256=sha256)
-
-
-def wrong(problem: str) -> Refusal:
-    """The refusal of a request that is not what it says."""
-    return Refusal("VALIDATION_ERROR", problem)
-
-
-def _out_of_order(received: int) -> NoReturn:
-    raise Refusal("OUT_OF_ORDER", f"Continue at byte {received}.", received=received)

@@ -25,7 +25,7 @@ from ..refusal import draining
 from .packing import Item, Packed, packed
 from .quota import UploadQuota
 from .references import Reference
-from .store import Upload
+from .upload import Upload
 
 # Bytes of uploads, by type, that are worth a process and a template. Less is decoded in place and
 # copied into each session. JSON takes as long to parse as four times the text takes to copy.
