@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from distributions.building import build
+from repl_sandbox.native import build as native
+from repl_sandbox.native.sources import file_name
 from tests.security.abuse.interpreters import open_to_all
 
 if TYPE_CHECKING:
@@ -26,6 +29,14 @@ with suppress(ModuleNotFoundError):  # the environment of TorchRL's tests has no
     )
     settings.register_profile("same", settings.get_profile("random"), derandomize=True)
     settings.load_profile("same")
+
+
+def pytest_configure() -> None:
+    """One error in place of one for each session that a test opens."""
+    machine = os.uname().machine
+    why = native.refusal(native.FOLDER / file_name(machine), machine)
+    if why is not None:
+        raise pytest.UsageError(f"{why}\nRun `make native` first")
 
 
 def pytest_collection_finish() -> None:
