@@ -56,7 +56,7 @@ class REPLEnvironment(AssignableEnvironment):
 
     The positional arguments are OpenEnv's. The session comes from `sandbox`, or from one that
     equal environments share, started at the first reset with `isolation`, `require`, `image`,
-    `limits`, `policy` and `preload` (see `repl_sandbox.Sandbox`).
+    `runtime`, `limits`, `policy` and `preload` (see `repl_sandbox.Sandbox`).
 
     Args:
         context: the context of episodes whose reset names none.
@@ -105,6 +105,7 @@ class REPLEnvironment(AssignableEnvironment):
         isolation: str = "auto",
         require: str | None = None,
         image: str | None = None,
+        runtime: str | None = None,
         limits: Limits | None = None,
         policy: Policy | None = None,
         preload: Sequence[str] = (),
@@ -140,7 +141,9 @@ class REPLEnvironment(AssignableEnvironment):
         )
         source = sandboxes.Source(
             sandbox,
-            sandboxes.SandboxSettings.of(isolation, require, limits, preload, policy, image),
+            sandboxes.SandboxSettings.of(
+                isolation, require, limits, preload, policy, image, runtime
+            ),
         )
         self._equip(Equipment(settings, provider, source))
 

@@ -37,6 +37,7 @@ class SandboxSettings:
     yielding: bool = False
     mounts: tuple[tuple[str, str], ...] = ()  # pairs of a path inside and one of the host
     image: str | None = None
+    runtime: str | None = None
 
     @classmethod
     def of(
@@ -47,6 +48,7 @@ class SandboxSettings:
         preload: Sequence[str],
         policy: Policy | None = None,
         image: str | None = None,
+        runtime: str | None = None,
     ) -> SandboxSettings:
         """Settings from arguments as they are given.
 
@@ -54,14 +56,14 @@ class SandboxSettings:
             TypeError, ValueError: naming the one that is not what it must be.
         """
         tiers.named(isolation, require)
-        container_settings.check(isolation, image)
+        container_settings.check(isolation, image, runtime)
         modules = tuple(arguments.check_preload(preload))
         if limits is not None:
             of_public_kind(limits, Limits, "limits")
         if policy is not None:
             of_public_kind(policy, Policy, "policy")
         arguments.check_policy(policy)
-        return cls(isolation, require, limits, modules, policy, image=image)
+        return cls(isolation, require, limits, modules, policy, image=image, runtime=runtime)
 
     def arguments(self) -> dict[str, Any]:
         """The arguments for a new sandbox."""
@@ -77,6 +79,7 @@ class SandboxSettings:
             "yielding": self.yielding,
             "mounts": dict(self.mounts),
             "image": self.image,
+            "runtime": self.runtime,
         }
 
 

@@ -56,6 +56,10 @@ def doctor(
         str | None,
         typer.Option(metavar="IMAGE", help="Try tier container too, with a container of IMAGE."),
     ] = None,
+    runtime: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="The daemon's runtime for that container."),
+    ] = None,
     clean: Annotated[
         bool,
         typer.Option(
@@ -68,9 +72,9 @@ def doctor(
         remove_containers()
         return
     looked = look()
-    tried: dict[str, dict[str, str]] = {tier.value: {} for tier in Tier}
+    tried: dict[str, dict[str, str | None]] = {tier.value: {} for tier in Tier}
     if image is not None:
-        tried = {Tier.JAILED.value: {}, CONTAINER: {"image": image}, **tried}
+        tried = {Tier.JAILED.value: {}, CONTAINER: {"image": image, "runtime": runtime}, **tried}
     trials = [try_tier(tier, **arguments) for tier, arguments in tried.items()]
     enough = trials[: list(tried).index(require.value) + 1]
     found = any(trial.works for trial in enough)
@@ -97,7 +101,7 @@ def remove_containers() -> None:
         typer.echo("no container outlived its host")
 
 
-def try_tier(tier: str, **arguments: str) -> Trial:
+def try_tier(tier: str, **arguments: str | None) -> Trial:
     """Start a sandbox of `tier`, open a session in it and ask what holds it."""
     try:
         from repl_sandbox import Sandbox

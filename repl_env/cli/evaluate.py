@@ -30,6 +30,7 @@ from .session_options import (
     Memory,
     Preload,
     RequireOption,
+    RuntimeOption,
     modules_of,
     opening,
 )
@@ -98,6 +99,7 @@ def evaluate(
     isolation: IsolationOption = Isolation.AUTO,
     require: RequireOption = None,
     image: ImageOption = None,
+    runtime: RuntimeOption = None,
     preload: Preload = None,
     timeout: CellTimeout = 30.0,
     memory: Memory = "1GiB",
@@ -129,6 +131,7 @@ def evaluate(
             isolation=isolation.value,
             require=None if require is None else require.value,
             image=image,
+            runtime=runtime,
             preload=modules_of(preload),
             limits=limits,
         )

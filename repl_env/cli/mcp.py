@@ -23,6 +23,7 @@ from .session_options import (
     Preload,
     Require,
     RequireOption,
+    RuntimeOption,
     modules_of,
     opening,
     policy_of,
@@ -45,6 +46,7 @@ def mcp(
     isolation: IsolationOption = Isolation.AUTO,
     require: RequireOption = None,
     image: ImageOption = None,
+    runtime: RuntimeOption = None,
     preload: Preload = None,
     timeout: CellTimeout = 30.0,
     max_timeout: Annotated[
@@ -69,7 +71,7 @@ def mcp(
     values = loaded(contexts_from(context or ()))
     with opening():
         environment = _environment(
-            isolation, require, image, modules_of(preload), timeout, memory, language
+            isolation, require, image, runtime, modules_of(preload), timeout, memory, language
         )
     _check_library()
     if sys.stdin.isatty():
@@ -105,6 +107,7 @@ def _environment(
     isolation: Isolation,
     require: Require | None,
     image: str | None,
+    runtime: str | None,
     preload: tuple[str, ...],
     timeout: float,
     memory: str,
@@ -117,6 +120,7 @@ def _environment(
         isolation=isolation.value,
         require=None if require is None else require.value,
         image=image,
+        runtime=runtime,
         preload=preload,
         limits=Limits(memory=memory, timeout=timeout),
         policy=policy_of(language),

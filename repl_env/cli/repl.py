@@ -21,6 +21,7 @@ from .session_options import (
     Preload,
     Require,
     RequireOption,
+    RuntimeOption,
     modules_of,
     opening,
     policy_of,
@@ -41,6 +42,7 @@ def repl(
     isolation: IsolationOption = Isolation.AUTO,
     require: RequireOption = None,
     image: ImageOption = None,
+    runtime: RuntimeOption = None,
     preload: Preload = None,
     timeout: CellTimeout = 30.0,
     memory: Memory = "1GiB",
@@ -65,7 +67,7 @@ def repl(
 
     with opening():
         sandbox = _sandbox(
-            isolation, require, image, modules_of(preload), timeout, memory, language, undo
+            isolation, require, image, runtime, modules_of(preload), timeout, memory, language, undo
         )
     memory_limit = int(sandbox.limits.memory)
     screen = JSONScreen() if as_json else TextScreen(memory=memory_limit)
@@ -86,6 +88,7 @@ def _sandbox(
     isolation: Isolation,
     require: Require | None,
     image: str | None,
+    runtime: str | None,
     preload: tuple[str, ...],
     timeout: float,
     memory: str,
@@ -98,6 +101,7 @@ def _sandbox(
         isolation=isolation.value,
         require=None if require is None else require.value,
         image=image,
+        runtime=runtime,
         preload=preload,
         limits=Limits(memory=memory, timeout=timeout),
         policy=policy_of(language),

@@ -32,6 +32,7 @@ from .session_options import (
     Memory,
     Preload,
     RequireOption,
+    RuntimeOption,
     modules_of,
     opening,
 )
@@ -74,6 +75,7 @@ def run(
     isolation: IsolationOption = Isolation.AUTO,
     require: RequireOption = None,
     image: ImageOption = None,
+    runtime: RuntimeOption = None,
     preload: Preload = None,
     timeout: CellTimeout = 30.0,
     memory: Memory = "1GiB",
@@ -104,6 +106,7 @@ def run(
         isolation=isolation.value,
         require=None if require is None else require.value,
         image=image,
+        runtime=runtime,
         preload=modules_of(preload),
         limits=limits,
     )

@@ -68,6 +68,7 @@ class Runs:
     isolation: str
     require: str | None
     image: str | None
+    runtime: str | None
     preload: tuple[str, ...]
     limits: Limits
 
@@ -93,6 +94,7 @@ class Runs:
             "isolation": self.isolation,
             "require": self.require,
             "image": self.image,
+            "runtime": self.runtime,
             "preload": self.preload,
             "limits": self.limits,
             "model": model_from(self.model),

@@ -53,6 +53,14 @@ ImageOption: TypeAlias = Annotated[
     str | None,
     typer.Option("--image", metavar="IMAGE", help="The image of the container, in tier container."),
 ]
+RuntimeOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--runtime",
+        metavar="NAME",
+        help="The daemon's runtime for the container, as runsc; the daemon's default else.",
+    ),
+]
 Preload: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(

@@ -39,7 +39,7 @@ class SandboxArguments(TypedDict, total=False):
     image: str | None
     runtime: str | None
     container_limits: ContainerLimits | None
-    per_session: bool
+    per_session: bool | None
     inside: Inside
 
 

@@ -79,7 +79,7 @@ def check(
     runtime: str | None = None,
     limits: ContainerLimits | None = None,
     *,
-    per_session: bool = False,
+    per_session: bool | None = None,
     inside: str = "confined",
     yielding: bool = False,
 ) -> None:
@@ -103,7 +103,7 @@ def check(
     _check_how(runtime, per_session, inside, yielding=yielding)
     if isolation != "container":
         given: dict[str, object] = {"image": image, "runtime": runtime, "container_limits": limits}
-        given |= {"per_session": per_session or None}
+        given |= {"per_session": per_session}
         given |= {"inside": inside if inside != "confined" else None}
         for name in (name for name, value in given.items() if value is not None):
             raise ValueError(f"{name} is for isolation='container' alone, not for {isolation!r}")
@@ -116,8 +116,8 @@ def check(
 
 def _check_how(runtime: str | None, per_session: object, inside: str, *, yielding: bool) -> None:
     """See that the container can hold its sessions so."""
-    if not isinstance(per_session, bool):
-        raise TypeError(f"per_session must be a bool, not {type(per_session).__name__}")
+    if per_session is not None and not isinstance(per_session, bool):
+        raise TypeError(f"per_session must be a bool or None, not {type(per_session).__name__}")
     if inside not in ("confined", "jailed"):
         raise ValueError(f"inside must be 'confined' or 'jailed', not {inside!r}")
     if inside == "jailed" and per_session:

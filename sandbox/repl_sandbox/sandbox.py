@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, NoReturn
 from . import arguments, backends, container_settings
 from .arguments import Grouping, RecoveryMode, Tier
 from .checkpoint import Checkpoint, parse
-from .container_settings import ContainerLimits, ContainerSettings, Inside
+from .container_settings import ContainerLimits, ContainerSettings, Inside, has_own_kernel
 from .errors import CheckpointError, IsolationError, SandboxClosed, SandboxError
 from .offer import Offer
 from .places import Places
@@ -70,7 +70,8 @@ class Sandbox:
     arrange that, and those with more than eight busy processes are stopped now and then
     (docs/design/giving-way.md). `image`, `runtime`, `container_limits`: of tier "container" alone:
     the image, with CPython 3.11 or later; the daemon's runtime, its default for None; what the
-    container may use with all its sessions. `per_session`: each session has a container of its own.
+    container may use with all its sessions. `per_session`: each session has a container of its own;
+    None: where the runtime has a kernel of its own.
     `inside`: "jailed" has sessions jailed in their container, which takes from the container what
     forbids that (docs/design/tiers.md).
 
@@ -102,7 +103,7 @@ class Sandbox:
         image: str | None = None,
         runtime: str | None = None,
         container_limits: ContainerLimits | None = None,
-        per_session: bool = False,
+        per_session: bool | None = None,
         inside: Inside = "confined",
     ) -> None:
         self._limits = arguments.check_limits(limits) or Limits()
@@ -116,6 +117,7 @@ class Sandbox:
             inside=inside,
             yielding=yielding,
         )
+        per_session = per_session if per_session is not None else has_own_kernel(runtime)
         self._container_limits = container_limits
         self._check_room(self._limits)
         preload, mounts = arguments.check_preload(preload), arguments.check_mounts(mounts or {})

@@ -333,6 +333,7 @@ def _sandbox_settings(settings: Settings) -> SandboxSettings:
         isolation=settings.isolation,
         require=settings.require,
         image=settings.image,
+        runtime=settings.runtime,
         limits=settings.limits,
         preload=settings.preload,
         policy=settings.policy,

@@ -95,6 +95,9 @@ RequireOption: TypeAlias = Annotated[Require, option("--require", "The weakest t
 ImageOption: TypeAlias = Annotated[
     str | None, option("--image", "Of the container, in tier container.", metavar="IMAGE")
 ]
+RuntimeOption: TypeAlias = Annotated[
+    str | None, option("--runtime", "Of the container, as its daemon names it.", metavar="NAME")
+]
 RecoveryOption: TypeAlias = Annotated[
     Recovery, option("--recovery", "Where a session goes on whose process dies.")
 ]
@@ -201,6 +204,7 @@ def settings(
     isolation: IsolationOption = Isolation.AUTO,
     require: RequireOption = Require.JAILED,
     image: ImageOption = None,
+    runtime: RuntimeOption = None,
     recovery: RecoveryOption = Recovery.SNAPSHOT,
     preload: Preload = None,
     memory: Memory = "1GiB",
@@ -260,6 +264,7 @@ def settings(
             isolation=isolation.value,
             require=require.value,
             image=image,
+            runtime=runtime,
             recovery=recovery.value,
             preload=modules_of(preload),
             limits=Limits(memory=memory, output=output, timeout=timeout),

@@ -111,7 +111,7 @@ class Settings:
         no_auth: serve whoever can reach the port.
         origins: of web pages that may ask, beside the server's own.
         frame_ancestors: sites whose pages may show the server's in a frame.
-        require, isolation, image: of sessions, as in `repl_sandbox.Sandbox`.
+        require, isolation, image, runtime: of sessions, as in `repl_sandbox.Sandbox`.
         recovery: "snapshot" or "restart".
         max_sessions: open at once. max_waiting: who may wait for one; wait_s: how long.
         idle_s: without a request, a session ends. grace_s: how long it outlives its socket.
@@ -156,6 +156,7 @@ class Settings:
     require: str = "jailed"
     isolation: str = "auto"
     image: str | None = None
+    runtime: str | None = None
     recovery: RecoveryMode = "snapshot"
     max_sessions: int = 64
     max_waiting: int = 64
@@ -203,7 +204,8 @@ class Settings:
             _check_texts(getattr(self, name), name)
         # The names of tiers, and which of them exclude each other; limits, preload and policy.
         SandboxSettings.of(
-            *(self.isolation, self.require, self.limits, self.preload, self.policy, self.image)
+            *(self.isolation, self.require, self.limits, self.preload, self.policy, self.image),
+            self.runtime,
         )
         check_states(self.recovery, 0)
         self._check_together()
