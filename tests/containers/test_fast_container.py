@@ -9,12 +9,22 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from repl_env.cli.main import build
-from repl_sandbox import IsolationError, Limits, Sandbox, SandboxClosed, SandboxError
+from repl_sandbox import (
+    IsolationError,
+    Limits,
+    Sandbox,
+    SandboxClosed,
+    SandboxError,
+    Session,
+    TimedOut,
+)
+from tests.containers.engine import GVISOR, STREAMED
 from tests.containers.ready import ENGINE, run
 from tests.containers.small_image import HERE, loaded
 
@@ -47,27 +57,43 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
         run(*ENGINE, str(folder), "--stop")
 
 
-def sandbox() -> Sandbox:
+def sandbox(**arguments: Any) -> Sandbox:
     return Sandbox(
         isolation="container",
         image=EMPTY,
         python=PYTHON,
         mounts=MOUNTS,
         limits=Limits(timeout=60),
+        **arguments,
     )
+
+
+def only_if_there(client: list[str], runtime: str | None) -> None:
+    told = run(*client, "info", "--format", "{{json .Runtimes}}").stdout
+    if runtime is not None and f'"{runtime}"' not in told:
+        pytest.skip(f"the engine has no runtime {runtime}")
 
 
 def containers(client: list[str]) -> list[str]:
     return run(*client, "ps", "--all", "--quiet").stdout.split()
 
 
-def test_sessions_in_a_container_that_is_looked_at_and_removed(client: list[str]) -> None:
-    with sandbox() as made:
+@pytest.mark.parametrize(
+    "arguments",
+    [{}, {"runtime": STREAMED, "per_session": False}],
+    ids=["by a socket", "over a stream"],
+)
+def test_sessions_in_a_container_that_is_looked_at_and_removed(
+    client: list[str], arguments: dict[str, Any]
+) -> None:
+    only_if_there(client, arguments.get("runtime"))
+    with sandbox(**arguments) as made:
         with made.session() as session, made.session() as other:
             found = session.isolation
             assert session.run("x = 6 * 7; x").value == "42"
             assert other.run("x").error.type == "NameError"
-            assert session.run("import os; os.listdir('/run')").error.type == "PermissionError"
+            assert session.run("import os; os.listdir('/sys')").error.type == "PermissionError"
+            carries_everything(session)
         with made.with_shared(text="shared") as child, child.session() as session:
             assert session.run("text").value == "'shared'"
         assert len(containers(client)) == 1
@@ -75,19 +101,44 @@ def test_sessions_in_a_container_that_is_looked_at_and_removed(client: list[str]
     assert containers(client) == []
 
 
+def carries_everything(session: Session) -> None:
+    """What goes by descriptors where these pass: texts, output, files, checkpoints, branches."""
+    heard: list[str] = []
+
+    def hear(_: str, text: str) -> None:
+        heard.append(text)
+
+    session.set("text", "é" * 700_000)
+    printed = session.run(
+        "print(text[:200_000]); len(text)", on_output=lambda _, text: heard.append(text)
+    )
+    assert (printed.value, "".join(heard)) == ("700000", printed.stdout)
+    session.files.put_all({"a.bin": bytes(300_000), "b/c.txt": b"c"})
+    assert session.files.get("a.bin") == bytes(300_000)
+    assert [file.path for file in session.files.list()] == ["a.bin", "b", "b/c.txt"]
+    died = session.run("import os; os._exit(1)")
+    assert (died.reason, died.state, session.run("x").value) == ("exit", "rolled_back", "42")
+    with session.branch() as branch:
+        assert branch.run("x + len(text)").value == "700042"
+    assert isinstance(session.run("while True: pass", timeout=0.3), TimedOut)
+    assert session.run("x").value == "42"
+
+
+@pytest.mark.parametrize("runtime", [None, STREAMED])
 def test_a_wall_that_is_left_out_is_missed(
-    client: list[str], monkeypatch: pytest.MonkeyPatch
+    client: list[str], monkeypatch: pytest.MonkeyPatch, runtime: str | None
 ) -> None:
-    from docker.models.containers import ContainerCollection
+    from docker.api.client import APIClient
 
-    create = ContainerCollection.create
+    only_if_there(client, runtime)
+    create = APIClient.create_host_config
 
-    def looser(self: object, *args: object, **given: object) -> object:
-        return create(self, *args, **{**given, "read_only": False, "network_mode": "host"})
+    def looser(self: object, **given: object) -> object:
+        return create(self, **{**given, "read_only": False, "network_mode": "host"})
 
-    monkeypatch.setattr(ContainerCollection, "create", looser)
+    monkeypatch.setattr(APIClient, "create_host_config", looser)
     with pytest.raises(IsolationError, match=r"read-only root.*no network"):
-        sandbox()
+        sandbox(runtime=runtime)
     assert containers(client) == []
 
 
@@ -105,4 +156,68 @@ def test_what_somebody_removes_is_gone_and_what_is_left_is_removed(client: list[
     assert created.returncode == 0, created.stderr
     cleaned = CliRunner().invoke(build(), ["doctor", "--clean"])
     assert (cleaned.exit_code, cleaned.output[:17]) == (0, "removed container")
+    assert containers(client) == []
+
+
+def test_a_container_for_each_session(client: list[str]) -> None:
+    with sandbox(per_session=True, ready=1) as made:
+        with made.session() as one, made.session() as other:
+            layers = {layer.name for layer in one.isolation.layers if layer.active}
+            assert {"container", "own container"} <= layers
+            assert one.run("import os; os.uname().nodename").ok
+            assert 2 <= len(containers(client)) <= 3
+            carries(one, other)
+        with made.with_shared(text="shared") as child, child.session() as session:
+            assert session.run("text").value == "'shared'"
+            with session.branch() as branch:
+                assert branch.run("text").value == "'shared'"
+    assert containers(client) == []
+
+
+def carries(one: Session, other: Session) -> None:
+    one.run("x = 42")
+    assert (one.run("x").value, other.run("x").error.type) == ("42", "NameError")
+    assert run_and_end(one) == "rolled_back"
+
+
+def run_and_end(session: Session) -> str:
+    return session.run("import os; os._exit(1)").state
+
+
+def test_sessions_that_are_jailed_in_their_container(client: list[str]) -> None:
+    with sandbox(inside="jailed") as made, made.session() as session, made.session() as other:
+        found = session.isolation
+        layers = {layer.name: layer.active for layer in found.layers}
+        assert found.tier == "jailed"
+        assert layers["container"] and layers["pid namespace"] and layers["net namespace"]
+        assert session.run("import os; sorted(os.listdir('/proc'))[0]").value == "'1'"
+        assert session.run("x = 6 * 7; x").value == "42"
+        assert other.run("import os; os.listdir(os.getcwd())").value == "[]"
+    assert containers(client) == []
+
+
+def test_sessions_under_a_kernel_of_its_own(client: list[str]) -> None:
+    """What that kernel lacks, the session's layers say."""
+    only_if_there(client, GVISOR)
+    with sandbox(runtime=GVISOR) as made:
+        with made.session() as session:
+            found = session.isolation
+            session.set("text", "é" * 700_000)
+            assert session.run("print('out'); len(text)").value == "700000"
+            session.files.put("a.bin", bytes(300_000))
+            assert session.files.get("a.bin") == bytes(300_000)
+            assert isinstance(session.run("while True: pass", timeout=0.5), TimedOut)
+            assert session.run("import os; os.uname().release").value != repr(os.uname().release)
+            assert session.run("import os; os._exit(1)").reason == "exit"
+            assert session.run("6 * 7").value == "42"
+        with made.with_shared(text="shared") as child, child.session() as session:
+            assert session.run("text").value == "'shared'"
+    layers = {layer.name: layer for layer in found.layers}
+    assert found.tier == "container"
+    assert layers["container"].detail.endswith("a kernel of its own")
+    assert layers["own container"].active
+    assert not layers["landlock"].active
+    assert containers(client) == []
+    with pytest.raises(IsolationError, match="per_session=True"):
+        sandbox(runtime=GVISOR, per_session=False)
     assert containers(client) == []
