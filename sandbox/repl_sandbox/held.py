@@ -24,6 +24,8 @@ _RESIDENT = (b"RssAnon:", b"RssShmem:", b"VmPTE:")
 _PROPORTIONAL = (b"Pss_Anon:", b"Pss_Shmem:")
 _PAGE_TABLES = (b"VmPTE:",)
 _PRIVATE = (b"RssAnon:",)
+# With the pages of files: of a kernel that does not tell these apart.
+_WHOLE = (b"VmRSS:",)
 # What nobody else maps.
 _OWN = (b"Private_Clean:", b"Private_Dirty:")
 # proc(5), SigBlk: the sign of a copy that waits.
@@ -31,6 +33,7 @@ _WAITS = 1 << (WAITS - 1)
 _KILL = 1 << (signal.SIGKILL - 1)
 # linux/sched.h: PF_EXITING, PF_SIGNALED; proc_pid_stat(5) has them in `flags`.
 _PF_ENDING = 0x4 | 0x400
+_ENDED = (b"Z", b"X")  # for kernels that have no such flags
 
 
 def copies(init: int, processes: Iterable[int], most: int) -> set[int]:
@@ -81,10 +84,11 @@ def _state(pid: int) -> _State | None:
         return None
 
     def signals(name: bytes) -> int:
-        return int(status.partition(name)[2].split(None, 1)[0], 16)
+        told = status.partition(name)[2].split(None, 1)
+        return int(told[0], 16) if told else 0
 
     pending = signals(b"SigPnd:") | signals(b"ShdPnd:")
-    ending = bool(pending & _KILL) or bool(int(fields[6]) & _PF_ENDING)
+    ending = bool(pending & _KILL) or bool(int(fields[6]) & _PF_ENDING) or fields[0] in _ENDED
     return _State(int(fields[1]), int(fields[2]), signals(b"SigBlk:"), ending)
 
 
@@ -95,7 +99,7 @@ def own(processes: Iterable[int]) -> int:
 
 def private(process: int) -> int:
     """Bytes of anonymous memory of one process, none of it shared by intent."""
-    return _kilobytes(f"/proc/{process}/status", _PRIVATE) << 10
+    return _kilobytes(f"/proc/{process}/status", _PRIVATE, _WHOLE) << 10
 
 
 def page_tables(processes: Iterable[int]) -> int:
@@ -126,7 +130,7 @@ def in_files(init: int) -> int:
 
 def resident(processes: Iterable[int]) -> int:
     """Bytes that `processes` hold, each looked at alone."""
-    return sum(_kilobytes(f"/proc/{pid}/status", _RESIDENT) for pid in processes) << 10
+    return sum(_kilobytes(f"/proc/{pid}/status", _RESIDENT, _WHOLE) for pid in processes) << 10
 
 
 def proportional(processes: Iterable[int]) -> int:
@@ -135,7 +139,10 @@ def proportional(processes: Iterable[int]) -> int:
     for pid in processes:
         try:
             shares = _kilobytes(f"/proc/{pid}/smaps_rollup", _PROPORTIONAL)
+            known = bool(shares) or os.path.exists("/proc/self/smaps_rollup")
         except PermissionError:
+            known = False
+        if not known:
             # Too much is better than nothing: this side of a limit is the safe one.
             total += resident((pid,))
         else:
@@ -143,8 +150,10 @@ def proportional(processes: Iterable[int]) -> int:
     return total
 
 
-def _kilobytes(path: str, names: tuple[bytes, ...]) -> int:
+def _kilobytes(path: str, names: tuple[bytes, ...], otherwise: tuple[bytes, ...] = ()) -> int:
     """The sum of the rows `names` of a file that says "NAME: 123 kB"; 0 for a process that is gone.
+
+    Of the rows `otherwise` where the file has none of the first.
 
     Raises:
         PermissionError: this process may not look.
@@ -154,7 +163,9 @@ def _kilobytes(path: str, names: tuple[bytes, ...]) -> int:
             rows = file.read().splitlines()
     except (FileNotFoundError, ProcessLookupError):
         return 0
-    return sum(int(row.split()[1]) for row in rows if row.startswith(names))
+    found = [row for row in rows if row.startswith(names)]
+    found = found or [row for row in rows if otherwise and row.startswith(otherwise)]
+    return sum(int(row.split()[1]) for row in found)
 
 
 def use(folder: str, most: int) -> int:

@@ -64,7 +64,12 @@ class Template:
             self.close()
             raise
         self.allowance = Allowance(
-            states, zygote.data_segment, zygote.room, memory, yielding, zygote.privileged
+            states if zygote.copies else -1,
+            zygote.data_segment,
+            zygote.room,
+            memory,
+            yielding,
+            zygote.privileged,
         )
 
     @classmethod

@@ -91,6 +91,27 @@ def fork_beside() -> int:
     return pid
 
 
+def makes_siblings() -> bool:
+    """Whether `fork_beside` makes siblings: a kernel may take the flag, and make children.
+
+    Tried; this process must have no child whose end it has to hear of.
+    """
+    between = fork()
+    if between == 0:
+        other = fork_beside()
+        if other == 0:
+            os._exit(0)
+        try:
+            os.waitpid(other, 0)
+        except ChildProcessError:
+            os._exit(0)
+        os._exit(1)
+    if os.waitstatus_to_exitcode(os.waitpid(between, 0)[1]):
+        return False
+    os.wait()
+    return True
+
+
 def fork_beside_threads() -> int:
     """As `fork_beside`, for a process with other threads; the child has the caller's alone.
 

@@ -44,9 +44,16 @@ def die_with_parent(by: int = signal.SIGKILL) -> None:
     libc.prctl(libc.PR_SET_PDEATHSIG, by)
 
 
-def adopt_orphans() -> None:
-    """PR_SET_CHILD_SUBREAPER: whatever loses its parent below this process becomes its child."""
-    libc.prctl(libc.PR_SET_CHILD_SUBREAPER, 1)
+def adopt_orphans(*, needed: bool = True) -> None:
+    """PR_SET_CHILD_SUBREAPER: whatever loses its parent below this process becomes its child.
+
+    Not `needed`: a kernel that has no such thing is none to fail on.
+    """
+    try:
+        libc.prctl(libc.PR_SET_CHILD_SUBREAPER, 1)
+    except OSError:
+        if needed:
+            raise
 
 
 def stop_children() -> None:

@@ -270,11 +270,6 @@ WORKER: Sequence[Step] = (
 )
 
 
-def _adopt_orphans_if_it_can(jail: Jail) -> None:
-    with suppress(OSError):
-        processes.adopt_orphans()
-
-
 def _note_privileges(jail: Jail) -> None:
     """For kernels whose /proc does not say it."""
     jail.held["no_new_privs"] = processes.gains_no_privileges()
@@ -321,7 +316,7 @@ CONFINED_WORKER: Sequence[Step] = (
 _ALONE: Mapping[str, Sequence[Step]] = {
     "resource limits": (("resource limits", lambda jail: rlimits.apply_alone(jail.rlimits)),),
     # Whatever init does not adopt ends with the container.
-    "orphans": (("orphans", _adopt_orphans_if_it_can),),
+    "orphans": (("orphans", lambda jail: processes.adopt_orphans(needed=False)),),
     "capabilities": (("capabilities", capabilities.drop_alone),),
     "no new privileges": (
         ("no new privileges", processes.FORBID_NEW_PRIVILEGES),

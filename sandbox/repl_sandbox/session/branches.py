@@ -43,7 +43,10 @@ class Branches:
         `take_room` is called once, before there is one.
         """
         if not self._recovery.keeps:
-            raise SandboxError("branch needs waiting copies: Sandbox(recovery='snapshot')")
+            raise SandboxError(
+                "branch needs waiting copies: Sandbox(recovery='snapshot'), and a kernel that "
+                "can make them"
+            )
         ends: EndsOfBranch | None = None
 
         def connect() -> None:

@@ -158,7 +158,10 @@ class Recovery:
         if cells < 1:
             raise ValueError(f"n must be at least 1, not {cells}")
         if self._states < 0:
-            raise SandboxError("rollback needs waiting copies: Sandbox(recovery='snapshot')")
+            raise SandboxError(
+                "rollback needs waiting copies: Sandbox(recovery='snapshot'), and a kernel that "
+                "can make them"
+            )
         if cells > self._states:
             raise ValueError(
                 f"n={cells}, but {self._states} earlier states are kept: Sandbox(history={cells})"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from errno import ENOSYS
 
@@ -51,8 +50,7 @@ def _prepare_alone(mounted: Mapping[str, str], place: str, privileged: bool) -> 
     libc.number("seccomp")
     open_streams()
     base = _make_base("alone", mounted, place)
-    with suppress(OSError):  # else the container's first process adopts them
-        processes.adopt_orphans()
+    processes.adopt_orphans(needed=False)  # else the container's first process does
     processes.hide_memory()
     return Ground(
         landlock.plan((), 0),

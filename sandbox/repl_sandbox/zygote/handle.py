@@ -94,6 +94,8 @@ class ZygoteHandle:
         self._outside = outside
         self.data_segment: int = answer["data_segment"]
         self.privileged: bool = answer["privileged"]
+        # Whether copies of a worker can take over: where its kernel makes siblings by clone(2).
+        self.copies: bool = answer.get("copies", True) is True
         self._base = base
         self.interpreter: tuple[str, str] = (answer["python"], answer["implementation"])
         # The limit of processes of a session that shares its user with the host; 0 if none does.

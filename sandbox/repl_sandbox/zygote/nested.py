@@ -26,7 +26,8 @@ def grow(template: Template, fd: int, manifest: tuple[int, int]) -> Template:
         IsolationError: a thread was left running.
     """
     if template.tier != "jailed":
-        processes.adopt_orphans()  # which a fork does not inherit
+        # Which a fork does not inherit.
+        processes.adopt_orphans(needed=template.tier != "alone")
     given_back = template.data_segment - data_segment()  # and to be had again
     objects = parcel.unpack(fd, *manifest)
     os.close(fd)

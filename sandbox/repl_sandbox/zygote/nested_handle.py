@@ -68,6 +68,7 @@ class NestedZygote(ZygoteHandle):
             {
                 "data_segment": answer["data_segment"],
                 "privileged": parent.privileged,
+                "copies": parent.copies,
                 "room": parent.room,
                 "python": parent.interpreter[0],
                 "implementation": parent.interpreter[1],

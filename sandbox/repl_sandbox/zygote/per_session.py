@@ -34,6 +34,7 @@ class PerSession:
         self._closing = ExitStack()
         first = self._spare = start()
         self._spares = [first]
+        self.copies = first.copies
         self.tier, self.pid, self.interpreter = first.tier, first.pid, first.interpreter
         self.data_segment, self.privileged, self.room = (
             first.data_segment,

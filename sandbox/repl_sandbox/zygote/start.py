@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import NoReturn
 
 from ..errors import IsolationError, SandboxError
-from ..jail import remedies, rlimits
+from ..jail import forks, remedies, rlimits
 from ..types import Policy
 from . import control, fork_limiter, requests
 from .generation import LEAST_FILES
@@ -77,6 +77,8 @@ def serve(fd: int, tier: str, *, privileged: bool) -> NoReturn:
         "implementation": sys.implementation.name,
         "room": 0 if template.tier == "jailed" or template.privileged else rlimits.room(),
     }
+    if template.tier == "alone":
+        facts["copies"] = forks.makes_siblings()
     limiter = None if template.tier == "jailed" else fork_limiter.start(host)
     _say(host, requests.said(number, facts))
     Zygote(host, template, networks, limiter).serve()

@@ -11,7 +11,7 @@ import os
 import signal
 from collections.abc import Callable
 from contextlib import suppress
-from errno import E2BIG
+from errno import E2BIG, EIO
 from typing import Any, NoReturn
 
 from ... import looks
@@ -109,6 +109,9 @@ class _Agent(Mux):
             answer = json.dumps({"told": told}).encode()
         except OSError as error:
             return json.dumps({"errno": error.errno}).encode()
+        # Boundary: the container must not end by a look at what this kernel shows otherwise.
+        except Exception:  # noqa: BLE001
+            return json.dumps({"errno": EIO}).encode()
         if len(answer) > frames.MOST // 2:
             return json.dumps({"errno": E2BIG}).encode()
         return answer
