@@ -33,7 +33,8 @@ _PATHS = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 
 
 def _runtimes() -> dict[str, object]:
-    found = {STREAMED: {"path": shutil.which("runc", path=_PATHS)}}
+    found: dict[str, dict[str, object]] = {}
+    found[STREAMED] = {"path": shutil.which("runc", path=_PATHS)}
     arguments = ["--platform=ptrace", "--network=none", "--ignore-cgroups"]
     found[GVISOR] = {"path": shutil.which("runsc", path=_PATHS), "runtimeArgs": arguments}
     return {name: each for name, each in found.items() if each["path"]}
