@@ -68,7 +68,7 @@ class Runs:
     isolation: str
     require: str | None
     image: str | None
-    runtime: str | None
+    runtime: str | None = None
     preload: tuple[str, ...]
     limits: Limits
 

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from tests.containers import image
 
 ENGINE = (sys.executable, str(Path(__file__).with_name("engine.py")))
@@ -52,3 +54,10 @@ def _make(client: list[str], folder: Path, why: str) -> None:
 def address_of(client: list[str]) -> str | None:
     """What DOCKER_HOST must be for the engine of `client`; None: as it is."""
     return client[client.index("--host") + 1] if "--host" in client else None
+
+
+def only_if_there(client: list[str], runtime: str | None) -> None:
+    """Skip where the engine lacks `runtime`: `engine.py` gives those that it starts some."""
+    told = run(*client, "info", "--format", "{{json .Runtimes}}").stdout
+    if runtime is not None and f'"{runtime}"' not in told:
+        pytest.skip(f"the engine has no runtime {runtime}")

@@ -24,7 +24,8 @@ from repl_sandbox import (
     SandboxError,
 )
 from repl_sandbox.conformance.runner import run as conform
-from tests.containers.ready import IMAGE, run
+from tests.containers.engine import STREAMED
+from tests.containers.ready import IMAGE, only_if_there, run
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("daemon")
@@ -56,7 +57,19 @@ def test_the_conformance_suite_passes(shared: Sandbox) -> None:
     assert report.failed == ()
 
 
-def test_the_corpus_passes() -> None:
+def test_the_conformance_suite_passes_over_a_stream(client: list[str]) -> None:
+    only_if_there(client, STREAMED)
+    with sandbox(runtime=STREAMED, per_session=False) as made:
+        report = conform(made.session)
+    assert (report.tier, report.failed) == ("container", ())
+
+
+@pytest.mark.parametrize("runtime", ["", STREAMED])
+def test_the_corpus_passes(
+    client: list[str], monkeypatch: pytest.MonkeyPatch, runtime: str
+) -> None:
+    only_if_there(client, runtime or None)
+    monkeypatch.setenv("REPL_TEST_RUNTIME", runtime)
     asked = ["-m", "tests.security.abuse", "--tier", "container", "--json"]
     # The user that an ordinary one is there may not talk to the daemon.
     done = run(sys.executable, *asked, "--user", "root", "--user", "user")
@@ -91,15 +104,15 @@ def test_a_container_without_its_walls_is_none(
     monkeypatch: pytest.MonkeyPatch, client: list[str]
 ) -> None:
     """A name is no proof: a daemon that leaves out what was asked for is found out."""
-    from docker.models.containers import ContainerCollection
+    from docker.api.client import APIClient
 
-    create = ContainerCollection.create
+    create = APIClient.create_host_config
 
-    def looser(self: object, *args: object, **given: object) -> object:
-        return create(self, *args, **{**given, "read_only": False, "network_mode": "host"})
+    def looser(self: object, **given: object) -> object:
+        return create(self, **{**given, "read_only": False, "network_mode": "host"})
 
     before = set(containers(client))
-    monkeypatch.setattr(ContainerCollection, "create", looser)
+    monkeypatch.setattr(APIClient, "create_host_config", looser)
     with pytest.raises(IsolationError, match=r"read-only root.*no network"):
         sandbox()
     assert set(containers(client)) <= before
@@ -107,7 +120,8 @@ def test_a_container_without_its_walls_is_none(
 
 def test_limits_of_the_container_are_the_kernel_s(client: list[str]) -> None:
     limits = ContainerLimits(memory="512MiB", processes=48, cpus=0.5)
-    with sandbox(container_limits=limits, limits=Limits(memory="64MiB", timeout=60)) as made:
+    small = Limits(memory="64MiB", processes=32, timeout=60)
+    with sandbox(container_limits=limits, limits=small) as made:
         (container,) = [each for each in containers(client) if of(client, each) == made._zygote.pid]
         form = "{{.HostConfig.Memory}} {{.HostConfig.PidsLimit}} {{.HostConfig.NanoCpus}}"
         shown = run(*client, "inspect", "--format", form, container).stdout.split()

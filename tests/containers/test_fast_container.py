@@ -25,7 +25,7 @@ from repl_sandbox import (
     TimedOut,
 )
 from tests.containers.engine import GVISOR, STREAMED
-from tests.containers.ready import ENGINE, run
+from tests.containers.ready import ENGINE, only_if_there, run
 from tests.containers.small_image import HERE, loaded
 
 pytest.importorskip("docker.client")
@@ -66,12 +66,6 @@ def sandbox(**arguments: Any) -> Sandbox:
         limits=Limits(timeout=60),
         **arguments,
     )
-
-
-def only_if_there(client: list[str], runtime: str | None) -> None:
-    told = run(*client, "info", "--format", "{{json .Runtimes}}").stdout
-    if runtime is not None and f'"{runtime}"' not in told:
-        pytest.skip(f"the engine has no runtime {runtime}")
 
 
 def containers(client: list[str]) -> list[str]:

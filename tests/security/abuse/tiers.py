@@ -32,7 +32,12 @@ _IMAGE = "python:3.11-slim"
 TIERS: dict[str, dict[str, Any]] = {
     "jailed": {"isolation": "jailed"},
     "confined": {"isolation": "confined"},
-    "container": {"isolation": "container", "image": os.environ.get("REPL_TEST_IMAGE", _IMAGE)},
+    "container": {
+        "isolation": "container",
+        "image": os.environ.get("REPL_TEST_IMAGE", _IMAGE),
+        "runtime": os.environ.get("REPL_TEST_RUNTIME") or None,
+        "per_session": False,
+    },
     "process": {"isolation": "process"},
     "policy": {"policy": Policy("restricted")},
     "gvisor": {"isolation": "gvisor"},
