@@ -16,7 +16,7 @@ from .arguments import SandboxArguments
 from .checkpoint import parse
 from .errors import IsolationError, SandboxError
 from .offer import Offer
-from .pool import NoneReady
+from .opening import opened
 from .sandbox import NO_PICKLE, Sandbox
 from .session.answers import Accept
 from .session.core import Core
@@ -121,11 +121,10 @@ class AsyncSandbox:
             sandbox = self._sandbox
             assert sandbox is not None
             arguments = (sandbox._loop_executor, host, limits, seed, answers, on_answer)
-            if sandbox._supply.has_ready(limits):
-                await asyncio.sleep(0)  # whoever was cancelled hears of it before it takes one
-                # A thread would take the loop as long as this does.
-                with contextlib.suppress(NoneReady):
-                    return AsyncSession(sandbox._core(*arguments, at_once=True), sandbox._home)
+            await asyncio.sleep(0)  # whoever was cancelled hears of it before it takes one
+            if sandbox._zygote.hears:
+                return AsyncSession(await opened(sandbox, *arguments), sandbox._home)
+            # Many are asked for at once, and the zygote has to catch up.
             making = asyncio.create_task(asyncio.to_thread(sandbox._core, *arguments))
             try:
                 core = await asyncio.shield(making)

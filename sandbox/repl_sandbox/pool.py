@@ -1,128 +1,89 @@
-"""Sessions made ahead of time, unconfigured, so that taking one costs a round trip."""
+"""Sessions begun ahead of time, unconfigured, so that taking one costs a round trip."""
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from .zygote.links import Links
 
-# Sessions that were given back are kept beside those that are made ahead: 3 MB each, and for so
+# Sessions that were given back are kept beside those that are begun ahead: 3 MB each, and for so
 # many clients who come and go at the same time nothing need be made.
 _GIVEN_BACK = 8
 
 
-class NoneReady(Exception):
-    """No session could be had without waiting."""
-
-
 class Pool:
-    """Keeps `size` fresh sessions ready; a thread refills it after each that is taken."""
+    """Up to `size` sessions that were begun and not waited for; `fill` begins those that lack.
 
-    def __init__(self, size: int, spawn: Callable[[], Links], *, after: int = 0) -> None:
-        """`after`: so many are asked for before any is made, 0 to begin with all that there are to
-        be. Whatever `spawn` raises is raised by that.
-        """
+    Beginning a session is one message to the zygote, so no thread does it: the caller who takes a
+    session has the next one begun.
+    """
+
+    def __init__(self, size: int, begin: Callable[[], Links], *, after: int = 0) -> None:
+        """`after`: so many are asked for before any is begun."""
         self._size = size
-        self._spawn = spawn
-        self._ready: deque[Links] = deque()
-        self._changed = threading.Condition()
+        self._begin = begin
+        self._lock = threading.Lock()
+        self._ahead: deque[Links] = deque()
+        self._beginning = 0
         self._left_alone = after
-        self._making = self._claimed = False  # whether one is made, and somebody waits for it
         self._closed = False
-        self._thread = threading.Thread(target=self._refill, name="repl-pool", daemon=True)
-        try:
-            for _ in range(0 if after else size):
-                self._ready.append(spawn())
-        except BaseException:
-            for links in self._ready:
-                links.close()
-            raise
-        self._thread.start()
 
-    def __len__(self) -> int:
-        return len(self._ready)
+    def __iter__(self) -> Iterator[Links]:
+        return iter(tuple(self._ahead))
+
+    def take(self) -> Links | None:
+        """The session that was begun first; None if there is none."""
+        with self._lock:
+            self._left_alone = max(0, self._left_alone - 1)
+            return self._ahead.popleft() if self._ahead else None
+
+    def fill(self) -> None:
+        """Begin the sessions that lack. Raises what `begin` raises."""
+        while self._claims_one():
+            try:
+                links = self._begin()
+            except BaseException:
+                with self._lock:
+                    self._beginning -= 1
+                raise
+            with self._lock:
+                self._beginning -= 1
+                kept = not self._closed
+                if kept:
+                    self._ahead.append(links)
+            if not kept:
+                links.close()
 
     @property
-    def ready(self) -> tuple[Links, ...]:
-        """Those that were not taken yet."""
-        return tuple(self._ready)
-
-    def take(self, fits: Callable[[Links], bool] | None = None) -> Links | None:
-        """A ready session, or None while there is none, or the first one does not fit."""
-        with self._changed:
-            self._ask()
-            if not self._ready or (fits is not None and not fits(self._ready[0])):
-                return None
-            return self._ready.popleft()
-
-    def take_or_wait(self) -> Links | None:
-        """As `take`; one that is being made already is waited for, if nobody else does.
-
-        It is there sooner than another one, for which the template has no time before.
-        """
-        with self._changed:
-            self._ask()
-            if not self._ready and self._making and not self._claimed:
-                self._claimed = True
-                try:
-                    self._changed.wait_for(lambda: self._ready or not self._making)
-                finally:
-                    self._claimed = False
-                self._changed.notify_all()  # for one has to be made in its place
-            return self._ready.popleft() if self._ready else None
+    def lacks(self) -> bool:
+        """Whether `fill` has something to do."""
+        missing = self._size - len(self._ahead) - self._beginning
+        return missing > 0 and not (self._closed or self._left_alone)
 
     @property
     def wants_more(self) -> bool:
-        """Whether one that was taken, and not used, is kept for somebody else."""
-        return len(self._ready) < self._size + _GIVEN_BACK
+        """Whether a session that was taken, and not used, is kept for another caller."""
+        return len(self._ahead) < self._size + _GIVEN_BACK
 
     def give_back(self, links: Links) -> bool:
-        """Keep it; False once this is closed."""
-        with self._changed:
-            if self._closed:
-                return False
-            self._ready.append(links)
-            self._changed.notify_all()
-        return True
+        """Keep the session, and hand it out first, for it is there; False once this is closed."""
+        with self._lock:
+            if not self._closed:
+                self._ahead.appendleft(links)
+            return not self._closed
 
     def close(self) -> tuple[Links, ...]:
-        """Stop refilling; the sessions that were left."""
-        with self._changed:
+        """Begin no more; the sessions that were left."""
+        with self._lock:
             self._closed = True
-            self._changed.notify_all()
-        self._thread.join()
-        with self._changed:
-            left = self.ready
-            self._ready.clear()
+            left = tuple(self._ahead)
+            self._ahead.clear()
         return left
 
-    def _ask(self) -> None:
-        self._left_alone = max(0, self._left_alone - 1)
-        self._changed.notify_all()
-
-    def _refill(self) -> None:
-        while True:
-            with self._changed:
-                while not self._closed and (self._left_alone or len(self._ready) >= self._size):
-                    self._changed.wait()
-                if self._closed:
-                    return
-                self._making = True
-            try:
-                links = self._spawn()
-            # Boundary: whatever it is, nobody is here to meet it, and others wait for this thread.
-            except Exception:  # noqa: BLE001
-                # The next caller makes its own session, and meets the error where it can be seen.
-                # Then this is tried again: a limit of the host's may have been passed for a moment.
-                with self._changed:
-                    self._making = False
-                    self._changed.notify_all()
-                    if not self._closed:
-                        self._changed.wait()
-                continue
-            with self._changed:
-                self._making = False
-                self._ready.append(links)
-                self._changed.notify_all()
+    def _claims_one(self) -> bool:
+        with self._lock:
+            claims = self.lacks
+            self._beginning += claims
+        return claims

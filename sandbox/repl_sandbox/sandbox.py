@@ -6,7 +6,7 @@ import contextlib
 import os
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Literal, NoReturn
@@ -23,7 +23,7 @@ from .session.core import Core
 from .session.drivers.blocking import Session
 from .session.drivers.handle import Home
 from .session.host_functions import Executor, LoopExecutor
-from .session.offers import HostFunction, Offers, check
+from .session.offers import HostFunction, check
 from .supply import Supply
 from .template import Template
 from .tiers import acceptable, strongest
@@ -398,10 +398,26 @@ class Sandbox:
         seed: int | None,
         answers: Answers | None,
         on_answer: Accept | None,
-        *,
-        at_once: bool = False,
     ) -> Core:
-        """A session's core. `at_once`: of one that is ready; NoneReady if that cannot be."""
+        """A session's core, waited for."""
+        limits, make = self._maker(executor, host, limits, seed, answers, on_answer)
+        with self._taking():
+            core = make(self._supply.take(limits))
+        return self._opened(core)
+
+    def _maker(
+        self,
+        executor: Executor,
+        host: Mapping[str, HostFunction | Offer] | None,
+        limits: Limits | None,
+        seed: int | None,
+        answers: Answers | None,
+        on_answer: Accept | None,
+    ) -> tuple[Limits, Callable[[Links], Core]]:
+        """The limits that are asked for, and the function that makes a core of such links.
+
+        It waits until the session is there.
+        """
         offers = check(host)
         if self._shared and (clash := self._shared.keys() & offers.names):
             taken = ", ".join(sorted(clash))
@@ -410,61 +426,67 @@ class Sandbox:
         self._check_room(limits)
         if answers not in (None, "strict", "compatible"):
             raise ValueError(f"answers must be None, 'strict' or 'compatible', not {answers!r}")
-        seed = check_seed(seed)
+        core = partial(
+            Core,
+            limits=limits,
+            rlimits=self._allowance.rlimits(limits),
+            offers=offers,
+            executor=executor,
+            seed=check_seed(seed),
+            answers=answers,
+            on_answer=on_answer,
+            preloaded=self._preloaded,
+            states=self._allowance.states,
+            ours=self._allowance.own_processes - 1,
+        )
+        return limits, partial(self._made, core)
+
+    @contextlib.contextmanager
+    def _taking(self) -> Iterator[None]:
+        """A block that makes a session, which has a place from here on."""
         self._check_taking()
         try:
             with self._places.taken():
-                links = (self._supply.at_once if at_once else self._supply.take)(limits)
-                core = self._made(links, executor, offers, limits, seed, answers, on_answer)
+                yield
         except BaseException:
             self._close_if_left()
             raise
-        self._add(core)
-        if self._closed:  # who closed it may have looked for its sessions before this one was there
-            self._end(core)
-            self._check_alive()
-        return core
 
-    def _made(
-        self,
-        links: Links,
-        executor: Executor,
-        offers: Offers,
-        limits: Limits,
-        seed: int | None,
-        answers: Answers | None,
-        on_answer: Accept | None,
-    ) -> Core:
+    def _made(self, make: Callable[[Links], Core], links: Links) -> Core:
         try:
             # Made while the zygote is busy with the session.
-            core = Core(
-                links,
-                limits,
-                self._allowance.rlimits(limits),
-                offers=offers,
-                executor=executor,
-                seed=seed,
-                answers=answers,
-                on_answer=on_answer,
-                preloaded=self._preloaded,
-                states=self._allowance.states,
-                ours=self._allowance.own_processes - 1,
-            )
+            core = make(links)
         except BaseException:
             self._zygote.abandon(links)
             raise
         try:
-            if not links.worker_pid:
-                self._zygote.finish(links)
+            self._zygote.finish(links)
             core.ready()
         except BaseException:
             core.close()
             raise
         return core
 
+    def _opened(self, core: Core) -> Core:
+        """A session that was made, from here on among those of the sandbox."""
+        self._add(core)
+        if self._closed:  # who closed it may have looked for its sessions before this one was there
+            self._end(core)
+            self._check_alive()
+        self._supply.refill()
+        return core
+
     @property
     def _home(self) -> Home:
-        return Home(self._end, self._end_at_once, self._add, self._widen, self._narrow)
+        return Home(
+            self._end,
+            self._end_at_once,
+            self._end_soon,
+            self._forget,
+            self._add,
+            self._widen,
+            self._narrow,
+        )
 
     def _widen(self, core: Core) -> None:
         """Give a session room for one more branch."""
@@ -536,9 +558,34 @@ class Sandbox:
     def _end_at_once(self, core: Core) -> bool:
         """End a session for which nothing has to be waited for; False if it is no such one."""
         done = self._put_back(core)
-        if done and self._retired:  # meanwhile, and it may have been the last one
-            threading.Thread(target=self._close_if_left, name="repl-close").start()
+        if done:
+            self._close_beside()
         return done
+
+    def _end_soon(self, core: Core) -> int | None:
+        """As `Home.end_soon`: not of a session with branches, or that a call is under way in."""
+        if core.busy.locked() or core.links.family.lines != 1 or os.getpid() != self._pid:
+            return None
+        core.io.closing = True
+        gone = self._zygote.tell_to_end(core.links)
+        if gone is None:
+            return None
+        if not self._places.leave(core):  # somebody else ends it, and waits for that
+            os.close(gone)
+            return None
+        self._watchdog.remove(core)
+        core.links.family.leave()
+        return gone
+
+    def _forget(self, core: Core) -> None:
+        """A session that `_end_soon` had ended is gone."""
+        core.forsake()
+        self._close_beside()
+
+    def _close_beside(self) -> None:
+        """Close the sandbox, if it was retired and this was its last session; waits for nothing."""
+        if self._retired:
+            threading.Thread(target=self._close_if_left, name="repl-close").start()
 
     def _put_back(self, core: Core) -> bool:
         """Have a session that is as it was made serve another, if one like it is wanted."""

@@ -1,8 +1,12 @@
-"""Where a sandbox has its sessions from: made ahead of time, or when they are asked for."""
+"""Where a sandbox has its sessions from: begun ahead of time, or when they are asked for."""
 
 from __future__ import annotations
 
-from .pool import NoneReady, Pool
+import threading
+from collections.abc import Iterator
+
+from .errors import SandboxError
+from .pool import Pool
 from .template import Template
 from .types import Limits
 from .zygote.links import Links
@@ -19,45 +23,87 @@ class Supply:
         """
         self._template, self._zygote, self._limits = template, template.zygote, limits
         self.started = 0
-        self._pool = Pool(ready, self._spawn, after=after) if ready else None
+        self._pool = Pool(ready, self._begin, after=after) if ready else None
+        if self._pool is not None:
+            self._begin_ahead(self._pool)
+
+    def _begin_ahead(self, pool: Pool) -> None:
+        """Have the first sessions there: a jail that cannot be built is told now."""
+        try:
+            pool.fill()
+            for links in pool:
+                self._zygote.finish(links)
+        except BaseException:
+            for links in pool.close():
+                links.close()
+            raise
 
     @property
     def ready(self) -> tuple[Links, ...]:
-        """Those that were made and not taken yet."""
-        return () if self._pool is None else self._pool.ready
+        """Those that were begun ahead of time, are there and were not taken yet."""
+        return tuple(links for links in self._pool or () if links.worker_pid or links.speaks)
 
-    def has_ready(self, limits: Limits | None) -> bool:
-        """Whether one with these limits, or the usual ones, was made ahead of time."""
-        return bool(self._pool) and limits in (None, self._limits)
-
-    def at_once(self, limits: Limits) -> Links:
-        """Such a one, without waiting for anything.
+    def ahead(self, limits: Limits) -> Iterator[Links]:
+        """Sessions that were begun ahead of time, each to be waited for and given to `arrives`.
 
         Raises:
-            NoneReady: there is none.
             SandboxClosed: the template has ended.
         """
-        if self._pool is not None and limits == self._limits:
-            self._zygote.check_alive()  # those that wait end with it
-            links = self._pool.take(lambda ready: not ready.ended)
-            if links is not None:
-                return links
-        raise NoneReady
+        while self._pool is not None and limits == self._limits:
+            self._zygote.check_alive()  # sessions that wait end with the zygote
+            links = self._pool.take()
+            if links is None:
+                return
+            yield links
+
+    def arrives(self, links: Links) -> bool:
+        """Wait until a session that was begun ahead of time is there; False if it never will be.
+
+        Raises:
+            SandboxClosed: the template has ended.
+        """
+        try:
+            self._zygote.finish(links)
+        except SandboxError:
+            # The session that is begun in its place meets the error where it can be told.
+            self._zygote.check_alive()
+            return False
+        if links.ended:
+            self._zygote.abandon(links)  # others ended it while it waited: out of memory, say
+            return False
+        return True
 
     def take(self, limits: Limits) -> Links:
-        """One that was made ahead of time, or is being made.
+        """A session that was begun ahead of time and is there, or one that has just been begun.
 
         Raises:
             SandboxClosed, SandboxError: as of `Template.begin`.
         """
-        if self._pool is not None and limits == self._limits:
-            self._zygote.check_alive()
-            while (links := self._pool.take_or_wait()) is not None:
-                if not links.ended:
-                    return links
-                self._zygote.end(links)  # by others, out of memory for one, while it waited
+        for links in self.ahead(limits):
+            if self.arrives(links):
+                return links
+        return self.begin(limits)
+
+    def begin(self, limits: Limits) -> Links:
+        """A session that has just been begun; raises as `Template.begin`."""
         self.started += 1
         return self._template.begin(limits)
+
+    def refill(self) -> None:
+        """Begin others in place of those that were taken."""
+        if self._pool is None or not self._pool.lacks:
+            return
+        if self._zygote.hears:
+            self._fill(self._pool)
+        else:
+            threading.Thread(target=self._fill, args=(self._pool,), name="repl-fill").start()
+
+    def _fill(self, pool: Pool) -> None:
+        try:
+            pool.fill()
+        # Boundary: the caller has a session. The next one begins its own, and meets the error.
+        except Exception:  # noqa: BLE001
+            return
 
     def wants(self, limits: Limits) -> bool:
         """Whether a session with these limits, which is as it was made, should not be ended."""
@@ -71,6 +117,5 @@ class Supply:
         """Make no more; those that were left are the caller's to end."""
         return () if self._pool is None else self._pool.close()
 
-    def _spawn(self) -> Links:
-        self.started += 1
-        return self._template.spawn(self._limits)
+    def _begin(self) -> Links:
+        return self.begin(self._limits)

@@ -27,7 +27,6 @@ from repl_sandbox import (
     TimedOut,
 )
 from repl_sandbox.arguments import SandboxArguments
-from repl_sandbox.session.core import Core
 from repl_sandbox.session.drivers.watch import Watch
 from repl_sandbox.session.io import SessionIO
 from repl_sandbox.types import Answer
@@ -330,32 +329,32 @@ async def test_sessions_asked_for_at_once_share_one_template() -> None:
     await sandbox.close()
 
 
-async def test_a_session_that_nobody_waits_for_any_more_is_ended(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    ended, end = asyncio.Event(), Sandbox._end
-
-    def end_and_tell(sandbox: Sandbox, core: Core) -> None:
-        end(sandbox, core)
-        ended.set()
-
+async def test_a_session_that_nobody_waits_for_any_more_is_ended() -> None:
     async with AsyncSandbox(max_sessions=1) as sandbox:
+        await sandbox.start()
+        assert sandbox.plain is not None
+        zygote = psutil.Process(sandbox.plain._zygote.pid)
+        before = {each.pid for each in zygote.children()}
         opening = asyncio.ensure_future(sandbox.session().__aenter__())
-        await asyncio.sleep(0)
-        monkeypatch.setattr(Sandbox, "_end", end_and_tell)
+        for _ in range(3):  # it has been asked for
+            await asyncio.sleep(0)
         opening.cancel()
         with pytest.raises(asyncio.CancelledError):
             await opening
-        await asyncio.wait_for(ended.wait(), SECONDS)
         async with sandbox.session() as session:
             assert (await session.run("6 * 7")).value == "42"
+        await until(lambda: {each.pid for each in zygote.children()} <= before)
 
 
 async def test_a_session_ends_though_whoever_closes_it_is_cancelled(sandbox: AsyncSandbox) -> None:
     session = await sandbox.session()
     await session.run("x = 1")  # it is watched from now on
     before = opened("self")
-    await cancelled_in_line(session.close())
+    closing = asyncio.ensure_future(session.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
     assert sandbox.statistics().open == 0
     # Its socket, its control, its outputs, and what the loop watched of it.
     await until(lambda: len(before - opened("self")) >= 5)

@@ -6,131 +6,95 @@ import asyncio
 import os
 import signal
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
-from unittest.mock import ANY
+from unittest.mock import Mock
 
+import psutil
 import pytest
 
 from repl_sandbox import AsyncSandbox, Sandbox
-from repl_sandbox.errors import SandboxClosed, SandboxError
+from repl_sandbox.errors import SandboxClosed
 from repl_sandbox.pool import Pool
 from tests.waiting import eventually
 
 
 class Source:
-    """Makes stand-ins for sessions, or fails while it is told to."""
+    """Begins stand-ins for sessions, or fails while it is told to."""
 
     def __init__(self) -> None:
         self.error: Exception | None = None
-        self.failed = threading.Event()
+        self.begun: list[Any] = []
 
     def __call__(self) -> Any:
         if self.error is not None:
-            self.failed.set()
             raise self.error
-        return object()
+        self.begun.append(Mock())
+        return self.begun[-1]
 
 
-@pytest.mark.parametrize(
-    "error", [SandboxError("no"), OSError(24, "Too many open files"), RuntimeError(), MemoryError()]
-)
-def test_a_pool_that_could_not_be_filled_is_filled_again(error: Exception) -> None:
+def test_a_pool_that_could_not_be_filled_is_filled_again() -> None:
     source = Source()
     pool = Pool(1, source)
-    source.error = error
+    pool.fill()
+    source.error = OSError(24, "Too many open files")
     assert pool.take() is not None
-    assert source.failed.wait(60)
-
+    with pytest.raises(OSError, match="Too many"):
+        pool.fill()
     source.error = None
-    assert pool.take() is None  # none is ready: the caller makes its own
-    eventually(lambda: pool.take() is not None)
-    pool.close()
+    assert pool.take() is None  # the caller makes its own
+    pool.fill()
+    assert pool.take() is not None
 
 
-def test_a_pool_that_cannot_be_filled_can_be_closed() -> None:
+def test_no_more_are_begun_than_lack() -> None:
+    source = Source()
+    pool = Pool(2, source)
+    for _ in range(3):
+        pool.fill()
+    assert len(source.begun) == 2
+
+
+def test_nothing_is_begun_before_so_many_were_asked_for() -> None:
+    source = Source()
+    pool = Pool(1, source, after=3)
+    for _ in range(3):
+        pool.fill()
+        assert not source.begun
+        assert pool.take() is None
+    pool.fill()
+    assert len(source.begun) == 1
+
+
+def test_a_session_that_was_given_back_is_handed_out_first() -> None:
+    pool = Pool(1, Source())
+    pool.fill()
+    links = pool.take()
+    assert links is not None
+    pool.fill()
+    assert pool.give_back(links)
+    assert pool.take() is links
+
+
+def test_a_closed_pool_begins_and_keeps_none() -> None:
     source = Source()
     pool = Pool(1, source)
-    source.error = SandboxError("no")
-    pool.take()
-    assert source.failed.wait(60)
-    assert pool.close() == ()
+    pool.fill()
+    assert pool.close() == tuple(source.begun)
+    pool.fill()
+    assert len(source.begun) == 1
+    assert not pool.give_back(source.begun[0])
 
 
-class Slow(Source):
-    """Makes one when it is let."""
+def test_a_session_is_let_go_of_whose_pool_was_closed_meanwhile() -> None:
+    made = Mock()
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.asked, self.let = threading.Semaphore(0), threading.Semaphore(0)
+    def begin() -> Any:
+        pool.close()
+        return made
 
-    def __call__(self) -> Any:
-        self.asked.release()
-        assert self.let.acquire(timeout=60)
-        return super().__call__()
-
-
-def test_nothing_is_made_before_so_many_were_asked_for() -> None:
-    asked: list[int] = []
-    before: list[int] = []
-
-    def spawn() -> Any:
-        before.append(len(asked))
-        return object()
-
-    pool = Pool(1, spawn, after=3)
-    for number in range(3):
-        asked.append(number)
-        assert pool.take() is None
-    eventually(lambda: len(pool) == 1)
-    assert before == [3]
-    assert len(pool.close()) == 1
-
-
-def test_one_that_is_being_made_is_waited_for_by_one_only() -> None:
-    source = Slow()
-    pool = Pool(1, source, after=1)
-    assert pool.take_or_wait() is None  # none was being made
-    assert source.asked.acquire(timeout=60)
-    with ThreadPoolExecutor() as threads:
-        first = threads.submit(pool.take_or_wait)
-        eventually(lambda: pool._claimed)
-        assert pool.take_or_wait() is None
-        assert not first.done()
-        source.let.release()
-        assert first.result(timeout=60) is not None
-        source.let.release()
-        eventually(lambda: len(pool) == 1)
-    assert len(pool.close()) == 1
-
-
-def test_who_waits_for_one_that_could_not_be_made_makes_another() -> None:
-    source = Slow()
-    pool = Pool(1, source, after=1)
-    assert pool.take() is None
-    assert source.asked.acquire(timeout=60)
-    source.error = SandboxError("no")
-    with ThreadPoolExecutor() as threads:
-        first = threads.submit(pool.take_or_wait)
-        eventually(lambda: pool._claimed)
-        source.let.release()
-        assert first.result(timeout=60) is None
-    source.let.release()  # it was asked for, and so it is tried again
-    assert pool.close() == ()
-
-
-def test_a_pool_is_closed_while_one_waits_for_what_is_being_made() -> None:
-    source = Slow()
-    pool = Pool(1, source, after=1)
-    assert pool.take() is None
-    assert source.asked.acquire(timeout=60)
-    with ThreadPoolExecutor() as threads:
-        waiting = threads.submit(pool.take_or_wait)
-        eventually(lambda: pool._claimed)
-        closing = threads.submit(pool.close)
-        source.let.release()
-        had, left = waiting.result(timeout=60), closing.result(timeout=60)
-    assert ([had] if had else []) + list(left) == [ANY]
+    pool = Pool(1, begin)
+    pool.fill()
+    made.close.assert_called_once_with()
 
 
 def test_sessions_made_ahead_of_time_are_not_handed_out_once_their_template_has_ended() -> None:
@@ -185,3 +149,46 @@ def test_who_is_cancelled_before_a_session_is_taken_takes_none() -> None:
             return asking.cancelled(), sandbox.statistics().open
 
     assert asyncio.run(main()) == (True, 0)
+
+
+def _has_ended(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE  # until the zygote looks
+    except psutil.NoSuchProcess:
+        return True
+
+
+def test_an_event_loop_opens_and_closes_sessions_in_no_thread() -> None:
+    async def main() -> set[str]:
+        async with AsyncSandbox(ready=1, isolation="jailed") as sandbox:
+            before = set(threading.enumerate())
+            for _ in range(3):
+                session, other = await asyncio.gather(sandbox.session(), sandbox.session())
+                assert (await session.run("1 + 1")).value == "2"
+                assert (await other.run("1 + 1")).value == "2"
+                first = session._core.links.pid
+                await asyncio.gather(session.close(), other.close())
+                assert _has_ended(first)
+            assert sandbox.statistics().open == 0
+            return {thread.name for thread in set(threading.enumerate()) - before}
+
+    assert asyncio.run(main()) <= {"repl-watchdog"}
+
+
+def test_a_session_whose_closing_is_cancelled_with_its_loop_is_let_go_of() -> None:
+    sandbox = Sandbox(isolation="jailed")
+
+    async def main() -> int:
+        session = await AsyncSandbox.of(sandbox).session()
+        await session.run("1")
+        closing = asyncio.create_task(session.close())
+        await asyncio.sleep(0)
+        assert not closing.done()
+        return int(session._core.links.pid)
+
+    try:
+        first = asyncio.run(main())
+        assert sandbox.statistics().open == 0
+        eventually(lambda: not os.path.exists(f"/proc/{first}"))
+    finally:
+        sandbox.close()

@@ -85,6 +85,24 @@ class Conversation:
         except OSError:
             pass
 
+    def offer(self, request: bytes) -> bool:
+        """Send a request that is not answered, unless that takes time; whether it was sent."""
+        try:
+            self._socket.send(request, socket.MSG_DONTWAIT)
+        except OSError:
+            return False
+        return True
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a request can be sent without waiting."""
+        poller = select.poll()
+        try:
+            poller.register(self._socket, select.POLLOUT)
+        except ValueError:  # it was closed meanwhile
+            return True
+        return bool(poller.poll(0))
+
     def hang_up(self) -> None:
         """Tell the zygote to end, and all who wait that it has."""
         try:

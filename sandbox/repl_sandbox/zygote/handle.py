@@ -169,7 +169,9 @@ class ZygoteHandle:
         return links
 
     def finish(self, links: Links) -> None:
-        """Wait until the session that was asked for is there; as `spawn`."""
+        """Wait until the session that was asked for is there, unless it is; as `spawn`."""
+        if links.worker_pid:
+            return
         try:
             # Of the session and not of the zygote: a wait less, and callers need not wait for one
             # another.
@@ -203,6 +205,36 @@ class ZygoteHandle:
             self._ask(number, requests.end(number, links.number))
         except Gone:
             pass  # and the session with it: the kernel kills each init when its zygote ends
+
+    def tell_to_end(self, links: Links) -> int | None:
+        """Have a session ended without waiting; a descriptor that is ready when all of it is gone.
+
+        None where that cannot be known so, or the zygote is busy: nothing may have been done.
+        """
+        if self.tier != "jailed" or self._closed or os.getpid() != self._pid:
+            return None  # elsewhere a session may outlive its init
+        try:
+            gone = os.pidfd_open(links.pid)
+        except OSError:
+            return None
+        # While somebody holds the other end, the pid is still that of the session's init, with
+        # which the kernel ends all processes of its namespace.
+        if links.ended or not self._conversation.offer(
+            requests.end(requests.UNANSWERED, links.number)
+        ):
+            os.close(gone)
+            return None
+        return gone
+
+    @property
+    def hears(self) -> bool:
+        """Whether a request can be sent without waiting."""
+        return self._conversation.has_room
+
+    @property
+    def seconds(self) -> float:
+        """How long a session may take to be there."""
+        return self._conversation.seconds
 
     def leave(self, links: Links) -> None:
         """End one line of a session that has others: when this returns its processes are gone."""

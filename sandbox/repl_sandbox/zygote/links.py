@@ -88,6 +88,13 @@ class Links:
             return partial(self.outside.look, "cpu_clock", self.worker_pid)
         return partial(time.clock_gettime, process_cpu(self.worker_pid))
 
+    @property
+    def speaks(self) -> bool:
+        """Whether the worker has said something that was not read yet, or is gone."""
+        poller = select.poll()
+        poller.register(self.worker, select.POLLIN)
+        return bool(poller.poll(0))
+
     def close(self) -> None:
         """Let go; the session ends, for its init reads end of file."""
         _open.discard(self)  # from here on the numbers may be others'

@@ -107,6 +107,20 @@ class PerSession:
         """As of `ZygoteHandle`: of a branch, which its session's zygote has."""
         ZygoteHandle.leave(self._spare, links)
 
+    def tell_to_end(self, links: Links) -> int | None:
+        """As of `ZygoteHandle`: a container takes its time."""
+        return None
+
+    @property
+    def hears(self) -> bool:
+        """As of `ZygoteHandle`: to begin a session is to start a container."""
+        return False
+
+    @property
+    def seconds(self) -> float:
+        """As of `ZygoteHandle`."""
+        return self._spare.seconds
+
     def abandon(self, links: Links) -> None:
         """As of `ZygoteHandle`."""
         links.close()

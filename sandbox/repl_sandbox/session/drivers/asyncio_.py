@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Callable, Generator, Mapping
 from types import TracebackType
@@ -20,6 +21,7 @@ from ..offers import HostFunction, check
 from ..requests import check_code, check_hearer, check_timeout, fetch, list_variables, store
 from .handle import Handle, Home, Room
 from .in_thread import put_in_thread
+from .loop_waits import readable
 from .pace import BREACH, CALL, FREE, LITTLE, LONGEST, Pace
 from .watch import Watch
 
@@ -165,9 +167,22 @@ class AsyncSession(Handle):
             if self._home.end_at_once(self._core):
                 self._watch.close()
                 return
-            ending = put_in_thread(lambda: self._home.end(self._core))
-            ending.add_done_callback(lambda _: self._watch.close())
+            gone = self._home.end_soon(self._core)
+            if gone is None:
+                ending = put_in_thread(lambda: self._home.end(self._core))
+                ending.add_done_callback(lambda _: self._watch.close())
+            else:
+                ending = asyncio.get_running_loop().create_task(self._forgotten(gone))
             await asyncio.shield(ending)
+
+    async def _forgotten(self, gone: int) -> None:
+        """Let go of the session when the descriptor `gone` says that nothing of it is left."""
+        try:
+            await readable(gone)
+        finally:  # a loop that ends waits for nobody, and the zygote ends the session all the same
+            os.close(gone)
+            self._home.forget(self._core)
+            self._watch.close()
 
     async def __aenter__(self) -> AsyncSession:
         self._check_open()

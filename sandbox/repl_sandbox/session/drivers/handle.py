@@ -35,13 +35,17 @@ _get_ident = threading.get_ident
 class Home:
     """What a session needs of its sandbox: to end it, and for a branch of it.
 
-    `end_at_once` says whether it did, which takes no time; if not, it is `end`'s to do. `widen`
+    `end_at_once` says whether it did, which takes no time. `end_soon` has it ended, and returns a
+    descriptor that is ready when the session is gone, for `forget` to be called then; None if it is
+    `end`'s to do. `widen`
     gives that room, before it is made, and `narrow` takes the room back if it could not be; `add`
     has it counted and watched as any session.
     """
 
     end: Callable[[Core], None]
     end_at_once: Callable[[Core], bool]
+    end_soon: Callable[[Core], int | None]
+    forget: Callable[[Core], None]
     add: Callable[[Core], None]
     widen: Callable[[Core], None]
     narrow: Callable[[Core], None]
