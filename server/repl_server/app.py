@@ -28,7 +28,7 @@ from .page_headers import PageHeaders, page_headers
 from .refusal import Refusal
 from .routes import SESSION, refusing, router
 from .settings import Settings
-from .socket import SocketRoute
+from .transport.websocket import SocketRoute
 from .unrouted import answer_unrouted
 from .uploads.routes import upload_router
 

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 from starlette.types import Message, Receive, Scope
 
-from .inbound import Inbound, patience
+from .limits.inbound import Inbound, patience
 from .owners import Owner
 from .refusal import Refusal
 from .settings import Settings

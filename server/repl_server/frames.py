@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
@@ -54,7 +54,6 @@ class Dialect:
 
     action: type[BaseModel]
     named: bool = False
-    forgets: ClassVar[bool] = True
 
     def read(self, frame: str | bytes | None) -> Request | Refused:
         """The request that `frame` is."""

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .bodies import Body
 from .identity import Identity
-from .inbound import Inbound
+from .limits.inbound import Inbound
 from .owners import Owner
 from .quotas import Meter, Quotas
 from .refusal import Refusal

@@ -24,7 +24,7 @@ from .describing import Description
 from .episodes import Episodes
 from .foreign_episodes import ForeignEpisodes
 from .hosted import HostedSession
-from .inbound import Inbound
+from .limits.inbound import Inbound
 from .making import Maker, not_made
 from .mcp.answers import Answers
 from .owners import Owner

@@ -12,9 +12,9 @@ from typing import Any
 import uvicorn
 from starlette.types import ASGIApp
 
-from .bounded import Shared
-from .bounded_http import BoundedHTTP
-from .bounded_websocket import BoundedWebSocket
+from .limits.connection import Shared
+from .limits.http import BoundedHTTP
+from .limits.websocket import BoundedWebSocket
 
 # New connections that the kernel keeps until they are looked at. A client that finds no room waits
 # for a second; all are taken in one turn of the loop, at 0.2 ms each.

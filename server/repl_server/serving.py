@@ -18,10 +18,10 @@ from fastapi import FastAPI
 from repl_sandbox.jail import libc
 from repl_sandbox.jail.memory import trim_heap
 
-from .bounded import Shared
 from .connections import Connections
 from .guarding import Rules
 from .hosting import Host
+from .limits.connection import Shared
 from .listening import config
 
 # Seconds that open connections may take to end after they were told to.

@@ -7,9 +7,9 @@ import threading
 import pytest
 
 from repl_server.admission import Admission
-from repl_server.ahead import Ahead
 from repl_server.quota import Quota
 from repl_server.refusal import Refusal
+from repl_server.transport.receive_ahead import ReceiveAhead
 from tests.server.conftest import ask, peer, serving
 from tests.server.toys import Add, Adder, LonelyAdder, Sum
 from tests.waiting import PATIENCE, eventually
@@ -185,7 +185,7 @@ async def test_what_finds_no_room_is_the_last_that_is_read_ahead():
     async def receive():
         return coming.pop(0)
 
-    ahead = Ahead(receive, lambda count: count <= 0)
+    ahead = ReceiveAhead(receive, lambda count: count <= 0)
     leaving = asyncio.create_task(ahead.left())
     for _ in range(10):  # more than it takes to read both
         await asyncio.sleep(0)

@@ -10,8 +10,9 @@ from contextlib import suppress
 import pytest
 from websockets.asyncio.client import connect
 
-from repl_server import bounded_websocket, connections
-from repl_server.bounded_websocket import BoundedWebSocket
+from repl_server import connections
+from repl_server.limits import websocket as bounded_websocket
+from repl_server.limits.websocket import BoundedWebSocket
 from repl_server.quota import Quota
 from repl_server.settings import Settings
 from tests.server.wires import (

@@ -12,12 +12,12 @@ from typing import Any
 
 from uvicorn.server import ServerState
 
-from repl_server.bounded import Shared
 from repl_server.connections import Connections
 from repl_server.guarding import Guard, Rules
 from repl_server.identity import Identity
-from repl_server.inbound import Inbound
 from repl_server.keys import Keys
+from repl_server.limits.connection import Shared
+from repl_server.limits.inbound import Inbound
 from repl_server.listening import config
 from repl_server.quotas import Quotas
 from repl_server.settings import Settings

@@ -12,8 +12,8 @@ from ..frames import Request
 from ..hosting import Host
 from ..replies import Reply
 from ..requests import Cancel
-from ..socket import Receive, Scope, Socket, opened
-from ..socket_outlet import Send
+from ..transport.outlet import Send
+from ..transport.websocket import Receive, Scope, Socket, opened
 from .answers import refusing
 from .requests import Call, read
 
@@ -30,10 +30,9 @@ class MCPSocketRoute:
 
 
 class MCPDialect:
-    """One socket's frames: a `repl_server.socket.Speech`."""
+    """One socket's frames: a `repl_server.transport.websocket.Speech`."""
 
     named = False
-    forgets = False
 
     def __init__(self) -> None:
         # Ids of the requests that are to be answered, by their names in the session.

@@ -1,16 +1,21 @@
-"""`PacedFrames` reads and writes what the protocol that it is built on reads and writes."""
+"""`PacedFrames` reads what the protocol that it is built on reads, a few frames at a time."""
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 
 import pytest
-from websockets.exceptions import InvalidState, ProtocolError
+import uvloop
+from websockets.exceptions import InvalidState
 from websockets.frames import Frame, Opcode
 from websockets.protocol import OPEN
 from websockets.server import ServerProtocol
 
-from repl_server.paced_frames import AT_ONCE, PacedFrames
+from repl_server.limits.frame_pacing import AT_ONCE, PacedFrames
+from repl_server.settings import Settings
+from tests.server.wires import CONTINUED, serve, wire
+from tests.server.wires import frame as wire_frame
 
 MOST = 70_000
 
@@ -95,20 +100,6 @@ def test_a_text_behind_frames_that_wait_comes_after_them():
     assert [event.data for event in protocol.events_received()] == [*numbers, b"last"]
 
 
-@pytest.mark.parametrize("size", [0, 125, 126, 65_535, 65_536])
-def test_a_text_is_written_as_the_protocol_writes_it(size):
-    sent = []
-    for kind in (PacedFrames, ServerProtocol):
-        protocol = opened(kind)
-        protocol.send_text(b"x" * size)
-        protocol.send_text(b"in ", fin=False)
-        with pytest.raises(ProtocolError):
-            protocol.send_text(b"between")
-        protocol.send_continuation(b"parts", fin=True)
-        sent.append(b"".join(protocol.data_to_send()))
-    assert sent[0] == sent[1]
-
-
 def test_nothing_is_written_or_read_after_the_end():
     protocol = opened(PacedFrames)
     protocol.send_close(1000)
@@ -120,53 +111,46 @@ def test_nothing_is_written_or_read_after_the_end():
         assert read(protocol, frame) == read(expected, frame)
 
 
-UNDER_WAY = [text(b"first", fin=False), b"\x81"]
+def test_a_flood_of_fragments_is_read_a_few_at_a_time(monkeypatch):
+    """However many of its messages are expected, one connection has one turn among the others'."""
+    batches, most = 0, 0
+    receive_data = PacedFrames.receive_data
 
+    def counting(self, data):
+        nonlocal batches
+        batches += 1
+        return receive_data(self, data)
 
-@pytest.mark.parametrize("frame", [text("ä\n".encode()), *WHOLE, *ODD], ids=range(9 + len(ODD)))
-@pytest.mark.parametrize("before", [b"", of(Opcode.PING), *UNDER_WAY], ids=range(4))
-def test_a_text_that_is_taken_at_once_is_one_that_the_parser_reads(before, frame):
-    """And it is taken only where that reads nothing else; nothing was taken where it is not."""
-    paced, plain = opened(PacedFrames), opened(ServerProtocol)
-    assert read(paced, before) == read(plain, before)
-    taken = paced.text_of(frame)
-    found = read(plain, frame)
-    if taken is None:
-        assert read(paced, frame) == found
-    else:
-        assert before not in UNDER_WAY
-        assert found == ([(Opcode.TEXT, taken.encode(), True)], None, [], OPEN)
-        after = text(b"after"), of(Opcode.CLOSE, b"\x03\xe8")
-        assert read(paced, *after) == read(plain, *after)
+    monkeypatch.setattr(PacedFrames, "receive_data", counting)
+    fragments = [wire_frame(b"", CONTINUED, fin=False)] * (20 * AT_ONCE - 2)
+    message = wire_frame(b"", fin=False) + b"".join(fragments)
+    message += wire_frame(b"", CONTINUED)
+    received, all_came = 0, asyncio.Event()
 
+    async def app(scope, receive, send):
+        nonlocal received
+        await receive()
+        await send({"type": "websocket.accept"})
+        while (await receive())["type"] == "websocket.receive":
+            received += 1
+            if received == 40:
+                all_came.set()
 
-def test_most_texts_are_taken_at_once():
-    paced = opened(PacedFrames)
-    for size in (0, 1, 125, 126, 65_535):
-        assert paced.text_of(text(b"x" * size)) == "x" * size
-    assert paced.text_of(text(b"x" * 65_536)) is None
-    assert paced.text_of(text(b"\xff")) is None
+    async def count_turns():
+        nonlocal batches, most
+        while True:
+            await asyncio.sleep(0)
+            batches, most = 0, max(most, batches)
 
+    async def main():
+        async with serve(app, Settings()) as served, wire(served.port) as client:
+            await client.open_socket()
+            counting_turns = asyncio.create_task(count_turns())
+            await client.send(message * 40)
+            await all_came.wait()
+            counting_turns.cancel()
 
-@pytest.mark.parametrize("size", [0, 125, 126, 65_535, 65_536])
-def test_a_frame_to_be_written_at_once_is_the_protocols(size):
-    said = "ä" * size
-    paced, plain = opened(PacedFrames), opened(ServerProtocol)
-    plain.send_text(said.encode())
-    assert [paced.frame_of(said)] == [bytes(each) for each in plain.data_to_send()]
-
-
-def test_no_frame_is_written_at_once_before_others_or_within_a_message():
-    paced = opened(PacedFrames)
-    paced.send_ping(b"first")
-    assert paced.frame_of("text") is None
-    paced.data_to_send()
-    assert paced.frame_of("text") is not None
-    paced.send_text(b"a part", fin=False)
-    paced.data_to_send()
-    assert paced.frame_of("text") is None
-    paced.send_continuation(b"the rest", fin=True)
-    paced.data_to_send()
-    paced.send_close(1000)
-    paced.data_to_send()
-    assert paced.frame_of("text") is None
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(asyncio.wait_for(main(), 60))
+    # What came, and what rests of it; and once more where the two fall into one turn.
+    assert most <= 3

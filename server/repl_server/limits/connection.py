@@ -7,9 +7,9 @@ import socket
 from dataclasses import dataclass
 from typing import ClassVar
 
-from .connections import Connections, Ticket
+from ..connections import Connections, Ticket
+from ..settings import Settings
 from .inbound import MIN_RATE, Inbound
-from .settings import Settings
 
 
 @dataclass(frozen=True, slots=True)

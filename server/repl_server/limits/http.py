@@ -7,10 +7,10 @@ from typing import cast
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from .bounded import Bounded
-from .connections import Ticket
-from .guarding import answer
-from .refusal import Refusal
+from ..connections import Ticket
+from ..guarding import answer
+from ..refusal import Refusal
+from .connection import Bounded
 
 # Of one request. Servers allow between 8 and 64 KiB; a piece more may have come with the last.
 MAX_HEADER_BYTES = 64 * 1024

@@ -1,4 +1,4 @@
-"""`Ahead`: messages of a socket, read before their turn to see at once that its client has left.
+"""`ReceiveAhead`: messages of a socket, read before their turn to see that its client has left.
 
 While a client waits in line nobody takes its messages, and a transport says that the other end is
 gone only to who reads on.
@@ -11,13 +11,13 @@ import sys
 from collections import deque
 from collections.abc import Awaitable, Callable
 
-from .socket_outlet import Message
+from .outlet import Message
 
 # Messages that are kept so. A client asks for one thing and waits for it.
 _MOST = 16
 
 
-class Ahead:
+class ReceiveAhead:
     """The messages of `receive` (ASGI), in their order.
 
     `book` counts so many more bytes that are held, or fewer; False: there is no room for them. What
@@ -32,21 +32,14 @@ class Ahead:
         self._kept: deque[tuple[Message, int]] = deque()
         self._coming: asyncio.Task[Message] | None = None
 
-    @property
-    def some(self) -> bool:
-        """Whether any is kept, or is being waited for, that comes before what nobody has read."""
-        return bool(self._kept) or self._coming is not None
-
-    def next(self) -> Awaitable[Message]:
-        """The next message, to be awaited."""
-        return self._known() if self.some else self._receive()
-
-    async def _known(self) -> Message:
+    async def next(self) -> Message:
+        """The next message."""
         if self._kept:
             message, booked = self._kept.popleft()
             self._book(-booked)
             return message
-        assert self._coming is not None
+        if self._coming is None:
+            return await self._receive()
         message = await self._coming
         self._coming = None
         return message

@@ -7,18 +7,13 @@ import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, TypeAlias
 
-from .reading import LARGE
-from .refusal import Refusal
-from .replies import Reply
+from ..reading import LARGE
+from ..refusal import Refusal
+from ..replies import Reply
 
 Message: TypeAlias = MutableMapping[str, Any]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 
-# The extension of ASGI by which a server offers to pass texts without a coroutine. It has two
-# functions. "write" sends a text at once, if nothing is in its way, and says whether it did.
-# "take_by" is given a function that is called with each text that comes while the application waits
-# for one, and says whether it took it; None: with none any more.
-TEXTS = "repl_server.texts"
 # Seconds that a closing socket may take to tell why.
 _FAREWELL = 1.0
 # Bytes of the reason in a closing frame (RFC 6455, section 5.5.1).
@@ -34,7 +29,6 @@ class SocketOutlet:
         send: of ASGI.
         frame: the frame of a reply; None: there is none.
         refused: told of each refusal that is sent.
-        write: sends a text at once, if nothing is in its way, and says whether it did (`TEXTS`).
 
     Attributes:
         held: whether the socket has a session.
@@ -46,14 +40,12 @@ class SocketOutlet:
         send: Send,
         frame: Callable[[str | None, Reply], str | None],
         refused: Callable[[Refusal], None],
-        write: Callable[[str], bool] | None = None,
     ) -> None:
         self.gone = False
         self.held = False
         self.blocked_since: float | None = None
         self.leaving: tuple[int, str] | None = None
         self._send, self._frame, self._refused = send, frame, refused
-        self._write_at_once = write
         self._reader = _current()
         self._senders: set[asyncio.Task[Any]] = set()
         self._released: set[asyncio.Task[Any]] = set()
@@ -68,8 +60,7 @@ class SocketOutlet:
         if frame is not None:
             if len(frame) >= LARGE:
                 await asyncio.sleep(0)  # to make it took as long as it takes to send it
-            if self._senders or not (self._write_at_once and self._write_at_once(frame)):
-                await self._write(frame)
+            await self._write(frame)
         if reply.refusal is not None:
             self._end_with(reply.refusal)
 

@@ -13,16 +13,16 @@ from urllib.parse import parse_qs
 
 from repl_env.refusals import SUBPROTOCOL
 
-from .ahead import Ahead
-from .frames import Dialect, Refused, Request
-from .hosted import HostedSession
-from .hosting import Host
-from .owners import owner_of
-from .reading import LARGE
-from .refusal import Refusal
-from .replies import Reply, text_of
-from .socket_outlet import TEXTS, Message, Send, SocketOutlet
-from .texts import invalid
+from ..frames import Dialect, Refused, Request
+from ..hosted import HostedSession
+from ..hosting import Host
+from ..owners import owner_of
+from ..reading import LARGE
+from ..refusal import Refusal
+from ..replies import Reply, text_of
+from ..texts import invalid
+from .outlet import Message, Send, SocketOutlet
+from .receive_ahead import ReceiveAhead
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
@@ -63,10 +63,6 @@ class Speech(Protocol):
     def named(self) -> bool:
         """Whether the client says by a frame which session it plays."""
 
-    @property
-    def forgets(self) -> bool:
-        """Whether nothing is kept of a frame that was read, so that it may be read again."""
-
     def read(self, frame: str | bytes | None) -> Request | Refused | None:
         """What a frame asks for; None: nothing."""
 
@@ -93,11 +89,9 @@ class Socket:
         self._host = host
         self._owner = owner_of(scope)
         self._meter = host.quotas.of(self._owner)
-        self._messages = Ahead(receive, partial(host.inbound.change, self._owner))
+        self._messages = ReceiveAhead(receive, partial(host.inbound.change, self._owner))
         self._dialect = speech
-        texts = scope.get("extensions", {}).get(TEXTS, {})
-        self._take_by = texts.get("take_by", _by_nobody)
-        self._outlet = SocketOutlet(send, speech.frame, self._refused, texts.get("write"))
+        self._outlet = SocketOutlet(send, speech.frame, self._refused)
         self._token = None if speech.named else token
         self._session: HostedSession | None = None
         self._hung_up = False  # by the client, without a word
@@ -177,25 +171,6 @@ class Socket:
                 await session.room()
         return True
 
-    def _take_at_once(self, frame: str) -> bool:
-        """Hand a small frame to the session, as `_serve` does, which waits for one.
-
-        So it is with nearly all. False where there may be more to it, and nothing was done.
-        """
-        session = self._session
-        if session is None or self._outlet.gone or self._messages.some or session.queued:
-            return False
-        try:
-            asked = self._dialect.read(frame)
-            if asked is None or (isinstance(asked, Request) and asked.type in _ABOUT_SESSIONS):
-                return False
-            self._meter.request()
-        # Boundary: whatever it is, `_serve` meets it likewise, where it is told and written down.
-        except Exception:  # noqa: BLE001
-            return False
-        session.ask(asked, self._outlet)
-        return True
-
     async def _begin(
         self,
         id: str | None,
@@ -213,8 +188,6 @@ class Socket:
             return False
         self._session = session
         self._outlet.held = True
-        if self._dialect.forgets:
-            self._take_by(self._take_at_once)
         if resumed:
             self._host.watch.session_resumed(session)
         session.take(self._outlet, resumable=self._dialect.named)
@@ -260,7 +233,6 @@ class Socket:
     def _let_go(self) -> None:
         """What becomes of the session: it waits to be resumed, ends, or is somebody else's."""
         self._outlet.gone = True
-        self._take_by(None)
         self._messages.close()
         session, self._session = self._session, None
         if session is None:
@@ -275,8 +247,6 @@ class Socket:
 
 
 _OPENINGS = frozenset({"open", "resume"})
-# What is not for the session to answer.
-_ABOUT_SESSIONS = _OPENINGS | {"close", "cancel"}
 
 
 def _named_session(scope: Scope) -> str | None:
@@ -288,10 +258,6 @@ def _out_of_order(asked: Request | Refused, first: bool) -> Refusal:
     if isinstance(asked, Refused):
         return asked.refusal
     return invalid("type", "open or resume comes first" if first else "there is a session already")
-
-
-def _by_nobody(take: Callable[[str], bool] | None) -> None:
-    """For servers that do not offer it."""
 
 
 def _end_if_made(opening: asyncio.Task[HostedSession]) -> None:

@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Hashable
 from typing import Protocol
 
-from .addresses import is_loopback
-from .refusal import Refusal
-from .settings import Settings
+from ..addresses import is_loopback
+from ..refusal import Refusal
+from ..settings import Settings
 
 # Bytes in a second of the slowest line that is waited for. Whoever sends slower, or takes slower
 # what was sent, holds memory and a connection for next to nothing.

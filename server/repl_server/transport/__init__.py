@@ -1,0 +1,1 @@
+"""How requests come in and replies go out."""
