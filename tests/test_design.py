@@ -119,7 +119,7 @@ def test_a_first_worker_does_what_the_page_says_before_its_own_steps() -> None:
 def test_the_layers_of_the_engine_stand_there_in_their_order() -> None:
     """As import-linter checks them, the highest first."""
     (row,) = re.findall(r"^\| in the engine: (.+?) \|", ENTRY, re.MULTILINE)
-    shown = [sorted(re.findall(r"`(\w+)`", layer)) for layer in row.split("→")]
+    shown = [sorted(re.findall(r"`([\w.]+)`", layer)) for layer in row.split("→")]
 
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     (layers,) = (

@@ -65,7 +65,7 @@ def test_the_worker_leaves_to_cells_what_only_cells_need(name: str) -> None:
 def test_the_engine_runs_on_the_standard_library_alone() -> None:
     modules = loaded_by("repl_sandbox.sandbox", "sandbox")
 
-    assert "repl_sandbox.watchdog" in modules
+    assert "repl_sandbox.limits.watchdog" in modules
     assert not any(name.startswith(("repl_env", "repl_server")) for name in modules)
     assert foreign(modules) == set()
 

@@ -178,7 +178,7 @@ def _uids() -> Finding:
 
 
 def _cgroup() -> Finding:
-    from repl_sandbox.cgroups.place import Missing, find
+    from repl_sandbox.limits.cgroups.place import Missing, find
 
     found = find()
     if isinstance(found, Missing):

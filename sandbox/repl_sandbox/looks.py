@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
-from . import held
 from .jail import processes
+from .limits import proc_memory
 
 Look: TypeAlias = Callable[..., Any]
 
@@ -68,12 +68,12 @@ def _kill(pid: int) -> None:
 
 
 def _running(pids: Sequence[int]) -> int:
-    return processes.threads(filter(held.runs, pids))
+    return processes.threads(filter(proc_memory.runs, pids))
 
 
 TABLE: Final[Mapping[str, Look]] = {
-    "also_held": held.also_held,
-    "copies": lambda init, pids, most: sorted(held.copies(init, pids, most)),
+    "also_held": proc_memory.also_held,
+    "copies": lambda init, pids, most: sorted(proc_memory.copies(init, pids, most)),
     "cpu_clock": _cpu_clock,
     "cpu_seconds": processes.cpu_seconds,
     "descendants": lambda pid: list(processes.descendants(pid)),
@@ -81,15 +81,15 @@ TABLE: Final[Mapping[str, Look]] = {
     "kill": _kill,
     "namespace": namespace,
     "parent": _parent,
-    "private": held.private,
-    "proportional": held.proportional,
+    "private": proc_memory.private,
+    "proportional": proc_memory.proportional,
     "read": read,
-    "resident": held.resident,
+    "resident": proc_memory.resident,
     "running": _running,
-    "runs": held.runs,
+    "runs": proc_memory.runs,
     "status": status,
     "threads": processes.threads,
-    "use": held.use,
+    "use": proc_memory.use,
 }
 
 

@@ -16,6 +16,7 @@ from .arguments import Grouping, RecoveryMode, Tier
 from .checkpoint import Checkpoint, parse
 from .container_settings import ContainerLimits, ContainerSettings, Inside, has_own_kernel
 from .errors import CheckpointError, IsolationError, SandboxClosed, SandboxError
+from .limits.watchdog import Watchdog
 from .offer import Offer
 from .places import Places
 from .session.answers import Accept
@@ -28,7 +29,6 @@ from .supply import Supply
 from .template import Template
 from .tiers import acceptable, strongest
 from .types import Answers, Limits, Policy, Statistics, check_seed
-from .watchdog import Watchdog
 from .zygote.handle import ZygoteHandle
 from .zygote.links import Links
 from .zygote.per_session import PerSession
@@ -182,9 +182,7 @@ class Sandbox:
         """Have sessions of `template`, which is this sandbox's own from here on."""
         self._template, self._zygote = template, template.zygote
         self._allowance = allowance = template.allowance
-        self._watchdog = Watchdog(
-            self._zygote.pid, allowance.template_memory, yielding=allowance.yielding
-        )
+        self._watchdog = Watchdog(allowance.template_memory, yielding=allowance.yielding)
         try:
             self._supply = Supply(template, self._limits, self._ready, after=self._ready_after)
         except BaseException:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from .allowance import Allowance
 from .arguments import Grouping
-from .cgroups.group import Group
-from .cgroups.place import find
-from .cgroups.supply import Groups, open_groups
 from .errors import IsolationError
 from .jail.users import SLOTS
+from .limits.cgroups.group import Group
+from .limits.cgroups.place import find
+from .limits.cgroups.supply import Groups, open_groups
 from .session.isolation import probe
 from .tiers import confirm
 from .types import Limits

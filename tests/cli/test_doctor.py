@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 import repl_sandbox
 from repl_env.cli import facilities
 from repl_env.cli.main import build
-from repl_sandbox.cgroups import place
 from repl_sandbox.errors import IsolationError
+from repl_sandbox.limits.cgroups import place
 from repl_sandbox.native import sources
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from repl_sandbox.cgroups import files
-from repl_sandbox.cgroups.place import LEAF, Missing, Place, find
+from repl_sandbox.limits.cgroups import files
+from repl_sandbox.limits.cgroups.place import LEAF, Missing, Place, find
 
 V1 = "{n} 31 0:{n} {root} {point} rw,relatime - cgroup cgroup {mode},{name}\n"
 V2 = "41 31 0:38 {root} {point} rw,relatime - cgroup2 cgroup2 {mode},nsdelegate\n"

@@ -256,7 +256,7 @@ def test_the_least_of_each_limit_is_enough_for_a_session(
     least: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Of CPU time a session may have used more by the time that it is looked at.
-    monkeypatch.setattr("repl_sandbox.watchdog._PERIOD", 60)
+    monkeypatch.setattr("repl_sandbox.limits.watchdog._PERIOD", 60)
     with Sandbox(limits=Limits(**least)) as sandbox, sandbox.session() as session:
         assert session.run("x = 1").ok
 

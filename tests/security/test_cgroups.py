@@ -34,11 +34,11 @@ from repl_sandbox import (
     Session,
     TimedOut,
 )
-from repl_sandbox.cgroups.group import Group
-from repl_sandbox.cgroups.place import Missing, Place, find
 from repl_sandbox.jail.mounts import capacity
+from repl_sandbox.limits.cgroups.group import Group
+from repl_sandbox.limits.cgroups.place import Missing, Place, find
+from repl_sandbox.limits.watchdog import Watchdog
 from repl_sandbox.types import KillReason
-from repl_sandbox.watchdog import Watchdog
 from tests.waiting import LONG, PATIENCE, comes_to, eventually
 
 FOUND = find()
@@ -608,7 +608,7 @@ DELEGATED = """
 import json, os, sys
 sys.stdin.readline()  # now this process is in its group
 from repl_sandbox import Limits, Sandbox
-from repl_sandbox.watchdog import Watchdog
+from repl_sandbox.limits.watchdog import Watchdog
 Watchdog.add = lambda self, core: None
 limits = Limits(memory="64MiB", workspace="8MiB", timeout=60)
 with Sandbox(limits=limits, cgroup="require") as sandbox:

@@ -11,7 +11,9 @@ from dataclasses import replace
 import psutil
 import pytest
 
-from repl_sandbox import Limits, Sandbox, Session, TimedOut, crowds, seen
+from repl_sandbox import Limits, Sandbox, Session, TimedOut
+from repl_sandbox.fair_share import throttle
+from repl_sandbox.limits import proc_stat
 from tests.waiting import PATIENCE, eventually
 
 # Twelve children that go on between cells, and one that has stopped itself.
@@ -33,7 +35,7 @@ def sandbox(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, open_python: str
 ) -> Iterator[Sandbox]:
     # As on a machine of few processors.
-    monkeypatch.setattr(crowds, "AT_ONCE", 1)
+    monkeypatch.setattr(throttle, "AT_ONCE", 1)
     python = open_python if request.param == "confined" else None
     limits = Limits(timeout=PATIENCE, grace=PATIENCE)
     with Sandbox(isolation=request.param, python=python, limits=limits, yielding=True) as made:
@@ -98,7 +100,7 @@ def test_crowds_take_turns_and_a_cell_of_one_that_waits_hears_that_its_time_is_u
 def test_a_storm_gives_way_in_every_sandbox_but_for_its_worker(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(crowds, "STORM", 8)
+    monkeypatch.setattr(throttle, "STORM", 8)
     with (
         Sandbox(limits=Limits(timeout=PATIENCE, processes=16)) as made,
         made.session() as session,
@@ -112,14 +114,14 @@ def test_a_storm_gives_way_in_every_sandbox_but_for_its_worker(
 
 
 def test_a_storm_has_its_turn_too() -> None:
-    rounds = range(3 * crowds.SELDOM)
-    assert [each for each in rounds if crowds.seldom(each, 3)] == [
+    rounds = range(3 * throttle.SELDOM)
+    assert [each for each in rounds if throttle.storm_turn(each, 3)] == [
         0,
-        crowds.SELDOM,
-        2 * crowds.SELDOM,
+        throttle.SELDOM,
+        2 * throttle.SELDOM,
     ]
-    assert set().union(*(crowds.seldom(each, 3) for each in rounds)) == {0, 1, 2}
-    assert crowds.seldom(0, 0) == set()
+    assert set().union(*(throttle.storm_turn(each, 3) for each in rounds)) == {0, 1, 2}
+    assert throttle.storm_turn(0, 0) == set()
 
 
 def test_a_crowd_that_has_ended_has_no_turn(sandbox: Sandbox) -> None:
@@ -131,38 +133,37 @@ def test_a_crowd_that_has_ended_has_no_turn(sandbox: Sandbox) -> None:
             eventually(lambda: stopped(one) > 8)
             eventually(lambda: stopped(two) > 8)
             family = two._core.links.family
-            yielding = sandbox._watchdog._turns._yieldings[family]
-        assert not yielding.crowded
-        assert not yielding.waits
+            share = sandbox._watchdog._shares._shares[family]
+        assert not share.throttled
+        assert not share.waits
 
 
 def test_everybody_has_a_turn() -> None:
     rounds = range(400)
-    most = min(20, crowds.AT_ONCE)
-    assert set().union(*(crowds.turn(each, 20, others=True) for each in rounds)) == set(range(20))
-    assert all(len(crowds.turn(each, 20, others=False)) == most for each in rounds)
-    assert crowds.turn(7, 1, others=False) == {0}
+    most = min(20, throttle.AT_ONCE)
+    assert set().union(*(throttle.turn(each, 20, others=True) for each in rounds)) == set(range(20))
+    assert all(len(throttle.turn(each, 20, others=False)) == most for each in rounds)
+    assert throttle.turn(7, 1, others=False) == {0}
 
 
 def test_of_few_crowds_each_runs_always_where_there_are_processors(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(crowds, "AT_ONCE", 4)
-    assert all(crowds.turn(each, 3, others=True) == {0, 1, 2} for each in range(10))
-    assert sum(not crowds.turn(each, 4, others=True) for each in range(10)) == 5
+    monkeypatch.setattr(throttle, "AT_ONCE", 4)
+    assert all(throttle.turn(each, 3, others=True) == {0, 1, 2} for each in range(10))
+    assert sum(not throttle.turn(each, 4, others=True) for each in range(10)) == 5
 
 
 def test_no_signal_goes_to_a_later_process_of_the_same_number() -> None:
     with subprocess.Popen(["sleep", "600"]) as process:
         shown = psutil.Process(process.pid)
-        (now,) = seen.look([process.pid])
+        (now,) = proc_stat.look([process.pid])
         running = replace(now, state=b"R")
-        crowd = crowds.Crowd()
+        crowd = throttle.Throttle()
         crowd.stop([replace(running, began=now.began - 1)])
-        assert crowd.count([running]) == 1
         assert shown.status() != psutil.STATUS_STOPPED
         crowd.stop([running])
         eventually(lambda: shown.status() == psutil.STATUS_STOPPED)
-        crowd.go_on_all()
+        crowd.resume_all()
         eventually(lambda: shown.status() != psutil.STATUS_STOPPED)
         process.kill()

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from repl_sandbox import Finished, Limits, Sandbox, held, watchdog, watched
+from repl_sandbox import Finished, Limits, Sandbox
 from repl_sandbox.arguments import RecoveryMode
+from repl_sandbox.limits import accounting, proc_memory, watchdog
 from tests.waiting import PATIENCE
 
 TIERS = ("jailed", "confined")
@@ -52,15 +53,15 @@ def test_a_limit_holds_where_a_look_takes_longer_than_the_time_between_two(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As it does at many gigabytes, or on a machine with much else to do."""
-    look = held.proportional
+    look = proc_memory.proportional
 
     def slowly(processes: Iterable[int]) -> int:
         time.sleep(2 * watchdog._PERIOD)
         return look(processes)
 
-    monkeypatch.setattr(held, "proportional", slowly)
+    monkeypatch.setattr(proc_memory, "proportional", slowly)
     # The kernel's count of a group is no such look.
-    monkeypatch.setattr(watched, "group_exceeds", lambda *_: None)
+    monkeypatch.setattr(accounting, "group_exceeds", lambda *_: None)
     code = "import time\nblock = bytearray(b'x') * (90 << 20)\nimport os\nos.fork()\n"
     code += "block[::4096] = block[::4096]\ntime.sleep(50)"
     with sandbox.session(limits=Limits(memory="100MiB", timeout=PATIENCE)) as session:

@@ -14,16 +14,15 @@ from typing import Any
 import psutil
 import pytest
 
-from repl_sandbox import Limits, Raised, Sandbox, Session, precedence
-from repl_sandbox.cgroups.files import VERSIONS
-from repl_sandbox.cgroups.place import Missing, Place, find
+from repl_sandbox import Limits, Raised, Sandbox, Session
+from repl_sandbox.fair_share import credit
+from repl_sandbox.fair_share.scheduling import LONG
 from repl_sandbox.jail.libc import number
-from repl_sandbox.slices import LONG
-from repl_sandbox.weights import LOW, Weights
+from repl_sandbox.limits.cgroups.files import VERSIONS
+from repl_sandbox.limits.cgroups.place import Missing, Place, find
 from tests.waiting import PATIENCE, eventually
 
 FOUND = find()
-AUTOGROUPS = Path("/proc/self/autogroup").exists() and os.geteuid() == 0
 BURN = "while True: pass"
 # Two children that go on between cells, each in a session of the kernel's own.
 LEAVE = (
@@ -38,10 +37,8 @@ def sandbox(
 ) -> Iterator[Sandbox]:
     if request.param == "group" and not (isinstance(FOUND, Place) and FOUND.weighing):
         pytest.skip("no group can be weighed here")
-    if request.param != "group" and not (AUTOGROUPS or Weights(os.getpid()).nices):
-        pytest.skip("nothing can be lowered and raised again here")
     # Rests are short.
-    monkeypatch.setattr(precedence, "EARNED", 1.0)
+    monkeypatch.setattr(credit, "EARNED", 1.0)
     how: dict[str, Any] = {
         "group": {"cgroup": "require"},
         "no group": {"cgroup": "off"},
@@ -56,21 +53,16 @@ def processes(session: Session) -> list[psutil.Process]:
 
 
 def shares(session: Session) -> set[bool]:
-    """Of its group, or of each of its processes but init: whether it is low."""
+    """Of its group, or of each of its processes but init: whether it is lowered."""
     group = session._core.links.group
-    if group is not None:
+    if group is not None and group.weighed:
         folder, name = VERSIONS[group.version].weight
         weight = int(Path(group.folders[folder], name).read_text())
         return {weight == VERSIONS[group.version].low}
     found = set()
     for process in processes(session):
-        try:
-            found.add(process.nice() == LOW)
-            if AUTOGROUPS:
-                text = Path(f"/proc/{process.pid}/autogroup").read_text()
-                found.add(int(text.split()[-1]) == LOW)
-        except (psutil.NoSuchProcess, OSError):
-            continue
+        with suppress(psutil.NoSuchProcess, ProcessLookupError):
+            found.add(os.sched_getscheduler(process.pid) == os.SCHED_BATCH)
     return found
 
 
@@ -127,7 +119,7 @@ def test_who_is_lowered_runs_long_at_a_time_all_of_it_and_as_before_after(
     cgroup: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether or not anything weighs them here: it needs no privilege."""
-    monkeypatch.setattr(precedence, "EARNED", 1.0)
+    monkeypatch.setattr(credit, "EARNED", 1.0)
     limits = Limits(timeout=PATIENCE)
     with (
         Sandbox(limits=limits, yielding=True, cgroup=cgroup) as sandbox,
@@ -181,19 +173,8 @@ def test_nobody_gives_way_unless_asked_to() -> None:
         session.run(BURN, timeout=1)
         group = session._core.links.group
         assert group is None or not group.weighed
-        nices = set()
-        for process in processes(session):
-            with suppress(psutil.NoSuchProcess):  # a copy that was replaced
-                nices.add(process.nice())
-        assert nices == {os.nice(0)}
-
-
-def test_what_cannot_come_back_is_not_lowered(monkeypatch: pytest.MonkeyPatch) -> None:
-    def once(which: int, who: int, nice: int) -> None:
-        raise PermissionError
-
-    monkeypatch.setattr(os, "setpriority", once)
-    assert not Weights(os.getpid()).nices
+        assert shares(session) == {False}
+        assert LONG not in slices(session)
 
 
 @pytest.mark.skipif(isinstance(FOUND, Missing), reason="no groups can be made here")
@@ -208,7 +189,7 @@ def test_a_place_that_cannot_weigh_still_holds_the_limits(monkeypatch: pytest.Mo
         assert not session._core.links.group.weighed
 
 
-def test_a_crowd_keeps_its_weight(sandbox: Sandbox) -> None:
+def test_a_crowd_keeps_its_share(sandbox: Sandbox) -> None:
     """It may be a fork bomb, and others wait for the locks that its forks hold."""
     with sandbox.session() as burner:
         burner.run(LEAVE)

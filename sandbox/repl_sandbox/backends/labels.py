@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from ..seen import began
+from ..limits.proc_stat import began
 
 # One label, for a daemon can list by it.
 OWNER = "repl-env.owner"

@@ -7,7 +7,6 @@ the recipe's. Constants are those of the kernel's uapi headers, named as there.
 from __future__ import annotations
 
 import ctypes
-import errno
 import os
 import struct
 from collections.abc import Callable
@@ -100,17 +99,18 @@ def number(name: str) -> int:
     return _NUMBERS[name][_column]
 
 
-def set_slice(thread: int, nanoseconds: int) -> None:
-    """How long `thread` asks to run at a time (sched_setattr(2)); 0 for what the kernel gives.
+def set_scheduling(thread: int, policy: int, nanoseconds: int) -> None:
+    """Give `thread` a policy and a slice (sched_setattr(2)); 0 is the kernel's own length of slice.
 
-    Its policy and nice value stay. OSError if it has ended, is another user's, or has no slices.
+    Its nice value stays. A thread in the idle or a real-time class stays as it is. OSError if it
+    has ended or is another user's.
     """
     attributes = ctypes.create_string_buffer(_SCHED_ATTR.size)
     if _libc.syscall(number("sched_getattr"), thread, attributes, _SCHED_ATTR.size, 0):
         fail("sched_getattr")
-    size, policy, flags, nice, *_ = _SCHED_ATTR.unpack(attributes)
-    if policy not in (os.SCHED_OTHER, os.SCHED_BATCH):
-        raise OSError(errno.EINVAL, "a policy without slices")
+    size, before, flags, nice, *_ = _SCHED_ATTR.unpack(attributes)
+    if before not in (os.SCHED_OTHER, os.SCHED_BATCH):
+        return
     _SCHED_ATTR.pack_into(attributes, 0, size, policy, flags, nice, 0, nanoseconds, 0, 0)
     if _libc.syscall(number("sched_setattr"), thread, attributes, 0):
         fail("sched_setattr")

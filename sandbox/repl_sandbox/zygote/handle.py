@@ -17,8 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 
-from ..cgroups.group import Group
 from ..errors import SandboxClosed, SandboxError
+from ..limits.cgroups.group import Group
 from ..types import Policy
 from ..wire.connection import HostConnection
 from . import control, process, requests

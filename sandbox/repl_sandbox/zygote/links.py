@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
-from ..cgroups.group import Group
+from ..limits.cgroups.group import Group
 from ..looks import process_cpu
 from ..wire.connection import HostConnection
 from .outside import Outside

@@ -11,8 +11,8 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 
-from ..cgroups.group import Group
 from ..errors import SandboxClosed
+from ..limits.cgroups.group import Group
 from .handle import ZygoteHandle
 from .links import Family, Links
 from .nested_handle import NestedZygote

@@ -4,7 +4,7 @@ Covers: the sum of memory and of CPU time over a session's processes, looked at 
 while a cell runs and now and then while none does. The kernel adds the memory up where the session
 has a group (cgroups); elsewhere it is read from the processes. Does not cover: bursts between two
 looks (a group's own limit bounds them, else RLIMIT_DATA for each process) and the memory of the
-session's tmpfs, which have sizes. `watched.py` says what a limit is held against.
+session's tmpfs, which have sizes. `accounting.py` says what a limit is held against.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from __future__ import annotations
 import threading
 import time
 
-from .session.core import Core
-from .turns import Turns
-from .types import KillReason
-from .watched import Watched
+from ..fair_share.scheduler import FairScheduler
+from ..session.core import Core
+from ..types import KillReason
+from .accounting import Watched
 
 # Memory can grow by some 100 MB between two looks on the machines this was measured on.
 _PERIOD = 0.05
@@ -36,13 +36,13 @@ _PATIENCE = 100
 class Watchdog:
     """One thread for all sessions of a sandbox; it starts with the first session.
 
-    `template` is the process that sessions are forked from; what it holds (`memory`, in bytes) is
-    not theirs, also where they have written to it and so have copies. `yielding`: have sessions
-    that burn CPU time give way, and not storms of processes alone.
+    `memory`: bytes of the template, which are not the sessions', also where they have written to
+    them and so have copies. `yielding`: have sessions that burn CPU time give way, and not storms
+    of processes alone.
     """
 
-    def __init__(self, template: int, memory: int, *, yielding: bool = False) -> None:
-        self._turns = Turns(template, yielding=yielding)
+    def __init__(self, memory: int, *, yielding: bool = False) -> None:
+        self._shares = FairScheduler(charged=yielding)
         self._template_memory = memory
         self._watched: dict[int, Watched] = {}
         self._lock = threading.Lock()
@@ -57,7 +57,7 @@ class Watchdog:
         """Watch a session."""
         with self._lock:
             self._watched[id(core)] = Watched(core, self._template_memory)
-            self._turns.join(core)
+            self._shares.join(core)
             if self._thread is None:
                 name = "repl-watchdog"
                 self._thread = threading.Thread(target=self._watch, name=name, daemon=True)
@@ -69,7 +69,7 @@ class Watchdog:
         """Stop watching a session, which is about to end."""
         with self._lock:
             self._watched.pop(id(core), None)
-        self._turns.leave(core)
+        self._shares.leave(core)
 
     def close(self) -> None:
         """End the thread, and wait for its end."""
@@ -93,7 +93,7 @@ class Watchdog:
                 if number and not number % together and self._closed.wait(pause):
                     return
                 self._look_at(watched)
-            self._turns.take(self._round)
+            self._shares.take_turns(self._round)
 
     def _look_at(self, watched: Watched) -> None:
         core = watched.core
@@ -118,11 +118,11 @@ class Watchdog:
         young = time.monotonic() - _PERIOD
         due = [watched for watched in everybody if 0 < watched.core.running_since < young]
         if self._round % _WAITING_PERIODS:
-            due = [watched for watched in due if not self._turns.waits(watched.core)]
+            due = [watched for watched in due if not self._shares.waits(watched.core)]
         if self._round % _IDLE_PERIODS:
             return due
         idle = [watched for watched in everybody if not watched.core.running_since]
-        due += [watched for watched in idle if self._turns.weighs(watched.core)]
+        due += [watched for watched in idle if self._shares.is_busy(watched.core)]
         for _ in range(min(_IDLE_A_LOOK, len(idle))):
             self._turn += 1
             due.append(idle[self._turn % len(idle)])
@@ -142,5 +142,5 @@ class Watchdog:
     def _look(self, watched: Watched) -> KillReason | None:
         links = watched.core.links
         processes: list[int] = links.outside.look("descendants", links.pid)
-        self._turns.look(watched.core, processes, full=watched.full(processes))
+        self._shares.look(watched.core, processes, full=watched.full(processes))
         return watched.breach(processes)

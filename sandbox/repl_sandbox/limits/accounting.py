@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 
-from . import held
-from .session.core import Core
-from .types import KillReason
-from .zygote.links import Links
+from ..session.core import Core
+from ..types import KillReason
+from ..zygote.links import Links
+from . import proc_memory
 
 # How many times as long as it took, until a directory is looked through again.
 _REST = 9
@@ -115,16 +115,16 @@ def group_exceeds(links: Links, processes: list[int], limit: int, ours: int) -> 
     assert group is not None
     try:
         if group.version == 1:  # which does not say how much of its memory page tables are
-            limit -= held.page_tables(processes)
+            limit -= proc_memory.page_tables(processes)
         if group.held() <= limit:
             return False
         # Files of the session's tmpfs are charged to the group as well. They come and go between
         # the looks at each: what was there before or after is given to them.
-        files = held.in_files(init)
-        memory = group.held() - max(files, held.in_files(init))
+        files = proc_memory.in_files(init)
+        memory = group.held() - max(files, proc_memory.in_files(init))
         if memory <= limit:
             return False
-        return memory - held.own(held.copies(init, processes, ours)) > limit
+        return memory - proc_memory.own(proc_memory.copies(init, processes, ours)) > limit
     except FileNotFoundError:
         return False  # the session has ended
     except OSError:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from ..errors import IsolationError
-from ..types import KillReason
+from ...errors import IsolationError
+from ...types import KillReason
 from .files import Files, limit_memory, limits, number, put, rows
 
 # A group that still holds more than this after its session keeps it from the next one's account.

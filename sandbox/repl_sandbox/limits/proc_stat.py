@@ -1,4 +1,4 @@
-"""`Seen`: what proc_pid_stat(5) says of a process that is looked at for its use of processors."""
+"""`ProcStat`: what proc_pid_stat(5) says of a process and its use of processors."""
 
 from __future__ import annotations
 
@@ -15,20 +15,18 @@ _BEGAN: Final = 19
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """One process. `group` and `session` are those of setpgid(2) and setsid(2)."""
+class ProcStat:
+    """One process."""
 
     pid: int
     state: bytes  # of its first thread
-    group: int
-    session: int
+    session: int  # that of setsid(2)
     ticks: int  # CPU time, of the children that it has waited for as well
-    nice: int  # of its first thread
     threads: int
     began: int  # in ticks since the system did
 
     @property
-    def crowds(self) -> bool:
+    def busy(self) -> bool:
         """Whether its first thread runs, or waits for a processor or in the kernel."""
         return self.state in (_RUNS, b"D")
 
@@ -45,31 +43,30 @@ class Seen:
         return any(_fields(f"{path}/{name}/stat")[:1] == [_RUNS] for name in names)
 
 
-def look(pids: Iterable[int]) -> list[Seen]:
+def look(pids: Iterable[int]) -> list[ProcStat]:
     """Those that are still there."""
-    return [seen for pid in pids if (seen := _seen(pid))]
+    return [stat for pid in pids if (stat := _stat(pid))]
 
 
-def theirs(processes: Iterable[Seen], init: int) -> list[Seen]:
-    """Those of a session's `processes` that are not its `init` or do its work; none without it."""
-    seen = list(processes)
-    ours = {each.session for each in seen if each.pid == init}
-    return [each for each in seen if ours and each.session not in ours]
+def without_init(processes: Iterable[ProcStat], init: int) -> list[ProcStat]:
+    """Return `processes` of a session but `init` and its helpers; none if `init` is not there."""
+    found = list(processes)
+    ours = {each.session for each in found if each.pid == init}
+    return [each for each in found if ours and each.session not in ours]
 
 
-def cpu_seconds(processes: Iterable[Seen]) -> float:
+def cpu_seconds(processes: Iterable[ProcStat]) -> float:
     """CPU time of `processes`, and of the children that they have waited for."""
-    return sum(seen.ticks for seen in processes) / os.sysconf("SC_CLK_TCK")
+    return sum(each.ticks for each in processes) / os.sysconf("SC_CLK_TCK")
 
 
-def _seen(pid: int) -> Seen | None:
+def _stat(pid: int) -> ProcStat | None:
     fields = _fields(f"/proc/{pid}/stat")
     if not fields:
         return None
-    group, session = int(fields[2]), int(fields[3])
     ticks = sum(map(int, fields[11:15]))
-    nice, threads, started = int(fields[16]), int(fields[17]), int(fields[_BEGAN])
-    return Seen(pid, fields[0], group, session, ticks, nice, threads, started)
+    threads, started = int(fields[17]), int(fields[_BEGAN])
+    return ProcStat(pid, fields[0], int(fields[3]), ticks, threads, started)
 
 
 def began(pid: int) -> int:

@@ -19,7 +19,7 @@ import time
 import weakref
 from collections import deque
 
-from ..errors import IsolationError
+from ...errors import IsolationError
 from .files import VERSIONS, put
 from .group import Group, refusal
 from .place import LEAF, NEEDED, WEIGHING, Missing, Place, words

@@ -11,9 +11,9 @@ import signal
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from .jail import folders
-from .jail.mounts import PRIVATE
-from .worker.copies import WAITS
+from ..jail import folders
+from ..jail.mounts import PRIVATE
+from ..worker.copies import WAITS
 
 # Looks at a directory that was closed while it was looked at.
 _LOOKS = 3

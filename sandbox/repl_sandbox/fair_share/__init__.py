@@ -1,0 +1,1 @@
+"""How busy sessions are slowed down: CPU credit, scheduler slices, a throttle for fork bombs."""

@@ -1,0 +1,130 @@
+"""`SessionShare`: a session gives way when its CPU credit is spent; a storm of processes, always.
+
+A session that gives way has little weight of a contended processor, if it has a control group, and
+long slices (`scheduling.py`). A crowd or a storm is stopped but for its turns (`throttle.py`).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+
+from ..jail.processes import descendants
+from ..limits import proc_stat
+from ..limits.proc_stat import ProcStat
+from ..zygote.links import Links
+from .credit import CpuCredit
+from .scheduling import Scheduling
+from .throttle import CROWD, Throttle
+
+
+class SessionShare:
+    """The share of one session and its branches, which begins at `now`, on the monotonic clock.
+
+    `charged`: whether it has CPU credit to spend; otherwise only a storm gives way.
+    """
+
+    def __init__(self, now: float, *, charged: bool) -> None:
+        self._charged, self._credit = charged, CpuCredit(now)
+        self._scheduling, self._throttle = Scheduling(), Throttle()
+        self._lock = threading.Lock()
+        self._links: list[Links] = []  # of the session and its branches
+        self._workers: Collection[int] = ()  # not stopped
+        self.low = False
+        self.throttled = False
+        self.waits = False  # for its turn
+
+    @property
+    def busy(self) -> bool:
+        """Whether it has to be looked at soon again, although no cell runs."""
+        return self.low or self.throttled or self._scheduling.restores > 0
+
+    @property
+    def storms(self) -> bool:
+        """Whether it is throttled as a storm."""
+        return self.throttled and self._throttle.storms
+
+    def join(self, links: Links) -> None:
+        """One line more is watched."""
+        with self._lock:
+            self._links.append(links)
+
+    def leave(self, links: Links) -> None:
+        """One line less: it is about to end, at its ordinary weight.
+
+        The caller that ends it waits for its processes, and others for the caller.
+        """
+        with self._lock:
+            self._links.remove(links)
+            self._weigh(links, low=False)
+            if not self._links:  # a session that ends has no turn any more, and dies stopped too
+                self.throttled = self.waits = False
+
+    def look(
+        self, links: Links, pids: Sequence[int], cells: int, now: float, *, full: bool
+    ) -> None:
+        """Take account of `pids`, all processes of the session, and lower or stop them by that.
+
+        `cells`: how many were begun since the last look. `full`: no more may be forked.
+        """
+        if not self._charged and len(pids) <= CROWD and not self.throttled:
+            return
+        processes = proc_stat.look(pids)
+        # Outside of the lock, for which a caller that ends the session waits.
+        used = proc_stat.cpu_seconds(processes)
+        wants = self._charged and any(each.wants for each in processes)
+        with self._lock:
+            if not self._links:
+                return
+            self._throttle.look(processes, full=full)
+            crowds = self._throttle.crowds
+            if self._charged:
+                solvent = self._credit.charge(used, cells, now, wants=wants)
+                # A process of little weight that forks holds locks of the kernel for long.
+                self._lower(links, processes, low=not solvent and not crowds)
+            self.throttled = crowds and (self._charged or self._throttle.storms)
+            if not self.throttled:
+                self._resume()
+            elif self.waits:
+                self._stop(processes)
+
+    def _lower(self, links: Links, processes: Sequence[ProcStat], *, low: bool) -> None:
+        grouped = self._weigh(links, low=low)
+        if low:
+            self._scheduling.lower(links.pid, processes, batch=not grouped)
+        else:
+            self._scheduling.restore(processes)
+
+    def wait(self, workers: Collection[int]) -> None:
+        """Stop all processes but `workers`, for it is the turn of others."""
+        with self._lock:
+            if self.throttled and self._links:
+                self._workers = workers
+                self._throttle.resume(workers)
+                if not self.waits:
+                    self.waits = True
+                    self._stop(proc_stat.look(descendants(self._links[0].pid)))
+
+    def go_on(self) -> None:
+        """Let it run again."""
+        with self._lock:
+            if self.waits and self._links:
+                self._resume()
+
+    def _stop(self, processes: Sequence[ProcStat]) -> None:
+        theirs = proc_stat.without_init(processes, self._links[0].pid)
+        self._throttle.stop(each for each in theirs if each.pid not in self._workers)
+
+    def _resume(self) -> None:
+        self._throttle.resume_all()
+        self.waits = False
+
+    def _weigh(self, links: Links, *, low: bool) -> bool:
+        """Weigh the session's group; False if there is none that can be weighed."""
+        self.low, group = low, links.group
+        if group is None or not group.weighed:
+            return False
+        with suppress(OSError):  # the session has ended, or somebody removed its group
+            group.weigh(low=low)
+        return True
