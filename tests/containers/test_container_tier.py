@@ -23,7 +23,7 @@ from repl_sandbox import (
     SandboxClosed,
     SandboxError,
 )
-from repl_sandbox.conformance.runner import run as conform
+from tests.conformance.runner import run as conform
 from tests.containers.engine import STREAMED
 from tests.containers.ready import IMAGE, only_if_there, run
 from tests.waiting import eventually

@@ -7,13 +7,14 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from repl_sandbox import Finished, Sandbox, Session, TimedOut
-from repl_sandbox.conformance import CHECKS, Check, run
-from repl_sandbox.conformance.steps import Close, Fetch, Fresh, Put, Run, Variables, raises, shows
+from tests.conformance import CHECKS, Check, run
+from tests.conformance.steps import Close, Fetch, Fresh, Put, Run, Variables, raises, shows
 
 TIERS = ("jailed", "confined", "process")
 NAMES = [check.name for check in CHECKS]
@@ -60,14 +61,18 @@ def test_only_the_tier_without_a_wall_is_excused_and_each_excuse_has_a_reason() 
         assert all(check.not_for.values())
 
 
+ROOT = Path(__file__).parents[2]
+
+
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """`python -m repl_sandbox.conformance`."""
+    """`python -m tests.conformance`."""
     return subprocess.run(
-        [sys.executable, "-m", "repl_sandbox.conformance", *arguments],
+        [sys.executable, "-m", "tests.conformance", *arguments],
         capture_output=True,
         text=True,
         timeout=600,
         check=False,
+        cwd=ROOT,
     )
 
 

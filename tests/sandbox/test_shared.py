@@ -25,7 +25,7 @@ from repl_sandbox import (
     SessionClosed,
     shared,
 )
-from repl_sandbox.conformance import CHECKS, run
+from tests.conformance import CHECKS, run
 from tests.waiting import eventually
 
 LARGE = 50_000_000

@@ -109,6 +109,8 @@ def user() -> Iterator[Callable[[str], Any]]:
         for package in (repl_sandbox, psutil):
             source = Path(str(package.__file__)).parent
             shutil.copytree(source, library / source.name, ignore=_without_caches)
+        checks = Path(__file__).parents[1] / "conformance"
+        shutil.copytree(checks, library / "tests" / checks.name, ignore=_without_caches)
         run = _Runner(library)
         refusal = run.text(_NAMESPACES_ALLOWED)
         if refusal:

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from repl_sandbox.conformance import CHECKS
+from tests.conformance import CHECKS
 
 SCRIPT = """
 import dataclasses, json
 from repl_sandbox import Sandbox
-from repl_sandbox.conformance import run
+from tests.conformance import run
 with Sandbox(isolation="{tier}") as sandbox:
     report = run(sandbox.session)
 print(json.dumps(dataclasses.asdict(report)))

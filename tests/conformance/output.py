@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..types import Limits
+from repl_sandbox.types import Limits
+
 from .steps import ANY, PROCESSES, Check, Like, Run, shows
 
 _SMALL = Limits(timeout=60, output="64KiB")

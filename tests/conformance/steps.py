@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
-from ..types import (
+from repl_sandbox.types import (
     JSON,
     Answers,
     Clock,

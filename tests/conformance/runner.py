@@ -12,8 +12,18 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self, TypeAlias
 
-from ..errors import SandboxError, SessionClosed
-from ..types import JSON, Answers, AnyOutcome, Isolation, Killed, Limits, TimedOut, Variable
+from repl_sandbox.errors import SandboxError, SessionClosed
+from repl_sandbox.types import (
+    JSON,
+    Answers,
+    AnyOutcome,
+    Isolation,
+    Killed,
+    Limits,
+    TimedOut,
+    Variable,
+)
+
 from .checks import CHECKS
 from .steps import Check, Close, Expect, Fetch, Fresh, Put, Run, Variables
 

@@ -1,4 +1,4 @@
-"""The checks on this system: `python -m repl_sandbox.conformance [--json] [--isolation TIER]`."""
+"""The checks on this system: `python -m tests.conformance [--json] [--isolation TIER]`."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ import dataclasses
 import json
 import sys
 
-from ..errors import SandboxError
-from ..sandbox import Sandbox
+from repl_sandbox.errors import SandboxError
+from repl_sandbox.sandbox import Sandbox
+
 from .runner import Report, run
 
 
 def main() -> int:
     """Run all checks against a `Sandbox`; 0 if none failed, 3 if there is no such tier here."""
-    parser = argparse.ArgumentParser("python -m repl_sandbox.conformance", description=__doc__)
+    parser = argparse.ArgumentParser("python -m tests.conformance", description=__doc__)
     parser.add_argument("--json", action="store_true", help="the report as JSON")
     parser.add_argument("--isolation", default="auto", help="the tier to check; default: the best")
     parser.add_argument(

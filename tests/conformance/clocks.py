@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ..types import Raised
+from repl_sandbox.types import Raised
+
 from .steps import AGAIN, LOST, PROCESSES, Expect, Run, limited, shows, timed_out
 
 # Seconds. A cell of which the clock is all that is asked, and one that has something to do before.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..types import JSON
+from repl_sandbox.types import JSON
+
 from .steps import Check, Fetch, Put, Run, Step, Variables, shows
 
 _NO_JSON: Any = object()

@@ -2,7 +2,7 @@
 
 ```python
 from repl_sandbox import Sandbox
-from repl_sandbox.conformance import CHECKS, run
+from tests.conformance import CHECKS, run
 
 with Sandbox() as sandbox:
     report = run(sandbox.session)
