@@ -52,14 +52,17 @@ def await_ready(links: Links, seconds: float) -> bool:
 
 def read_ready(links: Links) -> int:
     """The pid of the worker that has just said `Ready`; 0 if it said nothing and is gone."""
-    space = socket.CMSG_SPACE(_CREDENTIALS.size) + socket.CMSG_SPACE(_RIGHT.size)
+    apart = links.outside.is_apart
+    # A worker of this kernel is given no room for descriptors, which the kernel then closes; of the
+    # messenger's there is room for one.
+    space = socket.CMSG_SPACE(_CREDENTIALS.size) + (socket.CMSG_LEN(_RIGHT.size) if apart else 0)
     data, ancillary, _, _ = links.worker.recvmsg(256, space, socket.MSG_CMSG_CLOEXEC)
     pids = {kind: _pid(kind, payload) for _, kind, payload in ancillary}
     for message in links.connection.receive(data):
         if not isinstance(message, Ready) or message.version != VERSION:
             raise RemoteProtocolError("the worker speaks another version of the protocol")
         # Of one elsewhere the kernel there has told who it is, and here names the messenger.
-        return pids.get(socket.SCM_RIGHTS if links.outside.is_apart else socket.SCM_CREDENTIALS, 0)
+        return pids.get(socket.SCM_RIGHTS if apart else socket.SCM_CREDENTIALS, 0)
     return 0
 
 
