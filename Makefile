@@ -13,11 +13,12 @@ BASE  := python:3.13-slim
 TORCHRL := .venv-torchrl
 # OpenEnv's clients, each generation with its own dependencies.
 COMPAT  := .venv-compat
+HARNESS := ./.native-harness
 OPENENV := openenv-0.10.0 openenv-0.4.1 openenv-core-0.3.0
 
 # A target that starts sessions needs the native library too, as `VENV/.native`: the build compares
 # hashes, because the times of files say little after a checkout of another commit.
-.PHONY: FORCE native demo serve test test-slow test-older test-compat test-torchrl test-security test-containers test-aarch64 soak soak-server check fix wheels dist wheelhouse images bench bench-server lock clean
+.PHONY: FORCE native demo serve test test-native test-slow test-older test-compat test-torchrl test-security test-containers test-aarch64 soak soak-server check fix wheels dist wheelhouse images bench bench-server lock clean
 
 demo: $(DEV)/.native           ## an episode on real input, printed step by step
 	$(DEV)/bin/python examples/demo.py
@@ -27,6 +28,11 @@ serve: $(DEV)/.native          ## the endpoint on http://127.0.0.1:8000; SERVE_A
 
 test: $(DEV)/.native           ## the test suite, in two processes at once
 	$(DEV)/bin/python -m tests.halves
+
+test-native:                   ## the native core outside Python, under the sanitizers; needs gcc or clang
+	$(CC) -std=gnu11 -g -O1 -fsanitize=address,undefined -fno-sanitize-recover=all -Wall -Wextra -Werror \
+		-o $(HARNESS) tests/sandbox/native/harness.c $(addprefix sandbox/repl_sandbox/native/,steps.c spawn.c snapshot.c)
+	$(HARNESS); status=$$?; rm -f $(HARNESS); exit $$status
 
 test-slow: $(DEV)/.native      ## what tests show with larger numbers: 1,000 sessions, 500 trees, longer soaks
 	$(DEV)/bin/python -m pytest -m slow

@@ -26,8 +26,9 @@ from repl_sandbox.jail.recipe import (
     PROCESS_INIT,
     PROCESS_WORKER,
     RECIPES,
-    TOGETHER,
+    TELL_WORKER,
     VIEW,
+    WAIT_FOR_INIT,
     WORKER,
     Step,
 )
@@ -96,7 +97,8 @@ def test_each_module_has_one_row_in_the_map(package: str) -> None:
         ("INIT", INIT),
         ("VIEW", VIEW),
         ("WORKER", WORKER),
-        ("TOGETHER", TOGETHER),
+        ("WAIT_FOR_INIT", WAIT_FOR_INIT),
+        ("TELL_WORKER", TELL_WORKER),
         ("CONFINED_INIT", CONFINED_INIT),
         ("FOLDER", FOLDER),
         ("CONFINED_WORKER", CONFINED_WORKER),
@@ -107,13 +109,13 @@ def test_each_module_has_one_row_in_the_map(package: str) -> None:
     ],
 )
 def test_the_steps_of_the_jail_stand_there_in_their_order(name: str, steps: list[Step]) -> None:
-    assert first_column(f"step of `{name}`") == [step for step, _ in steps]
+    assert first_column(f"step of `{name}`") == [step.name for step in steps]
 
 
 def test_a_first_worker_does_what_the_page_says_before_its_own_steps() -> None:
     views = {"jailed": VIEW, "confined": FOLDER, "alone": FOLDER, "process": FOLDER}
     for tier, recipe in RECIPES.items():
-        assert [*recipe.first_worker] == [*views[tier], *recipe.worker, *TOGETHER]
+        assert [*recipe.first_worker] == [*views[tier], *recipe.worker, *WAIT_FOR_INIT]
 
 
 def test_the_layers_of_the_engine_stand_there_in_their_order() -> None:

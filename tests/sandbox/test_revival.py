@@ -14,11 +14,12 @@ from repl_sandbox.jail import processes
 from repl_sandbox.jail.recipe import Jail
 from repl_sandbox.worker.states import States
 from repl_sandbox.zygote.lines import Line
+from repl_sandbox.zygote.orders import Orders
 from repl_sandbox.zygote.revival import Revival
 
 jail = Jail(None, 0, [], 0, b"", (), "confined", states=1)
 jail.folder = "/nowhere"
-revival = Revival(jail, 200, States())
+revival = Revival(jail, 200, States(), Orders(200))
 
 def fork(own):
     pid = os.fork()

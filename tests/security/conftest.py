@@ -29,7 +29,7 @@ ORDINARY_UID = 64321
 _LACKING = """
 from repl_sandbox import template
 from repl_sandbox.zygote import process
-process._BOOT = {boot!r}
+process.BOOT = {boot!r}
 template.confirm = lambda tier, seen: None
 """
 

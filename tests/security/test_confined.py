@@ -716,12 +716,12 @@ def test_the_table_says_why() -> None:
 
 
 def test_the_filter_comes_last_and_landlock_after_the_last_change_of_user() -> None:
-    names = [name for name, _ in CONFINED_WORKER]
+    names = [step.name for step in CONFINED_WORKER]
     assert names[-2:] == ["Landlock", "seccomp"]
     order = ["code user", "capabilities", "no new privileges", "memory access", "Landlock"]
     assert [name for name in names if name in order] == order
     assert names.index("code user") < names.index("parent death signal")
-    assert "orphans" in [name for name, _ in CONFINED_INIT]
+    assert "orphans" in [step.name for step in CONFINED_INIT]
 
 
 def test_the_host_is_not_reachable_by_network(session: Session) -> None:

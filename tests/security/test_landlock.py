@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import subprocess
 import sys
@@ -171,7 +170,7 @@ def test_without_landlock_nothing_is_done_and_nothing_claimed() -> None:
 def test_a_path_that_is_needed_and_missing_is_an_error() -> None:
     missing = "/nowhere-at-all"
     wanted = plan([Grant(missing, grants.READ, "a test")], ABI)
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(OSError, match="No such file"):
         restrict(wanted)  # while rules are added, so before anything is restricted
     assert plan([Grant(missing, grants.READ, "a test", optional=True)], ABI).rules == ()
 
@@ -201,10 +200,6 @@ def test_no_row_gives_what_the_trial_tries() -> None:
         grant.files & Files.WRITE_FILE and f"{grants.TRIAL}/".startswith(f"{grant.path}/")
         for grant in grants.JAILED
     )
-
-
-def test_the_kernels_structure_is_packed() -> None:
-    assert ctypes.sizeof(landlock.Rule) == 12
 
 
 def test_a_kernel_that_has_it_and_refuses_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

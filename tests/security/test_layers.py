@@ -166,7 +166,7 @@ def session_without(
     """A session of `tier` that lacks `layer`."""
     boot = folder / f"{layer}.py"
     boot.symlink_to(WRAPPER)
-    monkeypatch.setattr(process, "_BOOT", str(boot))
+    monkeypatch.setattr(process, "BOOT", str(boot))
     with Sandbox(isolation=tier, python=python, limits=LIMITS) as sandbox:
         with sandbox.session() as session:
             worker = os.pidfd_open(session._core.links.worker_pid)

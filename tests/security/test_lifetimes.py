@@ -262,8 +262,8 @@ def test_a_session_whose_zygote_dies_before_it_has_users_ends_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     boot = tmp_path / "boot.py"
-    boot.write_text(KILLED_BETWEEN.format(boot=interpreter._BOOT))
-    monkeypatch.setattr(interpreter, "_BOOT", str(boot))
+    boot.write_text(KILLED_BETWEEN.format(boot=interpreter.BOOT))
+    monkeypatch.setattr(interpreter, "BOOT", str(boot))
     with pytest.raises(SandboxError):
         Sandbox(isolation="jailed")
 
@@ -307,8 +307,8 @@ def test_a_session_that_its_zygote_did_not_live_to_bind_to_itself_is_none(
 ) -> None:
     """Nobody could end it."""
     boot, kill = tmp_path / "boot.py", tmp_path / "kill"
-    boot.write_text(KILLED_AFTER.format(boot=interpreter._BOOT, kill=str(kill)))
-    monkeypatch.setattr(interpreter, "_BOOT", str(boot))
+    boot.write_text(KILLED_AFTER.format(boot=interpreter.BOOT, kill=str(kill)))
+    monkeypatch.setattr(interpreter, "BOOT", str(boot))
     with Sandbox(isolation="process") as sandbox:
         sandbox.session().close()
         zygote = zygote_of(sandbox).pid

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from repl_sandbox import IsolationError
 from repl_sandbox.jail import landlock
-from repl_sandbox.jail.recipe import INIT, VIEW, WORKER, Jail, Step, contain
+from repl_sandbox.jail.libc import call
+from repl_sandbox.jail.recipe import INIT, RECIPES, VIEW, WORKER, Jail, Step, contain
 from tests.waiting import LONG
 
 JAIL = Jail(
@@ -21,7 +24,6 @@ JAIL = Jail(
     last_capability=40,
     seal=b"",
     files=landlock.plan((), 0),
-    mapped=-1,
 )
 
 
@@ -31,10 +33,10 @@ def _fails(jail: Jail) -> None:
 
 def test_a_step_that_fails_is_named_and_ends_the_recipe() -> None:
     done: list[str] = []
-    steps: list[Step] = [
-        ("first", lambda jail: done.append("first")),
-        ("second", _fails),
-        ("third", lambda jail: done.append("third")),
+    steps = [
+        Step("first", "", None, lambda jail: done.append("first")),
+        Step("second", "", None, _fails),
+        Step("third", "", None, lambda jail: done.append("third")),
     ]
     with pytest.raises(
         IsolationError, match=r"jailed: second: .*Operation not permitted"
@@ -47,30 +49,52 @@ def test_a_step_that_fails_is_named_and_ends_the_recipe() -> None:
 
 def test_steps_are_applied_in_order() -> None:
     done: list[int] = []
-    contain(JAIL, [(str(n), lambda jail, n=n: done.append(n)) for n in range(5)])
+    steps = [Step(str(n), "", None, lambda jail, n=n: done.append(n)) for n in range(5)]
+    contain(JAIL, steps)
     assert done == [0, 1, 2, 3, 4]
+
+
+def test_system_calls_and_functions_take_turns(tmp_path: Path) -> None:
+    def make(name: str) -> Step:
+        path = str(tmp_path / name).encode()
+        return Step(name, "", lambda jail: [call("mkdirat", -100, path, 0o700)])
+
+    seen: list[list[str]] = []
+    look = Step("look", "", None, lambda jail: seen.append(sorted(os.listdir(tmp_path))))
+    with pytest.raises(IsolationError, match="File exists") as caught:
+        contain(JAIL, [make("a"), look, make("b"), make("c"), look, make("b"), make("d"), look])
+    assert caught.value.step == "b"
+    assert seen == [["a"], ["a", "b", "c"]]
+    assert not (tmp_path / "d").exists()
+
+
+def test_each_step_says_why_it_is_there_and_is_calls_or_a_function() -> None:
+    for recipe in RECIPES.values():
+        for step in (step for steps in recipe for step in steps):
+            assert step.reason
+            assert (step.calls is None) != (step.function is None)
 
 
 def test_steps_have_names_that_tell_them_apart() -> None:
     for steps in (INIT, VIEW, WORKER):
-        names = [name for name, _ in steps]
+        names = [step.name for step in steps]
         assert len(set(names)) == len(names)
         assert all(names)
 
 
 def test_the_filter_is_the_last_step_and_descriptors_are_closed_in_the_first() -> None:
-    assert WORKER[-1][0] == "seccomp"
+    assert WORKER[-1].name == "seccomp"
     for steps in (INIT, WORKER):
-        assert "descriptors" in [name for name, _ in steps[:2]]
+        assert "descriptors" in [step.name for step in steps[:2]]
 
 
 def test_privileges_go_in_the_order_in_which_they_are_needed() -> None:
     """Credentials, then capabilities, then no_new_privs, which the filter needs."""
-    names = [name for name, _ in WORKER]
+    names = [step.name for step in WORKER]
     order = ["code user", "capabilities", "no new privileges", "seccomp"]
     assert [name for name in names if name in order] == order
     # A change of credentials clears the parent death signal (prctl(2)).
-    first = [name for name, _ in INIT]
+    first = [step.name for step in INIT]
     assert first.index("init user") < first.index("parent death signal")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -33,29 +33,8 @@ def drop_steps(*names: str) -> None:
     """Take the steps of these names out of every recipe."""
     recipe = module("jail.recipe")
     for tier, lists in dict(recipe.RECIPES).items():
-        kept = ([step for step in steps if step[0] not in names] for steps in lists)
+        kept = ([step for step in steps if step.name not in names] for steps in lists)
         recipe.RECIPES[tier] = recipe.Recipe(*kept)
-
-
-def change_step(name: str, apply: Callable[[Any], None], tier: str = "jailed") -> None:
-    """Have init and workers do something else in the step of this name."""
-    recipe = module("jail.recipe")
-    lists = (
-        [(each, apply if each == name else step) for each, step in steps]
-        for steps in recipe.RECIPES[tier]
-    )
-    recipe.RECIPES[tier] = recipe.Recipe(*lists)
-
-
-def in_python() -> None:
-    """Have init do its steps in Python."""
-    module("jail.quiet_init").prepare = lambda *_, **__: None
-
-
-def drop_descriptors() -> None:
-    """Close none."""
-    drop_steps("descriptors")
-    in_python()  # a quiet init has blanks for this step
 
 
 def share_network() -> None:
@@ -75,23 +54,14 @@ def drop_namespace(name: str) -> None:
     if name == "pid":
         # It ends all that it may signal: never where that is not the session alone.
         module("zygote.lines").Line.kill_all = lambda line: None
-        in_python()  # a quiet init takes the worker for process 2
 
 
 def be_users_of_the_host() -> None:
     """Without id maps uids mean what they mean on the host: take some that nobody has."""
     users = module("jail.users")
-    become = users.become
+    become = users.become_rows
     users.map_session = lambda pid, slot: None
-    users.become = lambda number: become(users.FIRST_OUTER_ID + number)
-    become_as_told()
-
-
-def become_as_told() -> None:
-    """Have users taken by the function for it, whatever that does."""
-    users = module("jail.users")
-    for name, number in (("init user", users.INIT_ID), ("code user", users.CODE_ID)):
-        change_step(name, lambda jail, number=number: users.become(number))  # type: ignore[misc]
+    users.become_rows = lambda number: become(users.FIRST_OUTER_ID + number)
 
 
 def drop_root() -> None:
@@ -123,23 +93,20 @@ def drop_users() -> None:
 def drop_capabilities() -> None:
     """Nor let the change of users take them, as it does where no namespace is entered."""
     libc, users = module("jail.libc"), module("jail.users")
-    become = users.become
+    become = users.become_rows
 
-    def become_with_capabilities(number: int) -> None:
-        libc.prctl(_PR_SET_KEEPCAPS, 1)
-        become(number)
+    def become_with_capabilities(number: int) -> Iterator[Any]:
+        yield libc.call("prctl", _PR_SET_KEEPCAPS, 1)
+        yield from become(number)
 
-    users.become = become_with_capabilities
-    become_as_told()
+    users.become_rows = become_with_capabilities
     drop_steps("capabilities")
 
 
 def show_memory() -> None:
     """As a process shows it, where no change of users has hidden it before."""
     libc, processes = module("jail.libc"), module("jail.processes")
-    processes.hide_memory = lambda: libc.prctl(libc.PR_SET_DUMPABLE, 1)
-    for tier in ("jailed", "confined"):
-        change_step("memory access", lambda jail: processes.hide_memory(), tier)
+    processes.hide_memory_rows = lambda: [libc.call("prctl", libc.PR_SET_DUMPABLE, 1)]
 
 
 def drop_no_new_privileges() -> None:
@@ -151,10 +118,10 @@ def drop_no_new_privileges() -> None:
 def drop_group() -> None:
     """Start sessions in the group of the template."""
     zygote = module("zygote.main").Zygote
-    expect, spawn = zygote._expect, zygote._spawn_apart
-    zygote._expect = lambda self, group, descriptors: expect(self, b"0", descriptors)
-    zygote._spawn_apart = lambda self, number, birth, version, *rest: spawn(
-        self, number, birth, 0, *rest
+    spawns_of, spawn = zygote._spawns_of, zygote._spawn_apart
+    zygote._spawns_of = lambda self, group, descriptors: spawns_of(self, b"0", descriptors)
+    zygote._spawn_apart = lambda self, number, spawns, version, *rest: spawn(
+        self, number, spawns, 0, *rest
     )
 
 
@@ -174,7 +141,7 @@ LACKS: Mapping[str, Callable[[], None]] = {
     "resource limits": lambda: drop_steps("resource limits"),
     "cgroup": drop_group,
     "process group": lambda: drop_steps("process group"),
-    "descriptors": drop_descriptors,
+    "descriptors": lambda: drop_steps("descriptors"),
     "memory access": show_memory,
 }
 

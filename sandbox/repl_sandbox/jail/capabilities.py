@@ -6,10 +6,18 @@ Does not cover: what any user may do (seccomp, mounts).
 
 from __future__ import annotations
 
-from contextlib import suppress
+import struct
+from typing import Final
 
+from ..native.steps import Rows
 from . import libc
-from .calls import Calls, Numbered
+from .libc import call
+
+# capset(2), struct __user_cap_header_struct of this process, and twice __user_cap_data_struct:
+# none effective, permitted or inheritable.
+_LINUX_CAPABILITY_VERSION_3: Final = 0x20080522
+_HEADER: Final = struct.pack("=Ii", _LINUX_CAPABILITY_VERSION_3, 0)
+_NONE: Final = bytes(2 * 3 * 4)
 
 
 def last_capability() -> int:
@@ -20,24 +28,17 @@ def last_capability() -> int:
     return last
 
 
-def empty_bounding_set(last: int) -> None:
+def empty_bounding_set_rows(last: int) -> Rows:
     """No exec below this process may gain a capability, up to number `last`."""
-    libc.empty_bounding_set(last)
+    for capability in range(last + 1):
+        yield call("prctl", libc.PR_CAPBSET_DROP, capability)
 
 
-# Give up every capability that this process holds: ambient, then effective, permitted, inheritable.
-DROP_ALL = Calls(
-    (
-        ("prctl", libc.PR_CAP_AMBIENT, libc.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0),
-        ("capset", libc.CAP_HEADER, libc.CAP_NONE),
-    )
-)
+def drop_all_rows(tolerated: tuple[int, ...] = ()) -> Rows:
+    """Give up every capability that this process holds: ambient, then the three other sets.
 
-_DROP_SETS = Calls((("capset", libc.CAP_HEADER, libc.CAP_NONE),))
-
-
-def drop_alone(session: Numbered) -> None:
-    """The same on a kernel that may have no ambient set."""
-    with suppress(OSError):
-        libc.prctl(libc.PR_CAP_AMBIENT, libc.PR_CAP_AMBIENT_CLEAR_ALL)
-    _DROP_SETS(session)
+    `tolerated`: errnos by which a kernel says that it has no ambient set.
+    """
+    clear_ambient = libc.PR_CAP_AMBIENT, libc.PR_CAP_AMBIENT_CLEAR_ALL
+    yield call("prctl", *clear_ambient, tolerated=tolerated)
+    yield call("capset", _HEADER, _NONE)

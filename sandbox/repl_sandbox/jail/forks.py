@@ -1,4 +1,4 @@
-"""Forks that the standard library has not: into namespaces and groups, and beside the caller.
+"""Forks that the standard library has not: without hooks, and beside the caller.
 
 CPython's own, `os.fork`, runs what `os.register_at_fork` was told, and makes children only.
 """
@@ -12,7 +12,8 @@ import select
 from _signal import SIGCHLD, SIGKILL  # plain numbers, which the public module's are not
 from typing import Final
 
-from .libc import CLONE_INTO_CGROUP, CLONE_PARENT, check, number
+from ..native import spawn
+from .libc import CLONE_PARENT, check
 
 # Bytes; more than struct sigaction has in any C library.
 _SIGACTION_SIZE: Final = 256
@@ -21,59 +22,19 @@ _SIGACTION_SIZE: Final = 256
 _WAIT_BETWEEN: Final = 200
 _MOST_WAITS: Final = 10
 
-_long = ctypes.c_long
-# PyDLL keeps the GIL held: a clone through it leaves the child with the interpreter's lock.
+# PyDLL keeps the GIL held: a fork through it leaves the child with the interpreter's lock.
 _libc_with_gil = ctypes.PyDLL(None, use_errno=True)
-_libc_with_gil.syscall.restype = _long
 # Looked up here, once: in a forked process the search through all libraries copies some 60 pages.
 _fork = _libc_with_gil.fork
-_clone = ctypes.PyDLL(None).syscall
-try:
-    _CLONE = number("clone")
-except OSError:
-    _CLONE = -1  # the call says that there is none
-
-
-def fork_into(flags: int) -> int:
-    """clone(2) as a fork into new namespaces: 0 in the child, its pid in the parent.
-
-    For a process with one thread, as the zygote checks that it is. CPython's fork hooks and glibc's
-    repair what other threads may hold; there are none, and running them costs half a millisecond
-    of copied pages. The GIL stays with the caller, whose thread keeps its identity in the child.
-    """
-    # x86-64 and aarch64 order the last two arguments differently; all of them are null here.
-    arguments = (number("clone"), flags | SIGCHLD, 0, 0, 0, 0)
-    # A list, and no map: of a tuple made of what has no length CPython keeps the memory, for two
-    # thousand of them.
-    return check(_libc_with_gil.syscall(*[_long(each) for each in arguments]), "clone")
-
-
-class CloneArguments(ctypes.Structure):
-    """What clone3(2) is told: uapi/linux/sched.h, struct clone_args of Linux 5.7."""
-
-    _fields_ = tuple(
-        (name, ctypes.c_uint64)
-        for name in (
-            *("flags", "pidfd", "child_tid", "parent_tid", "exit_signal", "stack", "stack_size"),
-            *("tls", "set_tid", "set_tid_size", "cgroup"),
-        )
-    )
-
-
-def fork_into_group(flags: int, folder: int) -> int:
-    """clone3(2), else as `fork_into`: the child is in the cgroup whose folder is open as `folder`.
-
-    Version 2 only. To move a process there after its birth takes the kernel up to 25 ms: it waits
-    until no fork is under way on any processor (cgroup_threadgroup_rwsem).
-    """
-    arguments = CloneArguments(flags=flags | CLONE_INTO_CGROUP, exit_signal=SIGCHLD, cgroup=folder)
-    size = ctypes.sizeof(arguments)
-    call = (_long(number("clone3")), ctypes.byref(arguments), _long(size))
-    return check(_libc_with_gil.syscall(*call), "clone3")
 
 
 def fork() -> int:
-    """fork(3) for a process with one thread, without CPython's hooks; see `fork_into`."""
+    """fork(3) for a process with one thread, without CPython's hooks.
+
+    These repair what other threads may hold; there are none, and running them costs half a
+    millisecond of copied pages. The GIL stays with the caller, whose thread keeps its identity in
+    the child.
+    """
     return check(_fork(), "fork")
 
 
@@ -83,12 +44,7 @@ def fork_beside() -> int:
     Its parent is the caller's, who reaps it: the caller's own waits never meet it. For a process
     with one thread, as `fork`.
     """
-    # Plain integers, and no errno: what ctypes makes for these, the child would have to take down,
-    # and each page that it touches takes longer than the call.
-    pid: int = _clone(_CLONE, CLONE_PARENT | SIGCHLD, 0, 0, 0, 0)
-    if pid == -1:
-        raise OSError(errno.EAGAIN, "clone: no room for another process")
-    return pid
+    return spawn.fork_process(CLONE_PARENT)
 
 
 def makes_siblings() -> bool:

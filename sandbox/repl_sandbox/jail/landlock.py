@@ -20,10 +20,12 @@ from dataclasses import dataclass
 from enum import IntFlag
 from typing import Final
 
-from .libc import AT_FDCWD, Call
+from ..native.steps import REFUSED, Address, Batch, Preset, Rows
+from . import slots
+from .libc import AT_FDCWD, Call, call
 
 _VERSION_FLAG: Final = 1  # LANDLOCK_CREATE_RULESET_VERSION: tells the ABI, makes nothing
-PATH_BENEATH: Final = 1  # LANDLOCK_RULE_PATH_BENEATH
+_PATH_BENEATH: Final = 1  # LANDLOCK_RULE_PATH_BENEATH
 
 
 class Files(IntFlag):
@@ -130,14 +132,6 @@ class _RulesetAttr(ctypes.Structure):
     _fields_ = [(name, ctypes.c_uint64) for name in ("files", "net", "scope")]
 
 
-class Rule(ctypes.Structure):
-    """struct landlock_path_beneath_attr: `files` is given below what is open as `fd`."""
-
-    _pack_ = 1
-    _layout_ = "ms"  # CPython 3.14 wants it said; the packing is what counts
-    _fields_ = [("files", ctypes.c_uint64), ("fd", ctypes.c_int32)]
-
-
 @dataclass(frozen=True, slots=True)
 class Plan:
     """A ruleset without its inodes: made once for a template, loaded by each worker.
@@ -153,18 +147,13 @@ class Plan:
     trial: str
 
 
-_rule = Rule()
-_rule_address = ctypes.addressof(_rule)
-
 _create_ruleset: Final = Call(
     "landlock_create_ruleset", ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint
 )
-_add_rule: Final = Call(
-    "landlock_add_rule", ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_uint
-)
 _RULESET_SIZE: Final = ctypes.sizeof(_RulesetAttr)
-_open: Final = Call("openat", ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_uint)
-_restrict_self: Final = Call("landlock_restrict_self", ctypes.c_int, ctypes.c_uint)
+# What the ruleset makes of an attempt to write; and why permissions may not let it be tried.
+_REFUSALS: Final = (errno.EACCES, errno.EPERM)
+_NOT_PERMITTED: Final = (*_REFUSALS, errno.EROFS, errno.ENOENT)
 
 
 def kernel_abi() -> int:
@@ -201,29 +190,58 @@ def plan(grants: Iterable[Grant], abi: int, trial: str = "") -> Plan:
     return Plan(abi, ruleset, rules, trial if trial and os.path.exists(trial) else "")
 
 
-def restrict(plan: Plan, more: Iterable[tuple[str, int]] = ()) -> bool:
+def restrict_rows(plan: Plan, more: Iterable[tuple[str, int]] = ()) -> Rows:
     """Put this thread and all that it starts under `plan`, for good; see that it holds.
 
     `more` are rules besides those of the plan: paths, and rights as of `Files`, all of which the
-    kernel need not know. Needs `no_new_privs`. True if a trial was refused that permissions alone
-    allow; False if there was nothing to try it on, or if the kernel has no Landlock.
+    kernel need not know. Needs `no_new_privs`. Afterwards `was_tried` tells whether a trial was
+    refused that permissions alone allow. A trial that is allowed is a failure.
+    """
+    if not plan.abi:
+        return
+    handled = plan.ruleset.files
+    yield call("landlock_create_ruleset", plan.ruleset, _RULESET_SIZE, 0, keeps=slots.RULESET)
+    how = os.O_PATH | os.O_CLOEXEC
+    for index, (path, files) in enumerate((*plan.rules, *more)):
+        rights, opened = slots.rule(index)
+        yield Preset(rights, files & handled)
+        yield call("openat", AT_FDCWD, path.encode(), how, 0, keeps=opened)
+        yield call("landlock_add_rule", slots.RULESET, _PATH_BENEATH, Address(rights), 0)
+        yield call("close", opened)
+    yield call("landlock_restrict_self", slots.RULESET, 0)
+    yield call("close", slots.RULESET)
+    if plan.trial:
+        yield from _try(plan.trial)
+
+
+def _try(trial: str) -> Rows:
+    # access(2) asks for permissions alone; the ruleset refuses only to open.
+    path = trial.encode()
+    asked = AT_FDCWD, path, os.W_OK
+    yield call("faccessat", *asked, keeps=slots.TRIAL, tolerated=_NOT_PERMITTED)
+    opened = AT_FDCWD, path, os.O_WRONLY | os.O_CLOEXEC, 0
+    why = f"the ruleset is loaded, and {trial} can be written"
+    yield call("openat", *opened, least=REFUSED, tolerated=_REFUSALS, why=why)
+
+
+def restrict(plan: Plan, more: Iterable[tuple[str, int]] = ()) -> bool:
+    """Make `restrict_rows`; whether a trial was refused that permissions alone allow.
 
     Raises:
         OSError: a rule cannot be added or the ruleset not be loaded, or the trial succeeded.
     """
-    if not plan.abi:
-        return False
-    handled = plan.ruleset.files
-    ruleset = _create_ruleset(ctypes.addressof(plan.ruleset), _RULESET_SIZE, 0)
-    for path, files in (*plan.rules, *more):
-        fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
-        _rule.files, _rule.fd = files & handled, fd
-        if _add_rule.raw(ruleset, PATH_BENEATH, _rule_address, 0):
-            _add_rule.failed()
-        os.close(fd)
-    _restrict_self(ruleset, 0)
-    os.close(ruleset)
-    return _holds(plan.trial)
+    batch = Batch([("Landlock", (NOT_TRIED, *restrict_rows(plan, more)))])
+    batch.run()
+    return was_tried(batch)
+
+
+# Among the rows of a batch that may have `restrict_rows` in it, before them.
+NOT_TRIED: Final = Preset(slots.TRIAL, 1)
+
+
+def was_tried(batch: Batch) -> bool:
+    """Whether a batch that has run has seen that a ruleset holds."""
+    return batch.slots[slots.TRIAL] == 0
 
 
 def pin(plan: Plan) -> list[int]:
@@ -233,27 +251,3 @@ def pin(plan: Plan) -> list[int]:
     about another one.
     """
     return [os.open(path, os.O_PATH | os.O_CLOEXEC) for path, _ in plan.rules]
-
-
-def _holds(trial: str) -> bool:
-    # access(2) asks for permissions alone; the ruleset refuses only to open.
-    if not trial or not os.access(trial, os.W_OK):
-        return False
-    # Not os.open, because it is always refused, and an exception is a dozen pages to copy.
-    fd = _open.raw(AT_FDCWD, trial.encode(), os.O_WRONLY | os.O_CLOEXEC, 0)
-    if fd != -1:
-        os.close(fd)
-    return refused(trial, 0 if fd != -1 else ctypes.get_errno())
-
-
-def refused(trial: str, failure: int) -> bool:
-    """What it means that opening `trial` to write failed with that errno, 0 for that it did not.
-
-    Raises:
-        OSError: the ruleset is loaded, and does not hold.
-    """
-    if failure in (errno.EACCES, errno.EPERM):
-        return True
-    if failure:
-        raise OSError(failure, f"{trial}: {os.strerror(failure)}")
-    raise OSError(errno.ENOTRECOVERABLE, f"the ruleset is loaded, and {trial} can be written")

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, NoReturn
 
+from ..native.steps import Argument, Row, Slot
+
 # uapi/linux/sched.h
 CLONE_NEWNS: Final = 0x00020000
 CLONE_NEWCGROUP: Final = 0x02000000
@@ -23,9 +25,6 @@ CLONE_NEWPID: Final = 0x20000000
 CLONE_NEWNET: Final = 0x40000000
 CLONE_PARENT: Final = 0x00008000
 CLONE_THREAD: Final = 0x00010000
-CLONE_PARENT_SETTID: Final = 0x00100000
-CLONE_CHILD_SETTID: Final = 0x01000000
-CLONE_INTO_CGROUP: Final = 0x2_0000_0000  # for clone3 alone
 
 # uapi/linux/mount.h
 MS_NOSUID: Final = 0x2
@@ -53,42 +52,46 @@ PR_SET_NO_NEW_PRIVS: Final = 38
 PR_CAP_AMBIENT: Final = 47
 PR_CAP_AMBIENT_CLEAR_ALL: Final = 4
 
-# Calls without a wrapper in glibc 2.36, and one that os has only as what raises, by machine:
-# (x86-64, aarch64), from the kernel's tables; -1 where there is none.
+# Calls of batches, and others without a wrapper in glibc 2.36: (x86-64, aarch64), from the kernel's
+# tables; -1 where there is none.
 _NUMBERS: Final = {
+    "capset": (126, 91),
+    "chdir": (80, 49),
     "clone": (56, 220),
-    "openat": (257, 56),
     "clone3": (435, 435),
-    "fork": (57, -1),
-    "vfork": (58, -1),
-    "pivot_root": (155, 41),
-    "close_range": (436, 436),
-    "process_madvise": (440, 440),
-    "ppoll": (271, 73),
-    "write": (1, 64),
-    "getpid": (39, 172),
-    "kill": (62, 129),
-    "rt_sigprocmask": (14, 135),
-    "writev": (20, 66),
-    "dup3": (292, 24),
-    "prctl": (157, 167),
     "close": (3, 57),
-    "unshare": (272, 97),
-    "pwritev": (296, 70),
-    "sched_setattr": (314, 274),
-    "sched_getattr": (315, 275),
-    "mount_setattr": (442, 442),
-    "seccomp": (317, 277),
-    "landlock_create_ruleset": (444, 444),
+    "close_range": (436, 436),
+    "dup3": (292, 24),
+    "faccessat": (269, 48),
+    "fork": (57, -1),
     "landlock_add_rule": (445, 445),
+    "landlock_create_ruleset": (444, 444),
     "landlock_restrict_self": (446, 446),
+    "mkdirat": (258, 34),
+    "mmap": (9, 222),
+    "mount": (165, 40),
+    "mount_setattr": (442, 442),
+    "openat": (257, 56),
+    "pivot_root": (155, 41),
+    "prctl": (157, 167),
+    "prlimit64": (302, 261),
+    "read": (0, 63),
+    "sched_getattr": (315, 275),
+    "sched_setattr": (314, 274),
+    "seccomp": (317, 277),
+    "setgroups": (116, 159),
+    "sethostname": (170, 161),
+    "setresgid": (119, 149),
+    "setresuid": (117, 147),
+    "setsid": (112, 157),
+    "unshare": (272, 97),
+    "vfork": (58, -1),
+    "write": (1, 64),
 }
 _column: Final = {"x86_64": 0, "aarch64": 1}.get(os.uname().machine)
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _long = ctypes.c_long
-# Declared once, so that a call does not have to make its arguments' types.
-_prctl_of_ints = ctypes.CDLL(None, use_errno=True).prctl
 _libc.prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
 
 
@@ -97,6 +100,19 @@ def number(name: str) -> int:
     if _column is None:
         raise OSError(0, f"no system call numbers for {os.uname().machine}")
     return _NUMBERS[name][_column]
+
+
+def call(
+    name: str,
+    *arguments: Argument,
+    keeps: Slot | None = None,
+    least: int = 0,
+    exactly: bool = False,
+    tolerated: tuple[int, ...] = (),
+    why: str = "",
+) -> Row:
+    """System call `name` as a row of a batch; see `native.steps.Row`."""
+    return Row(name, number(name), arguments, keeps, least, exactly, tolerated, why)
 
 
 def set_scheduling(thread: int, policy: int, nanoseconds: int) -> None:
@@ -159,14 +175,6 @@ class Call:
         fail(self._name)
 
 
-def bound(name: str, *arguments: int | bytes) -> partial[int]:
-    """Function `name` of the C library with these arguments; it returns -1 where it fails."""
-    # By a library object of its own, because a function's types belong to the function.
-    function = ctypes.CDLL(None, use_errno=True)[name]
-    passed = (_long(each) if isinstance(each, int) else each for each in arguments)
-    return partial(function, *passed)
-
-
 def unshare(flags: int) -> None:
     """unshare(2)."""
     if _libc.unshare(flags):
@@ -227,27 +235,3 @@ def prctl(option: int, first: int = 0, second: int = 0) -> int:
 def knows_capability(capability: int) -> bool:
     """Whether this kernel has a capability of that number."""
     return bool(_libc.prctl(PR_CAPBSET_READ, capability, 0, 0, 0) >= 0)
-
-
-def empty_bounding_set(last: int) -> None:
-    """PR_CAPBSET_DROP for every capability up to `last`: one loop, because each session runs it."""
-    call = _prctl_of_ints
-    for capability in range(last + 1):
-        if call(PR_CAPBSET_DROP, capability, 0, 0, 0):
-            fail(f"prctl {PR_CAPBSET_DROP}")
-
-
-_close_range: Final = Call("close_range", ctypes.c_uint, ctypes.c_uint, ctypes.c_uint)
-
-
-def close_range(first: int, last: int) -> None:
-    """close_range(2), Linux 5.9: close every descriptor from `first` to `last`, both included."""
-    if _close_range.raw(first, last, 0):
-        _close_range.failed()
-
-
-# capset(2), struct __user_cap_header_struct of this process, and twice __user_cap_data_struct:
-# none effective, permitted or inheritable.
-_LINUX_CAPABILITY_VERSION_3: Final = 0x20080522
-CAP_HEADER: Final = struct.pack("=Ii", _LINUX_CAPABILITY_VERSION_3, 0)
-CAP_NONE: Final = bytes(2 * 3 * 4)

@@ -8,39 +8,40 @@ runs out. Does not cover: limits and counts (cgroups), which are the host's.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from typing import Final
 
-from . import libc
+from ..native.steps import Rows
+from . import libc, slots
+from .libc import call
 
 # proc_pid_oom_score_adj(5), and the largest of what is written there, which outweighs any size.
-OOM_SCORE = "/proc/self/oom_score_adj"
-FIRST_TO_GO = b"1000"
+_OOM_SCORE: Final = b"/proc/self/oom_score_adj"
+_FIRST_TO_GO: Final = b"1000"
 
 
-def join(groups: Iterable[int]) -> None:
-    """Move this process, which has one thread, into the group of each descriptor.
+def join_rows(groups: int) -> Rows:
+    """Move this process, which has one thread, into so many groups, whose slots are filled.
 
     On version 2 there is none: the process was born into its group.
     """
-    for fd in groups:
-        os.write(fd, b"0")
+    for index in range(groups):
+        yield call("write", slots.group(index), b"0", 1, least=1)
 
 
-def close_view() -> None:
+def close_view_rows() -> Rows:
     """Take a cgroup namespace: it begins at the group that this process is in.
 
     What is above it, the host's groups and the process id in their names, is then out of view.
     """
-    libc.unshare(libc.CLONE_NEWCGROUP)
+    yield call("unshare", libc.CLONE_NEWCGROUP)
 
 
-def be_first_to_go() -> None:
+def be_first_to_go_rows() -> Rows:
     """Have this process and all it starts ended before init when their group runs out of memory."""
     # The file belongs to nobody here while the process hides its memory; it does so again before
     # any code runs.
-    libc.prctl(libc.PR_SET_DUMPABLE, 1)
-    fd = os.open(OOM_SCORE, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.write(fd, FIRST_TO_GO)
-    finally:
-        os.close(fd)
+    yield call("prctl", libc.PR_SET_DUMPABLE, 1)
+    how = os.O_WRONLY | os.O_CLOEXEC
+    yield call("openat", libc.AT_FDCWD, _OOM_SCORE, how, keeps=slots.OPENED)
+    yield call("write", slots.OPENED, _FIRST_TO_GO, len(_FIRST_TO_GO))
+    yield call("close", slots.OPENED)

@@ -16,10 +16,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TypeAlias
 
-from . import libc
-from .calls import Calls
+from ..native.steps import Rows, perform
+from . import libc, slots
+from .libc import call
 
 WORKSPACE = "/workspace"
 PRIVATE = ("/tmp", WORKSPACE, "/dev/shm")
@@ -48,9 +48,6 @@ _ETC_FILES = {
     "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
     "hostname": "repl\n",
 }
-
-# A function of the C library, and its arguments.
-_Call: TypeAlias = tuple[str, *tuple[int | bytes, ...]]
 
 
 def stage(binds: Mapping[str, str]) -> None:
@@ -152,18 +149,18 @@ def _bind(outside: str, inside: str) -> None:
     libc.mount_setattr(target, attributes, recursive=True)
 
 
-# Shows the processes of this pid namespace, and only those.
-MOUNT_PROC = Calls(
-    (("mount", b"proc", b"/proc", b"proc", libc.MS_NOSUID | libc.MS_NODEV | libc.MS_NOEXEC, 0),)
-)
+def mount_proc_rows() -> Rows:
+    """Show the processes of this pid namespace, and only those."""
+    flags = libc.MS_NOSUID | libc.MS_NODEV | libc.MS_NOEXEC
+    yield call("mount", b"proc", b"/proc", b"proc", flags, 0)
 
 
 @contextmanager
 def writable(covered: Mapping[str, str]) -> Iterator[None]:
     """Have private places as a session has them, for as long as this lasts; then they are gone."""
-    mount_private(_SCRATCH, os.geteuid())
+    perform(mount_private_rows(_SCRATCH, os.geteuid()))
     try:
-        uncover(covered)
+        perform(uncover_rows(covered))
         yield
     finally:
         for path in PRIVATE:
@@ -176,18 +173,10 @@ def covered(paths: Iterable[str]) -> dict[str, str]:
     return {path: f"{_ASIDE}/{number}" for number, path in enumerate(sorted(hidden))}
 
 
-def uncover(covered: Mapping[str, str]) -> None:
-    """Show again what the private mounts have hidden, read-only as it was."""
-    for call, *arguments in uncovering(covered):
-        result = libc.check(libc.bound(call, *arguments)(), f"{call} {arguments[0]!r}")
-        if call == "open":
-            os.close(result)
+def uncover_rows(covered: Mapping[str, str]) -> Rows:
+    """Show again what the private mounts have hidden, read-only as it was.
 
-
-def uncovering(covered: Mapping[str, str]) -> Iterator[_Call]:
-    """The calls that do so where private mounts are new: nothing else is in them.
-
-    What they open is to be closed.
+    The private mounts are new: nothing else is in them.
     """
     made, shown = {*PRIVATE}, tuple[str, ...]()
     for path, aside in sorted(covered.items()):  # before what lies in it
@@ -196,13 +185,15 @@ def uncovering(covered: Mapping[str, str]) -> Iterator[_Call]:
             for folder in _above(path):
                 if folder not in made:
                     made.add(folder)
-                    yield "mkdir", folder.encode(), 0o777
+                    yield call("mkdirat", libc.AT_FDCWD, folder.encode(), 0o777)
             if os.path.isdir(aside):
-                yield "mkdir", where, 0o777
+                yield call("mkdirat", libc.AT_FDCWD, where, 0o777)
             else:
-                yield "open", where, os.O_CREAT | os.O_CLOEXEC, 0o444
+                how = os.O_CREAT | os.O_CLOEXEC
+                yield call("openat", libc.AT_FDCWD, where, how, 0o444, keeps=slots.OPENED)
+                yield call("close", slots.OPENED)
         shown = (*shown, f"{path}/")
-        yield "mount", aside.encode(), where, b"", libc.MS_BIND | libc.MS_REC, 0
+        yield call("mount", aside.encode(), where, b"", libc.MS_BIND | libc.MS_REC, 0)
 
 
 def _above(path: str) -> list[str]:
@@ -217,20 +208,14 @@ def capacity(workspace_size: int) -> int:
     return 2 * workspace_size + _SHM_SIZE + inodes
 
 
-def mount_private(workspace_size: int, owner: int) -> None:
+def mount_private_rows(workspace_size: int, owner: int) -> Rows:
     """The session's own writable places, empty, owned by uid `owner` of this namespace."""
-    for path, options in private_options(workspace_size, owner):
-        libc.mount("tmpfs", path, "tmpfs", PRIVATE_FLAGS, options)
-
-
-PRIVATE_FLAGS = libc.MS_NOSUID | libc.MS_NODEV
-
-
-def private_options(workspace_size: int, owner: int) -> tuple[tuple[str, str], ...]:
-    """Where `mount_private` mounts, and what it says of each."""
     inside = f"nr_inodes={_INODES},uid={owner},gid={owner}"
-    return (
-        ("/tmp", f"mode=1777,size={workspace_size},{inside}"),
-        (WORKSPACE, f"mode=700,size={workspace_size},{inside}"),
-        ("/dev/shm", f"mode=1777,size={_SHM_SIZE},{inside}"),
-    )
+    for path, mode, size in (
+        ("/tmp", 1777, workspace_size),
+        (WORKSPACE, 700, workspace_size),
+        ("/dev/shm", 1777, _SHM_SIZE),
+    ):
+        options = f"mode={mode},size={size},{inside}".encode()
+        flags = libc.MS_NOSUID | libc.MS_NODEV
+        yield call("mount", b"tmpfs", path.encode(), b"tmpfs", flags, options)

@@ -7,8 +7,9 @@ who the users are outside (users), kernel bugs (seccomp narrows what can be reac
 
 from __future__ import annotations
 
+from ..native.steps import Rows
 from . import libc
-from .calls import Calls
+from .libc import call
 
 # user first in the list because it is what allows the others to an ordinary user.
 SESSION: dict[str, int] = {
@@ -25,5 +26,8 @@ SESSION: dict[str, int] = {
 FLAGS = sum(SESSION.values()) & ~libc.CLONE_NEWNET
 
 _HOSTNAME = b"repl"
-# The session's host name says nothing about the host.
-SET_HOSTNAME = Calls((("sethostname", _HOSTNAME, len(_HOSTNAME)),))
+
+
+def set_hostname_rows() -> Rows:
+    """Have a host name that says nothing about the host."""
+    yield call("sethostname", _HOSTNAME, len(_HOSTNAME))

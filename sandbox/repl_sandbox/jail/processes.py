@@ -7,27 +7,59 @@ Does not cover: inspection by the session's own code of itself, which is its rig
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
 from collections.abc import Callable, Container, Iterable, Iterator
+from errno import EINVAL, ENOSYS, EPERM
 
-from . import libc
-from .calls import Calls
+from ..native.steps import Rows, perform
+from . import descriptors, libc
+from .libc import call
 
-# Refused where there is another thread, and else does nothing: unshare(2).
-HAVE_ONE_THREAD = Calls((("unshare", libc.CLONE_THREAD),))
-# Own session and process group, without a terminal.
-LEAVE_GROUP = Calls((("setsid",),))
-# `forbid_new_privileges`, `die_with_parent` and `hide_memory`, as data.
-FORBID_NEW_PRIVILEGES = Calls((("prctl", libc.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0),))
-DIE_WITH_PARENT = Calls((("prctl", libc.PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0),))
-HIDE_MEMORY = Calls((("prctl", libc.PR_SET_DUMPABLE, 0, 0, 0, 0),))
+
+def have_one_thread_rows() -> Rows:
+    """Fail where there is another thread: unshare(2)."""
+    yield call("unshare", libc.CLONE_THREAD)
+
+
+def leave_group_rows() -> Rows:
+    """Lead a session and a process group of its own, without a terminal."""
+    yield call("setsid")
+
+
+def forbid_new_privileges_rows() -> Rows:
+    """PR_SET_NO_NEW_PRIVS: no exec gains anything, and seccomp filters may be loaded."""
+    yield call("prctl", libc.PR_SET_NO_NEW_PRIVS, 1)
+
+
+def die_with_parent_rows(by: int = signal.SIGKILL) -> Rows:
+    """PR_SET_PDEATHSIG: signal `by` when the parent goes. A change of credentials clears it."""
+    yield call("prctl", libc.PR_SET_PDEATHSIG, int(by))
+
+
+def adopt_orphans_rows(*, needed: bool = True) -> Rows:
+    """PR_SET_CHILD_SUBREAPER: whatever loses its parent below this process becomes its child.
+
+    Not `needed`: a kernel that has no such thing is none to fail on.
+    """
+    tolerated = () if needed else (EINVAL, ENOSYS, EPERM)
+    yield call("prctl", libc.PR_SET_CHILD_SUBREAPER, 1, tolerated=tolerated)
+
+
+def hide_memory_rows() -> Rows:
+    """PR_SET_DUMPABLE 0: no ptrace, no /proc/PID/mem, no core, for whoever has the same uid."""
+    yield call("prctl", libc.PR_SET_DUMPABLE, 0)
+
+
+def keep_descriptors_rows(kept: set[int]) -> Rows:
+    """Close every descriptor but those of `kept`."""
+    for first, last in descriptors.gaps(kept):
+        yield call("close_range", first, last, 0)
 
 
 def forbid_new_privileges() -> None:
-    """PR_SET_NO_NEW_PRIVS: no exec gains anything, and seccomp filters may be loaded."""
-    libc.prctl(libc.PR_SET_NO_NEW_PRIVS, 1)
+    """Make `forbid_new_privileges_rows`."""
+    perform(forbid_new_privileges_rows())
 
 
 def gains_no_privileges() -> int:
@@ -39,21 +71,19 @@ def gains_no_privileges() -> int:
 _GET_NO_NEW_PRIVS = 39
 
 
-def die_with_parent(by: int = signal.SIGKILL) -> None:
-    """PR_SET_PDEATHSIG: signal `by` when the parent goes. A change of credentials clears it."""
-    libc.prctl(libc.PR_SET_PDEATHSIG, by)
+def die_with_parent() -> None:
+    """Make `die_with_parent_rows`, by SIGKILL."""
+    perform(die_with_parent_rows())
 
 
 def adopt_orphans(*, needed: bool = True) -> None:
-    """PR_SET_CHILD_SUBREAPER: whatever loses its parent below this process becomes its child.
+    """Make `adopt_orphans_rows`."""
+    perform(adopt_orphans_rows(needed=needed))
 
-    Not `needed`: a kernel that has no such thing is none to fail on.
-    """
-    try:
-        libc.prctl(libc.PR_SET_CHILD_SUBREAPER, 1)
-    except OSError:
-        if needed:
-            raise
+
+def hide_memory() -> None:
+    """Make `hide_memory_rows`."""
+    perform(hide_memory_rows())
 
 
 def stop_children() -> None:
@@ -202,37 +232,6 @@ def _one_child() -> list[int]:
     except ChildProcessError:
         return []
     return [] if ended is None else [ended.si_pid]
-
-
-def hide_memory() -> None:
-    """PR_SET_DUMPABLE 0: no ptrace, no /proc/PID/mem, no core, for whoever has the same uid."""
-    libc.prctl(libc.PR_SET_DUMPABLE, 0)
-
-
-def keep_descriptors(kept: set[int]) -> None:
-    """Close every descriptor but those of `kept`."""
-    for first, last in stretches(kept):
-        libc.close_range(first, last)
-
-
-def stretches(kept: set[int]) -> Iterator[tuple[int, int]]:
-    """First and last of what lies below, between and above the descriptors `kept`."""
-    start = 0
-    for fd in sorted(kept):
-        if fd > start:
-            yield start, fd - 1
-        start = fd + 1
-    yield start, LAST_DESCRIPTOR
-
-
-# No descriptor is larger. More, which close_range(2) of Linux takes too, other kernels refuse.
-LAST_DESCRIPTOR = 0x7FFF_FFFF
-
-
-def have_one_thread() -> None:
-    """`HAVE_ONE_THREAD` where no filter need pass unshare(2)."""
-    if thread_count() != 1:
-        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
 
 
 def thread_count() -> int:

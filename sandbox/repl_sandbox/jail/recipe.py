@@ -1,23 +1,28 @@
-"""The tiers as ordered lists: of a session's init, of its view, and of each worker.
+"""The tiers as ordered lists: of a session's birth, its init, its view, and of each worker.
 
-All tiers are made by the same code, of fewer or more steps. The order is the security property.
-Every step raises when it fails; there is no half-built jail to fall back to.
+Each step is the system calls that make it, which `native/steps.c` performs in order, or a function
+of Python. The order is the security property. The first step that fails ends all of it; there is no
+half-built jail to fall back to.
 """
 
 from __future__ import annotations
 
+import mmap
 import os
 import socket
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from errno import EACCES
+from errno import EACCES, EINVAL, ENOSYS, EPERM, EPIPE
+from itertools import groupby
 from signal import SIGTERM
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
+from ..native.steps import Address, Batch, Rows, StepError
 from . import (
     capabilities,
+    descriptors,
     folders,
     fork_notices,
     grants,
@@ -29,8 +34,10 @@ from . import (
     remedies,
     rlimits,
     seccomp,
+    slots,
     users,
 )
+from .libc import call
 
 
 class ForkLimit(NamedTuple):
@@ -54,123 +61,124 @@ class Jail:
     tier: str = "jailed"
     folder: str = ""  # the session's own directory; "" where it has private mounts
     interpreter: Sequence[str] = ()  # paths that code must be able to read
-    mapped: int = -1  # a pipe that brings one byte for each process that waits for the id maps
     covered: Mapping[str, str] = field(default_factory=dict)  # as mounts.covered has it
-    contained: int = -1  # a pipe that brings a byte when init has done all its steps
-    # What the session's group is joined by: descriptors; none if it is born there; None: no group.
-    groups: tuple[int, ...] | None = None
+    # How many groups the session joins; none if it is born into its group; None: it has none.
+    groups: int | None = None
     states: int = -1  # how many a session keeps besides the current one; -1: not even that
+    shared: int = 0  # where the page that init and worker share is mapped; 0: there is none
     kept: set[int] = field(default_factory=set)  # descriptors of the process that is contained
     held: dict[str, int] = field(default_factory=dict)  # what the worker found, before any code
     home: str = ""  # the workspace of a branch; "" for the session's own
     forks: ForkLimit | None = None  # where nothing of the kernel's bounds the session's processes
 
 
-Step: TypeAlias = tuple[str, Callable[[Jail], None]]
+class Step(NamedTuple):
+    """One row of a recipe: the system calls that make it, or where it is more, a function."""
 
-# What is said between the processes of a new session when one need wait no longer: no errno.
+    name: str
+    reason: str
+    calls: Callable[[Jail], Rows] | None
+    function: Callable[[Jail], None] | None = None
+
+
+# A word that is said between the processes of a new session when one need wait no longer.
 DONE: Final = bytes(4)
+_ACCESS: Final = mmap.PROT_READ | mmap.PROT_WRITE
+_MAP_FIXED: Final = 0x10  # uapi/linux/mman.h
+_SHARED: Final = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | _MAP_FIXED
 
 
-def _join_group(jail: Jail) -> None:
-    if jail.groups is not None:
-        membership.join(jail.groups)
+# ── calls that depend on the session ────────────────────────────────────────────────────────────
 
 
-def close_group_view(jail: Jail) -> None:
-    """Where it has a group, see what is below that alone."""
-    if jail.groups is not None:
-        membership.close_view()
+def _streams(jail: Jail) -> Rows:
+    for stream, slot in ((1, slots.STDOUT), (2, slots.STDERR)):
+        yield call("dup3", slot, stream, 0)
 
 
-def be_first_to_go(jail: Jail) -> None:
-    """Where it has a group."""
-    if jail.groups is not None:
-        membership.be_first_to_go()
+def _descriptors(jail: Jail) -> Rows:
+    moved = [
+        (slots.CONTROL, descriptors.CONTROL),
+        (slots.WORKER, descriptors.WORKER),
+        (slots.CONTAINED, descriptors.CONTAINED),
+        (slots.DONE, descriptors.DONE),
+    ]
+    if jail.states >= 0:
+        moved.append((slots.ORDERS_OURS, descriptors.ORDERS_OURS))
+        moved.append((slots.ORDERS_THEIRS, descriptors.ORDERS_THEIRS))
+    if jail.tier == "jailed":
+        moved.append((slots.MAPPED, descriptors.MAPPED))
+        # Else a reader would wait for ever, if the zygote were killed before it has written.
+        yield call("close", slots.WRITTEN)
+    for slot, fd in moved:
+        yield call("dup3", slot, fd, os.O_CLOEXEC)
 
 
-def mount_private(jail: Jail) -> None:
-    """The session's own places, as large as it may have them."""
-    mounts.mount_private(jail.workspace, users.CODE_ID)
+def _shared_page(jail: Jail) -> Rows:
+    if jail.shared:
+        yield call("mmap", jail.shared, mmap.PAGESIZE, _ACCESS, _SHARED, -1, 0)
 
 
-def empty_bounding_set(jail: Jail) -> None:
-    """All of it."""
-    capabilities.empty_bounding_set(jail.last_capability)
+def _close_group_view(jail: Jail) -> Rows:
+    return () if jail.groups is None else membership.close_view_rows()
 
 
-def limit_resources(jail: Jail) -> None:
-    """As the session's limits come to."""
-    rlimits.apply(jail.rlimits)
+def _be_first_to_go(jail: Jail) -> Rows:
+    return () if jail.groups is None else membership.be_first_to_go_rows()
 
 
-def load_filter(jail: Jail) -> None:
-    """What the template's own filter leaves open."""
-    seccomp.load(jail.seal)
+def _empty_bounding_set_as_root(jail: Jail) -> Rows:
+    # To an ordinary user it is not given, and says nothing: no_new_privs closes what it bounds.
+    return () if jail.slot is None else capabilities.empty_bounding_set_rows(jail.last_capability)
 
 
-def _become_code(jail: Jail) -> None:
+def _become(inside: int) -> Callable[[Jail], Rows]:
     # An ordinary user's session has one uid only, and starts with it.
-    if jail.slot is not None:
-        users.become(users.own_id(jail.slot))
+    return lambda jail: () if jail.slot is None else users.become_rows(inside)
 
 
-def _act_as_code(jail: Jail) -> None:
-    if jail.slot is not None:
-        users.act_as(users.CODE_ID if jail.tier == "jailed" else users.own_id(jail.slot))
+def _become_own(jail: Jail) -> Rows:
+    return () if jail.slot is None else users.become_rows(users.own_id(jail.slot))
 
 
-def keep_descriptors(jail: Jail) -> None:
-    """Close all others."""
-    processes.keep_descriptors(jail.kept)
+def _act_as_code(jail: Jail) -> Rows:
+    if jail.slot is None:
+        return ()
+    return users.act_as_rows(users.CODE_ID if jail.tier == "jailed" else users.own_id(jail.slot))
 
 
-def wait_for_maps(jail: Jail) -> None:
-    """Wait until the zygote has written the id maps, and says so by a word of zeros."""
-    # End of file: it could not, and has told the host why.
-    if os.read(jail.mapped, len(DONE)) != DONE:
-        raise OSError(0, "they were not written")
-    os.close(jail.mapped)
-
-
-def wait_for_init(jail: Jail) -> None:
-    """Wait until init has taken all its steps, and says so by a word of zeros."""
-    if os.read(jail.contained, len(DONE)) != DONE:
-        os.read(jail.contained, 1)  # it has failed, and ends when it has told the host in what
-        raise OSError(0, "it failed")
-    os.close(jail.contained)
-
-
-def uncover(jail: Jail) -> None:
-    """Show what the private places hide."""
+def _uncover(jail: Jail) -> Rows:
     if jail.covered:
         # To make directories there, this process must be somebody in the session.
-        if jail.slot is not None:
-            users.become(users.INIT_ID)
-        mounts.uncover(jail.covered)
+        yield from _become(users.INIT_ID)(jail)
+        yield from mounts.uncover_rows(jail.covered)
 
 
-# In init before it forks, so that the first worker is born into the group and nothing that the
-# session ever touches is charged to the host's.
-BIRTH: Sequence[Step] = (("cgroup", _join_group),)
-
-
-def restrict_files(jail: Jail) -> None:
-    """By Landlock, where the kernel has it."""
+def _restrict_files(jail: Jail) -> Rows:
     own = [(jail.folder, int(grants.OWN))] if jail.folder else []
-    if landlock.restrict(jail.files, own):
-        jail.held["landlock"] = jail.files.abi
+    return landlock.restrict_rows(jail.files, own)
+
+
+def _enter_workspace(jail: Jail) -> Rows:
+    yield call("chdir", (jail.home or mounts.WORKSPACE).encode())
+
+
+def _wait(fd: int, why: str) -> Rows:
+    yield call("read", fd, Address(slots.WORD), len(DONE), least=len(DONE), why=why)
+    yield call("close", fd)
+
+
+def _tell_worker(jail: Jail) -> Rows:
+    # The very last call: a session whose worker was told must not fail. That the worker has failed
+    # and is gone, init learns otherwise.
+    yield call("write", descriptors.DONE, DONE, len(DONE), least=len(DONE), tolerated=(EPIPE,))
+
+
+# ── steps that are more than system calls ───────────────────────────────────────────────────────
 
 
 def _make_folder(jail: Jail) -> None:
     folders.make(jail.folder, None if jail.slot is None else users.own_id(jail.slot))
-
-
-def enter_workspace(jail: Jail) -> None:
-    """Be in it."""
-    if jail.home:
-        os.environ["HOME"] = jail.home
-    os.chdir(jail.home or mounts.WORKSPACE)
 
 
 def _enter_folder(jail: Jail) -> None:
@@ -185,20 +193,23 @@ def _enter_folder(jail: Jail) -> None:
     os.chdir(os.environ["HOME"])
 
 
+def _have_one_thread(jail: Jail) -> None:
+    if processes.thread_count() != 1:
+        raise OSError(EINVAL, os.strerror(EINVAL))
+
+
 def _read_interpreter(jail: Jail) -> None:
     for path in jail.interpreter:
         if not os.access(path, os.R_OK | os.X_OK):
             raise OSError(EACCES, f"{path} cannot be read by uid {os.getuid()}")
 
 
-def _empty_bounding_set_as_root(jail: Jail) -> None:
-    # To an ordinary user it is not given, and says nothing: no_new_privs closes what it bounds.
-    if jail.slot is not None:
-        capabilities.empty_bounding_set(jail.last_capability)
+def _note_privileges(jail: Jail) -> None:
+    jail.held["no_new_privs"] = processes.gains_no_privileges()
 
 
 def _limit_forks(jail: Jail) -> None:
-    """By who admits them; where the kernel cannot have them wait, the watchdog is what there is."""
+    # Where the kernel cannot have them wait, the watchdog is what there is.
     if jail.forks is None:
         return
     limiter, filter_, most = jail.forks
@@ -212,149 +223,253 @@ def _limit_forks(jail: Jail) -> None:
     limiter.close()
 
 
-def _limit_forks_of_anybody(jail: Jail) -> None:
-    # An ordinary user may load filters only into what gains no privileges any more.
-    if jail.forks is not None and os.geteuid() != 0:
-        processes.forbid_new_privileges()
-    _limit_forks(jail)
+# ── the recipes ─────────────────────────────────────────────────────────────────────────────────
 
+# In a session's first process before it forks the first worker, which has all of it too.
+BIRTH: Sequence[Step] = (
+    Step(
+        "cgroup",
+        "the worker is born into the group, and nothing that the session touches is the host's",
+        lambda jail: membership.join_rows(jail.groups or 0),
+    ),
+    Step("streams", "what is printed from here on is the session's", _streams),
+    Step("session descriptors", "their numbers are the same in each session", _descriptors),
+    Step("shared page", "init and worker share the table of copies with nobody else", _shared_page),
+)
 
-# In init, pid 1 of the new namespaces, with every capability in them and none outside. As data, for
-# where it can, init makes these calls without a line of Python (`quiet_init`).
+# In init, pid 1 of the new namespaces, with every capability in them and none outside.
 INIT: Sequence[Step] = (
-    # Process groups reach across pid namespaces, and an ordinary user's sessions have one uid: a
-    # signal to "my group" would meet the template and all of them.
-    ("process group", processes.LEAVE_GROUP),
-    ("descriptors", keep_descriptors),
-    # The maps are written by the zygote meanwhile; uids mean nothing before.
-    ("id maps", wait_for_maps),
-    ("init user", users.BECOME_INIT),
+    Step(
+        "process group",
+        "groups reach across pid namespaces, and an ordinary user's sessions have one uid: a "
+        "signal to `my group` would meet the template and all of them",
+        lambda jail: processes.leave_group_rows(),
+    ),
+    Step(
+        "descriptors",
+        "those of the template are the host's",
+        lambda jail: processes.keep_descriptors_rows(jail.kept),
+    ),
+    Step(
+        "id maps",
+        "the zygote writes them meanwhile; uids mean nothing before",
+        lambda jail: _wait(descriptors.MAPPED, "they were not written"),
+    ),
+    Step("init user", "init acts as a user of the session alone", _become(users.INIT_ID)),
     # After the last change of credentials, which would clear both.
-    ("parent death signal", processes.DIE_WITH_PARENT),
-    ("memory access", processes.HIDE_MEMORY),
+    Step(
+        "parent death signal",
+        "the session ends with the zygote",
+        lambda jail: processes.die_with_parent_rows(),
+    ),
+    Step("memory access", "code must not read init", lambda jail: processes.hide_memory_rows()),
 )
 
 # In the first worker, which is in init's namespaces and still has its capabilities there. It, and
 # not init, because what a process touches after a fork is copied, and the worker will need it.
 VIEW: Sequence[Step] = (
-    ("hostname", namespaces.SET_HOSTNAME),
-    ("proc", mounts.MOUNT_PROC),
-    ("id maps", wait_for_maps),
-    ("private mounts", mount_private),
-    ("covered mounts", uncover),
+    Step("hostname", "it says who the host is", lambda jail: namespaces.set_hostname_rows()),
+    Step(
+        "proc", "the template's shows the host's processes", lambda jail: mounts.mount_proc_rows()
+    ),
+    Step(
+        "id maps",
+        "owners of the private mounts are ids of the session",
+        lambda jail: _wait(descriptors.MAPPED, "they were not written"),
+    ),
+    Step(
+        "private mounts",
+        "the session's own places, as large as it may have them",
+        lambda jail: mounts.mount_private_rows(jail.workspace, users.CODE_ID),
+    ),
+    Step("covered mounts", "what the private mounts hide is shown again", _uncover),
 )
-
 
 # In each worker, before any code of the session runs.
 WORKER: Sequence[Step] = (
-    # Away from init's: a signal of the code to its group is not for init.
-    ("process group", processes.LEAVE_GROUP),
-    ("descriptors", keep_descriptors),
-    # Most steps hold the thread that takes them, and a library may start one where it is forked.
-    ("single thread", processes.HAVE_ONE_THREAD),
-    ("workspace", enter_workspace),
+    Step(
+        "process group",
+        "a signal of the code to its group is not for init",
+        lambda jail: processes.leave_group_rows(),
+    ),
+    Step(
+        "descriptors",
+        "those of init are not the code's",
+        lambda jail: processes.keep_descriptors_rows(jail.kept),
+    ),
+    Step(
+        "single thread",
+        "most steps hold the thread that takes them, and a library may start one in a fork",
+        lambda jail: processes.have_one_thread_rows(),
+    ),
+    Step("workspace", "code begins where its files are", _enter_workspace),
     # With a group, clone makes no cgroup namespace: it would begin at the template's group.
-    ("cgroup namespace", close_group_view),
+    Step("cgroup namespace", "groups above the session's are the host's", _close_group_view),
     # While it still may.
-    ("bounding set", empty_bounding_set),
-    ("memory kill", be_first_to_go),
-    ("resource limits", limit_resources),
-    ("code user", users.BECOME_CODE),
-    ("capabilities", capabilities.DROP_ALL),
-    ("no new privileges", processes.FORBID_NEW_PRIVILEGES),
-    ("memory access", processes.HIDE_MEMORY),
+    Step(
+        "bounding set",
+        "no exec gains a capability",
+        lambda jail: capabilities.empty_bounding_set_rows(jail.last_capability),
+    ),
+    Step("memory kill", "when memory runs out, code ends before init", _be_first_to_go),
+    Step(
+        "resource limits",
+        "what the session's limits come to",
+        lambda jail: rlimits.apply_rows(jail.rlimits),
+    ),
+    Step("code user", "code is not init's user", _become(users.CODE_ID)),
+    Step("capabilities", "code has none", lambda jail: capabilities.drop_all_rows()),
+    Step(
+        "no new privileges",
+        "no exec gains anything; filters may be loaded",
+        lambda jail: processes.forbid_new_privileges_rows(),
+    ),
+    Step(
+        "memory access",
+        "processes of the same uid must not read the worker",
+        lambda jail: processes.hide_memory_rows(),
+    ),
     # All that it names is mounted by now, and it forbids to mount more.
-    ("Landlock", restrict_files),
+    Step("Landlock", "files by path, TCP, signals and sockets to others", _restrict_files),
     # Last: it forbids what the steps above need.
-    ("seccomp", load_filter),
+    Step(
+        "seccomp",
+        "system calls that code does not need",
+        lambda jail: seccomp.load_rows(jail.seal),
+    ),
 )
-
-
-def _note_privileges(jail: Jail) -> None:
-    """For kernels whose /proc does not say it."""
-    jail.held["no_new_privs"] = processes.gains_no_privileges()
 
 
 # Without namespaces init is one process among the host's. What it would get from a pid namespace it
 # does itself: adopt whatever the session leaves, and end it. It keeps the host's user, whose right
 # it is to end processes of others and to remove what they leave.
 PROCESS_INIT: Sequence[Step] = (
-    ("process group", processes.LEAVE_GROUP),
-    ("descriptors", keep_descriptors),
-    ("orphans", lambda jail: processes.adopt_orphans()),
-    # Not by SIGKILL: it has to end the others first.
-    ("parent death signal", lambda jail: processes.die_with_parent(SIGTERM)),
+    *INIT[:2],
+    Step(
+        "orphans",
+        "init ends what the session leaves",
+        lambda jail: processes.adopt_orphans_rows(),
+    ),
+    Step(
+        "parent death signal",
+        "the session ends with the zygote; not by SIGKILL, for init has to end the others first",
+        lambda jail: processes.die_with_parent_rows(SIGTERM),
+    ),
 )
 
-CONFINED_INIT: Sequence[Step] = (
-    *PROCESS_INIT,
-    ("memory access", processes.HIDE_MEMORY),
-)
+CONFINED_INIT: Sequence[Step] = (*PROCESS_INIT, INIT[-1])
 
-FOLDER: Sequence[Step] = (("folder", _make_folder),)
+FOLDER: Sequence[Step] = (Step("folder", "the session's own directory", None, _make_folder),)
+
+_OWN_GROUP, _OWN_DESCRIPTORS, *_ = WORKER
+_LIMITS = next(step for step in WORKER if step.name == "resource limits")
+_CAPABILITIES, _NO_NEW_PRIVILEGES, _HIDDEN, _LANDLOCK, _SECCOMP = WORKER[-5:]
+_DIES_WITH_INIT = Step(
+    "parent death signal",
+    "a worker does not outlive its init",
+    lambda jail: processes.die_with_parent_rows(),
+)
+_OWN_FOLDER = Step("workspace", "code begins where its files are", None, _enter_folder)
 
 CONFINED_WORKER: Sequence[Step] = (
-    ("process group", processes.LEAVE_GROUP),
-    ("descriptors", keep_descriptors),
-    ("single thread", lambda jail: processes.have_one_thread()),
-    ("bounding set", _empty_bounding_set_as_root),
-    ("resource limits", limit_resources),
-    ("code user", _become_code),
+    _OWN_GROUP,
+    _OWN_DESCRIPTORS,
+    # A filter of a container need not pass unshare(2).
+    Step("single thread", "as in tier jailed", None, _have_one_thread),
+    Step("bounding set", "no exec gains a capability", _empty_bounding_set_as_root),
+    _LIMITS,
+    Step("code user", "each session is a user of its own, where root can give one", _become_own),
     # As who will need them.
-    ("interpreter", _read_interpreter),
-    ("workspace", _enter_folder),
-    ("capabilities", capabilities.DROP_ALL),
-    ("no new privileges", processes.FORBID_NEW_PRIVILEGES),
-    ("parent death signal", lambda jail: processes.die_with_parent()),
-    ("memory access", processes.HIDE_MEMORY),
-    ("fork limit", _limit_forks),
-    ("Landlock", restrict_files),
+    Step("interpreter", "the code's user must be able to read it", None, _read_interpreter),
+    _OWN_FOLDER,
+    _CAPABILITIES,
+    _NO_NEW_PRIVILEGES,
+    _DIES_WITH_INIT,
+    _HIDDEN,
+    Step(
+        "fork limit", "nothing of the kernel's bounds the session's processes", None, _limit_forks
+    ),
+    _LANDLOCK,
     # Last: it forbids what the steps above need.
-    ("seccomp", load_filter),
+    _SECCOMP,
 )
 
+# What a kernel may lack that only one session has.
+_LACKS: Final = (EINVAL, ENOSYS, EPERM)
 _ALONE: Mapping[str, Sequence[Step]] = {
-    "resource limits": (("resource limits", lambda jail: rlimits.apply_alone(jail.rlimits)),),
-    # Whatever init does not adopt ends with the container.
-    "orphans": (("orphans", lambda jail: processes.adopt_orphans(needed=False)),),
-    "capabilities": (("capabilities", capabilities.drop_alone),),
+    "resource limits": (
+        _LIMITS._replace(calls=lambda jail: rlimits.apply_rows(jail.rlimits, alone=True)),
+    ),
+    "orphans": (
+        Step(
+            "orphans",
+            "init ends what the session leaves; the rest ends with the container",
+            lambda jail: processes.adopt_orphans_rows(needed=False),
+        ),
+    ),
+    "capabilities": (
+        _CAPABILITIES._replace(calls=lambda jail: capabilities.drop_all_rows(_LACKS)),
+    ),
     "no new privileges": (
-        ("no new privileges", processes.FORBID_NEW_PRIVILEGES),
-        ("no new privileges", _note_privileges),
+        _NO_NEW_PRIVILEGES,
+        Step("no new privileges", "its /proc need not say it", None, _note_privileges),
     ),
 }
 
 
 def _alone(steps: Sequence[Step]) -> Sequence[Step]:
     """`steps` as a kernel takes them that only one session has."""
-    return tuple(step for each in steps for step in _ALONE.get(each[0], (each,)))
+    return tuple(step for each in steps for step in _ALONE.get(each.name, (each,)))
 
 
 ALONE_WORKER: Sequence[Step] = _alone(CONFINED_WORKER)
 
 PROCESS_WORKER: Sequence[Step] = (
-    ("process group", processes.LEAVE_GROUP),
-    ("descriptors", keep_descriptors),
-    ("resource limits", limit_resources),
-    ("workspace", _enter_folder),
-    ("parent death signal", lambda jail: processes.die_with_parent()),
-    ("fork limit", _limit_forks_of_anybody),
+    _OWN_GROUP,
+    _OWN_DESCRIPTORS,
+    _LIMITS,
+    _OWN_FOLDER,
+    _DIES_WITH_INIT,
+    # An ordinary user may load filters only into what gains no privileges any more.
+    Step(
+        "fork limit privileges",
+        "the filter of the next step asks for it",
+        lambda jail: (
+            processes.forbid_new_privileges_rows()
+            if jail.forks is not None and os.geteuid()
+            else ()
+        ),
+    ),
+    Step(
+        "fork limit", "nothing of the kernel's bounds the session's processes", None, _limit_forks
+    ),
 )
 
 # In a process of init's code that opens files of the session for the host.
 CLERK: Sequence[Step] = (
-    ("descriptors", keep_descriptors),
+    INIT[1],
     # So that files are the code's, and what it may not do cannot be done for it by mistake.
-    ("file user", _act_as_code),
-    ("capabilities", capabilities.DROP_ALL),
+    Step("file user", "files are the code's", _act_as_code),
+    _CAPABILITIES,
     # After the last change of credentials, which would clear both.
-    ("parent death signal", lambda jail: processes.die_with_parent()),
-    ("memory access", processes.HIDE_MEMORY),
+    _DIES_WITH_INIT,
+    _HIDDEN,
 )
 
-PROCESS_CLERK: Sequence[Step] = (
-    ("descriptors", keep_descriptors),
-    ("parent death signal", lambda jail: processes.die_with_parent()),
+PROCESS_CLERK: Sequence[Step] = (INIT[1], _DIES_WITH_INIT)
+
+# In the first worker last: not before init has closed itself off may code run beside it. It does so
+# meanwhile, and is waited for at the very end.
+WAIT_FOR_INIT: Sequence[Step] = (
+    Step(
+        "init",
+        "no code runs beside an init that is not closed off",
+        lambda jail: _wait(descriptors.CONTAINED, "it failed"),
+    ),
+)
+# In init last.
+TELL_WORKER: Sequence[Step] = (
+    Step("worker", "it waits for the end of init's steps", _tell_worker),
 )
 
 
@@ -367,30 +482,71 @@ class Recipe(NamedTuple):
     clerk: Sequence[Step]
 
 
-# In the first worker last: not before init has closed itself off may code run beside it. It does so
-# meanwhile, and is waited for at the very end.
-TOGETHER: Sequence[Step] = (("init", wait_for_init),)
-
 # From the strongest to the weakest.
 RECIPES: Final[Mapping[str, Recipe]] = {
-    "jailed": Recipe(INIT, (*VIEW, *WORKER, *TOGETHER), WORKER, CLERK),
+    "jailed": Recipe((*INIT, *TELL_WORKER), (*VIEW, *WORKER, *WAIT_FOR_INIT), WORKER, CLERK),
     "confined": Recipe(
-        CONFINED_INIT, (*FOLDER, *CONFINED_WORKER, *TOGETHER), CONFINED_WORKER, CLERK
+        (*CONFINED_INIT, *TELL_WORKER),
+        (*FOLDER, *CONFINED_WORKER, *WAIT_FOR_INIT),
+        CONFINED_WORKER,
+        CLERK,
     ),
     # In a container that no other session is in.
     "alone": Recipe(
-        _alone(CONFINED_INIT), (*FOLDER, *ALONE_WORKER, *TOGETHER), ALONE_WORKER, _alone(CLERK)
+        (*_alone(CONFINED_INIT), *TELL_WORKER),
+        (*FOLDER, *ALONE_WORKER, *WAIT_FOR_INIT),
+        ALONE_WORKER,
+        _alone(CLERK),
     ),
     "process": Recipe(
-        PROCESS_INIT, (*FOLDER, *PROCESS_WORKER, *TOGETHER), PROCESS_WORKER, PROCESS_CLERK
+        (*PROCESS_INIT, *TELL_WORKER),
+        (*FOLDER, *PROCESS_WORKER, *WAIT_FOR_INIT),
+        PROCESS_WORKER,
+        PROCESS_CLERK,
     ),
 }
 
 
-def contain(jail: Jail, steps: Sequence[Step]) -> None:
+# ── how they are taken ──────────────────────────────────────────────────────────────────────────
+
+
+def batch(jail: Jail, steps: Iterable[Step]) -> Batch:
+    """The system calls of `steps`, of which all are such."""
+    rows = []
+    for step in steps:
+        if step.calls is None:
+            raise ValueError(f"{step.name} is more than system calls")
+        rows.append((step.name, step.calls(jail)))
+    return Batch([("slots", (landlock.NOT_TRIED,)), *rows])
+
+
+def contain(jail: Jail, steps: Iterable[Step]) -> None:
     """Apply every step in order, or raise IsolationError naming the one that failed."""
-    for name, apply in steps:
-        try:
-            apply(jail)
-        except OSError as error:
-            raise remedies.failed(name, error, jail.tier) from error
+    for is_function, group in groupby(steps, lambda step: step.function is not None):
+        if is_function:
+            for step in group:
+                _apply(jail, step)
+        else:
+            _perform(jail, batch(jail, group))
+
+
+def _apply(jail: Jail, step: Step) -> None:
+    assert step.function is not None
+    try:
+        step.function(jail)
+    except OSError as error:
+        raise remedies.failed(step.name, error, jail.tier) from error
+
+
+def _perform(jail: Jail, calls: Batch) -> None:
+    try:
+        calls.run()
+    except StepError as error:
+        raise remedies.failed(error.step, error, jail.tier) from error
+    note_findings(jail, calls)
+
+
+def note_findings(jail: Jail, calls: Batch) -> None:
+    """Have the jail say what a batch that has run found out."""
+    if landlock.was_tried(calls):
+        jail.held["landlock"] = jail.files.abi

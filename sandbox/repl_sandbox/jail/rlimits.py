@@ -9,8 +9,12 @@ from __future__ import annotations
 
 import os
 import resource
+import struct
+from errno import EINVAL, EPERM
 
+from ..native.steps import Rows
 from . import forks
+from .libc import call
 
 # Names as in setrlimit(2); 0 for what a session has no use for.
 _NONE = {"MSGQUEUE": 0, "NICE": 0, "RTPRIO": 0, "MEMLOCK": 0}
@@ -94,17 +98,10 @@ _OF_SHARED_KERNELS = frozenset(
 )
 
 
-def apply_alone(rows: list[tuple[int, tuple[int, int]]]) -> None:
-    """Set what `plan` made, but for limits that only a shared kernel needs and this one refuses."""
-    for row in rows:
-        try:
-            apply([row])
-        except ValueError:
-            if row[0] not in _OF_SHARED_KERNELS:
-                raise
-
-
-def apply(rows: list[tuple[int, tuple[int, int]]]) -> None:
-    """Set what `plan` made."""
+def apply_rows(rows: list[tuple[int, tuple[int, int]]], *, alone: bool = False) -> Rows:
+    """Set what `plan` made; `alone`: but for limits that only a shared kernel needs and has."""
     for number, pair in rows:
-        resource.setrlimit(number, pair)
+        # RLIM_INFINITY is -1 in Python and the largest word in the kernel.
+        limit = struct.pack("=QQ", *(value % (1 << 64) for value in pair))
+        tolerated = (EINVAL, EPERM) if alone and number in _OF_SHARED_KERNELS else ()
+        yield call("prlimit64", 0, number, limit, 0, tolerated=tolerated)

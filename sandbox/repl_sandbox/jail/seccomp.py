@@ -18,11 +18,12 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable
-from errno import ENOSYS, ENOTSUP, ESRCH
+from errno import ENOSYS, ENOTSUP
 from functools import cache
 from itertools import groupby
 from typing import Final, TypeAlias
 
+from ..native.steps import Rows, perform
 from .bpf import (
     ARCH_OFFSET,
     INSTRUCTION,
@@ -36,7 +37,7 @@ from .bpf import (
     fewest_comparisons,
     lay_search,
 )
-from .libc import Call
+from .libc import Call, call
 from .syscalls import (
     ALLOW,
     CONFINED,
@@ -140,18 +141,19 @@ def seal_program(arch: Arch, tier: Tier = "jailed") -> bytes:
     return _build(arch, accepted, foreign=None)
 
 
-def load(program: bytes) -> None:
+def load_rows(program: bytes) -> Rows:
     """Put all threads of this process under `program`, for good: seccomp(2).
 
-    Needs `no_new_privs` or CAP_SYS_ADMIN. OSError with the kernel's errno; ESRCH if a thread runs
-    under other filters.
+    Needs `no_new_privs` or CAP_SYS_ADMIN. Fails if a thread runs under other filters.
     """
     fprog = Program.of(program)
-    thread = call_seccomp(
-        SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, ctypes.addressof(fprog)
-    )
-    if thread:
-        raise OSError(ESRCH, f"thread {thread} runs under other filters")
+    mode = SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC
+    yield call("seccomp", *mode, fprog, exactly=True, why="a thread runs under other filters")
+
+
+def load(program: bytes) -> None:
+    """Make `load_rows`."""
+    perform(load_rows(program))
 
 
 def _verdicts(arch: Arch, tier: Tier, *, setup: bool = False) -> dict[int, Verdict]:

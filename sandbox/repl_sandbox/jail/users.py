@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import os
 
+from ..native.steps import Rows, perform
 from . import libc
-from .calls import Calls
+from .libc import call
 
 INIT_ID = 0
 CODE_ID = 1000
@@ -55,31 +56,27 @@ def enter_namespace(inside: int) -> None:
     _write("self", "uid_map", f"{inside} {uid} 1\n")
 
 
-def become(number: int) -> None:
+def become_rows(number: int) -> Rows:
     """Take uid and gid `number`; supplementary groups are given up first."""
-    os.setgroups([])
-    os.setresgid(number, number, number)
-    os.setresuid(number, number, number)
+    yield call("setgroups", 0, 0)
+    yield call("setresgid", number, number, number)
+    yield call("setresuid", number, number, number)
 
 
-def _becoming(number: int) -> Calls:
-    """`become`, where the host may assign ids."""
-    taking = ((name, *[number] * 3) for name in ("setresgid", "setresuid"))
-    return Calls((("setgroups", 0, 0), *taking), of_own_ids=True)
+def become(number: int) -> None:
+    """Make `become_rows`."""
+    perform(become_rows(number))
 
 
-BECOME_INIT, BECOME_CODE = _becoming(INIT_ID), _becoming(CODE_ID)
-
-
-def act_as(number: int) -> None:
+def act_as_rows(number: int) -> Rows:
     """Open and make files as uid and gid `number`, and as nobody else.
 
     The real and the saved uid stay, so that processes of that user can neither signal nor inspect
     this one: kill(2), ptrace(2).
     """
-    os.setgroups([])
-    os.setresgid(-1, number, -1)
-    os.setresuid(-1, number, -1)
+    yield call("setgroups", 0, 0)
+    yield call("setresgid", -1, number, -1)
+    yield call("setresuid", -1, number, -1)
 
 
 def _write(pid: int | str, name: str, text: str) -> None:

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from . import mappings, placeholders, remains
 from .descriptors import Place
@@ -29,6 +29,9 @@ from .orders import KEEP, KEPT, WORD, Order
 from .orders import read as read_order
 from .remains import Remains
 from .states import Row, States
+
+if TYPE_CHECKING:
+    from ..native.snapshot import SnapshotFork
 
 # To a copy: the next message of init's is yours.
 WAKE = _signal.SIGUSR1
@@ -61,26 +64,23 @@ _STDERR = 2
 
 
 class Rest(NamedTuple):
-    """As of `jail.quiet_fork`: a worker rests until it is spoken to, and runs no Python before."""
+    """What a worker does after it has forked a copy, until its host has said something.
 
-    socket: int
+    Without Python, as `native.snapshot` does it.
+
+    Attributes:
+        host: The descriptor of the socket to its host.
+        child: Where the copy's process id goes, an address of 4 bytes.
+        half: Where a byte goes then, and which.
+        ended: The process that is killed then; 0 for none.
+        blocked: The signals that are blocked meanwhile, one bit for each from the first on.
+    """
+
+    host: int
     child: int
-    switch: tuple[int, int]
+    half: tuple[int, int]
     ended: int
     blocked: int
-
-
-class QuietFork(Protocol):
-    """`jail.quiet_fork.QuietFork`: makes copies that wait without running Python."""
-
-    def __call__(self, closed: int, rest: Rest | None) -> int:
-        """The process id of the copy; 0 in the copy, once it is woken.
-
-        The copy closes all descriptors from `closed` on. All signals have to be blocked.
-        """
-
-    def prepare(self, closed: int, rest: Rest | None) -> int:
-        """Run what comes before the fork."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +89,8 @@ class Recovery:
 
     `orders` is where init speaks to copies and a worker to init, `kept` how many states before the
     current one are kept, `workspace` the directory whose files go back with the state; the forks
-    are those of `jail.forks`; `quiet_fork`, where there is one, makes most copies. Who takes over
-    has `spare_files` more numbers of descriptors than code has.
+    are those of `jail.forks`; `snapshot_fork` makes most copies. Who takes over has `spare_files`
+    more numbers of descriptors than code has.
     """
 
     states: States
@@ -99,7 +99,7 @@ class Recovery:
     workspace: str
     fork_beside: Callable[[], int]
     fork_beside_threads: Callable[[], int]
-    quiet_fork: QuietFork | None
+    snapshot_fork: SnapshotFork
     spare_files: int = 0
 
 
@@ -177,22 +177,24 @@ class Copies:
         lacks = remains.look(self._own(), threads=threads)
         if not self._fits(lacks):
             return None
-        quiet_fork = None if threads or lacks.descriptors else self._quiet_fork()
+        snapshot_fork = None if threads or lacks.descriptors else self._snapshot_fork()
         # Before the copy counts: no state may be gone back to without its files.
         if lacks.descriptors:
             mappings.touch(self._workspace, lacks.descriptors)
         if self._files.changed(self.states.files):
             self._socket.sendall(WORD.pack(KEEP, self.cell))
             self._socket.recv(len(KEPT))
-        before = _sigmask(_BLOCK, ALL_SIGNALS if quiet_fork else HELD)
-        rest = self._rest(before) if rests and quiet_fork else None
+        before = _sigmask(_BLOCK, ALL_SIGNALS if snapshot_fork else HELD)
+        rest = self._rest(before) if rests and snapshot_fork else None
         self._hold_garbage()
         try:
-            pid = quiet_fork(self._worker, rest) if quiet_fork else self._fork(threads=threads)
+            pid = (
+                snapshot_fork(self._worker, rest) if snapshot_fork else self._fork(threads=threads)
+            )
         except OSError:
             pid = -1
         if pid == 0:
-            return self._woken(lacks, before, waits=quiet_fork is None)
+            return self._woken(lacks, before, waits=snapshot_fork is None)
         self._release_garbage()
         _sigmask(_SETMASK, before)
         if pid > 0:
@@ -228,8 +230,8 @@ class Copies:
         self._own()
         remains.look(own, threads=has_threads())
         self._files.changed(self.states.files)
-        if (quiet_fork := self._quiet_fork()) is not None:
-            quiet_fork.prepare(self._worker, self._rest(_sigmask(_BLOCK, ())))
+        if (snapshot_fork := self._snapshot_fork()) is not None:
+            snapshot_fork.prepare(self._worker, self._rest(_sigmask(_BLOCK, ())))
         self._rows = []
 
     def rehearse_waking(self) -> Woken:
@@ -246,10 +248,10 @@ class Copies:
             self._reserved = placeholders.placed(self._reserved)
         return (0, 1, 2, self._worker, self._orders, *self._reserved)
 
-    def _quiet_fork(self) -> QuietFork | None:
+    def _snapshot_fork(self) -> SnapshotFork | None:
         """What makes a copy that waits as in `_wait`, if it can."""
         # It closes all from the worker's socket on.
-        return self._recovery.quiet_fork if self._orders < self._worker else None
+        return self._recovery.snapshot_fork if self._orders < self._worker else None
 
     def _last(self) -> int:
         """The copy that is of no use any more when there is another, 0 for none."""
@@ -317,7 +319,7 @@ class Copies:
         """In the copy, which was woken: do what init says."""
         self._begin_takeover()
         with suppress(OSError):
-            _close(self._worker)  # where a quiet fork could not
+            _close(self._worker)  # where a snapshot fork could not
         while (order := read_order(self._socket, _getpid(), wait=True)) is None:
             pass  # it was for one that died before it could read
         # As init has left it: those that still wait.

@@ -8,12 +8,11 @@ from __future__ import annotations
 import _signal  # the public module's enums are a hundred pages to copy in each session
 import fcntl
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NoReturn
 
 from ..errors import IsolationError
-from ..jail import folders
-from ..jail.quiet_steps import QuietSteps
+from ..jail import descriptors, folders
 from ..jail.recipe import Jail, Step, contain
 from ..worker.copies import Recovery
 from ..worker.hints import know_no_jail
@@ -22,13 +21,6 @@ from ..worker.states import States
 from ..worker.tracebacks import show_files_below
 from . import control
 from .revival import Revival
-
-# Where the sockets of the worker and of its copies sit: above what code is likely to close in a
-# loop.
-WORKER_FD = 1000
-
-# So many a process has to be allowed to open, for these sockets; 1024 is the default of Linux.
-LEAST_FILES = WORKER_FD + 24
 
 
 def be_worker(
@@ -40,13 +32,13 @@ def be_worker(
     states: States,
     revival: Revival | None,
     *,
-    quiet: QuietSteps | None = None,
+    kept: Collection[int] = (),
 ) -> NoReturn:
     """Apply `steps` to this process, and obey the host on `worker_fd` until it ends.
 
     `control_fd`: init's, for the case that a step fails; closed before any code runs. `template`: a
-    worker that was made before the fork. `states`, `revival`: what is shared with init.
-    `quiet`: what can apply them without Python, prepared for this process.
+    worker that was made before the fork. `states`, `revival`: what is shared with init. `kept`:
+    descriptors that steps need, and close.
     """
     recovery: Recovery | None = None
     try:
@@ -54,14 +46,15 @@ def be_worker(
         if jail.folder:
             _signal.signal(_signal.SIGTERM, _signal.SIG_DFL)
             _signal.pthread_sigmask(_signal.SIG_UNBLOCK, [_signal.SIGTERM])
-        high = WORKER_FD
-        if quiet is None or not quiet.is_whole:
-            high = fcntl.fcntl(worker_fd, fcntl.F_DUPFD_CLOEXEC, WORKER_FD)
-            jail.kept = kept_by_worker(jail, control_fd, revival, high)
-        if quiet is None:
-            contain(jail, steps)
-        else:
-            quiet.contain(jail)
+        elif jail.home:
+            os.environ["HOME"] = jail.home
+        high = worker_fd
+        if high != descriptors.WORKER:
+            high = fcntl.fcntl(worker_fd, fcntl.F_DUPFD_CLOEXEC, descriptors.WORKER)
+        jail.kept = {*descriptors.STREAMS, control_fd, high, *limiter_of(jail), *kept}
+        if revival is not None:
+            jail.kept.add(revival.theirs)
+        contain(jail, steps)
         if revival is not None:
             recovery = revival.recovery()
         # What it found, while nobody else can speak for it: no code of the session has run.
@@ -89,14 +82,6 @@ def be_worker(
 def complain(error: Exception) -> None:
     """Say to the session why its worker ends."""
     os.write(2, f"the session's worker failed: {type(error).__name__}: {error}\n".encode())
-
-
-def kept_by_worker(
-    jail: Jail, control_fd: int, revival: Revival | None, worker: int = WORKER_FD
-) -> set[int]:
-    """Descriptors of a worker whose socket is at `worker`."""
-    orders = () if revival is None else (revival.theirs,)
-    return {0, 1, 2, control_fd, worker, jail.contained, *orders, *limiter_of(jail)}
 
 
 def limiter_of(jail: Jail) -> tuple[int, ...]:

@@ -16,20 +16,16 @@ from typing import NoReturn
 
 from ..errors import IsolationError
 from ..jail import folders, processes, remedies, rlimits, users
-from ..jail.forks import fork, fork_into, fork_into_group
+from ..jail.forks import fork
 from ..jail.libc import CLONE_NEWCGROUP
 from ..jail.namespaces import FLAGS
-from ..jail.quiet_init import QuietInit
 from ..jail.recipe import DONE, Jail
-from ..worker.states import States
+from ..native.spawn import NO_CGROUP
 from . import control, nested, requests
-from .birth import Birth
-from .cradle import Cradle
 from .endings import Endings
 from .fork_limiter import LimiterLink
-from .generation import WORKER_FD
 from .networks import Networks
-from .revival import Revival
+from .spawn import SessionSpawn
 from .template import Template
 
 # clone3(2): what is wrong with the group that the child should be born into, or there is no such
@@ -51,7 +47,8 @@ class Zygote:
         self._limiter = limiter
         self._template = template
         self._networks = networks
-        self._cradle = Cradle()
+        self._spawns: SessionSpawn | None = None  # of sessions as the one before
+        self._key: tuple[object, ...] = ()  # by which it is found
         self._settings = b""  # of the session before
         self._workspace = 0
         self._rlimits: list[tuple[int, tuple[int, int]]] = []
@@ -141,7 +138,7 @@ class Zygote:
             self._endings.forked()
             for pidfd in self._removing:
                 os.close(pidfd)
-            self._cradle.forget()
+            self._forget_spawns()
             if self._networks is not None:
                 self._networks.forked()
             host = socket.socket(fileno=fd)
@@ -174,13 +171,12 @@ class Zygote:
         if self._networks is None:
             self._spawn_beside(number, own_slot, descriptors)
             return
-        key = group, settings, *descriptors
-        birth = self._cradle.again(key) or self._cradle.made(key, self._expect(group, descriptors))
-        birth.jail.slot = own_slot
-        try:
-            self._spawn_apart(number, birth, int(group), descriptors, self._networks)
-        finally:
-            self._cradle.leave(birth)
+        key = group, len(descriptors), settings
+        if key != self._key or self._spawns is None:
+            self._forget_spawns()
+            self._spawns, self._key = self._spawns_of(group, descriptors), key
+        self._spawns.jail.slot = own_slot
+        self._spawn_apart(number, self._spawns, int(group), descriptors, self._networks)
 
     def _jail(self, slot: int | None, folder: str = "") -> Jail:
         template = self._template
@@ -199,68 +195,58 @@ class Zygote:
             forks=None if self._limiter is None else self._limiter.of(self._most),
         )
 
-    def _birth(self, jail: Jail, descriptors: list[int], *, mapped: bool) -> Birth:
-        """What is made for a session before it is forked.
-
-        Here, where the code of it has run before, and copies no page.
-        """
-        template, states = self._template, States()
-        control_fd, worker_fd, stdout, stderr, *_ = descriptors
-        jail.contained, done = os.pipe2(os.O_CLOEXEC)
-        revival = Revival(jail, WORKER_FD, states) if self._states >= 0 else None
-        written = -1
-        if mapped:
-            jail.mapped, written = os.pipe2(os.O_CLOEXEC)
-        return Birth(
-            *(jail, (control_fd, worker_fd, stdout, stderr), written, done, states, revival),
-            template.worker,
-            template.steps,
-        )
-
     def _spawn_beside(self, number: int, slot: int | None, descriptors: list[int]) -> None:
-        """Fork a session as a child among others."""
-        birth = self._birth(
-            self._jail(slot, f"{self._template.base}/{number}"), descriptors, mapped=False
-        )
+        """Spawn a session as a child among others."""
+        jail = self._jail(slot, f"{self._template.base}/{number}")
+        spawns = SessionSpawn(jail, self._template.worker, b"")
         try:
             self._end_strays()
-            pid = fork_into(0)
-            if pid == 0:
-                birth.be_session(None)
-            self._sessions[number] = pid
+            self._sessions[number], written = spawns.spawn(descriptors, 0)
+            os.close(written)
         finally:
-            birth.close()
+            spawns.close()
 
-    def _expect(self, group: bytes, descriptors: list[int]) -> Birth:
-        """What a session in namespaces of its own is to be told."""
-        jail = self._jail(None)
-        birth = self._birth(jail, descriptors, mapped=True)
-        version, groups = int(group), descriptors[4:]
-        jail.groups = None if not version else () if version == 2 else tuple(groups)
-        try:
-            return birth.prepare(self._template.quiet)
-        except OSError:
-            birth.close()
-            raise
+    def _spawns_of(self, group: bytes, descriptors: list[int]) -> SessionSpawn:
+        """What spawns sessions in namespaces of their own, as the next is."""
+        template, version = self._template, int(group)
+        # Any slot: the id maps are written to what is in the jail when a session is spawned.
+        jail = self._jail(0 if template.privileged else None)
+        jail.groups = None if not version else 0 if version == 2 else len(descriptors[4:])
+        spawns = SessionSpawn(jail, template.worker, template.ready)
+        spawns.prepare()
+        return spawns
+
+    def _forget_spawns(self) -> None:
+        """Have nothing that later sessions could share with earlier ones, or with another's."""
+        if self._spawns is not None:
+            self._spawns.close()
+            self._spawns = None
 
     def _spawn_apart(
-        self, number: int, birth: Birth, version: int, descriptors: list[int], networks: Networks
+        self,
+        number: int,
+        spawns: SessionSpawn,
+        version: int,
+        descriptors: list[int],
+        networks: Networks,
     ) -> None:
-        """Fork a session into namespaces of its own, and write its id maps."""
-        quiet, jail = self._template.quiet, birth.jail
+        """Spawn a session into namespaces of its own, and write its id maps."""
+        # Its cgroup namespace each worker takes itself, once it is in the group.
+        flags = FLAGS & ~CLONE_NEWCGROUP if version else FLAGS
+        cgroup = descriptors[4] if version == 2 else NO_CGROUP
         try:
             networks.enter(number)
-            pid = _clone(version, descriptors[4:], quiet, birth)
+            self._sessions[number], written = spawns.spawn(descriptors, flags, cgroup)
         except OSError as error:
             networks.forget(number)
             networks.leave()
             step = "cgroup" if error.errno in _NOT_INTO_GROUP else "namespaces"
             raise remedies.failed(step, error) from error
-        if pid == 0:
-            birth.be_session(quiet)
-        self._sessions[number] = pid
         networks.leave()
-        self._map(number, jail.slot, birth.written)
+        try:
+            self._map(number, spawns.jail.slot, written)
+        finally:
+            os.close(written)
 
     def _plan(self, settings: bytes) -> None:
         """Read what is the same for most sessions of a template."""
@@ -351,16 +337,6 @@ class Zygote:
             else:
                 folders.remove_base(self._template.base)
         os._exit(0)
-
-
-def _clone(version: int, groups: list[int], quiet: QuietInit | None, birth: Birth) -> int:
-    """Clone a session; `groups` is what leads to its cgroup of `version`, 0 for none."""
-    # Its cgroup namespace each worker takes itself, once it is in the group.
-    flags = FLAGS & ~CLONE_NEWCGROUP if version else FLAGS
-    folder = groups[0] if version == 2 else None
-    if quiet is not None:
-        return quiet.clone(flags, folder, birth.begin)
-    return fork_into(flags) if folder is None else fork_into_group(flags, folder)
 
 
 def _tell(control_fd: int, error: IsolationError) -> None:

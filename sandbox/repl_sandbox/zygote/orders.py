@@ -33,14 +33,33 @@ class Orders:
         self._high = high
         self._open()
 
+    @classmethod
+    def at(cls, high: int, ours: int, theirs: int) -> Orders:
+        """The pair that a session is going to have at these numbers, which are free here."""
+        orders = cls.__new__(cls)
+        orders._high = high
+        # For as long as it takes to have objects of these numbers.
+        pair = _socket.socketpair()
+        for end, fd in zip(pair, (ours, theirs), strict=True):
+            os.dup2(end.fileno(), fd, inheritable=False)
+            end.close()
+        orders._take(_socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, ours), theirs)
+        os.close(ours)
+        os.close(theirs)
+        return orders
+
     def _open(self) -> None:
-        self._shut = False
         # A stream, because a session without a network may have no other (jail/syscalls.py).
-        self._ours, theirs = _socket.socketpair()
+        ours, theirs = _socket.socketpair()
         high_fd = fcntl(theirs.fileno(), F_DUPFD_CLOEXEC, self._high - _BELOW)
-        self.theirs = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, high_fd)
         theirs.close()
-        self._numbers = self._ours.fileno(), high_fd
+        self._take(ours, high_fd)
+
+    def _take(self, ours: _socket.socket, theirs: int) -> None:
+        self._shut = False
+        self._ours = ours
+        self.theirs = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, theirs)
+        self._numbers = ours.fileno(), theirs
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._numbers)
@@ -50,24 +69,8 @@ class Orders:
         self._ours.close()
         self.theirs.close()
 
-    def leave(self) -> None:
-        """Let go of both, and keep their numbers."""
-        for fd in self._numbers:
-            os.close(fd)
-
-    def again(self) -> bool:
-        """After `leave`: be a new pair of these numbers; False if one is taken."""
-        ours, theirs = _socket.socketpair()
-        fds = ours.detach(), fcntl(theirs.fileno(), F_DUPFD_CLOEXEC, self._high - _BELOW)
-        theirs.close()
-        if fds == self._numbers:
-            return True
-        for fd in fds:
-            os.close(fd)
-        return False
-
     def drop(self) -> None:
-        """After `leave`: the numbers may be others' from now on."""
+        """Forget both ends, which are open in no process that has this object."""
         self._ours.detach()
         self.theirs.detach()
 

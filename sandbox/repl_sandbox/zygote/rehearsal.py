@@ -15,13 +15,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from errno import EAGAIN
 
+from ..jail.descriptors import LEAST_FILES, WORKER
 from ..jail.recipe import Jail, contain
 from ..worker.branching import Branching
 from ..worker.main import Worker
 from ..worker.orders import ORDER
 from ..worker.states import States
-from .generation import LEAST_FILES, WORKER_FD
 from .init import Init
+from .orders import Orders
 from .revival import Revival
 
 # CPython 3.11 specialises at the 8th run, later versions earlier.
@@ -44,9 +45,9 @@ def rehearse(jail: Jail, template: Worker) -> None:
 def _once(jail: Jail, template: Worker) -> None:
     contain(jail, ())
     states = States()
-    revival = Revival(jail, WORKER_FD, states)
+    revival = Revival(jail, WORKER, states, Orders(WORKER))
     recovery = replace(revival.recovery(), fork_beside=_no_fork)
-    copies = Branching(recovery, WORKER_FD)
+    copies = Branching(recovery, WORKER)
     if jail.tier == "jailed":  # else there is no workspace yet
         copies.rehearse(_open())
         _branch(copies, revival, recovery.workspace, template)

@@ -14,8 +14,9 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
-from ..jail import folders, forks, mounts, processes, quiet_fork, rlimits
+from ..jail import folders, forks, mounts, processes, rlimits
 from ..jail.recipe import Jail
+from ..native import snapshot
 from ..worker.copies import WAKE, Recovery
 from ..worker.orders import BRANCHED, KEEP, ORDER
 from ..worker.states import Row, States
@@ -47,7 +48,7 @@ class Revival:
     The files of its workspace are those of its state: `files` keeps them and puts them back.
     """
 
-    def __init__(self, jail: Jail, high: int, states: States) -> None:
+    def __init__(self, jail: Jail, high: int, states: States, orders: Orders) -> None:
         self.jail = jail
         self._folder = jail.folder
         # What "all processes" are where the session has branches: None for all there are.
@@ -56,16 +57,11 @@ class Revival:
         self.trusted: set[int] = set()  # processes of init's own code
         self.states = states
         self._high = high
-        self.orders = Orders(high)
+        self.orders = orders
         self.files = Keeping(jail, self.orders, self.states, self.trusted)
 
     def __iter__(self) -> Iterator[int]:
         return iter(self.orders)
-
-    @property
-    def awaited(self) -> int:
-        """The descriptor on which workers are heard, before any was."""
-        return next(iter(self.orders))
 
     @property
     def theirs(self) -> int:
@@ -86,7 +82,7 @@ class Revival:
             self._workspace(),
             forks.fork_beside,
             forks.fork_beside_threads,
-            quiet_fork.prepare(WAKE),
+            snapshot.prepare(WAKE),
             rlimits.SPARE_FILES,
         )
 
@@ -185,7 +181,7 @@ class Revival:
         worker, stdout, stderr, states = descriptors
         path = os.fsencode(workspace)
         jail = replace(self.jail, home=workspace, kept=set(), held={})
-        revival = Revival(jail, self._high, States(states))
+        revival = Revival(jail, self._high, States(states), Orders(self._high))
         order = ORDER.pack(forker, 0, seed, len(path)) + path
         given = [worker, revival.orders.theirs.fileno(), states, stdout, stderr]
         self.files.settle()

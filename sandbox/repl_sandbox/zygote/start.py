@@ -12,9 +12,9 @@ from typing import NoReturn
 
 from ..errors import IsolationError, SandboxError
 from ..jail import forks, remedies, rlimits
+from ..jail.descriptors import LEAST_FILES
 from ..types import Policy
 from . import control, fork_limiter, requests
-from .generation import LEAST_FILES
 from .main import Zygote
 from .networks import Networks
 from .template import build
@@ -109,7 +109,7 @@ def _say(host: socket.socket, said: bytes) -> None:
 
 
 def _check_descriptors() -> None:
-    """SandboxError where the sockets of sessions, which lie at WORKER_FD, have no room."""
+    """SandboxError where the sockets of sessions, which lie at WORKER, have no room."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if 0 <= limit < LEAST_FILES:  # -1 is no limit
         raise SandboxError(

@@ -18,21 +18,18 @@ from typing import TYPE_CHECKING
 from ..errors import IsolationError, SandboxError
 from ..jail import (
     capabilities,
+    descriptors,
     folders,
     landlock,
     memory,
     mounts,
     processes,
-    quiet_init,
-    quiet_steps,
     seccomp,
 )
-from ..jail.quiet_init import QuietInit
-from ..jail.quiet_steps import QuietSteps
-from ..jail.recipe import RECIPES, Jail
+from ..jail.recipe import Jail
+from ..native import library, spawn
 from ..types import Policy
 from ..worker.classes import find_in_cells
-from ..worker.copies import WAITS
 from ..worker.hints import count_memory_from
 from ..worker.main import Worker
 from ..worker.own_imports import note_library
@@ -42,8 +39,6 @@ from ..worker.tracebacks import hide_files_of_library
 from ..worker.warmth import warm_up
 from ..worker.warned import show_as_of_cells
 from ..worker.workspace_modules import MODULES
-from . import control
-from .generation import WORKER_FD
 from .ground import Ground, ground_of
 from .immortal import immortalise
 from .pools import fill_holes
@@ -73,8 +68,7 @@ class Template:
     worker: Worker  # made here once, so that a session has nothing left to build
     data_segment: int  # bytes of private writable memory before a session has done anything
     filled: Sequence[object]  # as of pools.fill_holes
-    quiet: QuietInit | None = None  # where inits can do without Python
-    steps: QuietSteps | None = None  # likewise of first workers
+    ready: bytes  # what a first worker says that needs no Python to begin; b"": it does
     nested: bool = False  # forked from another, whose directory `base` is
 
 
@@ -93,10 +87,12 @@ def build(
     of sessions may be made. `privileged`: this process is root on the host, not only inside.
 
     Raises:
-        IsolationError: the view could not be built, or a thread was left running.
+        IsolationError: the view could not be built, the native library not be loaded, or a thread
+            was left running.
         SandboxError: a module of `preload`, or what `policy` is built on, cannot be imported in the
             session's view, or `mounted` asks for what the tier cannot do.
     """
+    library.load()
     ground = ground_of(tier, mounted, place, privileged)
     try:
         return _seal(ground, preload, policy, tier, privileged=privileged and tier != "process")
@@ -122,6 +118,7 @@ def _seal(
     rules = None if policy is None else _rules(policy)
     if processes.thread_count() != 1:
         raise IsolationError(tier, "single thread", f"a module of {list(preload)} left a thread")
+    spawn.thread_id_at()  # for all forks: the filter does not let the kernel be asked
     if ground.base_filter:
         processes.forbid_new_privileges()
         seccomp.load(ground.base_filter)
@@ -141,9 +138,8 @@ def _seal(
     worker.watch_streams()
     if tier == "jailed":
         worker.import_from(mounts.WORKSPACE)
-    quiet, steps = None, None
-    if tier == "jailed":
-        quiet, steps = _quiet(ground, worker.prepare(WORKER_FD), privileged=privileged)
+    # The first steps of the other tiers' workers are more than system calls.
+    ready = worker.prepare(descriptors.WORKER) if tier == "jailed" else b""
     gc.collect()
     filled += fill_holes()
     immortalise()
@@ -170,28 +166,8 @@ def _seal(
         worker,
         grown,
         filled,
-        quiet=quiet,
-        steps=steps,
+        ready,
     )
-
-
-def _quiet(
-    ground: Ground, ready: bytes, *, privileged: bool
-) -> tuple[QuietInit | None, QuietSteps | None]:
-    """What has a session's processes do without Python, where it can be."""
-    recipe = RECIPES["jailed"]
-    quiet = quiet_init.prepare(recipe.init, own_ids=privileged)
-    if quiet is None:
-        return None, None
-    facts = quiet_steps.Facts(
-        *(privileged, capabilities.last_capability(), ground.files, ground.seal, ground.covered),
-        saved=quiet.saved,
-        worker=WORKER_FD,
-        report=control.held,
-        ready=ready,
-        unblocked=WAITS,
-    )
-    return quiet, quiet_steps.prepare(recipe.first_worker, facts)
 
 
 def _scratch(tier: str, ground: Ground) -> AbstractContextManager[None]:

@@ -1,0 +1,41 @@
+"""Slots of the recipe's batches: words that rows take from the zygote, or from each other."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ..native.steps import Slot
+
+# Numbers of a new session's descriptors in the zygote.
+CONTROL: Final = Slot(0)
+WORKER: Final = Slot(1)
+STDOUT: Final = Slot(2)
+STDERR: Final = Slot(3)
+MAPPED: Final = Slot(4)
+WRITTEN: Final = Slot(5)  # the other end of `MAPPED`
+CONTAINED: Final = Slot(6)
+DONE: Final = Slot(7)
+ORDERS_OURS: Final = Slot(8)
+ORDERS_THEIRS: Final = Slot(9)
+
+WORD: Final = Slot(10)  # what a pipe has brought
+OPENED: Final = Slot(11)  # the descriptor that was opened last
+RULESET: Final = Slot(12)  # the descriptor of a Landlock ruleset
+TRIAL: Final = Slot(13)  # 0 once it was seen that a Landlock ruleset holds
+
+# Of each group of version 1 the descriptor by which it is joined.
+GROUPS: Final = 16
+MOST_GROUPS: Final = 16
+# Of each Landlock rule two: its rights and its path's descriptor, side by side as the kernel reads
+# them (struct landlock_path_beneath_attr).
+RULES: Final = GROUPS + MOST_GROUPS
+
+
+def group(index: int) -> Slot:
+    """That of a group."""
+    return Slot(GROUPS + index)
+
+
+def rule(index: int) -> tuple[Slot, Slot]:
+    """Those of a Landlock rule."""
+    return Slot(RULES + 2 * index), Slot(RULES + 2 * index + 1)

@@ -1,0 +1,111 @@
+/* System calls without a C library: the call itself, the numbers and structures used here.
+
+   Numbers and names are those of the kernel's uapi headers. A result between -4095 and -1 is the
+   negative of an errno. */
+#ifndef REPL_KERNEL_H
+#define REPL_KERNEL_H
+
+typedef unsigned long long u64; /* 64 bits on both machines, as are long and pointers */
+
+#if defined(__x86_64__)
+
+enum {
+    SYS_CLOSE = 3,
+    SYS_CLONE = 56,
+    SYS_CLONE3 = 435,
+    SYS_CLOSE_RANGE = 436,
+    SYS_EXIT_GROUP = 231,
+    SYS_KILL = 62,
+    SYS_PPOLL = 271,
+    SYS_RT_SIGPROCMASK = 14,
+    SYS_RT_SIGTIMEDWAIT = 128,
+    SYS_SETPGID = 109,
+    SYS_WRITE = 1,
+};
+
+static inline long system_call(long number, long a, long b, long c, long d, long e, long f) {
+    register long r10 __asm__("r10") = d;
+    register long r8 __asm__("r8") = e;
+    register long r9 __asm__("r9") = f;
+    long result;
+    __asm__ volatile("syscall"
+                     : "=a"(result)
+                     : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
+                     : "rcx", "r11", "memory");
+    return result;
+}
+
+#elif defined(__aarch64__)
+
+enum {
+    SYS_CLOSE = 57,
+    SYS_CLONE = 220,
+    SYS_CLONE3 = 435,
+    SYS_CLOSE_RANGE = 436,
+    SYS_EXIT_GROUP = 94,
+    SYS_KILL = 129,
+    SYS_PPOLL = 73,
+    SYS_RT_SIGPROCMASK = 135,
+    SYS_RT_SIGTIMEDWAIT = 137,
+    SYS_SETPGID = 154,
+    SYS_WRITE = 64,
+};
+
+static inline long system_call(long number, long a, long b, long c, long d, long e, long f) {
+    register long x8 __asm__("x8") = number;
+    register long x0 __asm__("x0") = a;
+    register long x1 __asm__("x1") = b;
+    register long x2 __asm__("x2") = c;
+    register long x3 __asm__("x3") = d;
+    register long x4 __asm__("x4") = e;
+    register long x5 __asm__("x5") = f;
+    __asm__ volatile("svc #0"
+                     : "+r"(x0)
+                     : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "r"(x5)
+                     : "memory");
+    return x0;
+}
+
+#else
+#error "no system calls are known for this machine"
+#endif
+
+enum {
+    EINTR = 4,
+    EAGAIN = 11,
+    EINVAL = 22,
+    LARGEST_ERRNO = 4095,
+
+    SIGKILL = 9,
+    SIGCHLD = 17,
+    SIG_SETMASK = 2,
+    SIGNAL_SET_SIZE = 8,
+
+    POLLIN = 1,
+};
+
+#define CLONE_CHILD_CLEARTID 0x00200000ULL
+#define CLONE_CHILD_SETTID 0x01000000ULL
+#define CLONE_INTO_CGROUP 0x200000000ULL
+#define EVERY_SIGNAL (~0ULL)
+
+struct pollfd {
+    int fd;
+    short events, revents;
+};
+
+static inline void set_signal_mask(u64 mask, u64 *before) {
+    system_call(SYS_RT_SIGPROCMASK, SIG_SETMASK, (long)&mask, (long)before, SIGNAL_SET_SIZE, 0, 0);
+}
+
+/* Wait until a descriptor can be read, or a signal that `mask` lets through has come. */
+static inline long wait_for_input(struct pollfd *awaited, long count, u64 mask) {
+    return system_call(SYS_PPOLL, (long)awaited, count, 0, (long)&mask, SIGNAL_SET_SIZE, 0);
+}
+
+__attribute__((noreturn)) static inline void exit_process(int status) {
+    for (;;)
+        system_call(SYS_EXIT_GROUP, status, 0, 0, 0, 0, 0);
+}
+
+#endif
