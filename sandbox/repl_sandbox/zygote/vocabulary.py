@@ -24,13 +24,13 @@ _NAMES: Final = (
     "check cls co_flags col_offset ctx enable end_col_offset end_lineno eval figures "
     "future globals held hides hold identity injected int interrupted keywords kind "
     "lineno lost mark meant null peak_memory preview protected ru_maxrss sample settle "
-    "shown some surrogatepass tidy type_ignores untold "
+    "shown some surrogatepass tidy type_ignores "
     # A state and its copy.
-    "_errno _page descriptor due rested states "
+    "_page descriptor due rested states "
     # What the zygote makes for a session.
-    "_move begin contained descriptors disable done first full gid_map is_session jail "
+    "begin contained descriptors disable done first full gid_map jail "
     "mapped nested of pinned pipe2 revival seal setns slot st_nlink steps uid_map worker "
-    "written "
+    "written _fill _key _be_session _be_worker _spawner _spawns _slots _spawn role "
 )
 # Interned as they are made, which makes them those of all code that is loaded later.
 NAMES: Final = tuple(map(sys.intern, _NAMES.split()))
