@@ -239,6 +239,7 @@ HIDDEN = """
 import json, os, sys
 from repl_sandbox import IsolationError, Sandbox
 from repl_sandbox.jail import capabilities, libc, users
+from repl_sandbox.native.steps import perform
 users.enter_namespace(users.CODE_ID)
 libc.unshare(libc.CLONE_NEWPID | libc.CLONE_NEWNS)
 child = os.fork()
@@ -246,7 +247,7 @@ if child:
     sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 libc.mount("none", "/", "", libc.MS_REC | libc.MS_PRIVATE)
 libc.mount("proc", "/proc", "proc", libc.MS_NOSUID, "{option}")
-capabilities.DROP_ALL(None)
+perform(capabilities.drop_all_rows())
 try:
     with Sandbox(isolation="confined") as sandbox, sandbox.session() as session:
         print(json.dumps([session.isolation.tier]))

@@ -28,7 +28,7 @@ class Files:
     pids: File
     # Writing "0" to these, as far as there are such folders, moves the process that writes. None on
     # version 2, where a session is born into its group: there the write takes up to 25 ms, see
-    # jail.forks.fork_into_group.
+    # native.spawn.fork_process.
     join: tuple[File, ...]
     kills: File  # row oom_kill
     refusals: File  # row max
