@@ -24,6 +24,8 @@ class Supply:
         self._template, self._zygote, self._limits = template, template.zygote, limits
         self.started = 0
         self._pool = Pool(ready, self._begin, after=after) if ready else None
+        self._fillers: list[threading.Thread] = []
+        self._lock = threading.Lock()
         if self._pool is not None:
             self._begin_ahead(self._pool)
 
@@ -96,7 +98,10 @@ class Supply:
         if self._zygote.hears:
             self._fill(self._pool)
         else:
-            threading.Thread(target=self._fill, args=(self._pool,), name="repl-fill").start()
+            filler = threading.Thread(target=self._fill, args=(self._pool,), name="repl-fill")
+            with self._lock:
+                filler.start()
+                self._fillers = [each for each in self._fillers if each.is_alive()] + [filler]
 
     def _fill(self, pool: Pool) -> None:
         try:
@@ -114,8 +119,16 @@ class Supply:
         return self._pool is not None and self._pool.give_back(links)
 
     def close(self) -> tuple[Links, ...]:
-        """Make no more; those that were left are the caller's to end."""
-        return () if self._pool is None else self._pool.close()
+        """Make no more; those that were left are the caller's to end.
+
+        One that is being begun in a thread is waited for: its container is gone when this returns.
+        """
+        left = () if self._pool is None else self._pool.close()
+        with self._lock:
+            fillers = self._fillers
+        for filler in fillers:
+            filler.join()
+        return left
 
     def _begin(self) -> Links:
         return self.begin(self._limits)
