@@ -18,7 +18,7 @@ from repl_sandbox import CheckpointError, Finished
 
 from . import fixtures, processes
 from .case import SLACK
-from .trial import Trial, outer_uid, text_of
+from .trial import Trial, init_of, outer_uid, text_of
 from .verdict import NotApplicable
 
 _MiB = 1 << 20
@@ -211,7 +211,8 @@ class Closing:
     def __init__(self, trial: Trial) -> None:
         self._trial = trial
         session = trial.session
-        pids = [session._core.links.pid, *processes.descendants(session._core.links.pid)]
+        init = init_of(session)
+        pids = [init, *processes.descendants(init)]
         self._identities = processes.identities(pids)
         start = time.monotonic()
         session.close()

@@ -15,7 +15,7 @@ from .case import SLACK, Case
 from .host_checks import Closing, Open
 from .meters import Meters
 from .tiers import INSIDE
-from .trial import Trial, outer_uid, text_of
+from .trial import Trial, init_of, outer_uid, text_of
 from .verdict import NOT_APPLICABLE, NotApplicable, Verdict
 
 _MARK = "_set_before_the_case"
@@ -59,7 +59,7 @@ def _run(trial: Trial, missing: list[str]) -> None:
         fixtures.give(outer_uid(trial.session))
         trial.isolation = trial.session.isolation
         trial.session.run(f"{_MARK} = 41")
-        with Meters(trial.session._core.links.pid) as trial.meters:
+        with Meters(init_of(trial.session)) as trial.meters:
             case = trial.case
             outcome = trial.run(case.code, case.patience, check.reply_within, "the case")
             _judge_reply(trial, outcome)

@@ -56,7 +56,8 @@ def _changes(before: dict[str, int], sandbox: Sandbox) -> list[str]:
 
 
 def _held(sandbox: Sandbox) -> dict[str, int]:
-    zygote = sandbox._zygote.pid
+    outside = sandbox._zygote._outside
+    zygote = processes.here(sandbox._zygote.pid, outside.look, apart=outside.is_apart)
     return {
         "descriptors of the host": processes.descriptors("self"),
         "descriptors of the zygote": processes.descriptors(zygote),

@@ -3,7 +3,29 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+
+def here(pid: int, look: Callable[..., Any], *, apart: bool) -> int:
+    """The id that a session's process `pid` has here.
+
+    A session that is `apart` lies in a pid namespace of its container, and tells its processes' ids
+    there; `look` looks at it from inside. The number of a namespace is the same everywhere.
+
+    Raises:
+        ProcessLookupError: there is no such process.
+    """
+    if not apart:
+        return pid
+    namespace = look("namespace", "self", "pid")
+    for each in filter(str.isdigit, os.listdir("/proc")):
+        if _link(f"/proc/{each}/ns/pid") != namespace:
+            continue
+        if _field(each, "NSpid").split()[-1:] == [str(pid)]:
+            return int(each)
+    raise ProcessLookupError(f"process {pid} of the session is nowhere here")
 
 
 def descendants(pid: int) -> list[int]:
@@ -75,6 +97,15 @@ def _link(path: str) -> str:
         return os.readlink(path)
     except OSError:
         return ""
+
+
+def _field(pid: str, name: str) -> str:
+    """A field of /proc/PID/status; "" of a process that is gone."""
+    try:
+        rows = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return ""
+    return next((row.partition(":")[2] for row in rows if row.startswith(f"{name}:")), "")
 
 
 def _stat(pid: int) -> list[str]:
