@@ -54,6 +54,7 @@ def open_files(wanted: int, *, own_user: bool) -> int:
     return wanted if own_user else min(wanted, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
 
 
+_LARGEST = (1 << 64) - 1
 _LEAST_ROOM = 256
 _MOST_ROOM = 1 << 20
 
@@ -101,7 +102,14 @@ _OF_SHARED_KERNELS = frozenset(
 def apply_rows(rows: list[tuple[int, tuple[int, int]]], *, alone: bool = False) -> Rows:
     """Set what `plan` made; `alone`: but for limits that only a shared kernel needs and has."""
     for number, pair in rows:
-        # RLIM_INFINITY is -1 in Python and the largest word in the kernel.
-        limit = struct.pack("=QQ", *(value % (1 << 64) for value in pair))
+        limit = struct.pack("=QQ", *map(_word, pair))
         tolerated = (EINVAL, EPERM) if alone and number in _OF_SHARED_KERNELS else ()
         yield call("prlimit64", 0, number, limit, 0, tolerated=tolerated)
+
+
+def _word(value: int) -> int:
+    """`value` as the kernel has it; RLIM_INFINITY is -1 in Python, and the largest word there."""
+    word = _LARGEST if value == resource.RLIM_INFINITY else value
+    if not 0 <= word <= _LARGEST:
+        raise OSError(EINVAL, f"no resource limit can be {value}")
+    return word
