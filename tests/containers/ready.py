@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
 from tests.containers import image
 
 ENGINE = (sys.executable, str(Path(__file__).with_name("engine.py")))
@@ -58,6 +56,8 @@ def address_of(client: list[str]) -> str | None:
 
 def only_if_there(client: list[str], runtime: str | None) -> None:
     """Skip where the engine lacks `runtime`: `engine.py` gives those that it starts some."""
+    import pytest  # benchmarks use the rest of this module, without it
+
     told = run(*client, "info", "--format", "{{json .Runtimes}}").stdout
     if runtime is not None and f'"{runtime}"' not in told:
         pytest.skip(f"the engine has no runtime {runtime}")
