@@ -152,7 +152,7 @@ class REPLEnvironment(AssignableEnvironment):
         self._equipment, self._episodes = equipment, self._turns_with(equipment)
 
     def _turns_with(self, equipment: Equipment) -> EpisodeTurns:
-        """What plays the calls; other kinds of environments have theirs around `_episodes_with`."""
+        """The turns of all calls; a subclass may wrap those of `_episodes_with`."""
         return self._episodes_with(equipment)
 
     def _episodes_with(self, equipment: Equipment) -> Episodes:
@@ -502,7 +502,7 @@ class REPLEnvironment(AssignableEnvironment):
 
 
 def _children_of(found: ref[REPLEnvironment]) -> Children:
-    """What makes the environments of the runs below an episode of an environment."""
+    """The maker of environments for the runs below an episode of an environment."""
     environment = found()
     assert environment is not None  # a call on it is at work
     like = environment.beside()

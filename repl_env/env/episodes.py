@@ -30,7 +30,7 @@ class EpisodeTurns(Protocol):
 
     @property
     def slot(self) -> EpisodeSlot:
-        """Where the current episode is."""
+        """The slot of the current episode."""
 
     def resetting(
         self, mode: Mode, given: tuple[Any, ...], more: Mapping[str, Any], /

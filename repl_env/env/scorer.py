@@ -22,7 +22,7 @@ from repl_env.rubrics import is_pending, is_prompt
 from repl_env.turns import Turn
 
 Scored: TypeAlias = Environment[REPLAction, REPLObservation, REPLState]
-# What is done with the observation of a step before it is scored.
+# A turn that is played with the observation of a step before the step is scored.
 Before: TypeAlias = Callable[[CurrentEpisode, REPLObservation], Turn[None]]
 
 
@@ -53,7 +53,7 @@ class Scorer:
         return self.environment.rubric
 
     def transforming(self, observation: REPLObservation) -> Turn[REPLObservation]:
-        """What the transform makes of an observation."""
+        """The observation as the transform returns it."""
         environment = self.environment
         if environment.transform is None:
             return observation

@@ -41,7 +41,7 @@ class TaskEpisodes:
 
     @property
     def slot(self) -> EpisodeSlot:
-        """Where the current episode is."""
+        """The slot of the current episode."""
         return self._episodes.slot
 
     @property

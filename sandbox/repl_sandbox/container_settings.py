@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 
 from .types import Limits, parse_size
 
-# What sessions are held by inside their container.
+# The tier that holds sessions inside their container.
 Inside: TypeAlias = Literal["confined", "jailed"]
 
 # A session of the default limits may have 64 processes; PID_MAX_LIMIT bounds all.
@@ -140,5 +140,5 @@ def check_room(limits: Limits, container: ContainerLimits | None) -> None:
 
 
 def has_own_kernel(runtime: str | None) -> bool:
-    """Whether a runtime is one of `OWN_KERNEL` by its name, which is no proof that it is."""
+    """True if the name of a runtime is one of `OWN_KERNEL`; a name proves nothing."""
     return any(part.startswith(OWN_KERNEL) for part in (runtime or "").lower().split("."))

@@ -119,8 +119,14 @@ class Template:
         return self.zygote.begin(*self._terms(limits))
 
     def spawn(self, limits: Limits) -> Links:
-        """A session with these limits, as `ZygoteHandle.spawn`."""
-        return self.zygote.spawn(*self._terms(limits))
+        """A session with these limits: its jail is complete and its worker waits.
+
+        Raises:
+            IsolationError: a step of the jail failed.
+        """
+        links = self.begin(limits)
+        self.zygote.finish(links)
+        return links
 
     def close(self) -> None:
         """End it, and with it all its sessions."""

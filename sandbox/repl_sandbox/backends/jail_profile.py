@@ -1,4 +1,4 @@
-"""What a container is given whose sessions are jailed inside, and what it still is refused.
+"""The profile of a container whose sessions are jailed inside: rights added, calls still refused.
 
 The engine's filter forbids the namespaces and mounts that a jail is made of, and its covers over
 /proc forbid a /proc for each session. In their place: a filter that refuses what nothing in a

@@ -80,7 +80,7 @@ class Mounted:
         return f"/proc/{self._pid}/root{path}"
 
     def said(self) -> bytes:
-        """What the container, which ends or has ended, wrote since it started."""
+        """The output since the start of a container that ends or has ended."""
         said = b"" if self._output is None else output.rest(self._output)
         self.let_go()
         return said

@@ -1,4 +1,4 @@
-"""What is attached to a container's standard streams, as the `docker` package gives it."""
+"""The attached standard streams of a container, as the `docker` package gives them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _READ = 1 << 16
 
 
 def rest(attached: Any) -> bytes:
-    """What the container, which ends or has ended, wrote since it was attached to."""
+    """The output, since `attached` was made, of a container that ends or has ended."""
     fd, unwrapper, said = descriptor(attached), Unwrapper(), b""
     poller = select.poll()
     poller.register(fd, select.POLLIN)

@@ -111,24 +111,6 @@ class ZygoteHandle:
         memory: int = self._outside.look("private", self.pid)
         return memory
 
-    def spawn(
-        self,
-        slot: int,
-        workspace: int,
-        rlimits: Mapping[str, int],
-        group: Group | None = None,
-        states: int = -1,
-        processes: int = 0,
-    ) -> Links:
-        """A new session: its jail is complete and its worker waits when this returns.
-
-        Raises:
-            IsolationError: a step of the jail failed.
-        """
-        links = self.begin(slot, workspace, rlimits, group, states, processes)
-        self.finish(links)
-        return links
-
     def begin(
         self,
         slot: int,
@@ -169,7 +151,7 @@ class ZygoteHandle:
         return links
 
     def finish(self, links: Links) -> None:
-        """Wait until the session that was asked for is there, unless it is; as `spawn`."""
+        """Wait until the session that was asked for is there, unless it is."""
         if links.worker_pid:
             return
         try:

@@ -70,20 +70,6 @@ class PerSession:
         handle.close()
         raise SandboxClosed("the sandbox was closed meanwhile")
 
-    def spawn(
-        self,
-        slot: int,
-        workspace: int,
-        rlimits: Mapping[str, int],
-        group: Group | None = None,
-        states: int = -1,
-        processes: int = 0,
-    ) -> Links:
-        """As of `ZygoteHandle`."""
-        links = self.begin(slot, workspace, rlimits, group, states, processes)
-        self.finish(links)
-        return links
-
     def finish(self, links: Links) -> None:
         """As of `ZygoteHandle`."""
         try:
