@@ -69,9 +69,9 @@ def dying(tmp_path: Path) -> Iterator[ZygoteHandle]:
 
 
 def test_a_zygote_that_is_just_ending_is_gone(dying: ZygoteHandle) -> None:
-    """Whoever is told so starts another; of any other error it is the session's own."""
+    """The sandbox starts another zygote after this error, and after no other."""
     with pytest.raises(SandboxClosed):
-        dying.spawn(0, 1 << 20, {})
+        dying.finish(dying.begin(0, 1 << 20, {}))
 
 
 def test_a_session_that_ends_with_its_zygote_as_it_starts_is_told_as_that() -> None:
