@@ -122,7 +122,7 @@ class Branching(Copies):
             lacks = remains.look(self._own(), threads=threads)
             # A branch has files of its own, but what it has mapped are those of this process.
             return _Look(threads, lacks, mappings.lost((self.states.address,)))
-        # Boundary: as in `Worker._copy`.
+        # Boundary: as in `Snapshots.make`.
         except Exception:  # noqa: BLE001
             return None
 

@@ -1,21 +1,15 @@
-"""A worker's namespace, and the cells that run in it."""
+"""`Cells`: runs a session's cells, and internal jobs, each from its code to its result."""
 
 from __future__ import annotations
 
-import builtins
 import os
-import resource
 import sys
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NoReturn
 
-from ..errors import HostCallError, PolicyError
 from ..types import Change, ErrorInfo
 from ..wire.messages import Result, encode
 from . import sources
-from .answers import Answers
-from .branching import Branching
 from .cell import NOTHING, Ran, run_cell
 from .changes import Changes
 from .channel import Channel
@@ -23,17 +17,12 @@ from .figures import take_figures
 from .host_calls import HostCalls
 from .interrupts import Interrupts
 from .namespace import Namespace
-from .outputs import Outputs
-from .printed import HOOK, call_hook
+from .process import WorkerProcess
+from .session_state import SessionState
 from .streams import Streams
-from .workspace_modules import MODULES
+from .tracebacks import describe
 
-if TYPE_CHECKING:
-    from ..policies.rules import Rules
-
-_exit = os._exit
-_getpid = os.getpid
-_getrusage, _SELF = resource.getrusage, resource.RUSAGE_SELF
+_close = os.close
 _gettrace, _settrace = sys.gettrace, sys.settrace
 _getprofile, _setprofile = sys.getprofile, sys.setprofile
 _modules = sys.modules
@@ -49,44 +38,45 @@ _HURRY = 0.1
 
 
 class Cells:
-    """A namespace, what is said about it, and what its code may call."""
+    """Those of one namespace, one at a time."""
 
-    def __init__(self, rules: Rules | None = None) -> None:
-        self._pid = 0  # of the session's worker
-        self._peak = 0
-        self._copies: Branching | None = None
-        self._used = False  # whether code of the session has run
-        self._answered = 0.0  # when the last cell ended
-        self._known = 0.0  # when its peak of memory was known last: as that ended, or it began
-        self._hurried = False  # with copies: whether it had come soon after the one before it
-        self._interrupts = Interrupts()
-        self._channel = Channel(self._interrupts)
-        self._calls = HostCalls(self._channel)
-        self._namespace = Namespace()
-        self._streams = Streams(self._calls.streams)
-        self._answers: Answers | None = None
-        self._printed: Callable[[str, bool], None] | None = None
-        self._namespace.inject("_out", Outputs(self._calls.call, lambda: self._calls.cell))
-        builtins.HostCallError = HostCallError  # type: ignore[attr-defined]
-        if rules is not None:
-            self._follow(rules)
-        self._changes = Changes(self._namespace)
+    __slots__ = (
+        "_calls",
+        "_changes",
+        "_channel",
+        "_interrupts",
+        "_namespace",
+        "_process",
+        "_session",
+        "_streams",
+    )
 
-    def _follow(self, rules: Rules) -> None:
-        self._namespace.check = rules.check
-        builtins.PolicyError = PolicyError  # type: ignore[attr-defined]
-        if rules.builtins is not None:
-            rules.builtins[HOOK] = call_hook
-            self._namespace.globals["__builtins__"] = rules.builtins
+    def __init__(
+        self,
+        session: SessionState,
+        process: WorkerProcess,
+        channel: Channel,
+        interrupts: Interrupts,
+        calls: HostCalls,
+        streams: Streams,
+        namespace: Namespace,
+        changes: Changes,
+    ) -> None:
+        self._session, self._process = session, process
+        self._channel, self._interrupts = channel, interrupts
+        self._calls, self._streams = calls, streams
+        self._namespace, self._changes = namespace, changes
 
-    def _execute(self, cell: int, code: bytes) -> bytes:
+    def execute(self, cell: int, code: bytes) -> bytes:
         """Run a cell; its result, as it is to be sent."""
-        self._used = True
+        session, process = self._session, self._process
+        session.used = True
         settle = None
-        if self._copies is not None:
-            self._copies.due, self._copies.cell = True, cell
-            settle = self._copies.settle
-            self._hurried = _monotonic() - self._answered < _HURRY
+        copies = session.copies
+        if copies is not None:
+            copies.due, copies.cell = True, cell
+            settle = copies.settle
+            session.hurried = _monotonic() - session.ended < _HURRY
         self._calls.cell = cell
         try:
             self._interrupts.arm(cell)
@@ -94,7 +84,7 @@ class Cells:
                 text = code.decode()
             except UnicodeDecodeError:
                 text = code.decode("utf-8", "surrogatepass")  # takes longer
-            ran = run_cell(text, cell, self._namespace, self._printed, settle)
+            ran = run_cell(text, cell, self._namespace, session.printed, settle)
         except KeyboardInterrupt:
             # It struck outside of the cell's own code, while that was starting or ending. Before
             # anything is called, where another would strike and end the worker:
@@ -102,41 +92,65 @@ class Cells:
             ran = Ran(None, ErrorInfo("KeyboardInterrupt", "", "KeyboardInterrupt\n", None))
         finally:
             self._interrupts.armed = False
-        if self._is_a_child():
-            self._end_child(ran)
+        if process.is_a_child():
+            process.end_child(ran)
         if _gettrace() is not None or _getprofile() is not None:
             _settrace(None)
             _setprofile(None)
-        if self._answers is not None:
-            self._answers.poll()
+        if session.answers is not None:
+            session.answers.poll()
         # A cell that calls nothing may still drop what has one of the descriptors open. In a
         # session whose steps take as long as a dozen of such looks, the next one that does more
         # finds that.
-        look = self._copies is not None or ran is not NOTHING or b"(" in code
+        look = copies is not None or ran is not NOTHING or b"(" in code
         self._streams.tidy(look=look)
-        if self._copies is not None and not self._copies.is_connected():
-            self._give_up()
+        if copies is not None and not copies.is_connected():
+            process.give_up()
         self._calls.cell = 0
         changes = self._changes.since_last()
         now = _monotonic()
         # Asked of the kernel only if the cell may have run long enough to have touched much.
-        if now - self._known > _SHORT:
-            self._peak = peak_memory()
-        self._answered = self._known = now
+        if now - process.measured > _SHORT:
+            process.measure()
+        session.ended = process.measured = now
         if ran is NOTHING and not changes and _PYPLOT not in _modules:
             # Loaded first, as CPython 3.11 does not specialise a call of what an object holds.
             say = self._channel.said_of_nothing
-            return say(cell, self._peak)
+            return say(cell, process.peak_memory)
         return self._channel.said(self._result(cell, ran, changes))
 
-    def _begin(self) -> None:
-        """Be the worker of a session, from here on."""
-        self._pid = _getpid()
-        MODULES.begin()
-        if self._peak:
-            self._known = _monotonic()
+    def run_job(self, cell: int, job: Callable[[int], str]) -> None:
+        """Run an internal job, and send its result: as a cell, it may be interrupted.
 
-    def _touch_pages(self) -> None:
+        `job` is called with the file in memory that goes with the command, and returns the value.
+        """
+        self._session.used = True
+        self._session.changed()
+        try:
+            ran = Ran(self._value_of(job), None)
+        # Boundary: pickles run code of the user's, which may raise anything.
+        except BaseException as error:  # noqa: BLE001
+            self._interrupts.armed = False  # as in `execute`
+            ran = Ran(None, describe(error, 0))
+        finally:
+            self._interrupts.armed = False
+        if self._process.is_a_child():
+            self._process.end_child()
+        self._streams.tidy()
+        self._channel.send(self._result(cell, ran, []))
+
+    def _value_of(self, job: Callable[[int], str]) -> str:
+        fd = self._calls.memfd()
+        self._interrupts.arm()
+        try:
+            return job(fd)
+        finally:
+            try:
+                _close(fd)
+            except OSError:
+                pass  # closed by what a pickle ran
+
+    def touch_pages(self) -> None:
         """Run a cell that does nothing, and send no result.
 
         The first write to a page after a fork copies it. A cell writes some two hundred; this has
@@ -145,9 +159,9 @@ class Cells:
         ran = NOTHING
         try:
             self._interrupts.arm()
-            ran = run_cell("None", 0, self._namespace, self._printed)
+            ran = run_cell("None", 0, self._namespace, self._session.printed)
             sources.drop_last()
-        except KeyboardInterrupt:  # as in `_execute`
+        except KeyboardInterrupt:  # as in `execute`
             self._interrupts.armed = False
         finally:
             self._interrupts.armed = False
@@ -155,43 +169,16 @@ class Cells:
 
     def _result(self, cell: int, ran: Ran, changes: list[Change]) -> Result:
         figures = self._figures(cell) if _PYPLOT in _modules else ()
-        return Result(cell, ran.value, ran.error, tuple(changes), figures, self._peak)
+        peak = self._process.peak_memory
+        return Result(cell, ran.value, ran.error, tuple(changes), figures, peak)
 
     def _figures(self, cell: int) -> tuple[bytes, ...]:
         """Open figures, drawn on the cell's clock: that takes its time, and runs code of it."""
         try:
             self._interrupts.arm(cell)
             return tuple(take_figures())
-        except KeyboardInterrupt:  # as in `_execute`
+        except KeyboardInterrupt:  # as in `execute`
             self._interrupts.armed = False
             return ()
         finally:
             self._interrupts.armed = False
-
-    def _give_up(self) -> NoReturn:
-        """Die, so that the session goes back to the state before the cell; no copy was possible."""
-        os.write(2, b"the cell closed descriptors of the session itself\n")
-        _exit(1)
-
-    def _is_a_child(self) -> bool:
-        """Whether this process is a child that the session's code forked."""
-        # The kernel says so in any case: C code forks without running the hooks of Python.
-        return _getpid() != self._pid
-
-    def _end_child(self, ran: Ran = NOTHING) -> NoReturn:
-        """A child that the cell forked has come to the cell's end: it must not answer for it.
-
-        So it ends as a program does that comes to the same.
-        """
-        self._streams.watches = False  # the host gives its own to the parent alone
-        self._streams.tidy()
-        try:
-            os.write(2, ran.parting.encode("utf-8", "backslashreplace"))
-        except OSError:
-            pass  # it has closed its standard error
-        _exit(ran.status)
-
-
-def peak_memory() -> int:
-    """Bytes, of this process."""
-    return _getrusage(_SELF).ru_maxrss * 1024

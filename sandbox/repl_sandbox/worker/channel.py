@@ -90,10 +90,12 @@ class Channel:
         self._awaited = beginning.awaited
         self._descriptors = beginning.descriptors
 
-    def open(self, sock: socket.socket) -> None:
-        """Speak over `sock` from now on."""
+    def open(self, fd: int) -> None:
+        """Speak over the socket `fd` from now on."""
         if hasattr(self, "_socket"):
             self.renew()
+        # Named, so that the kernel need not be asked what it is.
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, fileno=fd)
         self._socket, self._recv, self._recvmsg = sock, sock.recv, sock.recvmsg
         self._main = _get_ident()
         self._poller.register(sock, select.POLLIN)

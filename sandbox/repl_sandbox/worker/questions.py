@@ -1,51 +1,42 @@
-"""What a worker is asked between cells: variables, the host's functions, checkpoints."""
+"""`Questions`: does for the host what it wants between cells: set up, bind and show variables."""
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ..wire.messages import (
-    Assign,
-    Configure,
-    Failed,
-    Fetch,
-    ListVariables,
-    Load,
-    Save,
-    Value,
-    Variables,
-)
+from ..wire.messages import Assign, Configure, Failed, Fetch, ListVariables, Value, Variables
 from . import values
 from .answers import Answers
-from .cell import Ran
-from .cells import Cells
+from .changes import Changes
+from .channel import Channel
+from .host_calls import HostCalls
+from .namespace import Namespace
 from .own_imports import own
 from .seeding import seed
-from .tracebacks import describe
+from .session_state import SessionState
 
 if TYPE_CHECKING:
-    from ..policies.rules import Rules
     from ..wire.offered import Offered
 
 
-class Questions(Cells):
-    """A namespace that the host can set up, look at, save and load."""
+class Questions:
+    """Those about one namespace; all but `configure` send an answer."""
 
-    def __init__(self, rules: Rules | None = None) -> None:
-        super().__init__(rules)
-        self._questions: dict[type, Callable[[Any], None]] = {
-            Configure: self._configure,
-            Assign: self._assign,
-            Fetch: self._fetch,
-            ListVariables: self._list,
-            Save: self._carry_out,
-            Load: self._carry_out,
-        }
+    __slots__ = ("_calls", "_changes", "_channel", "_namespace", "_session")
 
-    def _configure(self, configure: Configure) -> None:
+    def __init__(
+        self,
+        session: SessionState,
+        channel: Channel,
+        calls: HostCalls,
+        namespace: Namespace,
+        changes: Changes,
+    ) -> None:
+        self._session, self._channel, self._calls = session, channel, calls
+        self._namespace, self._changes = namespace, changes
+
+    def configure(self, configure: Configure) -> None:
+        """Give the namespace the host's functions and variables, answers and a seed."""
         faced = [offered for offered in configure.functions if not offered.is_plain]
         for offered in configure.functions:
             function = self._calls.function(offered)
@@ -53,9 +44,9 @@ class Questions(Cells):
         if faced:
             self._put_faces_on(faced)
         if configure.answers is not None:
-            self._answers = Answers(self._namespace, self._calls.answer)
+            answers = self._session.answers = Answers(self._namespace, self._calls.answer)
             if configure.answers == "compatible":
-                self._printed = self._answers.printed
+                self._session.printed = answers.printed
         seed(configure.seed)
         for variable in configure.variables:
             self._bind(variable)
@@ -73,10 +64,11 @@ class Questions(Cells):
     def _bind(self, assign: Assign) -> None:
         value = values.read(assign, self._calls.memfd)
         self._namespace.globals[assign.name] = value
-        if self._answers is not None and assign.name == "answer":
-            self._answers.forget()
+        if self._session.answers is not None and assign.name == "answer":
+            self._session.answers.forget()
 
-    def _assign(self, assign: Assign) -> None:
+    def assign(self, assign: Assign) -> None:
+        """Bind a variable to a value of the host's."""
         try:
             self._bind(assign)
         except (MemoryError, ValueError, RecursionError, OSError) as error:
@@ -84,56 +76,16 @@ class Questions(Cells):
             self._channel.send(Failed("too large", reason))
             return
         self._changes.since_last()
-        if self._copies is not None:
-            self._copies.due = True
+        self._session.changed()
         self._channel.send(Value(b"null"))
 
-    def _fetch(self, fetch: Fetch) -> None:
+    def fetch(self, fetch: Fetch) -> None:
+        """Send the value of a variable."""
         if fetch.name not in self._namespace.globals:
-            self._has_none(fetch.name)
+            self._channel.send(values.unknown(fetch.name))
         else:
             self._channel.send(values.write(self._namespace.globals[fetch.name]))
 
-    def _has_none(self, name: str) -> None:
-        self._channel.send(Failed("unknown", f"no variable {name!r}"))
-
-    def _list(self, command: ListVariables) -> None:
+    def list_variables(self, command: ListVariables) -> None:
+        """Send the names of all variables, with a preview of each."""
         self._channel.send(Variables(tuple(self._changes.variables())))
-
-    def _carry_out(self, errand: Save | Load) -> None:
-        """Save or load the namespace: as a cell, it may be interrupted, and ends with a result."""
-        self._used = True
-        if self._copies is not None:
-            self._copies.due = True
-        try:
-            fd = self._calls.memfd()
-            self._interrupts.arm()
-            ran = Ran(self._checkpoint(errand, fd), None)
-        # Boundary: pickles run code of the user's, which may raise anything.
-        except BaseException as error:  # noqa: BLE001
-            self._interrupts.armed = False  # as in `_execute`
-            ran = Ran(None, describe(error, 0))
-        finally:
-            self._interrupts.armed = False
-        if self._is_a_child():
-            self._end_child()
-        self._streams.tidy()
-        self._channel.send(self._result(errand.cell, ran, []))
-
-    def _checkpoint(self, errand: Save | Load, fd: int) -> str:
-        # What only checkpoints need is no part of the template.
-        try:
-            if type(errand) is Save:
-                save = own(f"{__package__}.saving").save
-                return str(save(self._namespace, self._answers, fd, errand.size))
-            load = own(f"{__package__}.loading").load
-            assert type(errand) is Load
-            missing = str(load(self._namespace, self._answers, fd, json.loads(errand.manifest)))
-            # What was restored is not a change that the first cell made.
-            self._changes.since_last()
-            return missing
-        finally:
-            try:
-                os.close(fd)
-            except OSError:
-                pass  # closed by what a pickle ran

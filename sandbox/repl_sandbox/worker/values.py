@@ -47,6 +47,11 @@ def write(value: object) -> Value | Failed:
     return Value(data)
 
 
+def unknown(name: str) -> Failed:
+    """The answer to who asks for a variable that is not there."""
+    return Failed("unknown", f"no variable {name!r}")
+
+
 def _to_text(data: bytes | mmap.mmap) -> str:
     return str(memoryview(data), "utf-8", "surrogatepass")
 

@@ -14,11 +14,11 @@ from typing import Final
 
 _NAMES: Final = (
     # A worker and its conversation.
-    "_answered _answers _calls _changes _channel _command_poller _commands _connection "
-    "_begin _copies _execute _hurried _interrupts _is_alone _known _mine _namespace "
-    "_obey_always _out _peak _reader _recv _result _socket _states "
-    "_streams _theirs _used end_cell obey page phase polls send "
-    "serve_on take unpack_from waits "
+    "_answers _begin _calls _cells _changes _channel _command_poller _commands _connection "
+    "_copies _interrupts _is_alone _mine _namespace _obey_always _out _pid _process _reader "
+    "_recv _result _session _snapshots _socket _states _streams _theirs _used answers copies "
+    "end_cell ended execute hurried is_a_child measured obey page phase polls printed said "
+    "send serve_on take unpack_from used waits "
     # A cell, its tree and what it came to.
     "__warningregistry__ _came _handler _seen allow arm armed body cell changes "
     "check cls co_flags col_offset ctx enable end_col_offset end_lineno eval figures "

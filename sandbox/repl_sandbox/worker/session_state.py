@@ -1,0 +1,47 @@
+"""`SessionState`: what all parts of a worker know of the session that the worker serves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .answers import Answers
+    from .branching import Branching
+    from .states import States
+
+
+class SessionState:
+    """The state of one session, in its worker and in each fork of that.
+
+    Attributes:
+        states: the page that the worker shares with its init.
+        copies: None where the session has no recovery.
+        answers: None where the session gives none.
+        printed: takes printed forms of an answer, as of `run_cell`.
+        used: whether code of the session has run.
+        ended: when the last cell ended, on the monotonic clock.
+        hurried: with copies, whether the last cell came soon after the one before.
+    """
+
+    __slots__ = ("answers", "copies", "ended", "hurried", "printed", "states", "used")
+
+    def __init__(self) -> None:
+        self.states: States | None = None
+        self.copies: Branching | None = None
+        self.answers: Answers | None = None
+        self.printed: Callable[[str, bool], None] | None = None
+        self.used = False
+        self.ended: float = 0  # an int, whose object is everywhere
+        self.hurried = False
+
+    def changed(self) -> None:
+        """Note that the variables are, or may be, others than those of the last copy."""
+        if self.copies is not None:
+            self.copies.due = True
+
+    def interrupted(self) -> int:
+        """The cell that the last interrupt was meant for; 0 before there was any."""
+        # A branch has another page.
+        states = self.states if self.copies is None else self.copies.states
+        return 0 if states is None else states.interrupted
