@@ -1,0 +1,445 @@
+"""The parts of a worker, each by itself."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from repl_sandbox.types import ErrorInfo
+from repl_sandbox.wire.connection import HostConnection, WorkerConnection
+from repl_sandbox.wire.messages import (
+    VERSION,
+    Assign,
+    Configure,
+    Failed,
+    Fetch,
+    ListVariables,
+    Load,
+    Ready,
+    Restored,
+    Result,
+    Save,
+    Value,
+    Variables,
+)
+from repl_sandbox.wire.offered import Offered
+from repl_sandbox.worker.branching import ASK_FOR_BRANCH
+from repl_sandbox.worker.checkpoints import Checkpoints
+from repl_sandbox.worker.copies import Woken
+from repl_sandbox.worker.questions import Questions
+from repl_sandbox.worker.remains import Remains
+from repl_sandbox.worker.session_state import SessionState
+from repl_sandbox.worker.snapshots import Snapshots
+from repl_sandbox.worker.states import States
+from tests.sandbox.worker_peer import Ended, KeptCopies, Peer
+
+LEAVES_TRACERS = "import sys; sys.settrace(lambda *_: None); sys.setprofile(lambda *_: None)"
+INTERRUPTED = ErrorInfo("KeyboardInterrupt", "", "KeyboardInterrupt\n", None)
+
+
+@pytest.fixture
+def peer() -> Iterator[Peer]:
+    peer = Peer()
+    yield peer
+    peer.close()
+
+
+# ── Cells ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("code", "value", "error", "changes"),
+    [
+        ("pass", None, None, []),
+        ("1 + 1", "2", None, []),
+        ("x = 1", None, None, [("new", "x")]),
+        ("'\ud800'", None, "SyntaxError", []),
+        ("1 / 0", None, "ZeroDivisionError", []),
+        ("raise SystemExit", None, "SystemExit", []),
+        ("raise KeyboardInterrupt", None, "KeyboardInterrupt", []),
+        (LEAVES_TRACERS, None, None, [("new", "sys")]),
+    ],
+)
+def test_a_cell_has_a_result(
+    peer: Peer, code: str, value: str | None, error: str | None, changes: list[tuple[str, str]]
+) -> None:
+    result = peer.execute(1, code)
+    assert (result.cell, result.value) == (1, value)
+    assert (result.error and result.error.type) == error
+    assert [(change.kind, change.name) for change in result.changes] == changes
+    assert peer.session.used and not peer.interrupts.armed
+    assert sys.gettrace() is None and sys.getprofile() is None
+    assert len(peer.streams.looks) == 1
+
+
+def test_a_cell_may_call_the_host_until_its_end(peer: Peer) -> None:
+    seen: list[int] = []
+    peer.namespace.inject("look", lambda: seen.append(peer.calls.cell))
+    peer.execute(7, "look()")
+    assert seen == [7] and peer.calls.cell == 0
+
+
+def test_an_interrupt_that_came_before_its_cell_ends_that_one_alone(peer: Peer) -> None:
+    assert peer.execute(1, "9").value == "9"
+    os.kill(os.getpid(), signal.SIGINT)
+    peer.states.interrupted = 2
+    assert peer.execute(2, "9").error == INTERRUPTED
+    assert peer.execute(3, "9").value == "9"
+
+
+def test_the_last_copy_is_out_of_the_way_before_code_runs(peer: Peer) -> None:
+    peer.session.copies = peer.copies
+    peer.namespace.inject("log", peer.copies.log)
+    peer.execute(3, "log.append('code')")
+    assert peer.copies.log == ["settle", "code"]
+    assert peer.copies.due and peer.copies.cell == 3
+
+
+@pytest.mark.parametrize(("ago", "hurried"), [(1000, False), (-1000, True)])
+def test_a_cell_that_comes_soon_after_another_is_hurried(
+    peer: Peer, ago: float, hurried: bool
+) -> None:
+    peer.session.copies = peer.copies
+    peer.session.ended = time.monotonic() - ago
+    peer.execute(1, "1")
+    assert peer.session.hurried is hurried
+
+
+def test_a_worker_that_init_cannot_reach_gives_up(peer: Peer) -> None:
+    peer.session.copies, peer.copies.connected = peer.copies, False
+    with pytest.raises(Ended):
+        peer.execute(1, "1")
+    assert not peer.hear()
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "parting"),
+    [
+        ("1", 0, ""),
+        ("raise SystemExit(3)", 3, ""),
+        ("exit('bye')", 1, "bye\n"),
+        ("1 / 0", 1, "ZeroDivisionError: division by zero\n"),
+    ],
+)
+def test_a_child_that_comes_to_a_cell_s_end_answers_nothing(
+    peer: Peer, code: str, status: int, parting: str
+) -> None:
+    peer.process.forked = True
+    with pytest.raises(Ended):
+        peer.execute(1, code)
+    assert peer.process.ran is not None and not peer.hear()
+    assert peer.process.ran.status == status and peer.process.ran.parting.endswith(parting)
+
+
+def test_an_answer_is_looked_for_when_a_cell_ends(peer: Peer) -> None:
+    told: list[object] = []
+    peer.calls.answer = told.append  # type: ignore[assignment,method-assign]
+    questions = Questions(peer.session, peer.channel, peer.calls, peer.namespace, peer.changes)
+    questions.configure(Configure(answers="compatible"))
+    peer.execute(1, "answer = {'content': 4, 'ready': True}")
+    assert [answer.text for answer in told] == ["4"]  # type: ignore[attr-defined]
+
+
+def test_pages_are_touched_without_a_trace(peer: Peer) -> None:
+    before = dict(peer.namespace.globals)
+    peer.cells.touch_pages()
+    assert not peer.hear() and peer.namespace.globals == before
+    assert not peer.session.used and not peer.interrupts.armed
+
+
+# ── internal jobs ─────────────────────────────────────────────────────────────────────────────────
+
+
+def _closes(fd: int) -> str:
+    os.close(fd)
+    return "closed"
+
+
+def _raises(fd: int) -> str:
+    raise ZeroDivisionError
+
+
+def _is_interrupted(fd: int) -> str:
+    os.kill(os.getpid(), signal.SIGINT)
+    return "not interrupted"
+
+
+@pytest.mark.parametrize(
+    ("job", "value", "error"),
+    [
+        (lambda fd: os.pread(fd, 9, 0).decode(), "text", None),
+        (_closes, "closed", None),
+        (_raises, None, "ZeroDivisionError"),
+        (_is_interrupted, None, "KeyboardInterrupt"),
+    ],
+)
+def test_a_job_ends_with_a_result_and_leaves_no_file(
+    peer: Peer, job: Callable[[int], str], value: str | None, error: str | None
+) -> None:
+    peer.session.copies = peer.copies
+    with open(os.memfd_create("job"), "w+b", buffering=0) as file:
+        file.write(b"text")
+        peer.calls.file = file.fileno()
+        command = peer.ask(Save(4, 9))
+        before = os.listdir("/proc/self/fd")
+        peer.cells.run_job(command.cell, job)
+        assert os.listdir("/proc/self/fd") == before
+    (result,) = peer.hear()
+    assert isinstance(result, Result) and (result.cell, result.value) == (4, value)
+    assert (result.error and result.error.type) == error
+    assert peer.session.used and peer.copies.due and not peer.interrupts.armed
+
+
+def test_a_job_without_its_file_fails(peer: Peer) -> None:
+    peer.ask(Save(4, 9))
+    peer.cells.run_job(4, _closes)
+    (result,) = peer.hear()
+    assert isinstance(result, Result) and result.error and result.error.type == "OSError"
+
+
+# ── Checkpoints ───────────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_is_saved_is_loaded_and_no_change_of_the_next_cell(peer: Peer) -> None:
+    for name in ("saving", "loading"):  # which a worker has from its template's path
+        pytest.importorskip(f"repl_sandbox.worker.{name}")
+    checkpoints = Checkpoints(peer.session, peer.cells, peer.namespace, peer.changes)
+    with open(os.memfd_create("checkpoint"), "w+b", buffering=0) as file:
+        file.truncate(1 << 20)
+        peer.calls.file = file.fileno()
+        peer.execute(1, "x = [1, 2]")
+        checkpoints.save(peer.ask(Save(2, 1 << 20)))
+        (saved,) = peer.hear()
+        assert isinstance(saved, Result) and saved.value and saved.error is None
+        del peer.namespace.globals["x"]
+        checkpoints.load(peer.ask(Load(3, saved.value.encode())))
+        (loaded,) = peer.hear()
+        assert isinstance(loaded, Result) and (loaded.value, loaded.error) == ("[]", None)
+    result = peer.execute(4, "x")
+    assert (result.value, result.changes) == ("[1, 2]", ())
+
+
+# ── Questions ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def questions(peer: Peer) -> Questions:
+    return Questions(peer.session, peer.channel, peer.calls, peer.namespace, peer.changes)
+
+
+def test_what_was_configured_is_there_and_no_change(peer: Peer, questions: Questions) -> None:
+    variables = (Assign("x", "json", b"[1]"),)
+    questions.configure(peer.ask(Configure((Offered("ask"),), 5, "strict", variables)))
+    result = peer.execute(1, "ask = 1")
+    assert {each.name for each in result.changes} == {"ask"}
+    result = peer.execute(2, "import random; x, callable(ask), callable(FINAL), random.random()")
+    assert result.value == "([1], True, True, 0.6229016948897019)"
+    assert peer.session.answers is not None and peer.session.printed is None
+
+
+def test_printed_answers_are_looked_for_where_that_was_asked_for(
+    peer: Peer, questions: Questions
+) -> None:
+    questions.configure(Configure(answers="compatible"))
+    assert peer.session.printed is not None
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "answer"),
+    [
+        ("json", b"2", Value(b"null")),
+        ("str", b"two", Value(b"null")),
+        ("json", b"[" * 100_000, Failed("too large", "RecursionError")),
+    ],
+)
+def test_a_variable_is_bound_or_refused(
+    peer: Peer, questions: Questions, kind: str, data: bytes, answer: Value | Failed
+) -> None:
+    peer.session.copies = peer.copies
+    questions.assign(peer.ask(Assign("x", kind, data)))
+    (told,) = peer.hear()
+    bound = isinstance(answer, Value)
+    assert type(told) is type(answer) and ("x" in peer.namespace.globals) is bound
+    assert isinstance(told, Value) or (isinstance(told, Failed) and told.kind == "too large")
+    assert peer.copies.due is bound and peer.changes.since_last() == []
+
+
+@pytest.mark.parametrize(
+    ("name", "answer"),
+    [
+        ("x", Value(b"[1]")),
+        ("none", Failed("unknown", "no variable 'none'")),
+        (ASK_FOR_BRANCH, Failed("unknown", "no variable ' '")),
+        ("f", Failed("not json", "Object of type function is not JSON serializable")),
+    ],
+)
+def test_a_value_is_sent_or_said_not_to_be(
+    peer: Peer, questions: Questions, name: str, answer: Value | Failed
+) -> None:
+    peer.namespace.globals.update(x=[1], f=lambda: None)
+    questions.fetch(peer.ask(Fetch(name)))
+    (told,) = peer.hear()
+    assert type(told) is type(answer)
+    assert told == answer or (isinstance(told, Failed) and told.kind == "not json")
+
+
+def test_variables_are_listed(peer: Peer, questions: Questions) -> None:
+    peer.namespace.globals.update(x=1, _y="2")
+    questions.list_variables(peer.ask(ListVariables()))
+    (told,) = peer.hear()
+    assert isinstance(told, Variables)
+    assert [(each.name, each.preview) for each in told.variables] == [("x", "1"), ("_y", "'2'")]
+
+
+# ── Snapshots ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def snapshots(peer: Peer) -> Snapshots:
+    return Snapshots(
+        peer.session, peer.process, peer.channel, peer.calls, peer.namespace, peer.cells
+    )
+
+
+def woken(cell: int = 5, *, said: bool = False) -> tuple[socket.socket, Woken]:
+    """The host's end of a new conversation, and what a copy has that is woken for it."""
+    ours, theirs = socket.socketpair()
+    return ours, Woken(theirs.detach(), cell, Remains([], ["a thread"]), 0, said=said)
+
+
+@pytest.mark.parametrize(
+    ("spoken", "hurried", "rests"),
+    [(False, False, True), (True, False, False), (True, True, False)],
+)
+def test_a_worker_rests_after_a_copy_while_its_host_does(
+    peer: Peer, snapshots: Snapshots, spoken: bool, hurried: bool, rests: bool
+) -> None:
+    peer.session.used, peer.session.hurried = True, hurried
+    if spoken:
+        peer.socket.sendall(b"x")
+    snapshots.make(peer.copies)
+    assert peer.copies.log == [("make", rests)] and not peer.copies.due
+    assert peer.session.hurried is hurried
+
+
+def test_pages_are_touched_in_a_hurry_and_copied_once_more_after_that(
+    peer: Peer, snapshots: Snapshots
+) -> None:
+    peer.session.used = peer.session.hurried = True
+    snapshots.make(peer.copies)
+    assert peer.copies.log == [("make", False)]
+    assert peer.copies.due and not peer.session.hurried
+
+
+def test_a_worker_goes_on_without_a_copy(
+    peer: Peer, snapshots: Snapshots, capfd: pytest.CaptureFixture[str]
+) -> None:
+    peer.session.used, peer.copies.comes = True, ValueError("of the code's")
+    snapshots.make(peer.copies)
+    assert capfd.readouterr().err == "no copy of the session was made: ValueError\n"
+
+
+@pytest.mark.parametrize("said", [False, True])
+def test_a_copy_that_is_woken_is_the_worker(peer: Peer, snapshots: Snapshots, said: bool) -> None:
+    peer.calls.cell, peer.calls.forked, peer.session.used = 3, True, True
+    peer.socket.close()
+    peer.socket, peer.copies.comes = woken(said=said)
+    snapshots.make(peer.copies)
+    peer.connection = HostConnection()
+    begun = [Ready(VERSION), Restored(5, ("a thread",))]
+    if said:  # by the worker that it was forked from
+        assert not peer.hear()
+        other = WorkerConnection()
+        assert list(peer.connection.receive(b"".join(map(other.send, begun)))) == begun
+    else:
+        assert peer.hear() == begun
+    assert (peer.calls.cell, peer.calls.forked, peer.copies.due) == (0, False, True)
+    result = peer.execute(6, "1")
+    assert result.value == "1"
+
+
+def test_who_asks_for_a_branch_is_told_that_there_is_no_such_variable(
+    peer: Peer, snapshots: Snapshots
+) -> None:
+    peer.ask(Fetch(ASK_FOR_BRANCH))
+    snapshots.branch(peer.copies)
+    assert peer.hear() == [Failed("unknown", "no variable ' '")]
+    assert not peer.copies.due
+
+
+def test_a_branch_begins_a_conversation_of_its_own(peer: Peer, snapshots: Snapshots) -> None:
+    peer.ask(Fetch(ASK_FOR_BRANCH))
+    host, peer.copies.comes = woken()
+    host.sendall(b"x")  # a branch waits until it is asked for something
+    snapshots.branch(peer.copies)
+    assert peer.hear() == [Failed("unknown", "no variable ' '")]
+    peer.socket.close()
+    peer.socket = host
+    assert peer.hear(HostConnection()) == [Ready(VERSION), Restored(5, ("a thread",))]
+
+
+def test_half_a_branch_ends(peer: Peer, snapshots: Snapshots) -> None:
+    peer.ask(Fetch(ASK_FOR_BRANCH))
+    host, peer.copies.comes = woken()
+    host.close()  # so that it cannot say that it is there
+    pid = os.fork()
+    if pid == 0:
+        try:
+            snapshots.branch(peer.copies)
+        finally:
+            os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
+
+
+# ── SessionState ──────────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_interrupt_is_looked_up_on_the_page_of_the_branch() -> None:
+    session = SessionState()
+    assert session.interrupted() == 0
+    session.changed()  # nobody is to know
+    session.states, own = States(), States()
+    session.states.interrupted, own.interrupted = 1, 2
+    assert session.interrupted() == 1
+    session.copies = KeptCopies(own)
+    assert session.interrupted() == 2
+    session.changed()
+    assert session.copies.due
+    session.states.close()
+    own.close()
+
+
+# ── WorkerProcess ─────────────────────────────────────────────────────────────────────────────────
+
+_CHILD = """
+import os
+from repl_sandbox.worker.cell import Ran
+from repl_sandbox.worker.process import WorkerProcess
+from repl_sandbox.worker.streams import Streams
+
+process = WorkerProcess(Streams(lambda: (1, 2)))
+process.begin()
+process.measure()
+assert process.peak_memory > 1 << 20 and not process.is_a_child()
+pid = os.fork()
+if pid == 0:
+    assert process.is_a_child()
+    process.end_child(Ran("value", None, 7, "parting\\n"))
+print("child", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+process.give_up()
+"""
+
+
+def test_a_child_ends_as_a_program_does_and_a_worker_may_give_up() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", _CHILD], check=False, capture_output=True, text=True
+    )
+    assert (ran.returncode, ran.stdout) == (1, "child 7\n")
+    assert ran.stderr == "parting\nthe cell closed descriptors of the session itself\n"

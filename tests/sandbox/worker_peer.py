@@ -1,0 +1,185 @@
+"""The parts of a worker without a session: the test is the host, init, and what code has forked."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from repl_sandbox.wire.connection import HostConnection
+from repl_sandbox.wire.messages import VERSION, HostMessage, Ready, Result, WorkerMessage
+from repl_sandbox.worker.branching import Branching, Foresee
+from repl_sandbox.worker.cell import NOTHING, Ran
+from repl_sandbox.worker.cells import Cells
+from repl_sandbox.worker.changes import Changes
+from repl_sandbox.worker.channel import Channel
+from repl_sandbox.worker.copies import Woken
+from repl_sandbox.worker.host_calls import HostCalls
+from repl_sandbox.worker.interrupts import Interrupts
+from repl_sandbox.worker.namespace import Namespace
+from repl_sandbox.worker.process import WorkerProcess
+from repl_sandbox.worker.session_state import SessionState
+from repl_sandbox.worker.states import States
+from repl_sandbox.worker.streams import Streams
+
+
+class Ended(BaseException):
+    """The process would have ended now."""
+
+
+class KeptStreams(Streams):
+    """The streams of the test stay as they are; `looks` says of each cell whether it was looked."""
+
+    def __init__(self) -> None:
+        self.watches = True
+        self.looks: list[bool] = []
+
+    def tidy(self, *, look: bool = True) -> None:
+        """Write down that a cell ended."""
+        self.looks.append(look)
+
+
+class LastingProcess(WorkerProcess):
+    """A process that does not end, and may be taken for a child."""
+
+    forked = False
+    ran: Ran | None = None
+
+    def is_a_child(self) -> bool:
+        """As the test says."""
+        return self.forked
+
+    def end_child(self, ran: Ran = NOTHING) -> NoReturn:
+        """Raise."""
+        self.ran = ran
+        raise Ended
+
+    def give_up(self) -> NoReturn:
+        """Raise."""
+        raise Ended
+
+
+class FileCalls(HostCalls):
+    """Has the file that goes with a command from the test."""
+
+    file: int | OSError = OSError("none")
+
+    def memfd(self) -> int:
+        """A descriptor of `file`."""
+        if isinstance(self.file, OSError):
+            raise self.file
+        return os.dup(self.file)
+
+
+class KeptCopies(Branching):
+    """Copies that are none: the test says what comes of them. `log` has what was asked of them."""
+
+    def __init__(self, states: States) -> None:
+        self.due = False
+        self.cell = 0
+        self.states = states
+        self.connected = True
+        self.log: list[object] = []
+        self.comes: Woken | Exception | None = None
+
+    def settle(self) -> None:
+        """Write it down."""
+        self.log.append("settle")
+
+    def is_connected(self) -> bool:
+        """As the test says."""
+        return self.connected
+
+    def make(self, *, rests: bool = False) -> Woken | None:
+        """Write it down; return or raise what the test says."""
+        self.due = False
+        self.log.append(("make", rests))
+        return self._outcome()
+
+    def branch(
+        self,
+        answer: Callable[[], None],
+        complain: Callable[[BaseException], None],
+        foresee: Foresee,
+    ) -> Woken | None:
+        """Answer; return or raise what the test says."""
+        answer()
+        return self._outcome()
+
+    def bring_back(self, woken: Woken, namespace: Namespace) -> list[str]:
+        """What the test says was lost."""
+        return list(woken.remains.names)
+
+    def _outcome(self) -> Woken | None:
+        if isinstance(self.comes, Exception):
+            raise self.comes
+        return self.comes
+
+
+class Peer:
+    """The parts of one worker, and the host's end of its socket."""
+
+    def __init__(self) -> None:
+        self._main, self._finders = sys.modules["__main__"], sys.meta_path[:]
+        self._handler = signal.getsignal(signal.SIGINT)
+        self.socket, theirs = socket.socketpair()
+        self.connection = HostConnection()
+        self.states = States()
+        self.session = SessionState()
+        self.session.states = self.states
+        self.copies = KeptCopies(self.states)
+        self.interrupts = Interrupts()
+        self.interrupts.meant = self.session.interrupted
+        self.channel = Channel(self.interrupts)
+        self.calls = FileCalls(self.channel)
+        self.namespace = Namespace()
+        self.changes = Changes(self.namespace)
+        self.streams = KeptStreams()
+        self.process = LastingProcess(self.streams)
+        self.cells = Cells(
+            self.session,
+            self.process,
+            self.channel,
+            self.interrupts,
+            self.calls,
+            self.streams,
+            self.namespace,
+            self.changes,
+        )
+        self.channel.open(theirs.detach())
+        self.channel.send(Ready(VERSION))
+        self.hear()
+
+    def close(self) -> None:
+        """Let go of both ends, and have the interpreter as it was."""
+        self.channel.close()
+        self.socket.close()
+        self.states.close()
+        signal.signal(signal.SIGINT, self._handler)
+        sys.modules["__main__"], sys.meta_path[:] = self._main, self._finders
+
+    def ask(self, message: HostMessage) -> Any:
+        """The host sends `message`: as the worker has it."""
+        self.socket.sendall(self.connection.send(message))
+        return self.channel.next_command()
+
+    def hear(self, connection: HostConnection | None = None) -> list[WorkerMessage]:
+        """What the host was sent and has not read."""
+        heard: list[WorkerMessage] = []
+        while select.select([self.socket], [], [], 0)[0]:
+            heard += (connection or self.connection).receive(self.socket.recv(1 << 20))
+        return heard
+
+    def execute(self, number: int, code: str) -> Result:
+        """The result of a cell."""
+        self.socket.sendall(self.connection.execute(number, code.encode("utf-8", "surrogatepass")))
+        command = self.channel.next_command()
+        assert isinstance(command, tuple)
+        self.channel.end_cell(self.cells.execute(*command))
+        (result,) = self.hear()
+        assert isinstance(result, Result)
+        return result
