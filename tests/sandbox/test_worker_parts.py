@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from repl_sandbox.types import ErrorInfo
+from repl_sandbox.types import Answer, ErrorInfo
 from repl_sandbox.wire.connection import HostConnection, WorkerConnection
 from repl_sandbox.wire.messages import (
     VERSION,
@@ -138,15 +138,6 @@ def test_a_child_that_comes_to_a_cell_s_end_answers_nothing(
     assert peer.process.ran.status == status and peer.process.ran.parting.endswith(parting)
 
 
-def test_an_answer_is_looked_for_when_a_cell_ends(peer: Peer) -> None:
-    told: list[object] = []
-    peer.calls.answer = told.append  # type: ignore[assignment,method-assign]
-    questions = Questions(peer.session, peer.channel, peer.calls, peer.namespace, peer.changes)
-    questions.configure(Configure(answers="compatible"))
-    peer.execute(1, "answer = {'content': 4, 'ready': True}")
-    assert [answer.text for answer in told] == ["4"]  # type: ignore[attr-defined]
-
-
 def test_pages_are_touched_without_a_trace(peer: Peer) -> None:
     before = dict(peer.namespace.globals)
     peer.cells.touch_pages()
@@ -242,6 +233,21 @@ def test_what_was_configured_is_there_and_no_change(peer: Peer, questions: Quest
     result = peer.execute(2, "import random; x, callable(ask), callable(FINAL), random.random()")
     assert result.value == "([1], True, True, 0.6229016948897019)"
     assert peer.session.answers is not None and peer.session.printed is None
+
+
+def test_an_answer_is_told_when_a_cell_ends_and_again_once_the_host_set_it(
+    peer: Peer, questions: Questions
+) -> None:
+    told: list[Answer] = []
+    peer.calls.answer = told.append  # type: ignore[assignment,method-assign]
+    questions.configure(Configure(answers="strict"))
+    for number in (1, 2):  # of which the second changes nothing
+        peer.execute(number, "answer = {'content': 4, 'ready': True}")
+    assert [answer.text for answer in told] == ["4"]
+    questions.assign(peer.ask(Assign("answer", "json", b'{"content": 4, "ready": true}')))
+    peer.hear()
+    peer.execute(3, "pass")
+    assert [answer.text for answer in told] == ["4", "4"]
 
 
 def test_printed_answers_are_looked_for_where_that_was_asked_for(
@@ -361,6 +367,7 @@ def test_a_copy_that_is_woken_is_the_worker(peer: Peer, snapshots: Snapshots, sa
     else:
         assert peer.hear() == begun
     assert (peer.calls.cell, peer.calls.forked, peer.copies.due) == (0, False, True)
+    assert peer.process.begun == 1
     result = peer.execute(6, "1")
     assert result.value == "1"
 

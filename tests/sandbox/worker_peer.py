@@ -48,6 +48,12 @@ class LastingProcess(WorkerProcess):
 
     forked = False
     ran: Ran | None = None
+    begun = 0
+
+    def begin(self) -> None:
+        """Write down that it did."""
+        self.begun += 1
+        super().begin()
 
     def is_a_child(self) -> bool:
         """As the test says."""
