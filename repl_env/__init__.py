@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from repl_env.prompts import (
         RLM_SYSTEM_PROMPT,
         RLM_SYSTEM_PROMPT_QWEN,
+        RLM_SYSTEM_PROMPT_SHORT,
         QueryMetadata,
         build_rlm_system_prompt,
         build_user_prompt,
@@ -82,6 +83,7 @@ __all__ = [
     "LLM",
     "RLM_SYSTEM_PROMPT",
     "RLM_SYSTEM_PROMPT_QWEN",
+    "RLM_SYSTEM_PROMPT_SHORT",
     "AsyncLocalREPLEnv",
     "AsyncSandbox",
     "AuthenticationFailed",
@@ -170,6 +172,7 @@ _NAMES_BY_MODULE = {
     "prompts": (
         "RLM_SYSTEM_PROMPT",
         "RLM_SYSTEM_PROMPT_QWEN",
+        "RLM_SYSTEM_PROMPT_SHORT",
         "QueryMetadata",
         "build_rlm_system_prompt",
         "build_user_prompt",

@@ -16,6 +16,7 @@ from repl_env.parsing import extract_code_blocks
 __all__ = [
     "RLM_SYSTEM_PROMPT",
     "RLM_SYSTEM_PROMPT_QWEN",
+    "RLM_SYSTEM_PROMPT_SHORT",
     "QueryMetadata",
     "build_rlm_system_prompt",
     "build_user_prompt",
@@ -85,6 +86,19 @@ Every call of a sub-model costs time and money. Put as much as fits into each pr
 independent questions in one `llm_query_batched` call, and never ask about single lines in a loop.
 """
 )
+
+# For models of less than a billion parameters: they follow few instructions, and lose the thread of
+# long ones.
+RLM_SYSTEM_PROMPT_SHORT = """\
+You answer questions about the variable `context` by writing Python code. Write one block of code \
+in each reply:
+```repl
+print(context[:500])
+```
+You are shown what it printed. When you know the answer, give it:
+```repl
+FINAL(answer)
+```"""
 
 _FIRST_TURN = (
     "You have not seen the context yet. Begin by looking at it; do not answer in this turn.\n\n"

@@ -45,7 +45,7 @@ async def ask(
             its type for the kind.
     """
     with _errors_of_the_model():
-        bound = model.count_tokens(request.messages)
+        bound = model.count_tokens(request.begun)
         if not is_count(bound):
             raise ModelError("type", f"count_tokens gave {bound!r}, which is no count")
     reservation = await account.reserving(

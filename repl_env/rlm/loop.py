@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from repl_env.endings import ending
@@ -121,7 +121,7 @@ class Run:
         """
         manner = self.manner
         self._transcript = Transcript(self.opening, manner.max_prompt, manner.measure)
-        self._reports = Reports(self.question, manner.max_outcome)
+        self._reports = Reports(self.question, manner.max_outcome, manner.prompts == "short")
         # The account may be that of earlier questions too.
         account = self.environment.account
         self._before = account.own, account.total
@@ -184,10 +184,11 @@ class Run:
             messages=prompt.messages,
             model=self.model_name,
             max_output_tokens=self.manner.max_output_tokens,
+            prefix=None if last else self.manner.prefix,
             origin=Origin(self.path, "last" if last else "turn", self._turn),
         )
         began = time.time()
-        reply = await ask(self.model, request, account, self.gate)
+        reply = _whole(await ask(self.model, request, account, self.gate), request.prefix)
         self._transcript.replied(prompt, reply.text)
         self._replies += 1
         self._tell(
@@ -342,3 +343,10 @@ class Run:
         )
         self._tell(RunEnded, total=result.usage, **{name: getattr(result, name) for name in _TOLD})
         return result
+
+
+def _whole(reply: Completion, prefix: str | None) -> Completion:
+    """A reply with the beginning that it was given; some endpoints return that too."""
+    if prefix is None or reply.text.startswith(prefix):
+        return reply
+    return replace(reply, text=prefix + reply.text)

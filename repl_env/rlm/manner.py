@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
-from repl_env.arguments import at_least, check_callable, one_of
+from repl_env.arguments import at_least, check_callable, of_kind, one_of
+from repl_env.interfaces import Message
 from repl_env.rlm.budget import Budget
+from repl_env.rlm.examples import checked_examples
 from repl_env.rlm.transcript import Measure
 from repl_sandbox.types import check_seconds
 
 Blocks: TypeAlias = Literal["all", "first", "until_done", "until_error"]
 
 BLOCKS = ("all", "first", "until_done", "until_error")
+
+Prompts: TypeAlias = Literal["full", "short"]
 
 # Tokens of one answer, where they are counted: a long answer to a question, and a long turn.
 SHARE = 8192
@@ -34,6 +39,14 @@ class Manner:
         max_output_tokens: of one answer, in runs and to questions. None: the model's own limit; or
             `SHARE`, where the budget counts tokens or money, since a call without a limit would
             reserve all of it, and no two could be made at the same time.
+        prompts: "full": `RLM_SYSTEM_PROMPT`, and the question again in each turn; "short": for
+            models of less than a billion parameters, `RLM_SYSTEM_PROMPT_SHORT`, and each turn has
+            the output of the code alone.
+        examples: conversations that stand before the question as turns of their own; see
+            `repl_env.rlm.examples.checked_examples`.
+        prefix: what each reply begins with, such as a fence: the model goes on from there. Needs a
+            model that can, see `ModelRequest.prefix`. The last turn, which asks for the answer
+            alone, has none.
 
     Raises:
         TypeError, ValueError: naming the field.
@@ -46,9 +59,16 @@ class Manner:
     measure: Measure | None = None
     timeout_s: float | None = None
     max_output_tokens: int | None = None
+    prompts: Prompts = "full"
+    examples: Sequence[Sequence[Message]] = ()
+    prefix: str | None = None
 
     def __post_init__(self) -> None:
         one_of(self.blocks, BLOCKS, "blocks")
+        one_of(self.prompts, get_args(Prompts), "prompts")
+        object.__setattr__(self, "examples", checked_examples(self.examples))
+        if self.prefix is not None:
+            of_kind(self.prefix, str, "prefix")
         for name in ("max_iterations", "max_outcome", "max_prompt"):
             object.__setattr__(self, name, at_least(getattr(self, name), 1, name))
         if self.measure is not None:

@@ -89,6 +89,9 @@ class ModelRequest:
         timeout: seconds for the whole call with its retries; None: the model's own limit.
         schema: a JSON schema that the text should fit. A hint where the endpoint can use it; the
             caller checks the answer.
+        prefix: the beginning of the answer, from which the model goes on. The text of the
+            completion is the rest, or all of it. A model that cannot go on from a beginning reads
+            it as the assistant's last message.
     """
 
     messages: Sequence[Message]
@@ -96,7 +99,15 @@ class ModelRequest:
     max_output_tokens: int | None = None
     timeout: float | None = None
     schema: Mapping[str, Any] | None = None
+    prefix: str | None = None
     origin: Origin = field(default_factory=Origin)
+
+    @property
+    def begun(self) -> Sequence[Message]:
+        """The messages, with the assistant's that `prefix` has begun."""
+        if self.prefix is None:
+            return self.messages
+        return (*self.messages, {"role": "assistant", "content": self.prefix})
 
 
 class ChatModel(ABC):
@@ -177,7 +188,7 @@ class CallableModel(ChatModel):
         Raises:
             ModelError: it raised, or returned what is no answer.
         """
-        arguments: tuple[Any, ...] = (list(request.messages),)
+        arguments: tuple[Any, ...] = (list(request.begun),)
         if self._takes_model:
             arguments = (*arguments, request.model)
         try:

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 MaxTokensField = Literal["max_tokens", "max_completion_tokens"]
 
+# How vLLM and SGLang are told to go on from the last message.
+_GO_ON = {"add_generation_prompt": False, "continue_final_message": True}
+
 
 class OpenAIModel(ChatModel):
     """A model behind an OpenAI-compatible endpoint (chat completions).
@@ -90,7 +93,7 @@ class OpenAIModel(ChatModel):
             raise ValueError("api_key is missing; without base_url it is OpenAI's own endpoint")
         self.name = model
         self._url = str(client.base_url) if client is not None else base_url or OPENAI
-        is_openai = (urlsplit(self._url).hostname or "").endswith("openai.com")
+        self._is_openai = (urlsplit(self._url).hostname or "").endswith("openai.com")
         # As the SDK spells names: older ones take "authorization" for another header than theirs.
         self._api_key = api_key
         self._headers = {name.title(): value for name, value in headers.items()}
@@ -99,11 +102,11 @@ class OpenAIModel(ChatModel):
         self._timeout, self._max_retries = timeout, max_retries
         self._stream, self._structured = stream, structured
         self._record_tokens = record_tokens
-        if record_tokens and not is_openai:
+        if record_tokens and not self._is_openai:
             self._arguments = {"logprobs": True, **self._arguments}
             self._extra_body = {"return_token_ids": True, **self._extra_body}
         self._max_tokens_field = max_tokens_field or (
-            "max_completion_tokens" if is_openai else "max_tokens"
+            "max_completion_tokens" if self._is_openai else "max_tokens"
         )
         self._given = client
         self._is_open = client is None and not api_key and "Authorization" not in self._headers
@@ -154,10 +157,13 @@ class OpenAIModel(ChatModel):
         arguments: dict[str, Any] = {
             **bound(self._arguments, request.max_output_tokens, self._max_tokens_field),
             "model": request.model or self.name,
-            "messages": messages_of(request.messages),
+            "messages": messages_of(request.begun),
         }
-        if self._extra_body:
-            arguments["extra_body"] = self._extra_body
+        body = self._extra_body
+        if request.prefix is not None and not self._is_openai:
+            body = {**_GO_ON, **body}
+        if body:
+            arguments["extra_body"] = body
         if self._structured and request.schema is not None:
             schema = {"name": "answer", "schema": dict(request.schema)}
             arguments["response_format"] = {"type": "json_schema", "json_schema": schema}

@@ -78,6 +78,9 @@ class Plan:
             "max_iterations": self.manner.max_iterations,
             "max_depth": self.max_depth,
             "blocks": self.manner.blocks,
+            "prompts": self.manner.prompts,
+            "examples": self.manner.examples,
+            "prefix": self.manner.prefix,
             "budget": asdict(self.budget),
             "seed": seed,
         }

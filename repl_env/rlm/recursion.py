@@ -120,6 +120,8 @@ class Recursion:
             budget=self.limits,
             children=self.has_children(environment.account),
             history=history,
+            examples=self.manner.examples,
+            short=self.manner.prompts == "short",
         )
         return Run(
             question=question,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from repl_env.models import REPLObservation
-from repl_env.prompts import build_user_prompt, format_observations
+from repl_env.prompts import build_user_prompt, format_observations, shown_result
 from repl_env.thoughts import without_thoughts
 from repl_env.values import clean
 
@@ -44,10 +44,14 @@ class Report(NamedTuple):
 
 @dataclass(slots=True)
 class Reports:
-    """Those of one run on `question`; `limit` characters are shown of one block's outcome."""
+    """Those of one run on `question`; `limit` characters are shown of one block's outcome.
+
+    `brief`: the outcomes alone, without the code and without the question again.
+    """
 
     question: str
     limit: int
+    brief: bool = False
     _failures: list[tuple[str, str]] = field(default_factory=list)
 
     def of(
@@ -61,12 +65,18 @@ class Reports:
         observations = [observation for _, observation in ran]
         if (times := self._note_failure(ran)) >= _SAME_FAILURES:
             notes = [*notes, _STUCK.format(times)]
-        told = format_observations(observations, [code for code, _ in ran], self.limit)
-        ask_on = str(build_user_prompt(self.question, turn)["content"])
-        whole = "\n\n".join(part for part in (told, *notes, ask_on) if part)
+        whole = "\n\n".join(part for part in self._parts(turn, ran, notes) if part)
         printed = sum(len(observation.result.stdout) for observation in observations)
         short = "\n\n".join([_SHORT.format(printed), *notes])
         return Report(_kept(reply), whole, short)
+
+    def _parts(
+        self, turn: int, ran: Sequence[tuple[str, REPLObservation]], notes: Sequence[str]
+    ) -> list[str]:
+        if self.brief:
+            return [*(shown_result(step.result, self.limit) for _, step in ran), *notes]
+        told = format_observations([step for _, step in ran], [code for code, _ in ran], self.limit)
+        return [told, *notes, str(build_user_prompt(self.question, turn)["content"])]
 
     def _note_failure(self, ran: Sequence[tuple[str, REPLObservation]]) -> int:
         """How many times in a row the same code has failed in the same way."""

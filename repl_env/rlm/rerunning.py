@@ -23,6 +23,8 @@ from repl_env.rlm.trajectory_writer import digest
 
 _END = ("final_answer", "answer_value", "stop_reason", "error_kind")
 _NO_LIMIT = Budget(calls=None)
+# Arguments of `RLM` that a replay takes from the settings of a trajectory as they are.
+_SHARED = ("max_depth", "blocks", "prompts", "examples", "prefix")
 # Seconds for a run that is to be given up; a trajectory may say that it took none.
 _LEAST = 0.001
 
@@ -84,9 +86,7 @@ def rerun(
 def _terms(trajectory: Trajectory, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of `RLM` that the tree was run with, as far as they are recorded."""
     settings, root = trajectory.settings, trajectory.root
-    known: dict[str, Any] = {
-        name: settings[name] for name in ("max_depth", "blocks") if name in settings
-    }
+    known: dict[str, Any] = {name: settings[name] for name in _SHARED if name in settings}
     limits: Any = settings.get("budget")
     if isinstance(limits, Mapping):
         known["budget"] = Budget(**limits)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -15,13 +15,14 @@ from repl_env.arguments import at_least, of_kind
 from repl_env.background import RUNS
 from repl_env.contexts import Given
 from repl_env.files import Files
+from repl_env.interfaces import Message
 from repl_env.llm import LLM
 from repl_env.rlm.budget import Budget, Price
 from repl_env.rlm.conversation import Conversation
 from repl_env.rlm.events import Watcher
 from repl_env.rlm.gate import REQUESTS, Gate
 from repl_env.rlm.ledger import Ledger
-from repl_env.rlm.manner import Blocks, Manner
+from repl_env.rlm.manner import Blocks, Manner, Prompts
 from repl_env.rlm.model import ChatModel, ModelFunction
 from repl_env.rlm.plan import MakeEnvironment, Plan, model_given
 from repl_env.rlm.result import RLMRunResult
@@ -68,7 +69,11 @@ class RLM:
         watch: told of everything that happens, see `repl_env.rlm.events`. A plain function, called
             on the event loop of the run, which waits for it.
         system_prompt: in place of `RLM_SYSTEM_PROMPT`.
-        manner: more on how runs work; `max_iterations` and `blocks` go before its own.
+        examples: conversations for few-shot prompting, such as the `messages` of earlier results.
+            They stand before the question as turns of their own, which small models imitate.
+        prompts: "full" or "short": what a model of less than a billion parameters can follow.
+        prefix: what each reply of the model is begun with, such as "```repl\\n".
+        manner: more on how runs work; the arguments that it has too go before its own.
         gate: how many requests may be in flight; None: that of the process, 64.
         arguments: of `AsyncLocalREPLEnv`: isolation, require, limits, preload, rubric...
 
@@ -91,6 +96,9 @@ class RLM:
         trajectory: str | os.PathLike[str] | TrajectoryWriter | None = None,
         watch: Watcher | None = None,
         system_prompt: str | None = None,
+        examples: Sequence[Sequence[Message]] | None = None,
+        prompts: Prompts | None = None,
+        prefix: str | None = None,
         manner: Manner | None = None,
         gate: Gate | None = None,
         **arguments: Any,
@@ -111,7 +119,13 @@ class RLM:
         max_depth = at_least(max_depth, 1, "max_depth")
         budget = Budget() if budget is None else budget
         Ledger(budget, prices=prices)  # what is wrong is told now, not at the first run
-        given = replace(manner or Manner(), max_iterations=max_iterations, blocks=blocks)
+        own: dict[str, Any] = {"examples": examples, "prompts": prompts, "prefix": prefix}
+        given = replace(
+            manner or Manner(),
+            max_iterations=max_iterations,
+            blocks=blocks,
+            **{name: value for name, value in own.items() if value is not None},
+        )
         within = given.within(budget)
         checked = checked_tools(tools)
         _check_arguments(self, arguments)

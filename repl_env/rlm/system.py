@@ -9,6 +9,7 @@ from typing import Any
 from repl_env.interfaces import Message
 from repl_env.prompts import (
     RLM_SYSTEM_PROMPT,
+    RLM_SYSTEM_PROMPT_SHORT,
     QueryMetadata,
     build_rlm_system_prompt,
     build_user_prompt,
@@ -46,28 +47,41 @@ def opening(
     budget: Budget | None = None,
     children: bool = False,
     history: Sequence[tuple[str, str]] = (),
+    examples: Sequence[Sequence[Message]] = (),
+    short: bool = False,
 ) -> list[Message]:
     """The messages that a run begins with: the system's, what was asked before, and the question.
 
     `prompt` replaces `RLM_SYSTEM_PROMPT`; `children`: whether calls may begin runs of their own;
-    `history`: earlier questions of the conversation with their answers.
+    `history`: earlier questions of the conversation with their answers; `examples`: conversations
+    of other tasks; `short`: for small models, only how to work, the question and the variables.
     """
+    before: list[Message] = [message for messages in examples for message in messages]
+    for asked, answer in history:
+        before += [{"role": "user", "content": asked}, {"role": "assistant", "content": answer}]
+    offered = _tools(tools or {})
+    if short:
+        system = "\n\n".join([prompt or RLM_SYSTEM_PROMPT_SHORT, *offered])
+        variables = "\n".join(map(_variable, contexts))
+        asked = f"{question}\n\n{variables}" if variables else question
+        return [{"role": "system", "content": system}, *before, {"role": "user", "content": asked}]
     parts = [prompt or RLM_SYSTEM_PROMPT, _CHILDREN if children else _NO_CHILDREN]
     if budget is not None and (limits := _limits(budget)):
         parts.append(f"For all of this together you have {limits}. `budget()` says what is left.")
-    if tools:
-        listed = "\n".join(_tool(name, function) for name, function in tools.items())
-        parts.append(f"Functions of this task, in the session:\n{listed}")
-    system = build_rlm_system_prompt("\n\n".join(parts), _metadata(contexts))
-    before: list[Message] = []
-    for asked, answer in history:
-        before += [{"role": "user", "content": asked}, {"role": "assistant", "content": answer}]
+    told = build_rlm_system_prompt("\n\n".join([*parts, *offered]), _metadata(contexts))
     first = build_user_prompt(question, 0, history_count=1 if history else 0)
     if named := [note for note in contexts if note.name != "context"]:
         first = _adding(first, "The variables are:\n" + "\n".join(map(_variable, named)))
     if preview:
         first = _adding(first, f"What you are asked about begins:\n{preview}")
-    return [*system, *before, first]
+    return [*told, *before, first]
+
+
+def _tools(tools: Mapping[str, Callable[..., Any]]) -> list[str]:
+    if not tools:
+        return []
+    listed = "\n".join(_tool(name, function) for name, function in tools.items())
+    return [f"Functions of this task, in the session:\n{listed}"]
 
 
 def _limits(budget: Budget) -> str:

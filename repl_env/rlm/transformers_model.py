@@ -191,7 +191,7 @@ class TransformersModel(ChatModel):
         """What the model is given; None, and the request fails, if there is no such thing."""
         request = asked.question.request
         try:
-            prompt = self._prompt_ids(request.messages)
+            prompt = self._prompt_ids(request.messages, request.prefix)
         except ModelError as error:
             asked.fail(error)
             return None
@@ -204,10 +204,13 @@ class TransformersModel(ChatModel):
         room = limit if positions is None else positions - len(prompt)
         return Row(prompt, min(limit, room), lambda: asked.dropped)
 
-    def _prompt_ids(self, messages: Sequence[Message]) -> list[int]:
+    def _prompt_ids(self, messages: Sequence[Message], prefix: str | None = None) -> list[int]:
         try:
             with self._tokenizing:
-                return prompt_ids(self._tokenizer, messages, self._template)
+                ids = prompt_ids(self._tokenizer, messages, self._template)
+                # Behind the head of the turn, not by the template, which may trim what it is given.
+                begun = self._tokenizer.encode(prefix or "", add_special_tokens=False)
+                return [*ids, *map(int, begun)]
         # Boundary: a template is a program of the model's makers, and refuses messages by raising.
         except Exception as error:
             raise ModelError("request", f"the chat template: {error}") from error

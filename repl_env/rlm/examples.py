@@ -1,0 +1,57 @@
+"""Few-shot examples: conversations that a run's prompt begins with, as turns of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from repl_env.interfaces import Message
+
+_ROLES = ("user", "assistant")
+
+
+def checked_examples(given: Any) -> tuple[tuple[Message, ...], ...]:
+    """The conversations in `given`, each without its system message.
+
+    A conversation is a list of messages, as `RLMRunResult.messages` has them: user and assistant
+    take turns, and the assistant has the last one. `given` is a list of conversations, or one of
+    them alone.
+
+    Raises:
+        TypeError, ValueError: naming the message in `examples`.
+    """
+    if not _is_list(given):
+        raise TypeError(f"examples must be a list of conversations, not {type(given).__name__}")
+    alone = bool(given) and isinstance(given[0], Mapping)
+    conversations = [given] if alone else given
+    return tuple(
+        _conversation(messages, "examples" if alone else f"examples[{number}]")
+        for number, messages in enumerate(conversations)
+    )
+
+
+def _conversation(given: Any, name: str) -> tuple[Message, ...]:
+    if not _is_list(given):
+        raise TypeError(f"{name} must be a list of messages, not {type(given).__name__}")
+    messages = [_message(each, f"{name}[{place}]") for place, each in enumerate(given)]
+    system = bool(messages) and messages[0]["role"] == "system"
+    turns = messages[system:]
+    for place, message in enumerate(turns):
+        if message["role"] != _ROLES[place % 2]:
+            told = f"must be the {_ROLES[place % 2]}'s, not the {message['role']}'s"
+            raise ValueError(f"{name}[{place + system}] {told}: the two take turns")
+    if not turns or len(turns) % 2:
+        raise ValueError(f"{name} must end with a message of the assistant's")
+    return tuple(turns)
+
+
+def _message(given: Any, name: str) -> Message:
+    if not isinstance(given, Mapping) or not {"role", "content"} <= given.keys():
+        raise TypeError(f"{name} must be a message: a dict with 'role' and 'content'")
+    if not isinstance(given["content"], str):
+        raise TypeError(f"{name}['content'] must be a str, not {type(given['content']).__name__}")
+    return {"role": str(given["role"]), "content": given["content"]}
+
+
+def _is_list(given: object) -> bool:
+    return isinstance(given, Sequence) and not isinstance(given, (str, bytes))
