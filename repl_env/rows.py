@@ -104,10 +104,11 @@ class EpisodeRows(Closing):
         return begun
 
     def step(
-        self, replies: Sequence[str | None], *, timeout_s: float | None = None
+        self, replies: Sequence[str | REPLAction | None], *, timeout_s: float | None = None
     ) -> list[RowResult | None]:
         """Take the step of each reply, side by side; None is no reply, and no result.
 
+        A `REPLAction` stands for a reply that the caller has read.
         A row whose session dies is truncated and masked, and the others go on. A row that is done
         and gets a reply gives its last result again, with reward 0.0. `timeout_s` limits each
         block's execution.
@@ -139,12 +140,14 @@ class EpisodeRows(Closing):
     def __reduce__(self) -> tuple[Any, ...]:
         return _rows_of, (self._n, self._tokens, self._arguments)
 
-    def _action(self, row: int, reply: str | None) -> REPLAction | None:
+    def _action(self, row: int, reply: str | REPLAction | None) -> REPLAction | None:
         if reply is None:
             return None
         last = self._last[row]
         if last is not None and last.done:
             return REPLAction()  # nothing is run, and so nothing need be read
+        if isinstance(reply, REPLAction):
+            return reply
         try:
             return action_of_reply(reply, last.observation.available_variables if last else ())
         except TypeError as error:

@@ -8,6 +8,7 @@ import pytest
 
 from repl_env.errors import NotReset
 from repl_env.local import LocalREPLEnv
+from repl_env.models import REPLAction
 from repl_env.replies import action_of_reply
 from repl_env.rlm.loop import MOST_BLOCKS
 from repl_env.rows import EpisodeRows
@@ -47,6 +48,13 @@ def test_reply_is_read_as_a_run_reads_it(reply, code):
 @pytest.mark.parametrize("reply", ["", "I am lost.", "\ud800", "```python\n```", "<none>", "```"])
 def test_reply_without_code_is_a_format_error(reply):
     assert action_of_reply(reply).format_error
+
+
+def test_action_stands_for_a_reply_that_was_read(rows):
+    rows.reset(context="a b c")
+    prose, code, _ = rows.step(["1 / 0", REPLAction(code="1 / 0"), None])
+    assert prose.observation.error_kind == "format"
+    assert code.observation.error_kind == "exception" and "ZeroDivisionError" in code.message
 
 
 def test_blocks_of_a_reply_are_one_step_with_one_message(rows):
