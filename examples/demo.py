@@ -23,14 +23,20 @@ from rich.panel import Panel
 from rich.syntax import Syntax
 from rich.text import Text
 
-from repl_env import LocalREPLEnv
+from repl_env import LocalREPLEnv, extract_code_blocks
 from repl_env.cli.progress import progress
 from repl_env.cli.recorded_tree import print_tree
 from repl_env.models import REPLObservation, StepResult
-from repl_env.parsing import extract_code_blocks
-from repl_env.rlm import RLM, Budget, ModelRequest, RLMRunResult, ScriptedModel
-from repl_env.rlm.rerunning import differences, rerun
-from repl_env.rlm.trajectory import Trajectory
+from repl_env.rlm import (
+    RLM,
+    Budget,
+    ModelRequest,
+    RLMRunResult,
+    ScriptedModel,
+    Trajectory,
+    differences,
+    rerun,
+)
 
 HEADER = "##### FILE: "  # starts the line before each file of the library
 

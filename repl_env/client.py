@@ -37,6 +37,13 @@ if TYPE_CHECKING:
     from repl_env.sync_client import SyncREPLEnv
     from repl_sandbox.types import JSON
 
+__all__ = [
+    "REPLEnv",
+    "ReplAction",
+    "ReplEnv",
+    "ReplObservation",
+]
+
 Result = StepResult[REPLObservation]
 
 

@@ -34,6 +34,26 @@ if TYPE_CHECKING:
     from repl_env.models import StepResult
     from repl_env.rlm.model import ModelUsage
 
+__all__ = [
+    "AuthenticationFailed",
+    "BadReply",
+    "BudgetExceeded",
+    "CapacityReached",
+    "EpisodeAborted",
+    "EpisodeDone",
+    "InvalidRequest",
+    "ModelError",
+    "NotReset",
+    "NotSupported",
+    "QuotaExceeded",
+    "REPLError",
+    "ReplyTimeout",
+    "ServerError",
+    "ServerUnavailable",
+    "SessionLost",
+    "TooLarge",
+]
+
 
 # Kinds of failure (`error_kind`) that are not the policy's: what they touch is no measure of it.
 OURS = frozenset({"sandbox", "llm", "cancelled"})

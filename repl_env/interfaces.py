@@ -22,6 +22,17 @@ from repl_env.models import Action, Observation, State
 from repl_env.pools import carried, carried_async
 from repl_env.rubrics import Rubric, check_rubric, is_pending, is_prompt
 
+__all__ = [
+    "ActT",
+    "Environment",
+    "EnvironmentMetadata",
+    "Message",
+    "ModelTokenizer",
+    "ObsT",
+    "StateT",
+    "Transform",
+]
+
 ActT = TypeVar("ActT", bound=Action)
 ObsT = TypeVar("ObsT", bound=Observation)
 StateT = TypeVar("StateT", bound=State)

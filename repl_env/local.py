@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from repl_env.rlm.ledger import Account
     from repl_sandbox.session.files import SessionFiles
 
+__all__ = ["LocalREPLEnv"]
+
 Result = StepResult[REPLObservation]
 
 

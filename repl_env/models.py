@@ -27,6 +27,17 @@ from repl_env.endings import Scored
 from repl_env.parsing import strip_fence
 from repl_env.values import clean
 
+__all__ = [
+    "Action",
+    "CodeBlockResult",
+    "Observation",
+    "REPLAction",
+    "REPLObservation",
+    "REPLState",
+    "State",
+    "StepResult",
+]
+
 DEFAULT_MAX_ITERATIONS = 30
 DEFAULT_MAX_CONCURRENT_SUBCALLS = 8
 DEFAULT_MAX_OUTPUT_LENGTH = 8192

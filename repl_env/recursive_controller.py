@@ -15,6 +15,11 @@ from repl_env.recursive_backends import (
     LocalChildRLMBackend,
 )
 
+__all__ = [
+    "RecursiveController",
+    "create_server_recursive_controller",
+]
+
 # Steps that an environment allows for each turn of a runner in it.
 STEPS_PER_TURN = 5
 

@@ -16,6 +16,16 @@ from typing import Any, TypeAlias, TypeGuard
 from repl_env.arguments import check_callable, finite
 from repl_env.same_values import same_value
 
+__all__ = [
+    "CodeExecutionRubric",
+    "CustomMetricRubric",
+    "ExactMatchRubric",
+    "FuzzyMatchRubric",
+    "OutcomeRubric",
+    "REPLRubric",
+    "Rubric",
+]
+
 Score: TypeAlias = "float | Awaitable[float]"
 ForwardHook: TypeAlias = Callable[["Rubric", Any, Any, float], None]
 ForwardPreHook: TypeAlias = Callable[["Rubric", Any, Any], None]

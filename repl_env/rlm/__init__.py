@@ -15,7 +15,16 @@ if TYPE_CHECKING:
     from repl_env.rlm.budget import Budget, Price, Spent
     from repl_env.rlm.conversation import Conversation
     from repl_env.rlm.endpoints import model_of
-    from repl_env.rlm.events import TaskNote
+    from repl_env.rlm.events import (
+        CallEnded,
+        CallStarted,
+        CellRan,
+        CellStarted,
+        ModelReplied,
+        RunEnded,
+        RunStarted,
+        TaskNote,
+    )
     from repl_env.rlm.gate import REQUESTS, Gate
     from repl_env.rlm.hf_model import HFModel
     from repl_env.rlm.ledger import Account, Ledger, Left, Reservation, Tally
@@ -30,6 +39,7 @@ if TYPE_CHECKING:
     )
     from repl_env.rlm.openai_model import OpenAIModel
     from repl_env.rlm.replaying import ReplayModel
+    from repl_env.rlm.rerunning import differences, rerun
     from repl_env.rlm.result import ChildTrace, RLMRunResult
     from repl_env.rlm.runner import RLM
     from repl_env.rlm.samples import Sample, sample
@@ -42,6 +52,10 @@ __all__ = [
     "RLM",
     "Account",
     "Budget",
+    "CallEnded",
+    "CallStarted",
+    "CellRan",
+    "CellStarted",
     "ChatModel",
     "ChildTrace",
     "Completion",
@@ -51,6 +65,7 @@ __all__ = [
     "Ledger",
     "Left",
     "Manner",
+    "ModelReplied",
     "ModelRequest",
     "ModelUsage",
     "OpenAIModel",
@@ -58,6 +73,8 @@ __all__ = [
     "RLMRunResult",
     "ReplayModel",
     "Reservation",
+    "RunEnded",
+    "RunStarted",
     "Sample",
     "ScriptedModel",
     "Spent",
@@ -69,7 +86,9 @@ __all__ = [
     "TransformersModel",
     "as_model",
     "ask",
+    "differences",
     "model_of",
+    "rerun",
     "sample",
 ]
 
@@ -82,7 +101,16 @@ _NAMES_BY_MODULE = {
     ),
     "conversation": ("Conversation",),
     "endpoints": ("model_of",),
-    "events": ("TaskNote",),
+    "events": (
+        "CallEnded",
+        "CallStarted",
+        "CellRan",
+        "CellStarted",
+        "ModelReplied",
+        "RunEnded",
+        "RunStarted",
+        "TaskNote",
+    ),
     "gate": (
         "REQUESTS",
         "Gate",
@@ -106,6 +134,7 @@ _NAMES_BY_MODULE = {
     ),
     "openai_model": ("OpenAIModel",),
     "replaying": ("ReplayModel",),
+    "rerunning": ("differences", "rerun"),
     "result": (
         "ChildTrace",
         "RLMRunResult",

@@ -19,6 +19,18 @@ from __future__ import annotations
 
 from typing import Any
 
+__all__ = [
+    "CheckpointError",
+    "HostCallError",
+    "IsolationError",
+    "PolicyError",
+    "ProtocolError",
+    "SandboxClosed",
+    "SandboxError",
+    "SessionBusy",
+    "SessionClosed",
+]
+
 
 class SandboxError(Exception):
     """The engine could not do what was asked of it."""

@@ -10,6 +10,27 @@ from dataclasses import dataclass, field
 from operator import index
 from typing import Literal, TypeAlias
 
+__all__ = [
+    "Answer",
+    "Change",
+    "ErrorInfo",
+    "File",
+    "Finished",
+    "Isolation",
+    "Killed",
+    "Layer",
+    "Limits",
+    "Listing",
+    "Missing",
+    "Outcome",
+    "Policy",
+    "Raised",
+    "Statistics",
+    "TimedOut",
+    "Usage",
+    "Variable",
+]
+
 JSON: TypeAlias = "None | bool | int | float | str | list[JSON] | dict[str, JSON]"
 
 State: TypeAlias = Literal["kept", "rolled_back", "restarted"]

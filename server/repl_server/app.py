@@ -32,6 +32,8 @@ from .transport.websocket import SocketRoute
 from .unrouted import answer_unrouted
 from .uploads.routes import upload_router
 
+__all__ = ["create_app"]
+
 # Headers of answers that pages of the operator's origins may read.
 _EXPOSED = [SESSION, "Retry-After", "Upload-Offset"]
 

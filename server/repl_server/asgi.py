@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
     app: FastAPI
 
+__all__ = ["app"]
+
 
 def __getattr__(name: str) -> object:
     if name != "app":

@@ -24,6 +24,8 @@ from .hosting import Host
 from .limits.connection import Shared
 from .listening import config
 
+__all__ = ["server"]
+
 # Seconds that open connections may take to end after they were told to.
 _GOODBYE = 5
 # Objects made, less those gone, until the young ones are looked through for cycles: some thirty

@@ -18,6 +18,8 @@ from repl_sandbox.arguments import RecoveryMode, check_states
 from .addresses import is_loopback
 from .quota import Quota
 
+__all__ = ["Settings"]
+
 MIB = 1 << 20
 
 

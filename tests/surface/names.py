@@ -1,0 +1,59 @@
+"""Read and write docs/public_names.toml, the list of every public name and its signature.
+
+A table is a public module. Its keys are the module's names and the public attributes of its
+classes; a value is the kind and the signature. A class that two modules export is described in the
+first of them, and the second says "same as". The order of the modules is kept.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from importlib.util import find_spec
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+LIST = ROOT / "docs" / "public_names.toml"
+HEAD = """\
+# Every public name of repl-env, by module, with its signature. Whatever is not here is internal.
+# Written by `python -m tests.surface --write` from the `__all__` of these modules, as is
+# docs/reference.md. A table without names makes a module public.
+"""
+# Modules that only an extra makes importable, and the library that tells whether it is installed.
+NEEDS = {
+    "repl_env.openenv": "openenv",
+    "repl_env.integrations.torchrl": "torchrl",
+    "repl_env.integrations.torchrl.mlgym": "torchrl",
+    **dict.fromkeys(
+        ("repl_server.app", "repl_server.asgi", "repl_server.settings", "repl_server.serving"),
+        "fastapi",
+    ),
+}
+# Begins the description of a name that an earlier module has.
+SAME = "same as "
+
+Surface = dict[str, dict[str, str]]
+
+
+def listed() -> Surface:
+    """Return the list as it is written."""
+    return tomllib.loads(LIST.read_text(encoding="utf-8"))
+
+
+def importable(module: str) -> bool:
+    """Whether this interpreter has the extra that `module` needs."""
+    return module not in NEEDS or find_spec(NEEDS[module]) is not None
+
+
+def written(surface: Surface) -> str:
+    """Return the text of the list."""
+    lines = [HEAD]
+    for module, names in surface.items():
+        lines.append(f"[{json.dumps(module)}]")
+        lines += [f"{_key(name)} = {json.dumps(text)}" for name, text in names.items()]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _key(name: str) -> str:
+    return json.dumps(name) if "." in name else name
