@@ -51,12 +51,14 @@ def wheel(wheel_file: Path) -> Iterator[zipfile.ZipFile]:
         yield archive
 
 
-def test_the_wheel_holds_the_three_packages_and_nothing_else(wheel: zipfile.ZipFile) -> None:
+def test_the_wheel_holds_the_three_packages_and_a_plugin_and_nothing_else(
+    wheel: zipfile.ZipFile,
+) -> None:
     tops = {name.partition("/")[0] for name in wheel.namelist()}
     packages = {top for top in tops if not top.endswith(".dist-info")}
 
-    assert packages == set(SOURCES)
-    assert len(tops) == len(SOURCES) + 1
+    assert packages == {*SOURCES, "repl_env_verifiers.py"}
+    assert len(tops) == len(SOURCES) + 2
 
 
 @pytest.mark.parametrize("package", SOURCES)

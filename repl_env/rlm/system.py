@@ -62,7 +62,7 @@ def opening(
     offered = _tools(tools or {})
     if short:
         system = "\n\n".join([prompt or RLM_SYSTEM_PROMPT_SHORT, *offered])
-        variables = "\n".join(map(_variable, contexts))
+        variables = "\n".join(_variable(note) for note in contexts if note.length)
         asked = f"{question}\n\n{variables}" if variables else question
         return [{"role": "system", "content": system}, *before, {"role": "user", "content": asked}]
     parts = [prompt or RLM_SYSTEM_PROMPT, _CHILDREN if children else _NO_CHILDREN]

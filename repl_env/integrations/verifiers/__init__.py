@@ -1,0 +1,63 @@
+"""verifiers: tasks, an environment, tools and a harness over sessions.
+
+Needs `pip install 'repl-env[verifiers]'`. A name loads verifiers when it is first used. In
+configurations of verifiers the plugin is called `repl-env-verifiers`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from repl_env.integrations.verifiers.first_use import needing_verifiers
+
+if TYPE_CHECKING:
+    from repl_env.integrations.verifiers.chat import REPLTaskEnv, REPLTaskEnvConfig
+    from repl_env.integrations.verifiers.harness import REPLHarness, REPLHarnessConfig
+    from repl_env.integrations.verifiers.record import EpisodeRecord
+    from repl_env.integrations.verifiers.sessions import SessionConfig
+    from repl_env.integrations.verifiers.tasks import (
+        REPLData,
+        REPLState,
+        REPLTask,
+        REPLTaskConfig,
+        REPLTaskset,
+        REPLTasksetConfig,
+    )
+    from repl_env.integrations.verifiers.toolset import REPLToolset
+    from repl_env.integrations.verifiers.toolset_config import REPLToolsetConfig
+
+_MODULES = {
+    "chat": ["REPLTaskEnv", "REPLTaskEnvConfig"],
+    "harness": ["REPLHarness", "REPLHarnessConfig"],
+    "record": ["EpisodeRecord"],
+    "sessions": ["SessionConfig"],
+    "tasks": [
+        "REPLData",
+        "REPLState",
+        "REPLTask",
+        "REPLTaskConfig",
+        "REPLTaskset",
+        "REPLTasksetConfig",
+    ],
+    "toolset": ["REPLToolset"],
+    "toolset_config": ["REPLToolsetConfig"],
+}
+
+__all__ = [
+    "EpisodeRecord",
+    "REPLData",
+    "REPLHarness",
+    "REPLHarnessConfig",
+    "REPLState",
+    "REPLTask",
+    "REPLTaskConfig",
+    "REPLTaskEnv",
+    "REPLTaskEnvConfig",
+    "REPLTaskset",
+    "REPLTasksetConfig",
+    "REPLToolset",
+    "REPLToolsetConfig",
+    "SessionConfig",
+]
+
+__getattr__, __dir__ = needing_verifiers(__name__, _MODULES)

@@ -1,0 +1,25 @@
+"""Names that load verifiers when they are first used, and say how to install it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from repl_env.first_use import on_first_use
+
+
+def needing_verifiers(
+    package: str, names: Mapping[str, Iterable[str]]
+) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
+    """`on_first_use` of `repl_env.first_use`, for names that need the extra `verifiers`."""
+    load, listed = on_first_use(package, names)
+
+    def load_with(name: str) -> object:
+        try:
+            return load(name)
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] not in ("verifiers", "pydantic_config"):
+                raise
+            told = f"{name} needs verifiers: pip install 'repl-env[verifiers]'"
+            raise ModuleNotFoundError(told, name=error.name) from error
+
+    return load_with, listed

@@ -1,0 +1,164 @@
+"""Tasks of verifiers over our episodes: data, rewards, and where they are read from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import verifiers.v1 as vf
+from pydantic import Field, JsonValue, model_validator
+
+from repl_env.integrations.verifiers.record import EpisodeRecord
+from repl_env.integrations.verifiers.toolset_config import REPLToolsetConfig
+from repl_env.models import DEFAULT_MAX_ITERATIONS
+
+
+class REPLData(vf.TaskData):
+    """One question, what it is about, and the expected answer, which no session ever has.
+
+    `question` and `prompt` are filled from each other where only one is given.
+    """
+
+    question: str = ""
+    context: JsonValue = None
+    context_file: Path | None = None
+    """A file of this machine in place of `context`: traces have its path, and not its text."""
+    contexts: dict[str, JsonValue] | None = None
+    """Several, by the names of their variables."""
+    files: dict[str, str] | None = None
+    """Texts by paths in the session's working directory."""
+    expected_answer: JsonValue = None
+    answer_schema: dict[str, Any] | None = None
+    max_iterations: int = Field(DEFAULT_MAX_ITERATIONS, ge=1)
+    """Turns of the episode."""
+    seed: int | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        question, prompt = data.get("question"), data.get("prompt")
+        if question and "prompt" not in data:
+            return {**data, "prompt": question}
+        if not question and isinstance(prompt, str):
+            return {**data, "question": prompt}
+        return data
+
+
+class REPLState(vf.State):
+    """What a tool server tells of its episode."""
+
+    episode: EpisodeRecord = Field(default_factory=EpisodeRecord)
+
+
+class REPLTaskConfig(vf.TaskConfig):
+    """How tasks are played."""
+
+    tools: bool = False
+    """Serve the session as tools, `repl_python` and `repl_submit`, to a harness with tools."""
+    toolset: REPLToolsetConfig = REPLToolsetConfig()
+
+
+class REPLTask(vf.Task[REPLData, REPLState, REPLTaskConfig]):
+    """A task whose rewards are those of its episode, whoever played it."""
+
+    async def finalize(self, trace: vf.Trace, runtime: vf.Runtime) -> None:
+        """Keep what the tool server told of the episode.
+
+        Raises:
+            vf.SandboxError: the episode is no measure of the policy.
+        """
+        if self.config.tools:
+            trace.state.episode.write(trace)
+            trace.state.episode.check()
+
+    @vf.reward
+    async def task_reward(self, trace: vf.Trace) -> float:
+        """What the task paid: 1.0 for the expected answer, by the default rubric."""
+        return EpisodeRecord.of(trace).task_reward
+
+    @vf.reward
+    async def shaping(self, trace: vf.Trace) -> float:
+        """What was paid besides, as for code that raises, or for no answer."""
+        return EpisodeRecord.of(trace).shaping
+
+    @vf.metric
+    async def episode(self, trace: vf.Trace) -> dict[str, float]:
+        """The length of the episode, and whether it ended by an answer."""
+        record = EpisodeRecord.of(trace)
+        return {
+            "repl_steps": float(len(record.rewards)),
+            "repl_answered": float(record.stop_reason == "answer"),
+        }
+
+    @classmethod
+    def toolsets(cls, config: REPLTaskConfig) -> list[vf.Toolset]:
+        """The session as tools, if the configuration says so."""
+        if not config.tools:
+            return []
+        from repl_env.integrations.verifiers.toolset import REPLToolset
+
+        return [REPLToolset(config.toolset)]
+
+
+class REPLTasksetConfig(vf.TasksetConfig):
+    """Where tasks are read from."""
+
+    id: vf.ID = "repl-env-verifiers"
+    path: Path | None = None
+    """A dataset as `repl-env eval` reads it: a JSON object in each line, with "id", "question",
+    "context" or "context_file", and "answer"."""
+    max_iterations: int = Field(DEFAULT_MAX_ITERATIONS, ge=1)
+    """Turns of each episode."""
+    task: REPLTaskConfig = REPLTaskConfig()
+
+
+class REPLTaskset(vf.Taskset[REPLTask, REPLTasksetConfig]):
+    """The tasks of a dataset. Subclass it and override `load` for tasks of your own."""
+
+    def load(self) -> Iterable[REPLTask]:
+        """The tasks of the file, in its order."""
+        from repl_env.evaluation import read_dataset
+
+        if self.config.path is None:
+            raise ValueError("the taskset has no tasks: set env.taskset.path to a dataset")
+        dataset = read_dataset(self.config.path)
+        for entry in dataset.entries:
+            each = dataset.load(entry)
+            data = REPLData(
+                id=each.id,
+                name=each.id,
+                question=each.question,
+                context=each.context,
+                expected_answer=each.answer,
+                max_iterations=self.config.max_iterations,
+            )
+            yield REPLTask(data, self.config.task)
+
+
+def question_of(data: vf.TaskData) -> str:
+    """What a task asks, of whichever taskset it is."""
+    return data.question if isinstance(data, REPLData) and data.question else data.prompt_text
+
+
+def request_of(data: vf.TaskData) -> dict[str, Any]:
+    """What the session of a task is given, as arguments of a reset and of `RLM.run` alike."""
+    if not isinstance(data, REPLData):
+        return {}
+    context = data.context if data.context_file is None else data.context_file
+    given = {
+        "context": context,
+        "contexts": data.contexts,
+        "files": data.files,
+        "expected_answer": data.expected_answer,
+        "answer_schema": data.answer_schema,
+        "seed": data.seed,
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def turns_of(data: vf.TaskData) -> int:
+    """The turns that a task's episode may have."""
+    return data.max_iterations if isinstance(data, REPLData) else DEFAULT_MAX_ITERATIONS
