@@ -9,12 +9,15 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from repl_env.first_use import on_first_use
+from repl_env.common.lazy_imports import lazy_exports
 
 if TYPE_CHECKING:
-    from repl_env.async_local import AsyncLocalREPLEnv
-    from repl_env.client import ReplAction, REPLEnv, ReplEnv, ReplObservation
-    from repl_env.environment import REPLEnvironment
+    from repl_env.client.async_client import ReplAction, REPLEnv, ReplEnv, ReplObservation
+    from repl_env.client.sync_client import SyncREPLEnv
+    from repl_env.env.async_local_env import AsyncLocalREPLEnv
+    from repl_env.env.environment import REPLEnvironment
+    from repl_env.env.local_env import LocalREPLEnv
+    from repl_env.env.vector.vector_env import REPLVectorEnv
     from repl_env.errors import (
         AuthenticationFailed,
         BadReply,
@@ -34,8 +37,7 @@ if TYPE_CHECKING:
         SessionLost,
         TooLarge,
     )
-    from repl_env.llm import LLM
-    from repl_env.local import LocalREPLEnv
+    from repl_env.llm.model_spec import LLM
     from repl_env.models import (
         CodeBlockResult,
         REPLAction,
@@ -43,8 +45,18 @@ if TYPE_CHECKING:
         REPLState,
         StepResult,
     )
-    from repl_env.parsing import extract_code_blocks
-    from repl_env.prompts import (
+    from repl_env.parsing.code_blocks import extract_code_blocks
+    from repl_env.parsing.reasoning import without_thoughts
+    from repl_env.rewards.rubric import (
+        CodeExecutionRubric,
+        CustomMetricRubric,
+        ExactMatchRubric,
+        FuzzyMatchRubric,
+        REPLRubric,
+        Rubric,
+    )
+    from repl_env.rlm.openenv_compat.local_rlm_runner import LocalRLMRunner, RLMRunResult
+    from repl_env.rlm.prompt_templates import (
         RLM_SYSTEM_PROMPT,
         RLM_SYSTEM_PROMPT_QWEN,
         RLM_SYSTEM_PROMPT_SHORT,
@@ -53,20 +65,8 @@ if TYPE_CHECKING:
         build_user_prompt,
         format_observations,
     )
-    from repl_env.recorder import Recorder
-    from repl_env.recordings import Difference, Recording, replay
-    from repl_env.rubrics import (
-        CodeExecutionRubric,
-        CustomMetricRubric,
-        ExactMatchRubric,
-        FuzzyMatchRubric,
-        REPLRubric,
-        Rubric,
-    )
-    from repl_env.runner import LocalRLMRunner, RLMRunResult
-    from repl_env.sync_client import SyncREPLEnv
-    from repl_env.thoughts import without_thoughts
-    from repl_env.vector import REPLVectorEnv
+    from repl_env.storage.recorder import Recorder
+    from repl_env.storage.recordings import Difference, Recording, replay
     from repl_sandbox import (
         AsyncSandbox,
         IsolationError,
@@ -143,10 +143,15 @@ __all__ = [
 ]
 
 _NAMES_BY_MODULE = {
-    "async_local": ("AsyncLocalREPLEnv",),
-    "client": ("REPLEnv", "ReplAction", "ReplEnv", "ReplObservation"),
-    "environment": ("REPLEnvironment",),
-    "errors": (
+    "repl_env.env.async_local_env": ("AsyncLocalREPLEnv",),
+    "repl_env.client.async_client": (
+        "ReplAction",
+        "REPLEnv",
+        "ReplEnv",
+        "ReplObservation",
+    ),
+    "repl_env.env.environment": ("REPLEnvironment",),
+    "repl_env.errors": (
         "AuthenticationFailed",
         "BadReply",
         "BudgetExceeded",
@@ -165,11 +170,17 @@ _NAMES_BY_MODULE = {
         "SessionLost",
         "TooLarge",
     ),
-    "llm": ("LLM",),
-    "local": ("LocalREPLEnv",),
-    "models": ("CodeBlockResult", "REPLAction", "REPLObservation", "REPLState", "StepResult"),
-    "parsing": ("extract_code_blocks",),
-    "prompts": (
+    "repl_env.llm.model_spec": ("LLM",),
+    "repl_env.env.local_env": ("LocalREPLEnv",),
+    "repl_env.models": (
+        "CodeBlockResult",
+        "REPLAction",
+        "REPLObservation",
+        "REPLState",
+        "StepResult",
+    ),
+    "repl_env.parsing.code_blocks": ("extract_code_blocks",),
+    "repl_env.rlm.prompt_templates": (
         "RLM_SYSTEM_PROMPT",
         "RLM_SYSTEM_PROMPT_QWEN",
         "RLM_SYSTEM_PROMPT_SHORT",
@@ -178,10 +189,13 @@ _NAMES_BY_MODULE = {
         "build_user_prompt",
         "format_observations",
     ),
-    "recorder": ("Recorder",),
-    "recordings": ("Difference", "Recording", "replay"),
-    "runner": ("LocalRLMRunner", "RLMRunResult"),
-    "rubrics": (
+    "repl_env.storage.recorder": ("Recorder",),
+    "repl_env.storage.recordings": (
+        "Difference",
+        "Recording",
+        "replay",
+    ),
+    "repl_env.rewards.rubric": (
         "CodeExecutionRubric",
         "CustomMetricRubric",
         "ExactMatchRubric",
@@ -189,18 +203,20 @@ _NAMES_BY_MODULE = {
         "REPLRubric",
         "Rubric",
     ),
-    "sync_client": ("SyncREPLEnv",),
-    "thoughts": ("without_thoughts",),
-    "vector": ("REPLVectorEnv",),
+    "repl_env.rlm.openenv_compat.local_rlm_runner": (
+        "LocalRLMRunner",
+        "RLMRunResult",
+    ),
+    "repl_env.client.sync_client": ("SyncREPLEnv",),
+    "repl_env.parsing.reasoning": ("without_thoughts",),
+    "repl_env.env.vector.vector_env": ("REPLVectorEnv",),
 }
 # Arguments and errors of an environment. The engine is loaded with the first of them that is
 # used, so that a client's system, which may have none, imports this package all the same.
 _NAMES_OF_THE_ENGINE = (
     "AsyncSandbox", "IsolationError", "Limits", "Policy", "Sandbox", "SandboxError", "SessionBusy",
 )  # fmt: skip
-_load, _listed = on_first_use(
-    __name__, _NAMES_BY_MODULE, elsewhere={"repl_sandbox": _NAMES_OF_THE_ENGINE}
-)
+_load, _listed = lazy_exports(__name__, _NAMES_BY_MODULE | {"repl_sandbox": _NAMES_OF_THE_ENGINE})
 
 
 def __getattr__(name: str) -> object:

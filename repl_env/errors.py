@@ -28,11 +28,11 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from repl_env.values import visible
+from repl_env.common.json_values import visible
 
 if TYPE_CHECKING:
+    from repl_env.llm.base import ModelUsage
     from repl_env.models import StepResult
-    from repl_env.rlm.model import ModelUsage
 
 __all__ = [
     "AuthenticationFailed",
@@ -158,7 +158,7 @@ class BudgetExceeded(REPLError):
 class ServerError(REPLError):
     """A server refused a request, or did not answer it as it should.
 
-    `code` is one of `repl_env.refusals.CODES`, or of the subclasses' own. `id` finds the refusal in
+    `code` is one of `repl_env.client.protocol.refusal_codes.CODES`, or of the subclasses' own. `id` finds the refusal in
     the server's log. `retry_after`: seconds until it is worth asking again, if the server said so.
     `details`: what else the server said, by name. No key or header is in any of them.
     """

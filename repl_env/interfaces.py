@@ -16,11 +16,11 @@ from typing import Any, Generic, NotRequired, Protocol, TypedDict, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
-from repl_env.arguments import check_callable
-from repl_env.aside import blocking
+from repl_env.common.argument_checks import check_callable
+from repl_env.concurrency.offload import run_in_thread
+from repl_env.concurrency.thread_pool import capture_error, capture_error_async
 from repl_env.models import Action, Observation, State
-from repl_env.pools import carried, carried_async
-from repl_env.rubrics import Rubric, check_rubric, is_pending, is_prompt
+from repl_env.rewards.rubric import Rubric, check_rubric, is_pending, is_prompt
 
 __all__ = [
     "ActT",
@@ -127,14 +127,14 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
         if self.REQUIRES_SINGLE_THREAD_EXECUTOR:
             return self.reset(seed=seed, episode_id=episode_id, **kwargs)
         work = partial(self.reset, seed=seed, episode_id=episode_id, **kwargs)
-        return await asyncio.to_thread(carried, work)
+        return await asyncio.to_thread(capture_error, work)
 
     async def step_async(self, action: ActT, timeout_s: float | None = None, **kwargs: Any) -> ObsT:
         """`step` from an event loop, in the same way."""
         if self.REQUIRES_SINGLE_THREAD_EXECUTOR:
             return self.step(action, timeout_s=timeout_s, **kwargs)
         work = partial(self.step, action, timeout_s=timeout_s, **kwargs)
-        return await asyncio.to_thread(carried, work)
+        return await asyncio.to_thread(capture_error, work)
 
     def close(self) -> None:
         """Give back what the environment holds. Safe to call twice."""
@@ -187,8 +187,8 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
         if self.rubric is None:
             return 0.0
         work = partial(self.rubric, action, observation)
-        score = carried(work) if is_prompt(self.rubric) else await blocking(work)
-        return finite(await carried_async(score) if is_pending(score) else score, self.rubric)
+        score = capture_error(work) if is_prompt(self.rubric) else await run_in_thread(work)
+        return finite(await capture_error_async(score) if is_pending(score) else score, self.rubric)
 
     def _reset_rubric(self) -> None:
         """Let the rubric forget the last episode; TypeError if it must be awaited."""
@@ -201,9 +201,9 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
         """`_reset_rubric` for rubrics of either kind."""
         if self.rubric is not None:
             reset: Callable[[], Any] = self.rubric.reset
-            done = carried(reset) if is_prompt(self.rubric) else await blocking(reset)
+            done = capture_error(reset) if is_prompt(self.rubric) else await run_in_thread(reset)
             if inspect.isawaitable(done):
-                await carried_async(done)
+                await capture_error_async(done)
 
 
 def _give_up(pending: object) -> None:

@@ -23,9 +23,9 @@ from pydantic import (
     model_validator,
 )
 
-from repl_env.endings import Scored
-from repl_env.parsing import strip_fence
-from repl_env.values import clean
+from repl_env.common.json_values import replace_surrogates
+from repl_env.common.termination import TerminationMixin
+from repl_env.parsing.code_blocks import strip_fence
 
 __all__ = [
     "Action",
@@ -134,7 +134,7 @@ def _as_code(value: object) -> object:
 
 def _escaped(value: object) -> object:
     """A text as the wire can carry it: it may quote a reply that holds lone surrogates."""
-    return clean(value) if isinstance(value, str) else value
+    return replace_surrogates(value) if isinstance(value, str) else value
 
 
 Code: TypeAlias = Annotated[str, BeforeValidator(_as_code)]
@@ -208,7 +208,7 @@ class CodeBlockResult(Printed):
     truncated: bool = False
 
 
-class REPLObservation(Scored, Observation):
+class REPLObservation(TerminationMixin, Observation):
     """What the policy sees after a reset or a step."""
 
     result: CodeBlockResult
@@ -263,14 +263,14 @@ def context_for_the_wire(context: str | None) -> str | None:
     """A context as states carry it over the wire: short, without lone surrogates, or None."""
     if context is None or len(context) > WIRE_CONTEXT_LENGTH:
         return None
-    return clean(context)
+    return replace_surrogates(context)
 
 
 ResultObsT = TypeVar("ResultObsT")
 
 
 @dataclass(frozen=True, slots=True)
-class StepResult(Scored, Generic[ResultObsT]):
+class StepResult(TerminationMixin, Generic[ResultObsT]):
     """One reset or step, as clients return it; `metadata` is the observation's."""
 
     observation: ResultObsT

@@ -10,12 +10,12 @@ import pytest
 
 from repl_env import LocalREPLEnv, REPLAction
 from repl_env.cli.replay import _value
+from repl_env.client.upload.upload_body import UploadBody, packed
+from repl_env.common.json_values import text_or_bytes
 from repl_env.evaluation import read_dataset
-from repl_env.recordings import Recording
-from repl_env.remote.parcels import Parcel, packed
-from repl_env.values import text_or_bytes
+from repl_env.storage.recordings import Recording
 from repl_sandbox import Sandbox
-from repl_server.keys import Keys, new_key
+from repl_server.auth.api_keys import APIKeys, new_key
 
 BOM = codecs.BOM_UTF8
 
@@ -45,8 +45,8 @@ def test_a_file_of_text_that_becomes_a_context_may(tmp_path: Path):
 def test_of_a_file_that_is_no_text_it_is_a_part(tmp_path: Path, data: bytes, content: bytes):
     file = tmp_path / "context"
     file.write_bytes(data)
-    parcel = Parcel.of_file(file)
-    expected = Parcel.of_bytes(content)
+    parcel = UploadBody.of_file(file)
+    expected = UploadBody.of_bytes(content)
 
     assert (parcel.size, parcel.sha256) == (expected.size, expected.sha256)
     assert parcel.kind == ("bytes" if content.endswith(b"\xff") else "text")
@@ -65,7 +65,7 @@ def test_files_that_are_parsed_may(tmp_path: Path):
 
     keys = tmp_path / "keys"
     keys.write_bytes(BOM + new_key("alice")[1].encode())
-    assert len(Keys.read(keys)) == 1
+    assert len(APIKeys.read(keys)) == 1
 
     recorded = '\ufeff{"reset": {}, "actions": [], "observations": []}'
     with pytest.raises(ValueError, match="of 0 actions there are 1 observations"):  # it was parsed

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from repl_env.observations import KIND_BY_CLOCK, KIND_BY_EXCEPTION, KIND_BY_REASON
+from repl_env.episode.observations import KIND_BY_CLOCK, KIND_BY_EXCEPTION, KIND_BY_REASON
 from repl_sandbox.jail.recipe import (
     BIRTH,
     CLERK,

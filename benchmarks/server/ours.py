@@ -9,7 +9,7 @@ import sys
 from typing import Literal
 
 from repl_server.app import create_app
-from repl_server.serving import raise_open_files, server, spare_collector
+from repl_server.serving import freeze_gc, raise_open_files, server
 from repl_server.settings import Settings
 
 from .listening import listener
@@ -21,5 +21,5 @@ if __name__ == "__main__":
     recovery: Literal["restart", "snapshot"] = "restart" if sys.argv[1] == "restart" else "snapshot"
     app = create_app(Settings(recovery=recovery, max_sessions=_SESSIONS))
     app.state.host.prepare()
-    spare_collector()
+    freeze_gc()
     server(app).run([listener()])

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .status import Status
+from .exit_status import ExitStatus
 
 bench_tasks = typer.Typer(help="Generate long-context tasks with exact answers.")
 
@@ -31,7 +31,7 @@ _WRONG_PLACE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class BenchTaskPlan:
     """Which tasks a dataset has: `n` of them, the kinds in turn."""
 
     kinds: tuple[str, ...]
@@ -77,7 +77,7 @@ def make(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Write a dataset of generated tasks: the same options always make the same bytes."""
-    plan = Plan(_kinds(kind), n, _characters(size), seed, context_files)
+    plan = BenchTaskPlan(_kinds(kind), n, _characters(size), seed, context_files)
     if out.exists() and not force:
         raise typer.BadParameter(f"{out} exists; --force replaces it", param_hint="'--out'")
     digest, written = _written(plan, out)
@@ -94,7 +94,7 @@ def shown(kind: str) -> str:
     return kind.replace("_", "-")
 
 
-def _written(plan: Plan, out: Path) -> tuple[str, int]:
+def _written(plan: BenchTaskPlan, out: Path) -> tuple[str, int]:
     """As `_write`.
 
     Raises:
@@ -110,14 +110,14 @@ def _written(plan: Plan, out: Path) -> tuple[str, int]:
         raise typer.BadParameter(f"{named}: {error.strerror}", param_hint=f"'{option}'") from error
     except OSError as error:
         typer.echo(f"{out}: {error.strerror or error}", err=True)
-        raise typer.Exit(Status.FAILED) from error
+        raise typer.Exit(ExitStatus.FAILED) from error
 
 
-def _write(plan: Plan, out: Path) -> tuple[str, int]:
+def _write(plan: BenchTaskPlan, out: Path) -> tuple[str, int]:
     """Write the dataset, whole or not at all; its digest and size."""
-    from repl_env.replacing import target_of
+    from repl_env.common.replace_target import replace_target
 
-    target = target_of(out)
+    target = replace_target(out)
     part = target.with_name(target.name + ".part")
     digest, written = hashlib.sha256(), 0
     if plan.files is not None:

@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from .facilities import Facility, Finding, look
-from .status import Status
+from .exit_status import ExitStatus
+from .host_facilities import Facility, Finding, look
 
 Looked = Sequence[tuple[Facility, Finding]]
 
@@ -84,12 +84,12 @@ def doctor(
         show(Console(), looked, trials)
         if not found:
             typer.echo(f"There is no tier here that is {require.value} or stronger.")
-    raise typer.Exit(Status.OK if found else Status.TIER_UNAVAILABLE)
+    raise typer.Exit(ExitStatus.OK if found else ExitStatus.TIER_UNAVAILABLE)
 
 
 def remove_containers() -> None:
     """Remove containers that outlived their hosts; exit 5 where that cannot be done."""
-    from .session_options import opening
+    from .options.session_options import opening
 
     with opening():
         from repl_sandbox.backends import clean

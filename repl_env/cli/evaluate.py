@@ -10,19 +10,27 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from .budget_options import Calls, Dollars, Prices, Seconds, Tokens, budget_from, prices_from
-from .evaluation_ending import report, unwritable
-from .model_options import BaseURL, KeyVariable, ModelOptions
-from .run_options import (
+from .exit_status import ExitStatus
+from .options.budget_options import (
+    Calls,
+    Dollars,
+    Prices,
+    Seconds,
+    Tokens,
+    budget_from,
+    prices_from,
+)
+from .options.model_options import BaseURL, KeyVariable, ModelOptions
+from .options.run_options import (
     Blocks,
     BlocksOption,
     MaxDepth,
     MaxIterations,
-    Runs,
+    RunOptions,
     SubModel,
     limits_of_runs,
 )
-from .session_options import (
+from .options.session_options import (
     CellTimeout,
     ImageOption,
     Isolation,
@@ -34,8 +42,8 @@ from .session_options import (
     modules_of,
     opening,
 )
-from .solver_options import check_choice, function_solver, metric_of, rlm_solver
-from .status import Status
+from .options.solver_options import check_choice, function_solver, metric_of, rlm_solver
+from .render.evaluation_report import report, unwritable
 
 if TYPE_CHECKING:
     from repl_env.evaluation import Evaluation, ResultsFile, Solver
@@ -120,7 +128,7 @@ def evaluate(
     else:
         with opening():
             limits = limits_of_runs(memory, timeout)
-        runs = Runs(
+        runs = RunOptions(
             model=ModelOptions(model, base_url, api_key_env),
             sub_model=sub_model,
             budget=budget_from(budget_calls, budget_tokens, budget_usd, budget_seconds),
@@ -154,7 +162,7 @@ def _evaluated(
     out: Path | None,
     *,
     fresh: bool,
-) -> tuple[Evaluation, Status]:
+) -> tuple[Evaluation, ExitStatus]:
     """The evaluation of `solving` on a dataset, as far as it came; what ended it, else OK."""
     from repl_env.evaluation import Evaluation, read_dataset
     from repl_sandbox.errors import IsolationError
@@ -186,7 +194,7 @@ def _files() -> Iterator[None]:
         yield
     except (DatasetError, ResultsError) as error:
         typer.echo(str(error), err=True)
-        raise typer.Exit(Status.USAGE) from error
+        raise typer.Exit(ExitStatus.USAGE) from error
     except OSError as error:
         raise typer.Exit(unwritable(error)) from error
 
@@ -207,24 +215,24 @@ def _results(out: Path | None, fresh: bool, note: dict[str, Any]) -> Iterator[Re
         results.close()
 
 
-def _run(evaluation: Evaluation, solver: Solver, concurrency: int) -> Status:
+def _run(evaluation: Evaluation, solver: Solver, concurrency: int) -> ExitStatus:
     """Run what is missing, under a bar; what ended it before its end, else OK."""
     from repl_sandbox.errors import IsolationError
 
-    from . import event_loop
-    from .evaluation_bar import EvaluationBar
+    from . import command_loop
+    from .render.evaluation_bar import EvaluationBar
 
     try:
         with EvaluationBar(evaluation):
-            event_loop.run(_carry_out(evaluation, solver, concurrency))
+            command_loop.run(_carry_out(evaluation, solver, concurrency))
     except KeyboardInterrupt:
-        return Status.INTERRUPTED
+        return ExitStatus.INTERRUPTED
     except IsolationError as error:
         typer.echo(str(error), err=True)
-        return Status.TIER_UNAVAILABLE
+        return ExitStatus.TIER_UNAVAILABLE
     except OSError as error:  # of the results file: those of tasks are their failures
         return unwritable(error)
-    return Status.OK
+    return ExitStatus.OK
 
 
 async def _carry_out(evaluation: Evaluation, solver: Solver, concurrency: int) -> None:

@@ -15,8 +15,8 @@ from typing import Annotated
 
 import typer
 
-from .status import Status
-from .streams import FULL, give_up_stdout, hold_streams
+from .exit_status import ExitStatus
+from .standard_streams import FULL, give_up_stdout, hold_streams
 
 GROUP = "repl_env.commands"
 
@@ -63,7 +63,7 @@ def _load(point: EntryPoint) -> typer.Typer | Callable[..., object]:
 def _unavailable(point: EntryPoint, reason: str) -> Callable[[], None]:
     def command() -> None:
         typer.echo(f"repl-env {point.name} cannot be loaded: {reason}", err=True)
-        raise typer.Exit(Status.FAILED)
+        raise typer.Exit(ExitStatus.FAILED)
 
     command.__doc__ = f"Not available: {reason}"
     return command
@@ -90,7 +90,7 @@ def _options(
 
 
 def main() -> None:
-    """Run the command line; leaves by SystemExit with one of `Status`."""
+    """Run the command line; leaves by SystemExit with one of `ExitStatus`."""
     hold_streams()
     try:
         build()()
@@ -100,6 +100,6 @@ def main() -> None:
         with suppress(OSError):
             typer.echo(f"repl-env: cannot write: {error.strerror}", err=True)
         give_up_stdout()
-        sys.exit(Status.FAILED)
+        sys.exit(ExitStatus.FAILED)
     except KeyboardInterrupt:  # while the commands were loaded; typer has those of the commands
-        sys.exit(Status.INTERRUPTED)
+        sys.exit(ExitStatus.INTERRUPTED)

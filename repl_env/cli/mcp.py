@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .context_files import STDIN, ContextFiles, contexts_from, loaded
-from .session_options import (
+from .exit_status import ExitStatus
+from .options.context_files import STDIN, ContextFiles, contexts_from, loaded
+from .options.session_options import (
     CellTimeout,
     ImageOption,
     Isolation,
@@ -28,10 +29,9 @@ from .session_options import (
     opening,
     policy_of,
 )
-from .status import Status
 
 if TYPE_CHECKING:
-    from repl_env.environment import REPLEnvironment
+    from repl_env.env.environment import REPLEnvironment
 
 # Seconds that a call may ask for, where nobody says.
 _LONGEST_S = 600.0
@@ -77,7 +77,7 @@ def mcp(
     if sys.stdin.isatty():
         typer.echo(_HINT, err=True)
     interrupted = asyncio.run(_serve(environment, values, longest_cell_s, memory))
-    raise typer.Exit(Status.INTERRUPTED if interrupted else Status.OK)
+    raise typer.Exit(ExitStatus.INTERRUPTED if interrupted else ExitStatus.OK)
 
 
 def _longest(timeout: float, given: float | None) -> float:
@@ -96,11 +96,11 @@ def _longest(timeout: float, given: float | None) -> float:
 def _check_library() -> None:
     """Say what to install, and leave, where there is no SDK, or one that is too old."""
     try:
-        from repl_env.mcp import calls, server, stdio  # noqa: F401
+        from repl_env.integrations.mcp import mcp_server, stdio_transport, tool_calls  # noqa: F401
     except ImportError as error:
         remedy = "pip install 'repl-env[mcp]' has what it needs"
         typer.echo(f"repl-env mcp: {error}. {remedy}", err=True)
-        raise typer.Exit(Status.FAILED) from error
+        raise typer.Exit(ExitStatus.FAILED) from error
 
 
 def _environment(
@@ -113,7 +113,7 @@ def _environment(
     memory: str,
     language: LanguageName,
 ) -> REPLEnvironment:
-    from repl_env.environment import REPLEnvironment
+    from repl_env.env.environment import REPLEnvironment
     from repl_sandbox import Limits
 
     return REPLEnvironment(
@@ -137,9 +137,9 @@ async def _serve(
     """Serve one client until it leaves; whether Ctrl-C was what ended it."""
     import anyio
 
-    from repl_env.mcp.calls import EnvironmentPlayed, ToolCalls
-    from repl_env.mcp.server import server
-    from repl_env.mcp.stdio import serve, standard_streams
+    from repl_env.integrations.mcp.mcp_server import server
+    from repl_env.integrations.mcp.stdio_transport import serve, standard_streams
+    from repl_env.integrations.mcp.tool_calls import EnvironmentToolSession, ToolCalls
 
     stop, signals = anyio.Event(), list[signal.Signals]()
 
@@ -150,7 +150,7 @@ async def _serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, end, number)
     calls = ToolCalls(
-        EnvironmentPlayed(environment), contexts=contexts, longest_cell_s=longest_cell_s
+        EnvironmentToolSession(environment), contexts=contexts, longest_cell_s=longest_cell_s
     )
     try:
         with opening():
@@ -164,7 +164,7 @@ async def _serve(
 
 def _told(environment: REPLEnvironment, memory: str) -> str:
     """What the client tells its model of the session."""
-    from repl_env.mcp.server import instructions
+    from repl_env.integrations.mcp.mcp_server import instructions
 
     tier = environment.session.isolation.tier
     parts = [part for part in environment.contexts if part.length]

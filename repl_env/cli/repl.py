@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .context_files import STDIN, ContextFiles, contexts_from, loaded
-from .session_options import (
+from .exit_status import ExitStatus
+from .options.context_files import STDIN, ContextFiles, contexts_from, loaded
+from .options.session_options import (
     CellTimeout,
     ImageOption,
     Isolation,
@@ -26,12 +27,11 @@ from .session_options import (
     opening,
     policy_of,
 )
-from .status import Status
 
 if TYPE_CHECKING:
     from repl_sandbox import Sandbox
 
-    from .shell import Shell
+    from .shell.interactive_shell import Shell
 
 # Each state that can be undone is a waiting process.
 _UNDO = 8
@@ -62,8 +62,8 @@ def repl(
     if any(one.rpartition("=")[2] == STDIN for one in context or ()):
         raise typer.BadParameter("standard input holds the cells", param_hint="--context")
     values = loaded(contexts_from(context or ()))
-    from .screens import JSONScreen, TextScreen
-    from .shell import Shell
+    from .shell.cell_screens import JSONScreen, TextScreen
+    from .shell.interactive_shell import Shell
 
     with opening():
         sandbox = _sandbox(
@@ -81,7 +81,7 @@ def repl(
             _converse(shell)
             return
         failed = _serve(shell)
-    raise typer.Exit(shell.status or (Status.FAILED if failed else Status.OK))
+    raise typer.Exit(shell.status or (ExitStatus.FAILED if failed else ExitStatus.OK))
 
 
 def _sandbox(
@@ -110,15 +110,15 @@ def _sandbox(
 
 
 def _converse(shell: Shell) -> None:
-    from .prompt import Prompt, history_in
+    from .shell.line_editor import LineEditor, history_in
 
-    shell.run_all(Prompt(shell, history_in(os.environ)))
+    shell.run_all(LineEditor(shell, history_in(os.environ)))
 
 
 def _serve(shell: Shell) -> int:
     """Run what comes through the pipe; how many cells and commands failed."""
-    from .cell_text import cells
-    from .piped_lines import PipedLines
+    from .shell.cell_boundaries import cells
+    from .shell.piped_input import PipedLines
 
     lines = PipedLines(sys.stdin.buffer)
     try:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .status import Status
+from .exit_status import ExitStatus
 
 if TYPE_CHECKING:
-    from repl_env.rlm.rerunning import RunDifference
-    from repl_env.rlm.trajectory import Run, Trajectory
+    from repl_env.rlm.trajectory.trajectory import Run, Trajectory
+    from repl_env.rlm.trajectory_rerun import RunDifference
 
 
 def replay(
@@ -42,7 +42,7 @@ def replay(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
 ) -> None:
     """Show a recorded run: turns, code, outputs, sub-calls, the runs below it, and what it cost."""
-    from repl_env.rlm.trajectory import Trajectory
+    from repl_env.rlm.trajectory.trajectory import Trajectory
 
     try:
         loaded = Trajectory.load(trajectory)
@@ -56,15 +56,15 @@ def replay(
             raise typer.BadParameter("--run goes without --execute")
         again, found = _executed(loaded, context or [])
         _report(again, found, as_json)
-        raise typer.Exit(Status.FAILED if found else Status.OK)
+        raise typer.Exit(ExitStatus.FAILED if found else ExitStatus.OK)
     if context:
         raise typer.BadParameter("--context goes with --execute")
     _show(loaded, run, show, as_json)
 
 
 def _show(trajectory: Trajectory, path: str | None, full: bool, as_json: bool) -> None:
-    from .recorded_tree import print_tree
-    from .tree_json import as_dict
+    from .render.recorded_tree import print_tree
+    from .render.tree_json import as_dict
 
     try:
         runs = trajectory.roots if path is None else (trajectory.run(path),)
@@ -82,9 +82,9 @@ def _show(trajectory: Trajectory, path: str | None, full: bool, as_json: bool) -
 def _executed(
     trajectory: Trajectory, files: list[str]
 ) -> tuple[Trajectory, tuple[RunDifference, ...]]:
-    from repl_env.rlm.rerunning import differences, rerun
+    from repl_env.rlm.trajectory_rerun import differences, rerun
 
-    from .session_options import opening
+    from .options.session_options import opening
 
     contexts = dict(_contexts(trajectory.root, files))
     with opening():
@@ -132,6 +132,6 @@ def _report(again: Trajectory, found: tuple[RunDifference, ...], as_json: bool) 
         }
         typer.echo(json.dumps(told, indent=2))
         return
-    from .recorded_tree import print_differences
+    from .render.recorded_tree import print_differences
 
     print_differences(again.root, found)

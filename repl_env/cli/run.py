@@ -12,19 +12,28 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .budget_options import Calls, Dollars, Prices, Seconds, Tokens, budget_from, prices_from
-from .context_files import STDIN, ContextFiles, contexts_from
-from .model_options import BaseURL, KeyVariable, ModelName, ModelOptions
-from .run_options import (
+from .exit_status import ExitStatus
+from .options.budget_options import (
+    Calls,
+    Dollars,
+    Prices,
+    Seconds,
+    Tokens,
+    budget_from,
+    prices_from,
+)
+from .options.context_files import STDIN, ContextFiles, contexts_from
+from .options.model_options import BaseURL, KeyVariable, ModelName, ModelOptions
+from .options.run_options import (
     Blocks,
     BlocksOption,
     MaxDepth,
     MaxIterations,
-    Runs,
+    RunOptions,
     SubModel,
     limits_of_runs,
 )
-from .session_options import (
+from .options.session_options import (
     CellTimeout,
     ImageOption,
     Isolation,
@@ -36,15 +45,14 @@ from .session_options import (
     modules_of,
     opening,
 )
-from .status import Status
 
 if TYPE_CHECKING:
-    from repl_env.rlm.budget import Budget, Price
-    from repl_env.rlm.result import RLMRunResult
-    from repl_env.rlm.runner import RLM
+    from repl_env.rlm.budget.budget_limits import Budget, Price
+    from repl_env.rlm.rlm_runner import RLM
+    from repl_env.rlm.run_result import RLMRunResult
 
-    from .ending import Ending
-    from .progress import Progress
+    from .render.live_progress import Progress
+    from .render.run_report import RunReport
 
 
 def run(
@@ -95,7 +103,7 @@ def run(
     asked = {"answer_schema": _schema(schema), **_about(context or (), stdin=stdin)}
     with opening():
         limits = limits_of_runs(memory, timeout)
-    runs = Runs(
+    runs = RunOptions(
         model=ModelOptions(model, base_url, api_key_env),
         sub_model=sub_model,
         budget=budget,
@@ -126,37 +134,37 @@ def _about(context: Sequence[str], *, stdin: bool) -> dict[str, Any]:
 
 def _solve(
     question: str, asked: Mapping[str, Any], arguments: Mapping[str, Any], progress: Progress
-) -> Ending:
+) -> RunReport:
     """Run it to whatever end, and name the status that this has.
 
     Raises:
         typer.BadParameter, typer.Exit: an argument is wrong; there is no such tier.
     """
     from repl_env.errors import BudgetExceeded, EpisodeAborted, ModelError
-    from repl_env.rlm.runner import RLM
+    from repl_env.rlm.rlm_runner import RLM
     from repl_sandbox.errors import IsolationError, SandboxError
 
-    from . import event_loop
-    from .ending import Ending
+    from . import command_loop
+    from .render.run_report import RunReport
 
-    ending = Ending(progress)
+    ending = RunReport(progress)
     with opening():
         rlm = RLM(watch=progress.watch, **arguments)
     try:
         with progress:
-            ending.done(event_loop.run(_asked(rlm, question, asked, arguments, ending)))
+            ending.done(command_loop.run(_asked(rlm, question, asked, arguments, ending)))
     except KeyboardInterrupt:
-        ending.failed(Status.INTERRUPTED, "interrupted; the calls in flight were cancelled")
+        ending.failed(ExitStatus.INTERRUPTED, "interrupted; the calls in flight were cancelled")
     except IsolationError as error:
-        ending.failed(Status.TIER_UNAVAILABLE, str(error), error)
+        ending.failed(ExitStatus.TIER_UNAVAILABLE, str(error), error)
     except BudgetExceeded as error:
-        ending.failed(Status.BUDGET, str(error), error)
+        ending.failed(ExitStatus.BUDGET, str(error), error)
     except ModelError as error:
-        ending.failed(Status.INFRASTRUCTURE, f"{_who(arguments['model'])}: {error}", error)
+        ending.failed(ExitStatus.INFRASTRUCTURE, f"{_who(arguments['model'])}: {error}", error)
     except (EpisodeAborted, SandboxError) as error:
-        ending.failed(Status.INFRASTRUCTURE, str(error), error)
+        ending.failed(ExitStatus.INFRASTRUCTURE, str(error), error)
     except OSError as error:  # of the trajectory, or of a context that is gone meanwhile
-        ending.failed(Status.FAILED, str(error), error)
+        ending.failed(ExitStatus.FAILED, str(error), error)
     except (TypeError, ValueError) as error:
         if progress.tree.root is not None:
             raise  # not about an argument: those are looked at before a run begins
@@ -173,7 +181,7 @@ async def _asked(
     question: str,
     asked: Mapping[str, Any],
     arguments: Mapping[str, Any],
-    ending: Ending,
+    ending: RunReport,
 ) -> RLMRunResult:
     from asyncio import CancelledError
 
@@ -191,7 +199,7 @@ async def _asked(
 def _display(budget: Budget, prices: Mapping[str, Price], quiet: bool) -> Progress:
     from rich.console import Console
 
-    from .progress import progress
+    from .render.live_progress import progress
 
     return progress(None if quiet else Console(stderr=True), budget, prices)
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from repl_env.first_use import on_first_use
+from repl_env.common.lazy_imports import lazy_exports
 
 if TYPE_CHECKING:
     from repl_env.evaluation.dataset import Dataset, DatasetError, EvalTask, read_dataset
     from repl_env.evaluation.evaluator import Evaluation
-    from repl_env.evaluation.results import Result, ResultsError, ResultsFile
-    from repl_env.evaluation.scores import RUBRICS, metric_of
+    from repl_env.evaluation.metrics import RUBRICS, metric_of
+    from repl_env.evaluation.results_file import Result, ResultsError, ResultsFile
     from repl_env.evaluation.solvers import FunctionSolver, RLMSolver, Solved, Solver
     from repl_env.evaluation.summary import Summary, summarize
 
@@ -37,12 +37,32 @@ __all__ = [
 ]
 
 _NAMES_BY_MODULE = {
-    "dataset": ("Dataset", "DatasetError", "EvalTask", "read_dataset"),
-    "evaluator": ("Evaluation",),
-    "results": ("Result", "ResultsError", "ResultsFile"),
-    "scores": ("RUBRICS", "metric_of"),
-    "solvers": ("FunctionSolver", "RLMSolver", "Solved", "Solver"),
-    "summary": ("Summary", "summarize"),
+    "repl_env.evaluation.dataset": (
+        "Dataset",
+        "DatasetError",
+        "EvalTask",
+        "read_dataset",
+    ),
+    "repl_env.evaluation.evaluator": ("Evaluation",),
+    "repl_env.evaluation.results_file": (
+        "Result",
+        "ResultsError",
+        "ResultsFile",
+    ),
+    "repl_env.evaluation.metrics": (
+        "RUBRICS",
+        "metric_of",
+    ),
+    "repl_env.evaluation.solvers": (
+        "FunctionSolver",
+        "RLMSolver",
+        "Solved",
+        "Solver",
+    ),
+    "repl_env.evaluation.summary": (
+        "Summary",
+        "summarize",
+    ),
 }
 
-__getattr__, __dir__ = on_first_use(__name__, _NAMES_BY_MODULE)
+__getattr__, __dir__ = lazy_exports(__name__, _NAMES_BY_MODULE)

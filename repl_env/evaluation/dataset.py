@@ -15,9 +15,9 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from repl_env.arguments import as_path, at_least
+from repl_env.common.argument_checks import as_path, at_least
 from repl_env.rlm.events import TaskNote
-from repl_env.rlm.task_notes import task_note
+from repl_env.rlm.trajectory.task_facts import task_note
 
 if TYPE_CHECKING:
     from repl_sandbox.types import JSON
@@ -48,7 +48,7 @@ class EvalTask:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class DatasetEntry:
     """Where a task stands in its file, and what is known of it without reading that again.
 
     `digest` is of the line, and of the context file if it names one. `kind` is what its metadata
@@ -70,9 +70,9 @@ class Dataset:
     """The tasks of a file, in its order."""
 
     path: Path
-    entries: tuple[Entry, ...]
+    entries: tuple[DatasetEntry, ...]
 
-    def load(self, entry: Entry) -> EvalTask:
+    def load(self, entry: DatasetEntry) -> EvalTask:
         """The task at `entry`.
 
         Raises:
@@ -123,7 +123,7 @@ def read_dataset(path: str | os.PathLike[str], limit: int | None = None) -> Data
     return Dataset(path, entries)
 
 
-def _entries(path: Path, file: BinaryIO) -> Iterator[Entry]:
+def _entries(path: Path, file: BinaryIO) -> Iterator[DatasetEntry]:
     seen: dict[str, int] = {}
     files: dict[Path, str] = {}
     for number, offset, raw in _lines(file):
@@ -145,7 +145,9 @@ def _lines(file: BinaryIO) -> Iterator[tuple[int, int, bytes]]:
         offset += len(raw)
 
 
-def _entry(folder: Path, number: int, offset: int, raw: bytes, files: dict[Path, str]) -> Entry:
+def _entry(
+    folder: Path, number: int, offset: int, raw: bytes, files: dict[Path, str]
+) -> DatasetEntry:
     record = _parsed(raw)
     _check(record)
     digest = ""
@@ -155,7 +157,7 @@ def _entry(folder: Path, number: int, offset: int, raw: bytes, files: dict[Path,
             files[file] = _text_digest(file)
         digest = files[file]
     kind = (record.get("metadata") or {}).get("kind")
-    return Entry(
+    return DatasetEntry(
         id=record["id"],
         line=number,
         offset=offset,
@@ -201,7 +203,7 @@ def _refuse(constant: str) -> None:
 
 
 def _check(record: dict[str, Any]) -> None:
-    from repl_env.evaluation.scores import RUBRICS
+    from repl_env.evaluation.metrics import RUBRICS
 
     for name in ("id", "question"):
         if not isinstance(record.get(name), str) or not record[name]:

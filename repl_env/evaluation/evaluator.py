@@ -14,14 +14,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from repl_env.arguments import at_least, of_kind
+from repl_env.common.argument_checks import at_least, of_kind
+from repl_env.common.json_values import replace_surrogates
 from repl_env.errors import OURS, EpisodeAborted, ModelError
-from repl_env.evaluation.dataset import Dataset, DatasetError, Entry, EvalTask
-from repl_env.evaluation.results import Result, ResultsFile
-from repl_env.evaluation.scores import RUBRICS, Metric, check_metric, score
+from repl_env.evaluation.dataset import Dataset, DatasetEntry, DatasetError, EvalTask
+from repl_env.evaluation.metrics import RUBRICS, Metric, check_metric, score
+from repl_env.evaluation.results_file import Result, ResultsFile
 from repl_env.evaluation.solvers import Solved, Solver, check_solver
-from repl_env.rlm.budget import Spent
-from repl_env.values import clean
+from repl_env.rlm.budget.budget_limits import Spent
 
 _MOST_ANSWER = 100_000  # characters of an answer, and of an error, that a result keeps
 _MOST_ERROR = 2_000
@@ -87,7 +87,7 @@ class Evaluation:
         self.done = dict(self._earlier())
 
     @property
-    def missing(self) -> list[Entry]:
+    def missing(self) -> list[DatasetEntry]:
         """The tasks that have no score yet, in the order of the dataset."""
         done = self.done
         return [
@@ -108,7 +108,7 @@ class Evaluation:
                 worker.cancel()
             await asyncio.gather(*workers, return_exceptions=True)
 
-    async def _work(self, left: Iterator[Entry]) -> None:
+    async def _work(self, left: Iterator[DatasetEntry]) -> None:
         for entry in left:
             if self.gave_up:
                 return
@@ -121,7 +121,7 @@ class Evaluation:
             if self.shown is not None:
                 self.shown(result)
 
-    async def _result(self, entry: Entry) -> Result:
+    async def _result(self, entry: DatasetEntry) -> Result:
         task = await asyncio.to_thread(self.dataset.load, entry)
         started = time.perf_counter()
         attempt = await self._attempt(task)
@@ -133,10 +133,12 @@ class Evaluation:
             fingerprint=self._fingerprint(entry),
             kind=entry.kind,
             score=attempt.score,
-            answer=None if solved.text is None else clean(solved.text[:_MOST_ANSWER]),
+            answer=None if solved.text is None else replace_surrogates(solved.text[:_MOST_ANSWER]),
             stop_reason=solved.stop_reason,
             error_kind=attempt.failure or solved.error_kind,
-            error=None if attempt.error is None else clean(attempt.error[:_MOST_ERROR]),
+            error=None
+            if attempt.error is None
+            else replace_surrogates(attempt.error[:_MOST_ERROR]),
             seconds=seconds,
             time=time.time(),
             spent=solved.spent,
@@ -184,7 +186,7 @@ class Evaluation:
             if found := self._results.earlier.get((entry.id, self._fingerprint(entry))):
                 yield entry.id, found
 
-    def _fingerprint(self, entry: Entry) -> str:
+    def _fingerprint(self, entry: DatasetEntry) -> str:
         return hashlib.sha256(f"{entry.digest}{self._settings}".encode()).hexdigest()[:32]
 
 

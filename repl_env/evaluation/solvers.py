@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from urllib.parse import quote
 
-from repl_env.arguments import as_path, check_callable
-from repl_env.rlm.budget import Spent
-from repl_env.rlm.given_functions import called
-from repl_env.rlm.model import ChatModel, ModelFunction, as_model
-from repl_env.values import clean, json_text
+from repl_env.common.argument_checks import as_path, check_callable
+from repl_env.common.json_values import json_text, replace_surrogates
+from repl_env.concurrency.user_functions import call_user_function
+from repl_env.llm.base import ChatModel, ModelFunction, as_model
+from repl_env.rlm.budget.budget_limits import Spent
 
 if TYPE_CHECKING:
     from repl_env.evaluation.dataset import EvalTask
@@ -87,7 +87,7 @@ class FunctionSolver:
         Raises:
             TypeError, ValueError: what it returned is no answer; and what it raises itself.
         """
-        answer = await called(self._function, task)
+        answer = await call_user_function(self._function, task)
         return answer if isinstance(answer, Solved) else answered(answer)
 
     async def close(self) -> None:
@@ -103,9 +103,9 @@ def answered(answer: object) -> Solved:
     if answer is None:
         return Solved(None)
     if isinstance(answer, str):
-        text = clean(answer)
+        text = replace_surrogates(answer)
         return Solved(text, text)
-    value = json.loads(clean(json_text("the solver's answer", answer, any_keys=True)))
+    value = json.loads(replace_surrogates(json_text("the solver's answer", answer, any_keys=True)))
     return Solved(json.dumps(value), value)
 
 
@@ -131,7 +131,7 @@ class RLMSolver:
     async def solve(self, task: EvalTask) -> Solved:
         """Run it on the task's context."""
         # The runner loads the engine, which other solvers do without.
-        from repl_env.rlm.runner import RLM
+        from repl_env.rlm.rlm_runner import RLM
 
         options = dict(self._options)
         if self._trajectories is not None:

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from repl_env.evaluation.dataset import Entry
+from repl_env.evaluation.confidence_intervals import interval, percentile
+from repl_env.evaluation.dataset import DatasetEntry
 from repl_env.evaluation.evaluator import Evaluation
-from repl_env.evaluation.intervals import interval, percentile
-from repl_env.evaluation.results import Result
+from repl_env.evaluation.results_file import Result
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Scores:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class FailureCount:
     """A task without a score, and why."""
 
     id: str
@@ -54,7 +54,7 @@ class Summary:
     not_run: int
     gave_up: bool
     scores: tuple[Scores, ...]
-    failures: tuple[Failure, ...]
+    failures: tuple[FailureCount, ...]
     error_kinds: dict[str, int]
     stop_reasons: dict[str, int]
     calls: int
@@ -82,7 +82,7 @@ def summarize(evaluation: Evaluation) -> Summary:
         gave_up=evaluation.gave_up,
         scores=_grouped(scored, entries),
         failures=tuple(
-            Failure(result.id, result.error_kind or "unknown", result.error)
+            FailureCount(result.id, result.error_kind or "unknown", result.error)
             for result in results
             if result.score is None
         ),
@@ -105,7 +105,7 @@ def summarize(evaluation: Evaluation) -> Summary:
 _FACTS = ("split", "difficulty", "group")
 
 
-def _grouped(scored: Sequence[Result], entries: Iterable[Entry]) -> tuple[Scores, ...]:
+def _grouped(scored: Sequence[Result], entries: Iterable[DatasetEntry]) -> tuple[Scores, ...]:
     found = [_scores("all", scored), *_by("", {each.id: each.kind for each in scored}, scored)]
     for fact in _FACTS:
         told = {entry.id: getattr(entry.task, fact) for entry in entries}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from repl_env.first_use import on_first_use
+from repl_env.common.lazy_imports import lazy_exports
 
 try:
     import_module("openenv")  # light: its own names are lazy
@@ -19,16 +19,26 @@ except ImportError as error:
     ) from error
 
 if TYPE_CHECKING:
-    from repl_env.openenv.client import REPLEnv
-    from repl_env.openenv.environment import REPLEnvironment
-    from repl_env.openenv.models import REPLAction, REPLObservation, REPLState
+    from repl_env.integrations.openenv.openenv_client import REPLEnv
+    from repl_env.integrations.openenv.openenv_environment import REPLEnvironment
+    from repl_env.integrations.openenv.openenv_models import REPLAction, REPLObservation, REPLState
 
-__all__ = ["REPLAction", "REPLEnv", "REPLEnvironment", "REPLObservation", "REPLState"]
+__all__ = [
+    "REPLAction",
+    "REPLEnv",
+    "REPLEnvironment",
+    "REPLObservation",
+    "REPLState",
+]
 
 _NAMES_BY_MODULE = {
-    "client": ("REPLEnv",),
-    "environment": ("REPLEnvironment",),
-    "models": ("REPLAction", "REPLObservation", "REPLState"),
+    "repl_env.integrations.openenv.openenv_client": ("REPLEnv",),
+    "repl_env.integrations.openenv.openenv_environment": ("REPLEnvironment",),
+    "repl_env.integrations.openenv.openenv_models": (
+        "REPLAction",
+        "REPLObservation",
+        "REPLState",
+    ),
 }
 
-__getattr__, __dir__ = on_first_use(__name__, _NAMES_BY_MODULE)
+__getattr__, __dir__ = lazy_exports(__name__, _NAMES_BY_MODULE)

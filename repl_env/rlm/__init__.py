@@ -8,13 +8,32 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from repl_env.first_use import on_first_use
+from repl_env.common.lazy_imports import lazy_exports
 
 if TYPE_CHECKING:
-    from repl_env.rlm.asking import ask
-    from repl_env.rlm.budget import Budget, Price, Spent
-    from repl_env.rlm.conversation import Conversation
-    from repl_env.rlm.endpoints import model_of
+    from repl_env.llm.base import (
+        ChatModel,
+        Completion,
+        ModelRequest,
+        ModelUsage,
+        TokenTrace,
+        as_model,
+    )
+    from repl_env.llm.endpoints.hf_model import HFModel
+    from repl_env.llm.endpoints.openai_model import OpenAIModel
+    from repl_env.llm.local_models.transformers_model import TransformersModel
+    from repl_env.llm.model_factory import model_of
+    from repl_env.llm.request_gate import REQUESTS, RequestGate
+    from repl_env.llm.scripted_model import ScriptedModel
+    from repl_env.rlm.budget.budget_limits import Budget, Price, Spent
+    from repl_env.rlm.budget.ledger import (
+        BudgetLeft,
+        Ledger,
+        LedgerAccount,
+        Reservation,
+        UsageTally,
+    )
+    from repl_env.rlm.conversation import RunConversation
     from repl_env.rlm.events import (
         CallEnded,
         CallStarted,
@@ -25,33 +44,20 @@ if TYPE_CHECKING:
         RunStarted,
         TaskNote,
     )
-    from repl_env.rlm.gate import REQUESTS, Gate
-    from repl_env.rlm.hf_model import HFModel
-    from repl_env.rlm.ledger import Account, Ledger, Left, Reservation, Tally
-    from repl_env.rlm.manner import Manner
-    from repl_env.rlm.model import (
-        ChatModel,
-        Completion,
-        ModelRequest,
-        ModelUsage,
-        TokenTrace,
-        as_model,
-    )
-    from repl_env.rlm.openai_model import OpenAIModel
-    from repl_env.rlm.replaying import ReplayModel
-    from repl_env.rlm.rerunning import differences, rerun
-    from repl_env.rlm.result import ChildTrace, RLMRunResult
-    from repl_env.rlm.runner import RLM
-    from repl_env.rlm.samples import Sample, sample
-    from repl_env.rlm.scripted import ScriptedModel
-    from repl_env.rlm.trajectory import Trajectory, TrajectoryWriter
-    from repl_env.rlm.transformers_model import TransformersModel
+    from repl_env.rlm.model_call import call_model
+    from repl_env.rlm.rlm_runner import RLM
+    from repl_env.rlm.run_config import RunConfig
+    from repl_env.rlm.run_result import ChildTrace, RLMRunResult
+    from repl_env.rlm.trajectory.replay_model import ReplayModel
+    from repl_env.rlm.trajectory.training_samples import TrainingSample, sample
+    from repl_env.rlm.trajectory.trajectory import Trajectory, TrajectoryWriter
+    from repl_env.rlm.trajectory_rerun import differences, rerun
 
 __all__ = [
     "REQUESTS",
     "RLM",
-    "Account",
     "Budget",
+    "BudgetLeft",
     "CallEnded",
     "CallStarted",
     "CellRan",
@@ -59,12 +65,9 @@ __all__ = [
     "ChatModel",
     "ChildTrace",
     "Completion",
-    "Conversation",
-    "Gate",
     "HFModel",
     "Ledger",
-    "Left",
-    "Manner",
+    "LedgerAccount",
     "ModelReplied",
     "ModelRequest",
     "ModelUsage",
@@ -72,20 +75,23 @@ __all__ = [
     "Price",
     "RLMRunResult",
     "ReplayModel",
+    "RequestGate",
     "Reservation",
+    "RunConfig",
+    "RunConversation",
     "RunEnded",
     "RunStarted",
-    "Sample",
     "ScriptedModel",
     "Spent",
-    "Tally",
     "TaskNote",
     "TokenTrace",
+    "TrainingSample",
     "Trajectory",
     "TrajectoryWriter",
     "TransformersModel",
+    "UsageTally",
     "as_model",
-    "ask",
+    "call_model",
     "differences",
     "model_of",
     "rerun",
@@ -93,15 +99,15 @@ __all__ = [
 ]
 
 _NAMES_BY_MODULE = {
-    "asking": ("ask",),
-    "budget": (
+    "repl_env.rlm.model_call": ("call_model",),
+    "repl_env.rlm.budget.budget_limits": (
         "Budget",
         "Price",
         "Spent",
     ),
-    "conversation": ("Conversation",),
-    "endpoints": ("model_of",),
-    "events": (
+    "repl_env.rlm.conversation": ("RunConversation",),
+    "repl_env.llm.model_factory": ("model_of",),
+    "repl_env.rlm.events": (
         "CallEnded",
         "CallStarted",
         "CellRan",
@@ -111,20 +117,20 @@ _NAMES_BY_MODULE = {
         "RunStarted",
         "TaskNote",
     ),
-    "gate": (
+    "repl_env.llm.request_gate": (
         "REQUESTS",
-        "Gate",
+        "RequestGate",
     ),
-    "hf_model": ("HFModel",),
-    "ledger": (
-        "Account",
+    "repl_env.llm.endpoints.hf_model": ("HFModel",),
+    "repl_env.rlm.budget.ledger": (
+        "LedgerAccount",
         "Ledger",
-        "Left",
+        "BudgetLeft",
         "Reservation",
-        "Tally",
+        "UsageTally",
     ),
-    "manner": ("Manner",),
-    "model": (
+    "repl_env.rlm.run_config": ("RunConfig",),
+    "repl_env.llm.base": (
         "ChatModel",
         "Completion",
         "ModelRequest",
@@ -132,24 +138,27 @@ _NAMES_BY_MODULE = {
         "TokenTrace",
         "as_model",
     ),
-    "openai_model": ("OpenAIModel",),
-    "replaying": ("ReplayModel",),
-    "rerunning": ("differences", "rerun"),
-    "result": (
+    "repl_env.llm.endpoints.openai_model": ("OpenAIModel",),
+    "repl_env.rlm.trajectory.replay_model": ("ReplayModel",),
+    "repl_env.rlm.trajectory_rerun": (
+        "differences",
+        "rerun",
+    ),
+    "repl_env.rlm.run_result": (
         "ChildTrace",
         "RLMRunResult",
     ),
-    "runner": ("RLM",),
-    "samples": (
-        "Sample",
+    "repl_env.rlm.rlm_runner": ("RLM",),
+    "repl_env.rlm.trajectory.training_samples": (
+        "TrainingSample",
         "sample",
     ),
-    "scripted": ("ScriptedModel",),
-    "trajectory": (
+    "repl_env.llm.scripted_model": ("ScriptedModel",),
+    "repl_env.rlm.trajectory.trajectory": (
         "Trajectory",
         "TrajectoryWriter",
     ),
-    "transformers_model": ("TransformersModel",),
+    "repl_env.llm.local_models.transformers_model": ("TransformersModel",),
 }
 
-__getattr__, __dir__ = on_first_use(__name__, _NAMES_BY_MODULE)
+__getattr__, __dir__ = lazy_exports(__name__, _NAMES_BY_MODULE)

@@ -1,6 +1,6 @@
-"""`Conversation`: questions on one live session, and the tree of runs that answers them.
+"""`RunConversation`: questions on one live session, and the tree of runs that answers them.
 
-The loop is in `repl_env.rlm.loop`, what happens below the root in `repl_env.rlm.recursion`. Here a
+The loop is in `repl_env.rlm.loop`, what happens below the root in `repl_env.rlm.subcalls.child_runs`. Here a
 tree is begun and ended: models, an account, an environment, and who is told.
 """
 
@@ -12,24 +12,24 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
-from repl_env.arguments import one_timeout
-from repl_env.background import RUNS
+from repl_env.common.argument_checks import one_timeout
+from repl_env.common.json_values import replace_surrogates
+from repl_env.concurrency.background_loop import RUNS
 from repl_env.errors import EpisodeAborted, ModelError, REPLError
-from repl_env.llm import LLM
+from repl_env.llm.base import ChatModel
+from repl_env.llm.model_spec import LLM
+from repl_env.llm.named_model import NamedModel
 from repl_env.models import StepResult
 from repl_env.rlm.events import AnyEvent, ContextNote, TaskNote, Watcher
-from repl_env.rlm.loop import Run
-from repl_env.rlm.model import ChatModel
-from repl_env.rlm.named_model import NamedModel
-from repl_env.rlm.plan import Plan
-from repl_env.rlm.recursion import OfRun, Recursion
-from repl_env.rlm.result import RLMRunResult
-from repl_env.rlm.task_notes import GivenTask, task_note
-from repl_env.values import clean
+from repl_env.rlm.loop import RunLoop
+from repl_env.rlm.run_result import RLMRunResult
+from repl_env.rlm.subcalls.child_runs import RecursionConfig, RunSubcallProvider
+from repl_env.rlm.trajectory.task_facts import GivenTask, task_note
+from repl_env.rlm.tree_config import RunTreeConfig
 from repl_sandbox.types import check_seconds
 
 
-class Record:
+class RunRecorder:
     """What happened in a conversation: kept, written to its trajectory, told to who watches.
 
     The session holds this for its sub-calls. It knows nothing of the conversation, which it would
@@ -49,7 +49,7 @@ class Record:
             self._watch(event)
 
 
-class Conversation:
+class RunConversation:
     """Questions on one live session, one after the other. `async with`, or plain `with`.
 
     ```python
@@ -61,13 +61,13 @@ class Conversation:
     answers so far, and has them in the variable `history`.
     """
 
-    def __init__(self, plan: Plan, about: Mapping[str, Any], llm: LLM | None) -> None:
+    def __init__(self, plan: RunTreeConfig, about: Mapping[str, Any], llm: LLM | None) -> None:
         self._plan = plan
         self._about = about
-        self._record = Record(plan.watch)
+        self._record = RunRecorder(plan.watch)
         self._held = AsyncExitStack()
         self._models = plan.models(llm)
-        self._recursion: Recursion | None = None
+        self._recursion: RecursionConfig | None = None
         self._llm = llm
         self._account = plan.ledger().root
         self._environment: Any = None
@@ -105,14 +105,16 @@ class Conversation:
             raise REPLError("the conversation is at another question; ask one after the other")
         self._asking = True
         try:
-            run = await self._run(clean(question), expected_answer, answer_schema, note)
+            run = await self._run(
+                replace_surrogates(question), expected_answer, answer_schema, note
+            )
             return await self._played(run, timeout_s)
         finally:
             self._asking = False
 
     async def _run(
         self, question: str, expected_answer: Any, answer_schema: Any, task: TaskNote | None
-    ) -> Run:
+    ) -> RunLoop:
         """The run that answers a question, in an episode that has begun for it."""
         recursion = self._began()
         terms = {
@@ -141,7 +143,7 @@ class Conversation:
             task=task,
         )
 
-    async def _played(self, run: Run, timeout_s: float | None) -> RLMRunResult:
+    async def _played(self, run: RunLoop, timeout_s: float | None) -> RLMRunResult:
         events = self._record.events
         first = len(events)
         try:
@@ -188,7 +190,7 @@ class Conversation:
             self._account.close()
             await self._held.aclose()
 
-    def _began(self) -> Recursion:
+    def _began(self) -> RecursionConfig:
         """The recursion of this tree, with its models at hand."""
         if self._closed:
             raise REPLError("the conversation is closed")
@@ -203,9 +205,9 @@ class Conversation:
         self._held.push_async_callback(model.leave)
         return model.take()
 
-    async def _begin(self, recursion: Recursion, terms: Mapping[str, Any]) -> None:
+    async def _begin(self, recursion: RecursionConfig, terms: Mapping[str, Any]) -> None:
         self._open_trajectory()
-        environment = self._plan.make(OfRun(recursion, self._account, "0"))
+        environment = self._plan.make(RunSubcallProvider(recursion, self._account, "0"))
         try:
             first: StepResult[Any] = await environment.reset(**self._about, **terms)
         except BaseException:
@@ -219,7 +221,7 @@ class Conversation:
         given = self._plan.trajectory
         if given is None:
             return
-        from repl_env.rlm.trajectory_writer import TrajectoryWriter
+        from repl_env.rlm.trajectory.trajectory_writer import TrajectoryWriter
 
         if isinstance(given, TrajectoryWriter):
             self._record.writer = given
@@ -261,7 +263,7 @@ class Conversation:
 def _secrets(*given: object) -> list[str]:
     """What no file may have of these, wherever a text repeats it."""
     known = [each for each in given if isinstance(each, LLM)]
-    from repl_env.rlm.trajectory_writer import SHORTEST_SECRET
+    from repl_env.rlm.trajectory.trajectory_writer import SHORTEST_SECRET
 
     texts = [text for llm in known for text in (llm.api_key or "", *llm.headers.values())]
     return [text for text in texts if len(text) >= SHORTEST_SECRET]

@@ -13,11 +13,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from repl_env.endings import Ending
+from repl_env.common.termination import Ending
 from repl_env.interfaces import Message
+from repl_env.llm.base import Completion, ModelUsage
 from repl_env.models import REPLObservation
-from repl_env.rlm.budget import Spent
-from repl_env.rlm.model import Completion, ModelUsage
+from repl_env.rlm.budget.budget_limits import Spent
 
 if TYPE_CHECKING:
     from repl_sandbox.types import JSON

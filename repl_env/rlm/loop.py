@@ -1,7 +1,7 @@
 """The loop of a recursive language model (arXiv 2512.24601), on one page.
 
 Ask the model, run the code in its reply, show it the outcomes; until there is an answer, or no more
-turns, or nothing left to spend. A model is a `ChatModel`, an environment what `Environment` says;
+turns, or nothing left to spend. A model is a `ChatModel`, an environment what `RunEnvironment` says;
 nothing here knows a provider, or how code is held.
 """
 
@@ -13,12 +13,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from repl_env.endings import ending
+from repl_env.common.json_values import replace_surrogates
+from repl_env.common.termination import termination_of
 from repl_env.errors import OURS, BudgetExceeded, EpisodeAborted, ModelError
 from repl_env.interfaces import Message
+from repl_env.llm.base import ChatModel, Completion, ModelRequest, Origin
+from repl_env.llm.request_gate import REQUESTS, RequestGate
 from repl_env.models import REPLObservation, StepResult
-from repl_env.rlm.asking import ask
-from repl_env.rlm.budget import Spent
+from repl_env.parsing.prose_answer import ProseAnswer
+from repl_env.parsing.reasoning import spoken
+from repl_env.parsing.reply_reader import read_reply
+from repl_env.rlm.budget.budget_limits import Spent
+from repl_env.rlm.budget.ledger import LedgerAccount
+from repl_env.rlm.budget.usage_totals import UsageTotals
 from repl_env.rlm.events import (
     AnyEvent,
     CellRan,
@@ -30,18 +37,11 @@ from repl_env.rlm.events import (
     TaskNote,
     Watcher,
 )
-from repl_env.rlm.gate import REQUESTS, Gate
-from repl_env.rlm.ledger import Account
-from repl_env.rlm.manner import Manner
-from repl_env.rlm.model import ChatModel, Completion, ModelRequest, Origin
-from repl_env.rlm.prose import ProseAnswer
-from repl_env.rlm.reading import read
-from repl_env.rlm.reports import LAST, NO_CODE, TOO_MANY, Reports
-from repl_env.rlm.result import RLMRunResult
-from repl_env.rlm.sums import Sums
+from repl_env.rlm.feedback import LAST, NO_CODE, TOO_MANY, FeedbackWriter
+from repl_env.rlm.model_call import call_model
+from repl_env.rlm.run_config import RunConfig
+from repl_env.rlm.run_result import RLMRunResult
 from repl_env.rlm.transcript import Transcript
-from repl_env.thoughts import spoken
-from repl_env.values import clean
 
 if TYPE_CHECKING:
     from repl_sandbox.types import JSON
@@ -58,11 +58,11 @@ _TOLD = (
 )  # fmt: skip
 
 
-class Environment(Protocol):
+class RunEnvironment(Protocol):
     """What a run works in; `AsyncLocalREPLEnv` is one. An episode of it has begun."""
 
     @property
-    def account(self) -> Account:
+    def account(self) -> LedgerAccount:
         """Who pays for the run and for what its code asks."""
 
     async def execute(self, code: str, *, timeout_s: float | None = None) -> Step:
@@ -82,7 +82,7 @@ class Environment(Protocol):
 
 
 @dataclass(slots=True)
-class Run:
+class RunLoop:
     """One run: a question, the model that works on it, and the episode that it works in.
 
     `path` is its place in the tree; `opening` what the model is told first; `scored`: whether the
@@ -92,17 +92,17 @@ class Run:
     question: str
     opening: Sequence[Message]
     model: ChatModel
-    environment: Environment
-    manner: Manner
+    environment: RunEnvironment
+    manner: RunConfig
     model_name: str | None = None
     path: str = "0"
     contexts: tuple[ContextNote, ...] = ()
-    gate: Gate = REQUESTS
+    gate: RequestGate = REQUESTS
     watch: Watcher | None = None
     scored: bool = False
     task: TaskNote | None = None
     _transcript: Transcript = field(init=False)
-    _reports: Reports = field(init=False)
+    _reports: FeedbackWriter = field(init=False)
     _last: Step | None = None
     _turn: int = 0  # the one that is asked for; it may get no reply
     _replies: int = 0
@@ -121,7 +121,7 @@ class Run:
         """
         manner = self.manner
         self._transcript = Transcript(self.opening, manner.max_prompt, manner.measure)
-        self._reports = Reports(self.question, manner.max_outcome, manner.prompts == "short")
+        self._reports = FeedbackWriter(self.question, manner.max_outcome, manner.prompts == "short")
         # The account may be that of earlier questions too.
         account = self.environment.account
         self._before = account.own, account.total
@@ -188,7 +188,7 @@ class Run:
             origin=Origin(self.path, "last" if last else "turn", self._turn),
         )
         began = time.time()
-        reply = _whole(await ask(self.model, request, account, self.gate), request.prefix)
+        reply = _whole(await call_model(self.model, request, account, self.gate), request.prefix)
         self._transcript.replied(prompt, reply.text)
         self._replies += 1
         self._tell(
@@ -204,7 +204,7 @@ class Run:
 
     async def _run_blocks(self, reply: str) -> tuple[list[tuple[str, Step]], list[str]]:
         """Run the code of a reply. The blocks with what they came to, and what to say of it."""
-        meant, notes = read(clean(reply), self._names), []
+        meant, notes = read_reply(replace_surrogates(reply), self._names), []
         if meant.answer is not None:
             return [await self._answer(meant.answer)], []
         if not (found := meant.codes):
@@ -240,7 +240,7 @@ class Run:
         if answer.is_variable or answer.is_code:
             code = f'FINAL_VAR("{answer.text}")' if answer.is_variable else answer.text
             return code, await self._execute(code)
-        return "", await self._submit(clean(answer.text))
+        return "", await self._submit(replace_surrogates(answer.text))
 
     async def _submit(self, answer: JSON) -> Step:
         self._last = await self.environment.submit_final_answer(answer)
@@ -250,7 +250,7 @@ class Run:
 
     async def _take_last(self, reply: Completion) -> None:
         """The answer that the model gives when its turns are used up."""
-        meant = read(clean(reply.text), self._names, last=True)
+        meant = read_reply(replace_surrogates(reply.text), self._names, last=True)
         for code in meant.codes[:MOST_BLOCKS]:
             if not self._done:
                 await self._execute(code)
@@ -258,7 +258,7 @@ class Run:
             return
         if meant.answer is not None:
             await self._answer(meant.answer)
-        elif text := spoken(clean(reply.text)).strip():
+        elif text := spoken(replace_surrogates(reply.text)).strip():
             await self._submit(text)
 
     async def _give_up(self) -> None:
@@ -332,10 +332,10 @@ class Run:
             answer_value=metadata.get("answer_value") if done else None,
             stop_reason=stop,
             error_kind=kind,
-            usage=Sums.between(total, account.total),
-            own=Sums.between(own, account.own),
+            usage=UsageTotals.between(total, account.total),
+            own=UsageTotals.between(own, account.own),
             reward=self._last.reward if self._last and measured else None,
-            ended=ending(done, metadata) or "truncated",
+            ended=termination_of(done, metadata) or "truncated",
             task_reward=self._last.task_reward if self._last and measured else None,
             task=self.task,
             seconds=time.time() - self._began,

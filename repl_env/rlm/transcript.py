@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from repl_env.interfaces import Message
-from repl_env.parsing import find_code
+from repl_env.parsing.code_blocks import find_code
 
 # The length that a cut conversation has, as a part of the most that it may have.
 _CUT_TO = 0.5
@@ -29,7 +29,7 @@ Measure = Callable[[Sequence[Message]], int]
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
+class TranscriptWindow:
     """What the model is shown: `messages`, of which the first `kept` were there before."""
 
     messages: tuple[Message, ...]
@@ -97,7 +97,7 @@ class Transcript:
         self._characters += len(more)
         self._same = min(self._same, len(self._shown) - 1)
 
-    def prompt(self) -> Prompt:
+    def prompt(self) -> TranscriptWindow:
         """What the model is to be shown now."""
         length = self._characters if self._measure is None else self._measure(self._shown)
         if length > self._limit:
@@ -106,9 +106,9 @@ class Transcript:
             if before != now:
                 break
             self._same += 1
-        return Prompt(tuple(self._shown), self._same)
+        return TranscriptWindow(tuple(self._shown), self._same)
 
-    def replied(self, prompt: Prompt, reply: str) -> None:
+    def replied(self, prompt: TranscriptWindow, reply: str) -> None:
         """The model answered the last prompt: from here on, both were there before."""
         self._seen = [*prompt.messages, {"role": "assistant", "content": reply}]
         self._same = len(prompt.messages)

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from repl_env.first_use import on_first_use
+from repl_env.common.lazy_imports import lazy_exports
 
 if TYPE_CHECKING:
-    from repl_env.environment import REPLEnvironment
-    from repl_env.executor import PythonExecutor
+    from repl_env.env.code_executor import PythonExecutor
+    from repl_env.env.environment import REPLEnvironment
 
-__all__ = ["PythonExecutor", "REPLEnvironment"]
+__all__ = [
+    "PythonExecutor",
+    "REPLEnvironment",
+]
 
-__getattr__, __dir__ = on_first_use(
-    __name__,
-    {"python_executor": ("PythonExecutor",), "repl_environment": ("REPLEnvironment",)},
-)
+_NAMES_BY_MODULE = {
+    "repl_env.env.environment": ("REPLEnvironment",),
+    "repl_env.env.code_executor": ("PythonExecutor",),
+}
+
+__getattr__, __dir__ = lazy_exports(__name__, _NAMES_BY_MODULE)

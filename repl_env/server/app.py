@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-    from repl_env.environment import REPLEnvironment
+    from repl_env.env.environment import REPLEnvironment
 
     app: FastAPI
 
@@ -33,8 +33,8 @@ def create_repl_environment() -> REPLEnvironment:
     Raises:
         ValueError: naming the variable that is wrong.
     """
-    from repl_env.environment import REPLEnvironment
-    from repl_server.openenv_variables import episodes_of_variables
+    from repl_env.env.environment import REPLEnvironment
+    from repl_server.cli.openenv_variables import episodes_of_variables
 
     made = REPLEnvironment()
     made.settings = episodes_of_variables()

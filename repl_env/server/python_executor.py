@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from repl_env.executor import PythonExecutor
+from repl_env.env.code_executor import PythonExecutor
 
 __all__ = ["PythonExecutor"]

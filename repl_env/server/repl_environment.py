@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from repl_env.environment import REPLEnvironment
+from repl_env.env.environment import REPLEnvironment
 
 __all__ = ["REPLEnvironment"]

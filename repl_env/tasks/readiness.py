@@ -10,15 +10,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from repl_env.sandboxes import SandboxSettings, Source
-from repl_env.tasks.errors import TaskError
+from repl_env.episode.sandbox_provider import SandboxProvider, SandboxSettings
 from repl_env.tasks.task import Task
+from repl_env.tasks.task_errors import TaskError
 from repl_sandbox import Limits, Sandbox
 from repl_sandbox.errors import SandboxError
 from repl_sandbox.types import JSON
 
 _HIDDEN = Path(__file__).with_name("hidden")
-_READY = Path(__file__).with_name("inside") / "ready.py"
+_READY = Path(__file__).with_name("session_code") / "check_packages.py"
 _WAITING = 60.0  # seconds of an evaluation beside its calls and the evaluator's own execution
 
 
@@ -28,7 +28,7 @@ def source_of(
     *,
     isolation: str = "auto",
     require: str | None = None,
-) -> Source:
+) -> SandboxProvider:
     """Where the sessions of this task are from, after a look into one.
 
     Raises:
@@ -39,11 +39,11 @@ def source_of(
     settings = SandboxSettings()
     if sandbox is None:
         settings = SandboxSettings.of(isolation, require, _limits(task), ())
-    source = Source(sandbox, settings)
+    source = SandboxProvider(sandbox, settings)
     folder = (task.hidden or task.directory).resolve()
     seen = _sees(task, source, folder)
     if seen and sandbox is None:
-        source = Source(None, replace(settings, mounts=((str(folder), str(_HIDDEN)),)))
+        source = SandboxProvider(None, replace(settings, mounts=((str(folder), str(_HIDDEN)),)))
         try:
             seen = _sees(task, source, folder)
         except SandboxError as error:
@@ -53,7 +53,7 @@ def source_of(
     return source
 
 
-def _sees(task: Task, source: Source, folder: Path) -> bool:
+def _sees(task: Task, source: SandboxProvider, folder: Path) -> bool:
     shown: Mapping[str, str] = {}
     if isinstance(source.given, Sandbox):
         shown = source.given.mounts

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from repl_env.sandboxes import Source
+from repl_env.episode.sandbox_provider import SandboxProvider
 from repl_env.tasks.task import Task
 from repl_sandbox import Limits
 from repl_sandbox.errors import SandboxClosed, SandboxError
@@ -21,12 +21,12 @@ from repl_sandbox.types import JSON, AnyOutcome, Killed, TimedOut
 MOST_REPLY = 4 << 20  # characters of JSON that a call may return
 MOST_FILE = 16 << 20  # bytes of a submission's file
 _MOST_TOLD = 400  # characters of an error of the submission's that is told
-_INSIDE = (Path(__file__).with_name("inside") / "submission.py").read_text
+_INSIDE = (Path(__file__).with_name("session_code") / "call_submission.py").read_text
 _CALL = "_reply = _repl_call(*_call)"
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class SubmissionFailure:
     """How a submission failed; `kind` is one of "missing", "exception", "timeout", "invalid",
     "memory", "crash", "rejected"."""
 
@@ -41,9 +41,9 @@ class SubmissionFailed(Exception):
 class Submission:
     """A submission for `task` in a session from `source`. Closed by `close`."""
 
-    def __init__(self, task: Task, source: Source, files: Mapping[str, bytes]) -> None:
+    def __init__(self, task: Task, source: SandboxProvider, files: Mapping[str, bytes]) -> None:
         self._task, self._files = task, files
-        self.failure: Failure | None = None
+        self.failure: SubmissionFailure | None = None
         self.broken: Exception | None = None  # a failure of ours
         self._left = task.limits.evaluation
         limits = _limits(task, source)
@@ -145,11 +145,11 @@ class Submission:
 
     def _fail(self, kind: str, message: str) -> SubmissionFailed:
         if self.failure is None:
-            self.failure = Failure(kind, message[:_MOST_TOLD])
+            self.failure = SubmissionFailure(kind, message[:_MOST_TOLD])
         return SubmissionFailed(self.failure.message)
 
 
-def _limits(task: Task, source: Source) -> Limits:
+def _limits(task: Task, source: SandboxProvider) -> Limits:
     given = source.limits
     memory = given.memory if task.limits.memory is None else task.limits.memory
     return replace(given, memory=memory, timeout=task.limits.call, output="1MiB")

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from repl_env.tasks.errors import TaskError
+from repl_env.tasks.task_errors import TaskError
 
 if TYPE_CHECKING:
-    from repl_env.tasks.episode import TaskEnv
+    from repl_env.tasks.episodes.task_env import TaskEnv
 
 Direction: TypeAlias = Literal["maximize", "minimize"]
 
@@ -132,7 +132,7 @@ class Task:
 
     def open(self, **arguments: Any) -> TaskEnv:
         """Episodes of this task; the arguments are those of `TaskEnv`."""
-        from repl_env.tasks.episode import TaskEnv
+        from repl_env.tasks.episodes.task_env import TaskEnv
 
         return TaskEnv(self, **arguments)
 

@@ -10,8 +10,8 @@ from dataclasses import fields
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from repl_env.tasks.errors import TaskError
 from repl_env.tasks.task import EVALUATE, Task, TaskLimits
+from repl_env.tasks.task_errors import TaskError
 
 FILE = "task.toml"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -25,7 +25,7 @@ _HARBORS = frozenset("version schema_version task metadata verifier agent enviro
 _OURS_IN_HARBOR = "repl_env"  # a table of `metadata`, which Harbor leaves to others
 
 
-class Fields:
+class TaskFields:
     """The values of one table, each taken once and checked; TaskError names what is wrong."""
 
     def __init__(self, file: Path, table: object, name: str = "") -> None:
@@ -74,10 +74,10 @@ class Fields:
             raise self.error(key, "must be finite")
         return number
 
-    def below(self, key: str) -> Fields:
+    def below(self, key: str) -> TaskFields:
         """The table of this name; empty if it is not there."""
         name = f"{self.name}.{key}" if self.name else key
-        return Fields(self.file, self.table.get(key, {}), name)
+        return TaskFields(self.file, self.table.get(key, {}), name)
 
 
 def read_task(directory: Path, hidden: Path | None = None) -> Task:
@@ -94,12 +94,12 @@ def read_task(directory: Path, hidden: Path | None = None) -> Task:
         raise TaskError(f"{file}: {error.strerror or error}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise TaskError(f"{file}: {error}") from error
-    given = Fields(file, table)
+    given = TaskFields(file, table)
     read = _harbor if _HARBORS & table.keys() else _ours
     return read(directory, hidden or directory, given)
 
 
-def _ours(directory: Path, hidden: Path, given: Fields) -> Task:
+def _ours(directory: Path, hidden: Path, given: TaskFields) -> Task:
     given.check_known(_KEYS)
     return Task(
         name=_named(given, directory),
@@ -116,7 +116,7 @@ def _ours(directory: Path, hidden: Path, given: Fields) -> Task:
     )
 
 
-def _harbor(directory: Path, hidden: Path, given: Fields) -> Task:
+def _harbor(directory: Path, hidden: Path, given: TaskFields) -> Task:
     metadata = given.below("metadata")
     ours = metadata.below(_OURS_IN_HARBOR)
     ours.check_known(_KEYS - {"name", "instruction", "difficulty"})
@@ -138,14 +138,14 @@ def _harbor(directory: Path, hidden: Path, given: Fields) -> Task:
         split=ours.text("split", "train"),
         difficulty=_optional(metadata, "difficulty"),
         group=_optional(ours, "group") or _optional(metadata, "category"),
-        limits=_limits(Fields(given.file, limits | ours.below("limits").table, "limits")),
+        limits=_limits(TaskFields(given.file, limits | ours.below("limits").table, "limits")),
         evaluator=_evaluator(directory / "tests"),
         layout="harbor",
         **_scored(ours, harbor=True),
     )
 
 
-def _scored(given: Fields, *, harbor: bool = False) -> dict[str, Any]:
+def _scored(given: TaskFields, *, harbor: bool = False) -> dict[str, Any]:
     """What is submitted, and how its score is read. Harbor's rewards go from 0 to 1 by default."""
     metric = given.text("metric", "reward" if harbor else None)
     direction = given.text("direction", "maximize" if harbor else None)
@@ -174,7 +174,7 @@ def _scored(given: Fields, *, harbor: bool = False) -> dict[str, Any]:
     }
 
 
-def _module(given: Fields, submission: tuple[str, ...]) -> str | None:
+def _module(given: TaskFields, submission: tuple[str, ...]) -> str | None:
     module = _optional(given, "module")
     if module is None:
         return None
@@ -185,13 +185,13 @@ def _module(given: Fields, submission: tuple[str, ...]) -> str | None:
     return module
 
 
-def _check_path(given: Fields, path: str) -> None:
+def _check_path(given: TaskFields, path: str) -> None:
     parts = PurePosixPath(path).parts
     if not parts or path.startswith("/") or ".." in parts or "\0" in path or parts[0] == "data":
         raise given.error("submission", f"{path!r} is not a path in the workspace, outside data/")
 
 
-def _limits(given: Fields) -> TaskLimits:
+def _limits(given: TaskFields) -> TaskLimits:
     kinds = {each.name: each for each in fields(TaskLimits)}
     given.check_known(frozenset(kinds))
     values: dict[str, Any] = {}
@@ -210,7 +210,7 @@ def _limits(given: Fields) -> TaskLimits:
     return TaskLimits(**values)
 
 
-def _check_size(given: Fields, memory: str) -> None:
+def _check_size(given: TaskFields, memory: str) -> None:
     from repl_sandbox.types import Limits
 
     try:
@@ -219,7 +219,7 @@ def _check_size(given: Fields, memory: str) -> None:
         raise given.error("memory", str(error)) from error
 
 
-def _packages(given: Fields) -> tuple[str, ...]:
+def _packages(given: TaskFields) -> tuple[str, ...]:
     packages = given.texts("packages")
     for name in packages:
         if _PACKAGE.fullmatch(name) is None:
@@ -227,7 +227,7 @@ def _packages(given: Fields) -> tuple[str, ...]:
     return packages
 
 
-def _named(given: Fields, directory: Path) -> str:
+def _named(given: TaskFields, directory: Path) -> str:
     # Harbor's names are "organisation/name".
     name = given.text("name", directory.resolve().name).rpartition("/")[2]
     if _NAME.fullmatch(name) is None:
@@ -235,7 +235,7 @@ def _named(given: Fields, directory: Path) -> str:
     return name
 
 
-def _instruction(directory: Path, given: Fields) -> str:
+def _instruction(directory: Path, given: TaskFields) -> str:
     if "instruction" in given.table:
         return given.text("instruction")
     file = directory / "instruction.md"
@@ -254,7 +254,7 @@ def _evaluator(folder: Path) -> Path | None:
     return folder if (folder / EVALUATE).is_file() else None
 
 
-def _optional(given: Fields, key: str) -> str | None:
+def _optional(given: TaskFields, key: str) -> str | None:
     return given.text(key) if key in given.table else None
 
 

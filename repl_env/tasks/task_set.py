@@ -6,9 +6,9 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from repl_env.arguments import as_path
-from repl_env.tasks.errors import TaskError
+from repl_env.common.argument_checks import as_path
 from repl_env.tasks.task import Task
+from repl_env.tasks.task_errors import TaskError
 from repl_env.tasks.task_file import FILE, described, read_task
 
 SHIPPED = Path(__file__).with_name("sets")

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .async_sandbox import AsyncSandbox
-    from .checkpoint import Manifest, Saved, read_manifest
-    from .container_settings import ContainerLimits
+    from .backends.container_settings import ContainerLimits
     from .errors import (
         CheckpointError,
         HostCallError,
@@ -24,10 +23,11 @@ if TYPE_CHECKING:
         SessionBusy,
         SessionClosed,
     )
-    from .offer import Offer
+    from .protocol.checkpoint_manifest import CheckpointInfo, Manifest, read_manifest
     from .sandbox import Sandbox
     from .session.drivers.asyncio_ import AsyncSession
     from .session.drivers.blocking import Session
+    from .session.host_functions.host_function import HostFunction
     from .types import (
         Answer,
         Change,
@@ -56,9 +56,11 @@ _HOME = {
     "AsyncSandbox": "async_sandbox",
     "Session": "session.drivers.blocking",
     "AsyncSession": "session.drivers.asyncio_",
-    "Offer": "offer",
-    "ContainerLimits": "container_settings",
-    **dict.fromkeys(("Manifest", "Saved", "read_manifest"), "checkpoint"),
+    "HostFunction": "session.host_functions.host_function",
+    "ContainerLimits": "backends.container_settings",
+    **dict.fromkeys(
+        ("Manifest", "CheckpointInfo", "read_manifest"), "protocol.checkpoint_manifest"
+    ),
     **dict.fromkeys(
         (
             "CheckpointError",
@@ -104,11 +106,13 @@ __all__ = [
     "AsyncSession",
     "Change",
     "CheckpointError",
+    "CheckpointInfo",
     "ContainerLimits",
     "ErrorInfo",
     "File",
     "Finished",
     "HostCallError",
+    "HostFunction",
     "Isolation",
     "IsolationError",
     "Killed",
@@ -117,7 +121,6 @@ __all__ = [
     "Listing",
     "Manifest",
     "Missing",
-    "Offer",
     "Outcome",
     "Policy",
     "PolicyError",
@@ -126,7 +129,6 @@ __all__ = [
     "Sandbox",
     "SandboxClosed",
     "SandboxError",
-    "Saved",
     "Session",
     "SessionBusy",
     "SessionClosed",

@@ -12,21 +12,21 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar, Unpack
 
-from .arguments import SandboxArguments
-from .checkpoint import parse
+from .backends.sandbox_arguments import SandboxArguments
 from .errors import IsolationError, SandboxError
-from .offer import Offer
-from .opening import opened
+from .pool.async_acquire import acquire
+from .protocol.checkpoint_manifest import parse
 from .sandbox import NO_PICKLE, Sandbox
-from .session.answers import Accept
+from .session.cells.cell_answers import Accept
 from .session.core import Core
 from .session.drivers.asyncio_ import AsyncSession
-from .session.drivers.in_thread import put_in_thread
-from .session.offers import HostFunction
+from .session.host_functions.function_registry import HostCallable
+from .session.host_functions.host_function import HostFunction
+from .session.thread_offload import put_in_thread
 from .types import Answers, Limits, Statistics
 
 if TYPE_CHECKING:
-    from .shared import Parcel, Shareable
+    from .zygote.client.shared_objects import Shareable, SharedObjects
 
 
 class AsyncSandbox:
@@ -108,7 +108,7 @@ class AsyncSandbox:
     def session(
         self,
         *,
-        host: Mapping[str, HostFunction | Offer] | None = None,
+        host: Mapping[str, HostCallable | HostFunction] | None = None,
         limits: Limits | None = None,
         seed: int | None = None,
         answers: Answers | None = None,
@@ -123,7 +123,7 @@ class AsyncSandbox:
             arguments = (sandbox._loop_executor, host, limits, seed, answers, on_answer)
             await asyncio.sleep(0)  # whoever was cancelled hears of it before it takes one
             if sandbox._zygote.hears:
-                return AsyncSession(await opened(sandbox, *arguments), sandbox._home)
+                return AsyncSession(await acquire(sandbox, *arguments), sandbox._home)
             # Many are asked for at once, and the zygote has to catch up.
             making = asyncio.create_task(asyncio.to_thread(sandbox._core, *arguments))
             try:
@@ -140,7 +140,7 @@ class AsyncSandbox:
         self,
         data: bytes,
         *,
-        host: Mapping[str, HostFunction | Offer] | None = None,
+        host: Mapping[str, HostCallable | HostFunction] | None = None,
         limits: Limits | None = None,
         files: Mapping[str, bytes | str] | None = None,
         answers: Answers | None = None,
@@ -176,7 +176,7 @@ class AsyncSandbox:
         """As `Sandbox.with_shared`; await it, or use it in `async with`."""
         return self._growing(lambda sandbox: partial(sandbox.with_shared, **objects))
 
-    def with_parcel(self, parcel: Parcel) -> SandboxRequest:
+    def with_parcel(self, parcel: SharedObjects) -> SandboxRequest:
         """As `Sandbox.with_parcel`; who is cancelled meanwhile may close the parcel as well."""
 
         def growing(sandbox: Sandbox) -> Callable[[], Sandbox]:

@@ -11,31 +11,32 @@ from functools import partial
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Literal, NoReturn
 
-from . import arguments, backends, container_settings
-from .arguments import Grouping, RecoveryMode, Tier
-from .checkpoint import Checkpoint, parse
-from .container_settings import ContainerLimits, ContainerSettings, Inside, has_own_kernel
+from . import backends
+from .backends import container_settings, sandbox_arguments
+from .backends.container_settings import ContainerLimits, ContainerSettings, Inside, has_own_kernel
+from .backends.isolation_tiers import acceptable, strongest
+from .backends.sandbox_arguments import Grouping, RecoveryMode, Tier
 from .errors import CheckpointError, IsolationError, SandboxClosed, SandboxError
 from .limits.watchdog import Watchdog
-from .offer import Offer
-from .places import Places
-from .session.answers import Accept
+from .pool.session_limiter import SessionLimiter
+from .pool.template_process import TemplateProcess
+from .pool.warm_pool import WarmPool
+from .protocol.checkpoint_manifest import Checkpoint, parse
+from .session.cells.cell_answers import Accept
 from .session.core import Core
 from .session.drivers.blocking import Session
-from .session.drivers.handle import Home
-from .session.host_functions import Executor, LoopExecutor
-from .session.offers import HostFunction, check
-from .supply import Supply
-from .template import Template
-from .tiers import acceptable, strongest
+from .session.drivers.session_handle import SessionOwner
+from .session.host_functions.function_executor import FunctionExecutor, LoopFunctionExecutor
+from .session.host_functions.function_registry import HostCallable, check
+from .session.host_functions.host_function import HostFunction
 from .types import Answers, Limits, Policy, Statistics, check_seed
-from .zygote.handle import ZygoteHandle
-from .zygote.links import Links
-from .zygote.per_session import PerSession
-from .zygote.process import Launcher
+from .zygote.client.session_links import SessionLinks
+from .zygote.client.zygote_handle import ZygoteHandle
+from .zygote.client.zygote_per_session import ZygotePerSession
+from .zygote.client.zygote_process import ZygoteLauncher
 
 if TYPE_CHECKING:
-    from .shared import Parcel, Shareable
+    from .zygote.client.shared_objects import Shareable, SharedObjects
 
 # Who has opened so many sessions on the same objects is likely to open another.
 _ONE_OF_MANY = 2
@@ -106,11 +107,11 @@ class Sandbox:
         per_session: bool | None = None,
         inside: Inside = "confined",
     ) -> None:
-        self._limits = arguments.check_limits(limits) or Limits()
-        states = arguments.check_states(recovery, history)
+        self._limits = sandbox_arguments.check_limits(limits) or Limits()
+        states = sandbox_arguments.check_states(recovery, history)
         self._branches = branches
-        policy = arguments.check_policy(policy)
-        tiers = arguments.check_grouping(cgroup, acceptable(isolation, require))
+        policy = sandbox_arguments.check_policy(policy)
+        tiers = sandbox_arguments.check_grouping(cgroup, acceptable(isolation, require))
         container_settings.check(
             *(isolation, image, runtime, container_limits),
             per_session=per_session,
@@ -120,20 +121,23 @@ class Sandbox:
         per_session = per_session if per_session is not None else has_own_kernel(runtime)
         self._container_limits = container_limits
         self._check_room(self._limits)
-        preload, mounts = arguments.check_preload(preload), arguments.check_mounts(mounts or {})
-        arguments.check_counts(python, ready, max_sessions, branches)
+        preload, mounts = (
+            sandbox_arguments.check_preload(preload),
+            sandbox_arguments.check_mounts(mounts or {}),
+        )
+        sandbox_arguments.check_counts(python, ready, max_sessions, branches)
         self._mounts = mounts
         self._max_sessions, self._ready, self._ready_after = max_sessions, ready, 0
         # Of numpy no policy knows but the one that lets everything through.
         self._arrays = policy is None or policy.language != "restricted"
         self._shared: dict[str, Shareable] = {}
-        arguments.check_hash_seed(hash_seed)
+        sandbox_arguments.check_hash_seed(hash_seed)
         self._policy = policy
         # A policy brings modules as well, among them `random`, whose state is then every session's.
         self._preloaded = bool(preload) or policy is not None
         self._begin_life()
 
-        launch: Callable[[], Launcher] | None = None
+        launch: Callable[[], ZygoteLauncher] | None = None
         if image is not None:
             settings = ContainerSettings(
                 image, runtime, container_limits, python, mounts, per_session, inside
@@ -141,12 +145,12 @@ class Sandbox:
             launch = partial(backends.container, settings)
             mounts = {inside: inside for inside in mounts}  # as the container is shown them
 
-        def start(tier: str) -> Template:
+        def start(tier: str) -> TemplateProcess:
             def zygote() -> ZygoteHandle:
                 return ZygoteHandle(python, preload, mounts, policy, tier, hash_seed, launch)
 
-            return Template.of(
-                partial(PerSession, zygote) if per_session else zygote,
+            return TemplateProcess.of(
+                partial(ZygotePerSession, zygote) if per_session else zygote,
                 tier,
                 cgroup,
                 self._limits,
@@ -171,20 +175,20 @@ class Sandbox:
         """What a sandbox has of its own, whatever its settings are: nothing yet."""
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._places = Places(self._max_sessions)
+        self._places = SessionLimiter(self._max_sessions)
         self._closed = self._retired = False
-        self._executor = Executor()
-        self._loop_executor = LoopExecutor()
+        self._executor = FunctionExecutor()
+        self._loop_executor = LoopFunctionExecutor()
         self._parent: Sandbox | None = None
         self._children: weakref.WeakSet[Sandbox] = weakref.WeakSet()
 
-    def _live_on(self, template: Template) -> None:
+    def _live_on(self, template: TemplateProcess) -> None:
         """Have sessions of `template`, which is this sandbox's own from here on."""
         self._template, self._zygote = template, template.zygote
         self._allowance = allowance = template.allowance
         self._watchdog = Watchdog(allowance.template_memory, yielding=allowance.yielding)
         try:
-            self._supply = Supply(template, self._limits, self._ready, after=self._ready_after)
+            self._supply = WarmPool(template, self._limits, self._ready, after=self._ready_after)
         except BaseException:
             template.close()
             raise
@@ -213,31 +217,31 @@ class Sandbox:
                 its name is no variable's, or all are larger than 16 GiB.
             SandboxClosed, SandboxError: this sandbox is closed, or there is no room.
         """
-        from . import shared  # who shares nothing does without it
+        from .zygote.client import shared_objects  # who shares nothing does without it
 
         self._check_taking()
-        with shared.pack(objects, arrays=self._arrays) as parcel:
+        with shared_objects.pack(objects, arrays=self._arrays) as parcel:
             if self._ready:
                 return self._child(parcel, objects, self._ready, after=self._ready_after)
             return self._child(parcel, objects, 1, after=_ONE_OF_MANY)
 
-    def with_parcel(self, parcel: Parcel) -> Sandbox:
+    def with_parcel(self, parcel: SharedObjects) -> Sandbox:
         """`with_shared` of objects that were packed before, perhaps by another process.
 
-        What a parcel says is believed: it must come from `repl_sandbox.shared`. It stays the
+        What a parcel says is believed: it must come from `repl_sandbox.zygote.client.shared_objects`. It stays the
         caller's to close. `shared` has `PACKED` in place of the objects. No session is made ahead
         of time, whatever `ready` is.
 
         Raises:
             SandboxClosed, SandboxError: as `with_shared`.
         """
-        from .shared import PACKED
+        from .zygote.client.shared_objects import PACKED
 
         self._check_taking()
         return self._child(parcel, dict.fromkeys(parcel.names, PACKED), 0)
 
     def _child(
-        self, parcel: Parcel, objects: Mapping[str, Shareable], ready: int, *, after: int = 0
+        self, parcel: SharedObjects, objects: Mapping[str, Shareable], ready: int, *, after: int = 0
     ) -> Sandbox:
         child = object.__new__(type(self))
         # Every setting, whichever there are; then what cannot be another's.
@@ -258,7 +262,7 @@ class Sandbox:
     def session(
         self,
         *,
-        host: Mapping[str, HostFunction | Offer] | None = None,
+        host: Mapping[str, HostCallable | HostFunction] | None = None,
         limits: Limits | None = None,
         seed: int | None = None,
         answers: Answers | None = None,
@@ -267,7 +271,7 @@ class Sandbox:
         """A new session.
 
         `host`: {name: function}, sync or async, callable from the session with JSON arguments; it
-        returns JSON. An `Offer` in its place says more of how it looks there. `limits`: default
+        returns JSON. An `HostFunction` in its place says more of how it looks there. `limits`: default
         those of the sandbox. `seed`: for `random` and numpy. `answers`: put FINAL,
         FINAL_VAR, SUBMIT, final_answer and the dict `answer` in the namespace; "compatible" also
         takes printed forms (see `Answer`). `on_answer` is called with each answer; its ValueError
@@ -286,7 +290,7 @@ class Sandbox:
         self,
         data: bytes,
         *,
-        host: Mapping[str, HostFunction | Offer] | None = None,
+        host: Mapping[str, HostCallable | HostFunction] | None = None,
         limits: Limits | None = None,
         files: Mapping[str, bytes | str] | None = None,
         answers: Answers | None = None,
@@ -390,8 +394,8 @@ class Sandbox:
 
     def _core(
         self,
-        executor: Executor,
-        host: Mapping[str, HostFunction | Offer] | None,
+        executor: FunctionExecutor,
+        host: Mapping[str, HostCallable | HostFunction] | None,
         limits: Limits | None,
         seed: int | None,
         answers: Answers | None,
@@ -405,13 +409,13 @@ class Sandbox:
 
     def _maker(
         self,
-        executor: Executor,
-        host: Mapping[str, HostFunction | Offer] | None,
+        executor: FunctionExecutor,
+        host: Mapping[str, HostCallable | HostFunction] | None,
         limits: Limits | None,
         seed: int | None,
         answers: Answers | None,
         on_answer: Accept | None,
-    ) -> tuple[Limits, Callable[[Links], Core]]:
+    ) -> tuple[Limits, Callable[[SessionLinks], Core]]:
         """The limits that are asked for, and the function that makes a core of such links.
 
         It waits until the session is there.
@@ -420,7 +424,7 @@ class Sandbox:
         if self._shared and (clash := self._shared.keys() & offers.names):
             taken = ", ".join(sorted(clash))
             raise ValueError(f"host: {taken} is the name of a shared object")
-        limits = arguments.check_limits(limits) or self._limits
+        limits = sandbox_arguments.check_limits(limits) or self._limits
         self._check_room(limits)
         if answers not in (None, "strict", "compatible"):
             raise ValueError(f"answers must be None, 'strict' or 'compatible', not {answers!r}")
@@ -450,7 +454,7 @@ class Sandbox:
             self._close_if_left()
             raise
 
-    def _made(self, make: Callable[[Links], Core], links: Links) -> Core:
+    def _made(self, make: Callable[[SessionLinks], Core], links: SessionLinks) -> Core:
         try:
             # Made while the zygote is busy with the session.
             core = make(links)
@@ -475,8 +479,8 @@ class Sandbox:
         return core
 
     @property
-    def _home(self) -> Home:
-        return Home(
+    def _home(self) -> SessionOwner:
+        return SessionOwner(
             self._end,
             self._end_at_once,
             self._end_soon,
@@ -561,7 +565,7 @@ class Sandbox:
         return done
 
     def _end_soon(self, core: Core) -> int | None:
-        """As `Home.end_soon`: not of a session with branches, or that a call is under way in."""
+        """As `SessionOwner.end_soon`: not of a session with branches, or that a call is under way in."""
         if core.busy.locked() or core.links.family.lines != 1 or os.getpid() != self._pid:
             return None
         core.io.closing = True

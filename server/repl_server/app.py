@@ -16,21 +16,21 @@ from starlette.routing import WebSocketRoute
 import repl_env
 from repl_env.models import REPLAction, REPLObservation, REPLState, State
 
-from .endpoints import check_list, check_own
-from .guarding import Guard, Rules
-from .hosting import Host
-from .identity import Identity
-from .keys import Keys
-from .mcp.routes import mcp_router
-from .mcp.socket import MCPSocketRoute
-from .metrics import numbers
-from .page_headers import PageHeaders, page_headers
-from .refusal import Refusal
-from .routes import SESSION, refusing, router
+from .auth.api_keys import APIKeys
+from .auth.authenticator import Authenticator
+from .mcp.http_routes import mcp_router
+from .mcp.jsonrpc_socket import MCPSocketRoute
+from .protocol.request_error import RequestError
+from .sessions.manager import SessionManager
 from .settings import Settings
-from .transport.websocket import SocketRoute
-from .unrouted import answer_unrouted
-from .uploads.routes import upload_router
+from .subcalls.model_endpoints import check_list, check_own
+from .telemetry.metrics import metrics_router
+from .transport.http.browser_headers import BrowserHeaders, page_headers
+from .transport.http.episode_routes import SESSION, episode_router, error_response_async
+from .transport.http.request_guard import GuardContext, RequestGuard
+from .transport.http.unmatched_requests import answer_unrouted
+from .transport.http.upload_routes import upload_router
+from .transport.websocket.session_socket import SessionSocketRoute
 
 __all__ = ["create_app"]
 
@@ -67,7 +67,7 @@ def create_app(
     settings = settings or Settings()
     check_list(settings.llm_urls)
     check_own(settings.llm)
-    host = Host(
+    host = SessionManager(
         settings,
         environment=environment,
         action=action,
@@ -81,9 +81,9 @@ def create_app(
         strict_content_type=False,
     )
     app.state.host = host
-    app.state.rules = Rules(
+    app.state.rules = GuardContext(
         settings=settings,
-        identity=Identity(settings, Keys.of(settings)),
+        identity=Authenticator(settings, APIKeys.of(settings)),
         quotas=host.quotas,
         inbound=host.inbound,
         watch=host.watch,
@@ -93,22 +93,22 @@ def create_app(
     return app
 
 
-def _add_routes(app: FastAPI, host: Host) -> None:
+def _add_routes(app: FastAPI, host: SessionManager) -> None:
     # First, because routes are tried in turn and most sessions begin here.
-    app.router.routes.append(WebSocketRoute("/ws", SocketRoute(host)))
-    app.include_router(router(host))
-    app.include_router(numbers(host.watch.metrics, host.settings.metrics_key))
+    app.router.routes.append(WebSocketRoute("/ws", SessionSocketRoute(host)))
+    app.include_router(episode_router(host))
+    app.include_router(metrics_router(host.watch.metrics, host.settings.metrics_key))
     app.include_router(upload_router(host))
     app.include_router(mcp_router(host))
     app.router.routes.append(WebSocketRoute("/mcp", MCPSocketRoute(host)))
-    app.add_exception_handler(Refusal, refusing)
-    app.add_exception_handler(RequestValidationError, refusing)
+    app.add_exception_handler(RequestError, error_response_async)
+    app.add_exception_handler(RequestValidationError, error_response_async)
     answer_unrouted(app)
 
 
-def _add_layers(app: FastAPI, rules: Rules) -> None:
+def _add_layers(app: FastAPI, rules: GuardContext) -> None:
     """What every request passes before a route; the last that is added comes first."""
-    app.add_middleware(Guard, rules=rules)
+    app.add_middleware(RequestGuard, rules=rules)
     if rules.settings.origins:
         # Browsers ask before they send, without a key: this answers, and comes first.
         app.add_middleware(
@@ -119,7 +119,7 @@ def _add_layers(app: FastAPI, rules: Rules) -> None:
             expose_headers=_EXPOSED,
             allow_private_network=True,
         )
-    app.add_middleware(PageHeaders, headers=page_headers(rules.settings.frame_ancestors))
+    app.add_middleware(BrowserHeaders, headers=page_headers(rules.settings.frame_ancestors))
 
 
 @asynccontextmanager

@@ -15,14 +15,14 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI
 
-from repl_sandbox.jail import libc
-from repl_sandbox.jail.memory import trim_heap
+from repl_sandbox.native import libc
+from repl_sandbox.native.heap_memory import trim_heap
 
-from .connections import Connections
-from .guarding import Rules
-from .hosting import Host
-from .limits.connection import Shared
-from .listening import config
+from .limits.bounded_connection import ConnectionContext
+from .limits.connection_limits import ConnectionLimits
+from .sessions.manager import SessionManager
+from .transport.http.request_guard import GuardContext
+from .transport.uvicorn_config import config
 
 __all__ = ["server"]
 
@@ -48,8 +48,8 @@ class Server(uvicorn.Server):
     def __init__(
         self,
         config: uvicorn.Config,
-        host: Host,
-        rules: Rules,
+        host: SessionManager,
+        rules: GuardContext,
         listening: Callable[[str], None] | None,
     ) -> None:
         super().__init__(config)
@@ -129,11 +129,11 @@ class Server(uvicorn.Server):
 
 def server(app: FastAPI, listening: Callable[[str], None] | None = None) -> Server:
     """A server of `app`, as its settings say. `listening` is told where, as soon as it does."""
-    rules: Rules = app.state.rules
-    connections = Connections(rules.settings, rules.watch)
+    rules: GuardContext = app.state.rules
+    connections = ConnectionLimits(rules.settings, rules.watch)
     rules.watch.metrics.watch("connections", lambda: connections.open)
     rules.watch.metrics.watch("inbound_bytes", lambda: rules.inbound.held)
-    shared = Shared(rules.settings, connections, rules.inbound)
+    shared = ConnectionContext(rules.settings, connections, rules.inbound)
     made = config(app, shared, timeout_graceful_shutdown=_GOODBYE)
     return Server(made, app.state.host, rules, listening)
 
@@ -146,7 +146,7 @@ def hide_memory() -> None:
     libc.prctl(libc.PR_SET_DUMPABLE, 0)
 
 
-def spare_collector() -> None:
+def freeze_gc() -> None:
     """Have the garbage collector pass over what was loaded so far, which is there for good.
 
     A full collection, in which nobody is served, would otherwise walk some 130,000 objects and take

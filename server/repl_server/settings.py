@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import UnionType
 
-from repl_env.arguments import at_least
-from repl_env.llm import LLM
-from repl_env.rlm.budget import Budget
-from repl_env.sandboxes import SandboxSettings
-from repl_env.settings import Settings as EnvironmentSettings
+from repl_env.common.argument_checks import at_least
+from repl_env.env.options import EnvironmentOptions as EnvironmentSettings
+from repl_env.episode.sandbox_provider import SandboxSettings
+from repl_env.llm.model_spec import LLM
+from repl_env.rlm.budget.budget_limits import Budget
 from repl_sandbox import Limits, Policy
-from repl_sandbox.arguments import RecoveryMode, check_states
+from repl_sandbox.backends.sandbox_arguments import RecoveryMode, check_states
 
-from .addresses import is_loopback
-from .quota import Quota
+from .quotas.tenant_quota import TenantQuota
+from .tenants.client_address import is_loopback
 
 __all__ = ["Settings"]
 
@@ -54,8 +54,8 @@ _KINDS: Mapping[str, tuple[UnionType | type, str]] = {
     "limits": (Limits, "a Limits (from repl_env import Limits)"),
     "llm": (LLM | None, "an LLM (from repl_env import LLM)"),
     "budget": (Budget, "a Budget (from repl_env.rlm import Budget)"),
-    "quota": (Quota | None, "a Quota"),
-    "episodes": (EnvironmentSettings, "a repl_env.settings.Settings"),
+    "quota": (TenantQuota | None, "a Quota"),
+    "episodes": (EnvironmentSettings, "a repl_env.env.options.EnvironmentOptions"),
 }
 _TEXTS = ("hashed_keys", "origins", "frame_ancestors", "llm_urls", "trusted_proxies")
 _HIGHEST_PORT = 65_535
@@ -183,7 +183,7 @@ class Settings:
     llm_urls: tuple[str, ...] = ()
     llm: LLM | None = None
     budget: Budget = field(default_factory=Budget)
-    quota: Quota | None = None
+    quota: TenantQuota | None = None
     trusted_proxies: tuple[str, ...] = ()
     episodes: EnvironmentSettings = field(default_factory=EnvironmentSettings)
     log_contents: bool = False

@@ -10,9 +10,9 @@ import time
 from types import SimpleNamespace
 
 from repl_env.errors import BudgetExceeded, ModelError
-from repl_env.rlm.budget import Spent
+from repl_env.llm.base import Completion, ModelUsage
+from repl_env.rlm.budget.budget_limits import Spent
 from repl_env.rlm.events import CallEnded, CallStarted, ModelReplied, RunEnded, RunStarted
-from repl_env.rlm.model import Completion, ModelUsage
 from repl_sandbox.errors import IsolationError
 
 HOST_TIMEOUT = 60.0

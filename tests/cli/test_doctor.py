@@ -14,10 +14,10 @@ import typer
 from typer.testing import CliRunner
 
 import repl_sandbox
-from repl_env.cli import facilities
+from repl_env.cli import host_facilities
 from repl_env.cli.main import build
 from repl_sandbox.errors import IsolationError
-from repl_sandbox.limits.cgroups import place
+from repl_sandbox.limits.cgroups import cgroup_root
 from repl_sandbox.native import sources
 
 
@@ -94,7 +94,9 @@ def test_the_table_shows_the_remedy_as_it_was_written(monkeypatch: pytest.Monkey
 def test_nothing_is_cut_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     path = "/sys/fs/cgroup/" + "a-long-name-of-a-group/" * 3
     monkeypatch.setattr(repl_sandbox, "Sandbox", Refusing, raising=False)
-    monkeypatch.setattr(place, "find", lambda: place.Missing(path, f"Write to {path}"))
+    monkeypatch.setattr(
+        cgroup_root, "find", lambda: cgroup_root.CgroupUnavailable(path, f"Write to {path}")
+    )
     output = CliRunner().invoke(build(), ["doctor"], env={"COLUMNS": "80"}).output
 
     assert "…" not in output
@@ -103,7 +105,9 @@ def test_nothing_is_cut_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.skipif(sys.platform != "linux", reason="there are cgroups on Linux only")
 def test_a_missing_group_has_the_remedy_of_its_own_cause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(repl_sandbox, "Sandbox", Refusing, raising=False)
-    monkeypatch.setattr(place, "find", lambda: place.Missing("not ours", "Use [Delegate]."))
+    monkeypatch.setattr(
+        cgroup_root, "find", lambda: cgroup_root.CgroupUnavailable("not ours", "Use [Delegate].")
+    )
     told = json.loads(run("--json")[1])
     (cgroup,) = [one for one in told["facilities"] if one["name"] == "cgroup"]
 
@@ -115,7 +119,7 @@ def test_a_missing_group_has_the_remedy_of_its_own_cause(monkeypatch: pytest.Mon
 @pytest.mark.skipif(sys.platform != "linux", reason="there is a /proc on Linux only")
 def test_a_system_without_proc_is_told_of_and_not_died_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(repl_sandbox, "Sandbox", Refusing, raising=False)
-    monkeypatch.setattr(facilities, "Path", lambda path: Path(f"/nowhere{path}"))
+    monkeypatch.setattr(host_facilities, "Path", lambda path: Path(f"/nowhere{path}"))
     status, output = run("--json")
     found = {one["name"]: one for one in json.loads(output)["facilities"]}
 
@@ -134,8 +138,10 @@ def test_off_linux_it_still_answers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_facility_that_can_be_missing_has_a_remedy() -> None:
-    assert all(facility.remedy for facility in facilities.FACILITIES)
-    assert len({facility.name for facility in facilities.FACILITIES}) == len(facilities.FACILITIES)
+    assert all(facility.remedy for facility in host_facilities.FACILITIES)
+    assert len({facility.name for facility in host_facilities.FACILITIES}) == len(
+        host_facilities.FACILITIES
+    )
 
 
 def test_the_command_needs_no_engine_to_be_built() -> None:

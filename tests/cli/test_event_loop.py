@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from repl_env.cli import event_loop
+from repl_env.cli import command_loop
 from tests.late_signals import told_by
 
 _STRUCK = """
@@ -54,7 +54,7 @@ def test_what_it_runs_returns_and_raises_as_ever() -> None:
         raise LookupError("of its own")
 
     before = signal.set_wakeup_fd(-1)
-    assert event_loop.run(told()) == 5
+    assert command_loop.run(told()) == 5
     with pytest.raises(LookupError, match="of its own"):
-        event_loop.run(wrong())
+        command_loop.run(wrong())
     assert signal.set_wakeup_fd(before) == -1

@@ -7,10 +7,10 @@ import asyncio
 import pytest
 import typer
 
-from repl_env.cli.model_options import OPENAI, ModelOptions, digest_of, llm_from, model_from
-from repl_env.rlm import endpoints
-from repl_env.rlm.model import ModelRequest
-from repl_env.rlm.scripted import ScriptedModel
+from repl_env.cli.options.model_options import OPENAI, ModelOptions, digest_of, llm_from, model_from
+from repl_env.llm import model_factory
+from repl_env.llm.base import ModelRequest
+from repl_env.llm.scripted_model import ScriptedModel
 
 KEYS = {"OPENAI_API_KEY": "sk-openai", "HF_TOKEN": "hf-token"}
 HUB = "https://router.huggingface.co/v1"
@@ -58,7 +58,7 @@ def test_what_is_missing_is_named(options, says):
 
 
 def test_an_endpoint_is_made_of_what_the_options_say(monkeypatch):
-    monkeypatch.setattr(endpoints, "model_of", lambda llm: ScriptedModel([], name=llm.base_url))
+    monkeypatch.setattr(model_factory, "model_of", lambda llm: ScriptedModel([], name=llm.base_url))
 
     assert model_from(ModelOptions("m", OWN), environ=KEYS).name == OWN
 
@@ -67,7 +67,7 @@ def test_a_library_that_is_not_installed_is_said_and_gives_5(monkeypatch, capsys
     def missing(llm):
         raise ImportError("pip install 'repl-env[openai]'")
 
-    monkeypatch.setattr(endpoints, "model_of", missing)
+    monkeypatch.setattr(model_factory, "model_of", missing)
     with pytest.raises(typer.Exit) as left:
         model_from(ModelOptions("m", OWN), environ=KEYS)
 

@@ -7,10 +7,16 @@ import io
 import pytest
 from rich.console import Console
 
-from repl_env.cli.progress import Lines, Picture, Silent, progress
-from repl_env.cli.run_tree import RunTree, walk
-from repl_env.cli.tree_picture import cost, duration, picture
-from repl_env.rlm.budget import Budget, Price, Spent
+from repl_env.cli.render.live_progress import (
+    LiveTreeDisplay,
+    ProgressLines,
+    SilentProgress,
+    progress,
+)
+from repl_env.cli.render.live_run_tree import RunTree, walk
+from repl_env.cli.render.tree_drawing import cost, duration, picture
+from repl_env.llm.base import Completion, ModelUsage
+from repl_env.rlm.budget.budget_limits import Budget, Price, Spent
 from repl_env.rlm.events import (
     CallEnded,
     CallStarted,
@@ -19,7 +25,6 @@ from repl_env.rlm.events import (
     RunEnded,
     RunStarted,
 )
-from repl_env.rlm.model import Completion, ModelUsage
 
 REPLY = ModelUsage(100, 10)
 ANSWER = ModelUsage(5, 1)
@@ -265,7 +270,7 @@ def test_on_a_terminal_the_picture_is_drawn_and_taken_away():
         tell.reply()
         display._live.refresh()
 
-    assert isinstance(display, Picture)
+    assert isinstance(display, LiveTreeDisplay)
     written = console.file.getvalue()
     assert "How many?" in written
     assert written.count("\x1b[2K") >= 3  # each line of the last picture is erased
@@ -285,7 +290,7 @@ def test_off_a_terminal_there_are_plain_lines():
         tell.end("0.1", kind="llm")
         tell.end()
 
-    assert isinstance(display, Lines)
+    assert isinstance(display, ProgressLines)
     assert console.file.getvalue().splitlines() == [
         "0 starts (big): How many?",
         "0 turn 1, 2.0 s; so far 1 call · 100 tokens in, 10 out · cost unknown",
@@ -300,7 +305,7 @@ def test_without_a_console_the_tree_is_kept_all_the_same():
     with display:
         Told(display.watch).start()
 
-    assert isinstance(display, Silent)
+    assert isinstance(display, SilentProgress)
     assert display.tree.root is not None
 
 

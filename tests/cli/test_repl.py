@@ -20,11 +20,11 @@ from prompt_toolkit.history import InMemoryHistory
 from typer.testing import CliRunner
 
 import repl_sandbox
-from repl_env.cli.cell_text import cells
-from repl_env.cli.prompt import history_in
 from repl_env.cli.repl import repl
-from repl_env.cli.screens import JSONScreen, notable
-from repl_env.cli.shell import Leave, Shell
+from repl_env.cli.shell.cell_boundaries import cells
+from repl_env.cli.shell.cell_screens import JSONScreen, notable
+from repl_env.cli.shell.interactive_shell import Shell, ShellExit
+from repl_env.cli.shell.line_editor import history_in
 from repl_sandbox import Killed, Limits, Sandbox
 
 ROOT = Path(__file__).parents[2]
@@ -459,7 +459,7 @@ def test_a_session_that_is_gone_can_be_begun_anew(sandbox):
 @pytest.mark.parametrize("word", ["exit", "quit", "exit()", "quit()", ":quit", ":q"])
 def test_words_that_leave_other_shells_leave_this_one(sandbox, word):
     shell = Shell(sandbox, JSONScreen(io.StringIO()))
-    with pytest.raises(Leave):
+    with pytest.raises(ShellExit):
         shell.run(word)
     shell.close()
 

@@ -11,10 +11,10 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from repl_env.cli.main import GROUP, build
-from repl_env.cli.recorded_tree import print_differences, print_tree
+from repl_env.cli.render.recorded_tree import print_differences, print_tree
+from repl_env.common.json_values import visible
 from repl_env.rlm import RLM, ScriptedModel, Trajectory, TrajectoryWriter
-from repl_env.rlm.rerunning import RunDifference
-from repl_env.values import visible
+from repl_env.rlm.trajectory_rerun import RunDifference
 from tests.rlm.account import (
     account,
     call_ended,

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repl_env.cli import completion
-from repl_env.cli.cell_text import cells, is_whole
-from repl_env.cli.completion import completions
-from repl_env.cli.piped_lines import PipedLines
-from repl_env.cli.prompt import is_ready, next_indent
-from repl_env.cli.shell_commands import COMMANDS
-from repl_env.cli.terminal_text import RESET, TerminalText, harmless, one_line
+from repl_env.cli.render.terminal_text import RESET, TerminalText, harmless, one_line
+from repl_env.cli.shell import completion
+from repl_env.cli.shell.cell_boundaries import cells, is_whole
+from repl_env.cli.shell.completion import completions
+from repl_env.cli.shell.line_editor import is_ready, next_indent
+from repl_env.cli.shell.piped_input import PipedLines
+from repl_env.cli.shell.shell_commands import COMMANDS
 from repl_sandbox import Limits, Sandbox
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")

@@ -7,15 +7,16 @@ from typing import Any
 
 import pytest
 
-from repl_env.cli.model_options import ModelOptions
-from repl_env.cli.run_options import Runs
-from repl_env.cli.solver_options import rlm_solver
-from repl_env.llm import LLM
-from repl_env.rlm import Budget, Price, ScriptedModel, endpoints
+from repl_env.cli.options.model_options import ModelOptions
+from repl_env.cli.options.run_options import RunOptions
+from repl_env.cli.options.solver_options import rlm_solver
+from repl_env.llm import model_factory
+from repl_env.llm.model_spec import LLM
+from repl_env.rlm import Budget, Price, ScriptedModel
 from repl_sandbox import Limits
 
 KEYS = {"OPENAI_API_KEY": "key-of-openai", "HF_TOKEN": "token-of-hf"}
-RUNS = Runs(
+RUNS = RunOptions(
     model=ModelOptions("m", "http://127.0.0.1:1/v1"),
     sub_model=None,
     budget=Budget(),
@@ -40,7 +41,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[LLM]:
         asked.append(llm)
         return ScriptedModel([])
 
-    monkeypatch.setattr(endpoints, "model_of", model_of)
+    monkeypatch.setattr(model_factory, "model_of", model_of)
     for name, value in KEYS.items():
         monkeypatch.setenv(name, value)
     return asked

@@ -91,7 +91,10 @@ def test_auto_env_knows_the_server_and_not_the_distribution(stories: dict[str, A
 def test_auto_env_makes_our_client_of_a_distribution_with_its_prefix(
     stories: dict[str, Any],
 ) -> None:
-    assert stories["discovery_of_a_space"] == {"client": "repl_env.client.REPLEnv", "value": "42"}
+    assert stories["discovery_of_a_space"] == {
+        "client": "repl_env.client.async_client.REPLEnv",
+        "value": "42",
+    }
 
 
 @pytest.mark.parametrize("generation", GENERATIONS)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import repl_env
-from repl_env.space.folder import make_space
-from repl_env.space.plan import Plan
+from repl_env.integrations.hf_space.space_config import SpaceConfig
+from repl_env.integrations.hf_space.space_folder import make_space
 from tests.compat.environments import ADAPTED, NEWEST, run, told, wanted
 from tests.space.hub import TOKEN, Hub
 
@@ -21,7 +21,7 @@ OLDER = ADAPTED[1]
 
 @pytest.mark.parametrize("keyed", [False, True])
 def test_its_static_check_passes(tmp_path: Path, keyed: bool) -> None:
-    make_space(tmp_path / "space", Plan(keyed=keyed))
+    make_space(tmp_path / "space", SpaceConfig(keyed=keyed))
     done = run(NEWEST, "openenv", "validate", "--level", "static", str(tmp_path / "space"))
 
     assert done.returncode == 0, done.stdout
@@ -30,7 +30,7 @@ def test_its_static_check_passes(tmp_path: Path, keyed: bool) -> None:
 
 
 def test_openenv_s_own_push_takes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make_space(tmp_path / "space", Plan())
+    make_space(tmp_path / "space", SpaceConfig())
     with Hub() as hub:
         for name, value in {"HF_ENDPOINT": hub.url, "HF_TOKEN": TOKEN}.items():
             monkeypatch.setenv(name, value)
@@ -43,7 +43,7 @@ def test_openenv_s_own_push_takes_it(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_an_older_push_finds_all_that_it_wants(tmp_path: Path) -> None:
-    make_space(tmp_path, Plan())
+    make_space(tmp_path, SpaceConfig())
     program = (
         "import sys, pathlib\n"
         "from openenv.cli._cli_utils import validate_env_structure\n"
@@ -58,7 +58,7 @@ def test_an_older_push_finds_all_that_it_wants(tmp_path: Path) -> None:
 def test_autoenv_finds_what_the_space_installs(
     our_server: str, tmp_path: Path, generation: str
 ) -> None:
-    make_space(tmp_path / "space", Plan())
+    make_space(tmp_path / "space", SpaceConfig())
     site = tmp_path / "site"
     options = ["--quiet", "--no-deps", "--no-index", "--target", str(site)]
     subprocess.run(
@@ -67,7 +67,7 @@ def test_autoenv_finds_what_the_space_installs(
     story = told(generation, "looking_up.py", str(site), str(tmp_path / "cache"), our_server)
 
     assert story["looked up"] == {
-        "client": "repl_env.client.REPLEnv",
+        "client": "repl_env.client.async_client.REPLEnv",
         "action": "REPLAction",
         "reward": 1.0,
         "package": "openenv-repl-env",

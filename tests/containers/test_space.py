@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from repl_env.space.folder import make_space
-from repl_env.space.plan import Plan
+from repl_env.integrations.hf_space.space_config import SpaceConfig
+from repl_env.integrations.hf_space.space_folder import make_space
 from tests.containers import built
 from tests.containers.built import Engine
 from tests.containers.ready import IMAGE
@@ -33,7 +33,7 @@ def engine(client: list[str], tmp_path_factory: pytest.TempPathFactory) -> Engin
 def space(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> str:
     """The image of a public Space."""
     folder = tmp_path_factory.mktemp("space")
-    make_space(folder, Plan())
+    make_space(folder, SpaceConfig())
     return replace(engine, context=folder).build("space-of-tests", "Dockerfile", base=OFFLINE)
 
 
@@ -59,7 +59,7 @@ def test_it_serves_as_user_1000_in_the_tier_of_a_space(engine: Engine, space: st
 
 
 def test_a_keyed_one_without_its_secret_does_not_start(engine: Engine, tmp_path: Path) -> None:
-    make_space(tmp_path, Plan(keyed=True))
+    make_space(tmp_path, SpaceConfig(keyed=True))
     keyed = replace(engine, context=tmp_path).build("keyed-of-tests", "Dockerfile", base=OFFLINE)
 
     assert "repl-env keys" in engine("run", "--rm", "--network=none", keyed, status=2)

@@ -9,7 +9,7 @@ import pytest
 
 from repl_env.evaluation import DatasetError, read_dataset
 from repl_env.rlm import TaskNote
-from repl_env.rlm.task_notes import task_note
+from repl_env.rlm.trajectory.task_facts import task_note
 
 GOOD = {"id": "a", "question": "How many?", "context": "x x", "answer": 2}
 

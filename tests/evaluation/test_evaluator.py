@@ -23,9 +23,9 @@ from repl_env.evaluation import (
     read_dataset,
     summarize,
 )
-from repl_env.evaluation.scores import metric_of
+from repl_env.evaluation.metrics import metric_of
+from repl_env.rewards.rubric import ExactMatchRubric
 from repl_env.rlm import ScriptedModel, Spent, Trajectory
-from repl_env.rubrics import ExactMatchRubric
 
 
 @pytest.fixture
@@ -411,7 +411,7 @@ def runs(monkeypatch):
                 usage=usage,
             )
 
-    module = ModuleType("repl_env.rlm.runner")
+    module = ModuleType("repl_env.rlm.rlm_runner")
     module.RLM = RLM
     monkeypatch.setitem(sys.modules, module.__name__, module)
     return made

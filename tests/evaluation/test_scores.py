@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from repl_env.evaluation.intervals import interval, percentile, student, wilson
-from repl_env.evaluation.scores import RUBRICS, metric_of, score
+from repl_env.evaluation.confidence_intervals import interval, percentile, student, wilson
+from repl_env.evaluation.metrics import RUBRICS, metric_of, score
 from repl_env.evaluation.solvers import answered
 
 PAIRS = [[1, 2], [3, 4]]

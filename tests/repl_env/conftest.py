@@ -7,7 +7,8 @@ import asyncio
 import pytest
 
 from repl_env import LocalREPLEnv
-from repl_env.remote import line, session, socket
+from repl_env.client.connection import reconnecting_socket, websocket_client
+from repl_env.client.session import resumable_session
 from repl_sandbox import Sandbox
 from tests.limits import PATIENT
 
@@ -42,9 +43,9 @@ def env(make):
 @pytest.fixture(autouse=True)
 def patient_clients(monkeypatch):
     """A client that leaves a step, or its session, waits for the server to hear of it."""
-    monkeypatch.setattr(session, "LEAVE_S", 60.0)
-    monkeypatch.setattr(line, "FAREWELL_S", 60.0)
-    monkeypatch.setattr(socket, "_CLOSE_S", 60.0)
+    monkeypatch.setattr(resumable_session, "LEAVE_S", 60.0)
+    monkeypatch.setattr(reconnecting_socket, "FAREWELL_S", 60.0)
+    monkeypatch.setattr(websocket_client, "_CLOSE_S", 60.0)
 
 
 @pytest.fixture(autouse=True)

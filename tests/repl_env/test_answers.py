@@ -6,9 +6,9 @@ from typing import Any, Literal
 import pytest
 from pydantic import BaseModel
 
-from repl_env.answers import MOST_OFFERED
-from repl_env.answers import AnswerSheet as TypedSheet
-from repl_env.answers import validator as validator_or_none
+from repl_env.episode.answers import MOST_OFFERED
+from repl_env.episode.answers import AnswerSheet as TypedSheet
+from repl_env.episode.answers import validator as validator_or_none
 from repl_sandbox.types import Answer
 
 AnswerSheet: Any = TypedSheet
@@ -148,7 +148,7 @@ def test_values_and_texts_are_fit_for_the_wire():
 
 def test_the_answers_of_a_cell_have_so_much_time_together(monkeypatch):
     # A loop of refused answers would otherwise hold up a server for as long as the cell may take.
-    monkeypatch.setattr("repl_env.answers.CHECKS_S", 0.01)
+    monkeypatch.setattr("repl_env.episode.answers.CHECKS_S", 0.01)
     checked = []
 
     def refuse(value):

@@ -11,10 +11,10 @@ import pytest
 from pydantic import AfterValidator
 
 from repl_env import AsyncLocalREPLEnv, REPLAction, REPLEnvironment
-from repl_env.aside import aside, hurry
-from repl_env.json_schemas import by_json_schema
+from repl_env.concurrency.offload import check_deadline, offload
+from repl_env.episode.answer_schemas.json_schema import by_json_schema
 from repl_env.models import REPLObservation
-from repl_env.rubrics import ExactMatchRubric, REPLRubric, Rubric
+from repl_env.rewards.rubric import ExactMatchRubric, REPLRubric, Rubric
 from tests.waiting import PATIENCE
 
 LARGE = 5_000
@@ -25,35 +25,35 @@ def here() -> int:
 
 
 def not_here() -> int:
-    hurry(long=True)
+    check_deadline(long=True)
     return threading.get_ident()
 
 
 async def test_what_is_short_is_done_at_once() -> None:
-    assert await aside(here) == here()
+    assert await offload(here) == here()
 
 
 async def test_what_takes_long_is_done_in_a_thread() -> None:
-    assert await aside(not_here) != here()
+    assert await offload(not_here) != here()
 
 
 async def test_what_takes_too_long_is_begun_again_in_a_thread() -> None:
     def counted(upto: int) -> int:
         for _ in range(upto):
-            hurry()
+            check_deadline()
         return threading.get_ident()
 
-    assert await aside(partial(counted, 10)) == here()
-    assert await aside(partial(counted, 300_000)) != here()
+    assert await offload(partial(counted, 10)) == here()
+    assert await offload(partial(counted, 300_000)) != here()
 
 
 async def test_its_errors_are_those_of_the_work() -> None:
     def fail() -> None:
-        hurry(long=True)
+        check_deadline(long=True)
         raise LookupError("no")
 
     with pytest.raises(LookupError, match="no"):
-        await aside(fail)
+        await offload(fail)
 
 
 class Gate:
@@ -63,7 +63,7 @@ class Gate:
         self.begun, self.opened, self.ended = threading.Event(), threading.Event(), False
 
     def __call__(self) -> None:
-        hurry(long=True)
+        check_deadline(long=True)
         self.begun.set()
         assert self.opened.wait(PATIENCE)
         self.ended = True
@@ -71,7 +71,7 @@ class Gate:
 
 async def test_who_leaves_waits_for_what_is_begun_and_nothing_else_is() -> None:
     gates = [Gate() for _ in range(3)]
-    waiting = [asyncio.create_task(aside(gate)) for gate in gates]
+    waiting = [asyncio.create_task(offload(gate)) for gate in gates]
     for gate in gates[:2]:
         await asyncio.to_thread(gate.begun.wait, PATIENCE)
     for each in waiting:
@@ -89,11 +89,11 @@ async def test_who_leaves_waits_for_what_is_begun_and_nothing_else_is() -> None:
 async def test_a_schema_is_checked_and_checks_aside_as_it_does_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("repl_env.aside.AT_ONCE_S", -1.0)
-    check = await aside(partial(by_json_schema, {"type": "integer", "title": "aside"}))
-    assert await aside(partial(check, 3)) == 3
+    monkeypatch.setattr("repl_env.concurrency.offload.AT_ONCE_S", -1.0)
+    check = await offload(partial(by_json_schema, {"type": "integer", "title": "aside"}))
+    assert await offload(partial(check, 3)) == 3
     with pytest.raises(ValueError, match="not of type 'integer'"):
-        await aside(partial(check, "3"))
+        await offload(partial(check, "3"))
 
 
 class Meeting:

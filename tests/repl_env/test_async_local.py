@@ -10,9 +10,10 @@ from contextlib import suppress
 import psutil
 import pytest
 
-from repl_env import AsyncLocalREPLEnv, LocalREPLEnv, REPLAction, REPLVectorEnv, sandboxes
+from repl_env import AsyncLocalREPLEnv, LocalREPLEnv, REPLAction, REPLVectorEnv
+from repl_env.episode import sandbox_provider
 from repl_env.errors import EpisodeDone, NotReset
-from repl_env.rubrics import ExactMatchRubric, REPLRubric, Rubric
+from repl_env.rewards.rubric import ExactMatchRubric, REPLRubric, Rubric
 from repl_sandbox import AsyncSandbox, Limits, Sandbox, SessionBusy
 from tests.limits import PATIENT
 
@@ -231,7 +232,7 @@ async def test_a_plain_sandbox_just_works():
 
 def test_episodes_of_all_loops_and_threads_share_one_sandbox():
     """Whoever is first starts it; a loop that ends does not take it along."""
-    settings = sandboxes.SandboxSettings(limits=Limits(processes=9))
+    settings = sandbox_provider.SandboxSettings(limits=Limits(processes=9))
 
     async def one(number):
         async with AsyncLocalREPLEnv(limits=Limits(processes=9)) as env:
@@ -240,14 +241,14 @@ def test_episodes_of_all_loops_and_threads_share_one_sandbox():
 
     async def episodes():
         found = await asyncio.gather(*map(one, range(3)))
-        return found, (await sandboxes.Source(None, settings).awaited()).plain
+        return found, (await sandbox_provider.SandboxProvider(None, settings).awaited()).plain
 
     found, first = asyncio.run(episodes())
     assert found == ["'0'", "'1'", "'2'"]
     with ThreadPoolExecutor(2) as pool:
         for found, sandbox in pool.map(lambda _: asyncio.run(episodes()), range(2)):
             assert (found, sandbox) == (["'0'", "'1'", "'2'"], first)
-    assert sandboxes.Source(None, settings).plain() is first
+    assert sandbox_provider.SandboxProvider(None, settings).plain() is first
     first.close()
     found, second = asyncio.run(episodes())
     assert found == ["'0'", "'1'", "'2'"]
@@ -256,8 +257,8 @@ def test_episodes_of_all_loops_and_threads_share_one_sandbox():
 
 
 async def test_who_gives_up_on_a_shared_sandbox_leaves_it_to_the_next():
-    settings = sandboxes.SandboxSettings(limits=Limits(processes=10))
-    source = sandboxes.Source(None, settings)
+    settings = sandbox_provider.SandboxSettings(limits=Limits(processes=10))
+    source = sandbox_provider.SandboxProvider(None, settings)
     waiting = asyncio.ensure_future(source.awaited())
     await asyncio.sleep(0)
     waiting.cancel()

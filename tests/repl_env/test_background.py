@@ -1,4 +1,4 @@
-"""`Background`: plain calls wait for work on a loop, and who is interrupted leaves none behind."""
+"""`BackgroundLoop`: plain calls wait for work on a loop, and who is interrupted leaves none behind."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from repl_env import background
-from repl_env.background import Background
+from repl_env.concurrency import background_loop
+from repl_env.concurrency.background_loop import BackgroundLoop
 from tests.late_signals import told_by
 
 
@@ -23,12 +23,12 @@ class Lines:
     What `work` was given by then has begun.
     """
 
-    def __init__(self, work: Background, strike: int | None = None) -> None:
+    def __init__(self, work: BackgroundLoop, strike: int | None = None) -> None:
         self.count = 0
         self._work, self._strike = work, strike
 
     def __call__(self, frame: Any, event: str, argument: object) -> Any:
-        if frame.f_code.co_filename != background.__file__:
+        if frame.f_code.co_filename != background_loop.__file__:
             return None
         if event == "line":
             self.count += 1
@@ -52,20 +52,20 @@ async def nothing() -> None:
     pass
 
 
-def waiting(work: Background, coroutine: Any) -> None:
+def waiting(work: BackgroundLoop, coroutine: Any) -> None:
     work.wait_for(coroutine)
 
 
-def hearing(work: Background, coroutine: Any) -> None:
+def hearing(work: BackgroundLoop, coroutine: Any) -> None:
     work.wait_hearing(lambda tell: coroutine, lambda: None)
 
 
 @pytest.mark.parametrize(("call", "after"), [(waiting, 1), (hearing, 1)])
 def test_ctrl_c_at_any_line_leaves_no_work_behind(
-    call: Callable[[Background, Any], None], after: int
+    call: Callable[[BackgroundLoop, Any], None], after: int
 ) -> None:
     """`after`: lines that follow the one in which the end of the work is waited for."""
-    work = Background("tested")
+    work = BackgroundLoop("tested")
     call(work, nothing())  # the thread is there
     with traced(lines := Lines(work)):
         call(work, nothing())
@@ -95,7 +95,7 @@ def test_ctrl_c_at_any_line_leaves_no_work_behind(
 
 def test_ctrl_c_is_told_when_the_work_has_ended() -> None:
     """The process may end then, and in one that ends no thread begins that closes a session."""
-    work, steps = Background("tested"), list[str]()
+    work, steps = BackgroundLoop("tested"), list[str]()
 
     async def endless() -> None:
         try:
@@ -114,7 +114,7 @@ def test_ctrl_c_is_told_when_the_work_has_ended() -> None:
 
 
 def test_who_tells_goes_on_when_it_was_heard() -> None:
-    work, order = Background("tested"), []
+    work, order = BackgroundLoop("tested"), []
 
     async def telling(tell: Callable[[int], Awaitable[None]]) -> None:
         for number in range(3):

@@ -18,7 +18,7 @@ from repl_env import (
     SessionBusy,
     StepResult,
 )
-from repl_env.executor import PythonExecutor
+from repl_env.env.code_executor import PythonExecutor
 from tests.server.conftest import serving
 from tests.waiting import PATIENCE
 

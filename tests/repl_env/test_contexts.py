@@ -3,7 +3,7 @@
 import pytest
 
 from repl_env import LocalREPLEnv
-from repl_env.contexts import resolve
+from repl_env.episode.contexts import resolve
 
 
 def resolved(context=None, contexts=None, default=None, mode="head", preview_length=500):

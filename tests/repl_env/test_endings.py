@@ -10,8 +10,8 @@ import pytest
 
 from repl_env import AsyncLocalREPLEnv, REPLVectorEnv
 from repl_env.models import StepResult
-from repl_env.rlm.budget import Budget
-from repl_env.rubrics import ExactMatchRubric, REPLRubric, Rubric
+from repl_env.rewards.rubric import ExactMatchRubric, REPLRubric, Rubric
+from repl_env.rlm.budget.budget_limits import Budget
 from tests.repl_env.test_rubrics import ended
 
 SPEND = "from time import process_time as t\nend = t() + 1\nwhile t() < end: pass"

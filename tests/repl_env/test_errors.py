@@ -6,9 +6,9 @@ import pickle
 import pytest
 
 from repl_env import LocalREPLEnv, REPLEnv, errors
+from repl_env.llm.base import ModelUsage
 from repl_env.models import StepResult
 from repl_env.rlm import Budget
-from repl_env.rlm.model import ModelUsage
 from repl_sandbox import HostCallError, IsolationError
 from tests.server.conftest import serving
 

@@ -6,7 +6,7 @@ import signal
 import psutil
 import pytest
 
-from repl_env import sandboxes
+from repl_env.episode import sandbox_provider
 from repl_env.server.python_executor import PythonExecutor
 from tests.waiting import eventually
 
@@ -100,12 +100,12 @@ def test_a_long_output_is_cut(sandbox):
 
 
 def test_a_shared_sandbox_that_was_ended_is_replaced(monkeypatch):
-    home = sandboxes.Sandboxes()
-    monkeypatch.setattr(sandboxes, "_of_process", lambda: home)
+    home = sandbox_provider.SandboxRegistry()
+    monkeypatch.setattr(sandbox_provider, "_of_process", lambda: home)
     try:
         with PythonExecutor() as executor:
             executor.execute("x = 1")
-            zygote = home.get(sandboxes.SandboxSettings())._zygote.pid
+            zygote = home.get(sandbox_provider.SandboxSettings())._zygote.pid
             os.kill(zygote, signal.SIGKILL)
             eventually(lambda: psutil.Process(zygote).status() == psutil.STATUS_ZOMBIE)
             executor.reset()

@@ -15,10 +15,10 @@ from repl_env import (
     REPLEnvironment,
     REPLVectorEnv,
 )
-from repl_env.recorder import Recorder
-from repl_env.recordings import replay
-from repl_env.rlm.budget import Budget
-from repl_env.rubrics import CustomMetricRubric, OutcomeRubric, REPLRubric
+from repl_env.rewards.rubric import CustomMetricRubric, OutcomeRubric, REPLRubric
+from repl_env.rlm.budget.budget_limits import Budget
+from repl_env.storage.recorder import Recorder
+from repl_env.storage.recordings import replay
 from tests.server.conftest import DEFAULTS, serving
 
 TOLD = "No code block was found. Write one."

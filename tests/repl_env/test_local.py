@@ -6,13 +6,8 @@ import signal
 
 import pytest
 
-from repl_env import (
-    AsyncLocalREPLEnv,
-    LocalREPLEnv,
-    REPLEnvironment,
-    REPLVectorEnv,
-    sandboxes,
-)
+from repl_env import AsyncLocalREPLEnv, LocalREPLEnv, REPLEnvironment, REPLVectorEnv
+from repl_env.episode import sandbox_provider
 from repl_env.errors import EpisodeAborted, EpisodeDone, NotReset
 from repl_sandbox import Limits
 
@@ -198,36 +193,36 @@ def test_a_step_before_reset_or_after_close_is_an_error(make):
 
 
 def test_equal_settings_share_one_sandbox():
-    small = sandboxes.SandboxSettings(limits=Limits(processes=8))
-    same = sandboxes.SandboxSettings(limits=Limits(processes=8))
-    one = sandboxes.Source(None, small).plain()
-    assert sandboxes.Source(None, same).plain() is one
+    small = sandbox_provider.SandboxSettings(limits=Limits(processes=8))
+    same = sandbox_provider.SandboxSettings(limits=Limits(processes=8))
+    one = sandbox_provider.SandboxProvider(None, small).plain()
+    assert sandbox_provider.SandboxProvider(None, same).plain() is one
     with LocalREPLEnv(limits=Limits(processes=8)) as env:
         env.reset()
         assert env.execute("1 + 1").observation.result.value == "2"
-        assert sandboxes.Source(None, small).plain() is one
+        assert sandbox_provider.SandboxProvider(None, small).plain() is one
     one.close()
     with LocalREPLEnv(limits=Limits(processes=8)) as env:
         env.reset()
         assert env.execute("1 + 1").observation.result.value == "2"
-    again = sandboxes.Source(None, small).plain()
+    again = sandbox_provider.SandboxProvider(None, small).plain()
     assert again is not one
     again.close()
 
 
 def test_a_shared_sandbox_that_was_ended_is_replaced():
     """As the kernel does when memory is short: nobody closed it, and its template is gone."""
-    settings = sandboxes.SandboxSettings(limits=Limits(processes=11))
+    settings = sandbox_provider.SandboxSettings(limits=Limits(processes=11))
     with LocalREPLEnv(limits=Limits(processes=11)) as env:
         env.reset(context="a")
-        one = sandboxes.Source(None, settings).plain()
+        one = sandbox_provider.SandboxProvider(None, settings).plain()
         os.kill(one._zygote.pid, signal.SIGKILL)
         # The session ends with its template, a moment later: a cell that lasts is sure to meet it.
         with pytest.raises(EpisodeAborted):
             env.execute("import time; time.sleep(60)")
         env.reset(context="b")
         assert env.execute("context").observation.result.value == "'b'"
-        again = sandboxes.Source(None, settings).plain()
+        again = sandbox_provider.SandboxProvider(None, settings).plain()
         assert again is not one
     again.close()
 

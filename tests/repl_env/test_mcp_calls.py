@@ -9,12 +9,12 @@ import pytest
 from mcp import Client
 from mcp.shared.exceptions import MCPError
 
-from repl_env.environment import REPLEnvironment
+from repl_env.env.environment import REPLEnvironment
 from repl_env.errors import EpisodeAborted
-from repl_env.mcp.calls import EnvironmentPlayed, ToolCalls
-from repl_env.mcp.progress import MOST_CHARACTERS, reporting
-from repl_env.mcp.results import result_of_cell
-from repl_env.mcp.server import server
+from repl_env.integrations.mcp.mcp_server import server
+from repl_env.integrations.mcp.output_notifications import MOST_CHARACTERS, reporting
+from repl_env.integrations.mcp.tool_calls import EnvironmentToolSession, ToolCalls
+from repl_env.integrations.mcp.tool_results import result_of_cell
 
 
 class Failing:
@@ -43,7 +43,7 @@ def text(result):
 
 @pytest.mark.parametrize("kind", [RuntimeError, ValueError, OSError])
 async def test_a_failure_of_ours_is_an_error_that_says_where_to_look_and_no_more(caplog, kind):
-    with caplog.at_level(logging.CRITICAL, logger="repl_env.mcp.server"):
+    with caplog.at_level(logging.CRITICAL, logger="repl_env.integrations.mcp.mcp_server"):
         async with client(Failing(kind("/secret/path"))) as asking:
             with pytest.raises(MCPError) as raised:
                 await asking.call_tool("execute", {"code": "1"})
@@ -64,7 +64,7 @@ async def test_a_lost_session_is_told_to_the_model():
 
 async def test_there_is_nothing_to_keep_before_the_first_task(sandbox):
     environment = REPLEnvironment(sandbox=sandbox)
-    async with client(EnvironmentPlayed(environment)) as asking:
+    async with client(EnvironmentToolSession(environment)) as asking:
         result = await asking.call_tool("reset", {"keep_variables": True})
 
     assert result.is_error
@@ -73,7 +73,7 @@ async def test_there_is_nothing_to_keep_before_the_first_task(sandbox):
 
 async def test_the_last_allowed_iteration_ends_the_task(sandbox):
     environment = REPLEnvironment(sandbox=sandbox)
-    async with client(EnvironmentPlayed(environment)) as asking:
+    async with client(EnvironmentToolSession(environment)) as asking:
         await asking.call_tool("reset", {"max_iterations": 1})
         result = await asking.call_tool("execute", {"code": "print('once')"})
     await environment.close_async()
@@ -100,7 +100,7 @@ def test_figures_are_images_and_not_in_the_structured_content_too(make):
 
 async def test_contexts_of_the_server_go_before_none_and_after_those_of_a_reset(sandbox):
     environment = REPLEnvironment(sandbox=sandbox)
-    async with client(EnvironmentPlayed(environment), contexts={"given": "first"}) as asking:
+    async with client(EnvironmentToolSession(environment), contexts={"given": "first"}) as asking:
         before = await asking.call_tool("execute", {"code": "given"})
         await asking.call_tool("reset", {"context": "other"})
         other = await asking.call_tool("execute", {"code": "(context, 'given' in globals())"})

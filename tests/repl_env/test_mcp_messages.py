@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mcp_types import JSONRPCMessage, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
-from repl_env.mcp.messages import BadMessage, parse
-from repl_env.mcp.stdio import Lines
-from repl_env.values import MAX_DEPTH
+from repl_env.common.json_values import MAX_DEPTH
+from repl_env.integrations.mcp.mcp_messages import BadMessage, parse
+from repl_env.integrations.mcp.stdio_transport import StdioLines
 
 
 def nested(depth):
@@ -87,7 +87,7 @@ def test_any_json_is_a_message_or_refused(value):
 @given(st.lists(st.binary(max_size=20).filter(lambda line: b"\n" not in line)), st.data())
 def test_lines_survive_any_chunking(lines, data):
     stream = b"".join(line + b"\n" for line in lines)
-    read, found, position = Lines(limit=20), [], 0
+    read, found, position = StdioLines(limit=20), [], 0
     while position < len(stream):
         size = data.draw(st.integers(1, len(stream) - position))
         found += read.feed(stream[position : position + size])
@@ -97,7 +97,7 @@ def test_lines_survive_any_chunking(lines, data):
 
 
 def test_a_line_over_the_limit_is_told_and_the_next_one_is_read():
-    read = Lines(limit=4)
+    read = StdioLines(limit=4)
     found = [
         line for part in (b"12", b"345", b"6789", b"0\nab", b"cd\n") for line in read.feed(part)
     ]

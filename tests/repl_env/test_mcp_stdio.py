@@ -8,9 +8,9 @@ import os
 import anyio
 import pytest
 
-from repl_env.mcp.calls import ToolCalls
-from repl_env.mcp.server import server
-from repl_env.mcp.stdio import serve
+from repl_env.integrations.mcp.mcp_server import server
+from repl_env.integrations.mcp.stdio_transport import serve
+from repl_env.integrations.mcp.tool_calls import ToolCalls
 
 HELLO = {
     "jsonrpc": "2.0",

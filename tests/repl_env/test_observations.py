@@ -5,8 +5,8 @@ from typing import Any, get_args
 
 import pytest
 
-from repl_env.observations import clip, render
-from repl_env.observations import failure as failure_or_none
+from repl_env.episode.observations import clip, render
+from repl_env.episode.observations import failure as failure_or_none
 from repl_sandbox.types import (
     Change,
     Clock,

@@ -13,7 +13,8 @@ import pytest
 from websockets.datastructures import Headers
 from websockets.http11 import Response
 
-from repl_env.client import REPLEnv
+from repl_env.client.async_client import REPLEnv
+from repl_env.client.connection.server_address import ServerAccess, ServerAddress
 from repl_env.errors import (
     AuthenticationFailed,
     CapacityReached,
@@ -23,8 +24,7 @@ from repl_env.errors import (
     ServerError,
     ServerUnavailable,
 )
-from repl_env.llm import LLM
-from repl_env.remote.access import Access, Address
+from repl_env.llm.model_spec import LLM
 from tests.repl_env.certificates import of_this_machine
 from tests.repl_env.relay import Proxy
 from tests.repl_env.scripted_server import Scripted, answered, kept_port, observation
@@ -47,7 +47,7 @@ KEY = "sk-a-secret-of-this-client"
     ],
 )
 def test_an_address_may_be_said_in_several_ways(base_url, said, socket_url):
-    address = Address.parse(base_url)
+    address = ServerAddress.parse(base_url)
 
     assert (str(address), address.socket) == (said, socket_url)
 
@@ -380,7 +380,7 @@ async def test_a_garbled_refusal_is_an_error_still():
 
 
 def test_an_access_says_where_and_not_with_what():
-    assert KEY not in repr(Access.of("http://host", KEY, {"X": KEY}))
+    assert KEY not in repr(ServerAccess.of("http://host", KEY, {"X": KEY}))
 
 
 async def test_a_server_is_reached_by_tls_if_its_certificate_is_trusted(tmp_path):

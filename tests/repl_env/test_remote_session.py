@@ -11,7 +11,11 @@ import numpy
 import pytest
 
 from repl_env import EpisodeAborted, EpisodeDone, NotReset, REPLAction
-from repl_env.client import REPLEnv
+from repl_env.client.async_client import REPLEnv
+from repl_env.client.connection import reconnecting_socket, timeouts, websocket_client
+from repl_env.client.protocol import refusal_errors
+from repl_env.client.protocol.refusal_codes import CODES
+from repl_env.client.session import resumable_session
 from repl_env.errors import (
     AuthenticationFailed,
     BadReply,
@@ -25,14 +29,12 @@ from repl_env.errors import (
     SessionLost,
     TooLarge,
 )
-from repl_env.refusals import CODES
-from repl_env.remote import failures, line, patience, session, socket
 from tests.repl_env.scripted_server import Scripted, begun, kept_port, observation, served
 
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch):
-    monkeypatch.setattr(patience, "LONGEST_PAUSE_S", 0.01)
+    monkeypatch.setattr(timeouts, "LONGEST_PAUSE_S", 0.01)
 
 
 async def printed(env, code="print(1)", **options):
@@ -361,7 +363,7 @@ async def test_a_request_is_not_made_in_another_session_than_its_own():
     assert server.kinds == ["open", "reset", "step", "resume"]
 
 
-@pytest.mark.parametrize("code", sorted(failures.AS_LOCALLY))
+@pytest.mark.parametrize("code", sorted(refusal_errors.AS_LOCALLY))
 async def test_a_session_that_is_refused_as_a_request_in_one_is_lost(code):
     async def refusing(peer):
         await peer.refuse(await peer.next("resume"), code, result=observation())
@@ -376,7 +378,7 @@ async def test_a_session_that_is_refused_as_a_request_in_one_is_lost(code):
         await env.close()
 
 
-@pytest.mark.parametrize("code", sorted(failures.AS_LOCALLY))
+@pytest.mark.parametrize("code", sorted(refusal_errors.AS_LOCALLY))
 async def test_closing_is_no_error_though_the_session_is_refused_as_a_request_in_one(code):
     resumed = threading.Event()
 
@@ -447,8 +449,10 @@ async def test_a_connection_that_breaks_as_soon_as_it_is_there_is_made_again_les
             often.set()
         peer.drop()
 
-    monkeypatch.setattr(line, "LONGEST_PAUSE_S", 3600.0)  # no connection lasts for so long
-    monkeypatch.setattr(line, "pause", pause)
+    monkeypatch.setattr(
+        reconnecting_socket, "LONGEST_PAUSE_S", 3600.0
+    )  # no connection lasts for so long
+    monkeypatch.setattr(reconnecting_socket, "pause", pause)
     with Scripted(before_the_request, again) as server:
         env = REPLEnv(server.url)
         await env.reset()
@@ -471,8 +475,8 @@ async def test_a_connection_that_was_of_use_is_made_again_at_once(monkeypatch):
         await peer.next("step")
         peer.drop()
 
-    monkeypatch.setattr(line, "LONGEST_PAUSE_S", 3600.0)
-    monkeypatch.setattr(line, "pause", pause)
+    monkeypatch.setattr(reconnecting_socket, "LONGEST_PAUSE_S", 3600.0)
+    monkeypatch.setattr(reconnecting_socket, "pause", pause)
     with Scripted(after_the_request, once, once, resumed_to_the_end) as server:
         async with REPLEnv(server.url) as env:
             await env.reset()
@@ -482,7 +486,7 @@ async def test_a_connection_that_was_of_use_is_made_again_at_once(monkeypatch):
     assert attempts == [0, 0, 0]
 
 
-@pytest.mark.parametrize("code", list(failures.CLOSES))
+@pytest.mark.parametrize("code", list(refusal_errors.CLOSES))
 async def test_close_codes_that_end_a_session_say_why(code):
     async def story(peer):
         await begun(peer)
@@ -492,7 +496,7 @@ async def test_close_codes_that_end_a_session_say_why(code):
     with Scripted(story) as server:
         async with REPLEnv(server.url) as env:
             await env.reset()
-            kind, message = failures.CLOSES[code]
+            kind, message = refusal_errors.CLOSES[code]
             with pytest.raises(kind, match=message):
                 await env.execute("x")
             with pytest.raises(SessionLost, match=message):
@@ -591,7 +595,7 @@ async def test_closing_while_a_step_comes_back_leaves_no_connection():
 
 
 async def test_closing_ends_though_the_server_reads_nothing_any_more(monkeypatch):
-    monkeypatch.setattr(socket, "_CLOSE_S", 0.05)
+    monkeypatch.setattr(websocket_client, "_CLOSE_S", 0.05)
     closed = threading.Event()
 
     async def story(peer):
@@ -894,7 +898,7 @@ async def test_a_time_out_ends_the_step_and_keeps_the_session(clock):
 
 
 # Longer than a reply takes that is no time out: what a step has (LIMITS), and the margin.
-LONG_S = 30 + session.MARGIN_S + 1
+LONG_S = 30 + resumable_session.MARGIN_S + 1
 
 
 async def test_a_step_that_takes_long_is_asked_about_and_waited_for(clock):
@@ -934,7 +938,7 @@ async def test_a_server_that_says_nothing_and_works_on_nothing_is_given_up(clock
             with pytest.raises(ReplyTimeout):
                 await env.reset()
 
-    assert server.kinds.count("reset") == session.MOST_SENDS
+    assert server.kinds.count("reset") == resumable_session.MOST_SENDS
 
 
 async def test_output_says_that_a_step_is_being_worked_on(clock):
@@ -1031,7 +1035,7 @@ async def test_a_request_that_waits_behind_another_is_not_lost():
         await peer.session()
         await peer.serve("the result")
 
-    stories = [after_the_request, *[busy] * (session.MOST_SENDS + 1), at_last]
+    stories = [after_the_request, *[busy] * (resumable_session.MOST_SENDS + 1), at_last]
     with Scripted(*stories) as server:
         async with REPLEnv(server.url) as env:
             await env.reset()
@@ -1039,7 +1043,7 @@ async def test_a_request_that_waits_behind_another_is_not_lost():
 
 
 async def test_a_step_that_the_server_does_not_end_is_left_behind_with_its_connection(monkeypatch):
-    monkeypatch.setattr(session, "LEAVE_S", 0.05)
+    monkeypatch.setattr(resumable_session, "LEAVE_S", 0.05)
 
     async def story(peer):
         await begun(peer)
@@ -1061,11 +1065,11 @@ async def test_a_step_that_the_server_does_not_end_is_left_behind_with_its_conne
 
 
 def test_every_code_has_its_error():
-    assert {*failures.AS_LOCALLY, *failures.ERRORS} == {*CODES}
-    assert not {*failures.AS_LOCALLY} & {*failures.ERRORS}
+    assert {*refusal_errors.AS_LOCALLY, *refusal_errors.ERRORS} == {*CODES}
+    assert not {*refusal_errors.AS_LOCALLY} & {*refusal_errors.ERRORS}
 
 
-@pytest.mark.parametrize("code", sorted(failures.ERRORS))
+@pytest.mark.parametrize("code", sorted(refusal_errors.ERRORS))
 async def test_a_refusal_is_the_error_of_its_code(code):
     async def story(peer):
         await begun(peer)
@@ -1079,7 +1083,7 @@ async def test_a_refusal_is_the_error_of_its_code(code):
                 await env.execute("x")
 
     error = caught.value
-    assert type(error) is failures.ERRORS[code]
+    assert type(error) is refusal_errors.ERRORS[code]
     assert (error.code, error.id, error.retry_after) == (code, "log1", 2.0)
     assert error.details == {"sessions": 3}
     assert isinstance(error, REPLError) and isinstance(error, RuntimeError)

@@ -14,13 +14,13 @@ from urllib.request import Request, urlopen
 import pytest
 
 from repl_env import EpisodeDone, LocalREPLEnv, NotReset, REPLAction, REPLEnv, SessionLost
-from repl_env.comparing import RESULT, comparable
+from repl_env.client.connection.timeouts import Timeouts
+from repl_env.common.replay_diff import RESULT, normalized
 from repl_env.errors import (
     CapacityReached,
     InvalidRequest,
     TooLarge,
 )
-from repl_env.remote.patience import Patience
 from repl_sandbox import Sandbox
 from tests.limits import GROWING, PATIENT
 from tests.repl_env.relay import Relay
@@ -62,7 +62,7 @@ def shown(result):
     """What of a result must be the same."""
     observation = result.observation
     assert result.metadata == observation.metadata
-    return comparable(
+    return normalized(
         {
             "reward": result.reward,
             "done": result.done,
@@ -384,10 +384,10 @@ async def test_a_time_out_of_the_client_keeps_the_session(server):
     async with REPLEnv(server.url) as env:
         await env.reset()
         await env.execute("x = 1")
-        env._seat.present()._patience = Patience(message_s=0.5)
+        env._seat.present()._patience = Timeouts(message_s=0.5)
         with pytest.raises(TimeoutError):
             await env.execute("while True: pass")
-        env._seat.present()._patience = Patience()
+        env._seat.present()._patience = Timeouts()
         assert (await env.execute("x")).observation.result.value == "1"
 
 

@@ -21,6 +21,12 @@ from typing import Any, TypeAlias
 
 import pytest
 
+from repl_env.client.connection import timeouts
+from repl_env.client.connection.server_address import ServerAccess
+from repl_env.client.session.request_builder import ResetArguments
+from repl_env.client.upload import http_client, resumable_upload
+from repl_env.client.upload.http_client import HttpConnection, proxy_for
+from repl_env.client.upload.upload_body import LARGE, LATEST, UploadBody
 from repl_env.errors import (
     AuthenticationFailed,
     NotSupported,
@@ -29,11 +35,6 @@ from repl_env.errors import (
     ServerUnavailable,
     TooLarge,
 )
-from repl_env.remote import http, patience, uploading
-from repl_env.remote.access import Access
-from repl_env.remote.http import Connection, proxy_for
-from repl_env.remote.parcels import LARGE, LATEST, Parcel
-from repl_env.remote.requests import ResetArguments
 from tests.repl_env.certificates import of_this_machine
 from tests.repl_env.relay import Proxy
 
@@ -76,10 +77,10 @@ class Store:
         return int(self._server.server_address[1])
 
     @property
-    def access(self) -> Access:
+    def access(self) -> ServerAccess:
         if self._tls is None:
-            return Access.of(f"http://127.0.0.1:{self.port}/base", KEY)
-        return Access.of(f"https://127.0.0.1:{self.port}/base", KEY, None, self._tls[1])
+            return ServerAccess.of(f"http://127.0.0.1:{self.port}/base", KEY)
+        return ServerAccess.of(f"https://127.0.0.1:{self.port}/base", KEY, None, self._tls[1])
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -165,33 +166,35 @@ def busy(request: Handler) -> bool:
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
-    monkeypatch.setattr(uploading, "PIECE", 256 * KIB)
-    monkeypatch.setattr(uploading, "LEAST_PIECE", 64 * KIB)
-    monkeypatch.setattr(patience, "LONGEST_PAUSE_S", 0.01)
+    monkeypatch.setattr(resumable_upload, "PIECE", 256 * KIB)
+    monkeypatch.setattr(resumable_upload, "LEAST_PIECE", 64 * KIB)
+    monkeypatch.setattr(timeouts, "LONGEST_PAUSE_S", 0.01)
 
 
 DATA = bytes(range(251)) * 4000  # 1,004,000 bytes: four pieces
 
 
-def parcel(data: bytes = DATA) -> Parcel:
-    return replace(Parcel.of_bytes(data), name="context")
+def parcel(data: bytes = DATA) -> UploadBody:
+    return replace(UploadBody.of_bytes(data), name="context")
 
 
 async def test_many_who_begin_with_one_context_send_it_once_whatever_their_threads_are():
     heard: list[tuple[int, int]] = []
 
     def in_a_thread() -> None:
-        asyncio.run(uploading.upload([parcel()], store.access))
+        asyncio.run(resumable_upload.upload([parcel()], store.access))
 
     with Store() as store:
         await asyncio.gather(
             *(
-                uploading.upload([parcel()], store.access, on_upload=lambda *far: heard.append(far))
+                resumable_upload.upload(
+                    [parcel()], store.access, on_upload=lambda *far: heard.append(far)
+                )
                 for _ in range(8)
             ),
             *(asyncio.to_thread(in_a_thread) for _ in range(4)),
         )
-        await uploading.upload([parcel()], store.access)
+        await resumable_upload.upload([parcel()], store.access)
 
     assert sum(each.startswith("PUT") for each in store.asked) == 4
     assert heard.count((len(DATA), len(DATA))) == 8
@@ -199,8 +202,8 @@ async def test_many_who_begin_with_one_context_send_it_once_whatever_their_threa
 
 FORKED = """
 import asyncio, os, signal, threading
-from repl_env.remote.latest import Latest
-from repl_env.remote.single_flight import SingleFlight
+from repl_env.client.upload.last_value_cache import Latest
+from repl_env.client.upload.single_flight import SingleFlight
 
 single, latest, text = SingleFlight(), Latest(), "one text"
 begun, go = threading.Barrier(3), threading.Event()
@@ -239,10 +242,11 @@ async def test_who_waited_for_one_that_failed_tries_for_itself():
 
     with Store(refuses) as store:
         ended = await asyncio.gather(
-            *(uploading.upload([parcel()], store.access) for _ in range(3)), return_exceptions=True
+            *(resumable_upload.upload([parcel()], store.access) for _ in range(3)),
+            return_exceptions=True,
         )
-        first = asyncio.create_task(uploading.upload([parcel(b"y" * 10)], store.access))
-        other = asyncio.create_task(uploading.upload([parcel(b"y" * 10)], store.access))
+        first = asyncio.create_task(resumable_upload.upload([parcel(b"y" * 10)], store.access))
+        other = asyncio.create_task(resumable_upload.upload([parcel(b"y" * 10)], store.access))
         await asyncio.sleep(0)
         first.cancel()
         await other
@@ -254,7 +258,7 @@ async def test_who_waited_for_one_that_failed_tries_for_itself():
 async def test_a_context_goes_in_pieces_and_says_how_far_it_is():
     told = []
     with Store() as store:
-        await uploading.upload(
+        await resumable_upload.upload(
             [parcel(), parcel(b"x" * 10)], store.access, on_upload=lambda *far: told.append(far)
         )
 
@@ -274,7 +278,7 @@ async def test_a_context_goes_in_pieces_and_says_how_far_it_is():
 async def test_what_is_there_is_not_sent():
     with Store() as store:
         store.whole[parcel().sha256] = DATA
-        await uploading.upload([parcel()], store.access)
+        await resumable_upload.upload([parcel()], store.access)
 
     assert store.asked == ["HEAD"]
 
@@ -282,7 +286,7 @@ async def test_what_is_there_is_not_sent():
 async def test_what_is_there_in_part_is_gone_on_with():
     with Store() as store:
         store.parts[parcel().sha256] = DATA[:900_000]
-        await uploading.upload([parcel()], store.access)
+        await resumable_upload.upload([parcel()], store.access)
 
     assert store.asked == ["HEAD", "PUT bytes 900000-1003999/1004000"]
     assert store.whole == {parcel().sha256: DATA}
@@ -291,7 +295,7 @@ async def test_what_is_there_in_part_is_gone_on_with():
 async def test_wrong_bytes_of_another_sender_are_made_good():
     with Store() as store:
         store.parts[parcel().sha256] = b"?" * 900_000
-        await uploading.upload([parcel()], store.access)
+        await resumable_upload.upload([parcel()], store.access)
 
     assert store.asked[1] == "PUT bytes 900000-1003999/1004000"
     assert store.asked[2] == "PUT bytes 0-262143/1004000"
@@ -301,7 +305,7 @@ async def test_wrong_bytes_of_another_sender_are_made_good():
 async def test_bytes_that_never_have_their_hash_are_sent_once():
     with Store() as store:
         with pytest.raises(ServerError, match="context has changed"):
-            await uploading.upload([replace(parcel(), sha256="0" * 64)], store.access)
+            await resumable_upload.upload([replace(parcel(), sha256="0" * 64)], store.access)
 
     assert len(store.asked) == 5
 
@@ -310,7 +314,7 @@ async def test_bytes_that_never_have_their_hash_are_sent_once():
 @pytest.mark.parametrize("place", range(5))
 async def test_an_upload_goes_on_after_trouble(trouble, place):
     with Store(*[fine] * place, trouble) as store:
-        await uploading.upload([parcel()], store.access)
+        await resumable_upload.upload([parcel()], store.access)
 
     assert store.whole == {parcel().sha256: DATA}
 
@@ -324,7 +328,7 @@ async def test_a_piece_that_the_server_has_already_is_not_counted_twice():
         return breaks(request)
 
     with Store(fine, taken_and_lost) as store:
-        await uploading.upload([parcel()], store.access)
+        await resumable_upload.upload([parcel()], store.access)
 
     assert store.whole == {parcel().sha256: DATA}
 
@@ -332,9 +336,9 @@ async def test_a_piece_that_the_server_has_already_is_not_counted_twice():
 async def test_a_server_that_stays_away_is_given_up():
     with Store(*[busy] * 100) as store:
         with pytest.raises(ServerUnavailable):
-            await uploading.upload([parcel()], store.access)
+            await resumable_upload.upload([parcel()], store.access)
 
-    assert len(store.asked) == uploading.MOST_ATTEMPTS
+    assert len(store.asked) == resumable_upload.MOST_ATTEMPTS
 
 
 @pytest.mark.parametrize("seconds", [3600, 1e300])
@@ -345,7 +349,7 @@ async def test_a_server_that_wants_hours_is_not_waited_for(seconds):
 
     with Store(fine, later) as store:
         with pytest.raises(ServerUnavailable) as caught:
-            await uploading.upload([parcel()], store.access)
+            await resumable_upload.upload([parcel()], store.access)
 
     assert caught.value.retry_after == seconds
 
@@ -356,7 +360,7 @@ async def test_pieces_that_never_arrive_are_given_up_and_become_smaller():
 
     with Store(*[away] * 100) as store:
         with pytest.raises(ServerUnavailable, match="context"):
-            await uploading.upload([parcel()], store.access)
+            await resumable_upload.upload([parcel()], store.access)
 
     assert store.asked[1] == "PUT bytes 0-262143/1004000"
     assert store.asked[-2] == "PUT bytes 0-65535/1004000"
@@ -370,7 +374,7 @@ async def test_a_server_that_goes_back_and_forth_is_given_up():
 
     with Store(*[nothing_there] * 100) as store:
         with pytest.raises(ServerUnavailable, match="do not arrive"):
-            await uploading.upload([parcel()], store.access)
+            await resumable_upload.upload([parcel()], store.access)
 
 
 async def test_a_server_that_goes_on_and_back_in_turn_is_given_up():
@@ -383,7 +387,7 @@ async def test_a_server_that_goes_on_and_back_in_turn_is_given_up():
 
     with Store(*[forgetful] * 100) as store:
         with pytest.raises(ServerUnavailable, match="do not arrive"):
-            await uploading.upload([parcel()], store.access)
+            await resumable_upload.upload([parcel()], store.access)
 
 
 async def test_a_context_of_which_all_bytes_came_is_not_taken_for_one_that_is_there():
@@ -395,20 +399,20 @@ async def test_a_context_of_which_all_bytes_came_is_not_taken_for_one_that_is_th
         return request.answer(200)
 
     with Store(all_came, there) as store:
-        await uploading.upload([parcel()], store.access)
+        await resumable_upload.upload([parcel()], store.access)
 
     assert store.asked == ["HEAD", "PUT bytes 1003999-1003999/1004000"]
 
 
 async def test_an_upload_that_the_server_forgot_is_made_again(monkeypatch):
-    monkeypatch.setattr(uploading, "MOST_ATTEMPTS", 2)
+    monkeypatch.setattr(resumable_upload, "MOST_ATTEMPTS", 2)
 
     def forgets(request: Handler) -> bool:
         request.store.parts.clear()
         return False
 
     with Store(*[fine] * 4, forgets) as store:
-        await uploading.upload([parcel()], store.access)
+        await resumable_upload.upload([parcel()], store.access)
 
     assert list(store.whole.values()) == [DATA]
 
@@ -445,7 +449,7 @@ CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 async def test_an_answer_that_does_not_end_is_a_server_that_is_not_there(answer):
     with Store(*[answer] * 20) as store:
         with pytest.raises(ServerUnavailable, match="do not arrive"):
-            await uploading.upload([parcel()], store.access)
+            await resumable_upload.upload([parcel()], store.access)
 
 
 def test_an_answer_that_comes_byte_by_byte_is_waited_for_no_longer_than_one_that_does_not(
@@ -459,8 +463,8 @@ def test_an_answer_that_comes_byte_by_byte_is_waited_for_no_longer_than_one_that
             request.wfile.write(b"O")
         return True
 
-    monkeypatch.setattr(http, "time", SimpleNamespace(monotonic=lambda: next(hours)))
-    with Store(trickling) as store, Connection(store.access, 1800.0) as connection:
+    monkeypatch.setattr(http_client, "time", SimpleNamespace(monotonic=lambda: next(hours)))
+    with Store(trickling) as store, HttpConnection(store.access, 1800.0) as connection:
         with pytest.raises(ServerUnavailable, match="it does not end"):
             connection.request("HEAD", "/contexts/x", None, {})
         ended.set()
@@ -473,14 +477,14 @@ async def test_an_answer_that_repeats_a_key_is_an_error_whose_traceback_has_it_n
 
     with Store(*[repeats] * 20) as store:
         with pytest.raises(ServerUnavailable, match=r"\[secret\]") as caught:
-            await uploading.upload([parcel()], store.access)
+            await resumable_upload.upload([parcel()], store.access)
 
     assert KEY not in "".join(traceback.format_exception(caught.value))
 
 
 async def test_pieces_have_a_limit_whatever_the_server_takes():
     with Store() as store:
-        await uploading.upload([parcel()], store.access, most_piece=1 << 40)
+        await resumable_upload.upload([parcel()], store.access, most_piece=1 << 40)
 
     assert store.asked[2] == "PUT bytes 262144-524287/1004000"
 
@@ -491,7 +495,7 @@ async def test_a_proxy_may_change_the_case_of_headers():
 
     with Store(there_in_part) as store:
         store.parts[parcel().sha256] = DATA[:262144]
-        await uploading.upload([parcel()], store.access)
+        await resumable_upload.upload([parcel()], store.access)
 
     assert store.asked[1].startswith("PUT bytes 262144-")
 
@@ -518,7 +522,7 @@ async def test_a_refusal_is_an_error_without_the_key(status, body, error):
 
     with Store(fine, refuse) as store:
         with pytest.raises(error) as caught:
-            await uploading.upload([parcel()], store.access)
+            await resumable_upload.upload([parcel()], store.access)
 
     assert type(caught.value) is error
     assert KEY not in str(caught.value)
@@ -531,7 +535,7 @@ async def test_a_refusal_before_the_body_was_read_is_understood():
 
     with Store(fine, refuse) as store:
         with pytest.raises(ServerError):
-            await uploading.upload([parcel()], store.access)
+            await resumable_upload.upload([parcel()], store.access)
 
 
 async def test_a_redirect_is_not_followed():
@@ -540,7 +544,7 @@ async def test_a_redirect_is_not_followed():
         Store(lambda request: request.answer(307, Location=f"{other.access.address}")) as store,
     ):
         with pytest.raises(ServerError, match="REDIRECTED"):
-            await uploading.upload([parcel()], store.access)
+            await resumable_upload.upload([parcel()], store.access)
 
     assert other.asked == []
 
@@ -548,7 +552,7 @@ async def test_a_redirect_is_not_followed():
 async def test_a_file_that_changes_while_it_is_sent_is_an_error(tmp_path):
     file = tmp_path / "file"
     file.write_bytes(DATA)
-    changing = replace(Parcel.of_file(file), name="context")
+    changing = replace(UploadBody.of_file(file), name="context")
 
     def shorten(_: Handler) -> bool:
         file.write_bytes(b"")
@@ -556,13 +560,13 @@ async def test_a_file_that_changes_while_it_is_sent_is_an_error(tmp_path):
 
     with Store(fine, shorten) as store:
         with pytest.raises(ServerError, match="context has changed"):
-            await uploading.upload([changing], store.access)
+            await resumable_upload.upload([changing], store.access)
 
 
 async def test_an_upload_that_is_given_up_closes_its_connection():
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        access = Access.of(f"http://127.0.0.1:{listener.getsockname()[1]}")
-        sending = asyncio.create_task(uploading.upload([Parcel.of_text("x")], access))
+        access = ServerAccess.of(f"http://127.0.0.1:{listener.getsockname()[1]}")
+        sending = asyncio.create_task(resumable_upload.upload([UploadBody.of_text("x")], access))
         line, _ = await asyncio.to_thread(listener.accept)
         with line:
             line.settimeout(60)
@@ -576,7 +580,7 @@ async def test_an_upload_that_is_given_up_closes_its_connection():
 
 def test_the_connection_says_which_server_did_not_answer():
     with Store(breaks) as store:
-        with Connection(store.access, 60) as connection:
+        with HttpConnection(store.access, 60) as connection:
             with pytest.raises(ServerUnavailable, match="no answer from http://127"):
                 connection.request("HEAD", "/contexts/x", None, {})
 
@@ -604,7 +608,9 @@ async def test_a_context_goes_through_the_proxy(monkeypatch):
     with Store() as store:
         async with Proxy(store.port) as proxy:
             monkeypatch.setenv("http_proxy", proxy.url.replace("//", "//user:pass%20word@"))
-            await uploading.upload([parcel()], Access.of("http://elsewhere.invalid/base", KEY))
+            await resumable_upload.upload(
+                [parcel()], ServerAccess.of("http://elsewhere.invalid/base", KEY)
+            )
 
     assert store.whole == {parcel().sha256: DATA}
     assert proxy.asked[0].startswith("CONNECT elsewhere.invalid:80")
@@ -615,7 +621,7 @@ async def test_a_context_goes_through_the_proxy(monkeypatch):
 
 async def test_a_context_goes_by_tls(tmp_path):
     with Store(tls=of_this_machine(tmp_path)) as store:
-        await uploading.upload([parcel()], store.access)
+        await resumable_upload.upload([parcel()], store.access)
 
     assert store.whole == {parcel().sha256: DATA}
 
@@ -725,10 +731,10 @@ async def test_a_text_is_no_type_and_is_never_evaluated(tmp_path):
 def test_clients_that_begin_with_one_context_at_a_time_hash_it_once():
     made, go = [], threading.Event()
 
-    def make(text: str) -> Parcel:
+    def make(text: str) -> UploadBody:
         go.wait(60)
         made.append(text)
-        return Parcel.of_text(text)
+        return UploadBody.of_text(text)
 
     text = "one text"
     with ThreadPoolExecutor(4) as pool:
@@ -747,7 +753,7 @@ def test_clients_that_begin_with_one_context_at_a_time_hash_it_once():
 
 
 def test_what_cannot_be_hashed_is_an_error_for_all_who_wait():
-    def fail(_: str) -> Parcel:
+    def fail(_: str) -> UploadBody:
         raise LookupError("no")
 
     for _ in range(2):

@@ -8,7 +8,7 @@ import pytest
 from pydantic import BaseModel
 
 from repl_env.models import CodeBlockResult, REPLAction, REPLObservation
-from repl_env.rubrics import (
+from repl_env.rewards.rubric import (
     CodeExecutionRubric,
     CustomMetricRubric,
     ExactMatchRubric,

@@ -6,9 +6,9 @@ import threading
 
 import pytest
 
-from repl_env.llm import LLM
+from repl_env.llm.model_spec import LLM
 from repl_env.rlm import Budget, Price
-from repl_env.subcalls import NAMES, GivenProvider, SubcallSettings, functions
+from repl_env.rlm.subcalls.provider import NAMES, GivenProvider, SubcallSettings, session_functions
 
 
 class Calls:
@@ -20,7 +20,7 @@ class Calls:
         settings = settings or SubcallSettings()
         self.configured = provider.names(settings)
         self.calling = provider.begin(settings, self.failures.append, None)
-        self.functions = functions(self.calling)
+        self.functions = session_functions(self.calling)
 
     def __getattr__(self, name):
         offer = self.functions[name]

@@ -12,11 +12,11 @@ import threading
 import pytest
 
 from repl_env import EpisodeDone, LocalREPLEnv, NotReset
-from repl_env.async_local import AsyncLocalREPLEnv
-from repl_env.client import REPLEnv
+from repl_env.client.async_client import REPLEnv
+from repl_env.client.sync_client import SyncREPLEnv
+from repl_env.client.upload.upload_body import LARGE
+from repl_env.env.async_local_env import AsyncLocalREPLEnv
 from repl_env.errors import REPLError, SessionLost
-from repl_env.remote.parcels import LARGE
-from repl_env.sync_client import SyncREPLEnv
 from tests.repl_env.scripted_server import Scripted, begun, observation
 
 NOT_FROM_AFAR = {"save", "load", "session", "rubric", "account", "calling", "contexts"}
@@ -248,7 +248,7 @@ def test_a_signal_cancels_the_step_that_is_waited_for():
         await peer.serve("the next")
 
     code = (
-        "import sys\nfrom repl_env.client import REPLEnv\n"
+        "import sys\nfrom repl_env.client.async_client import REPLEnv\n"
         "with REPLEnv(sys.argv[1]).sync() as env:\n"
         "    env.reset()\n"
         "    try: env.execute('x')\n"
@@ -338,7 +338,7 @@ def test_a_branch_is_plain_too():
 
 def test_a_program_that_closes_nothing_ends_all_the_same():
     program = (
-        "import sys\nfrom repl_env.client import REPLEnv\n"
+        "import sys\nfrom repl_env.client.async_client import REPLEnv\n"
         "env = REPLEnv(sys.argv[1]).sync()\nenv.reset()\nprint(env.execute('x').done)\n"
     )
     with Scripted() as server:
@@ -357,7 +357,9 @@ def test_a_program_that_closes_nothing_ends_all_the_same():
 def test_a_client_may_be_closed_at_the_exit_of_the_process(registered):
     lines = ["env = REPLEnv(sys.argv[1]).sync()", "env.reset()"]
     lines.insert(1 if registered.startswith("before") else 2, "atexit.register(env.close)")
-    program = "\n".join(["import atexit, sys", "from repl_env.client import REPLEnv", *lines])
+    program = "\n".join(
+        ["import atexit, sys", "from repl_env.client.async_client import REPLEnv", *lines]
+    )
     with Scripted() as server:
         done = subprocess.run(
             [sys.executable, "-W", "error", "-c", program, server.url],

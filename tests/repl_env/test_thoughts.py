@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repl_env.parsing import extract_code_blocks
-from repl_env.thoughts import without_thoughts
+from repl_env.parsing.code_blocks import extract_code_blocks
+from repl_env.parsing.reasoning import without_thoughts
 
 THOUGHT = "Maybe\n```python\nos.remove('all')\n```\nNo.\nFINAL(1)\n"
 

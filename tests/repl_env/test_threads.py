@@ -9,12 +9,12 @@ from concurrent.futures import wait
 
 import pytest
 
-from repl_env.threads import DaemonThreads, begun
+from repl_env.concurrency.daemon_threads import DaemonThreads, begun
 from tests.waiting import LONG, PATIENCE
 
 AT_WORK = """
 import threading
-from repl_env.threads import begun
+from repl_env.concurrency.daemon_threads import begun
 
 at_work = threading.Event()
 
@@ -28,7 +28,7 @@ print("ends", flush=True)
 """
 FORKED = """
 import os, sys
-from repl_env.threads import begun
+from repl_env.concurrency.daemon_threads import begun
 
 assert begun(os.getpid).result() == os.getpid()
 child = os.fork()

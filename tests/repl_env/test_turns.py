@@ -2,7 +2,7 @@
 
 import pytest
 
-from repl_env.turns import play, play_async
+from repl_env.episode.effects import run_async, run_blocking
 
 
 def adding(first, second):
@@ -25,23 +25,23 @@ async def later(value):
 
 
 def test_a_turn_gets_what_it_asks_for():
-    assert play(adding(lambda: 1, lambda: 2)) == 3
+    assert run_blocking(adding(lambda: 1, lambda: 2)) == 3
 
 
 async def test_an_asynchronous_turn_also_awaits():
-    assert await play_async(adding(lambda: 1, lambda: later(2))) == 3
+    assert await run_async(adding(lambda: 1, lambda: later(2))) == 3
 
 
 async def test_a_turn_handles_the_errors_of_what_it_asked_for():
-    assert play(recovering(failing)) == "caught 'k'"
-    assert await play_async(recovering(failing)) == "caught 'k'"
+    assert run_blocking(recovering(failing)) == "caught 'k'"
+    assert await run_async(recovering(failing)) == "caught 'k'"
 
 
 async def test_errors_that_a_turn_does_not_handle_reach_the_caller():
     with pytest.raises(KeyError):
-        play(adding(failing, failing))
+        run_blocking(adding(failing, failing))
     with pytest.raises(KeyError):
-        await play_async(adding(failing, failing))
+        await run_async(adding(failing, failing))
 
 
 def test_a_turn_that_asks_for_nothing_returns_at_once():
@@ -49,4 +49,4 @@ def test_a_turn_that_asks_for_nothing_returns_at_once():
         return 5
         yield
 
-    assert play(nothing()) == 5
+    assert run_blocking(nothing()) == 5

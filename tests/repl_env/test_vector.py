@@ -18,12 +18,12 @@ import psutil
 import pytest
 
 from repl_env import NotReset, REPLAction, REPLVectorEnv
-from repl_env.rubrics import Rubric
-from repl_env.together import play_together
-from repl_env.turns import Turn
+from repl_env.episode.batch_effects import run_batch
+from repl_env.episode.effects import Effects
+from repl_env.rewards.rubric import Rubric
 from repl_sandbox import Sandbox, Session
 from repl_sandbox.errors import SandboxClosed, SandboxError, SessionBusy
-from repl_sandbox.session.drivers.batch import Batch
+from repl_sandbox.session.drivers.batch import SessionBatch
 from tests.limits import GROWING
 from tests.waiting import LONG, eventually
 
@@ -510,7 +510,7 @@ def test_an_interrupted_reset_leaves_no_session(
 class Struck:
     """A turn that Ctrl-C strikes right after, when what it asks for is not noted yet."""
 
-    def __init__(self, turn: Turn[None]) -> None:
+    def __init__(self, turn: Effects[None]) -> None:
         self.turn = turn
         self.throw = turn.throw
 
@@ -522,7 +522,7 @@ class Struck:
 def test_a_turn_hears_of_an_interrupt_wherever_it_was() -> None:
     done: list[str] = []
 
-    def turn() -> Turn[None]:
+    def turn() -> Effects[None]:
         try:
             yield lambda: None
         except KeyboardInterrupt:
@@ -531,7 +531,7 @@ def test_a_turn_hears_of_an_interrupt_wherever_it_was() -> None:
 
     turns: list[Any] = [Struck(turn()), turn()]
     with ThreadPoolExecutor(1) as threads, pytest.raises(KeyboardInterrupt):
-        play_together(turns, Batch(), lambda: threads)
+        run_batch(turns, SessionBatch(), lambda: threads)
     # The other had not begun.
     assert done == ["closed"]
 

@@ -9,7 +9,7 @@ import numpy
 import pytest
 
 from repl_env import NotReset, REPLVectorEnv
-from repl_env.rubrics import REPLRubric
+from repl_env.rewards.rubric import REPLRubric
 from repl_sandbox import Sandbox
 
 LARGE = "a line\n" * 200_000

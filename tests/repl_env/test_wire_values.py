@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repl_env.wire_values import MOST_CONTEXTS, WireValueError, decode, decode_aside, encoded
+from repl_env.common.binary_json import MOST_CONTEXTS, WireValueError, decode, decode_aside, encoded
 
 
 def encode(arguments: dict[str, Any]) -> dict[str, Any]:

@@ -5,8 +5,9 @@ Made by hand, so that what is written and read can be told to the last field.
 
 from __future__ import annotations
 
+from repl_env.llm.base import Completion, ModelUsage, TokenTrace
 from repl_env.models import CodeBlockResult, REPLObservation
-from repl_env.rlm.budget import Spent
+from repl_env.rlm.budget.budget_limits import Spent
 from repl_env.rlm.events import (
     AnyEvent,
     CallEnded,
@@ -19,7 +20,6 @@ from repl_env.rlm.events import (
     RunStarted,
     TaskNote,
 )
-from repl_env.rlm.model import Completion, ModelUsage, TokenTrace
 
 SYSTEM = {"role": "system", "content": "You work in a REPL."}
 QUESTION = {"role": "user", "content": "How many?"}

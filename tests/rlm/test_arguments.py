@@ -8,8 +8,8 @@ from decimal import Decimal
 import numpy
 import pytest
 
-from repl_env.llm import LLM
-from repl_env.rlm import RLM, Budget, HFModel, Manner, OpenAIModel, ScriptedModel
+from repl_env.llm.model_spec import LLM
+from repl_env.rlm import RLM, Budget, HFModel, OpenAIModel, RunConfig, ScriptedModel
 
 URL = "http://127.0.0.1:1/v1"
 
@@ -84,7 +84,7 @@ def test_a_wrong_argument_of_a_script_is_refused_by_name(given, error) -> None:
 )
 def test_a_wrong_field_of_a_manner_is_refused_by_name(given, error) -> None:
     with pytest.raises(error, match=next(iter(given))):
-        Manner(**given)
+        RunConfig(**given)
 
 
 @pytest.mark.parametrize(
@@ -132,5 +132,5 @@ def test_limits_may_be_of_any_kind_of_number():
         float,
         float,
     ]
-    manner = Manner(max_iterations=numpy.int64(3), timeout_s=numpy.float32(2))
+    manner = RunConfig(max_iterations=numpy.int64(3), timeout_s=numpy.float32(2))
     assert [type(each) for each in (manner.max_iterations, manner.timeout_s)] == [int, float]

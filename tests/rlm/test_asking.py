@@ -11,15 +11,15 @@ from repl_env.rlm import (
     Budget,
     ChatModel,
     Completion,
-    Gate,
     Ledger,
     ModelRequest,
     ModelUsage,
     Price,
+    RequestGate,
     ScriptedModel,
     Spent,
     as_model,
-    ask,
+    call_model,
 )
 
 QUESTION = [{"role": "user", "content": "how many words are here"}]
@@ -64,7 +64,7 @@ async def refusing(request):
 async def test_a_refusal_that_the_endpoint_charges_for_is_spent():
     ledger = Ledger(Budget(output_tokens=40), prices={"fake": Price(1, 2)})
     with pytest.raises(ModelError):
-        await ask(Fake(refusing), request(), ledger.root)
+        await call_model(Fake(refusing), request(), ledger.root)
     assert ledger.root.total == Spent(
         calls=1, failed_calls=1, input_tokens=7, output_tokens=30, usd=67e-6
     )
@@ -77,7 +77,7 @@ async def test_a_failure_that_reports_nothing_is_no_call_of_unknown_price():
 
     ledger = Ledger(Budget())
     with pytest.raises(ModelError):
-        await ask(Fake(failing), request(), ledger.root)
+        await call_model(Fake(failing), request(), ledger.root)
     assert ledger.root.total == Spent(calls=1, failed_calls=1)
 
 
@@ -119,7 +119,7 @@ async def test_an_answer_is_returned_and_paid_for():
     root = Ledger(Budget(usd=1), prices={"fake": Price(1, 2)}).root
     model = Fake(returning(Completion("six", ModelUsage(9, 3))))
 
-    completion = await ask(model, request(), root, Gate(1))
+    completion = await call_model(model, request(), root, RequestGate(1))
 
     assert completion == Completion("six", ModelUsage(9, 3))
     assert root.total == Spent(calls=1, input_tokens=9, output_tokens=3, usd=0.000015)
@@ -128,12 +128,12 @@ async def test_an_answer_is_returned_and_paid_for():
 
 async def test_an_empty_text_is_an_answer():
     root = Ledger().root
-    assert (await ask(ScriptedModel([""]), request(), root)).text == ""
+    assert (await call_model(ScriptedModel([""]), request(), root)).text == ""
     assert (root.total.calls, root.total.failed_calls) == (1, 0)
 
 
 async def test_a_lone_surrogate_does_not_come_through():
-    completion = await ask(Fake(returning(Completion("a\ud800b"))), request(), Ledger().root)
+    completion = await call_model(Fake(returning(Completion("a\ud800b"))), request(), Ledger().root)
     assert completion.text == "a?b"
 
 
@@ -145,7 +145,7 @@ async def test_the_model_is_told_what_its_answer_may_have(asked, budget, granted
     model = Fake(returning(Completion("")))
     root = Ledger(Budget(output_tokens=budget)).root
 
-    await ask(model, request(max_output_tokens=asked), root)
+    await call_model(model, request(max_output_tokens=asked), root)
 
     assert model.requests[0].max_output_tokens == granted
 
@@ -159,7 +159,9 @@ async def test_a_model_that_keeps_no_limit_gets_the_rest_and_others_wait_for_it(
 
     model = Fake(does, bounded=False)
     root = Ledger(Budget(output_tokens=100)).root
-    tasks = [asyncio.create_task(ask(model, request(max_output_tokens=5), root)) for _ in range(9)]
+    tasks = [
+        asyncio.create_task(call_model(model, request(max_output_tokens=5), root)) for _ in range(9)
+    ]
     await settled()
 
     assert [each.max_output_tokens for each in model.requests] == [5]
@@ -179,16 +181,16 @@ async def test_the_model_is_told_its_time(given, left, told):
     model = Fake(returning(Completion("")))
     root = Ledger(Budget(seconds=left), clock=lambda: 1.0).root
 
-    await ask(model, request(timeout=given), root)
+    await call_model(model, request(timeout=given), root)
 
     assert model.requests[0].timeout == told
 
 
 async def test_the_end_of_the_trees_time_is_not_the_models_fault():
-    root, gate = soon_over(), Gate(1)
+    root, gate = soon_over(), RequestGate(1)
 
     with pytest.raises(BudgetExceeded) as refused:
-        await ask(Fake(for_ever), request(), root, gate)
+        await call_model(Fake(for_ever), request(), root, gate)
 
     assert refused.value.field == "seconds"
     assert root.total == Spent(calls=1, failed_calls=1)
@@ -196,12 +198,12 @@ async def test_the_end_of_the_trees_time_is_not_the_models_fault():
 
 
 async def test_time_ends_in_front_of_the_gate_too():
-    root, gate = soon_over(), Gate(1)
+    root, gate = soon_over(), RequestGate(1)
     model = Fake(for_ever)
 
     async with gate:
         with pytest.raises(BudgetExceeded):
-            await ask(model, request(), root, gate)
+            await call_model(model, request(), root, gate)
 
     assert model.requests == []
     assert (gate.in_flight, gate.waiting) == (0, 0)
@@ -216,7 +218,7 @@ async def test_a_model_that_notices_the_end_of_the_trees_time_first_is_not_blame
 
     root = Ledger(Budget(seconds=10), clock=lambda: now[0]).root
     with pytest.raises(BudgetExceeded) as refused:
-        await ask(Fake(does), request(), root)
+        await call_model(Fake(does), request(), root)
     assert refused.value.field == "seconds"
 
 
@@ -228,7 +230,7 @@ async def test_a_model_that_makes_an_error_of_being_cancelled_is_not_blamed():
             raise ModelError("connection", "cut") from None
 
     with pytest.raises(BudgetExceeded):
-        await ask(Fake(does), request(), soon_over())
+        await call_model(Fake(does), request(), soon_over())
 
 
 async def test_the_calls_own_time_is_the_models():
@@ -237,16 +239,16 @@ async def test_the_calls_own_time_is_the_models():
 
     root = Ledger(Budget(seconds=60)).root
     with pytest.raises(ModelError) as failed:
-        await ask(as_model(slow), request(timeout=0.01), root)
+        await call_model(as_model(slow), request(timeout=0.01), root)
     assert failed.value.kind == "timeout"
 
 
 async def test_an_error_of_the_models_passes_and_counts():
     error = ModelError("rate_limit", "slow down", retryable=True, retry_after=3.0)
-    root, gate = Ledger(Budget(output_tokens=50)).root, Gate(1)
+    root, gate = Ledger(Budget(output_tokens=50)).root, RequestGate(1)
 
     with pytest.raises(ModelError) as failed:
-        await ask(Fake(raising(error)), request(), root, gate)
+        await call_model(Fake(raising(error)), request(), root, gate)
 
     assert failed.value is error
     assert root.total == Spent(calls=1, failed_calls=1)
@@ -264,7 +266,7 @@ async def test_an_error_of_the_models_passes_and_counts():
 async def test_any_other_error_becomes_one_of_the_models(error, kind):
     root = Ledger().root
     with pytest.raises(ModelError) as failed:
-        await ask(Fake(raising(error)), request(), root)
+        await call_model(Fake(raising(error)), request(), root)
     assert failed.value.kind == kind
     assert failed.value.__cause__ is error
     assert root.total.failed_calls == 1
@@ -274,7 +276,7 @@ async def test_any_other_error_becomes_one_of_the_models(error, kind):
 async def test_what_is_no_answer_is_an_error_of_the_models(answer):
     root = Ledger().root
     with pytest.raises(ModelError) as failed:
-        await ask(Fake(returning(answer)), request(), root)
+        await call_model(Fake(returning(answer)), request(), root)
     assert failed.value.kind == "type"
     assert root.total == Spent(calls=1, failed_calls=1)
 
@@ -283,7 +285,7 @@ async def test_what_is_no_answer_is_an_error_of_the_models(answer):
 async def test_a_count_that_is_none_is_an_error_of_the_models_and_no_call(bound):
     root = Ledger().root
     with pytest.raises(ModelError) as failed:
-        await ask(Fake(all_that_is_granted, bound=bound), request(), root)
+        await call_model(Fake(all_that_is_granted, bound=bound), request(), root)
     assert failed.value.kind == "type"
     assert root.total == Spent()
 
@@ -296,7 +298,7 @@ async def test_what_is_not_reported_is_estimated_from_the_texts(usage):
     root = Ledger().root
     model = Plain(returning(Completion("é" * 20, usage)))
 
-    await ask(model, request(), root)
+    await call_model(model, request(), root)
 
     assert root.total.output_tokens == 40
     assert root.total.input_tokens >= len(QUESTION[0]["content"])
@@ -309,17 +311,17 @@ async def test_an_estimate_is_no_more_than_the_answer_may_have():
 
     for bounded, tokens in ((True, 30), (False, 4000)):
         root = Ledger(Budget(output_tokens=30)).root
-        await ask(Plain(returning(Completion("x" * 4000)), bounded=bounded), request(), root)
+        await call_model(Plain(returning(Completion("x" * 4000)), bounded=bounded), request(), root)
         assert root.total.output_tokens == tokens
 
 
 async def test_a_budget_that_is_spent_asks_nobody():
     model = Fake(all_that_is_granted)
     root = Ledger(Budget(calls=1)).root
-    await ask(model, request(max_output_tokens=1), root)
+    await call_model(model, request(max_output_tokens=1), root)
 
     with pytest.raises(BudgetExceeded):
-        await ask(model, request(max_output_tokens=1), root)
+        await call_model(model, request(max_output_tokens=1), root)
 
     assert len(model.requests) == 1
     assert root.total.calls == 1
@@ -330,16 +332,16 @@ async def test_the_price_is_by_the_name_that_was_asked_for():
     root = Ledger(Budget(usd=1), prices=prices).root
     model = Fake(all_that_is_granted)
 
-    await ask(model, request(max_output_tokens=10**5), root)
-    await ask(model, request(max_output_tokens=10**5, model="other"), root)
+    await call_model(model, request(max_output_tokens=10**5), root)
+    await call_model(model, request(max_output_tokens=10**5, model="other"), root)
 
     assert root.total.usd == 0.8
 
 
 async def test_cancelling_one_that_is_with_the_model_leaves_nothing_behind():
-    root, gate = Ledger(Budget(output_tokens=50)).root, Gate(1)
+    root, gate = Ledger(Budget(output_tokens=50)).root, RequestGate(1)
     model = Fake(for_ever)
-    task = asyncio.create_task(ask(model, request(), root, gate))
+    task = asyncio.create_task(call_model(model, request(), root, gate))
     await settled()
     assert (model.in_flight, gate.in_flight, root.left().output_tokens) == (1, 1, 0)
 
@@ -352,10 +354,10 @@ async def test_cancelling_one_that_is_with_the_model_leaves_nothing_behind():
 
 
 async def test_cancelling_one_that_waits_at_the_gate_leaves_nothing_behind():
-    root, gate = Ledger(Budget(output_tokens=50)).root, Gate(1)
+    root, gate = Ledger(Budget(output_tokens=50)).root, RequestGate(1)
     model = Fake(for_ever)
     async with gate:
-        task = asyncio.create_task(ask(model, request(), root, gate))
+        task = asyncio.create_task(call_model(model, request(), root, gate))
         await settled()
         assert (gate.waiting, root.left().output_tokens) == (1, 0)
         task.cancel()
@@ -369,10 +371,10 @@ async def test_cancelling_one_that_waits_at_the_gate_leaves_nothing_behind():
 
 
 async def test_cancelling_one_that_waits_for_its_share_of_the_budget_leaves_nothing_behind():
-    root, gate = Ledger(Budget(output_tokens=50)).root, Gate(1)
+    root, gate = Ledger(Budget(output_tokens=50)).root, RequestGate(1)
     held = root.reserve(model=None, input_tokens=0, output_tokens=50)
     model = Fake(all_that_is_granted)
-    task = asyncio.create_task(ask(model, request(), root, gate))
+    task = asyncio.create_task(call_model(model, request(), root, gate))
     await settled()
     assert not task.done()
 
@@ -383,15 +385,15 @@ async def test_cancelling_one_that_waits_for_its_share_of_the_budget_leaves_noth
 
     assert model.requests == []
     assert root.total == Spent()
-    await ask(model, request(), root, gate)
+    await call_model(model, request(), root, gate)
     assert root.total.output_tokens == 50
 
 
 async def test_cancelling_a_whole_tree_at_any_moment_leaves_nothing_behind():
-    gate, model = Gate(4), Fake(all_that_is_granted)
+    gate, model = RequestGate(4), Fake(all_that_is_granted)
     for moment in range(0, 40, 3):
         root = Ledger(Budget(calls=None, output_tokens=200)).root
-        asks = (ask(model, request(max_output_tokens=30), root, gate) for _ in range(20))
+        asks = (call_model(model, request(max_output_tokens=30), root, gate) for _ in range(20))
         tasks = [asyncio.create_task(each) for each in asks]
         for _ in range(moment):
             await asyncio.sleep(0)
@@ -405,17 +407,17 @@ async def test_cancelling_a_whole_tree_at_any_moment_leaves_nothing_behind():
 
 def test_500_trees_spend_no_token_more_than_they_may_through_a_gate_of_32():
     """Over four event loops; each tree asks for more than it may, from parent and children."""
-    gate, model = Gate(32), Fake(all_that_is_granted)
+    gate, model = RequestGate(32), Fake(all_that_is_granted)
     budgets = {number: 40 + number % 61 for number in range(500)}
     refusals = set()
 
     async def run(account, depth):
         try:
-            await ask(model, request(max_output_tokens=13), account, gate)
+            await call_model(model, request(max_output_tokens=13), account, gate)
             if depth:
                 below = (run(account.open_child(), depth - 1) for _ in range(3))
                 await asyncio.gather(*below)
-            await ask(model, request(max_output_tokens=13), account, gate)
+            await call_model(model, request(max_output_tokens=13), account, gate)
         except BudgetExceeded as refused:
             refusals.add(refused.field)
         finally:
@@ -447,14 +449,14 @@ def test_500_trees_spend_no_token_more_than_they_may_through_a_gate_of_32():
 
 async def test_parents_that_wait_for_children_hold_no_slot():
     """Five levels deep through a gate for one: nothing stands still."""
-    gate, model = Gate(1), Fake(all_that_is_granted)
+    gate, model = RequestGate(1), Fake(all_that_is_granted)
     root = Ledger(Budget(calls=None, output_tokens=10**6)).root
 
     async def run(account, depth):
-        await ask(model, request(max_output_tokens=3), account, gate)
+        await call_model(model, request(max_output_tokens=3), account, gate)
         if depth:
             await asyncio.gather(*(run(account.open_child(), depth - 1) for _ in range(3)))
-        await ask(model, request(max_output_tokens=3), account, gate)
+        await call_model(model, request(max_output_tokens=3), account, gate)
         account.close()
 
     async with asyncio.timeout(120):

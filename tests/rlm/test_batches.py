@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from repl_env.rlm.batches import Asked, Batches
+from repl_env.llm.local_models.request_batcher import BatchedRequest, RequestBatcher
 
 
 class Run:
@@ -28,7 +28,7 @@ class Run:
 
 def submitted(batches, *questions):
     """Each question with its group, asked while the first batch runs."""
-    made = [Asked(question, group) for question, group in questions]
+    made = [BatchedRequest(question, group) for question, group in questions]
     for asked in made:
         batches.submit(asked)
     return made
@@ -40,8 +40,8 @@ def run():
 
 
 def begun(run, size):
-    batches = Batches(run, size, wait=0)
-    batches.submit(Asked("first", "a"))
+    batches = RequestBatcher(run, size, wait=0)
+    batches.submit(BatchedRequest("first", "a"))
     assert run.begun.wait(60)
     return batches
 
@@ -109,7 +109,7 @@ def test_closing_fails_all_and_returns_when_the_thread_is_gone(run):
 
 
 def test_no_thread_no_request_that_waits(run, monkeypatch):
-    batches = Batches(run, 1, wait=0)
+    batches = RequestBatcher(run, 1, wait=0)
 
     def full(self):
         raise RuntimeError("can't start new thread")
@@ -117,7 +117,7 @@ def test_no_thread_no_request_that_waits(run, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", full)
         with pytest.raises(RuntimeError, match="new thread"):
-            batches.submit(Asked("1", "a"))
+            batches.submit(BatchedRequest("1", "a"))
     run.go.set()
     (asked,) = submitted(batches, ("2", "a"))
 

@@ -8,7 +8,8 @@ import json
 import pytest
 
 from repl_env.errors import ModelError
-from repl_env.rlm import HFModel, OpenAIModel, bounded_answers
+from repl_env.llm.endpoints import response_limits
+from repl_env.rlm import HFModel, OpenAIModel
 from tests.rlm.endpoint import Raw, Reply, Status
 
 QUESTION = [{"role": "user", "content": "?"}]
@@ -19,8 +20,8 @@ EVENTS = "text/event-stream"
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch) -> None:
-    monkeypatch.setattr(bounded_answers, "MOST", MOST)
-    monkeypatch.setattr(bounded_answers, "MOST_STREAMED", 8 * MOST)
+    monkeypatch.setattr(response_limits, "MOST", MOST)
+    monkeypatch.setattr(response_limits, "MOST_STREAMED", 8 * MOST)
 
 
 def body(text: str) -> bytes:

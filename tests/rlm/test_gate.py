@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from repl_env.rlm import REQUESTS, Gate
+from repl_env.rlm import REQUESTS, RequestGate
 from tests.waiting import comes_to
 
 
@@ -44,7 +44,7 @@ async def settled():
 
 
 async def test_no_more_are_inside_than_the_limit_says():
-    gate, leave = Gate(2), asyncio.Event()
+    gate, leave = RequestGate(2), asyncio.Event()
     tasks = [asyncio.create_task(hold(gate, leave)) for _ in range(5)]
     await settled()
 
@@ -56,7 +56,7 @@ async def test_no_more_are_inside_than_the_limit_says():
 
 
 async def test_first_come_first_served():
-    gate, leaves, entered = Gate(1), [asyncio.Event() for _ in range(6)], []
+    gate, leaves, entered = RequestGate(1), [asyncio.Event() for _ in range(6)], []
     tasks = [
         asyncio.create_task(hold(gate, leave, entered, name)) for name, leave in enumerate(leaves)
     ]
@@ -68,7 +68,7 @@ async def test_first_come_first_served():
 
 
 async def test_a_newcomer_does_not_take_the_slot_of_one_who_was_called():
-    gate, leave, entered = Gate(1), asyncio.Event(), []
+    gate, leave, entered = RequestGate(1), asyncio.Event(), []
     async with gate:
         waiter = asyncio.create_task(hold(gate, leave, entered, "waiter"))
         await settled()
@@ -83,7 +83,7 @@ async def test_a_newcomer_does_not_take_the_slot_of_one_who_was_called():
 
 
 async def test_the_limit_can_be_changed():
-    gate, leave = Gate(1), asyncio.Event()
+    gate, leave = RequestGate(1), asyncio.Event()
     tasks = [asyncio.create_task(hold(gate, leave)) for _ in range(5)]
     await settled()
 
@@ -101,7 +101,7 @@ async def test_the_limit_can_be_changed():
 
 
 async def test_one_that_is_cancelled_outside_leaves_nothing_behind():
-    gate, leave = Gate(1), asyncio.Event()
+    gate, leave = RequestGate(1), asyncio.Event()
     tasks = [asyncio.create_task(hold(gate, leave)) for _ in range(3)]
     await settled()
 
@@ -115,7 +115,7 @@ async def test_one_that_is_cancelled_outside_leaves_nothing_behind():
 
 
 async def test_one_that_is_cancelled_when_it_was_just_called_passes_its_slot_on():
-    gate, leave, entered = Gate(1), asyncio.Event(), []
+    gate, leave, entered = RequestGate(1), asyncio.Event(), []
     async with gate:
         tasks = [asyncio.create_task(hold(gate, leave, entered, name)) for name in range(2)]
         await settled()
@@ -130,7 +130,7 @@ async def test_one_that_is_cancelled_when_it_was_just_called_passes_its_slot_on(
 
 
 async def test_an_error_inside_frees_the_slot():
-    gate = Gate(1)
+    gate = RequestGate(1)
     with pytest.raises(KeyError):
         async with gate:
             raise KeyError
@@ -142,8 +142,8 @@ async def test_an_error_inside_frees_the_slot():
 )
 def test_a_limit_is_an_int_of_at_least_one(error, limit):
     with pytest.raises(error, match="limit"):
-        Gate(limit)
-    gate = Gate(1)
+        RequestGate(limit)
+    gate = RequestGate(1)
     with pytest.raises(error, match="limit"):
         gate.limit = limit
     assert gate.limit == 1
@@ -166,7 +166,7 @@ def hasty_threads():
 
 @pytest.mark.usefixtures("hasty_threads")
 def test_it_holds_for_the_loops_of_all_threads_together():
-    gate, inside = Gate(5), Inside()
+    gate, inside = RequestGate(5), Inside()
 
     async def one(number):
         for _ in range(20):
@@ -192,7 +192,7 @@ def test_it_holds_for_the_loops_of_all_threads_together():
 
 @pytest.mark.usefixtures("hasty_threads")
 def test_cancellations_in_many_threads_lose_no_slot():
-    gate, inside = Gate(3), Inside()
+    gate, inside = RequestGate(3), Inside()
 
     async def one():
         async with gate:
@@ -216,7 +216,7 @@ def test_cancellations_in_many_threads_lose_no_slot():
 
 
 def test_a_loop_that_is_closed_holds_nobody_up():
-    gate, entered = Gate(1), []
+    gate, entered = RequestGate(1), []
 
     async def come(leave):
         task = asyncio.create_task(hold(gate, leave, entered, "forgotten"))
@@ -244,7 +244,7 @@ def test_a_loop_that_is_closed_holds_nobody_up():
 
 
 def test_a_coroutine_that_is_thrown_away_inside_frees_its_slot():
-    gate, loop = Gate(1), asyncio.new_event_loop()
+    gate, loop = RequestGate(1), asyncio.new_event_loop()
 
     async def come():
         task = asyncio.create_task(hold(gate, asyncio.Event()))

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from repl_env.errors import ModelError
+from repl_env.llm.endpoints.hf_model import SAMPLING
 from repl_env.rlm import HFModel, ModelRequest, ModelUsage
-from repl_env.rlm.hf_model import SAMPLING
 from tests.rlm.endpoint import Reply
 
 QUESTION = [{"role": "user", "content": "how many words"}]

@@ -146,7 +146,7 @@ def logprobs(*entries):
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_an_answer_that_does_not_end_is_given_up(endpoint, monkeypatch, stream) -> None:
-    monkeypatch.setattr("repl_env.rlm.replies._LONGEST_TEXT", 10)
+    monkeypatch.setattr("repl_env.llm.endpoints.completion_parser._LONGEST_TEXT", 10)
 
     with pytest.raises(ModelError, match="longer than 10 characters") as raised:
         await ask(endpoint("eleven char"), stream=stream)
@@ -164,7 +164,7 @@ async def test_an_answer_that_does_not_end_is_given_up(endpoint, monkeypatch, st
 async def test_nor_does_what_comes_beside_its_text_fill_the_memory(
     endpoint, monkeypatch, reply
 ) -> None:
-    monkeypatch.setattr("repl_env.rlm.replies._LONGEST_TEXT", 10)
+    monkeypatch.setattr("repl_env.llm.endpoints.completion_parser._LONGEST_TEXT", 10)
 
     with pytest.raises(ModelError, match="longer than 10 characters"):
         await ask(endpoint(reply))

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from repl_env.errors import ModelError
-from repl_env.rlm import Budget, Completion, Manner, ModelUsage, ScriptedModel, Trajectory
+from repl_env.rlm import Budget, Completion, ModelUsage, RunConfig, ScriptedModel, Trajectory
 from repl_env.rlm.events import CallEnded, CallStarted, RunEnded, RunStarted
 
 
@@ -416,14 +416,14 @@ def test_a_budget_of_tokens_is_shared_by_calls_side_by_side(rlm):
 
 def test_a_budget_of_tokens_is_kept_to_the_token(rlm):
     model = tree([code("b = llm_batch(['a'] * 9)\nFINAL(len(b))")], query="w " * 50)
-    result = rlm(model, budget=Budget(output_tokens=120), manner=Manner(max_output_tokens=40))
+    result = rlm(model, budget=Budget(output_tokens=120), manner=RunConfig(max_output_tokens=40))
     assert result.run("?").usage.output_tokens <= 120
 
 
 async def test_many_trees_at_once_under_one_gate(rlm):
-    from repl_env.rlm import Gate
+    from repl_env.rlm import RequestGate
 
-    gate = Gate(4)
+    gate = RequestGate(4)
     most = 0
 
     async def query(request):

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from repl_env.errors import ModelError
+from repl_env.llm.base import ModelUsage, Origin
 from repl_env.rlm import RLM, ModelRequest, ReplayModel, ScriptedModel, Trajectory, TrajectoryWriter
-from repl_env.rlm.budget import Spent
+from repl_env.rlm.budget.budget_limits import Spent
 from repl_env.rlm.events import CallEnded, CellRan, RunEnded
-from repl_env.rlm.model import ModelUsage, Origin
-from repl_env.rlm.rerunning import differences, given_contexts
+from repl_env.rlm.trajectory_rerun import differences, given_contexts
 from tests.rlm.account import (
     DEEP,
     FIRST,
@@ -304,7 +304,7 @@ def recorded(tmp_path):
 
 
 def test_a_real_run_comes_to_the_same_again(recorded):
-    from repl_env.rlm.rerunning import rerun
+    from repl_env.rlm.trajectory_rerun import rerun
 
     assert recorded.complete
     assert len(list(recorded.runs())) == 3
@@ -315,7 +315,7 @@ def test_a_real_run_comes_to_the_same_again(recorded):
 
 def test_a_real_run_is_answered_to_the_letter(recorded):
     """Not even the prompts of its turns differ, so nothing is answered by number alone."""
-    from repl_env.rlm.runner import RLM
+    from repl_env.rlm.rlm_runner import RLM
 
     result = RLM(ReplayModel(recorded)).run("Which?", "some text")
 
@@ -325,8 +325,8 @@ def test_a_real_run_is_answered_to_the_letter(recorded):
 
 
 def test_a_conversation_comes_to_the_same_again():
-    runner = pytest.importorskip("repl_env.rlm.runner", reason="needs repl_env.rlm.runner")
-    from repl_env.rlm.rerunning import rerun
+    runner = pytest.importorskip("repl_env.rlm.rlm_runner", reason="needs repl_env.rlm.rlm_runner")
+    from repl_env.rlm.trajectory_rerun import rerun
 
     events = []
     script = ["```repl\nn = 1\nFINAL(n)\n```", "```repl\nFINAL(n + 1)\n```"]
@@ -339,8 +339,8 @@ def test_a_conversation_comes_to_the_same_again():
 
 
 def test_a_conversation_is_run_again_past_a_question_that_failed():
-    runner = pytest.importorskip("repl_env.rlm.runner", reason="needs repl_env.rlm.runner")
-    from repl_env.rlm.rerunning import rerun
+    runner = pytest.importorskip("repl_env.rlm.rlm_runner", reason="needs repl_env.rlm.rlm_runner")
+    from repl_env.rlm.trajectory_rerun import rerun
 
     def reply(request):
         if request.origin.run == "0":
@@ -360,7 +360,7 @@ def test_a_conversation_is_run_again_past_a_question_that_failed():
 
 
 def test_an_expected_answer_is_not_in_the_file(tmp_path):
-    runner = pytest.importorskip("repl_env.rlm.runner", reason="needs repl_env.rlm.runner")
+    runner = pytest.importorskip("repl_env.rlm.rlm_runner", reason="needs repl_env.rlm.rlm_runner")
     script = ["```repl\nFINAL('guess')\n```"]
     rlm = runner.RLM(ScriptedModel(script), trajectory=tmp_path / "run.jsonl")
     result = rlm.run("Which?", expected_answer="the right one")
@@ -400,7 +400,7 @@ FINAL(1)
 @pytest.mark.parametrize("kind", GIVEN_UP)
 def test_what_was_given_up_is_given_up_again(kind, tmp_path):
     """Nobody knows what would have been answered, and whoever asked did not wait for it."""
-    from repl_env.rlm.rerunning import rerun
+    from repl_env.rlm.trajectory_rerun import rerun
 
     path, limit = tmp_path / "run.jsonl", 2.0 if kind == "timeout" else None
 
@@ -426,7 +426,7 @@ def test_what_was_given_up_is_given_up_again(kind, tmp_path):
 
 
 async def test_what_nobody_gives_up_now_is_an_error_that_says_so(monkeypatch):
-    monkeypatch.setattr("repl_env.rlm.replaying._PATIENCE", 0.0)
+    monkeypatch.setattr("repl_env.rlm.trajectory.replay_model._PATIENCE", 0.0)
     events = [
         replace(each, error="the call was cancelled", seconds=0.0)
         if isinstance(each, CallEnded)

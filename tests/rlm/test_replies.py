@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from repl_env.parsing.reply_reader import read_reply
 from repl_env.rlm import ScriptedModel
-from repl_env.rlm.reading import read
-from repl_env.runner import LocalRLMRunner
+from repl_env.rlm.openenv_compat.local_rlm_runner import LocalRLMRunner
 
 CODE = "n = len(context.split())\nFINAL(n)"
 LINES = CODE.split("\n")
@@ -253,7 +253,7 @@ PIECES = st.sampled_from(
 @settings(deadline=None)
 @given(st.lists(PIECES, max_size=40).map("".join), st.booleans())
 def test_no_text_breaks_what_reads_replies(text, last):
-    meant = read(text, {"n"}, last=last)
+    meant = read_reply(text, {"n"}, last=last)
     assert not (meant.codes and meant.answer)
     assert all(code.strip() for code in meant.codes)
 
@@ -302,7 +302,7 @@ def test_what_is_parsed_of_a_reply_is_bounded(shape, monkeypatch):
 
     monkeypatch.setattr("ast.compile", counted, raising=False)
     unit = lengths() if shape == "lengths" else ADVERSE[shape]
-    read(unit * (MUCH // len(unit) + 1), set())
+    read_reply(unit * (MUCH // len(unit) + 1), set())
     assert sum(given) <= 8 * 64 * 1024 + 3 * len(given)
     assert max(given, default=0) <= 64 * 1024 + 3
     assert len(given) <= 8 * 1024
@@ -318,7 +318,7 @@ def test_of_one_block_eight_ends_are_tried(block, monkeypatch):
         return parse(source, *arguments, **named)
 
     monkeypatch.setattr("ast.compile", counted, raising=False)
-    read(f"```py\nx = (\n{block}{'text' * 9}\n" + "```\n'''\n" * 20, set())
+    read_reply(f"```py\nx = (\n{block}{'text' * 9}\n" + "```\n'''\n" * 20, set())
     assert 0 < len([source for source in given if source.startswith("x = (")]) <= 8
 
 

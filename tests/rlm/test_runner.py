@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from repl_env.errors import ModelError, REPLError
-from repl_env.llm import LLM
-from repl_env.rlm import RLM, Budget, Completion, Manner, ModelUsage, ScriptedModel, Trajectory
+from repl_env.llm.model_spec import LLM
+from repl_env.rewards.rubric import OutcomeRubric, REPLRubric
+from repl_env.rlm import RLM, Budget, Completion, ModelUsage, RunConfig, ScriptedModel, Trajectory
 from repl_env.rlm.events import CallEnded, CellRan, ModelReplied, RunEnded, RunStarted
-from repl_env.rubrics import OutcomeRubric, REPLRubric
 from tests.waiting import PATIENCE
 
 
@@ -184,7 +184,7 @@ def lambda_surrogates():
 def test_a_long_conversation_is_cut_and_the_session_keeps_its_variables(rlm):
     replies = [code(f"v{n} = {n}\nprint('o' * 3000)") for n in range(20)]
     model = ScriptedModel([*replies, code("FINAL(sum([v0, v7, v19]))")])
-    result = rlm(model, manner=Manner(max_prompt=20_000)).run("?")
+    result = rlm(model, manner=RunConfig(max_prompt=20_000)).run("?")
     assert result.answer_value == 26
     sizes = [sum(len(m["content"]) for m in request.messages) for request in model.requests]
     assert max(sizes) <= 20_000
@@ -536,7 +536,7 @@ async def test_the_calls_of_a_further_question_are_its_own(rlm):
 
 def test_a_trajectory_has_no_key_that_a_text_repeats(rlm, tmp_path, monkeypatch):
     said = code("FINAL('the key is sk-secret-12345')")
-    monkeypatch.setattr("repl_env.rlm.endpoints.model_of", lambda llm: ScriptedModel([said]))
+    monkeypatch.setattr("repl_env.llm.model_factory.model_of", lambda llm: ScriptedModel([said]))
     llm = LLM("m", "http://127.0.0.1:9", "sk-secret-12345")
     result = rlm(llm, trajectory=tmp_path / "run.jsonl").run("?")
     assert "sk-secret" in result.final_answer

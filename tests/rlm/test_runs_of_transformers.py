@@ -2,7 +2,7 @@
 
 import pytest
 
-from repl_env.rlm import Manner, TransformersModel
+from repl_env.rlm import RunConfig, TransformersModel
 from repl_env.rlm.events import ModelReplied
 
 from .tiny_model import model as random_model
@@ -46,5 +46,5 @@ def test_its_turns_are_samples_whose_masks_are_what_it_sampled(rlm, tiny):
 
 
 def test_the_limit_of_an_answer_is_the_models_to_the_token(rlm, tiny):
-    made = rlm(tiny, max_iterations=1, manner=Manner(max_output_tokens=3))
+    made = rlm(tiny, max_iterations=1, manner=RunConfig(max_output_tokens=3))
     assert made.run("What is it?").usage.output_tokens <= 6

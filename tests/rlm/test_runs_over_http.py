@@ -13,7 +13,7 @@ import pytest
 
 from repl_env import LLM, AsyncLocalREPLEnv, LocalREPLEnv
 from repl_env.errors import ModelError
-from repl_env.rlm import RLM, Budget, Gate, Manner, OpenAIModel, Price, Trajectory
+from repl_env.rlm import RLM, Budget, OpenAIModel, Price, RequestGate, RunConfig, Trajectory
 from repl_env.rlm.events import CallEnded, ModelReplied, RunEnded
 from repl_sandbox import Sandbox
 from tests.limits import PATIENT
@@ -456,14 +456,14 @@ async def test_trees_at_once_keep_to_their_budgets_and_to_the_gate(
     """500 sessions at once take about 3 GiB; "restart" because nothing here needs snapshots."""
     answers = Bounded(32)
     served = endpoint(answers)
-    gate, most = Gate(32), 100
+    gate, most = RequestGate(32), 100
     with Sandbox(limits=PATIENT, recovery="restart") as sandbox:
         runner = RLM(
             model_at(served),
             sandbox=sandbox,
             gate=gate,
             budget=Budget(output_tokens=most),
-            manner=Manner(max_output_tokens=40),
+            manner=RunConfig(max_output_tokens=40),
         )
         results = await asyncio.gather(*(runner.arun(f"tree<{n}>?") for n in range(trees)))
 

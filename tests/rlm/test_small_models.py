@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from repl_env import RLM_SYSTEM_PROMPT_SHORT
-from repl_env.rlm import Manner, ModelRequest, OpenAIModel, ScriptedModel, Trajectory
-from repl_env.rlm.rerunning import differences, rerun
+from repl_env.rlm import ModelRequest, OpenAIModel, RunConfig, ScriptedModel, Trajectory
+from repl_env.rlm.trajectory_rerun import differences, rerun
 from tests.rlm.endpoint import Reply
 
 FENCE = "```repl\n"
@@ -81,7 +81,7 @@ def test_children_are_shown_the_examples_too(rlm):
 )
 def test_what_is_no_example_is_refused_by_its_place(given, told):
     with pytest.raises((TypeError, ValueError), match=told):
-        Manner(examples=given)
+        RunConfig(examples=given)
 
 
 @pytest.mark.parametrize("given", [{"prompts": "tiny"}, {"prefix": 3}])

@@ -3,9 +3,9 @@
 import pytest
 
 from repl_env import LocalREPLEnv
-from repl_env.recursive_backends import BackendLimits, DirectLMBackend
 from repl_env.rlm import Completion, ReplayModel, ScriptedModel, Trajectory
 from repl_env.rlm.events import CallEnded, CellRan
+from repl_env.rlm.openenv_compat.lm_backends import BackendLimits, DirectLMBackend
 from repl_env.rlm.transcript import Transcript
 
 

@@ -11,7 +11,15 @@ from pathlib import Path
 import pytest
 
 from repl_env.rlm import Trajectory, TrajectoryWriter
-from repl_env.rlm.event_lines import COMPLETION, CONTEXT, KINDS, SPENT, TASK, TRACE, USAGE
+from repl_env.rlm.trajectory.event_codec import (
+    COMPLETION,
+    CONTEXT,
+    KINDS,
+    SPENT,
+    TASK,
+    TRACE,
+    USAGE,
+)
 from tests.rlm.account import account
 
 PAGE = (Path(__file__).parents[2] / "docs" / "trajectories.md").read_text(encoding="utf-8")

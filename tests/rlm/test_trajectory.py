@@ -16,12 +16,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from repl_env.errors import REPLError
+from repl_env.llm.base import Completion, ModelUsage, TokenTrace
 from repl_env.rlm import Trajectory, TrajectoryWriter
-from repl_env.rlm.budget import Spent
-from repl_env.rlm.event_lines import KINDS, READERS
+from repl_env.rlm.budget.budget_limits import Spent
 from repl_env.rlm.events import CallEnded, ContextNote, ModelReplied, RunEnded, RunStarted, TaskNote
-from repl_env.rlm.model import Completion, ModelUsage, TokenTrace
-from repl_env.rlm.samples import Sample
+from repl_env.rlm.trajectory.event_codec import KINDS, READERS
+from repl_env.rlm.trajectory.training_samples import TrainingSample
 from tests.rlm.account import (
     DEEP,
     FIRST,
@@ -641,7 +641,7 @@ def test_a_run_that_was_cut_is_masked():
 def test_samples_with_a_tokenizer_are_those_of_the_recorded_tokens():
     one, two, three = Trajectory.of(account()).samples(object())
 
-    assert isinstance(one, Sample)
+    assert isinstance(one, TrainingSample)
     assert (one.input_ids, one.loss_mask, one.logprobs) == ((1, 2, 3), (0, 0, 1), (-0.5,))
     assert [(each.run, each.turn, each.parent) for each in (one, two, three)] == [
         ("0", 1, None), ("0", 2, None), ("0.3", 1, "0"),

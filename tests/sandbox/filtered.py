@@ -24,8 +24,9 @@ from concurrent.futures import ThreadPoolExecutor
 from errno import EAFNOSUPPORT, ENOPROTOOPT, ENOSYS, EOPNOTSUPP, EPERM
 from multiprocessing import shared_memory
 
-from repl_sandbox.jail import libc, seccomp
-from repl_sandbox.jail.syscalls import ALLOW, REFUSE
+from repl_sandbox.jail.seccomp import seccomp_filters
+from repl_sandbox.jail.seccomp.syscalls import ALLOW, REFUSE
+from repl_sandbox.native import libc
 
 HIGH = 1 << 32
 # For one report; one that waits for ever is ended.
@@ -111,7 +112,7 @@ def syscall(number, *arguments):
 
 def probe(call, arguments):
     """The errno that a call fails with, 0 if it succeeds."""
-    arch = seccomp.native_arch()
+    arch = seccomp_filters.native_arch()
     if isinstance(call, dict):
         call = call[arch]
     numbers = {row.name: row.number(arch) for row in (*ALLOW, *REFUSE)}
@@ -269,8 +270,8 @@ def load_beside_a_thread(load):
 
 LOADS = {
     "nothing": (),
-    "program": (seccomp.program,),
-    "base and seal": (seccomp.base_program, seccomp.seal_program),
+    "program": (seccomp_filters.program,),
+    "base and seal": (seccomp_filters.base_program, seccomp_filters.seal_program),
 }
 REPORTS = {
     "probes": probe_all,
@@ -286,7 +287,7 @@ def report(loads, name):
     def load():
         libc.prctl(libc.PR_SET_NO_NEW_PRIVS, 1)
         for make in LOADS[loads]:
-            seccomp.load(make(seccomp.native_arch()))
+            seccomp_filters.load(make(seccomp_filters.native_arch()))
 
     if name == "thread":
         result = load_beside_a_thread(load)

@@ -9,23 +9,17 @@ from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
 from repl_sandbox import Limits
-from repl_sandbox.session.completion import Completion
-from repl_sandbox.session.configuration import Configuration
+from repl_sandbox.protocol import control_channel
+from repl_sandbox.protocol.connection import HostConnection, WorkerConnection
+from repl_sandbox.protocol.messages import VERSION, Configure, HostMessage, Ready, WorkerMessage
+from repl_sandbox.session.cells.running_cell import RunningCell
 from repl_sandbox.session.io import Handler, SessionIO
 from repl_sandbox.session.recovery import Recovery
-from repl_sandbox.session.running_cell import RunningCell
-from repl_sandbox.wire.connection import HostConnection, WorkerConnection
-from repl_sandbox.wire.messages import (
-    VERSION,
-    Configure,
-    HostMessage,
-    Ready,
-    WorkerMessage,
-)
-from repl_sandbox.zygote import control
-from repl_sandbox.zygote.ends import Ends
-from repl_sandbox.zygote.links import Links
-from repl_sandbox.zygote.outside import Outside
+from repl_sandbox.session.shielded_operations import ShieldedOperations
+from repl_sandbox.session.transport.worker_configuration import WorkerConfiguration
+from repl_sandbox.zygote.client.isolation_baseline import IsolationBaseline
+from repl_sandbox.zygote.client.session_endpoints import SessionEndpoints
+from repl_sandbox.zygote.client.session_links import SessionLinks
 
 _T = TypeVar("_T")
 
@@ -63,7 +57,7 @@ class Peer:
     def __init__(
         self, configure: Configure | None = None, *, plain: bool = True, handler: bool = True
     ) -> None:
-        ends = Ends()
+        ends = SessionEndpoints()
         control_end, worker, stdout, stderr = ends.take()
         theirs, ends.theirs = ends.theirs, []
         self.control = socket.socket(fileno=theirs[0])
@@ -72,11 +66,21 @@ class Peer:
         connection, self.connection = HostConnection(), WorkerConnection()
         list(connection.receive(self.connection.send(Ready(VERSION))))
         pid = os.getpid()
-        self.links = Links(
-            1, pid, pid, control_end, worker, stdout, stderr, connection, outside=Outside(pid)
+        self.links = SessionLinks(
+            1,
+            pid,
+            pid,
+            control_end,
+            worker,
+            stdout,
+            stderr,
+            connection,
+            outside=IsolationBaseline(pid),
         )
         self.cell = RunningCell(60.0)
-        self.configuration = Configuration(configure or Configure((), None, None), plain=plain)
+        self.configuration = WorkerConfiguration(
+            configure or Configure((), None, None), plain=plain
+        )
         self.io = SessionIO(self.links, self.cell, self.configuration, ())
         self.io.worker.follow(self.links.cpu_clock())
         self.recorder = Recorder()
@@ -84,8 +88,8 @@ class Peer:
         if handler:
             recorder: Handler = self.recorder
             self.io.listen(recorder)
-        self.completion = Completion()
-        self.orders: list[control.Message] = []
+        self.completion = ShieldedOperations()
+        self.orders: list[control_channel.Message] = []
         self._descriptors: list[int] = []
 
     def recovery(self, states: int = 3) -> Recovery:
@@ -128,14 +132,14 @@ class Peer:
 
     # ── init ──────────────────────────────────────────────────────────────────────────────────
 
-    def tell(self, message: control.Message) -> None:
+    def tell(self, message: control_channel.Message) -> None:
         """Init tells the host something."""
-        control.send(self.control, message)
+        control_channel.send(self.control, message)
 
     def hear_orders(self) -> list[str]:
         """What init has been told so far: the names of the orders."""
         while select.select([self.control], [], [], 0)[0]:
-            message, fds = control.receive_with_descriptors(self.control)
+            message, fds = control_channel.receive_with_descriptors(self.control)
             assert message is not None
             self.orders.append(message)
             self._descriptors += fds

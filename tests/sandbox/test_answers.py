@@ -9,12 +9,12 @@ import sys
 
 import pytest
 
+from repl_sandbox.protocol.messages import MAX_ANSWER, MAX_ANSWER_VALUES
 from repl_sandbox.types import Answer
-from repl_sandbox.wire.messages import MAX_ANSWER, MAX_ANSWER_VALUES
-from repl_sandbox.worker.answers import Answers
-from repl_sandbox.worker.cell import Ran, run_cell
-from repl_sandbox.worker.namespace import Namespace
-from repl_sandbox.worker.printed import Form, parse
+from repl_sandbox.worker.cell.cell_evaluation import CellRun, run_cell
+from repl_sandbox.worker.namespace.main_namespace import Namespace
+from repl_sandbox.worker.variables.final_answers import FinalAnswers
+from repl_sandbox.worker.variables.printed_answers import PrintedForm, parse
 
 
 class Session:
@@ -24,7 +24,7 @@ class Session:
         self.namespace = Namespace()
         self.told: list[Answer] = []
         self.refuse: str | None = None
-        self.answers = Answers(self.namespace, self.submit)
+        self.answers = FinalAnswers(self.namespace, self.submit)
         self.number = 0
 
     def submit(self, answer: Answer) -> None:
@@ -32,7 +32,7 @@ class Session:
             raise ValueError(self.refuse)
         self.told.append(answer)
 
-    def __call__(self, source: str) -> Ran:
+    def __call__(self, source: str) -> CellRun:
         self.number += 1
         ran = run_cell(source, self.number, self.namespace, printed=self.answers.printed)
         self.answers.poll()
@@ -401,7 +401,7 @@ def test_copies_of_the_dict_are_plain_dicts(session):
     ],
 )
 def test_the_text_between_the_parentheses_is_the_answer(text, inner):
-    assert parse(text) == Form(inner, None)
+    assert parse(text) == PrintedForm(inner, None)
 
 
 @pytest.mark.parametrize(
@@ -423,7 +423,9 @@ def test_an_incomplete_form_is_none(session, text):
     ],
 )
 def test_a_printed_form_is_read_in_linear_time(text, inner):
-    assert parse(text) == (None if inner is None else Form(inner, None))  # in seconds, not hours
+    assert parse(text) == (
+        None if inner is None else PrintedForm(inner, None)
+    )  # in seconds, not hours
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,8 @@ from repl_sandbox import (
     SessionBusy,
     TimedOut,
 )
-from repl_sandbox.arguments import SandboxArguments
-from repl_sandbox.session.drivers.watch import Watch
+from repl_sandbox.backends.sandbox_arguments import SandboxArguments
+from repl_sandbox.session.drivers.descriptor_watch import DescriptorWatch
 from repl_sandbox.session.io import SessionIO
 from repl_sandbox.types import Answer
 from tests.descriptors import opened
@@ -140,16 +140,18 @@ async def cancelled_at(
     wait: int, monkeypatch: pytest.MonkeyPatch, call: Callable[[], Coroutine[Any, Any, object]]
 ) -> bool:
     """Make `call`, cancelled at its wait number `wait`; False if it has not so many."""
-    waits, ready = itertools.count(1), Watch.ready
+    waits, ready = itertools.count(1), DescriptorWatch.ready
 
-    async def cancelled(watch: Watch, io: SessionIO, wake: float) -> list[tuple[int, int]]:
+    async def cancelled(
+        watch: DescriptorWatch, io: SessionIO, wake: float
+    ) -> list[tuple[int, int]]:
         task = asyncio.current_task()
         if next(waits) == wait and task is not None:
             task.cancel()
         return await ready(watch, io, wake)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Watch, "ready", cancelled)
+        patched.setattr(DescriptorWatch, "ready", cancelled)
         try:
             await call()
         except asyncio.CancelledError:

@@ -1,4 +1,4 @@
-"""`Batch`: cells of many sessions, run side by side by one thread."""
+"""`SessionBatch`: cells of many sessions, run side by side by one thread."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from repl_sandbox import Finished, Killed, Raised, Sandbox, Session, SessionBusy, TimedOut
-from repl_sandbox.session.drivers.batch import Batch
+from repl_sandbox.session.drivers.batch import SessionBatch
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def sessions(sandbox: Sandbox) -> Iterator[list[Session]]:
 
 
 def test_outcomes_are_in_the_order_of_the_cells(sessions: list[Session]) -> None:
-    batch = Batch()
+    batch = SessionBatch()
     for turn in range(5):
         cells = [(each, f"print({n})\n{n} * {turn}", None) for n, each in enumerate(sessions)]
         outcomes = batch.run(cells)
@@ -34,7 +34,7 @@ def test_outcomes_are_in_the_order_of_the_cells(sessions: list[Session]) -> None
 
 
 def test_a_timeout_may_be_longer_than_the_kernel_counts(sessions: list[Session]) -> None:
-    outcomes = Batch().run([(each, "1 + 1", 1e12) for each in sessions])
+    outcomes = SessionBatch().run([(each, "1 + 1", 1e12) for each in sessions])
     assert [outcome.value for outcome in outcomes] == ["2"] * len(sessions)
 
 
@@ -48,7 +48,7 @@ def test_each_cell_comes_to_its_own_end(sessions: list[Session]) -> None:
         "print('é' * 99999)",
     ]
     # Only what is to run out of time has little of it.
-    outcomes: list[Any] = Batch().run(
+    outcomes: list[Any] = SessionBatch().run(
         [
             (each, code, 0.2 if "while" in code else None)
             for each, code in zip(sessions, codes, strict=False)
@@ -58,7 +58,7 @@ def test_each_cell_comes_to_its_own_end(sessions: list[Session]) -> None:
     assert [type(each) for each in outcomes] == kinds
     assert outcomes[2].state == "kept" and outcomes[3].state == "rolled_back"
     assert len(outcomes[5].stdout) == 100_000
-    again = Batch().run([(each, "6 * 7", None) for each in sessions])
+    again = SessionBatch().run([(each, "6 * 7", None) for each in sessions])
     assert [isinstance(each, Finished) and each.value for each in again] == ["42"] * 8
 
 
@@ -66,7 +66,7 @@ def test_what_cannot_be_run_is_an_error_in_its_place(sessions: list[Session]) ->
     first, second, third, *_ = sessions
     second.close()
     cells: Any = [(first, "1", None), (first, "2", None), (second, "3", None), (third, 4, None)]
-    outcomes = Batch().run(cells)
+    outcomes = SessionBatch().run(cells)
     kinds = [type(each).__name__ for each in outcomes]
     assert kinds == ["Finished", "SessionBusy", "SessionClosed", "TypeError"]
     assert first.run("5").ok
@@ -80,7 +80,7 @@ def test_cells_run_at_the_same_time(sandbox: Sandbox) -> None:
         return meeting.wait(60)
 
     sessions = [sandbox.session(host={"meet": meet}) for _ in range(6)]
-    outcomes = Batch().run([(each, "meet()", None) for each in sessions])
+    outcomes = SessionBatch().run([(each, "meet()", None) for each in sessions])
     assert sorted(str(getattr(each, "value", each)) for each in outcomes) == [*"012345"]
     for session in sessions:
         session.close()
@@ -95,7 +95,7 @@ def test_an_interrupted_batch_leaves_sessions_that_can_go_on(sandbox: Sandbox) -
     def run() -> None:
         if all_run.wait(60) == 0:
             # While it waits. Elsewhere it may have read what it has not kept yet.
-            while sys._current_frames()[caller].f_code is not Batch._wait.__code__:
+            while sys._current_frames()[caller].f_code is not SessionBatch._wait.__code__:
                 time.sleep(0.001)
             signal.pthread_kill(caller, signal.SIGALRM)
 
@@ -103,7 +103,9 @@ def test_an_interrupted_batch_leaves_sessions_that_can_go_on(sandbox: Sandbox) -
     before = signal.signal(signal.SIGALRM, interrupt)
     try:
         with pytest.raises(KeyboardInterrupt):
-            Batch().run([(each, "x = 1\nrun()\nwhile True: pass", None) for each in sessions])
+            SessionBatch().run(
+                [(each, "x = 1\nrun()\nwhile True: pass", None) for each in sessions]
+            )
     finally:
         signal.signal(signal.SIGALRM, before)
     assert [each.run("x").ok for each in sessions] == [True] * 8
@@ -112,7 +114,7 @@ def test_an_interrupted_batch_leaves_sessions_that_can_go_on(sandbox: Sandbox) -
 
 
 def test_output_between_cells_belongs_to_the_next(sessions: list[Session]) -> None:
-    batch = Batch()
+    batch = SessionBatch()
     first, second = sessions[:2]
     late = "import os, threading\ngo = threading.Event()\n"
     late += "t = threading.Thread(target=lambda: (go.wait(), os.write(1, b'late ')))\nt.start()"
@@ -136,7 +138,7 @@ def test_a_session_in_another_call_is_busy(sandbox: Sandbox) -> None:
         thread = threading.Thread(target=session.run, args=("wait()",))
         thread.start()
         assert entered.wait(60)
-        (error,) = Batch().run([(session, "1", None)])
+        (error,) = SessionBatch().run([(session, "1", None)])
         leave.set()
         thread.join()
         assert isinstance(error, SessionBusy)

@@ -19,9 +19,9 @@ import weakref
 
 import pytest
 
-from repl_sandbox.worker import sources
-from repl_sandbox.worker.cell import Ran, run_cell
-from repl_sandbox.worker.namespace import Namespace
+from repl_sandbox.worker.cell.cell_evaluation import CellRun, run_cell
+from repl_sandbox.worker.namespace import cell_sources
+from repl_sandbox.worker.namespace.main_namespace import Namespace
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ class Session:
         self.namespace = namespace
         self.number = 0
 
-    def __call__(self, source: str, **options) -> Ran:
+    def __call__(self, source: str, **options) -> CellRun:
         self.number += 1
         return run_cell(source, self.number, self.namespace, **options)
 
@@ -92,7 +92,7 @@ def run(namespace):
     ],
 )
 def test_the_last_expression_is_shown_as_a_repl_does(run, source, value):
-    assert run(source) == Ran(value, None)
+    assert run(source) == CellRun(value, None)
 
 
 def test_the_shown_value_is_bound_to_an_underscore(run):
@@ -555,8 +555,8 @@ def test_a_cell_that_breaks_the_standard_library_breaks_only_itself(sabotage):
     """In a process of its own, since it breaks the standard library."""
     program = (
         "import json, os, sys\n"
-        "from repl_sandbox.worker.cell import run_cell\n"
-        "from repl_sandbox.worker.namespace import Namespace\n"
+        "from repl_sandbox.worker.cell.cell_evaluation import run_cell\n"
+        "from repl_sandbox.worker.namespace.main_namespace import Namespace\n"
         "write, encode, space, results = os.write, json.JSONEncoder().encode, Namespace(), []\n"
         "for n, cell in enumerate((sys.argv[1], 'x = 20\\nx + 22', '1 / 0', \"'FINAL(1)'\")):\n"
         "    ran = run_cell(cell, n, space, printed=lambda text, last: results.append(text))\n"
@@ -599,8 +599,8 @@ def test_lines_are_split_where_python_splits_them(run):
 
 def test_only_the_sources_of_the_last_cells_are_kept(run, monkeypatch):
     run("def old(): return 1 / 0")
-    monkeypatch.setattr(sources, "KEPT_CELLS", 3)
-    monkeypatch.setattr(sources, "FORGOTTEN_AT_ONCE", 2)
+    monkeypatch.setattr(cell_sources, "KEPT_CELLS", 3)
+    monkeypatch.setattr(cell_sources, "FORGOTTEN_AT_ONCE", 2)
     for _ in range(4):
         run("x = 1")
 
@@ -611,7 +611,7 @@ def test_only_the_sources_of_the_last_cells_are_kept(run, monkeypatch):
 
 
 def test_sources_are_kept_up_to_a_number_of_characters(run, monkeypatch):
-    monkeypatch.setattr(sources, "KEPT_CHARACTERS", 10_000)
+    monkeypatch.setattr(cell_sources, "KEPT_CHARACTERS", 10_000)
     run("a = '" + "x" * 6_000 + "'")
     run("b = '" + "x" * 6_000 + "'")
 

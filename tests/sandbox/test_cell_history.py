@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from repl_sandbox import Sandbox, SandboxError
-from repl_sandbox.session.cell_history import REMEMBERED, CellHistory
+from repl_sandbox.session.cells.cell_history import REMEMBERED, CellHistory
 
 
 def past(cells: int) -> CellHistory:
@@ -83,7 +83,7 @@ def test_a_branch_has_the_past_of_its_session_and_a_state_before_it() -> None:
 def test_a_session_of_very_many_cells_goes_back_as_any(
     recovering: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("repl_sandbox.session.cell_history.REMEMBERED", 10)
+    monkeypatch.setattr("repl_sandbox.session.cells.cell_history.REMEMBERED", 10)
     with recovering.session() as session:
         for number in range(15):
             assert session.run(f"n = {number}").ok

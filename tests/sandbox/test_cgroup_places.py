@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from repl_sandbox.limits.cgroups import files
-from repl_sandbox.limits.cgroups.place import LEAF, Missing, Place, find
+from repl_sandbox.limits.cgroups import cgroup_interface
+from repl_sandbox.limits.cgroups.cgroup_root import LEAF, CgroupRoot, CgroupUnavailable, find
 
 V1 = "{n} 31 0:{n} {root} {point} rw,relatime - cgroup cgroup {mode},{name}\n"
 V2 = "41 31 0:38 {root} {point} rw,relatime - cgroup2 cgroup2 {mode},nsdelegate\n"
@@ -64,7 +64,7 @@ class System:
             (holder / "cgroup.events").write_text("populated 1\nfrozen 0\n")
         return holder
 
-    def find(self) -> Place | Missing:
+    def find(self) -> CgroupRoot | CgroupUnavailable:
         (self.proc / "mountinfo").write_text(self.mounts)
         (self.proc / "cgroup").write_text(self.groups)
         return find(str(self.proc))
@@ -78,27 +78,27 @@ def system(tmp_path: Path) -> System:
 def test_version_1_is_two_folders_of_this_process(system: System) -> None:
     memory = system.version_1("memory", "/jobs/7")
     pids = system.version_1("pids", "/")
-    assert system.find() == Place(1, (str(memory), str(pids)))
+    assert system.find() == CgroupRoot(1, (str(memory), str(pids)))
 
 
 def test_a_container_sees_its_group_at_the_top(system: System) -> None:
     memory = system.version_1("memory", "/docker/1f/x", root="/docker/1f", seen="x")
     pids = system.version_1("pids", "/docker/1f", root="/docker/1f", seen="")
-    assert system.find() == Place(1, (str(memory), str(pids)))
+    assert system.find() == CgroupRoot(1, (str(memory), str(pids)))
 
 
 @pytest.mark.parametrize("root", ["/docker/2e", "/docker/1f/y"])
 def test_a_group_outside_of_the_mount_is_none(system: System, root: str) -> None:
     system.version_1("memory", "/docker/1f", root=root)
     system.version_1("pids", "/")
-    assert isinstance(system.find(), Missing)
+    assert isinstance(system.find(), CgroupUnavailable)
 
 
 def test_a_read_only_hierarchy_is_none_and_says_how_to_get_one(system: System) -> None:
     system.version_1("memory", "/", mode="ro")
     system.version_1("pids", "/")
     found = system.find()
-    assert isinstance(found, Missing)
+    assert isinstance(found, CgroupUnavailable)
     assert "not writable" in found.reason and "writable" in found.remedy
 
 
@@ -108,7 +108,7 @@ def test_the_reason_is_that_of_the_version_that_has_the_controllers(system: Syst
     system.version_1("memory", "/", mode="ro")
     system.version_1("pids", "/")
     found = system.find()
-    assert isinstance(found, Missing)
+    assert isinstance(found, CgroupUnavailable)
     assert "version 1, memory" in found.reason and "--cgroupns=private" in found.remedy
 
 
@@ -119,29 +119,29 @@ def test_a_hierarchy_of_somebody_else_is_none_and_says_how_to_get_one(
     system.version_1("pids", "/")
     monkeypatch.setattr(os, "access", lambda *_: False)
     found = system.find()
-    assert isinstance(found, Missing)
+    assert isinstance(found, CgroupUnavailable)
     assert "not writable" in found.reason and "Have root give this user" in found.remedy
 
 
 def test_one_controller_alone_is_none(system: System) -> None:
     system.version_1("memory", "/")
-    assert isinstance(system.find(), Missing)
+    assert isinstance(system.find(), CgroupUnavailable)
 
 
 def test_version_2_that_gives_its_controllers_on_is_used_as_it_is(system: System) -> None:
     folder = system.version_2("/app", given_on="memory pids", processes="1\n")
-    assert system.find() == Place(2, (str(folder),), weighing=str(folder))
+    assert system.find() == CgroupRoot(2, (str(folder),), weighing=str(folder))
 
 
 def test_the_one_at_the_top_may_hold_processes(system: System) -> None:
     folder = system.version_2("/", processes="1\n2\n", top=True)
-    assert system.find() == Place(2, (str(folder),), weighing=str(folder))
+    assert system.find() == CgroupRoot(2, (str(folder),), weighing=str(folder))
 
 
 def test_version_2_without_controllers_leaves_it_to_version_1(system: System) -> None:
     system.version_2("/", controllers="", top=True)
     memory, pids = system.version_1("memory", "/"), system.version_1("pids", "/")
-    assert system.find() == Place(1, (str(memory), str(pids)))
+    assert system.find() == CgroupRoot(1, (str(memory), str(pids)))
 
 
 def test_a_group_of_somebody_else_is_not_divided(
@@ -150,7 +150,7 @@ def test_a_group_of_somebody_else_is_not_divided(
     system.version_2("/system.slice/ours.service", processes=f"{os.getpid()}\n")
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     found = system.find()
-    assert isinstance(found, Missing)
+    assert isinstance(found, CgroupUnavailable)
     assert "Delegate=yes" in found.remedy
 
 
@@ -167,14 +167,14 @@ def test_a_delegated_group_is_divided_if_all_in_it_are_ours(
     marks = {"user.delegate": b"1"}
     monkeypatch.setattr(os, "getxattr", lambda path, name: _mark(marks, name))
     at = str(folder)
-    expected = Place(2, (at,), crowded, weighing=at) if crowded is not None else None
+    expected = CgroupRoot(2, (at,), crowded, weighing=at) if crowded is not None else None
     found = system.find()
-    assert found == expected if expected else isinstance(found, Missing)
+    assert found == expected if expected else isinstance(found, CgroupUnavailable)
 
 
 def test_a_container_of_ours_alone_is_divided(system: System) -> None:
     folder = system.version_2("/", root="/", seen="", processes=f"{os.getpid()}\n")
-    assert system.find() == Place(2, (str(folder),), crowded=True, weighing=str(folder))
+    assert system.find() == CgroupRoot(2, (str(folder),), crowded=True, weighing=str(folder))
 
 
 def _mark(marks: dict[str, bytes], name: str) -> bytes:
@@ -185,7 +185,7 @@ def _mark(marks: dict[str, bytes], name: str) -> bytes:
 
 def test_a_process_in_our_leaf_finds_the_group_above(system: System) -> None:
     folder = system.version_2(f"/run-1.scope/{LEAF}", given_on="memory pids")
-    assert system.find() == Place(2, (str(folder),), weighing=str(folder))
+    assert system.find() == CgroupRoot(2, (str(folder),), weighing=str(folder))
 
 
 def test_the_share_of_the_processor_is_weighed_where_that_controller_is_there(
@@ -193,17 +193,17 @@ def test_the_share_of_the_processor_is_weighed_where_that_controller_is_there(
 ) -> None:
     memory, pids = system.version_1("memory", "/"), system.version_1("pids", "/")
     cpu = system.version_1("cpu,cpuacct", "/jobs/7")
-    assert system.find() == Place(1, (str(memory), str(pids)), weighing=str(cpu))
+    assert system.find() == CgroupRoot(1, (str(memory), str(pids)), weighing=str(cpu))
 
 
 def test_a_place_without_that_controller_is_still_one(system: System) -> None:
     folder = system.version_2("/app", controllers="memory pids", given_on="memory pids")
-    assert system.find() == Place(2, (str(folder),))
+    assert system.find() == CgroupRoot(2, (str(folder),))
 
 
 def test_a_system_without_any_is_told_how_to_get_one(system: System) -> None:
     found = system.find()
-    assert isinstance(found, Missing)
+    assert isinstance(found, CgroupUnavailable)
     assert found.remedy
 
 
@@ -213,7 +213,7 @@ def test_octal_numbers_in_paths_are_characters(tmp_path: Path) -> None:
     system = System(base)
     folder = system.version_2("/", given_on="memory pids", top=True)
     system.mounts = system.mounts.replace("a b", r"a\040b")
-    assert system.find() == Place(2, (str(folder),), weighing=str(folder))
+    assert system.find() == CgroupRoot(2, (str(folder),), weighing=str(folder))
 
 
 # ── formats ───────────────────────────────────────────────────────────────────────────────────
@@ -225,20 +225,20 @@ EVENTS = b"low 0\nhigh 0\nmax 12\noom 4\noom_kill 3\noom_group_kill 0\n"
 @pytest.mark.parametrize("data", [OOM_CONTROL, EVENTS])
 def test_only_the_named_row_is_counted(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "events").write_bytes(data)
-    assert files.rows(f"{tmp_path}/events", b"oom_kill") == 3
+    assert cgroup_interface.rows(f"{tmp_path}/events", b"oom_kill") == 3
 
 
 @pytest.mark.parametrize(("version", "held"), [(1, 30), (2, 57)])
 def test_what_is_held_is_private_and_shared_pages(tmp_path: Path, version: int, held: int) -> None:
     stat = tmp_path / "memory.stat"
     stat.write_text("cache 900\nrss 10\nrss_huge 10\nanon 30\nfile 900\npagetables 7\nshmem 20\n")
-    assert files.rows(str(stat), *files.VERSIONS[version].held) == held
+    assert cgroup_interface.rows(str(stat), *cgroup_interface.VERSIONS[version].held) == held
 
 
 def test_no_limit_is_told_from_a_number(tmp_path: Path) -> None:
     (tmp_path / "memory.max").write_text("max\n")
     (tmp_path / "pids.max").write_text("66\n")
-    assert files.limits((str(tmp_path),), files.VERSION_2) == (-1, 66)
+    assert cgroup_interface.limits((str(tmp_path),), cgroup_interface.VERSION_2) == (-1, 66)
 
 
 @pytest.mark.parametrize(
@@ -256,11 +256,11 @@ def test_a_limit_of_memory_leaves_no_swap(
 ) -> None:
     for name, text in before.items():
         (tmp_path / name).write_text(text)
-    files.limit_memory(str(tmp_path), files.VERSIONS[version], 64)
+    cgroup_interface.limit_memory(str(tmp_path), cgroup_interface.VERSIONS[version], 64)
     written = [(tmp_path / name).read_text() for name in before]
     assert [text[: len(e)] for text, e in zip(written, expected, strict=True)] == expected
 
 
 def test_a_limit_that_cannot_be_written_names_its_file(tmp_path: Path) -> None:
     with pytest.raises(OSError, match=r"memory\.max"):
-        files.limit_memory(str(tmp_path), files.VERSION_2, 64)
+        cgroup_interface.limit_memory(str(tmp_path), cgroup_interface.VERSION_2, 64)

@@ -11,9 +11,9 @@ import weakref
 import pytest
 
 from repl_sandbox.types import MORE_CHANGES
-from repl_sandbox.worker.cell import run_cell
-from repl_sandbox.worker.changes import MOST_CHANGES, Changes
-from repl_sandbox.worker.namespace import Namespace
+from repl_sandbox.worker.cell.cell_evaluation import run_cell
+from repl_sandbox.worker.namespace.main_namespace import Namespace
+from repl_sandbox.worker.variables.variable_changes import MOST_CHANGES, VariableChanges
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def namespace():
 
 @pytest.fixture
 def changes(namespace):
-    return Changes(namespace)
+    return VariableChanges(namespace)
 
 
 @pytest.fixture
@@ -182,7 +182,7 @@ def test_our_own_names_are_no_variables_until_overwritten(namespace, changes):
 
 def test_what_was_there_at_the_start_is_no_change(namespace):
     namespace.globals["context"] = "text"
-    assert Changes(namespace).since_last() == []
+    assert VariableChanges(namespace).since_last() == []
 
 
 def test_following_a_variable_keeps_nothing_alive(namespace, changes):

@@ -17,16 +17,16 @@ import pytest
 from repl_sandbox import (
     AsyncSandbox,
     CheckpointError,
+    CheckpointInfo,
     Limits,
     Manifest,
     Policy,
     Sandbox,
-    Saved,
     Session,
     SessionClosed,
     read_manifest,
 )
-from repl_sandbox.checkpoint import pack
+from repl_sandbox.protocol.checkpoint_manifest import pack
 from tests.security.abuse.interpreters import with_package
 
 LIMITS = Limits(timeout=60, grace=60, memory="512MiB")
@@ -621,7 +621,7 @@ def forged(*values: Any, **fields: Any) -> bytes:
     rows, pieces = [], []
     for number, each in enumerate(values):
         piece = each if type(each) is bytes else pickle.dumps([f"x{number}", each], 3)
-        rows.append(Saved(f"x{number}", "object", len(piece)))
+        rows.append(CheckpointInfo(f"x{number}", "object", len(piece)))
         pieces.append(piece)
     return pack(manifest(variables=tuple(rows), **fields), b"".join(pieces))
 
@@ -748,7 +748,9 @@ def test_a_session_that_lies_about_what_it_saved_is_refused(sandbox, lie):
     with sandbox.session() as session:
         told = repr(lie) if len(lie) < 1000 else f"{lie[:100]!r} + {lie[:1]!r} * {len(lie)}"
         session.run(f"class json: dumps = staticmethod(lambda *_: {told})")
-        session.run("import repl_sandbox.worker.saving as saving\nsaving.json = json")
+        session.run(
+            "import repl_sandbox.worker.checkpoint.checkpoint_writer as saving\nsaving.json = json"
+        )
         with pytest.raises(CheckpointError):
             session.checkpoint()
 

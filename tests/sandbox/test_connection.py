@@ -9,24 +9,25 @@ from typing import Any, get_args
 import pytest
 
 from repl_sandbox.errors import LocalProtocolError, RemoteProtocolError
-from repl_sandbox.types import Answer, Change, ErrorInfo, Variable
-from repl_sandbox.wire.connection import HostConnection, WorkerConnection
-from repl_sandbox.wire.frames import LENGTHS, MAX_BLOB, MAX_HEADER
-from repl_sandbox.wire.messages import (
+from repl_sandbox.protocol.connection import HostConnection, WorkerConnection
+from repl_sandbox.protocol.frames import LENGTHS, MAX_BLOB, MAX_HEADER
+from repl_sandbox.protocol.function_schema import FunctionSchema
+from repl_sandbox.protocol.message_order import TRANSITIONS, ProtocolPhase
+from repl_sandbox.protocol.messages import (
     VERSION,
     Answered,
     Assign,
-    Call,
     Configure,
     Execute,
     Failed,
     Fetch,
+    HostCall,
     HostMessage,
+    HostReply,
     ListVariables,
     Load,
     Message,
     Ready,
-    Reply,
     Restored,
     Result,
     Save,
@@ -35,8 +36,7 @@ from repl_sandbox.wire.messages import (
     WorkerMessage,
     encode,
 )
-from repl_sandbox.wire.offered import Offered
-from repl_sandbox.wire.state import TRANSITIONS, Phase
+from repl_sandbox.types import Answer, Change, ErrorInfo, Variable
 
 PNG = b"\x89PNG\r\n\x1a\n and the rest"
 
@@ -45,16 +45,16 @@ TALK: list[Message] = [
     Ready(VERSION),
     Restored(3, ("thread 'sleeper'", "descriptor 4, a pipe")),
     Configure(
-        (Offered("llm_query", "Ask."), Offered("größe")),
+        (FunctionSchema("llm_query", "Ask."), FunctionSchema("größe")),
         7,
         "compatible",
         (Assign("context", "str", b"text"),),
     ),
     Execute(1, b"x = llm_query('hi')\nFINAL(x)"),
-    Call(1, 1, "llm_query", b'[["hi"],{}]'),
-    Reply(1, True, b'"hello"'),
+    HostCall(1, 1, "llm_query", b'[["hi"],{}]'),
+    HostReply(1, True, b'"hello"'),
     Answered(2, 1, Answer("FINAL", "hello", "hello")),
-    Reply(2, False, b'["ValueError","too short"]'),
+    HostReply(2, False, b'["ValueError","too short"]'),
     Result(
         1,
         "'hello'",
@@ -63,8 +63,8 @@ TALK: list[Message] = [
         (PNG, PNG + b"2"),
         9_000_000,
     ),
-    Call(3, 1, "llm_query", b'[["late"],{}]'),
-    Reply(3, False, b'["Cancelled","the cell has ended"]'),
+    HostCall(3, 1, "llm_query", b'[["late"],{}]'),
+    HostReply(3, False, b'["Cancelled","the cell has ended"]'),
     Assign("text", "str", "größe".encode()),
     Value(b"null"),
     Assign("big", "bytes", b"", 1 << 30),
@@ -82,15 +82,15 @@ EXAMPLES: dict[type, Message] = {type(message): message for message in TALK}
 FROM_HOST = frozenset(get_args(HostMessage))
 FROM_WORKER = frozenset(get_args(WorkerMessage))
 # How to come to each phase.
-WAY: dict[Phase, list[Message]] = {
-    Phase.BOOTING: [],
-    Phase.IDLE: [Ready(VERSION)],
-    Phase.RUNNING: [Ready(VERSION), Execute(1, b"")],
-    Phase.ASKING: [Ready(VERSION), Fetch("x")],
+WAY: dict[ProtocolPhase, list[Message]] = {
+    ProtocolPhase.BOOTING: [],
+    ProtocolPhase.IDLE: [Ready(VERSION)],
+    ProtocolPhase.RUNNING: [Ready(VERSION), Execute(1, b"")],
+    ProtocolPhase.ASKING: [Ready(VERSION), Fetch("x")],
 }
 ILLEGAL = [
     pytest.param(phase, message, id=f"{message.__name__}-{phase.name}")
-    for phase, message in product(Phase, EXAMPLES)
+    for phase, message in product(ProtocolPhase, EXAMPLES)
     if message not in TRANSITIONS[phase]
 ]
 
@@ -98,7 +98,7 @@ ILLEGAL = [
 class Pair:
     """A host's and a worker's end, and the wire between them."""
 
-    def __init__(self, phase: Phase = Phase.BOOTING, chunk: int = 1 << 20) -> None:
+    def __init__(self, phase: ProtocolPhase = ProtocolPhase.BOOTING, chunk: int = 1 << 20) -> None:
         self.host = HostConnection()
         self.worker = WorkerConnection()
         self.chunk = chunk
@@ -128,23 +128,23 @@ def test_every_message_arrives_as_it_was_sent_in_any_chunking(chunk):
 
 
 def test_several_messages_in_one_chunk_come_one_by_one():
-    pair = Pair(Phase.RUNNING)
-    said = [EXAMPLES[Call], EXAMPLES[Answered], EXAMPLES[Result]]
+    pair = Pair(ProtocolPhase.RUNNING)
+    said = [EXAMPLES[HostCall], EXAMPLES[Answered], EXAMPLES[Result]]
     data = b"".join(pair.worker.send(message) for message in said)
     assert list(pair.host.receive(data)) == said
 
 
 def test_the_host_may_reply_between_the_messages_of_one_chunk():
     """A result changes the phase only when it is taken, not when its bytes arrive."""
-    pair = Pair(Phase.RUNNING)
-    data = pair.worker.send(EXAMPLES[Call]) + pair.worker.send(EXAMPLES[Result])
+    pair = Pair(ProtocolPhase.RUNNING)
+    data = pair.worker.send(EXAMPLES[HostCall]) + pair.worker.send(EXAMPLES[Result])
     messages = iter(pair.host.receive(data))
-    assert next(messages) == EXAMPLES[Call]
+    assert next(messages) == EXAMPLES[HostCall]
     phases = [pair.host.phase]
-    assert pair.host.send(EXAMPLES[Reply])
+    assert pair.host.send(EXAMPLES[HostReply])
     assert next(messages) == EXAMPLES[Result]
     phases.append(pair.host.phase)
-    assert phases == [Phase.RUNNING, Phase.IDLE]
+    assert phases == [ProtocolPhase.RUNNING, ProtocolPhase.IDLE]
 
 
 # ── illegal in this phase ────────────────────────────────────────────────────────────────────────
@@ -179,7 +179,7 @@ def test_the_phase_after_a_message_is_the_tables():
 # ── the wrong side ───────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("phase", Phase)
+@pytest.mark.parametrize("phase", ProtocolPhase)
 @pytest.mark.parametrize("kind", EXAMPLES)
 def test_neither_side_says_what_is_the_others_to_say(phase, kind):
     pair = Pair(phase)
@@ -188,7 +188,7 @@ def test_neither_side_says_what_is_the_others_to_say(phase, kind):
         speaker.send(EXAMPLES[kind])
 
 
-@pytest.mark.parametrize("phase", Phase)
+@pytest.mark.parametrize("phase", ProtocolPhase)
 @pytest.mark.parametrize("kind", EXAMPLES)
 def test_neither_side_takes_its_own_messages_from_the_other(phase, kind):
     pair = Pair(phase)
@@ -201,33 +201,33 @@ def test_neither_side_takes_its_own_messages_from_the_other(phase, kind):
 
 
 def test_after_a_breach_nothing_is_taken_in_any_more():
-    host = Pair(Phase.IDLE).host
+    host = Pair(ProtocolPhase.IDLE).host
     with pytest.raises(RemoteProtocolError):
         list(host.receive(LENGTHS.pack(MAX_HEADER + 1, 0) + bytes(1000)))
     assert host.buffered == 0
     for _ in range(3):
         with pytest.raises(RemoteProtocolError):
-            list(host.receive(encode(EXAMPLES[Call])))
+            list(host.receive(encode(EXAMPLES[HostCall])))
         assert host.buffered == 0
 
 
 def test_messages_before_the_breach_in_its_chunk_are_still_given():
-    host = Pair(Phase.IDLE).host
-    messages = iter(host.receive(encode(EXAMPLES[Call]) + encode(EXAMPLES[Result])))
-    assert next(messages) == EXAMPLES[Call]
+    host = Pair(ProtocolPhase.IDLE).host
+    messages = iter(host.receive(encode(EXAMPLES[HostCall]) + encode(EXAMPLES[Result])))
+    assert next(messages) == EXAMPLES[HostCall]
     with pytest.raises(RemoteProtocolError):
         next(messages)
 
 
 def test_a_message_too_large_to_send_is_our_error_and_changes_nothing():
-    pair = Pair(Phase.RUNNING)
+    pair = Pair(ProtocolPhase.RUNNING)
     with pytest.raises(LocalProtocolError, match="limits are"):
-        pair.worker.send(Call(1, 1, "f", bytes(MAX_BLOB + 1)))
+        pair.worker.send(HostCall(1, 1, "f", bytes(MAX_BLOB + 1)))
     assert pair.say(EXAMPLES[Result]) == [EXAMPLES[Result]]
 
 
 def test_a_worker_that_announces_the_largest_blob_fills_no_more_memory_than_it_sends():
-    host = Pair(Phase.RUNNING).host
+    host = Pair(ProtocolPhase.RUNNING).host
     chunk = bytes(1 << 12)
     tracemalloc.start()
     try:
@@ -245,10 +245,10 @@ def test_a_worker_that_announces_the_largest_blob_fills_no_more_memory_than_it_s
 # ── threads ──────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("after", [Phase.RUNNING, Phase.ASKING])
+@pytest.mark.parametrize("after", [ProtocolPhase.RUNNING, ProtocolPhase.ASKING])
 def test_a_call_that_a_thread_is_sending_does_not_undo_the_phase_that_began_meanwhile(after):
     """Threads of a session send calls while another one reads what the host wants next."""
-    pair = Pair(Phase.IDLE)
+    pair = Pair(ProtocolPhase.IDLE)
     command = pair.host.send(WAY[after][-1])
 
     class Text(str):
@@ -269,23 +269,23 @@ EMPTY = Result(7, None, None, (), (), 12_345_678)
 @pytest.mark.parametrize("cell", [1, 10, (1 << 63) - 1])
 @pytest.mark.parametrize("code", [b"", b"x = 1", b"}" * 300])
 def test_a_cell_is_said_and_read_in_one_piece_as_any_message_is(cell, code):
-    pair, twin = Pair(Phase.IDLE), Pair(Phase.IDLE)
+    pair, twin = Pair(ProtocolPhase.IDLE), Pair(ProtocolPhase.IDLE)
     data = pair.host.execute(cell, code)
 
     assert data == twin.host.send(Execute(cell, code))
     assert pair.worker.cell(data) == (cell, code)
     assert list(twin.worker.receive(data)) == [Execute(cell, code)]
-    assert pair.host.phase is pair.worker.phase is Phase.RUNNING
+    assert pair.host.phase is pair.worker.phase is ProtocolPhase.RUNNING
 
 
 def test_an_empty_result_is_said_and_read_in_one_piece_as_any_message_is():
-    pair, twin = Pair(Phase.RUNNING), Pair(Phase.RUNNING)
+    pair, twin = Pair(ProtocolPhase.RUNNING), Pair(ProtocolPhase.RUNNING)
     data = pair.worker.empty_result(EMPTY.cell, EMPTY.peak_memory)
 
     assert data == twin.worker.send(EMPTY)
     assert list(twin.host.receive(data)) == [EMPTY]
     assert pair.host.empty_result(data, EMPTY.cell) == EMPTY.peak_memory
-    assert pair.host.phase is pair.worker.phase is Phase.IDLE
+    assert pair.host.phase is pair.worker.phase is ProtocolPhase.IDLE
 
 
 def _frame(header: bytes, blob: bytes = b"") -> bytes:
@@ -319,10 +319,10 @@ _CELL = encode(Execute(7, b"x = 1"))
     ],
 )
 def test_what_only_looks_like_an_empty_result_is_not_taken_in(data):
-    host = Pair(Phase.RUNNING).host
+    host = Pair(ProtocolPhase.RUNNING).host
 
     assert host.empty_result(data, EMPTY.cell) is None
-    assert host.phase is Phase.RUNNING
+    assert host.phase is ProtocolPhase.RUNNING
     assert host.buffered == 0
 
 
@@ -342,14 +342,14 @@ def test_what_only_looks_like_an_empty_result_is_not_taken_in(data):
     ],
 )
 def test_what_only_looks_like_a_cell_is_not_taken_in(data):
-    worker = Pair(Phase.IDLE).worker
+    worker = Pair(ProtocolPhase.IDLE).worker
 
     assert worker.cell(data) is None
-    assert worker.phase is Phase.IDLE
+    assert worker.phase is ProtocolPhase.IDLE
     assert worker.buffered == 0
 
 
-@pytest.mark.parametrize("phase", [Phase.BOOTING, Phase.IDLE, Phase.ASKING])
+@pytest.mark.parametrize("phase", [ProtocolPhase.BOOTING, ProtocolPhase.IDLE, ProtocolPhase.ASKING])
 def test_an_empty_result_out_of_turn_is_neither_said_nor_taken_in(phase):
     pair = Pair(phase)
 
@@ -358,7 +358,9 @@ def test_an_empty_result_out_of_turn_is_neither_said_nor_taken_in(phase):
         pair.worker.empty_result(EMPTY.cell, 0)
 
 
-@pytest.mark.parametrize("phase", [Phase.BOOTING, Phase.RUNNING, Phase.ASKING])
+@pytest.mark.parametrize(
+    "phase", [ProtocolPhase.BOOTING, ProtocolPhase.RUNNING, ProtocolPhase.ASKING]
+)
 def test_a_cell_out_of_turn_is_neither_said_nor_taken_in(phase):
     pair = Pair(phase)
 
@@ -368,7 +370,7 @@ def test_a_cell_out_of_turn_is_neither_said_nor_taken_in(phase):
 
 
 def test_a_message_amid_another_is_not_read_in_one_piece():
-    host, worker = Pair(Phase.RUNNING).host, Pair(Phase.IDLE).worker
+    host, worker = Pair(ProtocolPhase.RUNNING).host, Pair(ProtocolPhase.IDLE).worker
     assert not list(host.receive(_RESULT[:9]))
     assert not list(worker.receive(_CELL[:9]))
 
@@ -377,7 +379,7 @@ def test_a_message_amid_another_is_not_read_in_one_piece():
 
 
 def test_after_a_breach_no_result_is_read_in_one_piece_either():
-    host = Pair(Phase.RUNNING).host
+    host = Pair(ProtocolPhase.RUNNING).host
     with pytest.raises(RemoteProtocolError):
         list(host.receive(encode(Ready(VERSION))))
 

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repl_sandbox import CheckpointError, Manifest, Missing, Saved, container, read_manifest
-from repl_sandbox.checkpoint import KIND, VERSION, pack, parse
+from repl_sandbox import CheckpointError, CheckpointInfo, Manifest, Missing, read_manifest
+from repl_sandbox.protocol import file_container
+from repl_sandbox.protocol.checkpoint_manifest import KIND, VERSION, pack, parse
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=200)
 SIZES = st.integers(0, 40)
@@ -19,7 +20,7 @@ SIZES = st.integers(0, 40)
 
 @st.composite
 def checkpoints(draw: Any) -> tuple[Manifest, bytes]:
-    variables = draw(st.lists(st.builds(Saved, NAMES, NAMES, SIZES), max_size=5))
+    variables = draw(st.lists(st.builds(CheckpointInfo, NAMES, NAMES, SIZES), max_size=5))
     state = draw(st.lists(st.tuples(NAMES, SIZES), max_size=4))
     manifest = Manifest(
         python=draw(NAMES),
@@ -65,14 +66,14 @@ def test_what_is_none_is_refused(data):
     with pytest.raises(CheckpointError):
         read_manifest(data)
     with pytest.raises(CheckpointError):
-        read_manifest(container.pack(KIND, VERSION, data, []))
+        read_manifest(file_container.pack(KIND, VERSION, data, []))
 
 
 def test_another_version_or_kind_is_named():
     with pytest.raises(CheckpointError, match=r"version 2 .* reads version 1"):
-        read_manifest(container.pack(KIND, 2, b"{}", []))
+        read_manifest(file_container.pack(KIND, 2, b"{}", []))
     with pytest.raises(CheckpointError, match="no checkpoint"):
-        read_manifest(container.pack(b"epis", VERSION, b"{}", []))
+        read_manifest(file_container.pack(b"epis", VERSION, b"{}", []))
 
 
 GOOD: dict[str, Any] = {
@@ -87,7 +88,7 @@ GOOD: dict[str, Any] = {
 
 
 def test_the_good_one_is_good():
-    read_manifest(container.pack(KIND, VERSION, json.dumps(GOOD).encode(), []))
+    read_manifest(file_container.pack(KIND, VERSION, json.dumps(GOOD).encode(), []))
 
 
 @pytest.mark.parametrize(
@@ -121,21 +122,21 @@ def test_the_good_one_is_good():
 def test_a_wrong_field_is_refused(wrong):
     header = json.dumps({**GOOD, **wrong}).encode()
     with pytest.raises(CheckpointError):
-        read_manifest(container.pack(KIND, VERSION, header, []))
+        read_manifest(file_container.pack(KIND, VERSION, header, []))
 
 
 @pytest.mark.parametrize("field", sorted(GOOD))
 def test_a_field_that_is_not_there_is_named(field):
     header = json.dumps({name: value for name, value in GOOD.items() if name != field}).encode()
     with pytest.raises(CheckpointError, match=field):
-        read_manifest(container.pack(KIND, VERSION, header, []))
+        read_manifest(file_container.pack(KIND, VERSION, header, []))
 
 
 @pytest.mark.parametrize(
     "header",
     [
-        b"[" * container.MAX_HEADER,
-        b"[" + b"[]," * (container.MAX_HEADER // 3 - 1),
+        b"[" * file_container.MAX_HEADER,
+        b"[" + b"[]," * (file_container.MAX_HEADER // 3 - 1),
         b'{"a":' * 100_000,
         b"\xff\xfe{}",
         b'"\\ud800"',
@@ -148,7 +149,7 @@ def test_a_field_that_is_not_there_is_named(field):
     ids=lambda header: header[:12].decode("latin-1"),
 )
 def test_a_hostile_manifest_is_refused_in_bounded_memory(header):
-    data = container.pack(KIND, VERSION, header[: container.MAX_HEADER], [])
+    data = file_container.pack(KIND, VERSION, header[: file_container.MAX_HEADER], [])
     tracemalloc.start()
     try:
         with pytest.raises(CheckpointError):
@@ -167,4 +168,4 @@ def test_lengths_that_are_not_there_are_refused_before_anything_is_copied():
 
 def test_a_header_over_the_limit_is_not_written():
     with pytest.raises(CheckpointError, match="too many names"):
-        container.pack(KIND, VERSION, bytes(container.MAX_HEADER + 1), [])
+        file_container.pack(KIND, VERSION, bytes(file_container.MAX_HEADER + 1), [])

@@ -15,22 +15,22 @@ import pytest
 
 from repl_sandbox import Sandbox
 from repl_sandbox.errors import SandboxClosed
-from repl_sandbox.zygote import control
-from repl_sandbox.zygote.handle import ZygoteHandle
+from repl_sandbox.protocol import control_channel
+from repl_sandbox.zygote.client.zygote_handle import ZygoteHandle
 
 
 def test_sessions_that_nobody_waits_for_do_not_block_the_zygote(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What it says of their ends nobody reads, and its socket holds only so much of it."""
-    pair = control.pair
+    pair = control_channel.pair
 
     def narrow() -> tuple[socket.socket, socket.socket]:
         ours, theirs = pair()
         theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)  # the least there can be
         return ours, theirs
 
-    monkeypatch.setattr(control, "pair", narrow)
+    monkeypatch.setattr(control_channel, "pair", narrow)
     with Sandbox(recovery="restart") as sandbox:
         zygote = sandbox._zygote
         monkeypatch.undo()

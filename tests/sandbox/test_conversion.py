@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from repl_sandbox import Raised, Sandbox, Session
-from repl_sandbox.wire import conversion
-from repl_sandbox.wire.messages import MAX_DEPTH, dump_json
+from repl_sandbox.protocol.messages import MAX_DEPTH, dump_json
+from repl_sandbox.protocol.values import json_conversion
 
 
 class Place(NamedTuple):
@@ -215,7 +215,7 @@ def test_a_class_that_fails_when_it_is_read_raises_in_the_cell(session: Session)
 
 
 def converted(value: object) -> Any:
-    return conversion._decode(conversion.encoded(value))
+    return json_conversion._decode(json_conversion.encoded(value))
 
 
 def test_numpy_converts() -> None:
@@ -240,11 +240,11 @@ def test_numpy_converts() -> None:
         assert type(converted(given)) is type(arrives)
     for bad in (numpy.float64("nan"), numpy.array([1.0, numpy.inf])):
         with pytest.raises(ValueError, match="nan and infinities"):
-            conversion.encoded(bad)
+            json_conversion.encoded(bad)
     with pytest.raises(TypeError, match="int64; JSON has texts"):
-        conversion.encoded({numpy.int64(1): 2})
+        json_conversion.encoded({numpy.int64(1): 2})
     with pytest.raises(TypeError, match="complex has no form"):
-        conversion.encoded(numpy.complex128(1))
+        json_conversion.encoded(numpy.complex128(1))
 
 
 def test_pandas_converts() -> None:
@@ -265,9 +265,9 @@ def test_pandas_converts() -> None:
     ]:  # fmt: skip
         assert converted(given) == arrives
     with pytest.raises(TypeError, match="the key 0 of a dict is int"):
-        conversion.encoded(pandas.DataFrame([[1]]))
+        json_conversion.encoded(pandas.DataFrame([[1]]))
     with pytest.raises(ValueError, match="two columns of a DataFrame have one name"):
-        conversion.encoded([pandas.DataFrame([[1, 2]], columns=["a", "a"])])
+        json_conversion.encoded([pandas.DataFrame([[1, 2]], columns=["a", "a"])])
 
 
 def test_models_of_pydantic_convert() -> None:
@@ -286,7 +286,7 @@ def test_models_of_pydantic_convert() -> None:
         "inner": {"when": "2024-01-02", "tags": ["a", "b"]}, "counts": {}
     }  # fmt: skip
     with pytest.raises(TypeError, match="the key 1 of a dict is int"):
-        conversion.encoded(Outer(inner=inner, counts={1: 2}))
+        json_conversion.encoded(Outer(inner=inner, counts={1: 2}))
 
 
 def test_a_dataclass_crosses_with_its_fields_alone() -> None:
@@ -307,4 +307,4 @@ def test_an_encoder_that_code_has_changed_changes_no_value(monkeypatch: pytest.M
     monkeypatch.setattr("json.JSONEncoder.default", lambda _, value: str(value))
     assert converted({"s": {2, 1}}) == {"s": [1, 2]}
     with pytest.raises(TypeError, match="has no form in JSON"):
-        conversion.encoded(object())
+        json_conversion.encoded(object())

@@ -353,8 +353,8 @@ os._exit(1)
 # Prints that of the last cell, and the table after it.
 _NAMED = """
 import json, os, socket, sys
-from repl_sandbox.worker.copies import Copies, Recovery
-from repl_sandbox.worker.states import States
+from repl_sandbox.snapshots.snapshot_processes import Copies, Recovery
+from repl_sandbox.snapshots.snapshot_table import States
 
 os.closerange(3, 100)  # as in a session; libffi holds one from 3.5 on
 states, seen = States(), []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from repl_sandbox.fair_share.credit import A_CELL, OWED, SAVED, CpuCredit
+from repl_sandbox.fair_share.cpu_credit import A_CELL, OWED, SAVED, CpuCredit
 
 
 def test_a_client_of_short_steps_keeps_it_for_ever() -> None:

@@ -17,7 +17,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repl_sandbox.worker.display import DISPLAY_LIMIT, display, preview, shallow_size, type_name
+from repl_sandbox.worker.display.value_display import (
+    DISPLAY_LIMIT,
+    display,
+    preview,
+    shallow_size,
+    type_name,
+)
 
 PREVIEW_LIMIT = 120
 

@@ -1,4 +1,4 @@
-"""Functions of the host as `Offer`s: what code in a session gets, and what it cannot get."""
+"""Functions of the host as `HostFunction`s: what code in a session gets, and what it cannot get."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from repl_sandbox import (
     AsyncSandbox,
     Finished,
-    Offer,
+    HostFunction,
     Outcome,
     Policy,
     Raised,
@@ -47,8 +47,8 @@ async def ask_all(prompts: list[str]) -> list[dict[str, Any]]:
     return [ask(prompt) for prompt in prompts]
 
 
-TEXT = Offer(ask, face="text", signature=SIGNATURE, raises=["BudgetExceeded"])
-TEXTS = Offer(ask_all, face="texts")
+TEXT = HostFunction(ask, face="text", signature=SIGNATURE, raises=["BudgetExceeded"])
+TEXTS = HostFunction(ask_all, face="texts")
 
 
 class Children:
@@ -81,10 +81,10 @@ class Children:
         self.asked.append(("wait", numbers))
         return [number for number in reversed(numbers) if number in self.ready][:1]
 
-    def offer(self) -> Offer:
+    def offer(self) -> HostFunction:
         names = ("result", "done", "cancel", "wait")
         methods = {name: getattr(self, name) for name in names}
-        return Offer(self.begin, face="handle", methods=methods)
+        return HostFunction(self.begin, face="handle", methods=methods)
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +137,7 @@ def test_a_list_of_texts_keeps_its_length_and_order(cells: Cells) -> None:
 
 
 def test_what_was_left_out_of_a_text_has_its_default(cells: Cells) -> None:
-    offer = Offer(lambda: {"text": "x", "later": 1}, face="text")
+    offer = HostFunction(lambda: {"text": "x", "later": 1}, face="text")
     code = "x = f()\nx.ok, x.error, x.usage, x.truncated, x.value"
     assert values(cells({"f": offer}, code)) == ["(True, None, None, False, None)"]
 
@@ -148,7 +148,9 @@ def test_a_function_that_returns_something_else_is_an_error_in_the_cell(
     sandbox: Sandbox, face: Any, value: Any
 ) -> None:
     methods = {"result": ask, "done": ask, "cancel": ask} if face == "handle" else {}
-    with sandbox.session(host={"f": Offer(lambda: value, face=face, methods=methods)}) as session:
+    with sandbox.session(
+        host={"f": HostFunction(lambda: value, face=face, methods=methods)}
+    ) as session:
         outcome = session.run("f()")
         assert isinstance(outcome, Raised)
         assert outcome.error is not None
@@ -300,7 +302,7 @@ def test_a_signature_is_shown_and_holds(cells: Cells) -> None:
         return len(reached)
 
     outcomes = cells(
-        {"f": Offer(function, signature=SIGNATURE)},
+        {"f": HostFunction(function, signature=SIGNATURE)},
         "import inspect\nstr(inspect.signature(f)), f.__name__, f.__doc__",
         "help(f)",
         "f('a'), f('a', 'm', context={'x': [1]}), f(model='m', prompt='b')",
@@ -351,7 +353,7 @@ def test_a_signature_is_shown_and_holds(cells: Cells) -> None:
 )
 def test_an_offer_that_is_none_is_refused_by_its_field(arguments: dict[str, Any]) -> None:
     with pytest.raises((TypeError, ValueError)) as refusal:
-        Offer(ask, **arguments)
+        HostFunction(ask, **arguments)
     field = "face" if arguments == {"face": "pretty"} else list(arguments)[-1]
     if arguments.get("raw") == ["other"]:
         field = "raw"
@@ -364,12 +366,12 @@ def test_an_offer_is_frozen_and_holds_a_function() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         TEXT.face = "plain"  # type: ignore[misc]
     with pytest.raises(TypeError, match="function"):
-        Offer("ask")
+        HostFunction("ask")
 
 
 def test_a_name_is_a_function_or_an_error_and_not_both(sandbox: Sandbox) -> None:
     with pytest.raises(ValueError, match="raises"):
-        sandbox.session(host={"Failed": Offer(ask, raises=["Failed"])})
+        sandbox.session(host={"Failed": HostFunction(ask, raises=["Failed"])})
 
 
 def test_a_branch_is_offered_what_its_code_was_told_of(sandbox: Sandbox) -> None:
@@ -505,7 +507,7 @@ def test_they_work_under_a_language_policy() -> None:
 
 
 def test_a_session_without_faces_does_not_load_them(sandbox: Sandbox) -> None:
-    look = "import sys\n'repl_sandbox.worker.faces' in sys.modules"
+    look = "import sys\n'repl_sandbox.worker.host_stubs.return_types' in sys.modules"
     for host, loaded in (({}, False), ({"f": ask}, False), ({"f": TEXT}, True)):
         with sandbox.session(host=host) as session:
             assert session.run(look).value == str(loaded)

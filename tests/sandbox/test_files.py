@@ -27,9 +27,9 @@ from repl_sandbox import (
     SessionBusy,
     SessionClosed,
 )
-from repl_sandbox.session import clerks
+from repl_sandbox.protocol import control_channel
 from repl_sandbox.session.core import Core
-from repl_sandbox.zygote import control
+from repl_sandbox.session.files import file_client
 from tests.waiting import eventually
 
 SMALL = Limits(timeout=60, workspace="4MiB", file_size="3MiB")
@@ -294,7 +294,7 @@ def test_files_outlive_the_worker(held: Session) -> None:
 def test_an_init_that_ends_before_it_keeps_a_file_ends_the_session(
     held: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    init, ask = psutil.Process(held._core.links.pid), clerks._asked
+    init, ask = psutil.Process(held._core.links.pid), file_client._asked
 
     @contextmanager
     def ended(core: Core, op: str, *rest: Any) -> Iterator[Any]:
@@ -305,7 +305,7 @@ def test_an_init_that_ends_before_it_keeps_a_file_ends_the_session(
                 init.kill()
             yield answerer
 
-    monkeypatch.setattr(clerks, "_asked", ended)
+    monkeypatch.setattr(file_client, "_asked", ended)
     with pytest.raises(SessionClosed, match="init process is gone"):
         held.files.put("name", b"1")
 
@@ -313,7 +313,7 @@ def test_an_init_that_ends_before_it_keeps_a_file_ends_the_session(
 def test_a_call_amid_which_the_session_is_closed_says_so(
     small: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ask = clerks._asked
+    ask = file_client._asked
     with small.session() as session:
         closing = threading.Thread(target=session.close)
         init = psutil.Process(session._core.links.pid)
@@ -325,7 +325,7 @@ def test_a_call_amid_which_the_session_is_closed_says_so(
                 eventually(lambda: not init.is_running())
                 yield clerk  # which answers for each file, and only when it is asked
 
-        monkeypatch.setattr(clerks, "_asked", closed)
+        monkeypatch.setattr(file_client, "_asked", closed)
         with pytest.raises(SessionClosed, match="was closed amid this call"):
             session.files.get_all(["one"])
         closing.join()
@@ -483,18 +483,18 @@ def test_a_list_that_comes_drop_by_drop_has_one_time_for_all(
     held: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where code with the clerk's uid stops it and lets it go on."""
-    monkeypatch.setattr(clerks, "_PATIENCE", 0.2)
-    slow, host = control.pair()
+    monkeypatch.setattr(file_client, "_PATIENCE", 0.2)
+    slow, host = control_channel.pair()
     monkeypatch.setattr(held._core.links, "control", host)
     over = threading.Event()
 
     def drip() -> None:
-        _, (end,) = control.receive_with_descriptors(slow)
-        with control.open_end(end) as clerk, suppress(ConnectionError):
+        _, (end,) = control_channel.receive_with_descriptors(slow)
+        with control_channel.open_end(end) as clerk, suppress(ConnectionError):
             for _ in range(200):
-                control.send(clerk, {"rows": [["a", "file", 1, 0.0]]})
+                control_channel.send(clerk, {"rows": [["a", "file", 1, 0.0]]})
                 over.wait(0.05)
-            control.send(clerk, {"complete": True})
+            control_channel.send(clerk, {"complete": True})
 
     thread = threading.Thread(target=drip)
     with slow, host:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from repl_sandbox import IsolationError, Limits, Sandbox, Session
-from repl_sandbox.arguments import Grouping, RecoveryMode, Tier
-from repl_sandbox.zygote import process
+from repl_sandbox.backends.sandbox_arguments import Grouping, RecoveryMode, Tier
+from repl_sandbox.zygote.client import zygote_process
 
 # The zygote's program, after a change to the engine.
 _CHANGED = """
@@ -56,9 +56,9 @@ def change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], N
         boot = tmp_path / "boot.py"
         boot.write_text(_CHANGED.format(boot=original, change=line))
         boot.chmod(0o644)
-        monkeypatch.setattr(process, "BOOT", str(boot))
+        monkeypatch.setattr(zygote_process, "BOOT", str(boot))
 
-    original = process.BOOT
+    original = zygote_process.BOOT
     return apply
 
 

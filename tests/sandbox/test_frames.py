@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from repl_sandbox.errors import LocalProtocolError, RemoteProtocolError
-from repl_sandbox.wire import frames
-from repl_sandbox.wire.frames import LENGTHS, MAX_BLOB, MAX_HEADER, Frame, FrameReader, pack
+from repl_sandbox.protocol import frames
+from repl_sandbox.protocol.frames import LENGTHS, MAX_BLOB, MAX_HEADER, Frame, FrameReader, pack
 
 FRAMES = [
     Frame(b'{"type":"list"}', b""),

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from repl_sandbox import AsyncSandbox, Offer, Outcome, Sandbox
-from repl_sandbox.session.drivers.batch import Batch
-from repl_sandbox.worker.host_errors import host_error
+from repl_sandbox import AsyncSandbox, HostFunction, Outcome, Sandbox
+from repl_sandbox.session.drivers.batch import SessionBatch
+from repl_sandbox.worker.host_stubs.host_errors import host_error
 
 
 class Wrong(ValueError):
@@ -164,13 +164,13 @@ def test_drivers_and_offers_raise_alike(sandbox: Sandbox, open_python: str) -> N
 
     code = "try:\n    fail()\nexcept ValueError as error:\n    print('fallback', error)"
     host = {"fail": fail}
-    offered = {"fail": Offer(fail, face="text")}
+    offered = {"fail": HostFunction(fail, face="text")}
     outcomes: list[Outcome] = []
     for each in (host, offered):
         with sandbox.session(host=each) as session:
             outcomes.append(session.run(code))
     with sandbox.session(host=host) as one, sandbox.session(host=host) as other:
-        outcomes += Batch().run([(one, code, None), (other, code, None)])
+        outcomes += SessionBatch().run([(one, code, None), (other, code, None)])
 
     async def by_loop() -> Outcome:
         async with AsyncSandbox(isolation="process", python=open_python) as made:

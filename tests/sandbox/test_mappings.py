@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from repl_sandbox.worker import mappings
+from repl_sandbox.snapshots import shared_mappings
 
 
 @pytest.mark.parametrize("kernel", ["searches", "tells all"])
@@ -22,8 +22,8 @@ def test_what_is_shared_and_can_be_written_is_named(
         def refused(*arguments: Any) -> None:
             raise OSError(errno.ENOTTY, "before Linux 6.11")
 
-        monkeypatch.setattr(mappings.fcntl, "ioctl", refused)
-    before = mappings.lost(())
+        monkeypatch.setattr(shared_mappings.fcntl, "ioctl", refused)
+    before = shared_mappings.lost(())
     path = tmp_path / "here w-s"
     path.write_bytes(bytes(mmap.PAGESIZE))
     fd = os.open(path, os.O_RDWR)
@@ -31,7 +31,7 @@ def test_what_is_shared_and_can_be_written_is_named(
         read_only = mmap.mmap(fd, mmap.PAGESIZE, prot=mmap.PROT_READ)
         own = mmap.mmap(fd, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE)
         path.unlink()
-        found = mappings.lost(())
+        found = shared_mappings.lost(())
         assert shared[0] == nameless[0] == read_only[0] == own[0] == 0
         read_only.close()
         own.close()
@@ -41,12 +41,12 @@ def test_what_is_shared_and_can_be_written_is_named(
         named.remove(name)
     files = ("", f" '{path}'")
     assert named == sorted(f"shared memory{file}, which is not copied" for file in files)
-    assert mappings.lost(()) == before
+    assert shared_mappings.lost(()) == before
 
 
 def test_many_pieces_are_counted() -> None:
     pieces = [mmap.mmap(-1, mmap.PAGESIZE) for _ in range(40)]
-    found = mappings.lost(())
+    found = shared_mappings.lost(())
     for piece in pieces:
         piece.close()
     assert len(found) == 21

@@ -12,12 +12,11 @@ from typing import Any, get_args
 import pytest
 
 from repl_sandbox.errors import RemoteProtocolError
-from repl_sandbox.types import Answer, Change, ErrorInfo, Variable
-from repl_sandbox.wire import frames, messages, parts
-from repl_sandbox.wire.counting import more_values
-from repl_sandbox.wire.frames import MAX_HEADER, Frame, FrameReader
-from repl_sandbox.wire.headers import FORMS
-from repl_sandbox.wire.messages import (
+from repl_sandbox.protocol import frames, messages
+from repl_sandbox.protocol.frames import MAX_HEADER, Frame, FrameReader
+from repl_sandbox.protocol.function_schema import Default, FunctionSchema, Parameter, Signature
+from repl_sandbox.protocol.header_limits import FORMS
+from repl_sandbox.protocol.messages import (
     MAX_CHANGES,
     MAX_CONTAINERS,
     MAX_COUNT,
@@ -28,17 +27,17 @@ from repl_sandbox.wire.messages import (
     MAX_VARIABLES,
     Answered,
     Assign,
-    Call,
     Configure,
     Execute,
     Failed,
     Fetch,
+    HostCall,
     HostMessage,
+    HostReply,
     ListVariables,
     Load,
     Message,
     Ready,
-    Reply,
     Restored,
     Result,
     Save,
@@ -49,8 +48,10 @@ from repl_sandbox.wire.messages import (
     encode,
     parse_json,
 )
-from repl_sandbox.wire.offered import Default, Offered, Parameter, Signature
-from repl_sandbox.wire.parts import MAX_PARTS, Part
+from repl_sandbox.protocol.values import raw_arguments
+from repl_sandbox.protocol.values.json_value_count import more_values
+from repl_sandbox.protocol.values.raw_arguments import MAX_PARTS, RawArgument
+from repl_sandbox.types import Answer, Change, ErrorInfo, Variable
 
 PROTOCOL = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
 PNG = b"\x89PNG\r\n\x1a\n and the rest"
@@ -75,9 +76,9 @@ EXAMPLES: dict[str, list[Message]] = {
         Configure(),
         Configure(
             (
-                Offered("llm_query", "Ask a model."),
-                Offered("größe"),
-                Offered("ask", "", "text", TAKES, ("c",), ("done", "result"), ("E",)),
+                FunctionSchema("llm_query", "Ask a model."),
+                FunctionSchema("größe"),
+                FunctionSchema("ask", "", "text", TAKES, ("c",), ("done", "result"), ("E",)),
             ),
             0,
             "strict",
@@ -85,7 +86,7 @@ EXAMPLES: dict[str, list[Message]] = {
         Configure((), MAX_COUNT - 1, "compatible"),
         Configure((), None, None, (Assign("x", "str", b""),)),
         Configure(
-            (Offered("ask"),),
+            (FunctionSchema("ask"),),
             variables=(Assign("größe", "json", b"[1]"), Assign("x", "bytes", b"\x00")),
         ),
     ],
@@ -98,19 +99,19 @@ EXAMPLES: dict[str, list[Message]] = {
     "list": [ListVariables()],
     "save": [Save(1, 0), Save((1 << 53) - 1, 1 << 50)],
     "load": [Load(1, b""), Load((1 << 53) - 1, b'{"variables":[]}')],
-    "reply": [Reply(1, True, b"null"), Reply(MAX_COUNT - 1, False, b'["TypeError","no"]')],
+    "reply": [HostReply(1, True, b"null"), HostReply(MAX_COUNT - 1, False, b'["TypeError","no"]')],
     "call": [
-        Call(1, 1, "llm_query", b"[[],{}]"),
-        Call(0, 0, "", b""),
-        Call(2, 1, "f", b"[[null],{}]", ((0, Part("bytes", b"\x00\xff")),)),
-        Call(
+        HostCall(1, 1, "llm_query", b"[[],{}]"),
+        HostCall(0, 0, "", b""),
+        HostCall(2, 1, "f", b"[[null],{}]", ((0, RawArgument("bytes", b"\x00\xff")),)),
+        HostCall(
             3,
             1,
             "f",
             dump_json([[], {"a": None, "größe": None}]),
             (
-                ("a", (Part("str", "größe 🐍".encode()), None, Part("bytes", b""))),
-                ("größe", Part("str", b"\xed\xa0\x80")),
+                ("a", (RawArgument("str", "größe 🐍".encode()), None, RawArgument("bytes", b""))),
+                ("größe", RawArgument("str", b"\xed\xa0\x80")),
             ),
         ),
     ],
@@ -280,7 +281,7 @@ LIMITS = [
         for name in vars(messages)
         if name.startswith("MAX_") and name not in vars(frames)
     ),
-    *((parts, name) for name in ("MAX_PARTS", "MAX_PLACE")),
+    *((raw_arguments, name) for name in ("MAX_PARTS", "MAX_PLACE")),
     (messages, "VERSION"),
 ]
 
@@ -493,14 +494,14 @@ def test_a_blob_on_a_message_that_has_none_is_refused(kind):
         Restored(MAX_COUNT - 1, (ASTRAL * MAX_NAME,) * messages.MAX_LOST),
         Failed("not json", ASTRAL * MAX_MESSAGE),
         Answered(MAX_COUNT - 1, MAX_COUNT - 1, Answer("printed", "x", "x", "x")),
-        Call(
+        HostCall(
             MAX_COUNT - 1,
             MAX_COUNT - 1,
             "f" * 1000,
             b"[]",
-            tuple((place, Part("bytes", b"")) for place in range(MAX_PARTS)),
+            tuple((place, RawArgument("bytes", b"")) for place in range(MAX_PARTS)),
         ),
-        Call(1, 1, "f", b"[]", ((0, (Part("bytes", b"x"),) * MAX_PARTS),)),
+        HostCall(1, 1, "f", b"[]", ((0, (RawArgument("bytes", b"x"),) * MAX_PARTS),)),
         Result(
             MAX_COUNT - 1,
             "x",
@@ -664,7 +665,7 @@ CLEAN = "a\ufffdb\ufffdc 🐍"
             Variables((Variable(ODD, ODD, 1, ODD),)),
             Variables((Variable(CLEAN, CLEAN, 1, CLEAN),)),
         ),
-        (Configure((Offered(ODD, ODD),)), Configure((Offered(CLEAN, CLEAN),))),
+        (Configure((FunctionSchema(ODD, ODD),)), Configure((FunctionSchema(CLEAN, CLEAN),))),
     ],
 )
 def test_lone_surrogates_arrive_as_replacement_characters(sent, taken):

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from repl_sandbox.worker.namespace import Namespace
+from repl_sandbox.worker.namespace.main_namespace import Namespace
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from repl_sandbox.worker import orders
+from repl_sandbox.snapshots import snapshot_messages
 
 
 @pytest.fixture
@@ -41,9 +41,9 @@ def held(sent: int) -> int:
     ("said", "error"),
     [
         (b"x", ValueError),
-        (orders.ORDER.pack(7, 0, -1, 10_000), ValueError),
-        (orders.ORDER.pack(7, 0, -1, 3), BlockingIOError),
-        (orders.ORDER.pack(8, 0, -1, 0), None),
+        (snapshot_messages.ORDER.pack(7, 0, -1, 10_000), ValueError),
+        (snapshot_messages.ORDER.pack(7, 0, -1, 3), BlockingIOError),
+        (snapshot_messages.ORDER.pack(8, 0, -1, 0), None),
     ],
 )
 def test_no_descriptor_is_left_of_what_is_no_order_for_this_process(
@@ -55,10 +55,10 @@ def test_no_descriptor_is_left_of_what_is_no_order_for_this_process(
     ours, theirs = ends
     socket.send_fds(ours, [said], [sent] * 5)
     if error is None:
-        assert orders.read(theirs, 7, wait=False) is None
+        assert snapshot_messages.read(theirs, 7, wait=False) is None
     else:
         with pytest.raises(error):
-            orders.read(theirs, 7, wait=False)
+            snapshot_messages.read(theirs, 7, wait=False)
     assert held(sent) == 1
 
 
@@ -66,8 +66,8 @@ def test_an_order_has_what_came_with_it(
     ends: tuple[socket.socket, socket.socket], sent: int
 ) -> None:
     ours, theirs = ends
-    socket.send_fds(ours, [orders.ORDER.pack(7, 5, -1, 4) + b"/tmp"], [sent] * 5)
-    order = orders.read(theirs, 7, wait=False)
+    socket.send_fds(ours, [snapshot_messages.ORDER.pack(7, 5, -1, 4) + b"/tmp"], [sent] * 5)
+    order = snapshot_messages.read(theirs, 7, wait=False)
     assert order is not None
     assert order[:3] == (5, -1, "/tmp")
     assert [os.path.sameopenfile(fd, sent) for fd in order.descriptors] == [True] * 5

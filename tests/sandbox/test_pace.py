@@ -6,7 +6,7 @@ import asyncio
 import inspect
 
 from repl_sandbox import AsyncSandbox
-from repl_sandbox.session.drivers.pace import Pace, Turns
+from repl_sandbox.session.drivers.read_pacing import ReadPacing, Turns
 
 
 def flood() -> None:
@@ -81,14 +81,14 @@ while True: pass
 # ── the account ──────────────────────────────────────────────────────────────────────────────────
 
 
-def owing(seconds: float, now: float) -> Pace:
-    pace = Pace()
+def owing(seconds: float, now: float) -> ReadPacing:
+    pace = ReadPacing()
     pace.book(seconds, now)
     return pace
 
 
 def test_a_session_that_takes_little_owes_nothing_and_one_that_takes_much_does_until_it_is_paid():
-    pace = Pace()
+    pace = ReadPacing()
     for second in range(1, 1000):
         pace.book(0.015, float(second))
         assert not pace.owes(float(second))
@@ -99,7 +99,7 @@ def test_a_session_that_takes_little_owes_nothing_and_one_that_takes_much_does_u
 
 
 def test_what_a_client_asks_for_is_not_booked():
-    pace, turns = Pace(), Turns()
+    pace, turns = ReadPacing(), Turns()
     for step in range(10_000):
         now = 1000.0 + step * 0.001
         pace.begin(turns, now)
@@ -110,7 +110,7 @@ def test_what_a_client_asks_for_is_not_booked():
 def test_debtors_wait_only_while_a_session_that_owes_nothing_uses_the_loop():
     turns, debtor = Turns(), owing(1.0, 1000.0)
     assert debtor.next_turn(turns, 1000.0) == 1000.0
-    Pace().begin(turns, 1000.0)
+    ReadPacing().begin(turns, 1000.0)
     debtor.book(1.0, 1000.0)
     assert debtor.next_turn(turns, 1000.0) > 1004.0
     debtor.begin(turns, 1002.0)  # it owes, and so does not count

@@ -14,7 +14,7 @@ import pytest
 
 from repl_sandbox import AsyncSandbox, Sandbox
 from repl_sandbox.errors import SandboxClosed
-from repl_sandbox.pool import Pool
+from repl_sandbox.pool.ready_sessions import ReadySessions
 from tests.waiting import eventually
 
 
@@ -34,7 +34,7 @@ class Source:
 
 def test_a_pool_that_could_not_be_filled_is_filled_again() -> None:
     source = Source()
-    pool = Pool(1, source)
+    pool = ReadySessions(1, source)
     pool.fill()
     source.error = OSError(24, "Too many open files")
     assert pool.take() is not None
@@ -48,7 +48,7 @@ def test_a_pool_that_could_not_be_filled_is_filled_again() -> None:
 
 def test_no_more_are_begun_than_lack() -> None:
     source = Source()
-    pool = Pool(2, source)
+    pool = ReadySessions(2, source)
     for _ in range(3):
         pool.fill()
     assert len(source.begun) == 2
@@ -56,7 +56,7 @@ def test_no_more_are_begun_than_lack() -> None:
 
 def test_nothing_is_begun_before_so_many_were_asked_for() -> None:
     source = Source()
-    pool = Pool(1, source, after=3)
+    pool = ReadySessions(1, source, after=3)
     for _ in range(3):
         pool.fill()
         assert not source.begun
@@ -66,7 +66,7 @@ def test_nothing_is_begun_before_so_many_were_asked_for() -> None:
 
 
 def test_a_session_that_was_given_back_is_handed_out_first() -> None:
-    pool = Pool(1, Source())
+    pool = ReadySessions(1, Source())
     pool.fill()
     links = pool.take()
     assert links is not None
@@ -77,7 +77,7 @@ def test_a_session_that_was_given_back_is_handed_out_first() -> None:
 
 def test_a_closed_pool_begins_and_keeps_none() -> None:
     source = Source()
-    pool = Pool(1, source)
+    pool = ReadySessions(1, source)
     pool.fill()
     assert pool.close() == tuple(source.begun)
     pool.fill()
@@ -92,7 +92,7 @@ def test_a_session_is_let_go_of_whose_pool_was_closed_meanwhile() -> None:
         pool.close()
         return made
 
-    pool = Pool(1, begin)
+    pool = ReadySessions(1, begin)
     pool.fill()
     made.close.assert_called_once_with()
 

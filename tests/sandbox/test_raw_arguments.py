@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from repl_sandbox import Finished, Killed, Limits, Offer, Outcome, Sandbox
+from repl_sandbox import Finished, HostFunction, Killed, Limits, Outcome, Sandbox
 from repl_sandbox.errors import RemoteProtocolError
-from repl_sandbox.session.host_functions import arguments
-from repl_sandbox.session.open_calls import MAX_OPEN_BYTES
-from repl_sandbox.wire.connection import HostConnection, WorkerConnection
-from repl_sandbox.wire.frames import MAX_BLOB
-from repl_sandbox.wire.messages import Call, Execute, Ready, dump_json
-from repl_sandbox.wire.parts import MAX_PARTS, Part
+from repl_sandbox.protocol.connection import HostConnection, WorkerConnection
+from repl_sandbox.protocol.frames import MAX_BLOB
+from repl_sandbox.protocol.messages import Execute, HostCall, Ready, dump_json
+from repl_sandbox.protocol.values.raw_arguments import MAX_PARTS, RawArgument
+from repl_sandbox.session.host_functions.function_executor import arguments
+from repl_sandbox.session.host_functions.open_calls import MAX_OPEN_BYTES
 from tests.sandbox.conftest import Clock
 
 Cells = Callable[..., list[Outcome]]
@@ -40,8 +40,8 @@ class Taken:
         return [kwargs["context"] for _, kwargs in self.calls]
 
 
-def offer(function: Callable[..., Any], **arguments: Any) -> Offer:
-    return Offer(function, raw=("context",), **arguments)
+def offer(function: Callable[..., Any], **arguments: Any) -> HostFunction:
+    return HostFunction(function, raw=("context",), **arguments)
 
 
 def test_text_and_bytes_arrive_as_they_are(cells: Cells) -> None:
@@ -169,12 +169,12 @@ def test_arguments_of_open_calls_are_bounded_together(sandbox: Sandbox) -> None:
 PLACES = frozenset({1, "context"})
 
 
-def call(args: Any, *parts: Any) -> Call:
-    return Call(1, 1, "f", dump_json(args), parts)
+def call(args: Any, *parts: Any) -> HostCall:
+    return HostCall(1, 1, "f", dump_json(args), parts)
 
 
 def test_parts_go_where_the_function_takes_them_and_null_stands() -> None:
-    text, data = Part("str", "é".encode()), Part("bytes", b"\xff")
+    text, data = RawArgument("str", "é".encode()), RawArgument("bytes", b"\xff")
     assert arguments(call([["p", None], {}], (1, text)), PLACES) == (["p", "é"], {})
     given = call([["p", None], {"context": None}], (1, data), ("context", (text, None, data)))
     assert arguments(given, PLACES) == (["p", b"\xff"], {"context": ["é", None, b"\xff"]})
@@ -183,20 +183,20 @@ def test_parts_go_where_the_function_takes_them_and_null_stands() -> None:
 @pytest.mark.parametrize(
     "given",
     [
-        call([[None], {}], (0, Part("str", b"x"))),
-        call([["p"], {}], (1, Part("str", b"x"))),
-        call([["p", "not null"], {}], (1, Part("str", b"x"))),
-        call([["p", []], {}], (1, Part("str", b"x"))),
-        call([[], {"other": None}], ("other", Part("str", b"x"))),
-        call([[], {}], ("context", Part("str", b"x"))),
-        call([[], {"context": "twice"}], ("context", Part("str", b"x"))),
-        call([[], {"context": None}], ("context", Part("str", b"\xff\xfe"))),
-        call([[], {"context": None}], ("context", (None, Part("str", b"\xc3")))),
-        call({"context": None}, ("context", Part("str", b"x"))),
-        call([[], None], ("context", Part("str", b"x"))),
+        call([[None], {}], (0, RawArgument("str", b"x"))),
+        call([["p"], {}], (1, RawArgument("str", b"x"))),
+        call([["p", "not null"], {}], (1, RawArgument("str", b"x"))),
+        call([["p", []], {}], (1, RawArgument("str", b"x"))),
+        call([[], {"other": None}], ("other", RawArgument("str", b"x"))),
+        call([[], {}], ("context", RawArgument("str", b"x"))),
+        call([[], {"context": "twice"}], ("context", RawArgument("str", b"x"))),
+        call([[], {"context": None}], ("context", RawArgument("str", b"\xff\xfe"))),
+        call([[], {"context": None}], ("context", (None, RawArgument("str", b"\xc3")))),
+        call({"context": None}, ("context", RawArgument("str", b"x"))),
+        call([[], None], ("context", RawArgument("str", b"x"))),
     ],
 )
-def test_a_part_without_a_place_of_its_own_is_a_breach(given: Call) -> None:
+def test_a_part_without_a_place_of_its_own_is_a_breach(given: HostCall) -> None:
     with pytest.raises(RemoteProtocolError):
         arguments(given, PLACES)
 
@@ -211,8 +211,8 @@ def test_whatever_is_sent_raw_arrives_the_same(held: list[Any]) -> None:
         if value is None:
             return None
         if isinstance(value, str):
-            return Part("str", value.encode("utf-8", "surrogatepass"))
-        return Part("bytes", value)
+            return RawArgument("str", value.encode("utf-8", "surrogatepass"))
+        return RawArgument("bytes", value)
 
     def clean(value: Any) -> Any:
         if isinstance(value, list):
@@ -228,10 +228,10 @@ def test_whatever_is_sent_raw_arrives_the_same(held: list[Any]) -> None:
     host, worker = HostConnection(), WorkerConnection()
     list(host.receive(worker.send(Ready(2))))
     list(worker.receive(host.send(Execute(1, b""))))
-    sent = Call(1, 1, "f", dump_json([[None] * len(held), {}]), parts)
+    sent = HostCall(1, 1, "f", dump_json([[None] * len(held), {}]), parts)
     (taken,) = host.receive(worker.send(sent))
     assert taken == sent
-    assert isinstance(taken, Call)
+    assert isinstance(taken, HostCall)
     assert arguments(taken, frozenset(range(len(held)))) == (clean(held), {})
 
 

@@ -29,7 +29,7 @@ from repl_sandbox import (
     SessionClosed,
     TimedOut,
 )
-from repl_sandbox.session.drivers.waiting import Waiting
+from repl_sandbox.session.drivers.blocking_wait import BlockingWait
 from repl_sandbox.session.io import SessionIO
 from tests.sandbox.conftest import PATIENT, STUBBORN, Clock
 from tests.waiting import LONG, eventually
@@ -418,17 +418,17 @@ def test_an_interrupt_that_came_late_is_not_the_next_cells(copied: Session) -> N
 def test_an_interrupt_that_comes_before_the_first_cell_is_begun_strikes_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    wait = Waiting.wait
+    wait = BlockingWait.wait
 
-    def struck(waiting: Waiting, io: SessionIO, seconds: float) -> list[tuple[int, int]]:
-        monkeypatch.setattr(Waiting, "wait", wait)
+    def struck(waiting: BlockingWait, io: SessionIO, seconds: float) -> list[tuple[int, int]]:
+        monkeypatch.setattr(BlockingWait, "wait", wait)
         raise KeyboardInterrupt
 
     with Sandbox(limits=Limits(timeout=60, grace=10)) as sandbox:
         for _ in range(60):
             with sandbox.session() as session:
                 worker = session._core.links.worker_pid
-                monkeypatch.setattr(Waiting, "wait", struck)
+                monkeypatch.setattr(BlockingWait, "wait", struck)
                 with pytest.raises(KeyboardInterrupt):
                     session.run("while True: pass")
                 assert session._core.links.worker_pid == worker  # none had to be killed

@@ -12,21 +12,22 @@ import sys
 from pathlib import Path
 
 import repl_sandbox
-from repl_sandbox.zygote import control, requests
-from repl_sandbox.zygote.lines import Line
+from repl_sandbox.init.session_branches import SessionBranch
+from repl_sandbox.protocol import control_channel
+from repl_sandbox.zygote import spawn_requests
 
 ENGINE = Path(repl_sandbox.__file__).parent
 
 
 def test_a_request_arrives_with_its_descriptors_which_close_on_exec() -> None:
-    ours, theirs = control.pair()
+    ours, theirs = control_channel.pair()
     with ours, theirs:
-        fds = [theirs.fileno()] * control.MAX_DESCRIPTORS
-        socket.send_fds(ours, [requests.spawn(7, 3, 1, b'{"a": [1, 2]}')], fds)
-        request, received = requests.receive(theirs)
+        fds = [theirs.fileno()] * control_channel.MAX_DESCRIPTORS
+        socket.send_fds(ours, [spawn_requests.spawn(7, 3, 1, b'{"a": [1, 2]}')], fds)
+        request, received = spawn_requests.receive(theirs)
     try:
         assert request.split(b" ", 4) == [b"spawn", b"7", b"3", b"1", b'{"a": [1, 2]}']
-        assert len(received) == control.MAX_DESCRIPTORS
+        assert len(received) == control_channel.MAX_DESCRIPTORS
         assert all(fcntl.fcntl(fd, fcntl.F_GETFD) & fcntl.FD_CLOEXEC for fd in received)
     finally:
         for fd in received:
@@ -35,31 +36,31 @@ def test_a_request_arrives_with_its_descriptors_which_close_on_exec() -> None:
 
 def test_the_settings_of_a_session_come_back_as_they_were() -> None:
     limits = {"DATA": (1 << 62) + 1, "NOFILE": 256}
-    made = requests.settings(1 << 40, limits, 3, 9)
+    made = spawn_requests.settings(1 << 40, limits, 3, 9)
     expected = {"workspace": 1 << 40, "rlimits": limits, "states": 3, "processes": 9}
-    assert requests.read_settings(made) == expected
+    assert spawn_requests.read_settings(made) == expected
 
 
 def test_the_protocol_has_every_order_that_a_host_gives() -> None:
     """To a zygote, to init and to a clerk."""
     senders = [*(ENGINE / "session").glob("*.py"), *(ENGINE / "zygote").glob("*handle.py")]
     given = {op for file in senders for op in re.findall(r'"op": "(\w+)"', file.read_text())}
-    given |= set(Line._ORDERS)
+    given |= set(SessionBranch._ORDERS)
     page = (ENGINE.parents[1] / "docs" / "protocol.md").read_text()
     assert {"nest", "branch", "put"} < given
     assert {op for op in given if f'{{"op": "{op}"' not in page} == set()
 
 
 def test_a_host_that_is_gone_asks_nothing() -> None:
-    ours, theirs = control.pair()
+    ours, theirs = control_channel.pair()
     ours.close()
     with theirs:
-        assert requests.receive(theirs) == (b"", [])
+        assert spawn_requests.receive(theirs) == (b"", [])
 
 
 def test_an_answer_is_for_its_own_number() -> None:
-    assert requests.read_answer(requests.gone(12, known=True)) == (12, b"1")
-    number, said = requests.read_answer(requests.said(3, {"failed": "a b"}))
+    assert spawn_requests.read_answer(spawn_requests.gone(12, known=True)) == (12, b"1")
+    number, said = spawn_requests.read_answer(spawn_requests.said(3, {"failed": "a b"}))
     assert (number, json.loads(said)) == (3, {"failed": "a b"})
 
 
@@ -67,7 +68,7 @@ def test_an_answer_is_for_its_own_number() -> None:
 _LOOKS_NOTHING_UP = """
 import ctypes, os, sys
 from repl_sandbox.jail import forks
-from repl_sandbox.jail.libc import call
+from repl_sandbox.native.libc import call
 from repl_sandbox.native.steps import Batch
 
 # The host's name stays as it is, whoever runs this: the size is past what can be set.

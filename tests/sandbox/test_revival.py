@@ -12,10 +12,10 @@ INIT = """
 import os, signal, sys
 from repl_sandbox.jail import processes
 from repl_sandbox.jail.recipe import Jail
-from repl_sandbox.worker.states import States
-from repl_sandbox.zygote.lines import Line
-from repl_sandbox.zygote.orders import Orders
-from repl_sandbox.zygote.revival import Revival
+from repl_sandbox.snapshots.snapshot_table import States
+from repl_sandbox.init.session_branches import Line
+from repl_sandbox.snapshots.snapshot_channel import Orders
+from repl_sandbox.init.worker_rollback import Revival
 
 jail = Jail(None, 0, [], 0, b"", (), "confined", states=1)
 jail.folder = "/nowhere"

@@ -14,8 +14,8 @@ from errno import ENOSYS, EPERM
 
 import pytest
 
-from repl_sandbox.jail import seccomp
-from repl_sandbox.jail.syscalls import (
+from repl_sandbox.jail.seccomp import seccomp_filters
+from repl_sandbox.jail.seccomp.syscalls import (
     ALLOW,
     CONFINED,
     REFUSE,
@@ -32,8 +32,8 @@ from tests.sandbox.filtered import HIGH, NOT_BY_THEMSELVES, ORDINARY, PROBES
 
 # ── what the kernel does with a filter ───────────────────────────────────────────────────────────
 
-ALLOWED = seccomp.SECCOMP_RET_ALLOW
-KILLED = seccomp.SECCOMP_RET_KILL_PROCESS
+ALLOWED = seccomp_filters.SECCOMP_RET_ALLOW
+KILLED = seccomp_filters.SECCOMP_RET_KILL_PROCESS
 AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7, "i386": 0x40000003, "arm": 0x40000028}
 LOAD, AND, JUMP_EQUAL, JUMP_GREATER_EQUAL, JUMP_SET, RETURN = 0x20, 0x54, 0x15, 0x35, 0x45, 0x06
 COMPARE = {
@@ -96,17 +96,17 @@ def from_the_table(arch, number, arguments, tier):
     names = {row.number(arch): row for row in (*ALLOW, *REFUSE)}
     row = names.get(number)
     if row is None:
-        return seccomp.SECCOMP_RET_ERRNO | ENOSYS
+        return seccomp_filters.SECCOMP_RET_ERRNO | ENOSYS
     stricter = CONFINED if tier == "confined" else ()
     refused = {each.name: each for each in stricter if isinstance(each, Refuse)}
     row = refused.get(row.name, row)
     if isinstance(row, Refuse):
-        return seccomp.SECCOMP_RET_ERRNO | row.errno
+        return seccomp_filters.SECCOMP_RET_ERRNO | row.errno
     rules = {rule.call: rule for rule in RULES}
     rules |= {each.call: each for each in stricter if not isinstance(each, Refuse)}
     for rule in rules.values():
         if rule.call == row.name and not all(holds(check, arguments) for check in rule.checks):
-            return seccomp.SECCOMP_RET_ERRNO | rule.errno
+            return seccomp_filters.SECCOMP_RET_ERRNO | rule.errno
     return ALLOWED
 
 
@@ -156,7 +156,7 @@ both_tiers = pytest.mark.parametrize("tier", ["jailed", "confined"])
 @both_tiers
 @both_architectures
 def test_the_filter_says_what_the_table_says(arch, tier):
-    program = decode(seccomp.program(arch, tier))
+    program = decode(seccomp_filters.program(arch, tier))
     for number, arguments in cases(arch):
         expected = from_the_table(arch, number, arguments, tier)
         assert interpret(program, arch, number, arguments) == expected, (number, arguments)
@@ -167,7 +167,11 @@ def test_the_filter_says_what_the_table_says(arch, tier):
 def test_base_and_seal_together_are_the_filter(arch, tier):
     program, base, seal = (
         decode(make(arch, tier))
-        for make in (seccomp.program, seccomp.base_program, seccomp.seal_program)
+        for make in (
+            seccomp_filters.program,
+            seccomp_filters.base_program,
+            seccomp_filters.seal_program,
+        )
     )
     for number, arguments in cases(arch):
         call = (arch, number, arguments)
@@ -178,7 +182,10 @@ def test_base_and_seal_together_are_the_filter(arch, tier):
 @both_tiers
 @both_architectures
 def test_the_base_opens_the_setup_and_nothing_else(arch, tier):
-    program, base = decode(seccomp.program(arch, tier)), decode(seccomp.base_program(arch, tier))
+    program, base = (
+        decode(seccomp_filters.program(arch, tier)),
+        decode(seccomp_filters.base_program(arch, tier)),
+    )
     names = {row.number(arch): row.name for row in (*ALLOW, *REFUSE)}
     opened = set()
     for number, arguments in cases(arch):
@@ -192,7 +199,7 @@ def test_the_base_opens_the_setup_and_nothing_else(arch, tier):
 @pytest.mark.parametrize(
     ("arch", "foreign"), [("x86_64", "i386"), ("x86_64", "aarch64"), ("aarch64", "arm")]
 )
-@pytest.mark.parametrize("make", [seccomp.program, seccomp.base_program])
+@pytest.mark.parametrize("make", [seccomp_filters.program, seccomp_filters.base_program])
 def test_entries_of_another_architecture_end_the_process(make, arch, foreign):
     program = decode(make(arch))
     assert {interpret(program, foreign, n, ARGUMENTS[0]) for n in NUMBERS} == {KILLED}
@@ -202,10 +209,10 @@ def test_entries_of_another_architecture_end_the_process(make, arch, foreign):
 def test_filters_are_short(arch):
     """Loading costs by length; one comparison per row would make over 700 instructions."""
     # This one the template loads, once for all sessions, and each session the next.
-    assert len(decode(seccomp.program(arch))) <= 200
-    assert len(decode(seccomp.seal_program(arch))) < 50
+    assert len(decode(seccomp_filters.program(arch))) <= 200
+    assert len(decode(seccomp_filters.seal_program(arch))) < 50
     # Eight calls more that are looked into.
-    assert len(decode(seccomp.program(arch, "confined"))) <= 216
+    assert len(decode(seccomp_filters.program(arch, "confined"))) <= 216
 
 
 def test_filters_do_not_depend_on_the_hash_seed():
@@ -225,7 +232,9 @@ def test_filters_do_not_depend_on_the_hash_seed():
     assert len(texts) == 1
 
 
-@pytest.mark.parametrize("make", [seccomp.program, seccomp.base_program, seccomp.seal_program])
+@pytest.mark.parametrize(
+    "make", [seccomp_filters.program, seccomp_filters.base_program, seccomp_filters.seal_program]
+)
 def test_an_unknown_architecture_is_refused(make):
     with pytest.raises(ValueError, match="riscv64"):
         make("riscv64")
@@ -233,7 +242,7 @@ def test_an_unknown_architecture_is_refused(make):
 
 def test_the_kernel_s_refusal_of_a_program_is_an_error():
     with pytest.raises(OSError) as caught:
-        seccomp.load(b"")
+        seccomp_filters.load(b"")
     assert caught.value.errno == errno.EINVAL
 
 

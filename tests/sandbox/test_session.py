@@ -31,8 +31,8 @@ from repl_sandbox import (
     SessionClosed,
     TimedOut,
 )
-from repl_sandbox.session.drivers.handle import Handle
-from repl_sandbox.session.drivers.waiting import Waiting
+from repl_sandbox.session.drivers.blocking_wait import BlockingWait
+from repl_sandbox.session.drivers.session_handle import SessionHandle
 from repl_sandbox.session.io import SessionIO
 from tests.sandbox.conftest import Clock
 from tests.waiting import eventually
@@ -220,15 +220,15 @@ def test_on_output_that_raises_while_a_worker_is_replaced_costs_nothing(session:
 def test_another_ctrl_c_while_a_call_is_left_is_no_fault_of_the_next(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wait, waits = Waiting.wait, itertools.count()
+    wait, waits = BlockingWait.wait, itertools.count()
 
-    def struck_twice(waiting: Waiting, io: SessionIO, seconds: float) -> list[tuple[int, int]]:
+    def struck_twice(waiting: BlockingWait, io: SessionIO, seconds: float) -> list[tuple[int, int]]:
         if next(waits) < 2:
             raise KeyboardInterrupt
         return wait(waiting, io, seconds)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Waiting, "wait", struck_twice)
+        patched.setattr(BlockingWait, "wait", struck_twice)
         with pytest.raises(KeyboardInterrupt):
             session.run("while True: pass")
     assert session.run("6 * 7").value == "42"
@@ -240,7 +240,11 @@ class Struck:
     It does where a function begins, and after a call of one that is written in C.
     """
 
-    files = (inspect.getfile(Session), inspect.getfile(Handle), inspect.getfile(Waiting))
+    files = (
+        inspect.getfile(Session),
+        inspect.getfile(SessionHandle),
+        inspect.getfile(BlockingWait),
+    )
 
     def __init__(self, count: int) -> None:
         self.left = count
@@ -284,15 +288,15 @@ def test_a_session_goes_on_when_it_asks_for_a_file_that_its_caller_has_taken_bac
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ctrl-C amid a `set`, whose file is closed before the session has asked for it."""
-    wait = Waiting.wait
+    wait = BlockingWait.wait
 
-    def struck(waiting: Waiting, io: SessionIO, seconds: float) -> list[tuple[int, int]]:
-        monkeypatch.setattr(Waiting, "wait", wait)
+    def struck(waiting: BlockingWait, io: SessionIO, seconds: float) -> list[tuple[int, int]]:
+        monkeypatch.setattr(BlockingWait, "wait", wait)
         io.withdraw()
         raise KeyboardInterrupt
 
     session.run("kept = 1")
-    monkeypatch.setattr(Waiting, "wait", struck)
+    monkeypatch.setattr(BlockingWait, "wait", struck)
     with pytest.raises(KeyboardInterrupt):
         session.set("other", "x" * 100_000)
     outcome = session.run("kept, 'other' in globals()")

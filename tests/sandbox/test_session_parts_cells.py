@@ -11,42 +11,42 @@ import pytest
 
 from repl_sandbox import Answer, Finished, Killed, Limits, Raised, TimedOut
 from repl_sandbox.errors import RemoteProtocolError
-from repl_sandbox.session.cells import Cells
-from repl_sandbox.session.dispatch import Dispatch
-from repl_sandbox.session.host_calls import HostCalls
-from repl_sandbox.session.host_functions import Executor
-from repl_sandbox.session.offers import check
-from repl_sandbox.session.open_calls import MAX_OPEN_CALLS, OpenCalls
-from repl_sandbox.session.output import Output
-from repl_sandbox.session.recovery import Recovery
-from repl_sandbox.types import AnyOutcome, ErrorInfo, State
-from repl_sandbox.wire.messages import (
+from repl_sandbox.protocol.messages import (
     STREAMS,
     Answered,
-    Call,
     Execute,
-    Reply,
+    HostCall,
+    HostReply,
     Restored,
     Result,
     Save,
     Value,
 )
+from repl_sandbox.session.cells.cell_execution import CellExecution
+from repl_sandbox.session.host_functions.function_executor import FunctionExecutor
+from repl_sandbox.session.host_functions.function_registry import check
+from repl_sandbox.session.host_functions.host_call_handler import HostCallHandler
+from repl_sandbox.session.host_functions.open_calls import MAX_OPEN_CALLS, OpenCalls
+from repl_sandbox.session.message_dispatch import MessageDispatch
+from repl_sandbox.session.output import OutputCapture
+from repl_sandbox.session.recovery import Recovery
+from repl_sandbox.types import AnyOutcome, ErrorInfo, State
 from tests.sandbox.session_peer import Peer, drive, ready
 
 NOTHING = b"[[],{}]"
 
 
-class Inline(Executor):
+class Inline(FunctionExecutor):
     """Runs functions at once, in the caller's thread."""
 
-    def start(self, function: Any, call: Call, places: Any, running: Any, done: Any) -> None:
+    def start(self, function: Any, call: HostCall, places: Any, running: Any, done: Any) -> None:
         """Reply with what `function` returns."""
-        done(Reply(call.call, True, str(function()).encode()))
+        done(HostReply(call.call, True, str(function()).encode()))
 
-    def wait_for(self, awaited: Any, call: Call, running: Any, done: Any) -> None:
+    def wait_for(self, awaited: Any, call: HostCall, running: Any, done: Any) -> None:
         """Accept."""
         awaited.close()
-        done(Reply(call.call, True, b"null"))
+        done(HostReply(call.call, True, b"null"))
 
 
 class Restarting(Recovery):
@@ -78,14 +78,14 @@ class Host(Peer):
         grace: float = 60.0,
     ) -> None:
         super().__init__(handler=False)
-        self.output = Output(self.links.stdout, self.links.stderr, 1 << 20)
+        self.output = OutputCapture(self.links.stdout, self.links.stderr, 1 << 20)
         self.open_calls = OpenCalls(check(functions), Inline())
-        self.calls = HostCalls(self.io, self.cell, self.open_calls, self.output, accept)
-        self.io.listen(Dispatch(self.io, self.cell, self.calls, self.output))
+        self.calls = HostCallHandler(self.io, self.cell, self.open_calls, self.output, accept)
+        self.io.listen(MessageDispatch(self.io, self.cell, self.calls, self.output))
         self.io.wait_also_for(self.open_calls.wakes)
         self.recovers = Restarting(self.io, self.cell, self.completion, {}, 3)
         limits = Limits(timeout=60, grace=grace)
-        self.cells = Cells(
+        self.cells = CellExecution(
             self.io, self.cell, self.calls, self.output, self.recovers, self.completion, limits
         )
 
@@ -274,32 +274,32 @@ def test_refused_forks_are_told_with_the_outcome(host: Host) -> None:
 def refusals(host: Host) -> list[bytes]:
     """The words of what was refused."""
     replies = host.hear()
-    assert all(isinstance(reply, Reply) and not reply.ok for reply in replies), replies
-    return [reply.data for reply in replies if isinstance(reply, Reply)]
+    assert all(isinstance(reply, HostReply) and not reply.ok for reply in replies), replies
+    return [reply.data for reply in replies if isinstance(reply, HostReply)]
 
 
 def test_a_function_is_called_and_its_reply_is_sent(host: Host) -> None:
     host.running()
-    host.calls.take(Call(1, 1, "f", NOTHING))
+    host.calls.take(HostCall(1, 1, "f", NOTHING))
     assert host.cell.clocks is not None and host.cell.clocks.paused
     host.calls.reply()
-    assert host.hear() == [Reply(1, True, b"42")]
+    assert host.hear() == [HostReply(1, True, b"42")]
     assert not host.cell.clocks.paused and host.calls.count == 1
 
 
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (Call(1, 2, "f", NOTHING), b"Cancelled"),
-        (Call(1, 1, "g", NOTHING), b"NameError"),
-        (Call(1, 1, "f", b"[[],{}]" + b" " * 1000), b"TooManyCalls"),
-        (Call(1, 2, STREAMS, NOTHING), b"Cancelled"),
+        (HostCall(1, 2, "f", NOTHING), b"Cancelled"),
+        (HostCall(1, 1, "g", NOTHING), b"NameError"),
+        (HostCall(1, 1, "f", b"[[],{}]" + b" " * 1000), b"TooManyCalls"),
+        (HostCall(1, 2, STREAMS, NOTHING), b"Cancelled"),
     ],
 )
 def test_a_call_that_cannot_be_is_refused(
-    host: Host, monkeypatch: pytest.MonkeyPatch, call: Call, words: bytes
+    host: Host, monkeypatch: pytest.MonkeyPatch, call: HostCall, words: bytes
 ) -> None:
-    monkeypatch.setattr("repl_sandbox.session.open_calls.MAX_OPEN_BYTES", 1000)
+    monkeypatch.setattr("repl_sandbox.session.host_functions.open_calls.MAX_OPEN_BYTES", 1000)
     host.running()
     host.calls.take(call)
     (refusal,) = refusals(host)
@@ -307,7 +307,7 @@ def test_a_call_that_cannot_be_is_refused(
 
 
 def test_no_call_is_taken_between_cells(host: Host) -> None:
-    for call in (Call(1, 0, "f", NOTHING), Call(2, 1, "f", NOTHING)):
+    for call in (HostCall(1, 0, "f", NOTHING), HostCall(2, 1, "f", NOTHING)):
         host.calls.take(call)
     answer = Answered(3, 0, Answer("FINAL", "42"))
     host.calls.take_answer(answer)
@@ -317,16 +317,16 @@ def test_no_call_is_taken_between_cells(host: Host) -> None:
 def test_calls_are_bounded_and_have_a_number_each(host: Host) -> None:
     host.running()
     for number in range(MAX_OPEN_CALLS + 1):
-        host.calls.take(Call(number, 1, "f", NOTHING))
+        host.calls.take(HostCall(number, 1, "f", NOTHING))
     (refusal,) = refusals(host)
     assert b"TooManyCalls" in refusal
     with pytest.raises(RemoteProtocolError):
-        host.calls.take(Call(0, 1, "f", NOTHING))
+        host.calls.take(HostCall(0, 1, "f", NOTHING))
 
 
 def test_calls_that_are_open_when_the_cell_ends_are_refused(host: Host) -> None:
     host.running()
-    host.calls.take(Call(1, 1, "f", NOTHING))
+    host.calls.take(HostCall(1, 1, "f", NOTHING))
     host.calls.refuse_open()
     (refusal,) = refusals(host)
     assert b"Cancelled" in refusal
@@ -336,12 +336,12 @@ def test_calls_that_are_open_when_the_cell_ends_are_refused(host: Host) -> None:
 
 def test_streams_are_given_while_the_worker_reads(host: Host) -> None:
     host.running()
-    host.calls.take(Call(1, 1, STREAMS, NOTHING))
+    host.calls.take(HostCall(1, 1, STREAMS, NOTHING))
     assert host.io.outbox.is_read() is False
-    host.calls.take(Call(2, 1, STREAMS, NOTHING))
+    host.calls.take(HostCall(2, 1, STREAMS, NOTHING))
     given, refused = host.hear()
-    assert given == Reply(1, True, b"null") and host.descriptors == 2
-    assert isinstance(refused, Reply) and not refused.ok
+    assert given == HostReply(1, True, b"null") and host.descriptors == 2
+    assert isinstance(refused, HostReply) and not refused.ok
 
 
 def test_answers_are_kept_in_order(host: Host) -> None:
@@ -349,7 +349,7 @@ def test_answers_are_kept_in_order(host: Host) -> None:
     for number, text in enumerate(("one", "two")):
         host.calls.take_answer(Answered(number, 1, Answer("FINAL", text)))
     assert [each.text for each in host.cell.answers.all()] == ["one", "two"]
-    assert host.hear() == [Reply(0, True, b"null"), Reply(1, True, b"null")]
+    assert host.hear() == [HostReply(0, True, b"null"), HostReply(1, True, b"null")]
 
 
 def test_an_answer_that_is_refused_is_not_kept(make: Make) -> None:
@@ -372,7 +372,7 @@ def test_an_answer_may_be_judged_by_a_coroutine(make: Make) -> None:
     assert host.cell.answers.all() == ()
     host.io.receive(ready(host.io))  # its verdict is among what is waited for
     assert [each.text for each in host.cell.answers.all()] == ["42"]
-    assert host.hear() == [Reply(1, True, b"null")]
+    assert host.hear() == [HostReply(1, True, b"null")]
 
 
 # ── Dispatch ──────────────────────────────────────────────────────────────────────────────────────
@@ -380,12 +380,12 @@ def test_an_answer_may_be_judged_by_a_coroutine(make: Make) -> None:
 
 def test_each_message_goes_to_its_part(host: Host) -> None:
     host.running()
-    dispatch = Dispatch(host.io, host.cell, host.calls, host.output)
+    dispatch = MessageDispatch(host.io, host.cell, host.calls, host.output)
     dispatch.take(Value(b"1"))
     assert host.io.answer == Value(b"1")
-    dispatch.take(Call(1, 1, "f", NOTHING))
+    dispatch.take(HostCall(1, 1, "f", NOTHING))
     dispatch.wake(host.open_calls.wakes[0])
-    assert host.hear() == [Reply(1, True, b"42")]
+    assert host.hear() == [HostReply(1, True, b"42")]
     dispatch.take(Answered(2, 1, Answer("FINAL", "42")))
     assert len(host.cell.answers.all()) == 1
     result = Result(1, "v", None, (), (), 5)

@@ -9,17 +9,17 @@ from collections.abc import Iterator
 import pytest
 
 from repl_sandbox.errors import RemoteProtocolError
-from repl_sandbox.session.completion import Completion
-from repl_sandbox.session.configuration import Configuration
-from repl_sandbox.wire.messages import (
+from repl_sandbox.protocol.messages import (
     MEMFD,
     Assign,
-    Call,
     Configure,
     Fetch,
-    Reply,
+    HostCall,
+    HostReply,
     Value,
 )
+from repl_sandbox.session.shielded_operations import ShieldedOperations
+from repl_sandbox.session.transport.worker_configuration import WorkerConfiguration
 from tests.sandbox.session_peer import Peer, ready
 
 VARIABLE = Assign("x", "str", b"text")
@@ -62,7 +62,7 @@ def test_a_message_that_the_handler_refuses_ends_the_worker(
         raise RemoteProtocolError("refused")
 
     monkeypatch.setattr(peer.recorder, "take", refuse)
-    peer.say(Call(1, 1, "f", b"[[],{}]"))
+    peer.say(HostCall(1, 1, "f", b"[[],{}]"))
     peer.io.receive(ready(peer.io))
     assert peer.io.worker.breach == "protocol"
 
@@ -90,15 +90,15 @@ def test_the_end_of_the_socket_says_that_the_worker_is_gone(peer: Peer) -> None:
 def test_a_descriptor_is_lent_once_and_while_it_is_offered(peer: Peer) -> None:
     peer.io.offer(peer.stdout)
     for number in (1, 2):
-        peer.io.ask_for_memfd(Call(number, 0, MEMFD, b"[[],{}]"))
+        peer.io.ask_for_memfd(HostCall(number, 0, MEMFD, b"[[],{}]"))
     first, second = peer.hear()
-    assert first == Reply(1, True, b"null") and peer.descriptors == 1
-    assert isinstance(second, Reply) and not second.ok and b"Cancelled" in second.data
+    assert first == HostReply(1, True, b"null") and peer.descriptors == 1
+    assert isinstance(second, HostReply) and not second.ok and b"Cancelled" in second.data
     peer.io.offer(peer.stdout)
     peer.io.withdraw()
-    peer.io.ask_for_memfd(Call(3, 0, MEMFD, b"[[],{}]"))
+    peer.io.ask_for_memfd(HostCall(3, 0, MEMFD, b"[[],{}]"))
     (third,) = peer.hear()
-    assert isinstance(third, Reply) and not third.ok
+    assert isinstance(third, HostReply) and not third.ok
 
 
 def test_a_session_is_untouched_until_anything_is_said(peer: Peer) -> None:
@@ -111,7 +111,7 @@ def test_a_session_is_untouched_until_anything_is_said(peer: Peer) -> None:
 
 
 def test_each_worker_is_told_once_and_the_first_the_variables() -> None:
-    configuration = Configuration(CONFIGURE, plain=False)
+    configuration = WorkerConfiguration(CONFIGURE, plain=False)
     assert configuration.add(VARIABLE)
     first = configuration.due()
     assert first is not None and first.variables == (VARIABLE,)
@@ -126,7 +126,7 @@ def test_each_worker_is_told_once_and_the_first_the_variables() -> None:
 
 
 def test_variables_that_no_worker_has_got_are_told_to_the_next() -> None:
-    configuration = Configuration(CONFIGURE, plain=False)
+    configuration = WorkerConfiguration(CONFIGURE, plain=False)
     configuration.add(VARIABLE)
     configuration.due()  # and the worker is gone before it is sent
     configuration.emptied(keeps_variables=False)
@@ -135,9 +135,9 @@ def test_variables_that_no_worker_has_got_are_told_to_the_next() -> None:
 
 
 def test_a_plain_one_is_told_to_nobody_unless_it_has_variables() -> None:
-    configuration = Configuration(Configure((), None, None), plain=True)
+    configuration = WorkerConfiguration(Configure((), None, None), plain=True)
     assert configuration.due() is None
-    configuration = Configuration(Configure((), None, None), plain=True)
+    configuration = WorkerConfiguration(Configure((), None, None), plain=True)
     configuration.add(VARIABLE)
     assert configuration.due() is not None
 
@@ -152,7 +152,7 @@ def test_a_plain_one_is_told_to_nobody_unless_it_has_variables() -> None:
     ],
 )
 def test_what_is_large_or_might_be_refused_is_asked(variable: Assign) -> None:
-    configuration = Configuration(CONFIGURE, plain=False)
+    configuration = WorkerConfiguration(CONFIGURE, plain=False)
     assert not configuration.add(variable)
     assert configuration.message == CONFIGURE
 
@@ -237,7 +237,7 @@ def test_steps_whose_caller_leaves_are_brought_to_their_end() -> None:
             done.append(name)
         return "result"
 
-    completion = Completion()
+    completion = ShieldedOperations()
     caller = completion.of(steps())
     next(caller)
     caller.close()

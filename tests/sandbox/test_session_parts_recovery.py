@@ -12,22 +12,22 @@ from typing import Any
 import pytest
 
 from repl_sandbox import SandboxError, SessionClosed
-from repl_sandbox.session.branches import Branches
-from repl_sandbox.session.questions import Questions
-from repl_sandbox.session.recovery import Recovery
-from repl_sandbox.types import State
-from repl_sandbox.wire.messages import (
+from repl_sandbox.protocol.messages import (
     MEMFD,
     Assign,
-    Call,
     Configure,
     Failed,
     Fetch,
-    Reply,
+    HostCall,
+    HostReply,
     Restored,
     Value,
 )
-from repl_sandbox.worker.branching import ASK_FOR_BRANCH
+from repl_sandbox.session.branches import Branches
+from repl_sandbox.session.namespace_queries import NamespaceQueries
+from repl_sandbox.session.recovery import Recovery
+from repl_sandbox.snapshots.branch_fork import ASK_FOR_BRANCH
+from repl_sandbox.types import State
 from tests.sandbox.session_peer import LIMITS, Peer, drive, ready
 
 
@@ -197,9 +197,9 @@ def test_a_rollback_that_cannot_be_is_refused(
 # ── Questions ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def questions(peer: Peer, *cells: int) -> Questions:
+def questions(peer: Peer, *cells: int) -> NamespaceQueries:
     recovery = ran(peer, *cells)
-    return Questions(peer.io, peer.cell, recovery, peer.completion, LIMITS)
+    return NamespaceQueries(peer.io, peer.cell, recovery, peer.completion, LIMITS)
 
 
 def test_a_question_is_answered(peer: Peer) -> None:
@@ -247,9 +247,9 @@ def test_the_file_of_a_question_is_lent_until_it_is_answered(peer: Peer) -> None
     acts = [lambda: heard.extend(peer.hear()), lambda: peer.say(Value(b""))]
     drive(asked.ask(Assign("x", "str", b"", 9), peer.stdout), peer.io, *acts)
     assert heard == [Assign("x", "str", b"", 9)]
-    peer.io.ask_for_memfd(Call(1, 0, MEMFD, b"[[],{}]"))
+    peer.io.ask_for_memfd(HostCall(1, 0, MEMFD, b"[[],{}]"))
     (late,) = peer.hear()
-    assert isinstance(late, Reply) and not late.ok and peer.descriptors == 0
+    assert isinstance(late, HostReply) and not late.ok and peer.descriptors == 0
 
 
 def test_what_is_done_meanwhile_is_raised_after_the_answer(peer: Peer) -> None:
@@ -278,7 +278,7 @@ def test_an_answer_that_nobody_waits_for_is_taken(peer: Peer) -> None:
 # ── Branches ──────────────────────────────────────────────────────────────────────────────────────
 
 
-class Asked(Questions):
+class Asked(NamespaceQueries):
     """Questions that are answered at once."""
 
     def __init__(self, peer: Peer, recovery: Recovery) -> None:

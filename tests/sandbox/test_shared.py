@@ -23,8 +23,8 @@ from repl_sandbox import (
     SandboxError,
     Session,
     SessionClosed,
-    shared,
 )
+from repl_sandbox.zygote.client import shared_objects
 from tests.conformance import CHECKS, run
 from tests.waiting import eventually
 
@@ -310,7 +310,7 @@ def test_a_name_that_code_reads_as_another_is_refused(sandbox: Sandbox) -> None:
 def test_more_than_the_limit_is_refused_before_it_is_copied(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shared, "MOST_SHARED", 1_000_000)
+    monkeypatch.setattr(shared_objects, "MOST_SHARED", 1_000_000)
     for large in ("x" * 1_000_001, "漢" * 500_001, b"x" * 1_000_001, ["x" * 1_000_001]):
         with pytest.raises(ValueError, match=r"thing: .* 1,000,000 bytes"):
             sandbox.with_shared(thing=large)
@@ -480,11 +480,11 @@ def test_an_asynchronous_sandbox_shares_too() -> None:
 def test_objects_that_were_packed_before_are_there_without_the_host_having_them(
     sandbox: Sandbox,
 ) -> None:
-    with shared.empty() as parcel:
+    with shared_objects.empty() as parcel:
         objects = {"text": "é" * 100_000, "table": {"a": [1, 2.5]}}
-        shared.fill(parcel, objects, parsed=True)
+        shared_objects.fill(parcel, objects, parsed=True)
         with sandbox.with_parcel(parcel) as made:
-            assert dict(made.shared) == dict.fromkeys(objects, shared.PACKED)
+            assert dict(made.shared) == dict.fromkeys(objects, shared_objects.PACKED)
             with made.session() as session:
                 assert value(session, "len(text), table") == "(100000, {'a': [1, 2.5]})"
             with pytest.raises(ValueError, match="shared object"):
@@ -497,8 +497,8 @@ def test_objects_that_were_packed_before_are_there_without_the_host_having_them(
 def test_who_grows_a_template_on_an_event_loop_may_be_cancelled_and_close_the_parcel() -> None:
     async def use() -> None:
         async with AsyncSandbox(isolation="jailed") as parent:
-            with shared.empty() as parcel:
-                shared.fill(parcel, {"x": [1]})
+            with shared_objects.empty() as parcel:
+                shared_objects.fill(parcel, {"x": [1]})
                 async with parent.with_parcel(parcel) as made, made.session() as session:
                     assert (await session.run("x")).value == "[1]"
                 growing = asyncio.ensure_future(parent.with_parcel(parcel)._start())

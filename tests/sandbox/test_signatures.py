@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from repl_sandbox import Offer, Raised, Sandbox, Session
-from repl_sandbox.signatures import signature_of
-from repl_sandbox.wire.messages import Configure, decode
-from repl_sandbox.wire.offered import Offered
-from repl_sandbox.worker.stubs import stand_in
+from repl_sandbox import HostFunction, Raised, Sandbox, Session
+from repl_sandbox.protocol.function_schema import FunctionSchema
+from repl_sandbox.protocol.messages import Configure, decode
+from repl_sandbox.session.host_functions.signatures import signature_of
+from repl_sandbox.worker.host_stubs.stub_signatures import stand_in
 from tests.sandbox.test_messages import frame_of
 
 NOTHING = object()
@@ -75,9 +75,9 @@ FUNCTIONS: dict[str, tuple[Any, str]] = {
     "cached": (functools.cache(every), EVERY),
     "append": ([].append, "(object, /)"),
     "untold": (max, "(*args, **kwargs)"),
-    "offered": (Offer(search, signature="(a, *, b={'x': 1}, c=1)"), "(a, *, b={'x': 1}, c=1)"),
+    "offered": (HostFunction(search, signature="(a, *, b={'x': 1}, c=1)"), "(a, *, b={'x': 1}, c=1)"),
     "raw": (
-        Offer(search, raw=("query",)),
+        HostFunction(search, raw=("query",)),
         "(query: str, limit: int = 5, *, mode='fast', key=..., by: list[str] | None = None)",
     ),
 }  # fmt: skip
@@ -158,7 +158,7 @@ def test_wrong_arguments_are_a_type_error_in_python_s_words(session: Session, ca
 
 def _signature(name: str) -> Any:
     function = FUNCTIONS[name][0]
-    return function.parameters if isinstance(function, Offer) else signature_of(function)
+    return function.parameters if isinstance(function, HostFunction) else signature_of(function)
 
 
 def test_a_wrapper_that_takes_other_arguments_can_be_called(open_python: str) -> None:
@@ -172,7 +172,7 @@ def test_a_wrapper_that_takes_other_arguments_can_be_called(open_python: str) ->
 
 
 def test_a_signature_crosses_whole() -> None:
-    rows = tuple(Offered(name, signature=_signature(name)) for name in FUNCTIONS)
+    rows = tuple(FunctionSchema(name, signature=_signature(name)) for name in FUNCTIONS)
     assert decode(frame_of(Configure(rows))) == Configure(rows)
 
 

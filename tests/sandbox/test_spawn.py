@@ -21,7 +21,7 @@ _ZYGOTE = """
 import errno, json, os, resource, signal, socket, sys
 from dataclasses import replace
 from repl_sandbox.jail import descriptors, landlock, slots
-from repl_sandbox.jail.libc import call
+from repl_sandbox.native.libc import call
 from repl_sandbox.jail.namespaces import FLAGS
 from repl_sandbox.jail.recipe import BIRTH, RECIPES, Jail, Step, batch
 from repl_sandbox.native.spawn import NO_CGROUP, Role, Spawner

@@ -7,17 +7,17 @@ from typing import get_args
 
 import pytest
 
-from repl_sandbox.wire.messages import (
+from repl_sandbox.protocol.message_order import TRANSITIONS, ProtocolPhase
+from repl_sandbox.protocol.messages import (
     Answered,
-    Call,
+    HostCall,
     HostMessage,
+    HostReply,
     Message,
     Ready,
-    Reply,
     Result,
     WorkerMessage,
 )
-from repl_sandbox.wire.state import TRANSITIONS, Phase
 
 PROTOCOL = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
 MESSAGES = [*get_args(WorkerMessage), *get_args(HostMessage)]
@@ -25,11 +25,11 @@ MESSAGES = [*get_args(WorkerMessage), *get_args(HostMessage)]
 
 def as_markdown() -> str:
     """The table with a row for each message and a column for each phase."""
-    rows = [["message", "from", *(f"`{phase.name}`" for phase in Phase)]]
+    rows = [["message", "from", *(f"`{phase.name}`" for phase in ProtocolPhase)]]
     rows.append(["---"] * len(rows[0]))
     for message in MESSAGES:
         side = "host" if message in get_args(HostMessage) else "worker"
-        following = [TRANSITIONS[phase].get(message) for phase in Phase]
+        following = [TRANSITIONS[phase].get(message) for phase in ProtocolPhase]
         cells = ["–" if after is None else f"→ `{after.name}`" for after in following]
         rows.append([f"`{message.__name__}`", side, *cells])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
@@ -45,36 +45,44 @@ def test_every_message_belongs_to_one_side():
 
 
 def test_every_phase_has_a_row_and_every_message_a_place():
-    assert set(TRANSITIONS) == set(Phase)
+    assert set(TRANSITIONS) == set(ProtocolPhase)
     assert {message for row in TRANSITIONS.values() for message in row} == set(MESSAGES)
 
 
 def test_a_conversation_begins_with_ready_and_nothing_else():
-    assert TRANSITIONS[Phase.BOOTING] == {Ready: Phase.IDLE}
+    assert TRANSITIONS[ProtocolPhase.BOOTING] == {Ready: ProtocolPhase.IDLE}
 
 
-@pytest.mark.parametrize("phase", [phase for phase in Phase if phase is not Phase.BOOTING])
+@pytest.mark.parametrize(
+    "phase", [phase for phase in ProtocolPhase if phase is not ProtocolPhase.BOOTING]
+)
 def test_ready_is_said_once(phase):
     assert Ready not in TRANSITIONS[phase]
 
 
-@pytest.mark.parametrize("phase", [phase for phase in Phase if phase is not Phase.BOOTING])
-@pytest.mark.parametrize("message", [Call, Answered, Reply])
+@pytest.mark.parametrize(
+    "phase", [phase for phase in ProtocolPhase if phase is not ProtocolPhase.BOOTING]
+)
+@pytest.mark.parametrize("message", [HostCall, Answered, HostReply])
 def test_a_call_and_its_reply_change_no_phase(phase, message):
     assert TRANSITIONS[phase][message] is phase
 
 
 def test_the_host_asks_one_thing_at_a_time():
     """While a cell runs or a question is open, the host says nothing but replies."""
-    for phase in (Phase.RUNNING, Phase.ASKING):
-        assert set(TRANSITIONS[phase]) & set(get_args(HostMessage)) == {Reply}
+    for phase in (ProtocolPhase.RUNNING, ProtocolPhase.ASKING):
+        assert set(TRANSITIONS[phase]) & set(get_args(HostMessage)) == {HostReply}
 
 
 def test_only_the_worker_ends_a_cell_and_only_by_a_result():
-    leaving = {m for m, after in TRANSITIONS[Phase.RUNNING].items() if after is not Phase.RUNNING}
+    leaving = {
+        m
+        for m, after in TRANSITIONS[ProtocolPhase.RUNNING].items()
+        if after is not ProtocolPhase.RUNNING
+    }
     assert leaving == {Result}
 
 
 def test_from_every_phase_idle_can_be_reached_again():
-    for phase in Phase:
-        assert Phase.IDLE in TRANSITIONS[phase].values()
+    for phase in ProtocolPhase:
+        assert ProtocolPhase.IDLE in TRANSITIONS[phase].values()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from repl_sandbox.jail.syscalls import (
+from repl_sandbox.jail.seccomp.syscalls import (
     ALLOW,
     CONFINED,
     REFUSE,

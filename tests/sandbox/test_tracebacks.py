@@ -11,9 +11,9 @@ import sys
 import pytest
 
 from repl_sandbox.types import ErrorInfo
-from repl_sandbox.worker.cell import run_cell
-from repl_sandbox.worker.namespace import Namespace
-from repl_sandbox.worker.tracebacks import describe
+from repl_sandbox.worker.cell.cell_evaluation import run_cell
+from repl_sandbox.worker.display.tracebacks import describe
+from repl_sandbox.worker.namespace.main_namespace import Namespace
 
 TOTAL_LIMIT = 16 << 10
 
@@ -522,7 +522,7 @@ def test_an_exception_that_was_never_raised_can_be_described():
 
 def test_describing_never_raises(monkeypatch):
     """Even if everything it stands on is broken, the kind of the error is told."""
-    import repl_sandbox.worker.tracebacks as module
+    import repl_sandbox.worker.display.tracebacks as module
 
     monkeypatch.setattr(module, "_chain", None)
     assert describe(ValueError("v"), 1) == ErrorInfo("ValueError", "", "ValueError\n", None)

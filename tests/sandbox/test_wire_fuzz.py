@@ -16,18 +16,16 @@ from hypothesis import strategies as st
 
 from repl_sandbox import Limits, Session
 from repl_sandbox.errors import RemoteProtocolError, SandboxError
-from repl_sandbox.session.host_functions import arguments
-from repl_sandbox.types import Answer, AnswerForm, Change, ErrorInfo, Variable
-from repl_sandbox.wire.connection import HostConnection, WorkerConnection
-from repl_sandbox.wire.frames import LENGTHS, MAX_BLOB, MAX_HEADER, Frame, pack
-from repl_sandbox.wire.messages import (
+from repl_sandbox.protocol.connection import HostConnection, WorkerConnection
+from repl_sandbox.protocol.frames import LENGTHS, MAX_BLOB, MAX_HEADER, Frame, pack
+from repl_sandbox.protocol.messages import (
     MAX_COUNT,
     VERSION,
     Answered,
-    Call,
     Execute,
     Failed,
     Fetch,
+    HostCall,
     HostMessage,
     Ready,
     Restored,
@@ -39,7 +37,9 @@ from repl_sandbox.wire.messages import (
     encode,
     parse_json,
 )
-from repl_sandbox.wire.parts import Part, each_part
+from repl_sandbox.protocol.values.raw_arguments import RawArgument, each_part
+from repl_sandbox.session.host_functions.function_executor import arguments
+from repl_sandbox.types import Answer, AnswerForm, Change, ErrorInfo, Variable
 
 PNG = b"\x89PNG\r\n\x1a\n and the rest"
 READY = Ready(VERSION)
@@ -52,13 +52,16 @@ RESULT = Result(
     9,
 )
 CALLS: list[WorkerMessage] = [
-    Call(1, 1, "llm_query", b'[["hi"],{}]'),
-    Call(
+    HostCall(1, 1, "llm_query", b'[["hi"],{}]'),
+    HostCall(
         3,
         1,
         "llm_query",
         b'[[null],{"context":null}]',
-        ((0, Part("bytes", b"\x00")), ("context", (Part("str", "größe".encode()), None))),
+        (
+            (0, RawArgument("bytes", b"\x00")),
+            ("context", (RawArgument("str", "größe".encode()), None)),
+        ),
     ),
     Answered(2, 1, Answer("printed", "größe", {"a": [1.5, None]}, "FINAL(größe)")),
 ]
@@ -126,13 +129,13 @@ def are_parts(value: object) -> bool:
 
 
 def is_part(value: object) -> bool:
-    return is_a(value, Part, is_one_of("str", "bytes"), is_bytes)
+    return is_a(value, RawArgument, is_one_of("str", "bytes"), is_bytes)
 
 
 DECLARED: dict[type, list[Callable[[object], bool]]] = {
     Ready: [is_count],
     Restored: [is_count, lambda lost: type(lost) is tuple and all(is_text(text) for text in lost)],
-    Call: [is_count, is_count, is_text, is_bytes, are_parts],
+    HostCall: [is_count, is_count, is_text, is_bytes, are_parts],
     Answered: [
         is_count,
         is_count,
@@ -315,7 +318,7 @@ def test_a_call_with_changed_parts_is_understood_whole_or_refused(data):
     listen(connected(1), [frame])
     try:
         call = decode(Frame(frame[LENGTHS.size :][: LENGTHS.unpack_from(frame)[0]], blob))
-        assert isinstance(call, Call)
+        assert isinstance(call, HostCall)
         sizes = [len(part.data) for _, raw in call.parts for part in each_part(raw)]
         assert len(call.data) + sum(sizes) == len(blob)
         arguments(call, frozenset([0, "context"]))

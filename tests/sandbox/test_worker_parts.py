@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from repl_sandbox.types import Answer, ErrorInfo
-from repl_sandbox.wire.connection import HostConnection, WorkerConnection
-from repl_sandbox.wire.messages import (
+from repl_sandbox.protocol.connection import HostConnection, WorkerConnection
+from repl_sandbox.protocol.function_schema import FunctionSchema
+from repl_sandbox.protocol.messages import (
     VERSION,
     Assign,
     Configure,
@@ -29,15 +29,15 @@ from repl_sandbox.wire.messages import (
     Value,
     Variables,
 )
-from repl_sandbox.wire.offered import Offered
-from repl_sandbox.worker.branching import ASK_FOR_BRANCH
-from repl_sandbox.worker.checkpoints import Checkpoints
-from repl_sandbox.worker.copies import Woken
-from repl_sandbox.worker.questions import Questions
-from repl_sandbox.worker.remains import Remains
+from repl_sandbox.snapshots.branch_fork import ASK_FOR_BRANCH
+from repl_sandbox.snapshots.lost_resources import LostResources
+from repl_sandbox.snapshots.snapshot_processes import Woken
+from repl_sandbox.snapshots.snapshot_table import SnapshotTable
+from repl_sandbox.types import Answer, ErrorInfo
+from repl_sandbox.worker.checkpoint_requests import CheckpointRequests
+from repl_sandbox.worker.namespace_requests import NamespaceRequests
 from repl_sandbox.worker.session_state import SessionState
-from repl_sandbox.worker.snapshots import Snapshots
-from repl_sandbox.worker.states import States
+from repl_sandbox.worker.snapshot_control import SnapshotControl
 from tests.sandbox.worker_peer import Ended, KeptCopies, Peer
 
 LEAVES_TRACERS = "import sys; sys.settrace(lambda *_: None); sys.setprofile(lambda *_: None)"
@@ -201,7 +201,7 @@ def test_a_job_without_its_file_fails(peer: Peer) -> None:
 def test_what_is_saved_is_loaded_and_no_change_of_the_next_cell(peer: Peer) -> None:
     for name in ("saving", "loading"):  # which a worker has from its template's path
         pytest.importorskip(f"repl_sandbox.worker.{name}")
-    checkpoints = Checkpoints(peer.session, peer.cells, peer.namespace, peer.changes)
+    checkpoints = CheckpointRequests(peer.session, peer.cells, peer.namespace, peer.changes)
     with open(os.memfd_create("checkpoint"), "w+b", buffering=0) as file:
         file.truncate(1 << 20)
         peer.calls.file = file.fileno()
@@ -221,13 +221,15 @@ def test_what_is_saved_is_loaded_and_no_change_of_the_next_cell(peer: Peer) -> N
 
 
 @pytest.fixture
-def questions(peer: Peer) -> Questions:
-    return Questions(peer.session, peer.channel, peer.calls, peer.namespace, peer.changes)
+def questions(peer: Peer) -> NamespaceRequests:
+    return NamespaceRequests(peer.session, peer.channel, peer.calls, peer.namespace, peer.changes)
 
 
-def test_what_was_configured_is_there_and_no_change(peer: Peer, questions: Questions) -> None:
+def test_what_was_configured_is_there_and_no_change(
+    peer: Peer, questions: NamespaceRequests
+) -> None:
     variables = (Assign("x", "json", b"[1]"),)
-    questions.configure(peer.ask(Configure((Offered("ask"),), 5, "strict", variables)))
+    questions.configure(peer.ask(Configure((FunctionSchema("ask"),), 5, "strict", variables)))
     result = peer.execute(1, "ask = 1")
     assert {each.name for each in result.changes} == {"ask"}
     result = peer.execute(2, "import random; x, callable(ask), callable(FINAL), random.random()")
@@ -236,7 +238,7 @@ def test_what_was_configured_is_there_and_no_change(peer: Peer, questions: Quest
 
 
 def test_an_answer_is_told_when_a_cell_ends_and_again_once_the_host_set_it(
-    peer: Peer, questions: Questions
+    peer: Peer, questions: NamespaceRequests
 ) -> None:
     told: list[Answer] = []
     peer.calls.answer = told.append  # type: ignore[assignment,method-assign]
@@ -251,7 +253,7 @@ def test_an_answer_is_told_when_a_cell_ends_and_again_once_the_host_set_it(
 
 
 def test_printed_answers_are_looked_for_where_that_was_asked_for(
-    peer: Peer, questions: Questions
+    peer: Peer, questions: NamespaceRequests
 ) -> None:
     questions.configure(Configure(answers="compatible"))
     assert peer.session.printed is not None
@@ -266,7 +268,7 @@ def test_printed_answers_are_looked_for_where_that_was_asked_for(
     ],
 )
 def test_a_variable_is_bound_or_refused(
-    peer: Peer, questions: Questions, kind: str, data: bytes, answer: Value | Failed
+    peer: Peer, questions: NamespaceRequests, kind: str, data: bytes, answer: Value | Failed
 ) -> None:
     peer.session.copies = peer.copies
     questions.assign(peer.ask(Assign("x", kind, data)))
@@ -287,7 +289,7 @@ def test_a_variable_is_bound_or_refused(
     ],
 )
 def test_a_value_is_sent_or_said_not_to_be(
-    peer: Peer, questions: Questions, name: str, answer: Value | Failed
+    peer: Peer, questions: NamespaceRequests, name: str, answer: Value | Failed
 ) -> None:
     peer.namespace.globals.update(x=[1], f=lambda: None)
     questions.fetch(peer.ask(Fetch(name)))
@@ -296,7 +298,7 @@ def test_a_value_is_sent_or_said_not_to_be(
     assert told == answer or (isinstance(told, Failed) and told.kind == "not json")
 
 
-def test_variables_are_listed(peer: Peer, questions: Questions) -> None:
+def test_variables_are_listed(peer: Peer, questions: NamespaceRequests) -> None:
     peer.namespace.globals.update(x=1, _y="2")
     questions.list_variables(peer.ask(ListVariables()))
     (told,) = peer.hear()
@@ -308,8 +310,8 @@ def test_variables_are_listed(peer: Peer, questions: Questions) -> None:
 
 
 @pytest.fixture
-def snapshots(peer: Peer) -> Snapshots:
-    return Snapshots(
+def snapshots(peer: Peer) -> SnapshotControl:
+    return SnapshotControl(
         peer.session, peer.process, peer.channel, peer.calls, peer.namespace, peer.cells
     )
 
@@ -317,7 +319,7 @@ def snapshots(peer: Peer) -> Snapshots:
 def woken(cell: int = 5, *, said: bool = False) -> tuple[socket.socket, Woken]:
     """The host's end of a new conversation, and what a copy has that is woken for it."""
     ours, theirs = socket.socketpair()
-    return ours, Woken(theirs.detach(), cell, Remains([], ["a thread"]), 0, said=said)
+    return ours, Woken(theirs.detach(), cell, LostResources([], ["a thread"]), 0, said=said)
 
 
 @pytest.mark.parametrize(
@@ -325,7 +327,7 @@ def woken(cell: int = 5, *, said: bool = False) -> tuple[socket.socket, Woken]:
     [(False, False, True), (True, False, False), (True, True, False)],
 )
 def test_a_worker_rests_after_a_copy_while_its_host_does(
-    peer: Peer, snapshots: Snapshots, spoken: bool, hurried: bool, rests: bool
+    peer: Peer, snapshots: SnapshotControl, spoken: bool, hurried: bool, rests: bool
 ) -> None:
     peer.session.used, peer.session.hurried = True, hurried
     if spoken:
@@ -336,7 +338,7 @@ def test_a_worker_rests_after_a_copy_while_its_host_does(
 
 
 def test_pages_are_touched_in_a_hurry_and_copied_once_more_after_that(
-    peer: Peer, snapshots: Snapshots
+    peer: Peer, snapshots: SnapshotControl
 ) -> None:
     peer.session.used = peer.session.hurried = True
     snapshots.make(peer.copies)
@@ -345,7 +347,7 @@ def test_pages_are_touched_in_a_hurry_and_copied_once_more_after_that(
 
 
 def test_a_worker_goes_on_without_a_copy(
-    peer: Peer, snapshots: Snapshots, capfd: pytest.CaptureFixture[str]
+    peer: Peer, snapshots: SnapshotControl, capfd: pytest.CaptureFixture[str]
 ) -> None:
     peer.session.used, peer.copies.comes = True, ValueError("of the code's")
     snapshots.make(peer.copies)
@@ -353,7 +355,9 @@ def test_a_worker_goes_on_without_a_copy(
 
 
 @pytest.mark.parametrize("said", [False, True])
-def test_a_copy_that_is_woken_is_the_worker(peer: Peer, snapshots: Snapshots, said: bool) -> None:
+def test_a_copy_that_is_woken_is_the_worker(
+    peer: Peer, snapshots: SnapshotControl, said: bool
+) -> None:
     peer.calls.cell, peer.calls.forked, peer.session.used = 3, True, True
     peer.socket.close()
     peer.socket, peer.copies.comes = woken(said=said)
@@ -373,7 +377,7 @@ def test_a_copy_that_is_woken_is_the_worker(peer: Peer, snapshots: Snapshots, sa
 
 
 def test_who_asks_for_a_branch_is_told_that_there_is_no_such_variable(
-    peer: Peer, snapshots: Snapshots
+    peer: Peer, snapshots: SnapshotControl
 ) -> None:
     peer.ask(Fetch(ASK_FOR_BRANCH))
     snapshots.branch(peer.copies)
@@ -381,7 +385,7 @@ def test_who_asks_for_a_branch_is_told_that_there_is_no_such_variable(
     assert not peer.copies.due
 
 
-def test_a_branch_begins_a_conversation_of_its_own(peer: Peer, snapshots: Snapshots) -> None:
+def test_a_branch_begins_a_conversation_of_its_own(peer: Peer, snapshots: SnapshotControl) -> None:
     peer.ask(Fetch(ASK_FOR_BRANCH))
     host, peer.copies.comes = woken()
     host.sendall(b"x")  # a branch waits until it is asked for something
@@ -392,7 +396,7 @@ def test_a_branch_begins_a_conversation_of_its_own(peer: Peer, snapshots: Snapsh
     assert peer.hear(HostConnection()) == [Ready(VERSION), Restored(5, ("a thread",))]
 
 
-def test_half_a_branch_ends(peer: Peer, snapshots: Snapshots) -> None:
+def test_half_a_branch_ends(peer: Peer, snapshots: SnapshotControl) -> None:
     peer.ask(Fetch(ASK_FOR_BRANCH))
     host, peer.copies.comes = woken()
     host.close()  # so that it cannot say that it is there
@@ -412,7 +416,7 @@ def test_an_interrupt_is_looked_up_on_the_page_of_the_branch() -> None:
     session = SessionState()
     assert session.interrupted() == 0
     session.changed()  # nobody is to know
-    session.states, own = States(), States()
+    session.states, own = SnapshotTable(), SnapshotTable()
     session.states.interrupted, own.interrupted = 1, 2
     assert session.interrupted() == 1
     session.copies = KeptCopies(own)
@@ -427,9 +431,9 @@ def test_an_interrupt_is_looked_up_on_the_page_of_the_branch() -> None:
 
 _CHILD = """
 import os
-from repl_sandbox.worker.cell import Ran
-from repl_sandbox.worker.process import WorkerProcess
-from repl_sandbox.worker.streams import Streams
+from repl_sandbox.worker.cell.cell_evaluation import Ran
+from repl_sandbox.worker.worker_process import WorkerProcess
+from repl_sandbox.worker.cell.standard_streams import Streams
 
 process = WorkerProcess(Streams(lambda: (1, 2)))
 process.begin()

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from repl_sandbox import Limits, Sandbox, Session
-from repl_sandbox.worker import files
+from repl_sandbox.snapshots.workspace import file_changes
 
 TREE = (
     "import os, stat\n"
@@ -139,8 +139,8 @@ def test_a_clock_of_files_that_stands_still_hides_no_change(
     (tmp_path / "f").write_text("one")
     last_tick = (tmp_path / "f").stat().st_ctime_ns
     clock = SimpleNamespace(time_ns=lambda: last_tick + 10**9, clock_gettime_ns=lambda _: last_tick)
-    monkeypatch.setattr(files, "time", clock)
-    seen = files.Files(str(tmp_path))
+    monkeypatch.setattr(file_changes, "time", clock)
+    seen = file_changes.FileChanges(str(tmp_path))
     assert [seen.changed(0) for _ in range(3)] == [True] * 3
     last_tick += 1
     assert [seen.changed(0) for _ in range(3)] == [True, False, False]

@@ -10,28 +10,28 @@ import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from repl_sandbox.wire.connection import HostConnection
-from repl_sandbox.wire.messages import VERSION, HostMessage, Ready, Result, WorkerMessage
-from repl_sandbox.worker.branching import Branching, Foresee
-from repl_sandbox.worker.cell import NOTHING, Ran
-from repl_sandbox.worker.cells import Cells
-from repl_sandbox.worker.changes import Changes
-from repl_sandbox.worker.channel import Channel
-from repl_sandbox.worker.copies import Woken
-from repl_sandbox.worker.host_calls import HostCalls
+from repl_sandbox.protocol.connection import HostConnection
+from repl_sandbox.protocol.messages import VERSION, HostMessage, Ready, Result, WorkerMessage
+from repl_sandbox.snapshots.branch_fork import BranchFork, Foresee
+from repl_sandbox.snapshots.snapshot_processes import Woken
+from repl_sandbox.snapshots.snapshot_table import SnapshotTable
+from repl_sandbox.worker.cell.cell_evaluation import NOTHING, CellRun
+from repl_sandbox.worker.cell.standard_streams import StandardStreams
+from repl_sandbox.worker.cell_runner import CellRunner
+from repl_sandbox.worker.host_stubs.host_call_client import HostCallClient
 from repl_sandbox.worker.interrupts import Interrupts
-from repl_sandbox.worker.namespace import Namespace
-from repl_sandbox.worker.process import WorkerProcess
+from repl_sandbox.worker.namespace.main_namespace import Namespace
 from repl_sandbox.worker.session_state import SessionState
-from repl_sandbox.worker.states import States
-from repl_sandbox.worker.streams import Streams
+from repl_sandbox.worker.variables.variable_changes import VariableChanges
+from repl_sandbox.worker.worker_channel import WorkerChannel
+from repl_sandbox.worker.worker_process import WorkerProcess
 
 
 class Ended(BaseException):
     """The process would have ended now."""
 
 
-class KeptStreams(Streams):
+class KeptStreams(StandardStreams):
     """The streams of the test stay as they are; `looks` says of each cell whether it was looked."""
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class LastingProcess(WorkerProcess):
     """A process that does not end, and may be taken for a child."""
 
     forked = False
-    ran: Ran | None = None
+    ran: CellRun | None = None
     begun = 0
 
     def begin(self) -> None:
@@ -59,7 +59,7 @@ class LastingProcess(WorkerProcess):
         """As the test says."""
         return self.forked
 
-    def end_child(self, ran: Ran = NOTHING) -> NoReturn:
+    def end_child(self, ran: CellRun = NOTHING) -> NoReturn:
         """Raise."""
         self.ran = ran
         raise Ended
@@ -69,7 +69,7 @@ class LastingProcess(WorkerProcess):
         raise Ended
 
 
-class FileCalls(HostCalls):
+class FileCalls(HostCallClient):
     """Has the file that goes with a command from the test."""
 
     file: int | OSError = OSError("none")
@@ -81,10 +81,10 @@ class FileCalls(HostCalls):
         return os.dup(self.file)
 
 
-class KeptCopies(Branching):
+class KeptCopies(BranchFork):
     """Copies that are none: the test says what comes of them. `log` has what was asked of them."""
 
-    def __init__(self, states: States) -> None:
+    def __init__(self, states: SnapshotTable) -> None:
         self.due = False
         self.cell = 0
         self.states = states
@@ -134,19 +134,19 @@ class Peer:
         self._handler = signal.getsignal(signal.SIGINT)
         self.socket, theirs = socket.socketpair()
         self.connection = HostConnection()
-        self.states = States()
+        self.states = SnapshotTable()
         self.session = SessionState()
         self.session.states = self.states
         self.copies = KeptCopies(self.states)
         self.interrupts = Interrupts()
         self.interrupts.meant = self.session.interrupted
-        self.channel = Channel(self.interrupts)
+        self.channel = WorkerChannel(self.interrupts)
         self.calls = FileCalls(self.channel)
         self.namespace = Namespace()
-        self.changes = Changes(self.namespace)
+        self.changes = VariableChanges(self.namespace)
         self.streams = KeptStreams()
         self.process = LastingProcess(self.streams)
-        self.cells = Cells(
+        self.cells = CellRunner(
             self.session,
             self.process,
             self.channel,

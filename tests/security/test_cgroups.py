@@ -23,7 +23,7 @@ from typing import Any
 import psutil
 import pytest
 
-import repl_sandbox.template
+import repl_sandbox.pool.template_process
 from repl_sandbox import (
     AsyncSandbox,
     Finished,
@@ -35,15 +35,15 @@ from repl_sandbox import (
     TimedOut,
 )
 from repl_sandbox.jail.mounts import capacity
-from repl_sandbox.limits.cgroups.group import Group
-from repl_sandbox.limits.cgroups.place import Missing, Place, find
+from repl_sandbox.limits.cgroups.cgroup_root import CgroupRoot, CgroupUnavailable, find
+from repl_sandbox.limits.cgroups.session_cgroup import SessionCgroup
 from repl_sandbox.limits.watchdog import Watchdog
 from repl_sandbox.types import KillReason
 from tests.waiting import LONG, PATIENCE, comes_to, eventually
 
 FOUND = find()
 needs_groups = pytest.mark.skipif(
-    isinstance(FOUND, Missing),
+    isinstance(FOUND, CgroupUnavailable),
     reason=f"no groups can be made here: {getattr(FOUND, 'reason', '')}",
 )
 MIB = 1 << 20
@@ -73,7 +73,7 @@ def small() -> Iterator[Sandbox]:
 
 def folders() -> list[Path]:
     """The folders of sandboxes in every hierarchy."""
-    assert isinstance(FOUND, Place)
+    assert isinstance(FOUND, CgroupRoot)
     return [path for folder in FOUND.folders for path in Path(folder).glob("repl-env-*-*")]
 
 
@@ -204,14 +204,14 @@ async def test_a_host_that_is_late_does_not_ask_what_a_short_cell_met(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It is asked for a cell that took its time, by what its worker used."""
-    asked: list[Group] = []
-    hit = Group.hit
+    asked: list[SessionCgroup] = []
+    hit = SessionCgroup.hit
 
-    def noted(group: Group) -> tuple[KillReason, ...]:
+    def noted(group: SessionCgroup) -> tuple[KillReason, ...]:
         asked.append(group)
         return hit(group)
 
-    monkeypatch.setattr(Group, "hit", noted)
+    monkeypatch.setattr(SessionCgroup, "hit", noted)
     async with (
         AsyncSandbox(cgroup="require", recovery="restart") as sandbox,
         sandbox.session() as session,
@@ -444,8 +444,8 @@ def test_no_session_starts_where_no_group_can_be_made_any_more() -> None:
 def test_without_a_place_auto_goes_on_and_says_so_and_require_does_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    missing = Missing("nothing is mounted", "Mount it.")
-    monkeypatch.setattr(repl_sandbox.template, "find", lambda: missing)
+    missing = CgroupUnavailable("nothing is mounted", "Mount it.")
+    monkeypatch.setattr(repl_sandbox.pool.template_process, "find", lambda: missing)
     with Sandbox(limits=SMALL) as sandbox, sandbox.session() as session:
         assert not layer(session).active
         assert session.isolation.tier == "jailed"
@@ -460,7 +460,9 @@ def test_a_place_that_turns_out_to_be_none_is_none(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Folders can be made in it, and have no files of the kernel's."""
-    monkeypatch.setattr(repl_sandbox.template, "find", lambda: Place(1, (str(tmp_path),) * 2))
+    monkeypatch.setattr(
+        repl_sandbox.pool.template_process, "find", lambda: CgroupRoot(1, (str(tmp_path),) * 2)
+    )
     with Sandbox(limits=SMALL) as sandbox, sandbox.session() as session:
         assert session.run("1 + 1").value == "2"
         assert not layer(session).active
@@ -471,7 +473,7 @@ def test_a_place_that_turns_out_to_be_none_is_none(
 
 
 def test_off_uses_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(repl_sandbox.template, "find", lambda: pytest.fail("looked"))
+    monkeypatch.setattr(repl_sandbox.pool.template_process, "find", lambda: pytest.fail("looked"))
     with Sandbox(cgroup="off") as sandbox, sandbox.session() as session:
         assert not layer(session).active
 

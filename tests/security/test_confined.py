@@ -31,8 +31,9 @@ from repl_sandbox import (
     Session,
     TimedOut,
 )
-from repl_sandbox.jail import folders, grants
-from repl_sandbox.jail.landlock import SCOPES, kernel_abi
+from repl_sandbox.jail import session_directory
+from repl_sandbox.jail.landlock import landlock_rules
+from repl_sandbox.jail.landlock.ruleset import SCOPES, kernel_abi
 from repl_sandbox.jail.recipe import CONFINED_INIT, CONFINED_WORKER
 from repl_sandbox.jail.rlimits import SPARE_FILES
 from tests.waiting import LONG, PATIENCE, comes_to, eventually
@@ -486,7 +487,7 @@ def test_more_files_than_allowed_are_a_limit_that_was_passed(session: Session) -
     assert isinstance(outcome, Killed)
     assert outcome.reason == "workspace"
     assert value(session, "import os\nseen = os.listdir()") == []
-    assert folders.use(str(folder_of(session)), 1 << 40) < 1 << 20
+    assert session_directory.use(str(folder_of(session)), 1 << 40) < 1 << 20
 
 
 TOO_MANY = """
@@ -667,9 +668,9 @@ def test_what_a_crash_left_is_swept_by_the_next_sandbox(open_python: str, tmp_pa
     place = tmp_path
     left = place / "repl-sandbox-0123456789abcdef"
     (left / "4" / "workspace").mkdir(parents=True)
-    held = Path(folders.make_base(str(place)))
+    held = Path(session_directory.make_base(str(place)))
     assert not left.exists()
-    again = Path(folders.make_base(str(place)))
+    again = Path(session_directory.make_base(str(place)))
     assert held.exists()  # for this process holds it
     assert again != held
 
@@ -711,8 +712,10 @@ def test_an_interpreter_that_only_root_may_read_is_an_error(tmp_path: Path) -> N
 
 
 def test_the_table_says_why() -> None:
-    assert all(grant.reason for grant in grants.CONFINED)
-    assert not any(grant.files & grants.Files.MAKE_REG for grant in grants.CONFINED)
+    assert all(grant.reason for grant in landlock_rules.CONFINED)
+    assert not any(
+        grant.files & landlock_rules.FileAccess.MAKE_REG for grant in landlock_rules.CONFINED
+    )
 
 
 def test_the_filter_comes_last_and_landlock_after_the_last_change_of_user() -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from repl_sandbox import Finished, Sandbox, Session
-from repl_sandbox.jail.seccomp import native_arch
-from repl_sandbox.jail.syscalls import REFUSE
+from repl_sandbox.jail.seccomp.seccomp_filters import native_arch
+from repl_sandbox.jail.seccomp.syscalls import REFUSE
 
 # Defines `names(call)`: the errno's name, or "done". A ctypes call that fails returns -1.
 PRELUDE = """

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 import repl_sandbox
-from repl_sandbox.jail.landlock import kernel_abi
+from repl_sandbox.jail.landlock.ruleset import kernel_abi
 from repl_sandbox.jail.rlimits import SPARE_FILES
 from tests.waiting import LONG
 

@@ -11,8 +11,16 @@ from typing import Any
 import pytest
 
 from repl_sandbox import Finished, Sandbox, Session
-from repl_sandbox.jail import grants, landlock, mounts
-from repl_sandbox.jail.landlock import VERSIONS, Files, Grant, kernel_abi, plan, restrict
+from repl_sandbox.jail import mounts
+from repl_sandbox.jail.landlock import landlock_rules, ruleset
+from repl_sandbox.jail.landlock.ruleset import (
+    VERSIONS,
+    FileAccess,
+    Grant,
+    kernel_abi,
+    plan,
+    restrict,
+)
 from tests.waiting import LONG
 
 ABI = kernel_abi()
@@ -56,7 +64,7 @@ def test_what_a_session_needs_is_allowed(session: Session) -> None:
     assert seen(session, moved) == ["a"]
 
 
-@pytest.mark.skipif(ABI < landlock.TCP, reason="TCP came with ABI 4")
+@pytest.mark.skipif(ABI < ruleset.TCP, reason="TCP came with ABI 4")
 def test_tcp_is_refused_both_ways_and_the_hint_says_why(session: Session) -> None:
     code = (
         "one = socket.socket()\n"
@@ -83,13 +91,15 @@ INHERITED = {
 
 @pytest.mark.parametrize("who", INHERITED)
 def test_it_is_inherited(session: Session, who: str) -> None:
-    trial = f'refused(lambda: open("{grants.TRIAL}", "w"))'
+    trial = f'refused(lambda: open("{landlock_rules.TRIAL}", "w"))'
     assert seen(session, INHERITED[who].format(trial=trial)) == 13
 
 
 def test_a_worker_of_the_next_generation_has_it(session: Session) -> None:
     assert session.run("import os\nos._exit(1)").state == "rolled_back"
-    assert seen(session, WRITES % [grants.TRIAL]) == {grants.TRIAL: "PermissionError"}
+    assert seen(session, WRITES % [landlock_rules.TRIAL]) == {
+        landlock_rules.TRIAL: "PermissionError"
+    }
     assert next(each for each in session.isolation.layers if each.name == "landlock").active
 
 
@@ -119,7 +129,7 @@ seen = [refused(lambda: os.kill(1, 0)), refused(lambda: os.kill(os.getpid(), 0))
 """
 
 
-@pytest.mark.skipif(ABI < landlock.SCOPES, reason="scopes came with ABI 6")
+@pytest.mark.skipif(ABI < ruleset.SCOPES, reason="scopes came with ABI 6")
 def test_an_ordinary_users_code_cannot_even_ask_for_its_init(user: User) -> None:
     """It has init's uid there; but its own children it may end."""
     assert user(SIGNALS) == ["PermissionError", "", "", -9]
@@ -149,14 +159,14 @@ print(json.dumps([held, refused(lambda: os.mkdir({folder!r})), refused(lambda: o
 """
 
 
-@pytest.mark.parametrize("abi", range(1, min(ABI, landlock.SOCKETS) + 1))
+@pytest.mark.parametrize("abi", range(1, min(ABI, ruleset.SOCKETS) + 1))
 def test_every_version_up_to_the_kernels_can_be_asked_for(abi: int, tmp_path: Any) -> None:
     script = ALONE.format(abi=abi, folder=str(tmp_path / "new"))
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=LONG, check=False
     )
     assert done.returncode == 0, done.stderr
-    signal = "PermissionError" if abi >= landlock.SCOPES else ""
+    signal = "PermissionError" if abi >= ruleset.SCOPES else ""
     held, made, signalled, listed = json.loads(done.stdout)
     assert (held, made, listed) == (True, "PermissionError", "")
     if signal:
@@ -164,41 +174,42 @@ def test_every_version_up_to_the_kernels_can_be_asked_for(abi: int, tmp_path: An
 
 
 def test_without_landlock_nothing_is_done_and_nothing_claimed() -> None:
-    assert restrict(plan(grants.JAILED, 0, grants.TRIAL)) is False
+    assert restrict(plan(landlock_rules.JAILED, 0, landlock_rules.TRIAL)) is False
 
 
 def test_a_path_that_is_needed_and_missing_is_an_error() -> None:
     missing = "/nowhere-at-all"
-    wanted = plan([Grant(missing, grants.READ, "a test")], ABI)
+    wanted = plan([Grant(missing, landlock_rules.READ, "a test")], ABI)
     with pytest.raises(OSError, match="No such file"):
         restrict(wanted)  # while rules are added, so before anything is restricted
-    assert plan([Grant(missing, grants.READ, "a test", optional=True)], ABI).rules == ()
+    assert plan([Grant(missing, landlock_rules.READ, "a test", optional=True)], ABI).rules == ()
 
 
 def test_versions_are_whole_and_in_order() -> None:
     assert [version.abi for version in VERSIONS] == list(range(1, len(VERSIONS) + 1))
     assert all(version.kernel and version.reason for version in VERSIONS)
-    every = Files(0)
+    every = FileAccess(0)
     for version in VERSIONS:
         assert not every & version.files
         every |= version.files
-    assert every == Files((Files.RESOLVE_UNIX << 1) - 1)
+    assert every == FileAccess((FileAccess.RESOLVE_UNIX << 1) - 1)
 
 
 def test_the_table_says_why_and_knows_the_private_places() -> None:
-    assert all(grant.reason for grant in grants.JAILED)
-    owned = {grant.path for grant in grants.JAILED if grant.files & Files.MAKE_REG}
+    assert all(grant.reason for grant in landlock_rules.JAILED)
+    owned = {grant.path for grant in landlock_rules.JAILED if grant.files & FileAccess.MAKE_REG}
     assert owned == set(mounts.PRIVATE)
     assert not any(
-        grant.files & (Files.IOCTL_DEV | Files.MAKE_CHAR | Files.MAKE_BLOCK)
-        for grant in grants.JAILED
+        grant.files & (FileAccess.IOCTL_DEV | FileAccess.MAKE_CHAR | FileAccess.MAKE_BLOCK)
+        for grant in landlock_rules.JAILED
     )
 
 
 def test_no_row_gives_what_the_trial_tries() -> None:
     assert not any(
-        grant.files & Files.WRITE_FILE and f"{grants.TRIAL}/".startswith(f"{grant.path}/")
-        for grant in grants.JAILED
+        grant.files & FileAccess.WRITE_FILE
+        and f"{landlock_rules.TRIAL}/".startswith(f"{grant.path}/")
+        for grant in landlock_rules.JAILED
     )
 
 
@@ -206,7 +217,7 @@ def test_a_kernel_that_has_it_and_refuses_is_an_error(monkeypatch: pytest.Monkey
     def refuse(*arguments: int) -> int:
         raise PermissionError(1, "Operation not permitted")
 
-    monkeypatch.setattr(landlock, "_create_ruleset", refuse)
+    monkeypatch.setattr(ruleset, "_create_ruleset", refuse)
     with pytest.raises(PermissionError):
         kernel_abi()
 

@@ -18,9 +18,9 @@ from pathlib import Path
 import pytest
 
 from repl_sandbox import IsolationError, Limits, Sandbox, Session
-from repl_sandbox.jail.landlock import kernel_abi
-from repl_sandbox.session.isolation import TIERS as PROBED
-from repl_sandbox.zygote import process
+from repl_sandbox.jail.landlock.ruleset import kernel_abi
+from repl_sandbox.zygote.client import zygote_process
+from repl_sandbox.zygote.client.measured_isolation import TIERS as PROBED
 from tests.security.without_layer import LACKS
 from tests.waiting import LONG, PATIENCE
 
@@ -166,7 +166,7 @@ def session_without(
     """A session of `tier` that lacks `layer`."""
     boot = folder / f"{layer}.py"
     boot.symlink_to(WRAPPER)
-    monkeypatch.setattr(process, "BOOT", str(boot))
+    monkeypatch.setattr(zygote_process, "BOOT", str(boot))
     with Sandbox(isolation=tier, python=python, limits=LIMITS) as sandbox:
         with sandbox.session() as session:
             worker = os.pidfd_open(session._core.links.worker_pid)

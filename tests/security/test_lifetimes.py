@@ -27,8 +27,8 @@ from repl_sandbox import (
     SessionClosed,
 )
 from repl_sandbox import sandbox as sandbox_module
-from repl_sandbox.zygote import control
-from repl_sandbox.zygote import process as interpreter
+from repl_sandbox.protocol import control_channel
+from repl_sandbox.zygote.client import zygote_process as interpreter
 from tests.descriptors import opened
 from tests.waiting import LONG, PATIENCE, eventually
 
@@ -192,12 +192,12 @@ def test_a_host_that_ends_leaves_no_process_and_is_not_held_up(end: str) -> None
 def test_a_zygote_whose_host_left_before_it_was_ready_ends_without_a_word(
     preload: list[str], answered: bool, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    ours, theirs = control.pair()
+    ours, theirs = control_channel.pair()
     with theirs:
         process = interpreter.start(sys.executable, "process", None, theirs.fileno())
     with ours:
         asked = {"number": 1, "preload": preload, "mounts": {}, "policy": None}
-        control.send(ours, {**asked, "place": str(tmp_path)})
+        control_channel.send(ours, {**asked, "place": str(tmp_path)})
         if answered:
             assert select.select([ours], [], [], PATIENCE)[0]
     process.wait(PATIENCE)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from repl_sandbox import Finished, Limits, Sandbox
-from repl_sandbox.arguments import RecoveryMode
+from repl_sandbox.backends.sandbox_arguments import RecoveryMode
 from repl_sandbox.limits import accounting, proc_memory, watchdog
 from tests.waiting import PATIENCE
 

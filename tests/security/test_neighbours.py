@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from repl_sandbox.jail.landlock import SCOPES, kernel_abi
+from repl_sandbox.jail.landlock.ruleset import SCOPES, kernel_abi
 from tests.security import neighbours
 
 PROGRAM = Path(__file__).parent / "neighbours.py"

@@ -17,8 +17,8 @@ import pytest
 
 from repl_sandbox import Limits, Outcome, Policy, Raised, Sandbox
 from repl_sandbox.policies.guards import get_attribute, guarded_builtins
+from repl_sandbox.policies.module_proxies import ModuleProxies, ModuleProxy
 from repl_sandbox.policies.modules import ROWS
-from repl_sandbox.policies.proxies import ModuleProxy, Proxies
 from tests.waiting import PATIENCE
 
 CASES: dict[str, str] = {
@@ -131,7 +131,7 @@ def steps(value: object) -> Iterator[tuple[str, object]]:
 
 
 def test_no_attribute_of_what_cells_are_given_leads_to_the_insides_of_python() -> None:
-    proxies = Proxies(ROWS)
+    proxies = ModuleProxies(ROWS)
     given = {k: v for k, v in guarded_builtins(proxies).items() if not k.startswith("_")}
     modules = {name: proxies.import_module(name, fromlist=("",)[:0]) for name in ROWS}
     ways = list(reached({**given, **modules}))

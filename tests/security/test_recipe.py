@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from repl_sandbox import IsolationError
-from repl_sandbox.jail import landlock
-from repl_sandbox.jail.libc import call
+from repl_sandbox.jail.landlock import ruleset
 from repl_sandbox.jail.recipe import INIT, RECIPES, VIEW, WORKER, Jail, Step, contain
+from repl_sandbox.native.libc import call
 from tests.waiting import LONG
 
 JAIL = Jail(
@@ -23,7 +23,7 @@ JAIL = Jail(
     rlimits=[],
     last_capability=40,
     seal=b"",
-    files=landlock.plan((), 0),
+    files=ruleset.plan((), 0),
 )
 
 

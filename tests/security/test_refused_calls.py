@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from repl_sandbox import IsolationError, Sandbox, SandboxError
-from repl_sandbox.zygote import process
+from repl_sandbox.zygote.client import zygote_process
 from tests.descriptors import opened
 from tests.waiting import comes_to
 
@@ -26,9 +26,9 @@ boot = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(boot)
 boot._load_package()
 from repl_sandbox.jail import seccomp, users
-from repl_sandbox.jail.forks import fork
-from repl_sandbox.jail.bpf import JEQ, NUMBER_OFFSET, Assembler, argument_offset
-from repl_sandbox.zygote.spawn import SessionSpawn
+from repl_sandbox.native.process_forks import fork
+from repl_sandbox.jail.seccomp.bpf import JEQ, NUMBER_OFFSET, Assembler, argument_offset
+from repl_sandbox.zygote.session_spawn import SessionSpawn
 
 REFUSED = 88  # an errno that none of them meets otherwise
 told = os.open({told!r}, os.O_RDWR | os.O_CLOEXEC)
@@ -102,9 +102,9 @@ def test_a_call_that_the_kernel_refuses_ends_the_session(
     """Its error names the step, where the filter refuses no other call."""
     told, boot = tmp_path / "told", tmp_path / "boot.py"
     told.write_bytes(bytes(16))
-    boot.write_text(_BOOT.format(boot=process.BOOT, told=str(told)))
+    boot.write_text(_BOOT.format(boot=zygote_process.BOOT, told=str(told)))
     boot.chmod(0o644)
-    monkeypatch.setattr(process, "BOOT", str(boot))
+    monkeypatch.setattr(zygote_process, "BOOT", str(boot))
     with Sandbox(isolation="jailed") as sandbox:
         zygote = sandbox._zygote.pid
         with sandbox.session() as session:

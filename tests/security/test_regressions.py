@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from repl_sandbox import Finished, Limits, Sandbox, SandboxError
-from repl_sandbox.allowance import Allowance
+from repl_sandbox.limits.resource_budget import ResourceBudget
 from tests.waiting import LONG, PATIENCE, eventually
 
 User: TypeAlias = Callable[[str], Any]
@@ -183,7 +183,7 @@ def test_a_session_that_cannot_be_built_leaves_nothing_and_disturbs_none(
         for _ in range(5):
             # More than setrlimit(2) can carry: the worker cannot finish its jail.
             with monkeypatch.context() as patch:
-                patch.setattr(Allowance, "rlimits", lambda self, limits: {"FSIZE": 1 << 70})
+                patch.setattr(ResourceBudget, "rlimits", lambda self, limits: {"FSIZE": 1 << 70})
                 with pytest.raises(SandboxError):
                     sandbox.session()
         assert session.run("6 * 7").value == "42"

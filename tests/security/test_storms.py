@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from repl_sandbox.jail.landlock import kernel_abi
+from repl_sandbox.jail.landlock.ruleset import kernel_abi
 from tests.security import storms
 
 PROGRAM = Path(__file__).parent / "storms.py"

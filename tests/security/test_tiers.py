@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from repl_sandbox import IsolationError, Sandbox, SandboxError
-from repl_sandbox.jail.landlock import kernel_abi
-from repl_sandbox.session import isolation
-from repl_sandbox.tiers import STRONGEST_FIRST, acceptable, confirm, strongest
+from repl_sandbox.backends.isolation_tiers import STRONGEST_FIRST, acceptable, confirm, strongest
+from repl_sandbox.jail.landlock.ruleset import kernel_abi
 from repl_sandbox.types import Isolation, Layer
+from repl_sandbox.zygote.client import measured_isolation
 from tests.waiting import LONG
 
 landlocked = pytest.mark.skipif(not kernel_abi(), reason="this kernel has no Landlock")
@@ -26,8 +26,8 @@ landlocked = pytest.mark.skipif(not kernel_abi(), reason="this kernel has no Lan
 # As the default filter of container engines does, and nothing else.
 WITHOUT_NAMESPACES = """
 from repl_sandbox.jail import bpf, processes, seccomp
-from repl_sandbox.jail.libc import number
-from repl_sandbox.jail.syscalls import CLONE_NAMESPACES, REFUSE
+from repl_sandbox.native.libc import number
+from repl_sandbox.jail.seccomp.syscalls import CLONE_NAMESPACES, REFUSE
 
 def refuse_namespaces():
     assembler = bpf.Assembler()
@@ -56,7 +56,7 @@ with open("/proc/sys/user/max_user_namespaces", "w") as file:
 
 WITHOUT_LANDLOCK = """
 from repl_sandbox.jail import bpf, processes, seccomp
-from repl_sandbox.jail.libc import number
+from repl_sandbox.native.libc import number
 assembler = bpf.Assembler()
 allow, deny = assembler.ret(0x7FFF0000), assembler.ret(0x00050000 | {errno})
 assembler.jump(bpf.JEQ, number("landlock_create_ruleset"), deny, allow)
@@ -181,7 +181,8 @@ def test_what_cannot_be_is_refused_before_anything_starts(
 def test_a_session_that_does_not_look_like_its_tier_is_an_error() -> None:
     """What was done is not what decides."""
     layers = tuple(
-        Layer(name, name != "seccomp", "seen") for name in sorted(isolation.TIERS["jailed"])
+        Layer(name, name != "seccomp", "seen")
+        for name in sorted(measured_isolation.TIERS["jailed"])
     )
     with pytest.raises(IsolationError, match=r"jailed: probe: .*seccomp") as caught:
         confirm("jailed", Isolation("process", layers))
@@ -228,7 +229,7 @@ def test_each_tier_needs_all_that_a_weaker_one_does_but_landlock() -> None:
 
     A jail has namespaces for each session, and so needs no container.
     """
-    stronger, *weaker = (isolation.TIERS[tier] for tier in STRONGEST_FIRST)
+    stronger, *weaker = (measured_isolation.TIERS[tier] for tier in STRONGEST_FIRST)
     for needed in weaker:
         assert needed - {"landlock", "container"} <= stronger
         stronger = needed

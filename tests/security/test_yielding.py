@@ -15,11 +15,11 @@ import psutil
 import pytest
 
 from repl_sandbox import Limits, Raised, Sandbox, Session
-from repl_sandbox.fair_share import credit
-from repl_sandbox.fair_share.scheduling import LONG
-from repl_sandbox.jail.libc import number
-from repl_sandbox.limits.cgroups.files import VERSIONS
-from repl_sandbox.limits.cgroups.place import Missing, Place, find
+from repl_sandbox.fair_share import cpu_credit
+from repl_sandbox.fair_share.scheduling_policy import LONG
+from repl_sandbox.limits.cgroups.cgroup_interface import VERSIONS
+from repl_sandbox.limits.cgroups.cgroup_root import CgroupRoot, CgroupUnavailable, find
+from repl_sandbox.native.libc import number
 from tests.waiting import PATIENCE, eventually
 
 FOUND = find()
@@ -35,10 +35,10 @@ LEAVE = (
 def sandbox(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, open_python: str
 ) -> Iterator[Sandbox]:
-    if request.param == "group" and not (isinstance(FOUND, Place) and FOUND.weighing):
+    if request.param == "group" and not (isinstance(FOUND, CgroupRoot) and FOUND.weighing):
         pytest.skip("no group can be weighed here")
     # Rests are short.
-    monkeypatch.setattr(credit, "EARNED", 1.0)
+    monkeypatch.setattr(cpu_credit, "EARNED", 1.0)
     how: dict[str, Any] = {
         "group": {"cgroup": "require"},
         "no group": {"cgroup": "off"},
@@ -119,7 +119,7 @@ def test_who_is_lowered_runs_long_at_a_time_all_of_it_and_as_before_after(
     cgroup: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether or not anything weighs them here: it needs no privilege."""
-    monkeypatch.setattr(credit, "EARNED", 1.0)
+    monkeypatch.setattr(cpu_credit, "EARNED", 1.0)
     limits = Limits(timeout=PATIENCE)
     with (
         Sandbox(limits=limits, yielding=True, cgroup=cgroup) as sandbox,
@@ -151,7 +151,7 @@ def test_a_branch_is_one_with_its_session(sandbox: Sandbox) -> None:
 
 
 def test_one_that_ends_low_leaves_no_group_low() -> None:
-    if not (isinstance(FOUND, Place) and FOUND.weighing):
+    if not (isinstance(FOUND, CgroupRoot) and FOUND.weighing):
         pytest.skip("no group can be weighed here")
 
     def is_used_again() -> bool:
@@ -177,11 +177,11 @@ def test_nobody_gives_way_unless_asked_to() -> None:
         assert LONG not in slices(session)
 
 
-@pytest.mark.skipif(isinstance(FOUND, Missing), reason="no groups can be made here")
+@pytest.mark.skipif(isinstance(FOUND, CgroupUnavailable), reason="no groups can be made here")
 def test_a_place_that_cannot_weigh_still_holds_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert isinstance(FOUND, Place)
-    place = Place(FOUND.version, FOUND.folders, FOUND.crowded, weighing="/nowhere")
-    monkeypatch.setattr("repl_sandbox.template.find", lambda: place)
+    assert isinstance(FOUND, CgroupRoot)
+    place = CgroupRoot(FOUND.version, FOUND.folders, FOUND.crowded, weighing="/nowhere")
+    monkeypatch.setattr("repl_sandbox.pool.template_process.find", lambda: place)
     if place.version == 2:
         pytest.skip("the folder is that of the limits")
     with Sandbox(yielding=True, cgroup="require") as sandbox, sandbox.session() as session:
@@ -198,7 +198,7 @@ def test_a_crowd_keeps_its_share(sandbox: Sandbox) -> None:
         until(lambda: shares(burner) == {False})
 
 
-@pytest.mark.skipif(isinstance(FOUND, Missing), reason="no groups can be made here")
+@pytest.mark.skipif(isinstance(FOUND, CgroupUnavailable), reason="no groups can be made here")
 def test_a_fork_too_many_is_refused_before_others_wait_for_it_and_named() -> None:
     """By the resource limit, which counts first; the group would refuse when all is copied."""
     with Sandbox(limits=Limits(processes=8), yielding=True, cgroup="require") as sandbox:

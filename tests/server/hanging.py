@@ -12,11 +12,11 @@ import threading
 
 from repl_env.interfaces import Environment
 from repl_env.models import Action, Observation, State
-from repl_server import hosting
 from repl_server.app import create_app
-from repl_server.journal import written_to
 from repl_server.serving import server
+from repl_server.sessions import manager
 from repl_server.settings import Settings
+from repl_server.telemetry.event_log import written_to
 
 
 class Hanging(Environment):
@@ -55,7 +55,7 @@ def hang() -> None:
 
 
 if __name__ == "__main__":
-    hosting.CLOSE_S = 0.05
+    manager.CLOSE_S = 0.05
     made = {"step": Hanging, "loop": Heedless, "make": hang}[sys.argv[1]]
     settings = Settings(port=0, drain_s=0.05)
     app = create_app(settings, environment=made, action=Action, observation=Observation)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from repl_server.addresses import is_loopback, subscriber
+from repl_server.tenants.client_address import client_network, is_loopback
 
 
 @pytest.mark.parametrize(
@@ -35,4 +35,4 @@ def test_these_are_not(host) -> None:
     ],
 )
 def test_an_owner_is_an_ipv4_address_or_what_one_subscriber_is_given(host, whose) -> None:
-    assert subscriber(host) == whose
+    assert client_network(host) == whose

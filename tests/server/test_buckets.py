@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repl_server.buckets import Bucket
+from repl_server.quotas.token_bucket import TokenBucket
 
 AMOUNTS = st.floats(0, 1000, allow_nan=False)
 WAITS = st.floats(0, 10_000, allow_nan=False)
@@ -27,7 +27,7 @@ class Clock:
 @given(AMOUNTS, RATES, st.lists(st.tuples(WAITS, AMOUNTS), max_size=30))
 def test_no_more_is_taken_than_size_and_gain(size, rate, asked) -> None:
     clock = Clock()
-    bucket = Bucket(size, rate, clock)
+    bucket = TokenBucket(size, rate, clock)
     took: list[tuple[float, float]] = []
     for pause, amount in asked:
         clock.now += pause
@@ -44,7 +44,7 @@ def test_no_more_is_taken_than_size_and_gain(size, rate, asked) -> None:
 @given(AMOUNTS, RATES, AMOUNTS, AMOUNTS)
 def test_whoever_waits_as_long_as_told_gets_it(size, rate, owed, amount) -> None:
     clock = Clock()
-    bucket = Bucket(size, rate, clock)
+    bucket = TokenBucket(size, rate, clock)
     bucket.owe(owed)
     wait = bucket.wait(amount)
 
@@ -58,7 +58,7 @@ def test_whoever_waits_as_long_as_told_gets_it(size, rate, owed, amount) -> None
 @given(AMOUNTS, RATES, st.lists(st.tuples(WAITS, st.floats(-100, 100)), max_size=30))
 def test_there_is_never_more_than_the_size(size, rate, changes) -> None:
     clock = Clock()
-    bucket = Bucket(size, rate, clock)
+    bucket = TokenBucket(size, rate, clock)
     for pause, amount in changes:
         clock.now += pause
         if amount < 0:
@@ -69,18 +69,18 @@ def test_there_is_never_more_than_the_size(size, rate, changes) -> None:
 
 
 def test_what_is_more_than_the_size_never_comes() -> None:
-    assert Bucket(5, 1, Clock()).take(6) == math.inf
+    assert TokenBucket(5, 1, Clock()).take(6) == math.inf
 
 
 def test_what_does_not_refill_never_comes() -> None:
-    bucket = Bucket(5, 0, Clock())
+    bucket = TokenBucket(5, 0, Clock())
 
     assert bucket.take(5) == 0
     assert bucket.take(1) == math.inf
 
 
 def test_a_refused_amount_is_not_taken() -> None:
-    bucket = Bucket(5, 1, Clock())
+    bucket = TokenBucket(5, 1, Clock())
     bucket.take(4)
 
     assert bucket.take(3) == 2

@@ -6,10 +6,10 @@ import logging
 import pytest
 
 from repl_env import LLM
-from repl_env.rlm.budget import Budget
+from repl_env.rlm.budget.budget_limits import Budget
 from repl_sandbox import Limits
-from repl_server.owners import Owner
-from repl_server.quota import Quota
+from repl_server.quotas.tenant_quota import TenantQuota
+from repl_server.tenants.tenant import Tenant
 from tests.rlm.endpoint import Raw, Status
 from tests.server.conftest import ask, peer, serving
 from tests.waiting import eventually
@@ -33,7 +33,7 @@ def calling(served):
     settings = {
         "llm_urls": (served.base_url,),
         "budget": Budget(calls=4),
-        "quota": Quota(calls_per_hour=20),
+        "quota": TenantQuota(calls_per_hour=20),
     }
     with serving(settings) as server:
         yield server
@@ -72,7 +72,7 @@ def test_a_budget_is_for_all_episodes_of_a_session(calling, served):
 
 
 def test_what_a_session_does_not_use_goes_back_to_its_owner(calling, served):
-    meter = calling.host.quotas.of(Owner("address", FIRST))
+    meter = calling.host.quotas.of(Tenant("address", FIRST))
 
     def left():
         granted = meter.reserve_calls(1000)
@@ -93,10 +93,10 @@ def test_a_reset_that_comes_to_nothing_gives_its_calls_back(served):
     settings = {
         "llm_urls": (served.base_url,),
         "limits": Limits(memory="512MiB", workspace="1MiB"),
-        "quota": Quota(calls_per_hour=20),
+        "quota": TenantQuota(calls_per_hour=20),
     }
     with serving(settings) as server, peer(server) as one:
-        meter = server.host.quotas.of(Owner("address", "127.0.0.1"))
+        meter = server.host.quotas.of(Tenant("address", "127.0.0.1"))
         large = {"data.txt": "x" * (2 << 20)}
         for _ in range(3):
             assert one.ask("reset", {"llm": llm(served), "files": large})["type"] == "error"
@@ -105,7 +105,7 @@ def test_a_reset_that_comes_to_nothing_gives_its_calls_back(served):
 
 
 def test_an_owner_without_calls_can_go_on_without_them(calling, served):
-    meter = calling.host.quotas.of(Owner("address", SECOND))
+    meter = calling.host.quotas.of(Tenant("address", SECOND))
     granted = meter.reserve_calls(1000)
     try:
         with peer(calling, **of(SECOND)) as one:

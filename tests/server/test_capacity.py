@@ -6,10 +6,10 @@ import threading
 
 import pytest
 
-from repl_server.admission import Admission
-from repl_server.quota import Quota
-from repl_server.refusal import Refusal
-from repl_server.transport.receive_ahead import ReceiveAhead
+from repl_server.limits.admission import AdmissionControl
+from repl_server.protocol.request_error import RequestError
+from repl_server.quotas.tenant_quota import TenantQuota
+from repl_server.transport.websocket.receive_ahead import ReceiveAhead
 from tests.server.conftest import ask, peer, serving
 from tests.server.toys import Add, Adder, LonelyAdder, Sum
 from tests.waiting import PATIENCE, eventually
@@ -18,7 +18,7 @@ TOYS = {"environment": Adder, "action": Add, "observation": Sum}
 
 
 async def test_who_waits_first_gets_in_first():
-    admission = Admission(1, 2, 60.0)
+    admission = AdmissionControl(1, 2, 60.0)
     await admission.enter()
     order = []
 
@@ -29,7 +29,7 @@ async def test_who_waits_first_gets_in_first():
     first, second = asyncio.create_task(enter("first")), asyncio.create_task(enter("second"))
     await asyncio.sleep(0)
     assert admission.waiting == 2
-    with pytest.raises(Refusal, match="CAPACITY_REACHED") as caught:
+    with pytest.raises(RequestError, match="CAPACITY_REACHED") as caught:
         await admission.enter()
     assert caught.value.details == {"active_sessions": 1, "max_sessions": 1}
     admission.leave()
@@ -40,9 +40,9 @@ async def test_who_waits_first_gets_in_first():
 
 
 async def test_the_line_has_an_end():
-    admission = Admission(1, 5, 0.01)
+    admission = AdmissionControl(1, 5, 0.01)
     await admission.enter()
-    with pytest.raises(Refusal, match="CAPACITY_REACHED"):
+    with pytest.raises(RequestError, match="CAPACITY_REACHED"):
         await admission.enter()
     assert (admission.open, admission.waiting) == (1, 0)
     admission.leave()
@@ -50,7 +50,7 @@ async def test_the_line_has_an_end():
 
 
 async def test_who_leaves_the_line_as_room_comes_gives_it_on():
-    admission = Admission(1, 5, 60.0)
+    admission = AdmissionControl(1, 5, 60.0)
     await admission.enter()
     leaver, stayer = (asyncio.create_task(admission.enter()) for _ in range(2))
     await asyncio.sleep(0)
@@ -63,15 +63,15 @@ async def test_who_leaves_the_line_as_room_comes_gives_it_on():
 
 
 async def test_nobody_is_let_in_after_the_end():
-    admission = Admission(1, 5, 60.0)
+    admission = AdmissionControl(1, 5, 60.0)
     await admission.enter()
     waiting = asyncio.create_task(admission.enter())
     await asyncio.sleep(0)
-    admission.close(Refusal("DRAINING", "over"))
-    with pytest.raises(Refusal, match="DRAINING"):
+    admission.close(RequestError("DRAINING", "over"))
+    with pytest.raises(RequestError, match="DRAINING"):
         await waiting
     admission.leave()
-    with pytest.raises(Refusal, match="DRAINING"):
+    with pytest.raises(RequestError, match="DRAINING"):
         await admission.enter()
 
 
@@ -203,7 +203,7 @@ def test_an_environment_that_must_be_alone_is():
 
 
 def test_an_owner_has_no_more_than_its_quota():
-    with serving({"quota": Quota(sessions=1, steps_per_second=1e-9)}, **TOYS) as server:
+    with serving({"quota": TenantQuota(sessions=1, steps_per_second=1e-9)}, **TOYS) as server:
         with peer(server) as one:
             one.reset()
             with peer(server) as other:
@@ -231,7 +231,10 @@ class Slow(Adder):
 def test_who_ended_its_session_has_its_place_for_the_next(named, word):
     """Although that takes a while to end: its client was not told when it would be over."""
     Adder.gate, Adder.waiting = threading.Event(), threading.Semaphore(0)
-    toys, settings = {**TOYS, "environment": Slow}, {"quota": Quota(sessions=1), "wait_s": 600.0}
+    toys, settings = (
+        {**TOYS, "environment": Slow},
+        {"quota": TenantQuota(sessions=1), "wait_s": 600.0},
+    )
     with serving(settings, **toys) as server, contextlib.ExitStack() as stack:
         stack.callback(Adder.gate.set)
         with peer(server) as one:
@@ -251,7 +254,10 @@ def test_who_ended_its_session_has_its_place_for_the_next(named, word):
 
 def test_the_end_of_a_session_is_not_waited_for_without_an_end():
     Adder.gate, Adder.waiting = threading.Event(), threading.Semaphore(0)
-    toys, settings = {**TOYS, "environment": Slow}, {"quota": Quota(sessions=1), "wait_s": 0.05}
+    toys, settings = (
+        {**TOYS, "environment": Slow},
+        {"quota": TenantQuota(sessions=1), "wait_s": 0.05},
+    )
     with serving(settings, **toys) as server, contextlib.ExitStack() as stack:
         stack.callback(Adder.gate.set)
         with peer(server) as one:

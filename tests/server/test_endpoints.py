@@ -4,10 +4,10 @@ import pytest
 from pydantic import SecretStr
 
 from repl_env import LLM
-from repl_server.endpoints import check_list, listed, llm_of
-from repl_server.refusal import Refusal
-from repl_server.requests import Endpoint
+from repl_server.protocol.request_error import RequestError
+from repl_server.protocol.request_models import ModelEndpoint
 from repl_server.settings import Settings
+from repl_server.subcalls.model_endpoints import check_list, is_allowed, llm_of
 
 URLS = ("https://models.example/v1", "http://gateway:9000/sessions/*", "http://[::1]:8080/v1/")
 
@@ -27,7 +27,7 @@ URLS = ("https://models.example/v1", "http://gateway:9000/sessions/*", "http://[
     ],
 )
 def test_what_is_listed(url):
-    assert listed(url, URLS)
+    assert is_allowed(url, URLS)
 
 
 @pytest.mark.parametrize(
@@ -129,15 +129,15 @@ def test_what_is_listed(url):
     ],
 )
 def test_what_is_not(url):
-    assert not listed(url, URLS)
+    assert not is_allowed(url, URLS)
 
 
 def test_an_empty_list_lets_nothing_through():
-    assert not listed("https://models.example/v1", ())
+    assert not is_allowed("https://models.example/v1", ())
 
 
 def test_the_model_of_a_reset():
-    asked = Endpoint(
+    asked = ModelEndpoint(
         model="m",
         base_url="https://models.example/v1",
         api_key=SecretStr("key"),
@@ -154,7 +154,7 @@ def test_the_model_of_a_reset():
 
 def test_a_token_needs_hugging_face_s_router_on_the_list():
     token = SecretStr("hf_x")
-    with pytest.raises(Refusal, match="FORBIDDEN") as caught:
+    with pytest.raises(RequestError, match="FORBIDDEN") as caught:
         llm_of(Settings(llm_urls=URLS), hf_token=token)
     assert "hf_x" not in str(caught.value.data())
     listing = Settings(llm_urls=("https://router.huggingface.co/v1",))
@@ -168,7 +168,7 @@ def test_the_operator_s_model_answers_who_brings_none():
     assert llm_of(settings) == own
     assert llm_of(settings, llm_model="other").model == "other"
     assert llm_of(settings, llm_model="other").base_url == own.base_url
-    assert llm_of(settings, llm=Endpoint(model="other")).api_key == "operator's key"
+    assert llm_of(settings, llm=ModelEndpoint(model="other")).api_key == "operator's key"
 
 
 def test_a_name_alone_uses_no_token_of_the_server(monkeypatch):
@@ -178,8 +178,8 @@ def test_a_name_alone_uses_no_token_of_the_server(monkeypatch):
 
 
 def test_both_forms_at_once():
-    with pytest.raises(Refusal, match="VALIDATION_ERROR"):
-        llm_of(Settings(), llm=Endpoint(model="m"), llm_model="m")
+    with pytest.raises(RequestError, match="VALIDATION_ERROR"):
+        llm_of(Settings(), llm=ModelEndpoint(model="m"), llm_model="m")
 
 
 @pytest.mark.parametrize(
@@ -188,23 +188,26 @@ def test_both_forms_at_once():
 )
 def test_no_header_leads_elsewhere(name):
     """The address is listed, and a proxy behind it would send the request to another site."""
-    asked = Endpoint(model="m", base_url=URLS[0], headers={name: SecretStr("inside.example")})
-    with pytest.raises(Refusal, match="FORBIDDEN") as caught:
+    asked = ModelEndpoint(model="m", base_url=URLS[0], headers={name: SecretStr("inside.example")})
+    with pytest.raises(RequestError, match="FORBIDDEN") as caught:
         llm_of(Settings(llm_urls=URLS), llm=asked)
     assert "inside.example" not in str(caught.value.data())
 
 
 @pytest.mark.parametrize("name", ["X-Api-Key", "Authorization", "HTTP-Referer", "X-Title"])
 def test_headers_that_endpoints_ask_for_may_be_sent(name):
-    asked = Endpoint(model="m", base_url=URLS[0], headers={name: SecretStr("x")})
+    asked = ModelEndpoint(model="m", base_url=URLS[0], headers={name: SecretStr("x")})
     assert llm_of(Settings(llm_urls=URLS), llm=asked).headers == {name: "x"}
 
 
 def test_a_token_of_somebody_else_is_not_taken_for_hugging_face_s():
     """Its library would ask that service, which nobody listed."""
     listing = Settings(llm_urls=("https://router.huggingface.co/v1",))
-    for given in ({"hf_token": SecretStr("sk-x")}, {"llm": Endpoint(api_key=SecretStr("sk-x"))}):
-        with pytest.raises(Refusal, match="VALIDATION_ERROR") as caught:
+    for given in (
+        {"hf_token": SecretStr("sk-x")},
+        {"llm": ModelEndpoint(api_key=SecretStr("sk-x"))},
+    ):
+        with pytest.raises(RequestError, match="VALIDATION_ERROR") as caught:
             llm_of(listing, **given)
         assert "sk-x" not in str(caught.value.data())
 

@@ -8,8 +8,8 @@ import pytest
 
 from repl_env.errors import EpisodeAborted, NotReset, REPLError
 from repl_sandbox.errors import SandboxError
-from repl_server.faults import refusal_of, shown
-from repl_server.refusal import Refusal
+from repl_server.protocol.error_mapping import request_error_of, safe_message
+from repl_server.protocol.request_error import RequestError
 from tests.server.conftest import peer, serving
 from tests.waiting import eventually
 
@@ -43,11 +43,11 @@ def test_a_session_whose_sandbox_dies_is_aborted_and_a_reset_begins_another():
         (REPLError("no"), "EXECUTION_ERROR"),
         (SandboxError("/proc/7 is gone"), "EPISODE_ABORTED"),
         (KeyError("/home/u/x"), "EXECUTION_ERROR"),
-        (Refusal("FORBIDDEN", "no"), "FORBIDDEN"),
+        (RequestError("FORBIDDEN", "no"), "FORBIDDEN"),
     ],
 )
 def test_each_error_has_its_code_and_names_no_path(error, code):
-    refusal = refusal_of(error)
+    refusal = request_error_of(error)
 
     assert refusal.code == code
     told = json.dumps(refusal.data())
@@ -65,4 +65,4 @@ def test_each_error_has_its_code_and_names_no_path(error, code):
     ],
 )
 def test_what_is_shown_of_an_error(error, text):
-    assert shown(error) == text
+    assert safe_message(error) == text

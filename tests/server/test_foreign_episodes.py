@@ -14,7 +14,7 @@ import pytest
 
 from repl_env import REPLEnvironment
 from repl_env.models import State
-from repl_env.rubrics import ExactMatchRubric, Rubric
+from repl_env.rewards.rubric import ExactMatchRubric, Rubric
 from repl_sandbox import Limits, Sandbox
 from repl_server.app import create_app
 from tests.server.conftest import ask, peer, serving

@@ -4,18 +4,18 @@ import json
 
 import pytest
 
+from repl_env.common.json_values import MAX_DEPTH
 from repl_env.models import REPLAction
-from repl_env.values import MAX_DEPTH
-from repl_server.frames import Dialect, Refused, Request
+from repl_server.protocol.frames import ClientRequest, FrameCodec, InvalidFrame
 
-PLAIN = Dialect(REPLAction)
-NAMED = Dialect(REPLAction, named=True)
+PLAIN = FrameCodec(REPLAction)
+NAMED = FrameCodec(REPLAction, named=True)
 
 
 def test_a_step_is_read_into_its_action():
     asked = PLAIN.read('{"type": "step", "data": {"code": "x = 1"}}')
 
-    assert isinstance(asked, Request)
+    assert isinstance(asked, ClientRequest)
     assert asked.data == REPLAction(code="x = 1")
     assert asked.id is None and asked.timeout_s is None and not asked.stream
 
@@ -25,7 +25,7 @@ def test_a_named_step_has_an_id_a_limit_and_a_stream():
         '{"type": "step", "id": "1", "data": {"code": "1"}, "timeout_s": 2, "stream": true}'
     )
 
-    assert isinstance(asked, Request)
+    assert isinstance(asked, ClientRequest)
     assert (asked.id, asked.timeout_s, asked.stream) == ("1", 2.0, True)
 
 
@@ -33,7 +33,7 @@ def test_a_named_step_has_an_id_a_limit_and_a_stream():
 def test_data_may_be_left_out_where_none_is_needed(type):
     asked = PLAIN.read(json.dumps({"type": type}))
 
-    assert isinstance(asked, Request)
+    assert isinstance(asked, ClientRequest)
     assert asked.type == type
 
 
@@ -73,7 +73,7 @@ def test_data_may_be_left_out_where_none_is_needed(type):
 def test_what_is_no_request_is_refused(frame, code):
     asked = PLAIN.read(frame)
 
-    assert isinstance(asked, Refused)
+    assert isinstance(asked, InvalidFrame)
     assert asked.refusal.code == code
     assert len(asked.refusal.message) < 300
 
@@ -99,7 +99,7 @@ def test_what_is_no_request_is_refused(frame, code):
 def test_fields_of_named_requests_are_checked(frame):
     asked = NAMED.read(json.dumps(frame))
 
-    assert isinstance(asked, Refused)
+    assert isinstance(asked, InvalidFrame)
     assert asked.refusal.code == "VALIDATION_ERROR"
     assert asked.refusal.details["errors"]
 
@@ -114,13 +114,13 @@ def test_the_deepest_that_is_taken():
     inner = MAX_DEPTH - 2
     frame = '{"type": "reset", "data": {"context": ' + "[" * inner + "]" * inner + "}}"
 
-    assert isinstance(PLAIN.read(frame), Request)
+    assert isinstance(PLAIN.read(frame), ClientRequest)
 
 
 def test_a_wide_frame_is_not_a_deep_one():
     frame = json.dumps({"type": "reset", "data": {"context": [[] for _ in range(10_000)]}})
 
-    assert isinstance(PLAIN.read(frame), Request)
+    assert isinstance(PLAIN.read(frame), ClientRequest)
 
 
 def test_a_validation_error_does_not_repeat_what_was_sent():
@@ -129,5 +129,5 @@ def test_a_validation_error_does_not_repeat_what_was_sent():
         json.dumps({"type": "step", "id": "1", "data": {"code": "1", "hf": secret}, "stream": True})
     )
 
-    assert isinstance(asked, Refused)
+    assert isinstance(asked, InvalidFrame)
     assert secret not in json.dumps(asked.refusal.data())

@@ -7,8 +7,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from websockets.exceptions import ConnectionClosed
 
-from repl_env.refusals import CODES
-from repl_server.requests import KINDS, ResetRequest
+from repl_env.client.protocol.refusal_codes import CODES
+from repl_server.protocol.request_models import KINDS, REPLResetArguments
 from tests.server.conftest import ask, peer
 
 FUZZ = settings(
@@ -32,7 +32,9 @@ code = st.sampled_from(
 actions = st.fixed_dictionaries(
     {"code": code | values}, optional={"is_final": values, "final_answer": values, "more": values}
 )
-resets = st.dictionaries(st.sampled_from(sorted(ResetRequest.model_fields)), values, max_size=4)
+resets = st.dictionaries(
+    st.sampled_from(sorted(REPLResetArguments.model_fields)), values, max_size=4
+)
 frames = st.fixed_dictionaries(
     {"type": st.sampled_from([*KINDS, "", "Step"]) | values},
     optional={

@@ -17,15 +17,15 @@ from starlette.websockets import WebSocket
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
-from repl_server import guarding
-from repl_server.keys import Keys, new_key
-from repl_server.quota import Quota
+from repl_server.auth.api_keys import APIKeys, new_key
+from repl_server.quotas.tenant_quota import TenantQuota
 from repl_server.settings import Settings
+from repl_server.transport.http import request_guard
 from tests.server.wires import ask, request, serve, skip, turns, wire
 from tests.waiting import until
 
 KEY, LINE = new_key("alice")
-KEYS = Keys.parse([LINE])
+KEYS = APIKeys.parse([LINE])
 MIB = 1 << 20
 
 
@@ -82,7 +82,7 @@ def noted(caplog: Any, event: str) -> list[dict[str, Any]]:
 @pytest.fixture(autouse=True)
 def lingering(monkeypatch) -> None:
     """Who still sends what was refused has longer for it than this process may be held up."""
-    monkeypatch.setattr(guarding, "LINGER_S", 60.0)
+    monkeypatch.setattr(request_guard, "LINGER_S", 60.0)
 
 
 async def test_the_application_learns_who_asks() -> None:
@@ -122,7 +122,7 @@ async def test_pages_of_other_sites_are_refused_for_routes_and_sockets() -> None
 
 
 async def test_health_is_for_everybody_and_nothing_else_is() -> None:
-    async with serve(APP, Settings(quota=Quota(requests_per_second=0.1)), KEYS) as server:
+    async with serve(APP, Settings(quota=TenantQuota(requests_per_second=0.1)), KEYS) as server:
         for _ in range(3):
             answered = await ask(server.port, "GET", "/health", origin="http://pages.example")
             assert (answered.status, answered.body) == (200, b"healthy")
@@ -131,7 +131,7 @@ async def test_health_is_for_everybody_and_nothing_else_is() -> None:
 
 
 async def test_requests_have_a_rate_and_the_answer_says_when() -> None:
-    async with serve(APP, Settings(quota=Quota(requests_per_second=0.001))) as server:
+    async with serve(APP, Settings(quota=TenantQuota(requests_per_second=0.001))) as server:
         assert (await ask(server.port, "GET", "/who")).status == 200
         refused = await ask(server.port, "GET", "/who")
 
@@ -141,7 +141,7 @@ async def test_requests_have_a_rate_and_the_answer_says_when() -> None:
 
 
 async def test_guesses_at_keys_have_the_rate_of_their_address() -> None:
-    quota = Quota(requests_per_second=0.001)
+    quota = TenantQuota(requests_per_second=0.001)
     async with serve(APP, Settings(quota=quota), KEYS) as server:
         codes = [(await ask(server.port, "GET", "/who", x_api_key="?")).status for _ in range(3)]
         assert codes == [401, 429, 429]
@@ -149,7 +149,7 @@ async def test_guesses_at_keys_have_the_rate_of_their_address() -> None:
 
 
 async def test_an_owner_has_so_many_requests_at_a_time() -> None:
-    async with serve(APP, Settings(quota=Quota(connections=1))) as server:
+    async with serve(APP, Settings(quota=TenantQuota(connections=1))) as server:
         async with wire(server.port) as one:
             await one.open_socket()
             async with wire(server.port) as two:
@@ -160,7 +160,7 @@ async def test_an_owner_has_so_many_requests_at_a_time() -> None:
 
 @pytest.mark.parametrize("path", ["/ws", "/wait"])
 async def test_a_request_counts_until_it_is_over_however_it_ends(path) -> None:
-    settings = Settings(quota=Quota(connections=1))
+    settings = Settings(quota=TenantQuota(connections=1))
     async with serve(APP, settings, KEYS) as server:
         async with wire(server.port) as one:
             if path == "/ws":

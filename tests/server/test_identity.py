@@ -6,17 +6,17 @@ import base64
 
 import pytest
 
-from repl_server.identity import Identity
-from repl_server.keys import Keys, new_key
-from repl_server.origins import normal
-from repl_server.owners import Owner
-from repl_server.refusal import Refusal
+from repl_server.auth.allowed_origins import normal
+from repl_server.auth.api_keys import APIKeys, new_key
+from repl_server.auth.authenticator import Authenticator
+from repl_server.protocol.request_error import RequestError
 from repl_server.settings import Settings
+from repl_server.tenants.tenant import Tenant
 
 KEY, LINE = new_key("alice")
 OTHER, OTHER_LINE = new_key("bob")
-KEYS = Keys.parse([LINE, OTHER_LINE])
-NONE = Keys({})
+KEYS = APIKeys.parse([LINE, OTHER_LINE])
+NONE = APIKeys({})
 PAGE = "http://pages.example"
 
 
@@ -40,23 +40,23 @@ def basic(login: str) -> str:
     return f"Basic {base64.b64encode(login.encode()).decode()}"
 
 
-def code_of(identity: Identity, request: dict) -> str:
+def code_of(identity: Authenticator, request: dict) -> str:
     """How a request is refused."""
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(RequestError) as refused:
         identity.of(request)
     return refused.value.code
 
 
-def lets_in(identity: Identity, request: dict) -> bool:
-    return isinstance(identity.of(request), Owner)
+def lets_in(identity: Authenticator, request: dict) -> bool:
+    return isinstance(identity.of(request), Tenant)
 
 
-def local(**more) -> Identity:
-    return Identity(Settings(**more), NONE)
+def local(**more) -> Authenticator:
+    return Authenticator(Settings(**more), NONE)
 
 
-def public(keys=KEYS, **more) -> Identity:
-    return Identity(Settings(host="0.0.0.0", **more), keys)
+def public(keys=KEYS, **more) -> Authenticator:
+    return Authenticator(Settings(host="0.0.0.0", **more), keys)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def public(keys=KEYS, **more) -> Identity:
     ],
 )
 def test_a_key_says_who_asks(headers) -> None:
-    assert public().of(scope(**headers)) == Owner("key", "alice")
+    assert public().of(scope(**headers)) == Tenant("key", "alice")
 
 
 @pytest.mark.parametrize(
@@ -100,41 +100,41 @@ def test_without_a_right_one_nobody_is_let_in(headers) -> None:
 
 
 def test_a_refusal_does_not_repeat_the_key() -> None:
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(RequestError) as refused:
         public().of(scope(x_api_key="sesame-open"))
 
     assert "sesame" not in str(refused.value) + str(refused.value.data())
 
 
 def test_on_loopback_no_key_is_asked_for() -> None:
-    assert local().of(scope("127.0.0.1")) == Owner("address", "127.0.0.1")
+    assert local().of(scope("127.0.0.1")) == Tenant("address", "127.0.0.1")
     assert local().of(scope("::1", authorization="Bearer for-somebody-else")).kind == "address"
 
 
 def test_a_key_file_on_loopback_asks_for_keys() -> None:
-    assert code_of(Identity(Settings(), KEYS), scope("127.0.0.1")) == "UNAUTHENTICATED"
+    assert code_of(Authenticator(Settings(), KEYS), scope("127.0.0.1")) == "UNAUTHENTICATED"
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org"])
 def test_a_server_that_others_reach_does_not_start_without_keys(host) -> None:
     with pytest.raises(ValueError, match="repl-env keys"):
-        Identity(Settings(host=host), NONE)
-    assert not Identity(Settings(host=host, no_auth=True), NONE).asks_for_keys
+        Authenticator(Settings(host=host), NONE)
+    assert not Authenticator(Settings(host=host, no_auth=True), NONE).asks_for_keys
 
 
 def test_an_empty_key_file_is_not_no_key_file(tmp_path) -> None:
     (tmp_path / "keys").touch()
 
     with pytest.raises(ValueError, match="make a key"):
-        Identity(
-            Settings(api_keys=tmp_path / "keys"), Keys.of(Settings(api_keys=tmp_path / "keys"))
+        Authenticator(
+            Settings(api_keys=tmp_path / "keys"), APIKeys.of(Settings(api_keys=tmp_path / "keys"))
         )
 
 
 def test_keys_come_from_the_file_and_the_environment(tmp_path) -> None:
     (tmp_path / "keys").write_text(LINE)
     settings = Settings(host="0.0.0.0", api_keys=tmp_path / "keys", hashed_keys=(OTHER_LINE,))
-    identity = Identity(settings, Keys.of(settings))
+    identity = Authenticator(settings, APIKeys.of(settings))
 
     assert identity.of(scope(x_api_key=KEY)).name == "alice"
     assert identity.of(scope(x_api_key=OTHER)).name == "bob"
@@ -143,8 +143,8 @@ def test_keys_come_from_the_file_and_the_environment(tmp_path) -> None:
 def test_where_keys_are_optional_one_that_comes_counts() -> None:
     identity = public(no_auth=True)
 
-    assert identity.of(scope()) == Owner("address", "198.51.100.7")
-    assert identity.of(scope(x_api_key=KEY)) == Owner("key", "alice")
+    assert identity.of(scope()) == Tenant("address", "198.51.100.7")
+    assert identity.of(scope(x_api_key=KEY)) == Tenant("key", "alice")
     assert code_of(identity, scope(x_api_key="wrong")) == "UNAUTHENTICATED"
 
 
@@ -172,7 +172,7 @@ def test_where_keys_are_optional_one_that_comes_counts() -> None:
 def test_a_proxy_that_was_named_says_who_asks(client, forwarded, whose) -> None:
     identity = public(NONE, no_auth=True, trusted_proxies=("10.0.0.0/24",))
 
-    assert identity.of(scope(client, x_forwarded_for=forwarded)) == Owner("address", whose)
+    assert identity.of(scope(client, x_forwarded_for=forwarded)) == Tenant("address", whose)
 
 
 # Each has an address or name of this machine in it, and is none.
@@ -387,7 +387,7 @@ def test_nothing_else_goes_without_its_host(request_) -> None:
 
 @pytest.mark.parametrize("host", [[], "", ["127.0.0.1:8000", "pages.example"]])
 def test_who_names_no_host_or_two_is_told_that_and_not_to_allow_it(host) -> None:
-    with pytest.raises(Refusal, match="one Host"):
+    with pytest.raises(RequestError, match="one Host"):
         local().of(scope("127.0.0.1", host=host))
 
 

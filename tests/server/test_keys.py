@@ -11,9 +11,9 @@ import pytest
 from typer import Typer
 from typer.testing import CliRunner
 
-from repl_server.keys import Keys, lines_of, new_key
-from repl_server.keys_command import append, keys
-from repl_server.owners import Owner
+from repl_server.auth.api_keys import APIKeys, lines_of, new_key
+from repl_server.cli.keys_command import append, keys
+from repl_server.tenants.tenant import Tenant
 
 HASH = "0" * 63
 
@@ -28,10 +28,10 @@ def test_a_key_is_256_bits_and_its_line_only_the_hash() -> None:
 
 def test_a_key_finds_its_owner_and_no_other_text_does() -> None:
     made = [new_key(f"user-{number}") for number in range(5)]
-    known = Keys.parse(line for _, line in made)
+    known = APIKeys.parse(line for _, line in made)
 
     for number, (key, line) in enumerate(made):
-        assert known.owner(key) == Owner("key", f"user-{number}")
+        assert known.owner(key) == Tenant("key", f"user-{number}")
         digest = line.partition(":")[2]
         for wrong in ("", key[:-1], key + " ", key.upper(), digest, line, "\udcff", "ключ"):
             assert known.owner(wrong) is None
@@ -39,21 +39,21 @@ def test_a_key_finds_its_owner_and_no_other_text_does() -> None:
 
 def test_a_file_of_many_keys_is_read_in_linear_time() -> None:
     lines = [f"user-{number}:{number:064x}" for number in range(50_000)]
-    one, other = Keys.parse(lines[:25_000]), Keys.parse(lines[25_000:])
+    one, other = APIKeys.parse(lines[:25_000]), APIKeys.parse(lines[25_000:])
 
     assert len(one | other) == 50_000
     with pytest.raises(ValueError, match="line 50001: the key of 'again'"):
-        Keys.parse([*lines, f"again:{7:064x}"])
+        APIKeys.parse([*lines, f"again:{7:064x}"])
 
 
 def test_no_keys_let_nobody_in() -> None:
-    assert Keys.parse([]).owner("") is None
+    assert APIKeys.parse([]).owner("") is None
 
 
 def test_lines_may_have_comments_and_space() -> None:
     key, line = new_key("alice")
 
-    assert Keys.parse(["# keys", "", f"  {line} # made today\r\n"]).owner(key)
+    assert APIKeys.parse(["# keys", "", f"  {line} # made today\r\n"]).owner(key)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_a_wrong_line_is_named_and_not_repeated(tmp_path, line, message) -> None
     file.write_text(f"bob:{HASH}0\n{line}\n")
 
     with pytest.raises(ValueError, match=message) as error:
-        Keys.read(file)
+        APIKeys.read(file)
     assert str(file) in str(error.value)
     assert HASH not in str(error.value)
 
@@ -84,7 +84,7 @@ def test_a_file_that_is_no_text_is_named(tmp_path) -> None:
     file = tmp_path / "keys"
     file.write_bytes(b"bob:\xff\xfe\n")
     with pytest.raises(ValueError, match=f"^{file}: not a file of text"):
-        Keys.read(file)
+        APIKeys.read(file)
     status, _, err = run("alice", "--file", str(file))
     assert status == 2 and "not a file of text" in " ".join(err.replace("│", " ").split())
 
@@ -95,22 +95,22 @@ def test_a_file_that_everybody_may_write_to_is_refused(tmp_path) -> None:
     file.chmod(0o666)
 
     with pytest.raises(ValueError, match="chmod o-w"):
-        Keys.read(file)
+        APIKeys.read(file)
 
 
 def test_keys_of_the_environment_come_beside_those_of_the_file() -> None:
     (one, first), (two, second), (three, third) = (new_key(name) for name in "abc")
-    both = Keys.parse([first]) | Keys.parse(lines_of(f"{second},{third}\n"))
+    both = APIKeys.parse([first]) | APIKeys.parse(lines_of(f"{second},{third}\n"))
 
-    assert [both.owner(key) for key in (one, two, three)] == [Owner("key", name) for name in "abc"]
+    assert [both.owner(key) for key in (one, two, three)] == [Tenant("key", name) for name in "abc"]
     with pytest.raises(ValueError, match="'a' is in the key file and in REPL_ENV_API_KEYS"):
-        Keys.parse([first]) | Keys.parse([first])
+        APIKeys.parse([first]) | APIKeys.parse([first])
 
 
 def test_neither_key_nor_hash_is_in_the_representation() -> None:
     _, line = new_key("alice")
 
-    assert repr(Keys.parse([line])) == "Keys(alice)"
+    assert repr(APIKeys.parse([line])) == "Keys(alice)"
 
 
 def run(*arguments: str) -> tuple[int, str, str]:
@@ -129,9 +129,9 @@ def test_the_command_prints_the_key_alone_and_writes_its_hash(tmp_path) -> None:
         made[name] = out.strip()
         assert made[name] not in err
 
-    known = Keys.read(file)
+    known = APIKeys.read(file)
     assert {name: known.owner(key) for name, key in made.items()} == {
-        name: Owner("key", name) for name in made
+        name: Tenant("key", name) for name in made
     }
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert not any(key in file.read_text() for key in made.values())
@@ -142,7 +142,7 @@ def test_the_command_begins_a_line_of_its_own(tmp_path) -> None:
     file.write_text("\ufeff" + new_key("alice")[1])  # no line break at the end
     assert run("bob", "--file", str(file))[0] == 0
 
-    assert len(Keys.read(file)) == 2
+    assert len(APIKeys.read(file)) == 2
 
 
 def test_two_commands_at_a_time_cannot_give_one_name_twice(tmp_path) -> None:
@@ -175,4 +175,4 @@ def test_without_a_file_the_line_is_shown_for_one() -> None:
     line = next(line for line in err.splitlines() if line.startswith("alice:"))
 
     assert status == 0
-    assert Keys.parse([line]).owner(out.strip()) == Owner("key", "alice")
+    assert APIKeys.parse([line]).owner(out.strip()) == Tenant("key", "alice")

@@ -82,8 +82,8 @@ def test_a_session_whose_client_never_comes_back_ends_before_it_is_idle(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Of one that hung up as its session was told, nobody knows the name."""
-    monkeypatch.setattr("repl_server.hosting.INTRODUCTION_S", 0.05)
-    monkeypatch.setattr("repl_server.hosting._LOOK", 0.01)
+    monkeypatch.setattr("repl_server.sessions.manager.INTRODUCTION_S", 0.05)
+    monkeypatch.setattr("repl_server.sessions.manager._LOOK", 0.01)
     body: dict[str, object] = {"method": "initialize", "params": _BEGUN}
     path = "/mcp"
     with serving({"idle_s": 600.0}) as server:

@@ -10,10 +10,9 @@ from contextlib import suppress
 import pytest
 from websockets.asyncio.client import connect
 
-from repl_server import connections
-from repl_server.limits import websocket as bounded_websocket
-from repl_server.limits.websocket import BoundedWebSocket
-from repl_server.quota import Quota
+from repl_server.limits import bounded_websocket, connection_limits
+from repl_server.limits.bounded_websocket import BoundedWebSocket
+from repl_server.quotas.tenant_quota import TenantQuota
 from repl_server.settings import Settings
 from tests.server.wires import (
     BINARY,
@@ -76,19 +75,19 @@ async def test_beyond_the_limit_of_all_connections_one_is_told_so() -> None:
 
 
 async def test_an_address_has_no_more_connections_than_its_quota() -> None:
-    settings = Settings(**PUBLIC, quota=Quota(connections=1))
+    settings = Settings(**PUBLIC, quota=TenantQuota(connections=1))
     async with serve(hello, settings) as server, wire(server.port), wire(server.port) as second:
         assert (await second.reply()).data["code"] == "QUOTA_EXCEEDED"
 
 
 async def test_the_connections_of_a_proxy_are_not_one_client_s() -> None:
-    settings = Settings(**PUBLIC, quota=Quota(connections=1), trusted_proxies=("127.0.0.1",))
+    settings = Settings(**PUBLIC, quota=TenantQuota(connections=1), trusted_proxies=("127.0.0.1",))
     async with serve(hello, settings) as server, wire(server.port):
         assert (await ask(server.port, "GET", "/")).status == 200
 
 
 async def test_connections_without_a_request_are_fewer(monkeypatch) -> None:
-    monkeypatch.setattr(connections, "HALF_OPEN", 2)
+    monkeypatch.setattr(connection_limits, "HALF_OPEN", 2)
     async with serve(hello, Settings(**PUBLIC)) as server:
         async with wire(server.port) as first, wire(server.port), wire(server.port) as third:
             assert (await third.reply()).status == 429
@@ -428,7 +427,9 @@ async def test_half_messages_of_all_together_are_bounded_and_whole_ones_go_on() 
 
 
 async def test_a_stranger_holds_but_a_part_of_that() -> None:
-    settings = Settings(**PUBLIC, message_bytes=MIB // 2, inbound_bytes=4 * MIB, quota=Quota())
+    settings = Settings(
+        **PUBLIC, message_bytes=MIB // 2, inbound_bytes=4 * MIB, quota=TenantQuota()
+    )
     async with serve(echo, settings) as server:
         async with wire(server.port) as one, wire(server.port) as two, wire(server.port) as three:
             for count, each in enumerate((one, two, three), 1):

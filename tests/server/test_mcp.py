@@ -13,10 +13,10 @@ from mcp import Client
 from mcp.shared.exceptions import MCPError
 from websockets.sync.client import connect
 
-from repl_env.environment import REPLEnvironment
+from repl_env.env.environment import REPLEnvironment
 from repl_env.interfaces import Environment
 from repl_env.models import Action, Observation, State
-from repl_env.rubrics import Rubric
+from repl_env.rewards.rubric import Rubric
 from tests.server.conftest import Peer, peer, serving
 from tests.waiting import PATIENCE, eventually
 

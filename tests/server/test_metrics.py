@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from repl_server.metrics import CONTENT_TYPE, Metrics
-from repl_server.owners import Owner
+from repl_server.telemetry.metrics import CONTENT_TYPE, Metrics
+from repl_server.tenants.tenant import Tenant
 
 
 def lines_of(metrics: Metrics) -> list[str]:
@@ -20,7 +20,7 @@ def test_what_happened_is_counted() -> None:
     metrics.uploaded(100)
     metrics.sub_call("ok", 2)
     metrics.session_closed("idle")
-    metrics.cpu(Owner("key", "alice"), 1.5)
+    metrics.cpu(Tenant("key", "alice"), 1.5)
     lines = lines_of(metrics)
 
     for line in (
@@ -42,8 +42,8 @@ def test_what_happened_is_counted() -> None:
 def test_a_reader_is_told_no_other_s_name() -> None:
     metrics = Metrics()
     for name, seconds in (("alice", 1.5), ("bob", 2), ("carol", 3)):
-        metrics.cpu(Owner("key", name), seconds)
-    metrics.cpu(Owner("address", "198.51.100.7"), 4)
+        metrics.cpu(Tenant("key", name), seconds)
+    metrics.cpu(Tenant("address", "198.51.100.7"), 4)
     told = metrics.text("bob").decode().splitlines()
 
     assert sorted(line for line in told if "cpu_seconds_total{" in line) == [
@@ -67,7 +67,7 @@ def test_no_label_is_a_client_s_or_an_address() -> None:
         metrics.refused(f"made-up-{number}")
         metrics.session_closed(f"made-up-{number}")
         metrics.sub_call(f"made-up-{number}")
-        metrics.cpu(Owner("address", f"198.51.100.{number}"), 1)
+        metrics.cpu(Tenant("address", f"198.51.100.{number}"), 1)
     text = metrics.text().decode()
 
     assert "made-up" not in text

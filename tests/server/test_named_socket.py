@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from repl_sandbox import Limits
-from repl_server.quota import Quota
+from repl_server.quotas.tenant_quota import TenantQuota
 from tests.server.conftest import peer, serving
 from tests.server.toys import Add, Adder, Sum
 from tests.waiting import PATIENCE
@@ -237,7 +237,7 @@ def test_a_branch_is_a_session_of_its_own():
 def test_a_branch_that_ended_makes_room_for_the_next():
     """Under a quota, although its end takes a while."""
     begun, gate = threading.Event(), threading.Event()
-    settings = {"recovery": "snapshot", "quota": Quota(sessions=2)}
+    settings = {"recovery": "snapshot", "quota": TenantQuota(sessions=2)}
     with serving(settings) as server, peer(server, named=True) as one:
         one.open()
         one.reset()

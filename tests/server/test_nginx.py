@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from repl_server.keys import new_key
+from repl_server.auth.api_keys import new_key
 from tests.server.conftest import peer, serving
 from tests.waiting import PATIENCE
 

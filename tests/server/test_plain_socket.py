@@ -6,7 +6,7 @@ import pytest
 from pydantic import model_validator
 
 from repl_env.models import REPLObservation
-from repl_server.asked import _MOST_WAITING
+from repl_server.sessions.request_queue import _MOST_WAITING
 from tests.server.conftest import ask, peer, serving
 from tests.server.toys import Add, Adder, Sum
 from tests.waiting import PATIENCE, eventually

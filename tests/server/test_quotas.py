@@ -9,14 +9,14 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from repl_server.owners import Owner
-from repl_server.quota import ADDRESS_QUOTA, Quota
-from repl_server.quotas import HELD, RATES, Quotas
-from repl_server.refusal import Refusal
+from repl_server.protocol.request_error import RequestError
+from repl_server.quotas.tenant_quota import ADDRESS_QUOTA, TenantQuota
+from repl_server.quotas.usage_meters import HELD, RATES, QuotaRegistry
 from repl_server.settings import Settings
+from repl_server.tenants.tenant import Tenant
 
-ALICE, BOB = Owner("key", "alice"), Owner("key", "bob")
-QUOTA = Quota(
+ALICE, BOB = Tenant("key", "alice"), Tenant("key", "bob")
+QUOTA = TenantQuota(
     sessions=2,
     steps_per_second=1,
     requests_per_second=2,
@@ -43,16 +43,16 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def quotas(clock) -> Quotas:
-    return Quotas(Settings(quota=QUOTA), clock=clock)
+def quotas(clock) -> QuotaRegistry:
+    return QuotaRegistry(Settings(quota=QUOTA), clock=clock)
 
 
-def address(number: int) -> Owner:
-    return Owner("address", f"198.51.100.{number}")
+def address(number: int) -> Tenant:
+    return Tenant("address", f"198.51.100.{number}")
 
 
 def test_the_tables_name_each_field_of_a_quota_once() -> None:
-    assert sorted([*RATES, *HELD]) == sorted(Quota.__dataclass_fields__)
+    assert sorted([*RATES, *HELD]) == sorted(TenantQuota.__dataclass_fields__)
 
 
 @pytest.mark.parametrize(("count", "limit"), [("step", 10), ("request", 20)])
@@ -60,7 +60,7 @@ def test_a_burst_is_ten_seconds_worth(quotas, clock, count, limit) -> None:
     counted = getattr(quotas.of(ALICE), count)
     for _ in range(limit):
         counted()
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(RequestError) as refused:
         counted()
 
     assert refused.value.code == "RATE_LIMITED"
@@ -87,7 +87,7 @@ def test_what_is_held_is_free_again_when_it_is_let_go(quotas, take, give_back, l
     meter = quotas.of(ALICE)
     for _ in range(limit):
         take(meter)
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(RequestError) as refused:
         take(meter)
 
     assert refused.value.code == "QUOTA_EXCEEDED"
@@ -109,7 +109,7 @@ def test_cpu_time_is_booked_after_its_use_and_refuses_what_comes_then(quotas, cl
     meter.spend_cpu(72)  # twice the hour's worth, by one step
 
     for ask in (meter.step, meter.open_session):
-        with pytest.raises(Refusal) as refused:
+        with pytest.raises(RequestError) as refused:
             ask()
         assert refused.value.code == "QUOTA_EXCEEDED"
         assert refused.value.retry_after == pytest.approx(3700)
@@ -123,7 +123,7 @@ def test_a_step_that_is_refused_for_its_rate_costs_nothing(quotas, clock) -> Non
     for _ in range(10):
         meter.step()
     for _ in range(100):
-        with suppress(Refusal):
+        with suppress(RequestError):
             meter.step()
     clock.now += 1
 
@@ -135,7 +135,7 @@ def test_sub_calls_are_granted_as_far_as_there_are_any(quotas, clock) -> None:
 
     assert meter.reserve_calls(7) == 7
     assert meter.reserve_calls(7) == 3
-    with pytest.raises(Refusal, match="10 sub-calls per hour") as refused:
+    with pytest.raises(RequestError, match="10 sub-calls per hour") as refused:
         meter.reserve_calls(1)
     assert refused.value.retry_after == pytest.approx(360)
     meter.return_calls(2)
@@ -144,19 +144,19 @@ def test_sub_calls_are_granted_as_far_as_there_are_any(quotas, clock) -> None:
 
 
 def test_a_quota_of_nothing_refuses_and_promises_no_time() -> None:
-    none = Quotas(Settings(quota=Quota(steps_per_second=0, calls_per_hour=0)))
+    none = QuotaRegistry(Settings(quota=TenantQuota(steps_per_second=0, calls_per_hour=0)))
 
     for ask in (none.of(ALICE).step, lambda: none.of(ALICE).reserve_calls(1)):
-        with pytest.raises(Refusal) as refused:
+        with pytest.raises(RequestError) as refused:
             ask()
         assert "retry_after" not in refused.value.data()
 
 
 def test_a_slow_rate_still_lets_one_through(clock) -> None:
-    meter = Quotas(Settings(quota=Quota(steps_per_second=0.01)), clock=clock).of(ALICE)
+    meter = QuotaRegistry(Settings(quota=TenantQuota(steps_per_second=0.01)), clock=clock).of(ALICE)
     meter.step()
 
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(RequestError) as refused:
         meter.step()
     assert refused.value.retry_after == pytest.approx(100)
 
@@ -174,12 +174,12 @@ def test_a_slow_rate_still_lets_one_through(clock) -> None:
 def test_without_a_quota_strangers_from_elsewhere_have_the_one_of_addresses(
     host, owner, limited
 ) -> None:
-    meter = Quotas(Settings(host=host)).of(owner)
+    meter = QuotaRegistry(Settings(host=host)).of(owner)
     for _ in range(ADDRESS_QUOTA.sessions or 0):
         meter.open_session()
 
     if limited:
-        with pytest.raises(Refusal):
+        with pytest.raises(RequestError):
             meter.open_session()
     else:
         meter.open_session()
@@ -188,27 +188,27 @@ def test_without_a_quota_strangers_from_elsewhere_have_the_one_of_addresses(
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -1])
 def test_a_quota_is_a_number_from_0(value) -> None:
     with pytest.raises(ValueError, match="steps_per_second must be a number from 0"):
-        Quota(steps_per_second=value)
+        TenantQuota(steps_per_second=value)
 
 
 def test_a_flood_of_addresses_is_forgotten_as_soon_as_it_owes_nothing(quotas, clock) -> None:
     for number in range(1000):
-        quotas.of(Owner("address", f"10.0.{number // 256}.{number % 256}")).request()
+        quotas.of(Tenant("address", f"10.0.{number // 256}.{number % 256}")).request()
         clock.now += 1
 
     assert len(quotas) < 5
 
 
 def test_beyond_the_bound_nobody_who_owes_is_forgotten_for_a_newcomer(clock) -> None:
-    quotas = Quotas(Settings(quota=QUOTA), clock=clock, max_addresses=2)
+    quotas = QuotaRegistry(Settings(quota=QUOTA), clock=clock, max_addresses=2)
     quotas.of(address(1)).spend_cpu(36)
     quotas.of(address(2)).open_session()
 
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(RequestError) as refused:
         quotas.of(address(3))
     assert refused.value.code == "RATE_LIMITED"
     quotas.of(ALICE).step()  # keys are not crowded out
-    with pytest.raises(Refusal):
+    with pytest.raises(RequestError):
         quotas.of(address(1)).step()
     quotas.of(address(2)).close_session()
     quotas.of(address(3)).step()
@@ -221,9 +221,10 @@ class Forgetting(RuleBasedStateMachine):
         super().__init__()
         self.clock = Clock()
         settings = Settings(quota=QUOTA)
-        self.forgetting = Quotas(settings, clock=self.clock)
+        self.forgetting = QuotaRegistry(settings, clock=self.clock)
         self.remembering = {
-            number: Quotas(settings, clock=self.clock).of(address(number)) for number in range(6)
+            number: QuotaRegistry(settings, clock=self.clock).of(address(number))
+            for number in range(6)
         }
         self.sessions = dict.fromkeys(range(6), 0)
 
@@ -232,7 +233,7 @@ class Forgetting(RuleBasedStateMachine):
         for meter in (self.forgetting.of(address(number)), self.remembering[number]):
             try:
                 answers.append(getattr(meter, name)(*arguments))
-            except Refusal as refusal:
+            except RequestError as refusal:
                 answers.append(refusal.code)
                 waits.append(refusal.retry_after or 0)
         assert answers[0] == answers[1]

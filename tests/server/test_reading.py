@@ -7,14 +7,14 @@ from collections import deque
 import pytest
 
 from repl_env.models import CodeBlockResult, Observation, REPLObservation
-from repl_server import reading
-from repl_server.owners import Owner
-from repl_server.reading import LARGE, MOST_VALUES, Reading, checked_values, values
-from repl_server.refusal import Refusal
-from repl_server.replies import observation_text
+from repl_server.protocol import json_codec
+from repl_server.protocol.json_codec import LARGE, MOST_VALUES, JSONCodec, checked_values, values
+from repl_server.protocol.replies import observation_text
+from repl_server.protocol.request_error import RequestError
+from repl_server.tenants.tenant import Tenant
 from tests.server.conftest import ask, peer
 
-ANN, BOB = Owner("key", "ann"), Owner("key", "bob")
+ANN, BOB = Tenant("key", "ann"), Tenant("key", "bob")
 
 
 def last(counts):
@@ -40,7 +40,7 @@ def test_values_are_counted_outside_of_strings(value, count):
 
 @pytest.mark.parametrize("piece", [2, 3, 5, 8])
 def test_pieces_cut_no_escape_and_no_string_in_two(piece, monkeypatch):
-    monkeypatch.setattr(reading, "_PIECE", piece)
+    monkeypatch.setattr(json_codec, "_PIECE", piece)
     for value, count in [
         (["\\", 'x", "y', "\\\\", ["é, [", '\\"']], 6),
         ({"a, b": 'c\\",', "日": [[1, 2], "[{"]}, 6),
@@ -53,9 +53,9 @@ def test_pieces_cut_no_escape_and_no_string_in_two(piece, monkeypatch):
 @pytest.mark.parametrize("unit", ["[],", '{"a":1},', '"x",', "1,", '"\\"",'])
 def test_too_many_values_are_refused_before_they_are_read(unit):
     text = "[" + unit * (MOST_VALUES + 1) + "1]"
-    with pytest.raises(Refusal, match="TOO_LARGE"):
+    with pytest.raises(RequestError, match="TOO_LARGE"):
         last(checked_values(text))
-    with pytest.raises(Refusal, match="TOO_LARGE"):
+    with pytest.raises(RequestError, match="TOO_LARGE"):
         last(checked_values(text.encode()))
 
 
@@ -65,7 +65,7 @@ def test_a_long_text_is_no_lot_of_values():
 
 
 async def test_large_texts_are_read_one_at_a_time_and_small_ones_at_once():
-    reading, order = Reading(), []
+    reading, order = JSONCodec(), []
 
     def read(text):
         order.append(text[:1])
@@ -79,7 +79,7 @@ async def test_large_texts_are_read_one_at_a_time_and_small_ones_at_once():
 
 
 async def test_large_replies_are_written_one_at_a_time_and_small_ones_at_once():
-    reading, order = Reading(), []
+    reading, order = JSONCodec(), []
 
     def pieces(name):
         for piece in (name * LARGE, f"[{name * LARGE}]", f"{{{name * LARGE}}}"):
@@ -96,7 +96,7 @@ async def test_large_replies_are_written_one_at_a_time_and_small_ones_at_once():
 
 
 async def test_a_reply_is_large_if_its_first_piece_is():
-    reading, waited = Reading(), []
+    reading, waited = JSONCodec(), []
 
     def pieces():
         yield LARGE * "l"
@@ -123,7 +123,7 @@ def test_an_observation_is_written_in_pieces(kind, beside):
 
 
 async def test_many_texts_of_one_owner_keep_another_waiting_for_one():
-    reading, order = Reading(), []
+    reading, order = JSONCodec(), []
 
     def read(text):
         order.append(text[:1])
@@ -135,7 +135,7 @@ async def test_many_texts_of_one_owner_keep_another_waiting_for_one():
 
 
 async def test_one_that_is_no_json_does_not_hold_up_the_next():
-    reading = Reading()
+    reading = JSONCodec()
     with pytest.raises(ValueError, match="Expecting"):
         await reading.read("x" * LARGE, json.loads, ANN)
     assert await reading.read(json.dumps("x" * LARGE), json.loads, ANN) == "x" * LARGE

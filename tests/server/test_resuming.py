@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from repl_server.owners import Owner
+from repl_server.tenants.tenant import Tenant
 from tests.server.conftest import ask, peer, serving
 from tests.server.toys import Add, Adder, Sum
 from tests.waiting import eventually
@@ -70,7 +70,7 @@ def test_a_result_that_came_while_nobody_was_there(adders, gate):
         one.send("step", step, id="long")
         assert Adder.waiting.acquire(timeout=60)
         drop(one)
-    session = adders.host.find(Owner("address", "127.0.0.1"), token)
+    session = adders.host.find(Tenant("address", "127.0.0.1"), token)
     eventually(lambda: session.outlet is None)
     gate.set()
     eventually(lambda: not session.busy)
@@ -88,7 +88,7 @@ def test_what_was_not_begun_when_the_socket_went_is_not_run(adders, gate):
         one.send("step", {"number": 1, "note": "wait"}, id="1")
         one.send("step", {"number": 2}, id="2")
         assert Adder.waiting.acquire(timeout=60)
-        session = adders.host.find(Owner("address", "127.0.0.1"), token)
+        session = adders.host.find(Tenant("address", "127.0.0.1"), token)
         drop(one)
     eventually(lambda: session.outlet is None)
     gate.set()
@@ -142,8 +142,8 @@ def test_unknown_tokens(adders, token):
 def test_a_token_is_of_no_use_to_another_owner(adders):
     with peer(adders, named=True) as one:
         token = one.open()["token"]
-        session = adders.host.find(Owner("address", "127.0.0.1"), token)
-        session.owner = Owner("key", "somebody")
+        session = adders.host.find(Tenant("address", "127.0.0.1"), token)
+        session.owner = Tenant("key", "somebody")
         with peer(adders, named=True) as other:
             assert other.refusal("resume", {"token": token}) == "UNKNOWN_SESSION"
         one.reset()

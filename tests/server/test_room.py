@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from repl_server.owners import Owner
-from repl_server.quota import Quota
-from repl_server.quotas import Quotas
-from repl_server.refusal import Refusal
+from repl_server.protocol.request_error import RequestError
+from repl_server.quotas.tenant_quota import TenantQuota
+from repl_server.quotas.usage_meters import QuotaRegistry
 from repl_server.settings import Settings
-from repl_server.uploads.quota import UploadQuota
+from repl_server.tenants.tenant import Tenant
+from repl_server.uploads.upload_quota import UploadQuota
 
-ANN, BOB = Owner("key", "ann"), Owner("key", "bob")
+ANN, BOB = Tenant("key", "ann"), Tenant("key", "bob")
 
 
 class Thing:
@@ -19,7 +19,7 @@ class Thing:
 
     asked = 0  # whether they are busy, all of them together
 
-    def __init__(self, room: UploadQuota, owner: Owner, count: int) -> None:
+    def __init__(self, room: UploadQuota, owner: Tenant, count: int) -> None:
         self.room, self._busy, self.gone = room, False, False
         self.holding = room.hold(owner, self)
         room.take(self.holding, count)
@@ -39,11 +39,11 @@ class Thing:
 
 
 def room_of(limit: int, each: int | None = None) -> UploadQuota:
-    return UploadQuota(limit, Quotas(Settings(quota=Quota(uploaded_bytes=each))).of)
+    return UploadQuota(limit, QuotaRegistry(Settings(quota=TenantQuota(uploaded_bytes=each))).of)
 
 
-def refused(room: UploadQuota, owner: Owner, count: int) -> str:
-    with pytest.raises(Refusal) as caught:
+def refused(room: UploadQuota, owner: Tenant, count: int) -> str:
+    with pytest.raises(RequestError) as caught:
         Thing(room, owner, count)
     return caught.value.code
 
@@ -65,7 +65,7 @@ def test_what_is_used_stays_and_what_cannot_fit_takes_nothing_from_anybody() -> 
     used.busy = True
 
     room.check(BOB, 40)
-    with pytest.raises(Refusal, match="NO_ROOM"):
+    with pytest.raises(RequestError, match="NO_ROOM"):
         room.check(BOB, 41)
     assert not idle.gone
     Thing(room, BOB, 40)
@@ -80,7 +80,7 @@ def test_an_owner_whose_allowance_is_used_up_loses_its_own_and_nobody_elses() ->
     Thing(room, ANN, 50)
     assert (theirs.gone, oldest.gone, newest.gone) == (False, True, False)
     newest.busy = True
-    with pytest.raises(Refusal, match="QUOTA_EXCEEDED"):
+    with pytest.raises(RequestError, match="QUOTA_EXCEEDED"):
         room.check(ANN, 51)
     assert refused(room, ANN, 51) == "QUOTA_EXCEEDED"
     assert room.taken == 150  # it gave up what it could, and kept what is used
@@ -103,7 +103,7 @@ def test_a_holding_grows_and_shrinks_and_never_gives_up_itself() -> None:
     room.give_back(thing.holding, 20)
     room.take(thing.holding, 60)
     assert (room.taken, thing.holding.bytes) == (100, 100)
-    with pytest.raises(Refusal, match="NO_ROOM"):
+    with pytest.raises(RequestError, match="NO_ROOM"):
         room.take(thing.holding, 1)
     assert not thing.gone
     thing.forget()

@@ -20,10 +20,10 @@ from typer.testing import CliRunner
 
 from repl_env.cli.main import build
 from repl_sandbox.errors import IsolationError
-from repl_sandbox.jail import libc
-from repl_server.keys import Keys
-from repl_server.options import of_variables
-from repl_server.quota import ADDRESS_QUOTA, Quota
+from repl_sandbox.native import libc
+from repl_server.auth.api_keys import APIKeys
+from repl_server.cli.serve_options import of_variables
+from repl_server.quotas.tenant_quota import ADDRESS_QUOTA, TenantQuota
 from tests.server.conftest import ask, peer, serving
 from tests.server.toys import Add, Adder, Sum
 from tests.soak.belongings import anonymous
@@ -248,7 +248,7 @@ def test_a_tier_that_cannot_be_had_is_an_exit_of_its_own(monkeypatch):
     def refuse(**arguments):
         raise IsolationError("jailed", "namespaces", "not allowed", "Ask root.")
 
-    monkeypatch.setattr("repl_env.sandboxes.Sandbox", refuse)
+    monkeypatch.setattr("repl_env.episode.sandbox_provider.Sandbox", refuse)
     done = CliRunner().invoke(build(), ["serve", "--port", "0"])
 
     assert done.exit_code == 3
@@ -355,10 +355,10 @@ def test_options_are_variables_of_the_environment_too(monkeypatch):
     assert (settings.host, settings.max_sessions) == ("0.0.0.0", 5)
     assert settings.preload == ("json", "re")
     assert settings.llm_urls == ("http://a/v1", "http://b/v1")
-    assert settings.quota == Quota(sessions=8, steps_per_second=0.5)
+    assert settings.quota == TenantQuota(sessions=8, steps_per_second=0.5)
     assert settings.message_bytes == 1 << 20
     assert settings.yielding is False
-    assert len(Keys.of(settings)) == 2
+    assert len(APIKeys.of(settings)) == 2
 
 
 def test_a_quota_for_strangers_keeps_the_limits_that_it_does_not_name(monkeypatch):
@@ -366,7 +366,7 @@ def test_a_quota_for_strangers_keeps_the_limits_that_it_does_not_name(monkeypatc
     monkeypatch.setenv("REPL_ENV_NO_AUTH", "1")
 
     assert of_variables("0.0.0.0").quota == replace(ADDRESS_QUOTA, sessions=2)
-    assert of_variables("127.0.0.1").quota == Quota(sessions=2)
+    assert of_variables("127.0.0.1").quota == TenantQuota(sessions=2)
 
 
 def test_the_application_for_other_servers_asks_for_keys(monkeypatch):
@@ -407,7 +407,7 @@ def test_it_hides_its_memory(monkeypatch):
             seen.append(libc.prctl(_GET_DUMPABLE))
 
     monkeypatch.setattr("repl_server.serving.server", lambda app, listening: Idle())
-    monkeypatch.setattr("repl_server.hosting.Host.prepare", lambda host: None)
+    monkeypatch.setattr("repl_server.sessions.manager.SessionManager.prepare", lambda host: None)
     assert libc.prctl(_GET_DUMPABLE) == 1
     assert CliRunner().invoke(build(), ["serve"]).exit_code == 0
 

@@ -1,11 +1,11 @@
-"""`Settings` and `Quota`: what is wrong with them is said when they are made."""
+"""`Settings` and `TenantQuota`: what is wrong with them is said when they are made."""
 
 from __future__ import annotations
 
 import pytest
 
 from repl_sandbox import Limits
-from repl_server.quota import Quota
+from repl_server.quotas.tenant_quota import TenantQuota
 from repl_server.settings import CONTEXT, Settings
 
 
@@ -55,7 +55,7 @@ def test_a_setting_that_is_wrong_is_refused_by_name(given, error, named) -> None
 )
 def test_a_quota_that_is_no_number_from_0_is_refused_by_name(value, error) -> None:
     with pytest.raises(error, match="sessions"):
-        Quota(sessions=value)
+        TenantQuota(sessions=value)
 
 
 def test_as_many_sessions_as_may_be_open_can_be_made_ahead() -> None:
@@ -77,7 +77,7 @@ def test_a_step_may_ask_for_what_it_has_unasked(timeout, given, longest) -> None
 
 
 def test_one_upload_is_no_larger_than_all_together(monkeypatch) -> None:
-    from repl_server.options import of_variables
+    from repl_server.cli.serve_options import of_variables
 
     assert of_variables("127.0.0.1").context_bytes == CONTEXT
     monkeypatch.setenv("REPL_ENV_MAX_UPLOADS", "64MiB")

@@ -16,21 +16,21 @@ import psutil
 import pytest
 
 from repl_env import REPLEnv
-from repl_env.environment import REPLEnvironment
+from repl_env.env.environment import REPLEnvironment
+from repl_env.episode.sandbox_provider import SandboxProvider
 from repl_env.interfaces import Environment
 from repl_env.models import Action, Observation, REPLAction, State
-from repl_env.sandboxes import Source
 from repl_sandbox import AsyncSandbox
-from repl_server.owners import Owner
-from repl_server.quotas import Quotas
-from repl_server.refusal import Refusal
+from repl_server.protocol.request_error import RequestError
+from repl_server.protocol.upload_reference import UploadReference
+from repl_server.quotas.usage_meters import QuotaRegistry
 from repl_server.settings import Settings
-from repl_server.uploads.packing import Item, packed
-from repl_server.uploads.quota import UploadQuota
-from repl_server.uploads.references import Reference
-from repl_server.uploads.resets import OwnedUploads
-from repl_server.uploads.store import Uploads
-from repl_server.uploads.templates import Templates
+from repl_server.tenants.tenant import Tenant
+from repl_server.uploads.decoder_process import UploadedVariable, packed
+from repl_server.uploads.shared_templates import SharedTemplates
+from repl_server.uploads.tenant_uploads import TenantUploads
+from repl_server.uploads.upload_quota import UploadQuota
+from repl_server.uploads.upload_store import UploadStore
 from tests.server.conftest import Peer, ask, peer, serving
 from tests.waiting import PATIENCE, until
 
@@ -331,20 +331,20 @@ class Bench:
     def __init__(self, sandbox: AsyncSandbox, **limits: Any) -> None:
         self.sandbox, self.clock = sandbox, Clock()
         settings = Settings(**limits)
-        self.room = UploadQuota(settings.uploads_bytes, Quotas(settings).of)
-        self.uploads = Uploads(settings, self.room, self.clock)
-        self.templates = Templates(self.room, self.clock)
-        self.owner = Owner("key", "ann")
-        self.owned = OwnedUploads(self.owner, self.uploads, self.templates)
+        self.room = UploadQuota(settings.uploads_bytes, QuotaRegistry(settings).of)
+        self.uploads = UploadStore(settings, self.room, self.clock)
+        self.templates = SharedTemplates(self.room, self.clock)
+        self.owner = Tenant("key", "ann")
+        self.owned = TenantUploads(self.owner, self.uploads, self.templates)
 
-    async def put(self, data: bytes) -> dict[str, Reference]:
+    async def put(self, data: bytes) -> dict[str, UploadReference]:
         async def body():
             yield data
 
         await self.uploads.put(self.owner, name(data), None, None, body())
-        return {"context": Reference(sha256=name(data), type="text")}
+        return {"context": UploadReference(sha256=name(data), type="text")}
 
-    async def begin(self, references: dict[str, Reference]) -> REPLEnvironment:
+    async def begin(self, references: dict[str, UploadReference]) -> REPLEnvironment:
         environment = REPLEnvironment(sandbox=self.sandbox)
         try:
             await self.owned.reset(environment, {"uploads": references})
@@ -408,7 +408,7 @@ async def test_what_sessions_use_is_not_given_up_for_others(sandbox) -> None:
     await bench.put(b"3" * (4 * MIB))  # for which the idle template goes, not what it is made of
     assert len(bench.templates) == 1
     assert bench.uploads.find(bench.owner, name(second)) is not None
-    with pytest.raises(Refusal, match="NO_ROOM"):
+    with pytest.raises(RequestError, match="NO_ROOM"):
         await bench.put(b"4" * (25 * MIB - used + 1))
     step = await environment.step_async(REPLAction(code="len(context)"))
     assert step.result.value == str(len(first))
@@ -440,7 +440,7 @@ async def test_a_deleted_upload_is_unknown_at_once_and_its_sessions_go_on(sandbo
     environment = await bench.begin(references)
 
     bench.uploads.delete(bench.owner, references["context"].sha256)
-    with pytest.raises(Refusal, match="UNKNOWN_CONTEXT"):
+    with pytest.raises(RequestError, match="UNKNOWN_CONTEXT"):
         await bench.begin(references)
     step = await environment.step_async(REPLAction(code="len(context)"))
     assert step.result.value == str(2 * MIB)
@@ -475,7 +475,7 @@ async def test_closing_ends_what_is_being_made_and_leaves_nothing(sandbox) -> No
         await asyncio.wait([beginning], timeout=0.001)
 
     await bench.close()
-    with pytest.raises(Refusal, match="DRAINING"):
+    with pytest.raises(RequestError, match="DRAINING"):
         await beginning
     await until(lambda: descendants() <= before)
 
@@ -485,9 +485,9 @@ async def test_values_that_take_more_memory_than_there_is_are_refused(sandbox) -
     references = await bench.put(b"[" + b"[]," * MIB + b"0]")
     content = bench.uploads.get(bench.owner, references["context"].sha256).content
     spent: list[float] = []
-    with pytest.raises(Refusal, match="TOO_LARGE"):
+    with pytest.raises(RequestError, match="TOO_LARGE"):
         async with packed(
-            [Item("context", "json", content)],
+            [UploadedVariable("context", "json", content)],
             mode="head",
             length=100,
             memory=20 * MIB,
@@ -504,11 +504,11 @@ async def test_an_upload_that_is_deleted_before_it_is_read_is_unknown(sandbox) -
     references = await bench.put(b"x" * (2 * MIB))
     content = bench.uploads.get(bench.owner, references["context"].sha256).content
     bench.uploads.delete(bench.owner, references["context"].sha256)
-    item = Item("context", "text", content)
-    with pytest.raises(Refusal, match="UNKNOWN_CONTEXT"):
+    item = UploadedVariable("context", "text", content)
+    with pytest.raises(RequestError, match="UNKNOWN_CONTEXT"):
         async with packed([item], mode="head", length=100, memory=8 * MIB, spend=print):
             pass
-    with pytest.raises(Refusal, match="UNKNOWN_CONTEXT"):
+    with pytest.raises(RequestError, match="UNKNOWN_CONTEXT"):
         item.decoded()
     await bench.close()
 
@@ -547,5 +547,5 @@ def test_an_environment_of_another_kind_is_given_the_values() -> None:
 # Of sources that are equal: two environments of one server can share.
 def test_environments_of_one_source_are_equal_to_it() -> None:
     settings = REPLEnvironment().source.settings
-    assert Source(None, settings) == REPLEnvironment().source
-    assert hash(Source(None, settings)) == hash(REPLEnvironment().source)
+    assert SandboxProvider(None, settings) == REPLEnvironment().source
+    assert hash(SandboxProvider(None, settings)) == hash(REPLEnvironment().source)

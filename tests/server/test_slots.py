@@ -5,7 +5,7 @@ import contextlib
 
 import pytest
 
-from repl_server.slots import Slots
+from repl_server.sessions.scheduler import RequestScheduler
 from tests.server.conftest import ask, peer, serving
 from tests.waiting import eventually
 
@@ -27,7 +27,7 @@ class Place:
 
     def __init__(self, at_once=1, beside=None, longest=NEVER):
         self.clock = Clock()
-        self.slots = Slots(at_once, beside, longest=longest, clock=self.clock)
+        self.slots = RequestScheduler(at_once, beside, longest=longest, clock=self.clock)
         self.had = []
         self.tasks = []
 
@@ -240,7 +240,7 @@ async def test_who_lives_on_saved_rest_keeps_nobody_from_room():
 
 def test_a_step_that_waits_for_its_slot_can_be_cancelled_and_never_runs():
     with serving() as server:
-        server.host.slots = Slots(1, longest=NEVER)
+        server.host.slots = RequestScheduler(1, longest=NEVER)
         with peer(server, named=True) as long, peer(server, named=True) as other:
             for each in (long, other):
                 each.open()

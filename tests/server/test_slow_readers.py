@@ -3,10 +3,10 @@
 import asyncio
 import json
 
-from repl_server.asked import Asked
-from repl_server.frames import Request
-from repl_server.replies import Reply
-from repl_server.streaming import Streamed
+from repl_server.protocol.frames import ClientRequest
+from repl_server.protocol.replies import ServerReply
+from repl_server.sessions.output_stream import OutputStream
+from repl_server.sessions.request_queue import PendingRequest
 from tests.server.conftest import peer, serving
 from tests.server.wires import frame, wire
 from tests.waiting import eventually
@@ -23,14 +23,14 @@ class Slow:
     def __init__(self):
         self.taken, self.lets = [], asyncio.Semaphore(0)
 
-    async def deliver(self, id, reply: Reply):
+    async def deliver(self, id, reply: ServerReply):
         await self.lets.acquire()
         self.taken.append(json.loads(reply.data))
 
 
 async def test_what_a_slow_reader_leaves_is_left_out_and_counted():
     slow = Slow()
-    streamed = Streamed(Asked(Request("step", None, id="1"), slow))
+    streamed = OutputStream(PendingRequest(ClientRequest("step", None, id="1"), slow))
     async with streamed:
         for _ in range(100):
             streamed.take("stdout", "o" * 10_000)
@@ -54,7 +54,7 @@ async def test_what_a_slow_reader_leaves_is_left_out_and_counted():
 async def test_nothing_is_kept_for_a_reader_that_is_gone():
     slow = Slow()
     slow.gone = True
-    streamed = Streamed(Asked(Request("step", None, id="1"), slow))
+    streamed = OutputStream(PendingRequest(ClientRequest("step", None, id="1"), slow))
     async with streamed:
         streamed.take("stdout", "x")
     assert slow.taken == []

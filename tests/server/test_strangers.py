@@ -14,10 +14,10 @@ from websockets.sync.client import connect
 from websockets.typing import Origin
 
 from repl_server.app import create_app
-from repl_server.keys import new_key
-from repl_server.owners import Owner
-from repl_server.quota import Quota
+from repl_server.auth.api_keys import new_key
+from repl_server.quotas.tenant_quota import TenantQuota
 from repl_server.settings import Settings
+from repl_server.tenants.tenant import Tenant
 from tests.server.conftest import ask, peer, serving
 from tests.server.toys import Add, Adder, Sum
 from tests.server.wires import frame
@@ -38,7 +38,7 @@ def as_owner(key: str) -> dict:
 @pytest.fixture(scope="module")
 def keyed():
     """A server with keys."""
-    quota = Quota(sessions=3)
+    quota = TenantQuota(sessions=3)
     with serving({**KEYED, "quota": quota}) as running:
         yield running
 
@@ -71,7 +71,7 @@ def connected(server, path: str = "/ws", **options):
 
 def leave_cpu(server, name: str, seconds: float) -> None:
     """Book CPU time of an owner until this much is left, whatever was used to come this far."""
-    bucket = server.host.quotas.of(Owner("key", name))._buckets["cpu_seconds_per_hour"]
+    bucket = server.host.quotas.of(Tenant("key", name))._buckets["cpu_seconds_per_hour"]
     bucket.owe(bucket.level - seconds)
 
 
@@ -209,7 +209,7 @@ def test_an_owner_s_sessions_are_bounded_and_another_s_are_not_touched(keyed) ->
 @pytest.mark.parametrize("flood", ['{"type":"state"}', "[1, 2]", "no json", b"binary", ""])
 def test_a_flood_of_frames_is_its_own(flood) -> None:
     """Those that are no requests, too; and whoever stops is heard again."""
-    with serving({**KEYED, "quota": Quota(requests_per_second=50)}, **TOYS) as server:
+    with serving({**KEYED, "quota": TenantQuota(requests_per_second=50)}, **TOYS) as server:
         with peer(server, **as_owner(BOB)) as bob, peer(server, **as_owner(ALICE)) as alice:
             codes = []
             while "RATE_LIMITED" not in codes:
@@ -222,7 +222,7 @@ def test_a_flood_of_frames_is_its_own(flood) -> None:
 
 
 def test_cpu_time_that_is_used_up_refuses_the_next_step() -> None:
-    with serving({**KEYED, "quota": Quota(cpu_seconds_per_hour=10)}) as server:
+    with serving({**KEYED, "quota": TenantQuota(cpu_seconds_per_hour=10)}) as server:
         with peer(server, **as_owner(BOB)) as bob, peer(server, **as_owner(ALICE)) as alice:
             bob.reset()
             bob.run("import time\nend = time.process_time() + 0.5")
@@ -241,7 +241,7 @@ def test_cpu_time_is_booked_once_however_many_resets_are_refused() -> None:
         (line,) = (line for line in lines if line.startswith('repl_cpu_seconds_total{key="bob"}'))
         return float(line.rpartition(" ")[2])
 
-    with serving({**KEYED, "quota": Quota(cpu_seconds_per_hour=1000)}) as server:
+    with serving({**KEYED, "quota": TenantQuota(cpu_seconds_per_hour=1000)}) as server:
         with peer(server, **as_owner(BOB)) as bob:
             bob.reset()
             bob.run("import time\nwhile time.process_time() < 0.5: pass")
@@ -259,7 +259,7 @@ subprocess.Popen([sys.executable, "-c", "while True: pass"])
 
 
 def test_processes_that_go_on_by_themselves_use_their_owner_s_time_and_end_with_it() -> None:
-    quota = Quota(cpu_seconds_per_hour=10)
+    quota = TenantQuota(cpu_seconds_per_hour=10)
     with serving({**KEYED, "quota": quota, "grace_s": 1.5}) as server:  # which has it look often
         with peer(server, **as_owner(BOB)) as bob:
             bob.reset()

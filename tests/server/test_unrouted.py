@@ -13,7 +13,7 @@ from websockets.sync.client import connect
 from repl_env import REPLEnv
 from repl_env.errors import NotSupported
 from repl_server.app import create_app
-from repl_server.keys import new_key
+from repl_server.auth.api_keys import new_key
 from tests.server.conftest import ask, serving
 from tests.server.toys import Add, Adder, Sum
 from tests.waiting import PATIENCE, eventually

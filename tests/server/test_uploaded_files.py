@@ -9,14 +9,14 @@ import pytest
 from repl_env import REPLEnv
 from repl_env.models import Action
 from repl_sandbox import Limits
-from repl_server.owners import Owner
-from repl_server.quotas import Quotas
-from repl_server.refusal import Refusal
+from repl_server.protocol.request_error import RequestError
+from repl_server.quotas.usage_meters import QuotaRegistry
 from repl_server.settings import Settings
-from repl_server.uploads.quota import UploadQuota
-from repl_server.uploads.resets import OwnedUploads
-from repl_server.uploads.store import Uploads
-from repl_server.uploads.templates import Templates
+from repl_server.tenants.tenant import Tenant
+from repl_server.uploads.shared_templates import SharedTemplates
+from repl_server.uploads.tenant_uploads import TenantUploads
+from repl_server.uploads.upload_quota import UploadQuota
+from repl_server.uploads.upload_store import UploadStore
 from tests.server.conftest import serving
 from tests.server.test_shared_uploads import ME, OTHER, Foreign, Told, name, send, session, shown
 from tests.waiting import PATIENCE
@@ -102,9 +102,9 @@ def test_a_file_that_does_not_fit_is_refused_by_its_path() -> None:
 
 async def test_what_is_read_counts_and_is_not_given_up_meanwhile() -> None:
     settings = Settings(uploads_bytes=10 * MIB)
-    room = UploadQuota(settings.uploads_bytes, Quotas(settings).of)
-    uploads, owner = Uploads(settings, room), Owner("key", "ann")
-    owned = OwnedUploads(owner, uploads, Templates(room))
+    room = UploadQuota(settings.uploads_bytes, QuotaRegistry(settings).of)
+    uploads, owner = UploadStore(settings, room), Tenant("key", "ann")
+    owned = TenantUploads(owner, uploads, SharedTemplates(room))
 
     async def put(data: bytes) -> str:
         async def body():
@@ -117,15 +117,15 @@ async def test_what_is_read_counts_and_is_not_given_up_meanwhile() -> None:
     found = uploads.get(owner, name(b"1" * (3 * MIB)))
     with uploads.read(owner, [found]):
         assert room.taken == 6 * MIB
-        with pytest.raises(Refusal, match="NO_ROOM"):
+        with pytest.raises(RequestError, match="NO_ROOM"):
             await put(b"2" * (5 * MIB))
     assert await owned.plain(given) == {"files": {"a": b"1" * (3 * MIB)}, "seed": 1}
     assert room.taken == 3 * MIB
     await put(b"2" * (8 * MIB))  # for which the idle upload goes
-    with pytest.raises(Refusal, match="UNKNOWN_CONTEXT"):
+    with pytest.raises(RequestError, match="UNKNOWN_CONTEXT"):
         await owned.plain(given)
     given = {"files": {"a": {"$upload": name(b"2" * (8 * MIB))}}}
-    with pytest.raises(Refusal, match="NO_ROOM"):
+    with pytest.raises(RequestError, match="NO_ROOM"):
         await owned.plain(given)
     assert room.taken == 8 * MIB
     uploads.close()

@@ -15,16 +15,16 @@ from typing import Any
 
 import pytest
 
-from repl_server import guarding
-from repl_server.owners import Owner
-from repl_server.quota import Quota
-from repl_server.quotas import Quotas
-from repl_server.refusal import Refusal
+from repl_server.protocol.request_error import RequestError
+from repl_server.quotas.tenant_quota import TenantQuota
+from repl_server.quotas.usage_meters import QuotaRegistry
 from repl_server.settings import Settings
-from repl_server.uploads import routes, spool
-from repl_server.uploads.quota import UploadQuota
-from repl_server.uploads.store import LEAST_BYTES, UNFINISHED_S, Uploads
-from repl_server.uploads.upload import Piece
+from repl_server.tenants.tenant import Tenant
+from repl_server.transport.http import request_guard, upload_routes
+from repl_server.uploads import spool
+from repl_server.uploads.partial_upload import ByteRange
+from repl_server.uploads.upload_quota import UploadQuota
+from repl_server.uploads.upload_store import LEAST_BYTES, UNFINISHED_S, UploadStore
 from tests.server.conftest import serving
 from tests.waiting import PATIENCE, eventually, until
 
@@ -33,7 +33,7 @@ MIB = 1 << 20
 LIMITS = {
     "context_bytes": 4 * MIB,
     "uploads_bytes": 12 * MIB,
-    "quota": Quota(uploaded_bytes=8 * MIB),
+    "quota": TenantQuota(uploaded_bytes=8 * MIB),
 }
 # By addresses: each of these is an owner.
 ME, OTHER = "127.0.0.1", "127.0.0.2"
@@ -55,7 +55,7 @@ def server():
 @pytest.fixture(autouse=True)
 def lingering(monkeypatch) -> None:
     """Who still sends what was refused has longer for it than this process may be held up."""
-    for module in (guarding, routes):
+    for module in (request_guard, upload_routes):
         monkeypatch.setattr(module, "LINGER_S", 60.0)
 
 
@@ -144,7 +144,7 @@ def put_pieces(server, data: bytes, size: int, source: str = ME) -> Any:
 def stored(server, data: bytes, source: str = ME) -> bool:
     """Whether the server has exactly this."""
     status, _ = ask(server, "HEAD", name(data), source=source)
-    found = server.host.uploads.find(Owner("address", source), name(data))
+    found = server.host.uploads.find(Tenant("address", source), name(data))
     whole = found is not None and found.whole
     assert (status == 200) == whole
     return whole and found.content.read() == data
@@ -348,7 +348,7 @@ def test_nothing_is_kept_of_a_request_that_sent_nothing(server) -> None:
         begin(server, line, sha, b"", 3 * MIB, **span(0, 3 * MIB - 1, 3 * MIB))
         eventually(lambda: server.host.uploads.quota.taken == LEAST_BYTES)
     eventually(lambda: server.host.uploads.quota.taken == 0)
-    assert server.host.uploads.find(Owner("address", ME), sha) is None
+    assert server.host.uploads.find(Tenant("address", ME), sha) is None
 
 
 def test_two_who_send_the_same_both_succeed_and_it_is_kept_once(server, clock) -> None:
@@ -539,21 +539,23 @@ async def body(*pieces: bytes) -> AsyncIterator[bytes]:
         yield piece
 
 
-def received(uploads: Uploads, owner: Owner, data: bytes) -> int:
+def received(uploads: UploadStore, owner: Tenant, data: bytes) -> int:
     found = uploads.find(owner, name(data))
     return 0 if found is None else found.size
 
 
-def kept(clock: Clock, **limits: Any) -> Uploads:
+def kept(clock: Clock, **limits: Any) -> UploadStore:
     settings = Settings(**limits)
-    return Uploads(settings, UploadQuota(settings.uploads_bytes, Quotas(settings).of), clock)
+    return UploadStore(
+        settings, UploadQuota(settings.uploads_bytes, QuotaRegistry(settings).of), clock
+    )
 
 
 async def test_pieces_that_nobody_goes_on_with_are_forgotten_after_a_while() -> None:
-    clock, owner = Clock(), Owner("key", "ann")
+    clock, owner = Clock(), Tenant("key", "ann")
     uploads = kept(clock)
     data = content(2 * MIB)
-    await uploads.put(owner, name(data), Piece(0, MIB - 1, 2 * MIB), MIB, body(data[:MIB]))
+    await uploads.put(owner, name(data), ByteRange(0, MIB - 1, 2 * MIB), MIB, body(data[:MIB]))
 
     clock.now = UNFINISHED_S
     uploads.sweep()
@@ -565,7 +567,7 @@ async def test_pieces_that_nobody_goes_on_with_are_forgotten_after_a_while() -> 
 
 
 async def test_a_client_is_told_to_come_back_where_another_sends_for_long() -> None:
-    clock, owner, data = Clock(), Owner("key", "ann"), content(2 * MIB)
+    clock, owner, data = Clock(), Tenant("key", "ann"), content(2 * MIB)
     uploads, go = kept(clock), asyncio.Event()
 
     async def slow() -> AsyncIterator[bytes]:
@@ -584,7 +586,7 @@ async def test_a_client_is_told_to_come_back_where_another_sends_for_long() -> N
         clock.now += 1
         uploads.find(owner, name(data)).at = clock.now  # as if bytes came all the while
         await asyncio.wait([second], timeout=0.001)
-    with pytest.raises(Refusal) as caught:
+    with pytest.raises(RequestError) as caught:
         await second
     assert (caught.value.code, caught.value.details) == ("OUT_OF_ORDER", {"received": MIB})
     go.set()
@@ -593,22 +595,22 @@ async def test_a_client_is_told_to_come_back_where_another_sends_for_long() -> N
 
 
 async def test_pieces_that_nobody_sends_just_now_go_when_room_is_needed() -> None:
-    owner, other = Owner("key", "ann"), Owner("key", "bob")
+    owner, other = Tenant("key", "ann"), Tenant("key", "bob")
     uploads = kept(Clock(), uploads_bytes=3 * MIB)
     half, data = content(4 * MIB), content(3 * MIB)
-    await uploads.put(owner, name(half), Piece(0, MIB - 1, 2 * MIB), MIB, body(half[:MIB]))
+    await uploads.put(owner, name(half), ByteRange(0, MIB - 1, 2 * MIB), MIB, body(half[:MIB]))
 
     assert (await uploads.put(other, name(data), None, None, body(data))).kind == "made"
     assert received(uploads, owner, half) == 0
-    piece = Piece(MIB, 2 * MIB - 1, 2 * MIB)
-    with pytest.raises(Refusal, match="OUT_OF_ORDER"):
+    piece = ByteRange(MIB, 2 * MIB - 1, 2 * MIB)
+    with pytest.raises(RequestError, match="OUT_OF_ORDER"):
         await uploads.put(owner, name(half), piece, MIB, body(half[MIB : 2 * MIB]))
     uploads.close()
 
 
 async def test_each_upload_counts_for_something() -> None:
     uploads = kept(Clock(), uploads_bytes=3 * LEAST_BYTES)
-    owner = Owner("key", "ann")
+    owner = Tenant("key", "ann")
     for each in range(5):
         data = content(10, each)
         await uploads.put(owner, name(data), None, None, body(data))
@@ -619,7 +621,7 @@ async def test_each_upload_counts_for_something() -> None:
 
 async def test_a_sender_that_is_given_up_on_leaves_a_whole_state() -> None:
     """As when the server stops."""
-    uploads, owner, data = kept(Clock()), Owner("key", "ann"), content(8 * MIB)
+    uploads, owner, data = kept(Clock()), Tenant("key", "ann"), content(8 * MIB)
     came = asyncio.Event()
 
     async def slow() -> AsyncIterator[bytes]:
@@ -628,28 +630,28 @@ async def test_a_sender_that_is_given_up_on_leaves_a_whole_state() -> None:
         came.set()
         await asyncio.Event().wait()
 
-    piece = Piece(0, len(data) - 1, len(data))
+    piece = ByteRange(0, len(data) - 1, len(data))
     sending = asyncio.create_task(uploads.put(owner, name(data), piece, None, slow()))
     await came.wait()
     sending.cancel()
     with pytest.raises(asyncio.CancelledError):
         await sending
     assert received(uploads, owner, data) == 6 * MIB
-    rest = Piece(6 * MIB, len(data) - 1, len(data))
+    rest = ByteRange(6 * MIB, len(data) - 1, len(data))
     put = await uploads.put(owner, name(data), rest, None, body(data[6 * MIB :]))
     assert put.kind == "made"
     uploads.close()
 
 
 async def test_an_upload_for_which_there_is_no_memory_leaves_nothing() -> None:
-    uploads, owner, data = kept(Clock()), Owner("key", "ann"), content(4 * MIB)
-    first = Piece(0, MIB - 1, len(data))
+    uploads, owner, data = kept(Clock()), Tenant("key", "ann"), content(4 * MIB)
+    first = ByteRange(0, MIB - 1, len(data))
     await uploads.put(owner, name(data), first, None, body(data[:MIB]))
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (MIB + MIB // 2, before[1]))
     try:
-        rest = Piece(MIB, len(data) - 1, len(data))
-        with pytest.raises(Refusal, match="NO_ROOM"):
+        rest = ByteRange(MIB, len(data) - 1, len(data))
+        with pytest.raises(RequestError, match="NO_ROOM"):
             await uploads.put(owner, name(data), rest, None, body(data[MIB:]))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)

@@ -12,16 +12,16 @@ from typing import Any
 
 from uvicorn.server import ServerState
 
-from repl_server.connections import Connections
-from repl_server.guarding import Guard, Rules
-from repl_server.identity import Identity
-from repl_server.keys import Keys
-from repl_server.limits.connection import Shared
-from repl_server.limits.inbound import Inbound
-from repl_server.listening import config
-from repl_server.quotas import Quotas
+from repl_server.auth.api_keys import APIKeys
+from repl_server.auth.authenticator import Authenticator
+from repl_server.limits.bounded_connection import ConnectionContext
+from repl_server.limits.connection_limits import ConnectionLimits
+from repl_server.limits.receive_buffers import ReceiveBuffers
+from repl_server.quotas.usage_meters import QuotaRegistry
 from repl_server.settings import Settings
-from repl_server.watching import Watch
+from repl_server.telemetry.recorder import Telemetry
+from repl_server.transport.http.request_guard import GuardContext, RequestGuard
+from repl_server.transport.uvicorn_config import config
 
 TEXT, BINARY, CONTINUED, CLOSE, PING, PONG = 1, 2, 0, 8, 9, 10
 
@@ -31,9 +31,9 @@ class Served:
     """A server that runs."""
 
     port: int
-    watch: Watch
-    inbound: Inbound
-    connections: Connections
+    watch: Telemetry
+    inbound: ReceiveBuffers
+    connections: ConnectionLimits
     state: ServerState
 
     @property
@@ -50,13 +50,13 @@ class Served:
 
 
 @asynccontextmanager
-async def serve(app: Any, settings: Settings, keys: Keys | None = None) -> AsyncIterator[Served]:
+async def serve(app: Any, settings: Settings, keys: APIKeys | None = None) -> AsyncIterator[Served]:
     """Serve `app` behind the guard, by the protocols with limits, whatever `settings.host` is."""
-    watch, inbound = Watch(), Inbound(settings)
-    identity = Identity(settings, keys or Keys.of(settings))
-    rules = Rules(settings, identity, Quotas(settings), inbound, watch)
-    connections = Connections(settings, watch)
-    made = config(Guard(app, rules), Shared(settings, connections, inbound))
+    watch, inbound = Telemetry(), ReceiveBuffers(settings)
+    identity = Authenticator(settings, keys or APIKeys.of(settings))
+    rules = GuardContext(settings, identity, QuotaRegistry(settings), inbound, watch)
+    connections = ConnectionLimits(settings, watch)
+    made = config(RequestGuard(app, rules), ConnectionContext(settings, connections, inbound))
     made.load()
     state = ServerState()
 

@@ -15,11 +15,11 @@ import pytest
 import yaml
 
 import repl_env
-from repl_env.space.folder import make_space
-from repl_env.space.plan import Plan
-from repl_server.options import of_variables
-from repl_server.options import settings as options
-from repl_server.proxies import Proxies
+from repl_env.integrations.hf_space.space_config import SpaceConfig
+from repl_env.integrations.hf_space.space_folder import make_space
+from repl_server.auth.trusted_proxies import TrustedProxies
+from repl_server.cli.serve_options import of_variables
+from repl_server.cli.serve_options import settings as options
 from tests.cli.calls import Call, caller
 from tests.space.image import Image
 
@@ -73,7 +73,7 @@ def test_a_whole_space(make: Call, tmp_path: Path, keyed: bool) -> None:
     ["REPL", 'a "b" \\ c', "colon: # no", "@{base} $HOME", "- ü 🐍", "'", "[x]", "{x: 1}", "yes"],
 )
 def test_a_title_is_that_text_in_the_front_matter(tmp_path: Path, title: str) -> None:
-    make_space(tmp_path, Plan(title=title))
+    make_space(tmp_path, SpaceConfig(title=title))
 
     assert front_matter(tmp_path)["title"] == title
 
@@ -147,7 +147,7 @@ def test_what_could_not_be_written_whole_is_not_left(make: Call, tmp_path: Path)
 
 def test_pip_installs_the_wheel_of_the_space(tmp_path: Path) -> None:
     """As AutoEnv has it do, with the address of the Space; nothing is built or fetched."""
-    make_space(tmp_path / "space", Plan())
+    make_space(tmp_path / "space", SpaceConfig())
     options = ["--quiet", "--no-deps", "--no-index", "--target", tmp_path / "site"]
     command = [sys.executable, "-m", "pip", "install", *options, tmp_path / "space"]
     subprocess.run(command, check=True)
@@ -157,7 +157,7 @@ def test_pip_installs_the_wheel_of_the_space(tmp_path: Path) -> None:
 
 
 def test_a_clone_without_git_lfs_says_what_is_missing(tmp_path: Path) -> None:
-    make_space(tmp_path, Plan())
+    make_space(tmp_path, SpaceConfig())
     (wheel,) = tmp_path.glob("*.whl")
     wheel.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 3\n")
     command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-index", tmp_path]
@@ -171,7 +171,7 @@ def test_a_clone_without_git_lfs_says_what_is_missing(tmp_path: Path) -> None:
 def test_the_settings_are_the_server_s_and_fit_a_free_space(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keyed: bool
 ) -> None:
-    make_space(tmp_path, Plan(keyed=keyed))
+    make_space(tmp_path, SpaceConfig(keyed=keyed))
     image = Image.of(tmp_path)
     for name, value in image.environment.items():
         monkeypatch.setenv(name, value)
@@ -183,7 +183,7 @@ def test_the_settings_are_the_server_s_and_fit_a_free_space(
     assert (settings.host, settings.port, settings.no_auth) == ("0.0.0.0", 8000, not keyed)
     assert (settings.isolation, settings.require) == ("auto", "confined")
     assert settings.frame_ancestors == ("https://huggingface.co",)
-    assert Proxies(settings.trusted_proxies).trusts("10.16.3.80")
+    assert TrustedProxies(settings.trusted_proxies).trusts("10.16.3.80")
     memory, quota = settings.limits.memory, settings.quota
     assert isinstance(memory, int) and quota is not None and quota.sessions is not None
     sessions = 2 * settings.max_sessions * memory
@@ -196,7 +196,7 @@ def test_the_settings_are_the_server_s_and_fit_a_free_space(
 
 
 def test_the_wheel_holds_what_makes_the_next_space(tmp_path: Path) -> None:
-    make_space(tmp_path, Plan())
+    make_space(tmp_path, SpaceConfig())
     with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as archive:
         names = set(archive.namelist())
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from repl_env.space.credentials import credential_in
-from repl_env.space.folder import make_space
-from repl_env.space.plan import Plan
+from repl_env.integrations.hf_space.credential_scan import credential_in
+from repl_env.integrations.hf_space.space_config import SpaceConfig
+from repl_env.integrations.hf_space.space_folder import make_space
 from tests.cli.calls import Call, caller
 from tests.space.hub import TOKEN, Hub, Space
 
@@ -48,7 +48,7 @@ def push(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) ->
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("space")
-    make_space(folder, Plan())
+    make_space(folder, SpaceConfig())
     return folder
 
 

@@ -20,9 +20,9 @@ from pathlib import Path
 import pytest
 
 from repl_env import AuthenticationFailed, REPLEnv, __version__
-from repl_env.space.folder import make_space
-from repl_env.space.plan import Plan
-from repl_server.keys import new_key
+from repl_env.integrations.hf_space.space_config import SpaceConfig
+from repl_env.integrations.hf_space.space_folder import make_space
+from repl_server.auth.api_keys import new_key
 from tests.space.image import Image
 from tests.waiting import PATIENCE
 
@@ -65,7 +65,7 @@ def installed(
 ) -> dict[str, str]:
     """What the wheel of a Space is installed in, as variables of a process."""
     folder = tmp_path_factory.mktemp("installed")
-    make_space(folder / "space", Plan())
+    make_space(folder / "space", SpaceConfig())
     variables: dict[str, str] = request.param(Image.of(folder / "space"), folder / "site")
     return variables
 
@@ -127,7 +127,7 @@ def test_what_is_installed_knows_its_version(installed: dict[str, str]) -> None:
 def test_a_public_space_serves_an_episode(
     installed: dict[str, str], there: list[str], tmp_path: Path
 ) -> None:
-    make_space(tmp_path / "space", Plan())
+    make_space(tmp_path / "space", SpaceConfig())
     image = Image.of(tmp_path / "space")
     with running(image, there, installed | {"SPACE_HOST": "ann-repl.hf.space"}) as url:
         assert get(f"{url}/health")[0] == 200
@@ -144,7 +144,7 @@ def test_a_public_space_serves_an_episode(
 def test_a_keyed_space_serves_those_with_a_key(
     installed: dict[str, str], there: list[str], tmp_path: Path
 ) -> None:
-    make_space(tmp_path / "space", Plan(keyed=True))
+    make_space(tmp_path / "space", SpaceConfig(keyed=True))
     image = Image.of(tmp_path / "space")
     key, line = new_key("alice")
     with running(image, there, installed | {"REPL_ENV_API_KEYS": line}) as url:
@@ -158,7 +158,7 @@ def test_a_keyed_space_serves_those_with_a_key(
 def test_a_keyed_space_without_its_secret_does_not_start(
     installed: dict[str, str], tmp_path: Path
 ) -> None:
-    make_space(tmp_path / "space", Plan(keyed=True))
+    make_space(tmp_path / "space", SpaceConfig(keyed=True))
     image = Image.of(tmp_path / "space")
     environment = os.environ | image.environment | installed
     environment.pop("REPL_ENV_API_KEYS", None)

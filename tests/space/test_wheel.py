@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import repl_env
-from repl_env.space import wheel as packing
-from repl_env.space.wheel import PackingError, pack_wheel
+from repl_env.integrations.hf_space import wheel_packer as packing
+from repl_env.integrations.hf_space.wheel_packer import PackingError, pack_wheel
 from repl_sandbox.native import build as native
 from repl_sandbox.native import sources
 
@@ -140,7 +140,7 @@ def test_an_installed_one_packs_itself_anew(packed: Path, tmp_path: Path) -> Non
     program = (
         "import sys; sys.path[:0] = [sys.argv[1]]\n"
         "from pathlib import Path\n"
-        "import repl_env.space.wheel as packing\n"
+        "import repl_env.integrations.hf_space.wheel_packer as packing\n"
         "assert packing.__file__.startswith(sys.argv[1])\n"
         "packing._SOURCES = ('openenv-repl-env',)\n"
         "print(packing.pack_wheel(Path(sys.argv[2])))\n"

@@ -25,9 +25,9 @@ from transformers import PreTrainedTokenizerFast
 
 from examples.torchrl_chat import tiny_tokenizer
 from repl_env.integrations.torchrl import REPLChatEnv
-from repl_env.integrations.torchrl import prompts as prompts_module
-from repl_env.integrations.torchrl.messages import entries_of
-from repl_env.rubrics import Rubric
+from repl_env.integrations.torchrl.chat import chat_prompts as prompts_module
+from repl_env.integrations.torchrl.chat.chat_history import entries_of
+from repl_env.rewards.rubric import Rubric
 from tests.torchrl.scripted import Scripted, fenced, prompts
 
 # TorchRL's own, in its wrapper, its containers and its tokenizing transform.

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from .plan_options import AsJSON, Base, Keyed, Title, failures_told, plan_from
+from .space_options import AsJSON, Base, Keyed, Title, failures_told, plan_from
 
 
 def make(
@@ -30,7 +30,7 @@ def make(
     as_json: AsJSON = False,
 ) -> None:
     """Write a complete Space: a server with the installed version of repl-env in a wheel."""
-    from repl_env.space.folder import make_space
+    from repl_env.integrations.hf_space.space_folder import make_space
 
     plan = plan_from(keyed=keyed, title=title, base=base, repo=repo)
     if folder.exists() and not folder.is_dir():

@@ -12,14 +12,14 @@ from urllib.parse import urlsplit
 
 import typer
 
-from repl_env.cli.status import Status
+from repl_env.cli.exit_status import ExitStatus
 
-from .plan_options import AsJSON, Base, Keyed, Title, failures_told, plan_from
+from .space_options import AsJSON, Base, Keyed, Title, failures_told, plan_from
 
 if TYPE_CHECKING:
-    from repl_env.space.contents import Files
-    from repl_env.space.plan import Plan
-    from repl_env.space.pushing import Pushed
+    from repl_env.integrations.hf_space.hub_push import Pushed
+    from repl_env.integrations.hf_space.space_config import SpaceConfig
+    from repl_env.integrations.hf_space.space_contents import Files
 
 _LINE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}:[0-9a-fA-F]{64}")
 
@@ -83,7 +83,7 @@ def _check_library() -> None:
     except ImportError as error:
         told = f"repl-env space push: {error}. pip install 'repl-env[hf]' has what it needs"
         typer.echo(told, err=True)
-        raise typer.Exit(Status.FAILED) from error
+        raise typer.Exit(ExitStatus.FAILED) from error
 
 
 def _token(login: bool) -> str:
@@ -130,10 +130,10 @@ def _lines(file: Path) -> str:
     return ",".join(entries)
 
 
-def _files(folder: Path | None, plan: Plan) -> Files:
+def _files(folder: Path | None, plan: SpaceConfig) -> Files:
     """The files of the folder that was given, or of a Space that is made now."""
-    from repl_env.space.contents import space_files
-    from repl_env.space.folder import read_space
+    from repl_env.integrations.hf_space.space_contents import space_files
+    from repl_env.integrations.hf_space.space_folder import read_space
 
     with failures_told():
         if folder is None:
@@ -147,7 +147,7 @@ def _files(folder: Path | None, plan: Plan) -> Files:
 def _pushed(
     files: Files, repo: str, *, token: str, private: bool, keys: str | None, replace: bool
 ) -> Pushed:
-    from repl_env.space.pushing import PushError, push_space
+    from repl_env.integrations.hf_space.hub_push import PushError, push_space
 
     try:
         return push_space(
@@ -161,4 +161,6 @@ def _pushed(
         )
     except PushError as error:
         typer.echo(f"repl-env space push: {error}", err=True)
-        raise typer.Exit(Status.INFRASTRUCTURE if error.passing else Status.FAILED) from error
+        raise typer.Exit(
+            ExitStatus.INFRASTRUCTURE if error.passing else ExitStatus.FAILED
+        ) from error

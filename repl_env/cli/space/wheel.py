@@ -7,14 +7,14 @@ from typing import Annotated
 
 import typer
 
-from .plan_options import failures_told
+from .space_options import failures_told
 
 
 def wheel(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder for the wheel.")],
 ) -> None:
     """Write the wheel of openenv-repl-env: the installed version, named as AutoEnv finds it."""
-    from repl_env.space.wheel import pack_wheel
+    from repl_env.integrations.hf_space.wheel_packer import pack_wheel
 
     with failures_told():
         typer.echo(pack_wheel(folder))

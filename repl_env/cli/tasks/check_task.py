@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from repl_env.cli.status import Status
+from repl_env.cli.exit_status import ExitStatus
 
-from .naming import failures_told, tasks_of
+from .task_arguments import failures_told, tasks_of
 
 if TYPE_CHECKING:
-    from repl_env.tasks import Evaluation, Evaluator
+    from repl_env.tasks import Evaluator, SubmissionEvaluation
 
 _CLOSE = 1e-4  # of the scale between baseline and reference
 
@@ -40,7 +40,7 @@ def check(
             told = each["failure"] or f"{each['score']:.6g}, documented {each['documented']:g}"
             typer.echo(f"{mark:5} {each['task']} {each['which']}: {told}")
     if not all(each["ok"] for each in results):
-        raise typer.Exit(Status.FAILED)
+        raise typer.Exit(ExitStatus.FAILED)
 
 
 def _found(names: list[str] | None) -> list[Any]:
@@ -59,7 +59,9 @@ def _checked(evaluator: Evaluator) -> list[dict[str, Any]]:
     ]
 
 
-def _compared(which: str, found: Evaluation, documented: float, scale: float) -> dict[str, Any]:
+def _compared(
+    which: str, found: SubmissionEvaluation, documented: float, scale: float
+) -> dict[str, Any]:
     ok = found.score is not None and math.isclose(
         found.score, documented, rel_tol=0.0, abs_tol=_CLOSE * scale
     )

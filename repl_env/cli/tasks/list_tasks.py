@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .naming import failures_told, tasks_of
+from .task_arguments import failures_told, tasks_of
 
 
 def list_tasks(

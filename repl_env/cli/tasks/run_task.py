@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from repl_env.cli.status import Status
+from repl_env.cli.exit_status import ExitStatus
 
-from .naming import failures_told
+from .task_arguments import failures_told
 
 if TYPE_CHECKING:
     from repl_env.tasks import Task
@@ -39,7 +39,7 @@ def run(
     else:
         typer.echo(f"{found.name}: failed ({result.failure}): {result.message}")
     if not result.ok:
-        raise typer.Exit(Status.FAILED)
+        raise typer.Exit(ExitStatus.FAILED)
 
 
 def _files(task: Task, folder: Path) -> dict[str, bytes]:

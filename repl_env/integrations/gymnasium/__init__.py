@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from repl_env.first_use import on_first_use
+from repl_env.common.lazy_imports import lazy_exports
 
 if TYPE_CHECKING:
     from repl_env.integrations.gymnasium.gym_env import REPLGymEnv
@@ -27,9 +27,9 @@ __all__ = ["ENV_ID", "REPLGymEnv", "REPLGymVectorEnv", "UnicodeText", "register_
 ENV_ID = "repl_env/REPL-v0"
 
 _MODULES = {
-    "gym_env": ["REPLGymEnv"],
-    "gym_vector_env": ["REPLGymVectorEnv"],
-    "unicode_text": ["UnicodeText"],
+    "repl_env.integrations.gymnasium.gym_env": ["REPLGymEnv"],
+    "repl_env.integrations.gymnasium.gym_vector_env": ["REPLGymVectorEnv"],
+    "repl_env.integrations.gymnasium.unicode_text": ["UnicodeText"],
 }
 
 
@@ -57,4 +57,4 @@ def register_envs() -> None:
 
 
 register_envs()
-__getattr__, __dir__ = on_first_use(__name__, _MODULES)
+__getattr__, __dir__ = lazy_exports(__name__, _MODULES)

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import gymnasium
 
-from repl_env.arguments import one_of
+from repl_env.common.argument_checks import one_of
 from repl_env.integrations.gymnasium.gym_episodes import Actions, GymEpisodes, Tasks
 from repl_env.integrations.gymnasium.unicode_text import UnicodeText
 

@@ -11,7 +11,7 @@ from gymnasium.utils import seeding
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from repl_env.arguments import at_least
+from repl_env.common.argument_checks import at_least
 from repl_env.integrations.gymnasium.gym_env import (
     ACTION,
     OBSERVATION,

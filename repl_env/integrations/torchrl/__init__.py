@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from repl_env.integrations.torchrl.first_use import needing_torchrl
+from repl_env.integrations.torchrl.torchrl_imports import needing_torchrl
 
 if TYPE_CHECKING:
-    from repl_env.integrations.torchrl.chat import REPLChatEnv
-    from repl_env.integrations.torchrl.dataset_chat import DatasetREPLChatEnv
+    from repl_env.integrations.torchrl.chat.chat_env import REPLChatEnv
+    from repl_env.integrations.torchrl.chat.dataset_chat_env import DatasetREPLChatEnv
+    from repl_env.integrations.torchrl.chat.task_primer import TaskPrimer
     from repl_env.integrations.torchrl.mlgym import (
         ConditionalSkip,
         EvaluationOutputParser,
@@ -28,30 +29,29 @@ if TYPE_CHECKING:
         get_args,
         make_mlgym,
     )
-    from repl_env.integrations.torchrl.task_primer import TaskPrimer
     from repl_env.integrations.torchrl.tool_transform import REPLToolTransform
 
-_MODULES = {
-    "chat": ["REPLChatEnv"],
-    "dataset_chat": ["DatasetREPLChatEnv"],
-    "task_primer": ["TaskPrimer"],
-    "tool_transform": ["REPLToolTransform"],
-    "mlgym": [
+_NAMES_BY_MODULE = {
+    "repl_env.integrations.torchrl.chat.chat_env": ("REPLChatEnv",),
+    "repl_env.integrations.torchrl.chat.dataset_chat_env": ("DatasetREPLChatEnv",),
+    "repl_env.integrations.torchrl.mlgym": (
         "ConditionalSkip",
+        "EvaluationOutputParser",
         "IsolateCodeBlock",
+        "MessageToHistory",
         "MLGymBaseTransform",
+        "MLGymRewardAssignment",
+        "MLGymWrapper",
+        "ReadState",
+        "ResetModule",
+        "StateToMessage",
+        "TaskSampler",
         "TemplateTransform",
         "get_args",
         "make_mlgym",
-        "MessageToHistory",
-        "ReadState",
-        "StateToMessage",
-        "ResetModule",
-        "TaskSampler",
-        "EvaluationOutputParser",
-        "MLGymRewardAssignment",
-        "MLGymWrapper",
-    ],
+    ),
+    "repl_env.integrations.torchrl.chat.task_primer": ("TaskPrimer",),
+    "repl_env.integrations.torchrl.tool_transform": ("REPLToolTransform",),
 }
 
 __all__ = [
@@ -75,4 +75,4 @@ __all__ = [
     "make_mlgym",
 ]
 
-__getattr__, __dir__ = needing_torchrl(__name__, _MODULES)
+__getattr__, __dir__ = needing_torchrl(__name__, _NAMES_BY_MODULE)

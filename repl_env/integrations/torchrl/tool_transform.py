@@ -10,24 +10,29 @@ from torch import Tensor
 from torchrl.data import Composite
 from torchrl.envs.llm.transforms.tools import ToolTransformBase
 
-from repl_env.chat_text import template_tokens
-from repl_env.integrations.torchrl.chat import REPLChatEnv
-from repl_env.integrations.torchrl.columns import (
+from repl_env.env.local_env import LocalREPLEnv
+from repl_env.env.vector.chat_escaping import template_tokens
+from repl_env.env.vector.episode_rows import EpisodeRows, RowResult
+from repl_env.integrations.torchrl.chat.chat_env import REPLChatEnv
+from repl_env.integrations.torchrl.data.dataset_columns import (
     LABELS,
     columns_of,
     request_of,
     with_state_columns,
 )
-from repl_env.integrations.torchrl.histories import PADDING, last_reply, rows_of, with_messages
-from repl_env.integrations.torchrl.signals import (
+from repl_env.integrations.torchrl.data.history_rows import (
+    PADDING,
+    last_reply,
+    rows_of,
+    with_messages,
+)
+from repl_env.integrations.torchrl.reward_signals import (
     set_begun,
     set_stepped,
     with_endings,
     with_marks,
     with_rewards,
 )
-from repl_env.local import LocalREPLEnv
-from repl_env.rows import EpisodeRows, RowResult
 
 
 class REPLToolTransform(ToolTransformBase):
@@ -44,7 +49,7 @@ class REPLToolTransform(ToolTransformBase):
     code printed can begin or end a turn: tokens of chat templates in it are broken by a backslash.
 
     Entries of a step: `reward`, `task_reward`, `done`, `terminated`, `truncated`, `masked`
-    (`repl_env.integrations.torchrl.signals`).
+    (`repl_env.integrations.torchrl.reward_signals`).
 
     Args:
         tool_name: the role of the messages.

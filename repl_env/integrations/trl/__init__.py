@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from repl_env.first_use import on_first_use
+from repl_env.common.lazy_imports import lazy_exports
 
 if TYPE_CHECKING:
     from repl_env.integrations.trl.fenced_calls import use_fences
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from repl_env.integrations.trl.trainer import REPLGRPOTrainer
 
 _MODULES = {
-    "fenced_calls": ["use_fences"],
-    "reward_functions": ["episode_reward", "masked_rewards"],
-    "rollouts": ["Rollouts", "rollout_func"],
-    "tool_env": ["REPLToolEnv"],
-    "trainer": ["REPLGRPOTrainer"],
+    "repl_env.integrations.trl.fenced_calls": ["use_fences"],
+    "repl_env.integrations.trl.reward_functions": ["episode_reward", "masked_rewards"],
+    "repl_env.integrations.trl.rollouts": ["Rollouts", "rollout_func"],
+    "repl_env.integrations.trl.tool_env": ["REPLToolEnv"],
+    "repl_env.integrations.trl.trainer": ["REPLGRPOTrainer"],
 }
 
 __all__ = [
@@ -34,4 +34,4 @@ __all__ = [
     "use_fences",
 ]
 
-__getattr__, __dir__ = on_first_use(__name__, _MODULES)
+__getattr__, __dir__ = lazy_exports(__name__, _MODULES)

@@ -12,15 +12,15 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from repl_env.chat_text import template_tokens
+from repl_env.concurrency.thread_pool import ThreadPool
+from repl_env.env.vector.chat_escaping import template_tokens
+from repl_env.env.vector.episode_rows import EpisodeRows, RowResult
 from repl_env.integrations.trl.conversation_text import BetweenReplies
 from repl_env.integrations.trl.dataset_rows import columns_of, request_of
 from repl_env.integrations.trl.reward_functions import MASKED_COLUMN, REWARD_COLUMN
-from repl_env.pools import Pool
-from repl_env.rows import EpisodeRows, RowResult
 from repl_sandbox.errors import SandboxError
 
-_opener = Pool(1, "repl-trl-reset")
+_opener = ThreadPool(1, "repl-trl-reset")
 
 
 def rollout_func(dataset: Iterable[Mapping[str, Any]], **arguments: Any) -> Rollouts:

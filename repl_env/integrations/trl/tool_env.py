@@ -7,17 +7,17 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
-from repl_env.chat_text import escaped
+from repl_env.concurrency.thread_pool import ThreadPool
+from repl_env.env.local_env import LocalREPLEnv, Result
+from repl_env.env.vector.chat_escaping import escaped
+from repl_env.env.vector.episode_rows import message_of
 from repl_env.errors import EpisodeAborted
 from repl_env.integrations.trl.dataset_rows import columns_of, request_of
-from repl_env.local import LocalREPLEnv, Result
 from repl_env.models import REPLAction, action_of
-from repl_env.pools import Pool
-from repl_env.rows import message_of
 from repl_sandbox.errors import SandboxError
 
 # Sessions open while the model writes; on two cores more threads than these bring nothing.
-_openers = Pool(8, "repl-trl-open")
+_openers = ThreadPool(8, "repl-trl-open")
 
 _LOST = "The session was lost. This episode will not be scored."
 _OVER = "The episode is over."
@@ -38,7 +38,7 @@ class REPLToolEnv:
         max_iterations: cells of an episode, where no column says it.
         timeout_s: seconds of execution for one cell; None: the sandbox's limit.
         template_tokens: texts that must not stand in what the model is shown, beside those of
-            published chat templates: `repl_env.chat_text.template_tokens(tokenizer)`.
+            published chat templates: `repl_env.env.vector.chat_escaping.template_tokens(tokenizer)`.
         arguments: those of `LocalREPLEnv`; `rubric` scores.
 
     Raises:

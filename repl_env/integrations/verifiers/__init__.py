@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from repl_env.integrations.verifiers.toolset_config import REPLToolsetConfig
 
 _MODULES = {
-    "chat": ["REPLTaskEnv", "REPLTaskEnvConfig"],
-    "harness": ["REPLHarness", "REPLHarnessConfig"],
-    "record": ["EpisodeRecord"],
-    "sessions": ["SessionConfig"],
-    "tasks": [
+    "repl_env.integrations.verifiers.chat": ["REPLTaskEnv", "REPLTaskEnvConfig"],
+    "repl_env.integrations.verifiers.harness": ["REPLHarness", "REPLHarnessConfig"],
+    "repl_env.integrations.verifiers.record": ["EpisodeRecord"],
+    "repl_env.integrations.verifiers.sessions": ["SessionConfig"],
+    "repl_env.integrations.verifiers.tasks": [
         "REPLData",
         "REPLState",
         "REPLTask",
@@ -39,8 +39,8 @@ _MODULES = {
         "REPLTaskset",
         "REPLTasksetConfig",
     ],
-    "toolset": ["REPLToolset"],
-    "toolset_config": ["REPLToolsetConfig"],
+    "repl_env.integrations.verifiers.toolset": ["REPLToolset"],
+    "repl_env.integrations.verifiers.toolset_config": ["REPLToolsetConfig"],
 }
 
 __all__ = [

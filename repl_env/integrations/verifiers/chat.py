@@ -8,12 +8,12 @@ import verifiers.v1 as vf
 from pydantic import model_validator
 
 from repl_env import RLM_SYSTEM_PROMPT_SHORT, REPLObservation, StepResult
-from repl_env.chat_text import escaped
+from repl_env.env.vector.chat_escaping import escaped
+from repl_env.env.vector.episode_rows import message_of
+from repl_env.env.vector.reply_actions import action_of_reply
 from repl_env.integrations.verifiers.record import EpisodeRecord
 from repl_env.integrations.verifiers.sessions import Episode, SessionConfig, infrastructure
 from repl_env.integrations.verifiers.tasks import question_of, request_of, turns_of
-from repl_env.replies import action_of_reply
-from repl_env.rows import message_of
 
 
 class REPLTaskEnvConfig(vf.EnvConfig):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from repl_env.first_use import on_first_use
+from repl_env.common.lazy_imports import lazy_exports
 
 
 def needing_verifiers(
     package: str, names: Mapping[str, Iterable[str]]
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """`on_first_use` of `repl_env.first_use`, for names that need the extra `verifiers`."""
-    load, listed = on_first_use(package, names)
+    """`lazy_exports` of `repl_env.common.lazy_imports`, for names that need the extra `verifiers`."""
+    load, listed = lazy_exports(package, names)
 
     def load_with(name: str) -> object:
         try:

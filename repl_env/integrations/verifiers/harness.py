@@ -18,13 +18,13 @@ from repl_env.integrations.verifiers.record import EpisodeRecord
 from repl_env.integrations.verifiers.sessions import SessionConfig, infrastructure
 from repl_env.integrations.verifiers.tasks import REPLData, question_of, request_of
 from repl_env.models import DEFAULT_MAX_ITERATIONS
-from repl_env.prompts import RLM_SYSTEM_PROMPT, RLM_SYSTEM_PROMPT_SHORT
-from repl_env.rlm import RLM, Budget, Gate, ModelRequest, OpenAIModel, RLMRunResult
+from repl_env.rlm import RLM, Budget, ModelRequest, OpenAIModel, RequestGate, RLMRunResult
 from repl_env.rlm.events import AnyEvent, CellRan
+from repl_env.rlm.prompt_templates import RLM_SYSTEM_PROMPT, RLM_SYSTEM_PROMPT_SHORT
 
 _DONE = vf.ProgramResult(exit_code=0, stdout="", stderr="")
 # verifiers limits the rollouts in flight itself.
-_GATE = Gate(4096)
+_GATE = RequestGate(4096)
 # Seconds for one answer. verifiers has time-outs of its own, for stages of a rollout.
 _PATIENCE = 24 * 3600.0
 

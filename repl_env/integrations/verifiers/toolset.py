@@ -11,11 +11,11 @@ import asyncio
 import verifiers.v1 as vf
 
 from repl_env import EpisodeAborted, EpisodeDone, REPLAction, REPLObservation, StepResult
-from repl_env.chat_text import escaped
+from repl_env.env.vector.chat_escaping import escaped
+from repl_env.env.vector.episode_rows import message_of
 from repl_env.integrations.verifiers.sessions import LOST, Episode
 from repl_env.integrations.verifiers.tasks import REPLState, question_of, request_of, turns_of
 from repl_env.integrations.verifiers.toolset_config import REPLToolsetConfig
-from repl_env.rows import message_of
 
 _OVER = "The episode is over: the answer was submitted, or the turns are used up."
 

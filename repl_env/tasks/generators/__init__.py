@@ -7,7 +7,7 @@ solver over such a dataset.
 
 from __future__ import annotations
 
-from repl_env.tasks.generators.kinds import KINDS, make_task
-from repl_env.tasks.generators.task import MAX_SIZE, MIN_SIZE, GeneratedTask
+from repl_env.tasks.generators.generated_task import MAX_SIZE, MIN_SIZE, GeneratedTask
+from repl_env.tasks.generators.task_kinds import KINDS, make_task
 
 __all__ = ["KINDS", "MAX_SIZE", "MIN_SIZE", "GeneratedTask", "make_task"]

@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING
 from ..errors import IsolationError
 
 if TYPE_CHECKING:
-    from ..container_settings import ContainerSettings
-    from ..zygote.process import Launcher
+    from ..zygote.client.zygote_process import ZygoteLauncher
+    from .container_settings import ContainerSettings
 
 
-def container(settings: ContainerSettings) -> Launcher:
+def container(settings: ContainerSettings) -> ZygoteLauncher:
     """The launcher of a template in a container.
 
     Raises:
         IsolationError: there is no daemon, or no package to talk to it.
     """
     try:
-        from .docker import Launcher
+        from .docker import ContainerLauncher
     except ModuleNotFoundError as error:
         raise _without(error) from error
-    return Launcher(settings)
+    return ContainerLauncher(settings)
 
 
 def clean() -> list[str]:
@@ -31,7 +31,7 @@ def clean() -> list[str]:
         SandboxError: no daemon answers, or it refuses; or there is no package to talk to it.
     """
     try:
-        from .leftovers import remove
+        from .orphaned_containers import remove
     except ModuleNotFoundError as error:
         raise _without(error) from error
     return remove()

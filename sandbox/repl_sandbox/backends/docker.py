@@ -2,8 +2,8 @@
 
 A container holds the template and its sessions besides what holds each session. With a runtime that
 shares this system's kernel the zygote connects to a socket that is mounted into the container
-(`Mounted`); with one that has a kernel of its own all goes by the container's standard input and
-output (`Streamed`). The daemon starts the container and removes it.
+(`MountedSocketTransport`); with one that has a kernel of its own all goes by the container's standard input and
+output (`StreamTransport`). The daemon starts the container and removes it.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from docker.models.containers import Container
 from docker.types import LogConfig, Mount, Ulimit
 from docker.utils import parse_repository_tag
 
-from ..container_settings import ContainerLimits, ContainerSettings, has_own_kernel
 from ..errors import IsolationError, SandboxError
-from ..zygote import process
-from ..zygote.control import Lifeline
-from ..zygote.outside import Outside
-from . import daemon_socket, jail_profile, labels, profile
-from .mounted import Mounted
-from .refusals import refusal
-from .streamed import Streamed
+from ..protocol.control_channel import Lifeline
+from ..zygote.client import zygote_process
+from ..zygote.client.isolation_baseline import IsolationBaseline
+from .container import container_jail_profile, container_labels, container_user, daemon_socket
+from .container.daemon_errors import refusal
+from .container.mounted_socket_transport import MountedSocketTransport
+from .container.stream_transport import StreamTransport
+from .container_settings import ContainerLimits, ContainerSettings, has_own_kernel
 
 TIER = "container"
 # Where the package is inside, below nothing that an image is likely to have.
@@ -46,7 +46,7 @@ _START_SECONDS = 60.0
 _MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 
 
-class Launcher:
+class ContainerLauncher:
     """The launcher of a zygote in a container of its own; see `process.Launcher`.
 
     Raises:
@@ -58,10 +58,10 @@ class Launcher:
         self.place = _PLACE if settings.inside != "jailed" else ""
         self._client = connect()
         self._scratch = ""  # the host's folder for the sessions' folders, where root is not there
-        self._transport: Mounted | Streamed
+        self._transport: MountedSocketTransport | StreamTransport
         self._last_words = "it said nothing"
 
-    def start(self, hash_seed: int | None) -> tuple[Lifeline, process.Process]:
+    def start(self, hash_seed: int | None) -> tuple[Lifeline, zygote_process.ZygoteProcess]:
         """As of `process.Launcher`."""
         with ExitStack() as undo, translated(self._settings.image):
             undo.callback(self._client.close)
@@ -70,7 +70,7 @@ class Launcher:
             self._check_image(facts)
             memory = self._memory(facts)
             streams = has_own_kernel(self._settings.runtime)
-            self._transport = Streamed(memory) if streams else Mounted(undo)
+            self._transport = StreamTransport(memory) if streams else MountedSocketTransport(undo)
             if os.geteuid() != 0 and not streams:
                 self._scratch = tempfile.mkdtemp(prefix="repl-env-container-")
                 undo.callback(shutil.rmtree, self._scratch, ignore_errors=True)
@@ -83,7 +83,9 @@ class Launcher:
             self._transport.connected()
         return lifeline, child
 
-    def stillborn(self, child: process.Process, preload: Sequence[str]) -> SandboxError:
+    def stillborn(
+        self, child: zygote_process.ZygoteProcess, preload: Sequence[str]
+    ) -> SandboxError:
         """As of `process.Launcher`."""
         modules = f" (preload: {', '.join(preload)})" if preload else ""
         return SandboxError(
@@ -91,12 +93,14 @@ class Launcher:
             f"{modules}: {self._last_words}"
         )
 
-    def outside(self, child: process.Process) -> Outside:
+    def outside(self, child: zygote_process.ZygoteProcess) -> IsolationBaseline:
         """As of `process.Launcher`."""
         outside = self._transport.outside()
         assert outside.enclosure is not None
         enclosure = replace(outside.enclosure, one=self._settings.per_session)
-        return Outside(outside.template, enclosure, outside.look if outside.is_apart else None)
+        return IsolationBaseline(
+            outside.template, enclosure, outside.look if outside.is_apart else None
+        )
 
     def seen(self, path: str) -> str:
         """As of `process.Launcher`."""
@@ -147,15 +151,15 @@ class Launcher:
         return int(self._limits.memory or int(facts["MemTotal"]) * 3 // 4)
 
     def _create(self, facts: dict[str, Any], memory: int, hash_seed: int | None) -> Container:
-        settings, (flags, seeded) = self._settings, process.flags_of(hash_seed)
+        settings, (flags, seeded) = self._settings, zygote_process.flags_of(hash_seed)
         limits, transport = self._limits, self._transport
-        user = profile.user(facts.get("SecurityOptions") or ())
-        shown = {**transport.mounts, _MOUNTED: profile.PACKAGE, **settings.mounts}
+        user = container_user.user(facts.get("SecurityOptions") or ())
+        shown = {**transport.mounts, _MOUNTED: container_user.PACKAGE, **settings.mounts}
         mounts = [_bound(inside, outside) for inside, outside in shown.items()]
         if self._scratch:
             mounts.append(_bound(_PLACE, self._scratch, read_only=False))
         else:
-            profile.check_readable()
+            container_user.check_readable()
         scratch = {} if self._scratch else {_PLACE: "rw,exec,nosuid,nodev,mode=1777"}
         jailed = settings.inside == "jailed"
         host = self._client.api.create_host_config(
@@ -164,7 +168,7 @@ class Launcher:
             cap_drop=["ALL"],
             security_opt=[
                 "no-new-privileges",
-                *(jail_profile.security_options() if jailed else ()),
+                *(container_jail_profile.security_options() if jailed else ()),
             ],
             network_mode="none",
             read_only=True,
@@ -173,23 +177,25 @@ class Launcher:
             mem_limit=memory,
             memswap_limit=memory,
             nano_cpus=int((limits.cpus or int(facts["NCPU"])) * 1_000_000_000),
-            ulimits=[Ulimit(name=name, soft=most, hard=most) for name, most in profile.limits()],
+            ulimits=[
+                Ulimit(name=name, soft=most, hard=most) for name, most in container_user.limits()
+            ],
             runtime=settings.runtime,
             auto_remove=True,
             init=False,
             log_config=LogConfig(type="none", config={}),
         )
         if jailed:
-            host.update(jail_profile.UNCOVERED)
+            host.update(container_jail_profile.UNCOVERED)
         made = self._client.api.create_container(
             settings.image,
             [*flags, f"{_MOUNTED}/zygote/boot.py", transport.argument, self._tier_inside],
             entrypoint=[self._python],
-            environment={**process.ENVIRONMENT, **seeded},
+            environment={**zygote_process.ENVIRONMENT, **seeded},
             user=user,
             working_dir="/",
             hostname="sandbox",
-            labels=labels.of_this_process(),
+            labels=container_labels.of_this_process(),
             host_config=host,
             runtime=settings.runtime,
             stdin_open=transport.takes_input,
@@ -205,7 +211,9 @@ class Launcher:
             return "jailed"
         return "alone" if self._settings.per_session else "confined"
 
-    def _meet(self, container: Container, undo: ExitStack) -> tuple[Lifeline, process.Process]:
+    def _meet(
+        self, container: Container, undo: ExitStack
+    ) -> tuple[Lifeline, zygote_process.ZygoteProcess]:
         image = self._settings.image
         try:
             met = self._transport.meet(

@@ -13,9 +13,9 @@ from contextlib import suppress
 from ..jail.processes import descendants
 from ..limits import proc_stat
 from ..limits.proc_stat import ProcStat
-from ..zygote.links import Links
-from .credit import CpuCredit
-from .scheduling import Scheduling
+from ..zygote.client.session_links import SessionLinks
+from .cpu_credit import CpuCredit
+from .scheduling_policy import SchedulingPolicy
 from .throttle import CROWD, Throttle
 
 
@@ -27,9 +27,9 @@ class SessionShare:
 
     def __init__(self, now: float, *, charged: bool) -> None:
         self._charged, self._credit = charged, CpuCredit(now)
-        self._scheduling, self._throttle = Scheduling(), Throttle()
+        self._scheduling, self._throttle = SchedulingPolicy(), Throttle()
         self._lock = threading.Lock()
-        self._links: list[Links] = []  # of the session and its branches
+        self._links: list[SessionLinks] = []  # of the session and its branches
         self._workers: Collection[int] = ()  # not stopped
         self.low = False
         self.throttled = False
@@ -45,12 +45,12 @@ class SessionShare:
         """Whether it is throttled as a storm."""
         return self.throttled and self._throttle.storms
 
-    def join(self, links: Links) -> None:
+    def join(self, links: SessionLinks) -> None:
         """One line more is watched."""
         with self._lock:
             self._links.append(links)
 
-    def leave(self, links: Links) -> None:
+    def leave(self, links: SessionLinks) -> None:
         """One line less: it is about to end, at its ordinary weight.
 
         The caller that ends it waits for its processes, and others for the caller.
@@ -62,7 +62,7 @@ class SessionShare:
                 self.throttled = self.waits = False
 
     def look(
-        self, links: Links, pids: Sequence[int], cells: int, now: float, *, full: bool
+        self, links: SessionLinks, pids: Sequence[int], cells: int, now: float, *, full: bool
     ) -> None:
         """Take account of `pids`, all processes of the session, and lower or stop them by that.
 
@@ -89,7 +89,7 @@ class SessionShare:
             elif self.waits:
                 self._stop(processes)
 
-    def _lower(self, links: Links, processes: Sequence[ProcStat], *, low: bool) -> None:
+    def _lower(self, links: SessionLinks, processes: Sequence[ProcStat], *, low: bool) -> None:
         grouped = self._weigh(links, low=low)
         if low:
             self._scheduling.lower(links.pid, processes, batch=not grouped)
@@ -120,7 +120,7 @@ class SessionShare:
         self._throttle.resume_all()
         self.waits = False
 
-    def _weigh(self, links: Links, *, low: bool) -> bool:
+    def _weigh(self, links: SessionLinks, *, low: bool) -> bool:
         """Weigh the session's group; False if there is none that can be weighed."""
         self.low, group = low, links.group
         if group is None or not group.weighed:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import struct
 from typing import Final
 
+from ..native import libc
+from ..native.libc import call
 from ..native.steps import Rows
-from . import libc
-from .libc import call
 
 # capset(2), struct __user_cap_header_struct of this process, and twice __user_cap_data_struct:
 # none effective, permitted or inheritable.

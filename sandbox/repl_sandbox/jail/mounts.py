@@ -17,9 +17,10 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
+from ..native import libc
+from ..native.libc import call
 from ..native.steps import Rows, perform
-from . import libc, slots
-from .libc import call
+from . import recipe_slots
 
 WORKSPACE = "/workspace"
 PRIVATE = ("/tmp", WORKSPACE, "/dev/shm")
@@ -190,8 +191,8 @@ def uncover_rows(covered: Mapping[str, str]) -> Rows:
                 yield call("mkdirat", libc.AT_FDCWD, where, 0o777)
             else:
                 how = os.O_CREAT | os.O_CLOEXEC
-                yield call("openat", libc.AT_FDCWD, where, how, 0o444, keeps=slots.OPENED)
-                yield call("close", slots.OPENED)
+                yield call("openat", libc.AT_FDCWD, where, how, 0o444, keeps=recipe_slots.OPENED)
+                yield call("close", recipe_slots.OPENED)
         shown = (*shown, f"{path}/")
         yield call("mount", aside.encode(), where, b"", libc.MS_BIND | libc.MS_REC, 0)
 

@@ -7,9 +7,9 @@ who the users are outside (users), kernel bugs (seccomp narrows what can be reac
 
 from __future__ import annotations
 
+from ..native import libc
+from ..native.libc import call
 from ..native.steps import Rows
-from . import libc
-from .libc import call
 
 # user first in the list because it is what allows the others to an ordinary user.
 SESSION: dict[str, int] = {

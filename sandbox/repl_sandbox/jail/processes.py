@@ -12,9 +12,10 @@ import signal
 from collections.abc import Callable, Container, Iterable, Iterator
 from errno import EINVAL, ENOSYS, EPERM
 
+from ..native import libc
+from ..native.libc import call
 from ..native.steps import Rows, perform
-from . import descriptors, libc
-from .libc import call
+from . import reserved_descriptors
 
 
 def have_one_thread_rows() -> Rows:
@@ -53,7 +54,7 @@ def hide_memory_rows() -> Rows:
 
 def keep_descriptors_rows(kept: set[int]) -> Rows:
     """Close every descriptor but those of `kept`."""
-    for first, last in descriptors.gaps(kept):
+    for first, last in reserved_descriptors.gaps(kept):
         yield call("close_range", first, last, 0)
 
 

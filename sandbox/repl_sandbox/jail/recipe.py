@@ -19,25 +19,23 @@ from itertools import groupby
 from signal import SIGTERM
 from typing import Final, NamedTuple
 
-from ..native.steps import Address, Batch, Rows, StepError
+from ..native.libc import call
+from ..native.steps import Address, Rows, StepError, SyscallBatch
 from . import (
     capabilities,
-    descriptors,
-    folders,
-    fork_notices,
-    grants,
-    landlock,
-    membership,
+    cgroup_join,
     mounts,
     namespaces,
     processes,
+    recipe_slots,
     remedies,
+    reserved_descriptors,
     rlimits,
-    seccomp,
-    slots,
+    session_directory,
     users,
 )
-from .libc import call
+from .landlock import landlock_rules, ruleset
+from .seccomp import fork_notifications, seccomp_filters
 
 
 class ForkLimit(NamedTuple):
@@ -57,7 +55,7 @@ class Jail:
     rlimits: list[tuple[int, tuple[int, int]]]  # as rlimits.plan makes them
     last_capability: int
     seal: bytes  # the filter that closes what the template still needs
-    files: landlock.Plan
+    files: ruleset.Plan
     tier: str = "jailed"
     folder: str = ""  # the session's own directory; "" where it has private mounts
     interpreter: Sequence[str] = ()  # paths that code must be able to read
@@ -92,24 +90,24 @@ _SHARED: Final = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | _MAP_FIXED
 
 
 def _streams(jail: Jail) -> Rows:
-    for stream, slot in ((1, slots.STDOUT), (2, slots.STDERR)):
+    for stream, slot in ((1, recipe_slots.STDOUT), (2, recipe_slots.STDERR)):
         yield call("dup3", slot, stream, 0)
 
 
 def _descriptors(jail: Jail) -> Rows:
     moved = [
-        (slots.CONTROL, descriptors.CONTROL),
-        (slots.WORKER, descriptors.WORKER),
-        (slots.CONTAINED, descriptors.CONTAINED),
-        (slots.DONE, descriptors.DONE),
+        (recipe_slots.CONTROL, reserved_descriptors.CONTROL),
+        (recipe_slots.WORKER, reserved_descriptors.WORKER),
+        (recipe_slots.CONTAINED, reserved_descriptors.CONTAINED),
+        (recipe_slots.DONE, reserved_descriptors.DONE),
     ]
     if jail.states >= 0:
-        moved.append((slots.ORDERS_OURS, descriptors.ORDERS_OURS))
-        moved.append((slots.ORDERS_THEIRS, descriptors.ORDERS_THEIRS))
+        moved.append((recipe_slots.ORDERS_OURS, reserved_descriptors.ORDERS_OURS))
+        moved.append((recipe_slots.ORDERS_THEIRS, reserved_descriptors.ORDERS_THEIRS))
     if jail.tier == "jailed":
-        moved.append((slots.MAPPED, descriptors.MAPPED))
+        moved.append((recipe_slots.MAPPED, reserved_descriptors.MAPPED))
         # Else a reader would wait for ever, if the zygote were killed before it has written.
-        yield call("close", slots.WRITTEN)
+        yield call("close", recipe_slots.WRITTEN)
     for slot, fd in moved:
         yield call("dup3", slot, fd, os.O_CLOEXEC)
 
@@ -120,11 +118,11 @@ def _shared_page(jail: Jail) -> Rows:
 
 
 def _close_group_view(jail: Jail) -> Rows:
-    return () if jail.groups is None else membership.close_view_rows()
+    return () if jail.groups is None else cgroup_join.close_view_rows()
 
 
 def _be_first_to_go(jail: Jail) -> Rows:
-    return () if jail.groups is None else membership.be_first_to_go_rows()
+    return () if jail.groups is None else cgroup_join.be_first_to_go_rows()
 
 
 def _empty_bounding_set_as_root(jail: Jail) -> Rows:
@@ -155,8 +153,8 @@ def _uncover(jail: Jail) -> Rows:
 
 
 def _restrict_files(jail: Jail) -> Rows:
-    own = [(jail.folder, int(grants.OWN))] if jail.folder else []
-    return landlock.restrict_rows(jail.files, own)
+    own = [(jail.folder, int(landlock_rules.OWN))] if jail.folder else []
+    return ruleset.restrict_rows(jail.files, own)
 
 
 def _enter_workspace(jail: Jail) -> Rows:
@@ -164,27 +162,29 @@ def _enter_workspace(jail: Jail) -> Rows:
 
 
 def _wait(fd: int, why: str) -> Rows:
-    yield call("read", fd, Address(slots.WORD), len(DONE), least=len(DONE), why=why)
+    yield call("read", fd, Address(recipe_slots.WORD), len(DONE), least=len(DONE), why=why)
     yield call("close", fd)
 
 
 def _tell_worker(jail: Jail) -> Rows:
     # The very last call: a session whose worker was told must not fail. That the worker has failed
     # and is gone, init learns otherwise.
-    yield call("write", descriptors.DONE, DONE, len(DONE), least=len(DONE), tolerated=(EPIPE,))
+    yield call(
+        "write", reserved_descriptors.DONE, DONE, len(DONE), least=len(DONE), tolerated=(EPIPE,)
+    )
 
 
 # ── steps that are more than system calls ───────────────────────────────────────────────────────
 
 
 def _make_folder(jail: Jail) -> None:
-    folders.make(jail.folder, None if jail.slot is None else users.own_id(jail.slot))
+    session_directory.make(jail.folder, None if jail.slot is None else users.own_id(jail.slot))
 
 
 def _enter_folder(jail: Jail) -> None:
-    os.environ["HOME"] = jail.home or f"{jail.folder}/{folders.WORKSPACE}"
-    os.environ["TMPDIR"] = f"{jail.folder}/{folders.TEMPORARY}"
-    os.environ["MPLCONFIGDIR"] = f"{jail.folder}/{folders.TEMPORARY}/matplotlib"
+    os.environ["HOME"] = jail.home or f"{jail.folder}/{session_directory.WORKSPACE}"
+    os.environ["TMPDIR"] = f"{jail.folder}/{session_directory.TEMPORARY}"
+    os.environ["MPLCONFIGDIR"] = f"{jail.folder}/{session_directory.TEMPORARY}/matplotlib"
     if "tempfile" in sys.modules:
         sys.modules["tempfile"].tempdir = None  # type: ignore[attr-defined]  # the template's
     # Code of an earlier generation may have removed them.
@@ -214,12 +214,12 @@ def _limit_forks(jail: Jail) -> None:
         return
     limiter, filter_, most = jail.forks
     try:
-        listener = fork_notices.load(filter_)
+        listener = fork_notifications.load(filter_)
     except OSError:
         return
     jail.held["forks"] = 1
     with suppress(OSError):  # the zygote is gone, and the session about to end
-        fork_notices.introduce(listener, limiter, os.getppid(), most)
+        fork_notifications.introduce(listener, limiter, os.getppid(), most)
     limiter.close()
 
 
@@ -230,7 +230,7 @@ BIRTH: Sequence[Step] = (
     Step(
         "cgroup",
         "the worker is born into the group, and nothing that the session touches is the host's",
-        lambda jail: membership.join_rows(jail.groups or 0),
+        lambda jail: cgroup_join.join_rows(jail.groups or 0),
     ),
     Step("streams", "what is printed from here on is the session's", _streams),
     Step("session descriptors", "their numbers are the same in each session", _descriptors),
@@ -253,7 +253,7 @@ INIT: Sequence[Step] = (
     Step(
         "id maps",
         "the zygote writes them meanwhile; uids mean nothing before",
-        lambda jail: _wait(descriptors.MAPPED, "they were not written"),
+        lambda jail: _wait(reserved_descriptors.MAPPED, "they were not written"),
     ),
     Step("init user", "init acts as a user of the session alone", _become(users.INIT_ID)),
     # After the last change of credentials, which would clear both.
@@ -275,7 +275,7 @@ VIEW: Sequence[Step] = (
     Step(
         "id maps",
         "owners of the private mounts are ids of the session",
-        lambda jail: _wait(descriptors.MAPPED, "they were not written"),
+        lambda jail: _wait(reserved_descriptors.MAPPED, "they were not written"),
     ),
     Step(
         "private mounts",
@@ -335,7 +335,7 @@ WORKER: Sequence[Step] = (
     Step(
         "seccomp",
         "system calls that code does not need",
-        lambda jail: seccomp.load_rows(jail.seal),
+        lambda jail: seccomp_filters.load_rows(jail.seal),
     ),
 )
 
@@ -464,7 +464,7 @@ WAIT_FOR_INIT: Sequence[Step] = (
     Step(
         "init",
         "no code runs beside an init that is not closed off",
-        lambda jail: _wait(descriptors.CONTAINED, "it failed"),
+        lambda jail: _wait(reserved_descriptors.CONTAINED, "it failed"),
     ),
 )
 # In init last.
@@ -510,14 +510,14 @@ RECIPES: Final[Mapping[str, Recipe]] = {
 # ── how they are taken ──────────────────────────────────────────────────────────────────────────
 
 
-def batch(jail: Jail, steps: Iterable[Step]) -> Batch:
+def batch(jail: Jail, steps: Iterable[Step]) -> SyscallBatch:
     """The system calls of `steps`, of which all are such."""
     rows = []
     for step in steps:
         if step.calls is None:
             raise ValueError(f"{step.name} is more than system calls")
         rows.append((step.name, step.calls(jail)))
-    return Batch([("slots", (landlock.NOT_TRIED,)), *rows])
+    return SyscallBatch([("slots", (ruleset.NOT_TRIED,)), *rows])
 
 
 def contain(jail: Jail, steps: Iterable[Step]) -> None:
@@ -535,18 +535,18 @@ def _apply(jail: Jail, step: Step) -> None:
     try:
         step.function(jail)
     except OSError as error:
-        raise remedies.failed(step.name, error, jail.tier) from error
+        raise remedies.step_error(step.name, error, jail.tier) from error
 
 
-def _perform(jail: Jail, calls: Batch) -> None:
+def _perform(jail: Jail, calls: SyscallBatch) -> None:
     try:
         calls.run()
     except StepError as error:
-        raise remedies.failed(error.step, error, jail.tier) from error
+        raise remedies.step_error(error.step, error, jail.tier) from error
     note_findings(jail, calls)
 
 
-def note_findings(jail: Jail, calls: Batch) -> None:
+def note_findings(jail: Jail, calls: SyscallBatch) -> None:
     """Have the jail say what a batch that has run found out."""
-    if landlock.was_tried(calls):
+    if ruleset.was_tried(calls):
         jail.held["landlock"] = jail.files.abi

@@ -92,7 +92,7 @@ def known(step: str) -> str:
     return _REMEDIES.get((step, None), "")
 
 
-def failed(step: str, error: OSError, tier: str = "jailed") -> IsolationError:
+def step_error(step: str, error: OSError, tier: str = "jailed") -> IsolationError:
     """The error for a `step` of `tier` that met `error`, with what is known to help."""
     remedy = _REMEDIES.get((step, error.errno)) or known(step)
     return IsolationError(tier, step, str(error), remedy)

@@ -12,9 +12,9 @@ import resource
 import struct
 from errno import EINVAL, EPERM
 
+from ..native import process_forks
+from ..native.libc import call
 from ..native.steps import Rows
-from . import forks
-from .libc import call
 
 # Names as in setrlimit(2); 0 for what a session has no use for.
 _NONE = {"MSGQUEUE": 0, "NICE": 0, "RTPRIO": 0, "MEMLOCK": 0}
@@ -61,11 +61,11 @@ _MOST_ROOM = 1 << 20
 
 def _forks_under(most: int) -> bool:
     """Whether a process of this user may fork under a limit of `most`; tried in a child."""
-    child = forks.fork()
+    child = process_forks.fork()
     if child == 0:
         try:
             resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
-            if forks.fork() == 0:
+            if process_forks.fork() == 0:
                 os._exit(0)
         except (OSError, ValueError):
             os._exit(1)

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import os
 
+from ..native import libc
+from ..native.libc import call
 from ..native.steps import Rows, perform
-from . import libc
-from .libc import call
 
 INIT_ID = 0
 CODE_ID = 1000

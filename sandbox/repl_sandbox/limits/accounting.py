@@ -1,4 +1,4 @@
-"""`Watched`: one line of a session, and whether the session uses more than it may."""
+"""`SessionUsage`: one line of a session, and whether the session uses more than it may."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 
 from ..session.core import Core
 from ..types import KillReason
-from ..zygote.links import Links
+from ..zygote.client.session_links import SessionLinks
 from . import proc_memory
 
 # How many times as long as it took, until a directory is looked through again.
@@ -15,7 +15,7 @@ _REST = 9
 _SURE = 3
 
 
-class Watched:
+class SessionUsage:
     """The session of `core`; `template_memory` is in bytes, and not its own."""
 
     def __init__(self, core: Core, template_memory: int) -> None:
@@ -109,7 +109,7 @@ class Watched:
         return exceeded
 
 
-def group_exceeds(links: Links, processes: list[int], limit: int, ours: int) -> bool | None:
+def group_exceeds(links: SessionLinks, processes: list[int], limit: int, ours: int) -> bool | None:
     """Whether a group's processes hold more than `limit`; None if it cannot be told."""
     group, init = links.group, links.pid
     assert group is not None

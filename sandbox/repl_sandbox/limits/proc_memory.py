@@ -11,9 +11,9 @@ import signal
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ..jail import folders
+from ..jail import session_directory
 from ..jail.mounts import PRIVATE
-from ..worker.copies import WAITS
+from ..snapshots.snapshot_processes import WAITS
 
 # Looks at a directory that was closed while it was looked at.
 _LOOKS = 3
@@ -172,7 +172,7 @@ def use(folder: str, most: int) -> int:
     """Bytes that the files of a directory take, as far as they are not more than `most`."""
     for _ in range(_LOOKS):
         try:
-            return folders.use(folder, most)
+            return session_directory.use(folder, most)
         except PermissionError:
             continue
         except OSError:

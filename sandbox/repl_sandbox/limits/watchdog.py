@@ -12,10 +12,10 @@ from __future__ import annotations
 import threading
 import time
 
-from ..fair_share.scheduler import FairScheduler
+from ..fair_share.fair_scheduler import FairScheduler
 from ..session.core import Core
 from ..types import KillReason
-from .accounting import Watched
+from .accounting import SessionUsage
 
 # Memory can grow by some 100 MB between two looks on the machines this was measured on.
 _PERIOD = 0.05
@@ -44,7 +44,7 @@ class Watchdog:
     def __init__(self, memory: int, *, yielding: bool = False) -> None:
         self._shares = FairScheduler(charged=yielding)
         self._template_memory = memory
-        self._watched: dict[int, Watched] = {}
+        self._watched: dict[int, SessionUsage] = {}
         self._lock = threading.Lock()
         self._wanted = threading.Event()
         self._closed = threading.Event()
@@ -56,7 +56,7 @@ class Watchdog:
     def add(self, core: Core) -> None:
         """Watch a session."""
         with self._lock:
-            self._watched[id(core)] = Watched(core, self._template_memory)
+            self._watched[id(core)] = SessionUsage(core, self._template_memory)
             self._shares.join(core)
             if self._thread is None:
                 name = "repl-watchdog"
@@ -95,7 +95,7 @@ class Watchdog:
                 self._look_at(watched)
             self._shares.take_turns(self._round)
 
-    def _look_at(self, watched: Watched) -> None:
+    def _look_at(self, watched: SessionUsage) -> None:
         core = watched.core
         generation = core.generation
         try:
@@ -107,7 +107,7 @@ class Watchdog:
         if reason is not None and not self._is_anothers_doing(core):
             core.breach(reason, generation)
 
-    def _due(self) -> list[Watched]:
+    def _due(self) -> list[SessionUsage]:
         self._round += 1
         with self._lock:
             everybody = list(self._watched.values())
@@ -139,7 +139,7 @@ class Watchdog:
             others = [watched.core for watched in self._watched.values()]
         return any(each.running_since and each.links.pid == core.links.pid for each in others)
 
-    def _look(self, watched: Watched) -> KillReason | None:
+    def _look(self, watched: SessionUsage) -> KillReason | None:
         links = watched.core.links
         processes: list[int] = links.outside.look("descendants", links.pid)
         self._shares.look(watched.core, processes, full=watched.full(processes))

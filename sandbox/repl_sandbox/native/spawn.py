@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any, Final
 
 from . import library
-from .steps import Batch, Failure, Slot, Table
+from .steps import Failure, Slot, SyscallBatch, Table
 
 NO_CGROUP: Final = -1
 _MOST_AWAITED: Final = 4
@@ -95,9 +95,9 @@ class Spawner:
 
     def __init__(
         self,
-        birth: Batch,
-        init: Batch,
-        first_worker: Batch,
+        birth: SyscallBatch,
+        init: SyscallBatch,
+        first_worker: SyscallBatch,
         *,
         awaited: Sequence[int],
         worker_mask: int,

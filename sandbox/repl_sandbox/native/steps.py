@@ -50,7 +50,7 @@ Argument: TypeAlias = (
 )
 
 
-class Row(NamedTuple):
+class SyscallRow(NamedTuple):
     """One system call. `least`: the smallest result that is a success, as `tolerated` errnos are.
 
     With `exactly` a larger one is none. `call` and `why` are for the error: the name of the call,
@@ -67,7 +67,7 @@ class Row(NamedTuple):
     why: str = ""
 
 
-Rows: TypeAlias = Iterable[Row | Preset]
+Rows: TypeAlias = Iterable[SyscallRow | Preset]
 
 
 class Failure(ctypes.Structure):
@@ -96,15 +96,15 @@ class StepError(OSError):
         self.step = step
 
 
-class Batch:
+class SyscallBatch:
     """The rows of named steps. `slots` is the memory of their slots; `table` is for C."""
 
     def __init__(self, steps: Iterable[tuple[str, Rows]]) -> None:
         """Lay the rows out, in the order of `steps`."""
         self._held: list[object] = []  # what rows point to
-        self._rows: list[Row] = []
+        self._rows: list[SyscallRow] = []
         presets: list[Preset] = []
-        named: list[tuple[int, Row]] = []
+        named: list[tuple[int, SyscallRow]] = []
         for name, rows in steps:
             address = self._address_of(name.encode())
             for row in rows:
@@ -158,7 +158,7 @@ class Batch:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def _packed(self, name: int, row: Row) -> bytes:
+    def _packed(self, name: int, row: SyscallRow) -> bytes:
         from_slots, arguments = 0, []
         for index, argument in enumerate(row.arguments):
             if isinstance(argument, Slot):
@@ -183,7 +183,7 @@ class Batch:
         return ctypes.addressof(buffer)
 
 
-def _slots_of(rows: Iterable[Row]) -> Iterator[int]:
+def _slots_of(rows: Iterable[SyscallRow]) -> Iterator[int]:
     for row in rows:
         if row.keeps is not None:
             yield row.keeps
@@ -205,7 +205,7 @@ def perform(rows: Rows, step: str = "") -> None:
     Raises:
         StepError: one has failed.
     """
-    Batch([(step or "template", rows)]).run()
+    SyscallBatch([(step or "template", rows)]).run()
 
 
 @cache

@@ -33,9 +33,9 @@ from RestrictedPython.transformer import INSPECT_ATTRIBUTES, IOPERATOR_TO_STR
 
 from ..errors import HostCallError, PolicyError
 from .lint import listed
+from .module_proxies import ModuleProxies, ModuleProxy
 from .names import ITERATION, OWN, REFUSED, VALUES, is_private
-from .proxies import ModuleProxy, Proxies
-from .stand_ins import GuardedFormatter
+from .replacement_functions import GuardedFormatter
 
 # Never given to a cell, whatever holds them.
 # A ForwardRef evaluates text.
@@ -159,7 +159,7 @@ def _format_of(text: str, name: str) -> Callable[..., str]:
 # ── writing ───────────────────────────────────────────────────────────────────────────────────
 
 
-class Writing:
+class WriteGuard:
     """Decides what may be changed: containers, and what the cells themselves made."""
 
     def __init__(self, writable: tuple[type, ...]) -> None:
@@ -262,11 +262,11 @@ def _refusal(name: str, reason: str) -> Callable[..., Any]:
     return refused
 
 
-def guarded_builtins(proxies: Proxies) -> dict[str, object]:
+def guarded_builtins(proxies: ModuleProxies) -> dict[str, object]:
     """A new dictionary of builtins for guarded code; the guards are in it."""
     ours = vars(builtins)
     errors = {k: v for k, v in ours.items() if isinstance(v, type) and issubclass(v, BaseException)}
-    writing = Writing(proxies.writable)
+    writing = WriteGuard(proxies.writable)
     found: dict[str, object] = {
         **safe_builtins,
         **errors,

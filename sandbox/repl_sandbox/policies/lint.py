@@ -22,7 +22,7 @@ from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from ..errors import PolicyError
-from .origins import Origins
+from .name_origins import NameOrigins
 
 # Names that a message lists; a model reads it.
 _LISTED = 40
@@ -66,7 +66,7 @@ class Lint:
         self._package = package
         self._imports = None if imports is None else frozenset(imports)
         self._denied = frozenset(calls_denied)
-        self._origins = Origins(max((name.count(".") + 1 for name in calls_denied), default=1))
+        self._origins = NameOrigins(max((name.count(".") + 1 for name in calls_denied), default=1))
 
     def __call__(self, tree: Module) -> Module:
         """`tree`, unchanged; PolicyError with line and column if it breaks a rule."""
@@ -75,7 +75,7 @@ class Lint:
         self._origins = origins
         return tree
 
-    def _violations(self, node: AST, origins: Origins) -> Iterator[Violation]:
+    def _violations(self, node: AST, origins: NameOrigins) -> Iterator[Violation]:
         match node:
             case Import(names=names):
                 for alias in names:
@@ -103,7 +103,7 @@ class Lint:
         above = self._package.rsplit(".", level - 1)[0]
         return f"{above}.{module}" if module else above
 
-    def _dynamic(self, node: Call, origins: Origins) -> Iterator[Violation]:
+    def _dynamic(self, node: Call, origins: NameOrigins) -> Iterator[Violation]:
         modules = None if self._imports is None else origins.imported(node)
         if modules is None:
             return
@@ -114,7 +114,7 @@ class Lint:
                 node, f"an import must name its module as a plain text; {self._allowed()}"
             )
 
-    def _call(self, node: expr, func: expr, origins: Origins) -> Iterator[Violation]:
+    def _call(self, node: expr, func: expr, origins: NameOrigins) -> Iterator[Violation]:
         if not self._denied:
             return
         for name in sorted(origins.of(func)):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ModuleRule:
     """One module: the names that it offers, and why these are harmless.
 
     `replaced` are names whose function is one of ours (`stand_ins.py`), `writable` classes whose
@@ -33,31 +33,31 @@ _ABSTRACT = """
     ValuesView
 """
 
-TABLE: tuple[Row, ...] = (
-    Row(
+TABLE: tuple[ModuleRule, ...] = (
+    ModuleRule(
         "__future__",
         "statements for the compiler; the features themselves do nothing",
         "annotations division generator_stop",
     ),
-    Row(
+    ModuleRule(
         "bisect",
         "searches in lists; key functions are the cell's own",
         "bisect bisect_left bisect_right insort insort_left insort_right",
     ),
-    Row(
+    ModuleRule(
         "collections",
         "containers; namedtuple checks that each name is an exact str and an identifier before its "
         "eval. UserDict and its like are left out: they hand out their insides",
         "ChainMap Counter OrderedDict defaultdict deque namedtuple",
         writable="ChainMap deque",
     ),
-    Row("collections.abc", "abstract classes, to ask what a value is", _ABSTRACT),
-    Row(
+    ModuleRule("collections.abc", "abstract classes, to ask what a value is", _ABSTRACT),
+    ModuleRule(
         "datetime",
         "values; `sys`, which the Python version of the module has, is left out",
         "MAXYEAR MINYEAR UTC date datetime time timedelta timezone tzinfo",
     ),
-    Row(
+    ModuleRule(
         "decimal",
         "numbers, and contexts that only numbers read",
         """
@@ -69,20 +69,20 @@ TABLE: tuple[Row, ...] = (
         """,
         writable="Context",
     ),
-    Row("fractions", "numbers", "Fraction"),
-    Row(
+    ModuleRule("fractions", "numbers", "Fraction"),
+    ModuleRule(
         "functools",
         "wraps and update_wrapper are left out or replaced: the real ones copy attributes of any "
         "name. singledispatch is left out: it evaluates annotations that are text",
         "cache cached_property cmp_to_key lru_cache total_ordering",
         replaced="partial reduce wraps",
     ),
-    Row(
+    ModuleRule(
         "heapq",
         "works on lists; key functions are the cell's own",
         "heapify heappop heappush heappushpop heapreplace merge nlargest nsmallest",
     ),
-    Row(
+    ModuleRule(
         "itertools",
         "iterators over what the cell has",
         """
@@ -91,13 +91,13 @@ TABLE: tuple[Row, ...] = (
         tee zip_longest
         """,
     ),
-    Row(
+    ModuleRule(
         "json",
         "text to values and back. `codecs`, `decoder`, `encoder` and `scanner` lead to the "
         "builtins; load and dump are for files, which there are none of",
         "JSONDecodeError JSONEncoder dumps loads",
     ),
-    Row(
+    ModuleRule(
         "math",
         "functions of numbers",
         """
@@ -107,7 +107,7 @@ TABLE: tuple[Row, ...] = (
         pow prod radians remainder sin sinh sqrt sumprod tan tanh tau trunc ulp
         """,
     ),
-    Row(
+    ModuleRule(
         "operator",
         "attrgetter and methodcaller read attributes of any name; setitem, delitem and the "
         "in-place functions write past the guard: left out",
@@ -117,7 +117,7 @@ TABLE: tuple[Row, ...] = (
         rshift sub truediv truth xor
         """,
     ),
-    Row(
+    ModuleRule(
         "random",
         "numbers from the session's own generator; SystemRandom and `_os` are left out",
         """
@@ -126,7 +126,7 @@ TABLE: tuple[Row, ...] = (
         shuffle triangular uniform vonmisesvariate weibullvariate
         """,
     ),
-    Row(
+    ModuleRule(
         "re",
         "patterns over text; the modules it shows (`enum`, `functools`, `copyreg`) are left out, "
         "and RegexFlag, whose metaclass makes classes",
@@ -136,7 +136,7 @@ TABLE: tuple[Row, ...] = (
         sub subn
         """,
     ),
-    Row(
+    ModuleRule(
         "statistics",
         "functions of numbers; `sys`, `math` and the other modules that it shows are left out",
         """
@@ -145,7 +145,7 @@ TABLE: tuple[Row, ...] = (
         multimode pstdev pvariance quantiles stdev variance
         """,
     ),
-    Row(
+    ModuleRule(
         "string",
         "constants and templates; Formatter reads attributes of any name, and is left out",
         """
@@ -153,8 +153,8 @@ TABLE: tuple[Row, ...] = (
         printable punctuation whitespace
         """,
     ),
-    Row("textwrap", "text to text", "dedent fill indent shorten wrap"),
-    Row(
+    ModuleRule("textwrap", "text to text", "dedent fill indent shorten wrap"),
+    ModuleRule(
         "typing",
         "names for annotations. get_type_hints and the classes that read annotations evaluate "
         "text, TypeVar hands out what does so, and get_origin hands out `type`: left out",
@@ -165,7 +165,7 @@ TABLE: tuple[Row, ...] = (
         """,
     ),
     # ── only if `imports` names them ─────────────────────────────────────────────────────────────
-    Row(
+    ModuleRule(
         "base64",
         "bytes to bytes; the functions for files and the command line are left out",
         """
@@ -174,7 +174,7 @@ TABLE: tuple[Row, ...] = (
         """,
         default=False,
     ),
-    Row(
+    ModuleRule(
         "cmath",
         "functions of numbers",
         """
@@ -183,7 +183,7 @@ TABLE: tuple[Row, ...] = (
         """,
         default=False,
     ),
-    Row(
+    ModuleRule(
         "copy",
         "copies; cells cannot define the methods by which a class says how it is copied. The memo "
         "of deepcopy, which fills with the insides of what is copied, is left out",
@@ -191,7 +191,7 @@ TABLE: tuple[Row, ...] = (
         replaced="copy deepcopy",
         default=False,
     ),
-    Row(
+    ModuleRule(
         "csv",
         "rows from and to what the cell gives; there are no files",
         """
@@ -200,13 +200,13 @@ TABLE: tuple[Row, ...] = (
         """,
         default=False,
     ),
-    Row(
+    ModuleRule(
         "difflib",
         "comparison of texts; the classes, which show their insides, are left out",
         "context_diff get_close_matches ndiff unified_diff",
         default=False,
     ),
-    Row(
+    ModuleRule(
         "hashlib",
         "sums of bytes; file_digest is left out",
         """
@@ -214,7 +214,7 @@ TABLE: tuple[Row, ...] = (
         """,
         default=False,
     ),
-    Row(
+    ModuleRule(
         "time",
         "clocks and waiting, within the session's own time limit",
         """
@@ -222,7 +222,7 @@ TABLE: tuple[Row, ...] = (
         """,
         default=False,
     ),
-    Row(
+    ModuleRule(
         "unicodedata",
         "facts about characters",
         "bidirectional category combining decimal digit lookup name normalize numeric",
@@ -230,7 +230,7 @@ TABLE: tuple[Row, ...] = (
     ),
 )
 
-ROWS: dict[str, Row] = {row.module: row for row in TABLE}
+ROWS: dict[str, ModuleRule] = {row.module: row for row in TABLE}
 
 _OS = "it reaches files and processes"
 _INSIDES = "it reads or makes the insides of Python: code, frames, modules"

@@ -18,17 +18,17 @@ from RestrictedPython.transformer import (
 )
 
 from .lint import Lint, Violation, refuse
-from .matching import Matching
+from .match_patterns import MatchPatterns
+from .module_proxies import ModuleProxies
 from .names import METHODS, READABLE, is_private
-from .proxies import Proxies
 
 Node = TypeVar("Node", bound=ast.AST)
 
 
-class Guarding(Matching):
+class GuardTransformer(MatchPatterns):
     """Guards one cell; what it must not say is collected in `refused`."""
 
-    def __init__(self, proxies: Proxies) -> None:
+    def __init__(self, proxies: ModuleProxies) -> None:
         super().__init__()
         self.refused: list[Violation] = []
         self._proxies = proxies
@@ -173,14 +173,14 @@ class Guarding(Matching):
 class Restricted:
     """The rules for one session's cells."""
 
-    def __init__(self, lint: Lint, proxies: Proxies) -> None:
+    def __init__(self, lint: Lint, proxies: ModuleProxies) -> None:
         self._lint = lint
         self._proxies = proxies
 
     def __call__(self, tree: ast.Module) -> ast.Module:
         """The guarded tree; PolicyError with line and column if anything in it is refused."""
         self._lint(tree)
-        guarding = Guarding(self._proxies)
+        guarding = GuardTransformer(self._proxies)
         guarded = guarding.visit(tree)
         refuse(guarding.refused)
         assert isinstance(guarded, ast.Module)

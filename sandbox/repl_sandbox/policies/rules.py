@@ -17,7 +17,7 @@ _OLDEST, _TOO_NEW = 9, 10
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class PolicyRules:
     """`check` takes a cell's syntax tree and returns the one to run, or raises PolicyError.
 
     `builtins`: what cells have in place of Python's own builtins; None leaves these. `check_module`
@@ -30,7 +30,7 @@ class Rules:
     check_module: Callable[[Module, str], None] | None = None
 
 
-def prepare(policy: Policy) -> Rules | None:
+def prepare(policy: Policy) -> PolicyRules | None:
     """The rules of `policy`; None where there are none to follow.
 
     Raises:
@@ -45,17 +45,17 @@ def prepare(policy: Policy) -> Rules | None:
         def check_module(tree: Module, package: str) -> None:
             Lint(imports, denied, package)(tree)  # another one: names of cells are none of its
 
-        return Rules(Lint(imports, denied), check_module=check_module)
+        return PolicyRules(Lint(imports, denied), check_module=check_module)
     _check_version()
     # Not before it is asked for: no other session pays for these, or needs RestrictedPython.
     from .guards import guarded_builtins
-    from .proxies import Proxies
+    from .module_proxies import ModuleProxies
     from .restricted import Restricted
 
     modules = offered(policy.imports)
-    proxies = Proxies(modules)
+    proxies = ModuleProxies(modules)
     lint = Lint(modules, tuple(policy.calls_denied))
-    return Rules(Restricted(lint, proxies), guarded_builtins(proxies))
+    return PolicyRules(Restricted(lint, proxies), guarded_builtins(proxies))
 
 
 def _check_version() -> None:

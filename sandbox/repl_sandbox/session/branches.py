@@ -7,14 +7,14 @@ import time
 from collections.abc import Callable, Generator
 
 from ..errors import SandboxError
-from ..wire.messages import Fetch, Restored
-from ..worker.branching import ASK_FOR_BRANCH
-from ..zygote.links import Links
-from .completion import Completion
-from .ends import EndsOfBranch
+from ..protocol.messages import Fetch, Restored
+from ..snapshots.branch_fork import ASK_FOR_BRANCH
+from ..zygote.client.session_links import SessionLinks
+from .branch_endpoints import BranchEndpoints
 from .io import Ready_, SessionIO
-from .questions import Questions
+from .namespace_queries import NamespaceQueries
 from .recovery import RESTART_TIMEOUT, REVIVE_TIMEOUT, Recovery
+from .shielded_operations import ShieldedOperations
 
 # Of a worker that ends just then, a copy takes over, and is asked in its turn.
 _MOST_WORKERS = 2
@@ -28,16 +28,16 @@ class Branches:
     def __init__(
         self,
         io: SessionIO,
-        questions: Questions,
+        questions: NamespaceQueries,
         recovery: Recovery,
-        completion: Completion,
+        completion: ShieldedOperations,
     ) -> None:
         self._io, self._worker = io, io.worker
         self._questions, self._recovery, self._completion = questions, recovery, completion
 
     def make(
         self, seed: int | None, take_room: Callable[[], None]
-    ) -> Generator[float, Ready_, Links]:
+    ) -> Generator[float, Ready_, SessionLinks]:
         """Have the worker fork a branch; what connects the host to it.
 
         `take_room` is called once, before there is one.
@@ -47,13 +47,13 @@ class Branches:
                 "branch needs waiting copies: Sandbox(recovery='snapshot'), and a kernel that "
                 "can make them"
             )
-        ends: EndsOfBranch | None = None
+        ends: BranchEndpoints | None = None
 
         def connect() -> None:
             nonlocal ends
             if ends is None:
                 take_room()
-            ends = EndsOfBranch()
+            ends = BranchEndpoints()
 
         try:
             for _ in range(_MOST_WORKERS):
@@ -76,7 +76,7 @@ class Branches:
             "processes ended the copy"
         )
 
-    def _order(self, seed: int | None, ends: EndsOfBranch) -> Generator[float, Ready_, bool]:
+    def _order(self, seed: int | None, ends: BranchEndpoints) -> Generator[float, Ready_, bool]:
         """Whether init has the worker fork a branch. Heard out: meanwhile neither hears a cell."""
         self._io.init.order_branch(seed, tuple(ends.theirs))
         ends.close_theirs()

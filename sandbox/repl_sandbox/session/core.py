@@ -13,24 +13,24 @@ from collections.abc import Generator, Mapping
 from itertools import repeat
 from typing import Protocol
 
+from ..protocol.messages import Configure
 from ..types import KillReason, Limits
-from ..wire.messages import Configure
-from ..zygote.links import Links
-from .answers import Accept
+from ..zygote.client.session_links import SessionLinks
 from .branches import Branches
-from .cells import Cells
-from .completion import Completion
-from .configuration import Configuration
-from .dispatch import Dispatch
-from .host_calls import HostCalls
-from .host_functions import Executor
+from .cells.cell_answers import Accept
+from .cells.cell_execution import CellExecution
+from .cells.running_cell import RunningCell
+from .host_functions.function_executor import FunctionExecutor
+from .host_functions.function_registry import FunctionRegistry
+from .host_functions.host_call_handler import HostCallHandler
+from .host_functions.open_calls import OpenCalls
 from .io import Ready_, SessionIO
-from .offers import Offers
-from .open_calls import OpenCalls
-from .output import Output
-from .questions import Questions
+from .message_dispatch import MessageDispatch
+from .namespace_queries import NamespaceQueries
+from .output import OutputCapture
 from .recovery import NOTICE_TIMEOUT, Recovery
-from .running_cell import RunningCell
+from .shielded_operations import ShieldedOperations
+from .transport.worker_configuration import WorkerConfiguration
 
 _monotonic = time.monotonic
 
@@ -54,12 +54,12 @@ class Core:
 
     def __init__(
         self,
-        links: Links,
+        links: SessionLinks,
         limits: Limits,
         rlimits: Mapping[str, int],
         *,
-        offers: Offers,
-        executor: Executor,
+        offers: FunctionRegistry,
+        executor: FunctionExecutor,
         seed: int | None,
         answers: str | None,
         on_answer: Accept | None,
@@ -75,17 +75,19 @@ class Core:
         # A module of the template may hold random numbers' state, which is every session's until
         # the session is told to draw its own.
         plain = not (offers.rows or preloaded or answers is not None or seed is not None)
-        configuration = Configuration(Configure(offers.rows, seed, answers), plain=plain)
-        open_calls, completion = OpenCalls(offers, executor), Completion()
+        configuration = WorkerConfiguration(Configure(offers.rows, seed, answers), plain=plain)
+        open_calls, completion = OpenCalls(offers, executor), ShieldedOperations()
         cell = self.running = RunningCell(limits.host_timeout)
         io = self.io = SessionIO(links, cell, configuration, open_calls.wakes)
-        self.output = Output(links.stdout, links.stderr, int(limits.output))
-        self.calls = HostCalls(io, cell, open_calls, self.output, on_answer)
-        io.listen(Dispatch(io, cell, self.calls, self.output))
+        self.output = OutputCapture(links.stdout, links.stderr, int(limits.output))
+        self.calls = HostCallHandler(io, cell, open_calls, self.output, on_answer)
+        io.listen(MessageDispatch(io, cell, self.calls, self.output))
         self.recovery = Recovery(io, cell, completion, rlimits, states)
-        self.questions = Questions(io, cell, self.recovery, completion, limits)
+        self.questions = NamespaceQueries(io, cell, self.recovery, completion, limits)
         self.branches = Branches(io, self.questions, self.recovery, completion)
-        self.cells = Cells(io, cell, self.calls, self.output, self.recovery, completion, limits)
+        self.cells = CellExecution(
+            io, cell, self.calls, self.output, self.recovery, completion, limits
+        )
         self._completion = completion
         self.busy = threading.Lock()  # held by the one caller at a time
         # To take it, if nobody has it: of a loop over this the first turn says whether it is taken.
@@ -135,7 +137,7 @@ class Core:
 
     # ── branches ──────────────────────────────────────────────────────────────────────────────
 
-    def check_offers(self, offers: Offers | None) -> None:
+    def check_offers(self, offers: FunctionRegistry | None) -> None:
         """ValueError if the code of a branch would miss one of these, or know nothing of it."""
         own = self.calls.open_calls.offers
         if offers is not None and offers.differ(own):
@@ -144,7 +146,9 @@ class Core:
                 f"host must have the names of the session's functions, with their faces: {names}"
             )
 
-    def branch_at(self, links: Links, offers: Offers | None, on_answer: Accept | None) -> Core:
+    def branch_at(
+        self, links: SessionLinks, offers: FunctionRegistry | None, on_answer: Accept | None
+    ) -> Core:
         """The logic of the branch at `links`, which has all that this session has.
 
         `offers` and `on_answer` may be its own; the names of functions stay.
@@ -208,7 +212,7 @@ class Core:
         if self.ended:
             self.forsake()
 
-    def withdraw_untouched(self) -> Links | None:
+    def withdraw_untouched(self) -> SessionLinks | None:
         """End the session for its host, if it is as it was made: what it may be another's by.
 
         None where it is not, or a call is under way.

@@ -13,16 +13,16 @@ from collections.abc import Sequence
 from typing import Protocol, TypeAlias
 
 from ..errors import RemoteProtocolError
-from ..wire.connection import HostConnection
-from ..wire.messages import Call, HostMessage, WorkerMessage
-from ..zygote.arrival import read_ready
-from ..zygote.links import Links
-from .configuration import Configuration
-from .init_channel import InitChannel
-from .lending import Lending
-from .outbox import Outbox
-from .running_cell import RunningCell
-from .worker_state import WorkerState
+from ..protocol.connection import HostConnection
+from ..protocol.messages import HostCall, HostMessage, WorkerMessage
+from ..zygote.client.session_handshake import read_ready
+from ..zygote.client.session_links import SessionLinks
+from .cells.running_cell import RunningCell
+from .transport.attached_file import AttachedFile
+from .transport.init_channel import InitChannel
+from .transport.send_buffer import SendBuffer
+from .transport.worker_configuration import WorkerConfiguration
+from .transport.worker_state import WorkerState
 
 Ready_: TypeAlias = "list[tuple[int, int]]"
 
@@ -54,9 +54,9 @@ class SessionIO:
 
     def __init__(
         self,
-        links: Links,
+        links: SessionLinks,
         cell: RunningCell,
-        configuration: Configuration,
+        configuration: WorkerConfiguration,
         wakes: tuple[int, ...],
     ) -> None:
         """`wakes`: descriptors to wait for besides those of the session."""
@@ -65,12 +65,12 @@ class SessionIO:
         self.configuration = configuration
         self.worker = WorkerState()
         self.init = InitChannel(links, self.worker, cell)
-        self.outbox = Outbox(links.worker)
+        self.outbox = SendBuffer(links.worker)
         self.most_read = READ
         self.answer: WorkerMessage | None = None
         self.closing = False
         self.worker_fd = links.worker.fileno()
-        self._lending = Lending()
+        self._lending = AttachedFile()
         self._wakes = wakes
         self._handler: Handler | None = None
         self.name_descriptors()
@@ -96,7 +96,7 @@ class SessionIO:
     def turn_from_worker(self) -> None:
         """Wait no more for a dead one: its socket is readable for ever, and a wait would spin."""
         self.descriptors = tuple(fd for fd in self.descriptors if fd != self.worker_fd)
-        self.outbox = Outbox(self.links.worker)
+        self.outbox = SendBuffer(self.links.worker)
         self._lending.forget()
 
     # ── what comes in ─────────────────────────────────────────────────────────────────────────
@@ -187,7 +187,7 @@ class SessionIO:
         """Lend the worker nothing any more: who lent it takes it back."""
         self._lending.offer(None)
 
-    def ask_for_memfd(self, call: Call) -> None:
+    def ask_for_memfd(self, call: HostCall) -> None:
         """The worker asks for the file that it is offered, by `call`.
 
         Raises:
@@ -211,7 +211,7 @@ class SessionIO:
         links.worker, links.connection, links.worker_pid = socket_, HostConnection(), 0
         self.worker_fd = socket_.fileno()
         self.name_descriptors()
-        self.outbox = Outbox(socket_)
+        self.outbox = SendBuffer(socket_)
         self._lending.forget()
         self.worker.renew()
         self.answer = None

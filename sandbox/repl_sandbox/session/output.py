@@ -20,7 +20,7 @@ _LARGE_PIPE = 1 << 20
 _MOST_PIPED = 2 * _LARGE_PIPE
 
 
-class Output:
+class OutputCapture:
     """Both streams of one session; `history` has what its past cells wrote."""
 
     def __init__(self, stdout: int, stderr: int, limit: int) -> None:

@@ -11,13 +11,13 @@ import time
 from collections.abc import Generator, Mapping
 
 from ..errors import SandboxError, SessionClosed
+from ..protocol import control_channel
+from ..protocol.messages import Restored
 from ..types import State
-from ..wire.messages import Restored
-from ..zygote import control
-from .cell_history import CellHistory
-from .completion import Completion
+from .cells.cell_history import CellHistory
+from .cells.running_cell import RunningCell
 from .io import Ready_, SessionIO
-from .running_cell import RunningCell
+from .shielded_operations import ShieldedOperations
 
 # A worker dies within microseconds of its socket; init's notice follows. Longer means that code of
 # the session closed the socket and lives on, or that the machine has no time for either.
@@ -54,7 +54,7 @@ class Recovery:
         self,
         io: SessionIO,
         cell: RunningCell,
-        completion: Completion,
+        completion: ShieldedOperations,
         rlimits: Mapping[str, int],
         states: int,
     ) -> None:
@@ -198,7 +198,7 @@ class Recovery:
             self._worker.lost += (f"what cells {first} to {last} did: no later copy was made",)
         return True
 
-    def _hear_of_copy(self) -> Generator[float, Ready_, control.Message]:
+    def _hear_of_copy(self) -> Generator[float, Ready_, control_channel.Message]:
         """What init says of the copy that it was to wake."""
         deadline = _monotonic() + REVIVE_TIMEOUT
         while self._init.revived is None:
@@ -225,7 +225,7 @@ class Recovery:
         self._io.configuration.emptied(keeps_variables=whole)
         self.history.clear()
 
-    def _order(self, order: control.Message) -> socket.socket:
+    def _order(self, order: control_channel.Message) -> socket.socket:
         """Give init an order, and with it the other end of what the next worker is to speak on.
 
         Raises:

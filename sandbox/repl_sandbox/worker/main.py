@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..errors import HostCallError, PolicyError
-from ..wire.messages import (
+from ..protocol.messages import (
     VERSION,
     Assign,
     Configure,
@@ -21,27 +21,27 @@ from ..wire.messages import (
     Ready,
     Save,
 )
-from .branching import ASK_FOR_BRANCH, Branching
-from .cells import Cells
-from .changes import Changes
-from .channel import Channel, Disconnected
-from .checkpoints import Checkpoints
-from .copies import Recovery
-from .host_calls import HostCalls
+from ..snapshots.branch_fork import ASK_FOR_BRANCH, BranchFork
+from ..snapshots.snapshot_processes import SnapshotRecovery
+from ..snapshots.snapshot_table import SnapshotTable
+from .cell.standard_streams import StandardStreams
+from .cell_runner import CellRunner
+from .checkpoint_requests import CheckpointRequests
+from .host_stubs.host_call_client import HostCallClient
 from .interrupts import Interrupts
-from .namespace import Namespace
-from .outputs import Outputs
-from .printed import HOOK, call_hook
-from .process import WorkerProcess
-from .questions import Questions
+from .namespace.main_namespace import Namespace
+from .namespace.workspace_modules import MODULES
+from .namespace_requests import NamespaceRequests
 from .session_state import SessionState
-from .snapshots import Snapshots, complain
-from .states import States
-from .streams import Streams
-from .workspace_modules import MODULES
+from .snapshot_control import SnapshotControl, complain
+from .variables.output_history import OutputHistory
+from .variables.printed_answers import HOOK, call_hook
+from .variables.variable_changes import VariableChanges
+from .worker_channel import Disconnected, WorkerChannel
+from .worker_process import WorkerProcess
 
 if TYPE_CHECKING:
-    from ..policies.rules import Rules
+    from ..policies.rules import PolicyRules
 
 _exit = os._exit
 
@@ -55,29 +55,29 @@ class Worker:
     Made once, in the template; each session's process is a fork of that and calls `serve`.
     """
 
-    def __init__(self, rules: Rules | None = None) -> None:
+    def __init__(self, rules: PolicyRules | None = None) -> None:
         self._checks_modules = rules is None or rules.check_module is not None
         # Whether there is more than one processor for it and the host.
         self._has_company = len(os.sched_getaffinity(0)) > 1
         session = self._session = SessionState()
         interrupts = Interrupts()
         interrupts.meant = session.interrupted
-        channel = self._channel = Channel(interrupts)
-        calls = self._calls = HostCalls(channel)
+        channel = self._channel = WorkerChannel(interrupts)
+        calls = self._calls = HostCallClient(channel)
         namespace = self._namespace = Namespace()
-        streams = self._streams = Streams(calls.streams)
-        namespace.inject("_out", Outputs(calls.call, lambda: calls.cell))
+        streams = self._streams = StandardStreams(calls.streams)
+        namespace.inject("_out", OutputHistory(calls.call, lambda: calls.cell))
         builtins.HostCallError = HostCallError  # type: ignore[attr-defined]
         if rules is not None:
             _follow(rules, namespace)
-        changes = self._changes = Changes(namespace)
+        changes = self._changes = VariableChanges(namespace)
         process = self._process = WorkerProcess(streams)
-        cells = self._cells = Cells(
+        cells = self._cells = CellRunner(
             session, process, channel, interrupts, calls, streams, namespace, changes
         )
-        self._snapshots = Snapshots(session, process, channel, calls, namespace, cells)
-        questions = self._questions = Questions(session, channel, calls, namespace, changes)
-        checkpoints = Checkpoints(session, cells, namespace, changes)
+        self._snapshots = SnapshotControl(session, process, channel, calls, namespace, cells)
+        questions = self._questions = NamespaceRequests(session, channel, calls, namespace, changes)
+        checkpoints = CheckpointRequests(session, cells, namespace, changes)
         self._between_cells: dict[type, Callable[[Any], None]] = {
             Configure: questions.configure,
             Assign: questions.assign,
@@ -128,11 +128,11 @@ class Worker:
         self._process.measure()
         return self._channel.said(Ready(VERSION))
 
-    def rehearse_branch(self, copies: Branching) -> None:
+    def rehearse_branch(self, copies: BranchFork) -> None:
         """Fork a branch that an order waits for, where forks fail."""
         self._snapshots.rehearse_branch(copies)
 
-    def rehearse(self, copies: Branching) -> None:
+    def rehearse(self, copies: BranchFork) -> None:
         """Take over, by an order that waits for `copies`, and be of no use then."""
         self._snapshots.rehearse(copies)
         copies.close()
@@ -140,7 +140,7 @@ class Worker:
 
     # ── in a session ──────────────────────────────────────────────────────────────────────────
 
-    def serve(self, fd: int, states: States, recovery: Recovery | None) -> NoReturn:
+    def serve(self, fd: int, states: SnapshotTable, recovery: SnapshotRecovery | None) -> NoReturn:
         """Obey the host on socket `fd` until it closes the conversation; then the process ends.
 
         `states`, `recovery`: as of `belong_to`.
@@ -166,14 +166,14 @@ class Worker:
         except Disconnected:
             pass
 
-    def belong_to(self, fd: int, states: States, recovery: Recovery | None) -> None:
+    def belong_to(self, fd: int, states: SnapshotTable, recovery: SnapshotRecovery | None) -> None:
         """Be the worker of a session which speaks on socket `fd`.
 
         `states`: the page that it shares with its init. With `recovery`, after all that changes the
         state a copy of this process is made that can take over.
         """
         self._session.states = states
-        self._session.copies = None if recovery is None else Branching(recovery, fd)
+        self._session.copies = None if recovery is None else BranchFork(recovery, fd)
         # Who sleeps in recvmsg(2) is also woken as the host reads what was sent to it: there is
         # room to write then (unix_write_space). poll(2) says what to be woken by. It is one call
         # more, and saves nothing where the host has read by then: while a copy is made, and with
@@ -230,7 +230,7 @@ class Worker:
             self._questions.fetch(fetch)
 
 
-def _follow(rules: Rules, namespace: Namespace) -> None:
+def _follow(rules: PolicyRules, namespace: Namespace) -> None:
     namespace.check = rules.check
     builtins.PolicyError = PolicyError  # type: ignore[attr-defined]
     if rules.builtins is not None:

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .answers import Answers
-    from .branching import Branching
-    from .states import States
+    from ..snapshots.branch_fork import BranchFork
+    from ..snapshots.snapshot_table import SnapshotTable
+    from .variables.final_answers import FinalAnswers
 
 
 class SessionState:
@@ -27,9 +27,9 @@ class SessionState:
     __slots__ = ("answers", "copies", "ended", "hurried", "printed", "states", "used")
 
     def __init__(self) -> None:
-        self.states: States | None = None
-        self.copies: Branching | None = None
-        self.answers: Answers | None = None
+        self.states: SnapshotTable | None = None
+        self.copies: BranchFork | None = None
+        self.answers: FinalAnswers | None = None
         self.printed: Callable[[str, bool], None] | None = None
         self.used = False
         self.ended: float = 0  # an int, whose object is everywhere

@@ -43,9 +43,9 @@ def _enter_user_namespace(fd: int) -> None:
         *start, _, tier = sys.orig_argv
         os.execv(sys.executable, [*start, str(fd), tier, "inside"])
     except OSError as error:
-        from repl_sandbox.zygote.start import refuse
+        from repl_sandbox.zygote.startup import refuse
 
-        refuse(fd, remedies.failed("namespaces", error))
+        refuse(fd, remedies.step_error("namespaces", error))
 
 
 def _connected(where: str) -> int:
@@ -53,9 +53,9 @@ def _connected(where: str) -> int:
     if where.isdigit():
         return int(where)
     if where == "stream":
-        from repl_sandbox.zygote.stream import agent
+        from repl_sandbox.zygote.stream import container_agent
 
-        return agent.divide()
+        return container_agent.split_streams()
     import socket  # not before the vocabulary, where there is none to connect to
 
     host = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -66,7 +66,7 @@ def _connected(where: str) -> int:
 def _main(fd: int, tier: str, *, inside: bool) -> None:
     if tier == "jailed" and not inside and os.geteuid() != 0:
         _enter_user_namespace(fd)
-    from repl_sandbox.zygote.start import serve
+    from repl_sandbox.zygote.startup import serve
 
     serve(fd, tier, privileged=os.geteuid() == 0 and not inside)
 
@@ -76,9 +76,11 @@ if __name__ == "__main__":
         sys.exit("sessions need CPython 3.11 or later, and this is " + sys.version)
     _load_package()
     if sys.argv[1] == "relay":
-        from repl_sandbox.zygote.stream import relay
+        from repl_sandbox.zygote.stream import host_relay
 
-        relay.serve(*map(int, sys.argv[2:]))
+        host_relay.serve(*map(int, sys.argv[2:]))
         sys.exit()
-    importlib.import_module("repl_sandbox.zygote.vocabulary")  # before all that uses its names
+    importlib.import_module(
+        "repl_sandbox.zygote.warmup.intern_names"
+    )  # before all that uses its names
     _main(_connected(sys.argv[1]), sys.argv[2], inside=len(sys.argv) > 3)

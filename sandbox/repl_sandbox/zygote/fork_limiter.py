@@ -20,9 +20,10 @@ import time
 from collections import deque
 from typing import Final, NamedTuple, NoReturn
 
-from ..jail import fork_notices, processes
-from ..jail.forks import fork
+from ..jail import processes
 from ..jail.recipe import ForkLimit
+from ..jail.seccomp import fork_notifications
+from ..native.process_forks import fork
 
 # Answers that a session has at once, and so many more each second: a program that starts others in
 # a loop starts fewer, because each start takes a millisecond or more.
@@ -67,7 +68,7 @@ class ForkLimiter:
         return max(0.0, min(due.values()) - time.monotonic()) * 1000 if due else None
 
     def _meet(self) -> None:
-        met = fork_notices.receive(self._introductions)
+        met = fork_notifications.receive(self._introductions)
         if met is None:
             os._exit(0)
         init, most, listener = met
@@ -97,7 +98,7 @@ class _Session:
 
     def hear(self) -> None:
         """Take up a fork that waits."""
-        waiting = fork_notices.hear(self._listener)
+        waiting = fork_notifications.hear(self._listener)
         if waiting is not None:
             self._waiting.append((waiting, time.monotonic()))
 
@@ -113,7 +114,7 @@ class _Session:
             if admitted is None:
                 return self._count_due
             self._waiting.popleft()
-            fork_notices.answer(self._listener, waiting, admitted=admitted)
+            fork_notifications.answer(self._listener, waiting, admitted=admitted)
             self._answers -= 1
         return None
 
@@ -150,7 +151,7 @@ class LimiterLink(NamedTuple):
 def start(host: socket.socket) -> LimiterLink | None:
     """Fork one from this process, the zygote of `host`; None where forks cannot wait for it."""
     try:
-        filter_ = fork_notices.program()
+        filter_ = fork_notifications.program()
     except OSError:
         return None
     theirs, ours = socket.socketpair()

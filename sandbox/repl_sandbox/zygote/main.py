@@ -15,18 +15,20 @@ from errno import EACCES, EBUSY, ENODEV, ENOENT, ENOSYS, EOPNOTSUPP
 from typing import NoReturn
 
 from ..errors import IsolationError
-from ..jail import folders, processes, remedies, rlimits, users
-from ..jail.forks import fork
-from ..jail.libc import CLONE_NEWCGROUP
+from ..jail import processes, remedies, rlimits, session_directory, users
 from ..jail.namespaces import FLAGS
 from ..jail.recipe import DONE, Jail
+from ..native.libc import CLONE_NEWCGROUP
+from ..native.process_forks import fork
 from ..native.spawn import NO_CGROUP
-from . import control, nested, requests
-from .endings import Endings
+from ..protocol import control_channel
+from . import spawn_requests
 from .fork_limiter import LimiterLink
-from .networks import Networks
-from .spawn import SessionSpawn
-from .template import Template
+from .network_namespaces import NetworkNamespacePool
+from .session_spawn import SessionSpawn
+from .teardown import TeardownQueue
+from .template import nested_template
+from .template.sealed_template import SealedTemplate
 
 # clone3(2): what is wrong with the group that the child should be born into, or there is no such
 # call, as under some seccomp filters of container engines.
@@ -39,8 +41,8 @@ class Zygote:
     def __init__(
         self,
         host: socket.socket,
-        template: Template,
-        networks: Networks | None,
+        template: SealedTemplate,
+        networks: NetworkNamespacePool | None,
         limiter: LimiterLink | None = None,
     ) -> None:
         self._host = host
@@ -57,7 +59,7 @@ class Zygote:
         self._sessions: dict[int, int] = {}  # number of the request: pid of the init
         self._poller = select.poll()
         self._poller.register(host, select.POLLIN)
-        self._endings = Endings(self._poller, host.fileno(), jailed=template.tier == "jailed")
+        self._endings = TeardownQueue(self._poller, host.fileno(), jailed=template.tier == "jailed")
         self._removing: dict[int, int] = {}  # pidfd: pid of a process that removes a directory
         self._nested: set[int] = set()  # zygotes that were forked from this one
 
@@ -79,7 +81,7 @@ class Zygote:
                 networks.let_go()
 
     def _hear(self) -> None:
-        request, descriptors = requests.receive(self._host)
+        request, descriptors = spawn_requests.receive(self._host)
         if not request:
             self._leave()
         try:
@@ -99,7 +101,7 @@ class Zygote:
         if kind == b"end":
             self._end(int(rest), int(number))
         elif kind == b"ask":
-            self._say(requests.said(int(number), self._do(json.loads(rest), descriptors)))
+            self._say(spawn_requests.said(int(number), self._do(json.loads(rest), descriptors)))
         else:
             try:
                 self._spawn(int(number), rest, descriptors)
@@ -108,30 +110,34 @@ class Zygote:
             except IsolationError as error:
                 _tell(descriptors[0], error)
 
-    def _do(self, question: control.Message, descriptors: list[int]) -> control.Message:
+    def _do(
+        self, question: control_channel.Message, descriptors: list[int]
+    ) -> control_channel.Message:
         """What the host asks once in a while, done; the answer."""
         if question["op"] == "nest":
             return self._nest(question, descriptors)
         return {"gone": self._forget(question["nested"])}
 
-    def _nest(self, message: control.Message, descriptors: list[int]) -> control.Message:
+    def _nest(
+        self, message: control_channel.Message, descriptors: list[int]
+    ) -> control_channel.Message:
         """Fork a template with objects in it; it speaks for itself from here on."""
         tier = self._template.tier
         if processes.thread_count() != 1:
             error = IsolationError(tier, "single thread", "the template has more than one")
-            return control.failure(error)
+            return control_channel.failure(error)
         if self._networks is not None:
             self._networks.let_go()  # the other will need some, and their number has a limit
         try:
             pid = fork()
         except OSError as error:
-            return control.failure(IsolationError(tier, "zygote", str(error)))
+            return control_channel.failure(IsolationError(tier, "zygote", str(error)))
         if pid == 0:
             self._be_nested(message, *descriptors)
         self._nested.add(pid)
         return {"pid": pid}
 
-    def _be_nested(self, message: control.Message, fd: int, parcel: int) -> NoReturn:
+    def _be_nested(self, message: control_channel.Message, fd: int, parcel: int) -> NoReturn:
         try:
             # The parent's conversation ends with the parent, and what it waits for is its own.
             self._host.close()
@@ -143,12 +149,12 @@ class Zygote:
                 self._networks.forked()
             host = socket.socket(fileno=fd)
             try:
-                template = nested.grow(self._template, parcel, message["manifest"])
+                template = nested_template.grow(self._template, parcel, message["manifest"])
             # Boundary: there is nobody else to tell, and the parent's code must not be returned to.
             except Exception as error:  # noqa: BLE001
-                control.send(host, control.refusal(error))
+                control_channel.send(host, control_channel.refusal(error))
             else:
-                control.send(host, {"data_segment": template.data_segment})
+                control_channel.send(host, {"data_segment": template.data_segment})
                 Zygote(host, template, self._networks, self._limiter).serve()
         finally:
             os._exit(1)
@@ -228,7 +234,7 @@ class Zygote:
         spawns: SessionSpawn,
         version: int,
         descriptors: list[int],
-        networks: Networks,
+        networks: NetworkNamespacePool,
     ) -> None:
         """Spawn a session into namespaces of its own, and write its id maps."""
         # Its cgroup namespace each worker takes itself, once it is in the group.
@@ -241,7 +247,7 @@ class Zygote:
             networks.forget(number)
             networks.leave()
             step = "cgroup" if error.errno in _NOT_INTO_GROUP else "namespaces"
-            raise remedies.failed(step, error) from error
+            raise remedies.step_error(step, error) from error
         networks.leave()
         try:
             self._map(number, spawns.jail.slot, written)
@@ -250,7 +256,7 @@ class Zygote:
 
     def _plan(self, settings: bytes) -> None:
         """Read what is the same for most sessions of a template."""
-        read = requests.read_settings(settings)
+        read = spawn_requests.read_settings(settings)
         self._workspace, self._rlimits = read["workspace"], rlimits.plan(read["rlimits"])
         self._states, self._most = read["states"], read["processes"]
         self._settings = settings
@@ -265,7 +271,7 @@ class Zygote:
             os.waitpid(pid, 0)
             if self._networks is not None:
                 self._networks.forget(session)
-            raise remedies.failed("id maps", error) from error
+            raise remedies.step_error("id maps", error) from error
         try:
             os.write(written, 2 * DONE)  # for init and for the first worker
         except BrokenPipeError:
@@ -276,10 +282,10 @@ class Zygote:
         pid = self._sessions.pop(session, None)
         endings = self._endings
         ending = endings.of(session) if pid is None else endings.begin(session, pid)
-        if number == requests.UNANSWERED:
+        if number == spawn_requests.UNANSWERED:
             return
         if ending is None:
-            self._say(requests.gone(number, known=False))
+            self._say(spawn_requests.gone(number, known=False))
         else:
             ending.asked.append(number)
 
@@ -291,16 +297,16 @@ class Zygote:
             self._end_strays()
             self._remove(f"{self._template.base}/{ending.session}")
         for number in ending.asked:
-            self._say(requests.gone(number, known=True))
+            self._say(spawn_requests.gone(number, known=True))
 
     def _remove(self, folder: str) -> None:
         """Remove what an init left of its directory, beside other requests."""
-        if folders.remove(folder, 0):
+        if session_directory.remove(folder, 0):
             return
         pid = fork()
         if pid == 0:
             processes.die_with_parent()
-            folders.remove(folder)
+            session_directory.remove(folder)
             os._exit(0)
         pidfd = os.pidfd_open(pid)
         self._removing[pidfd] = pid
@@ -333,9 +339,9 @@ class Zygote:
             processes.end_children()
             if self._template.nested:
                 for session in sessions:
-                    folders.remove(f"{self._template.base}/{session}")
+                    session_directory.remove(f"{self._template.base}/{session}")
             else:
-                folders.remove_base(self._template.base)
+                session_directory.remove_base(self._template.base)
         os._exit(0)
 
 
@@ -343,6 +349,6 @@ def _tell(control_fd: int, error: IsolationError) -> None:
     """Say through a session's control socket why there is no session."""
     with socket.socket(fileno=os.dup(control_fd)) as session:
         try:
-            control.send(session, control.failure(error))
+            control_channel.send(session, control_channel.failure(error))
         except OSError:
             pass  # the host has left, or init was there first

@@ -15,7 +15,7 @@ from websockets.streams import StreamReader
 AT_ONCE = 64
 
 
-class _Reader(StreamReader):
+class _PacedReader(StreamReader):
     """A stream that rests after so many frames, with the rest of what came in its buffer."""
 
     left = AT_ONCE
@@ -33,7 +33,7 @@ class PacedFrames(ServerProtocol):
 
     def parse(self) -> Generator[None]:
         """Begin to parse; the caller above runs it."""
-        self._stream = self.reader = _Reader()
+        self._stream = self.reader = _PacedReader()
         yield from super().parse()
 
     @property

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 IN_FILE = 1 << 20
 
 
-class Forgotten(OSError):
+class UploadDropped(OSError):
     """The bytes are not there any more."""
 
 
@@ -92,7 +92,7 @@ class Spool:
     def _open(self) -> int:
         with self._lock:
             if self._closed:
-                raise Forgotten(errno.ESTALE, "the upload was forgotten")
+                raise UploadDropped(errno.ESTALE, "the upload was forgotten")
             if self._fd is not None:
                 return os.dup(self._fd)
             fd = _file()

@@ -7,21 +7,21 @@ from typing import Any
 
 import pytest
 
-from repl_env.current_episode import Asked, CurrentEpisode
-from repl_env.env.equipment import Equipment
-from repl_env.env.opening import Opening
-from repl_env.env.scorer import Scorer
-from repl_env.env.slot import EpisodeSlot
-from repl_env.env.steps import Steps
-from repl_env.episode import Episode
+from repl_env.env.lifecycle.current_episode import CurrentEpisode, HiddenTask
+from repl_env.env.lifecycle.episode_slot import EpisodeSlot
+from repl_env.env.lifecycle.equipment import EpisodeEquipment
+from repl_env.env.lifecycle.scorer import RewardStep
+from repl_env.env.lifecycle.session_opening import SessionOpening
+from repl_env.env.lifecycle.step import StepOperations
+from repl_env.env.options import EnvironmentOptions, ResetRequest
+from repl_env.episode.effects import run_blocking
+from repl_env.episode.rules import Episode
+from repl_env.episode.sandbox_provider import SandboxProvider, SandboxSettings
 from repl_env.errors import EpisodeAborted, EpisodeDone, NotReset
 from repl_env.interfaces import Environment
 from repl_env.models import CodeBlockResult, REPLAction, REPLObservation
-from repl_env.rubrics import Rubric
-from repl_env.sandboxes import SandboxSettings, Source
-from repl_env.settings import Request, Settings
-from repl_env.subcalls import GivenProvider, SubcallSettings
-from repl_env.turns import play
+from repl_env.rewards.rubric import Rubric
+from repl_env.rlm.subcalls.provider import GivenProvider, SubcallSettings
 from repl_sandbox.errors import SandboxError, SessionClosed
 
 
@@ -39,18 +39,18 @@ class Session:
             raise self._error
 
 
-def equipment(**settings: Any) -> Equipment:
-    return Equipment(
-        Settings(max_iterations=2, **settings),
+def equipment(**settings: Any) -> EpisodeEquipment:
+    return EpisodeEquipment(
+        EnvironmentOptions(max_iterations=2, **settings),
         GivenProvider(None, None, None, None),
-        Source(None, SandboxSettings()),
+        SandboxProvider(None, SandboxSettings()),
     )
 
 
 def episode(mode: Any = "plain") -> CurrentEpisode:
     made = equipment()
-    terms = Request(task_prompt="t").terms(made.settings, (), made.source, None)
-    asked = Asked(None, None, SubcallSettings())
+    terms = ResetRequest(task_prompt="t").terms(made.settings, (), made.source, None)
+    asked = HiddenTask(None, None, SubcallSettings())
     current = CurrentEpisode(mode, Episode(terms), asked)
     current.session = Session()
     return current
@@ -95,7 +95,7 @@ def test_an_empty_slot_has_no_episode() -> None:
 
     with pytest.raises(NotReset):
         slot.begun()
-    play(slot.leaving())  # there is nothing to end
+    run_blocking(slot.leaving())  # there is nothing to end
 
 
 def test_a_slot_refuses_calls_of_the_other_kind() -> None:
@@ -128,9 +128,9 @@ def test_replacing_and_leaving_end_the_session() -> None:
     slot, first, second = EpisodeSlot(), episode(), episode()
     slot.current = first
 
-    play(slot.replacing(second))
+    run_blocking(slot.replacing(second))
     assert (first.session.closed, second.session.closed) == (1, 0)
-    play(slot.leaving())
+    run_blocking(slot.leaving())
     assert second.session.closed == 1
     with pytest.raises(NotReset):
         slot.begun()
@@ -142,15 +142,15 @@ def test_abandoning_swallows_the_end_of_a_lost_session_and_no_other_error() -> N
         slot.current = current = episode()
         current.session = Session(error)
         if isinstance(error, SandboxError):
-            play(slot.abandoning(current))
+            run_blocking(slot.abandoning(current))
         else:
             with pytest.raises(OSError, match="disk"):
-                play(slot.abandoning(current))
+                run_blocking(slot.abandoning(current))
         assert slot.current is None
 
 
 def test_an_opening_that_fails_leaves_nothing_open() -> None:
-    opening, current = Opening(equipment(), lambda: pytest.fail("no sub-calls")), episode()
+    opening, current = SessionOpening(equipment(), lambda: pytest.fail("no sub-calls")), episode()
     session = current.session
 
     def start(**_: Any) -> Any:
@@ -158,15 +158,15 @@ def test_an_opening_that_fails_leaves_nothing_open() -> None:
         yield
 
     with pytest.raises(SessionClosed):
-        play(opening.opening(current, start))
+        run_blocking(opening.opening(current, start))
     assert session.closed == 1
 
 
 def test_a_scorer_adds_the_reward_and_latches_the_end() -> None:
     scored, current = Scored(rubric=Half()), episode()
-    scorer = Scorer(lambda: scored)
+    scorer = RewardStep(lambda: scored)
 
-    observation = play(scorer.scoring(current, REPLAction(code=""), observed(done=True)))
+    observation = run_blocking(scorer.scoring(current, REPLAction(code=""), observed(done=True)))
 
     assert observation.reward == 0.5
     assert current.last is not None
@@ -177,7 +177,9 @@ def test_a_rubric_is_not_asked_about_an_error_of_ours() -> None:
     scored, current = Scored(rubric=Half()), episode()
     lost = observed(error_kind="sandbox")
 
-    observation = play(Scorer(lambda: scored).scoring(current, REPLAction(code=""), lost))
+    observation = run_blocking(
+        RewardStep(lambda: scored).scoring(current, REPLAction(code=""), lost)
+    )
 
     assert (observation.reward, observation.metadata["reward_components"]) == (0.0, {})
 
@@ -187,7 +189,7 @@ def test_a_rubric_that_refuses_the_next_episode_knows_of_the_last_one_again() ->
     scored = Scored(rubric=rubric)
 
     with pytest.raises(ValueError, match="not this one"):
-        play(Scorer(lambda: scored).reminding(current, "plain", "new"))
+        run_blocking(RewardStep(lambda: scored).reminding(current, "plain", "new"))
     assert rubric.told == [None]
 
 
@@ -200,7 +202,11 @@ def test_a_step_whose_session_is_lost_abandons_the_episode() -> None:
 
     current.session.run = run
     with pytest.raises(EpisodeAborted, match="gone"):
-        play(Steps(slot, Scorer(lambda: scored)).stepping("plain", REPLAction(code="1"), None, {}))
+        run_blocking(
+            StepOperations(slot, RewardStep(lambda: scored)).stepping(
+                "plain", REPLAction(code="1"), None, {}
+            )
+        )
     assert current.session.closed == 1
     with pytest.raises(NotReset):
         slot.begun()

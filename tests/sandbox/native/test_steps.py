@@ -13,17 +13,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repl_sandbox.jail.libc import call
 from repl_sandbox.native import library
+from repl_sandbox.native.libc import call
 from repl_sandbox.native.steps import (
     REFUSED,
     Address,
-    Batch,
     Failure,
     Preset,
-    Row,
     Slot,
     StepError,
+    SyscallBatch,
+    SyscallRow,
 )
 
 WRITTEN, OPENED, RESULT = Slot(0), Slot(1), Slot(2)
@@ -47,14 +47,14 @@ def performed(reading: int, writing: int) -> bytes:
 
 
 # A row that says by a letter that it was performed.
-def says(letter: int) -> Row:
+def says(letter: int) -> SyscallRow:
     return call("write", WRITTEN, bytes([letter]), 1, least=1)
 
 
 FAILS = {
     "a bad descriptor": (call("close", -1), errno.EBADF),
     "a bad address": (call("chdir", 1), errno.EFAULT),
-    "no such call": (Row("none", 9999, ()), errno.ENOSYS),
+    "no such call": (SyscallRow("none", 9999, ()), errno.ENOSYS),
     "a result that is too small": (call("close_range", -1, -1, 0, least=1), 0),
     "another result": (call("close_range", -1, -1, 0, least=-7, exactly=True), 0),
     "no failure where one is due": (call("close_range", -1, -1, 0, least=REFUSED), 0),
@@ -73,7 +73,7 @@ def test_a_batch_stops_at_the_row_that_fails(
     """At each index: rows before it were performed, none after it was, and its step is named."""
     bad = data.draw(st.integers(0, sum(steps)))
     letters = iter(range(1, 200))
-    rows: list[tuple[str, list[Row]]] = []
+    rows: list[tuple[str, list[SyscallRow]]] = []
     expected, index = "", 0
     for number, size in enumerate(steps):
         made = [says(next(letters)) for _ in range(size)]
@@ -83,7 +83,7 @@ def test_a_batch_stops_at_the_row_that_fails(
         index += size
         rows.append((f"step {number}", made))
     with a_pipe() as (reading, writing):
-        batch = Batch([("slots", [Preset(WRITTEN, writing)]), *rows])
+        batch = SyscallBatch([("slots", [Preset(WRITTEN, writing)]), *rows])
         with pytest.raises(StepError) as caught:
             batch.run()
         assert performed(reading, writing) == bytes(range(1, bad + 1))
@@ -95,13 +95,13 @@ def test_a_batch_stops_at_the_row_that_fails(
 def test_what_rows_return_is_passed_on() -> None:
     with a_pipe() as (reading, writing):
         os.write(writing, b"ab")
-        rows: list[Row | Preset] = [
+        rows: list[SyscallRow | Preset] = [
             Preset(WRITTEN, reading),
             call("dup3", WRITTEN, 500, os.O_CLOEXEC, keeps=OPENED),
             call("read", OPENED, Address(RESULT), 2, least=2),
             call("close", OPENED),
         ]
-        batch = Batch([("all", rows)])
+        batch = SyscallBatch([("all", rows)])
         batch.run()
         assert batch.slots[OPENED] == 500
         assert batch.slots[RESULT].to_bytes(8, "little") == b"ab" + bytes(6)
@@ -114,16 +114,18 @@ def test_failures_that_are_tolerated_are_successes() -> None:
         call("close", -1, tolerated=(errno.EPERM, errno.EBADF), keeps=RESULT),
         call("close", -1, least=REFUSED, tolerated=(errno.EBADF,)),
     ]
-    batch = Batch([("all", rows)])
+    batch = SyscallBatch([("all", rows)])
     batch.run()
     assert batch.slots[RESULT] == -errno.EBADF
 
 
 def test_an_error_says_what_was_called_and_what_it_means() -> None:
     with pytest.raises(StepError, match=r"^\[Errno 2\] chdir: No such file or directory$"):
-        Batch([("a", [call("chdir", b"/nowhere")])]).run()
+        SyscallBatch([("a", [call("chdir", b"/nowhere")])]).run()
     with pytest.raises(StepError, match="nobody has written"):
-        Batch([("a", [call("close_range", -1, -1, 0, least=4, why="nobody has written")])]).run()
+        SyscallBatch(
+            [("a", [call("close_range", -1, -1, 0, least=4, why="nobody has written")])]
+        ).run()
 
 
 def test_a_signal_is_handled_in_the_midst_of_a_batch() -> None:
@@ -143,7 +145,7 @@ def test_a_signal_is_handled_in_the_midst_of_a_batch() -> None:
                 call("close", 500),
             ]
             signal.setitimer(signal.ITIMER_REAL, 0.01)
-            Batch([("read", rows)]).run()
+            SyscallBatch([("read", rows)]).run()
         finally:
             signal.signal(signal.SIGALRM, before)
     assert heard == [signal.SIGALRM]
@@ -166,7 +168,7 @@ def test_a_corrupt_table_is_refused_before_its_first_call(corrupt: str, index: i
     offset, kind, value = CORRUPT[corrupt]
     with a_pipe() as (reading, writing):
         rows = [call("write", writing, b"x", 1) for _ in range(3)]
-        batch = Batch([("step", rows)])
+        batch = SyscallBatch([("step", rows)])
         size = len(batch._packed_rows) // 3
         word = {"Q": ctypes.c_uint64, "i": ctypes.c_int, "B": ctypes.c_ubyte, "h": ctypes.c_short}
         word[kind].from_buffer(batch._packed_rows, index * size + offset).value = value

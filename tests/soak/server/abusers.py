@@ -12,7 +12,7 @@ from pathlib import Path
 
 from websockets.exceptions import ConnectionClosed
 
-from repl_env.refusals import DOES_NOT_READ
+from repl_env.client.protocol.refusal_codes import DOES_NOT_READ
 
 from .forged import FORGED
 from .guests import Unlike

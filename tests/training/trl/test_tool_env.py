@@ -11,7 +11,7 @@ import pytest
 from transformers.utils import get_json_schema
 
 from repl_env.integrations.trl import REPLToolEnv, masked_rewards
-from repl_env.rubrics import CustomMetricRubric, REPLRubric
+from repl_env.rewards.rubric import CustomMetricRubric, REPLRubric
 from repl_sandbox import SessionClosed
 from tests.training.trl.scripted import kill
 

@@ -15,13 +15,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from repl_env.integrations.torchrl.first_use import needing_torchrl
+from repl_env.integrations.torchrl.torchrl_imports import needing_torchrl
 
 if TYPE_CHECKING:
-    from repl_env.integrations.torchrl.mlgym.actions import ConditionalSkip, IsolateCodeBlock
-    from repl_env.integrations.torchrl.mlgym.base import MLGymBaseTransform
-    from repl_env.integrations.torchrl.mlgym.chat import TemplateTransform
-    from repl_env.integrations.torchrl.mlgym.config import (
+    from repl_env.integrations.torchrl.mlgym.action_transforms import (
+        ConditionalSkip,
+        IsolateCodeBlock,
+    )
+    from repl_env.integrations.torchrl.mlgym.gym_task import TaskGym
+    from repl_env.integrations.torchrl.mlgym.gym_wrapper import MLGymWrapper
+    from repl_env.integrations.torchrl.mlgym.mlgym_config import (
         AgentArguments,
         AgentConfig,
         EnvironmentArguments,
@@ -30,19 +33,19 @@ if TYPE_CHECKING:
         TaskArguments,
         get_args,
     )
-    from repl_env.integrations.torchrl.mlgym.make import make_mlgym
-    from repl_env.integrations.torchrl.mlgym.messages import (
+    from repl_env.integrations.torchrl.mlgym.pipeline import make_mlgym
+    from repl_env.integrations.torchrl.mlgym.reset_module import ResetModule, TaskSampler
+    from repl_env.integrations.torchrl.mlgym.reward_transforms import (
+        EvaluationOutputParser,
+        MLGymRewardAssignment,
+    )
+    from repl_env.integrations.torchrl.mlgym.state_messages import (
         MessageToHistory,
         ReadState,
         StateToMessage,
     )
-    from repl_env.integrations.torchrl.mlgym.resets import ResetModule, TaskSampler
-    from repl_env.integrations.torchrl.mlgym.rewards import (
-        EvaluationOutputParser,
-        MLGymRewardAssignment,
-    )
-    from repl_env.integrations.torchrl.mlgym.task_gym import TaskGym
-    from repl_env.integrations.torchrl.mlgym.wrapper import MLGymWrapper
+    from repl_env.integrations.torchrl.mlgym.template_transform import TemplateTransform
+    from repl_env.integrations.torchrl.mlgym.transform_base import MLGymBaseTransform
 
 __all__ = [
     "AgentArguments",
@@ -68,26 +71,38 @@ __all__ = [
     "make_mlgym",
 ]
 
-__getattr__, __dir__ = needing_torchrl(
-    __name__,
-    {
-        "actions": ("ConditionalSkip", "IsolateCodeBlock"),
-        "base": ("MLGymBaseTransform",),
-        "chat": ("TemplateTransform",),
-        "config": (
-            "AgentArguments",
-            "AgentConfig",
-            "EnvironmentArguments",
-            "ModelArguments",
-            "StateCommand",
-            "TaskArguments",
-            "get_args",
-        ),
-        "make": ("make_mlgym",),
-        "messages": ("MessageToHistory", "ReadState", "StateToMessage"),
-        "resets": ("ResetModule", "TaskSampler"),
-        "rewards": ("EvaluationOutputParser", "MLGymRewardAssignment"),
-        "task_gym": ("TaskGym",),
-        "wrapper": ("MLGymWrapper",),
-    },
-)
+_NAMES_BY_MODULE = {
+    "repl_env.integrations.torchrl.mlgym.action_transforms": (
+        "ConditionalSkip",
+        "IsolateCodeBlock",
+    ),
+    "repl_env.integrations.torchrl.mlgym.transform_base": ("MLGymBaseTransform",),
+    "repl_env.integrations.torchrl.mlgym.template_transform": ("TemplateTransform",),
+    "repl_env.integrations.torchrl.mlgym.mlgym_config": (
+        "AgentArguments",
+        "AgentConfig",
+        "EnvironmentArguments",
+        "ModelArguments",
+        "StateCommand",
+        "TaskArguments",
+        "get_args",
+    ),
+    "repl_env.integrations.torchrl.mlgym.pipeline": ("make_mlgym",),
+    "repl_env.integrations.torchrl.mlgym.state_messages": (
+        "MessageToHistory",
+        "ReadState",
+        "StateToMessage",
+    ),
+    "repl_env.integrations.torchrl.mlgym.reset_module": (
+        "ResetModule",
+        "TaskSampler",
+    ),
+    "repl_env.integrations.torchrl.mlgym.reward_transforms": (
+        "EvaluationOutputParser",
+        "MLGymRewardAssignment",
+    ),
+    "repl_env.integrations.torchrl.mlgym.gym_task": ("TaskGym",),
+    "repl_env.integrations.torchrl.mlgym.gym_wrapper": ("MLGymWrapper",),
+}
+
+__getattr__, __dir__ = needing_torchrl(__name__, _NAMES_BY_MODULE)

@@ -9,21 +9,28 @@ from collections.abc import Callable, Generator, Mapping
 from types import TracebackType
 from typing import Any, TypeVar
 
-from ...checkpoint import Checkpoint
-from ...offer import Offer
+from ...protocol.checkpoint_manifest import Checkpoint
 from ...types import JSON, AnyOutcome, Killed, Variable, check_seed, parse_size
-from ..answers import Accept
-from ..checkpoints import DEFAULT_LIMIT, loading, saving
+from ..cells.cell_answers import Accept
+from ..checkpoint_jobs import DEFAULT_LIMIT, loading, saving
 from ..core import Core
-from ..files import AsyncSessionFiles
+from ..files.session_files import AsyncSessionFiles
+from ..host_functions.function_registry import HostCallable, check
+from ..host_functions.host_function import HostFunction
 from ..io import READ, Ready_
-from ..offers import HostFunction, check
-from ..requests import check_code, check_hearer, check_timeout, fetch, list_variables, store
-from .handle import Handle, Home, Room
-from .in_thread import put_in_thread
-from .loop_waits import readable
-from .pace import BREACH, CALL, FREE, LITTLE, LONGEST, Pace
-from .watch import Watch
+from ..session_operations import (
+    check_answer_handler,
+    check_code,
+    check_timeout,
+    fetch,
+    list_variables,
+    store,
+)
+from ..thread_offload import put_in_thread
+from .descriptor_watch import DescriptorWatch
+from .loop_wait import readable
+from .read_pacing import BREACH, CALL, FREE, LITTLE, LONGEST, ReadPacing
+from .session_handle import SessionHandle, SessionOwner, SessionSlot
 
 _T = TypeVar("_T")
 
@@ -34,13 +41,13 @@ _PAUSE = 0.01
 _monotonic = time.monotonic
 
 
-class AsyncSession(Handle):
+class AsyncSession(SessionHandle):
     """`Session`, awaited. Cancelling a call interrupts the cell and leaves the session usable."""
 
-    def __init__(self, core: Core, home: Home) -> None:
+    def __init__(self, core: Core, home: SessionOwner) -> None:
         super().__init__(core, home)
-        self._watch = Watch()
-        self._pace = Pace()
+        self._watch = DescriptorWatch()
+        self._pace = ReadPacing()
         core.output.take_turns()
 
     async def run(
@@ -58,7 +65,7 @@ class AsyncSession(Handle):
         """
         data = check_code(code)
         if on_output is not None:
-            check_hearer(on_output)
+            check_answer_handler(on_output)
         core = self._core
         seconds = check_timeout(timeout, core.limits, timeout_s)
         self._claim()
@@ -100,7 +107,7 @@ class AsyncSession(Handle):
         self,
         *,
         seed: int | None = None,
-        host: Mapping[str, HostFunction | Offer] | None = None,
+        host: Mapping[str, HostCallable | HostFunction] | None = None,
         on_answer: Accept | None = None,
     ) -> AsyncSession:
         """As `Session.branch`."""
@@ -108,7 +115,7 @@ class AsyncSession(Handle):
         offers = None if host is None else check(host)
         self._core.check_offers(offers)
         self._check_open()
-        room, links = Room(self._home, self._core), None
+        room, links = SessionSlot(self._home, self._core), None
         try:
             links = await self._drive(lambda core: core.branches.make(seed, room.take))
             branch = AsyncSession(self._core.branch_at(links, offers, on_answer), self._home)

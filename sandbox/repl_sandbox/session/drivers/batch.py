@@ -1,4 +1,4 @@
-"""`Batch`: cells of many sessions at once, driven by one thread.
+"""`SessionBatch`: cells of many sessions at once, driven by one thread.
 
 The sessions work side by side, each in its own process; what the host does for each of them is so
 short that more threads would only wait for one another. All is as if `Session.run` were called on
@@ -15,9 +15,9 @@ from typing import TypeAlias
 
 from ...errors import SandboxError
 from ...types import AnyOutcome
-from ..requests import check_code, check_timeout
+from ..session_operations import check_code, check_timeout
 from .blocking import Session
-from .waiting import LONGEST_WAIT
+from .blocking_wait import LONGEST_WAIT
 
 # What `Session.run` raises, in place of an outcome.
 Come: TypeAlias = "AnyOutcome | Exception"
@@ -38,7 +38,7 @@ class _Cell:
         self.wake = 0.0
 
 
-class Batch:
+class SessionBatch:
     """Runs cells of many sessions side by side. For one thread at a time.
 
     The sessions may be others each time; what is known of the last ones saves registering them.

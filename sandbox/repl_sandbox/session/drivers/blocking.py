@@ -7,27 +7,34 @@ from time import monotonic as _monotonic
 from types import TracebackType
 from typing import Any, TypeVar
 
-from ...checkpoint import Checkpoint
-from ...offer import Offer
+from ...protocol.checkpoint_manifest import Checkpoint
 from ...types import JSON, AnyOutcome, Variable, check_seed, parse_size
-from ..answers import Accept
-from ..checkpoints import DEFAULT_LIMIT, loading, saving
+from ..cells.cell_answers import Accept
+from ..checkpoint_jobs import DEFAULT_LIMIT, loading, saving
 from ..core import Core
-from ..files import SessionFiles
-from ..offers import HostFunction, check
-from ..requests import check_code, check_hearer, check_timeout, fetch, list_variables, store
-from .handle import Handle, Home, Room
-from .waiting import Waiting
+from ..files.session_files import SessionFiles
+from ..host_functions.function_registry import HostCallable, check
+from ..host_functions.host_function import HostFunction
+from ..session_operations import (
+    check_answer_handler,
+    check_code,
+    check_timeout,
+    fetch,
+    list_variables,
+    store,
+)
+from .blocking_wait import BlockingWait
+from .session_handle import SessionHandle, SessionOwner, SessionSlot
 
 _T = TypeVar("_T")
 
 
-class Session(Handle):
+class Session(SessionHandle):
     """One persistent namespace in a jail of its own. A context manager; one caller at a time."""
 
-    def __init__(self, core: Core, home: Home) -> None:
+    def __init__(self, core: Core, home: SessionOwner) -> None:
         super().__init__(core, home)
-        core.waiting = self._waiting = Waiting()
+        core.waiting = self._waiting = BlockingWait()
 
     def run(
         self,
@@ -51,7 +58,7 @@ class Session(Handle):
         """
         data = check_code(code)
         if on_output is not None:
-            check_hearer(on_output)
+            check_answer_handler(on_output)
         core = self._core
         seconds = check_timeout(timeout, core.limits, timeout_s)
         try:
@@ -115,7 +122,7 @@ class Session(Handle):
         self,
         *,
         seed: int | None = None,
-        host: Mapping[str, HostFunction | Offer] | None = None,
+        host: Mapping[str, HostCallable | HostFunction] | None = None,
         on_answer: Accept | None = None,
     ) -> Session:
         """A copy of this live session that goes on apart from it.
@@ -137,7 +144,7 @@ class Session(Handle):
         offers = None if host is None else check(host)
         self._core.check_offers(offers)
         self._check_open()
-        room, links = Room(self._home, self._core), None
+        room, links = SessionSlot(self._home, self._core), None
         try:
             links = self._drive(lambda core: core.branches.make(seed, room.take))
             branch = Session(self._core.branch_at(links, offers, on_answer), self._home)

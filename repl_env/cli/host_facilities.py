@@ -1,0 +1,287 @@
+"""What this system offers to hold a session, found by trying it.
+
+Covers: the kernel facilities that the tiers are made of, one row each, tried in a forked child so
+that nothing of this process changes. Does not cover: whether a session works as a whole; only
+starting one shows that (`doctor` does).
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What trying a facility showed; `remedy` where that says more than the facility's."""
+
+    ok: bool
+    detail: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Facility:
+    """One thing a system can offer. `tiers` cannot be had without it; to the others it adds."""
+
+    name: str
+    tiers: tuple[str, ...]
+    probe: Callable[[], Finding]
+    remedy: str
+
+
+def look() -> list[tuple[Facility, Finding]]:
+    """Every facility with what was found; off Linux only those that exist everywhere."""
+    rows = FACILITIES if sys.platform == "linux" else FACILITIES[:2]
+    return [(facility, _probed(facility)) for facility in rows]
+
+
+def _probed(facility: Facility) -> Finding:
+    """What the probe found; a system that has not even what it looks at has not the facility."""
+    try:
+        return facility.probe()
+    except OSError as error:
+        return Finding(False, f"cannot be looked at: {error}")
+
+
+def _system() -> Finding:
+    return Finding(sys.platform == "linux", f"{platform.system()} {platform.release()}")
+
+
+def _python() -> Finding:
+    name = f"{platform.python_implementation()} {platform.python_version()}"
+    return Finding(sys.implementation.name == "cpython" and sys.version_info >= (3, 11), name)
+
+
+def _machine() -> Finding:
+    return Finding(platform.machine() in {"x86_64", "aarch64"}, platform.machine())
+
+
+def _native() -> Finding:
+    from repl_sandbox.errors import IsolationError
+    from repl_sandbox.native import library
+
+    try:
+        found = library.load()
+    except IsolationError as error:
+        return Finding(False, error.message, error.remedy)
+    return Finding(True, f"{found.path}, build {found.build_hash}, by {found.compiler}")
+
+
+def _tried(action: Callable[[], None], detail: str = "works") -> Finding:
+    """Whether `action` raises no OSError in a forked child; its errno is the child's status."""
+    child = os.fork()
+    if child == 0:
+        try:
+            action()
+        except OSError as error:
+            os._exit(error.errno or 255)
+        except BaseException:  # noqa: BLE001 (the child must end here, whatever happened)
+            os._exit(255)
+        os._exit(0)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if code == 0:
+        return Finding(True, detail)
+    return Finding(False, os.strerror(code) if 0 < code < 255 else "failed without an errno")
+
+
+def _namespace(kind: str) -> Callable[[], Finding]:
+    def probe() -> Finding:
+        from repl_sandbox.native import libc
+
+        flag = getattr(libc, f"CLONE_NEW{kind}")
+        # Together with a user namespace: that is how a session gets one, as root too.
+        return _tried(lambda: libc.unshare(libc.CLONE_NEWUSER | flag))
+
+    return probe
+
+
+def _mount_setattr() -> Finding:
+    from repl_sandbox.native import libc
+
+    def action() -> None:
+        libc.unshare(libc.CLONE_NEWUSER | libc.CLONE_NEWNS)
+        libc.mount("none", "/", "none", libc.MS_REC | libc.MS_PRIVATE)
+        libc.mount("/", "/", "none", libc.MS_BIND | libc.MS_REC)
+        libc.mount_setattr("/", libc.MOUNT_ATTR_RDONLY, recursive=True)
+
+    return _tried(action)
+
+
+def _fresh_proc() -> Finding:
+    from repl_sandbox.native import libc
+
+    def mount_in_new_pid_namespace() -> None:
+        libc.unshare(libc.CLONE_NEWUSER | libc.CLONE_NEWPID | libc.CLONE_NEWNS)
+        child = os.fork()  # a pid namespace starts with the next child
+        if child == 0:
+            try:
+                libc.mount("none", "/", "none", libc.MS_REC | libc.MS_PRIVATE)
+                libc.mount("proc", "/proc", "proc", libc.MS_NOSUID | libc.MS_NODEV)
+            except OSError as error:
+                os._exit(error.errno or 255)
+            os._exit(0)
+        os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+    return _tried(mount_in_new_pid_namespace)
+
+
+def _seccomp() -> Finding:
+    try:
+        actions = Path("/proc/sys/kernel/seccomp/actions_avail").read_text().split()
+    except OSError:  # a /proc that shows processes only
+        from repl_sandbox.jail.seccomp import bpf, seccomp_filters
+
+        assembler = bpf.Assembler()
+        assembler.ret(seccomp_filters.SECCOMP_RET_ALLOW)
+        return _tried(lambda: _load(assembler.assemble()))
+    return Finding({"errno", "kill_process"} <= set(actions), " ".join(actions))
+
+
+def _load(program: bytes) -> None:
+    from repl_sandbox.jail import processes
+    from repl_sandbox.jail.seccomp import seccomp_filters
+
+    processes.forbid_new_privileges()
+    seccomp_filters.load(program)
+
+
+def _landlock() -> Finding:
+    from repl_sandbox.jail.landlock import ruleset
+
+    try:
+        abi = ruleset.kernel_abi()
+    except OSError as error:
+        return Finding(False, os.strerror(error.errno or 0))
+    return Finding(abi > 0, f"ABI {abi}" if abi else "the kernel has none, or runs none")
+
+
+def _landlock_scopes() -> Finding:
+    from repl_sandbox.jail.landlock import ruleset
+
+    try:
+        abi = ruleset.kernel_abi()
+    except OSError as error:
+        return Finding(False, os.strerror(error.errno or 0))
+    return Finding(abi >= ruleset.SCOPES, f"ABI {abi}, they came with {ruleset.SCOPES}")
+
+
+def _uids() -> Finding:
+    if os.geteuid() != 0:
+        return Finding(False, f"an ordinary user, uid {os.geteuid()}")
+    from repl_sandbox.jail import users
+
+    return _tried(lambda: users.become(users.own_id(0)))
+
+
+def _cgroup() -> Finding:
+    from repl_sandbox.limits.cgroups.cgroup_root import CgroupUnavailable, find
+
+    found = find()
+    if isinstance(found, CgroupUnavailable):
+        return Finding(False, found.reason, found.remedy)
+    for folder in set(found.folders):
+        trial = Path(folder) / f"repl-env-doctor-{os.getpid()}"
+        try:
+            trial.mkdir()
+        except OSError as error:
+            return Finding(False, f"version {found.version}, {folder}: {error.strerror}")
+        trial.rmdir()
+    return Finding(True, f"version {found.version}, {', '.join(found.folders)}")
+
+
+def _proc_visibility() -> Finding:
+    rows = (line.split() for line in Path("/proc/self/mounts").read_text().splitlines())
+    mounted = [row[3].split(",") for row in rows if (row[1], row[2]) == ("/proc", "proc")]
+    if not mounted:
+        return Finding(False, "/proc is not mounted")
+    # The last one covers those before it.
+    hidden = [option for option in mounted[-1] if option.startswith(("hidepid=", "subset="))]
+    return Finding(not hidden, ", ".join(hidden) or "all processes")
+
+
+_USER_NAMESPACES = (
+    "Run as root, or allow them: `sysctl kernel.unprivileged_userns_clone=1` (Debian), "
+    "`sysctl kernel.apparmor_restrict_unprivileged_userns=0` (Ubuntu 23.10 and later), "
+    "`sysctl user.max_user_namespaces=10000`; under Docker also "
+    "`--security-opt seccomp=unconfined --security-opt apparmor=unconfined`. In a chroot(2) nobody "
+    "may make one: enter the directory by pivot_root, as `systemd-nspawn` and `bwrap` do."
+)
+_NAMESPACES = "Needs a kernel built with this namespace, and user namespaces (above)."
+
+_JAILED = ("jailed",)
+_FILTERED = ("jailed", "confined")
+_ALL = ("jailed", "confined", "process")
+
+FACILITIES: tuple[Facility, ...] = (
+    Facility("Linux", _ALL, _system, "Sessions are made of what Linux has; use it, or a server."),
+    Facility("Python", _ALL, _python, "Needs CPython 3.11 or later."),
+    Facility("architecture", _ALL, _machine, "System calls are known for x86-64 and aarch64."),
+    Facility(
+        "native library",
+        _ALL,
+        _native,
+        "Install repl-env from a wheel for this machine, or from source.",
+    ),
+    Facility("user namespace", _JAILED, _namespace("USER"), _USER_NAMESPACES),
+    Facility("pid namespace", _JAILED, _namespace("PID"), _NAMESPACES),
+    Facility("mount namespace", _JAILED, _namespace("NS"), _NAMESPACES),
+    Facility("network namespace", _JAILED, _namespace("NET"), _NAMESPACES),
+    Facility("ipc namespace", _JAILED, _namespace("IPC"), _NAMESPACES),
+    Facility("uts namespace", _JAILED, _namespace("UTS"), _NAMESPACES),
+    Facility("cgroup namespace", _JAILED, _namespace("CGROUP"), _NAMESPACES),
+    Facility(
+        "mount_setattr",
+        _JAILED,
+        _mount_setattr,
+        "Needs Linux 5.12 or later, and user namespaces (above).",
+    ),
+    Facility(
+        "own /proc",
+        _JAILED,
+        _fresh_proc,
+        "Needs user namespaces (above). A container that masks parts of /proc forbids a fresh one: "
+        "run it with `--security-opt systempaths=unconfined`.",
+    ),
+    Facility("seccomp filter", _FILTERED, _seccomp, "Needs a kernel with CONFIG_SECCOMP_FILTER."),
+    Facility(
+        "Landlock",
+        ("confined",),
+        _landlock,
+        "Needs Linux 5.13 or later with `landlock` in the boot parameter `lsm=`, and in a "
+        "container a system-call filter that lets it pass.",
+    ),
+    Facility(
+        "Landlock scopes",
+        (),
+        _landlock_scopes,
+        "Needs Linux 6.12 or later. Until then code of tier confined that shares this user's uid "
+        "can signal this user's processes.",
+    ),
+    Facility(
+        "uid per session",
+        (),
+        _uids,
+        "Run as root with CAP_SETUID, CAP_SETGID and CAP_CHOWN. Until then code of tier confined "
+        "shares this user's uid: it can chmod and stat this user's files.",
+    ),
+    Facility(
+        "cgroup",
+        (),
+        _cgroup,
+        "Delegate one (`systemd-run --user --scope -p Delegate=yes ...`) or run as root; until "
+        "then rlimits and a watchdog hold the limits.",
+    ),
+    Facility(
+        "/proc visibility",
+        (),
+        _proc_visibility,
+        "The watchdog cannot see other users' processes, and tier confined of an ordinary user "
+        "cannot be looked at: mount /proc without hidepid and subset, or add this user to its gid= "
+        "group.",
+    ),
+)

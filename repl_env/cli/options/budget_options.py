@@ -1,0 +1,84 @@
+"""What a tree of runs may spend, and what its models cost, said by options."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Annotated, TypeAlias
+
+import typer
+
+from repl_env.rlm.budget.budget_limits import Budget, Price
+
+Calls: TypeAlias = Annotated[
+    int, typer.Option("--budget-calls", help="Questions to models, of the whole tree.")
+]
+Tokens: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--budget-tokens", metavar="IN[:OUT]", help="Tokens in, or in and out; :OUT for out."
+    ),
+]
+Dollars: TypeAlias = Annotated[float | None, typer.Option("--budget-usd", help="US dollars.")]
+Seconds: TypeAlias = Annotated[float | None, typer.Option("--budget-seconds", help="Wall time.")]
+Prices: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--price", metavar="MODEL=IN:OUT", help="US dollars for a million tokens; repeat."
+    ),
+]
+
+
+def budget_from(calls: int, tokens: str | None, usd: float | None, seconds: float | None) -> Budget:
+    """The budget that the options ask for.
+
+    Raises:
+        typer.BadParameter: naming the field.
+    """
+    into, _, out = (tokens or "").partition(":")
+    try:
+        return Budget(
+            calls=calls,
+            input_tokens=_tokens(into),
+            output_tokens=_tokens(out),
+            usd=usd,
+            seconds=seconds,
+        )
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--budget-…") from error
+
+
+def _tokens(text: str) -> int | None:
+    if not text:
+        return None
+    try:
+        return int(text.replace("_", ""))
+    except ValueError:
+        raise typer.BadParameter(
+            f"{text!r} is no number of tokens", param_hint="--budget-tokens"
+        ) from None
+
+
+def prices_from(given: Sequence[str]) -> dict[str, Price]:
+    """The prices by model.
+
+    Raises:
+        typer.BadParameter: naming the one that is none.
+    """
+    return dict(_price(one) for one in given)
+
+
+def _price(given: str) -> tuple[str, Price]:
+    name, _, pair = given.rpartition("=")
+    numbers = _numbers(pair.split(":"))
+    if not name or len(numbers) != 2:
+        raise typer.BadParameter(f"{given!r} must be MODEL=IN:OUT", param_hint="--price")
+    return name, Price(*numbers)
+
+
+def _numbers(texts: Sequence[str]) -> list[float]:
+    try:
+        numbers = [float(text) for text in texts]
+    except ValueError:
+        return []
+    return numbers if all(math.isfinite(one) and one >= 0 for one in numbers) else []

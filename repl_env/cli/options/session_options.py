@@ -1,0 +1,120 @@
+"""How a command's sessions are held and what they may use, said by options."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+
+import typer
+
+from ..exit_status import ExitStatus
+
+if TYPE_CHECKING:
+    from repl_sandbox import Policy
+
+
+class Isolation(StrEnum):
+    """The tiers by name, and the strongest of `jailed` and `confined` that works."""
+
+    AUTO = "auto"
+    JAILED = "jailed"
+    CONTAINER = "container"
+    CONFINED = "confined"
+    PROCESS = "process"
+
+
+class Require(StrEnum):
+    """The weakest tier to accept."""
+
+    JAILED = "jailed"
+    CONTAINER = "container"
+    CONFINED = "confined"
+    PROCESS = "process"
+
+
+class LanguageName(StrEnum):
+    """How much of Python cells may use."""
+
+    FULL = "full"
+    LINT = "lint"
+    RESTRICTED = "restricted"
+
+
+IsolationOption: TypeAlias = Annotated[
+    Isolation, typer.Option("--isolation", help="The tier that holds the code.")
+]
+RequireOption: TypeAlias = Annotated[
+    Require | None,
+    typer.Option("--require", help="The weakest tier to accept.", show_default="confined"),
+]
+ImageOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--image", metavar="IMAGE", help="The image of the container, in tier container."),
+]
+RuntimeOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--runtime",
+        metavar="NAME",
+        help="The daemon's runtime for the container, as runsc; the daemon's default else.",
+    ),
+]
+Preload: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--preload", metavar="MODULE", help="A module to import beforehand; repeat, or use commas."
+    ),
+]
+Memory: TypeAlias = Annotated[
+    str, typer.Option("--memory", help="What a session may use, as 512MiB or 2GB.")
+]
+CellTimeout: TypeAlias = Annotated[
+    float, typer.Option("--timeout", metavar="SECONDS", help="How long a cell may execute.")
+]
+Language: TypeAlias = Annotated[
+    LanguageName, typer.Option("--language", help="How much of Python cells may use; no wall.")
+]
+
+
+def policy_of(language: LanguageName) -> Policy | None:
+    """The policy that the name stands for."""
+    from repl_sandbox import Policy
+
+    names: dict[LanguageName, Literal["lint", "restricted"]] = {
+        LanguageName.LINT: "lint",
+        LanguageName.RESTRICTED: "restricted",
+    }
+    name = names.get(language)
+    return None if name is None else Policy(language=name)
+
+
+def modules_of(preload: Sequence[str] | None) -> tuple[str, ...]:
+    """The modules that are named: by repetition, by commas, or both."""
+    return tuple(name for given in preload or () for name in given.replace(",", " ").split())
+
+
+@contextmanager
+def opening() -> Generator[None]:
+    """What a sandbox refuses, as the status that stands for it, after the reason on stderr.
+
+    Raises:
+        typer.BadParameter: an argument is wrong, as a size that is none.
+        typer.Exit: status 3, there is no such tier here; status 5, the sandbox does not start.
+    """
+    from repl_sandbox.errors import IsolationError, SandboxError
+
+    try:
+        yield
+    except IsolationError as error:
+        typer.echo(f"repl-env: {error}", err=True)
+        for note in getattr(error, "__notes__", ()):
+            typer.echo(f"  {note}", err=True)
+        typer.echo("`repl-env doctor` shows what this system offers.", err=True)
+        raise typer.Exit(ExitStatus.TIER_UNAVAILABLE) from error
+    except SandboxError as error:
+        typer.echo(f"repl-env: {error}", err=True)
+        raise typer.Exit(ExitStatus.INFRASTRUCTURE) from error
+    except (TypeError, ValueError) as error:
+        raise typer.BadParameter(str(error)) from error

@@ -1,0 +1,99 @@
+"""What `repl-env eval` evaluates, made of its options."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import typer
+
+from .function_references import named
+from .model_options import address_of, digest_of
+from .run_options import RunOptions
+
+if TYPE_CHECKING:
+    from repl_env.evaluation.metrics import Metric
+    from repl_env.evaluation.solvers import Solver
+
+# Options of `repl-env eval` that are not about a model and its runs.
+_OF_ANY_SOLVER = frozenset(
+    "dataset rubric concurrency solver out fresh limit give_up_after as_json".split()
+)
+
+
+def check_choice(model: str | None, solver: str | None, context: typer.Context) -> None:
+    """That one of the two is given, and with a solver no option that would change nothing.
+
+    Raises:
+        typer.BadParameter: naming the options.
+    """
+    if (model is None) == (solver is None):
+        both = "" if model is None else ", not both"
+        raise typer.BadParameter(f"give one of the two{both}", param_hint="--model, --solver")
+    if solver is None:
+        return
+    for option in context.command.params:
+        source = context.get_parameter_source(option.name or "")
+        # By name: some versions of typer have a click of their own, whose values are others.
+        given = source is not None and source.name == "COMMANDLINE"
+        if given and option.name not in _OF_ANY_SOLVER:
+            message = "goes with --model; a solver is called with the task, and no more"
+            raise typer.BadParameter(message, param_hint=option.opts[0])
+
+
+def rlm_solver(runs: RunOptions, trajectories: Path | None = None) -> tuple[Solver, dict[str, Any]]:
+    """A recursive language model as a solver, and what its results depend on.
+
+    `trajectories` is a folder for those of the runs.
+
+    Raises:
+        typer.BadParameter, typer.Exit: as `model_from`.
+    """
+    from repl_env.evaluation.solvers import RLMSolver
+
+    # Where code is held does not change an answer, so the tier is not among the settings.
+    settings = {
+        **runs.bounds,
+        "model": runs.model.model,
+        "sub_model": runs.sub_model,
+        "base_url": _without_secrets(address_of(runs.model)),
+        "source": digest_of(runs.model.model),
+        "sub_source": digest_of(runs.sub_model),
+        "budget": asdict(runs.budget),
+        "prices": {name: asdict(price) for name, price in runs.prices.items()},
+        "preload": list(runs.preload),
+        "limits": {"memory": runs.limits.memory, "timeout": runs.limits.timeout},
+    }
+    options = runs.arguments()
+    return RLMSolver(options.pop("model"), options, trajectories), settings
+
+
+def function_solver(reference: str) -> tuple[Solver, dict[str, Any]]:
+    """The function that `reference` names as a solver, and what its results depend on."""
+    from repl_env.evaluation.solvers import FunctionSolver
+
+    found = named(reference, "--solver")
+    return FunctionSolver(found.function), {"solver": reference, "source": found.digest}
+
+
+def metric_of(rubric: str | None) -> tuple[Metric | None, dict[str, Any]]:
+    """The metric for all tasks, and what scores depend on; None: what each task names."""
+    from repl_env.evaluation import metrics
+
+    if rubric is None or rubric in metrics.RUBRICS:
+        return metrics.RUBRICS[rubric] if rubric else None, {"rubric": rubric}
+    if ":" not in rubric:
+        message = f"{rubric!r} is none of {', '.join(metrics.RUBRICS)}, and no module:function"
+        raise typer.BadParameter(message, param_hint="'--rubric'")
+    found = named(rubric, "--rubric")
+    return metrics.metric_of(found.function), {"rubric": rubric, "rubric_source": found.digest}
+
+
+def _without_secrets(url: str | None) -> str | None:
+    """`url` without user, password and query: results are shown around."""
+    if url is None:
+        return None
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()

@@ -1,0 +1,100 @@
+"""`RunReport`: how a run ended, as an answer, a line of totals and an exit status."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import asdict
+from typing import Any
+
+import typer
+
+from repl_env.errors import OURS
+from repl_env.rlm.budget.budget_limits import Spent
+
+from ..exit_status import ExitStatus
+from .live_progress import Progress
+from .live_run_tree import RunTotals, exact
+from .terminal_text import harmless, one_line
+from .tree_drawing import amounts, duration
+
+
+class RunReport:
+    """What a run came to: its result, whole or partial, its status, and why if it was cut short."""
+
+    def __init__(self, progress: Progress) -> None:
+        self.progress = progress
+        self._began = time.monotonic()
+        self.result: Any = None
+        self.status = ExitStatus.FAILED
+        self.reason: str | None = None
+
+    def done(self, result: Any) -> None:
+        """The run ended by itself."""
+        self.result, self.status = result, status_of(result)
+        if self.status is ExitStatus.BUDGET:
+            why = _get(result, "reason") or "the budget ran out"
+            has = _get(result, "final_answer") is not None
+            self.reason = f"{why}; {'the answer is what there was' if has else 'no answer'}"
+        elif self.status is not ExitStatus.OK:
+            self.reason = f"no answer: {_get(result, 'error_kind') or _get(result, 'stop_reason')}"
+
+    def failed(self, status: ExitStatus, reason: str, error: BaseException | None = None) -> None:
+        """The run was cut short; what it had so far may be with the error."""
+        self.result = _get(error, "result", self.result)
+        self.status, self.reason = status, reason
+
+    def show(self, *, as_json: bool, quiet: bool) -> None:
+        """The answer to stdout; then, to stderr, the totals and the reason."""
+        answer = _get(self.result, "final_answer")
+        if as_json:
+            print(json.dumps(self.as_json(), ensure_ascii=False), flush=True)
+        elif answer is not None:
+            print(harmless(answer) if sys.stdout.isatty() else answer, flush=True)
+        if self.reason is not None:
+            typer.echo(f"repl-env: {one_line(self.reason, 500)}", err=True)
+        if not quiet:
+            typer.echo(self.totals(), err=True)
+
+    def totals(self) -> str:
+        """One line: how it ended, what it took."""
+        tree = self.progress.tree
+        turns = _get(self.result, "iterations", 0 if tree.root is None else tree.root.turn)
+        took = duration(time.monotonic() - self._began)
+        return f"{turns} turn{'' if turns == 1 else 's'} · {amounts(self._spent())} · {took}"
+
+    def as_json(self) -> dict[str, Any]:
+        """The result for programs; `usage` has what is known also if there is no result."""
+        result, spent = self.result, self._spent()
+        return {
+            "answer": _get(result, "final_answer"),
+            "answer_value": _get(result, "answer_value"),
+            "stop_reason": _get(result, "stop_reason")
+            or ("cancelled" if self.status is ExitStatus.INTERRUPTED else None),
+            "error_kind": _get(result, "error_kind"),
+            "reason": self.reason,
+            "iterations": _get(result, "iterations"),
+            "usage": asdict(spent),
+            "cost": None if spent.unpriced else spent.usd,
+            "seconds": round(time.monotonic() - self._began, 3),
+            "status": int(self.status),
+        }
+
+    def _spent(self) -> RunTotals:
+        usage = _get(self.result, "usage")
+        return exact(usage) if isinstance(usage, Spent) else self.progress.tree.spent()
+
+
+def status_of(result: Any) -> ExitStatus:
+    """The exit status of a result: what stopped the run goes before what it has as an answer."""
+    if _get(result, "stop_reason") == "budget":
+        return ExitStatus.BUDGET
+    if _get(result, "final_answer") is not None:
+        return ExitStatus.OK
+    return ExitStatus.INFRASTRUCTURE if _get(result, "error_kind") in OURS else ExitStatus.FAILED
+
+
+def _get(holder: Any, name: str, default: Any = None) -> Any:
+    """A field of a result that may be partial, or may not be there."""
+    return getattr(holder, name, default)

@@ -1,0 +1,127 @@
+"""A WebSocket connection to a server, or why there is none, in words that hold no secret."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.datastructures import Headers
+from websockets.exceptions import InvalidHandshake, InvalidProxy, InvalidStatus, InvalidURI
+from websockets.typing import Subprotocol
+
+from repl_env.client.connection.server_address import ServerAccess
+from repl_env.client.connection.timeouts import Timeouts
+from repl_env.client.protocol import refusal_errors
+from repl_env.client.protocol.refusal_codes import SUBPROTOCOL
+from repl_env.errors import NotSupported, ServerUnavailable
+
+# Bytes of pongs; a server that reads has none of them waiting.
+_MOST_UNREAD = 1 << 20
+# The answer to a ping waits behind what is being sent, which may be megabytes over a slow line.
+_PONG_FACTOR = 3
+
+
+async def connection_to(
+    access: ServerAccess, patience: Timeouts, close_s: float
+) -> ClientConnection:
+    """An open connection; a server has `close_s` seconds to answer its close.
+
+    Raises:
+        ServerUnavailable: it cannot be reached, or is no server of WebSockets.
+        NotSupported: it is behind a proxy for which a library is lacking.
+        ServerError: it refuses, with a status and perhaps a code.
+    """
+    address = access.address
+    options: dict[str, Any] = {}
+    if address.loopback:
+        options["proxy"] = None
+    if address.secure and access.tls is not None:
+        options["ssl"] = access.tls
+    with _failures_to(access):
+        return await _Connect(
+            address.socket,
+            subprotocols=[Subprotocol(SUBPROTOCOL)],
+            additional_headers=dict(access.headers),
+            compression=None,  # costs both sides more than it saves: bulk goes by HTTP
+            open_timeout=patience.connect_s,
+            ping_interval=patience.ping_s,
+            ping_timeout=patience.ping_s and _PONG_FACTOR * patience.ping_s,
+            close_timeout=close_s,
+            max_size=patience.message_bytes,
+            create_connection=_Connection,
+            logger=_Quiet(logging.getLogger("repl_env.client"), {}),
+            **options,
+        )
+
+
+@contextmanager
+def _failures_to(access: ServerAccess) -> Iterator[None]:
+    """What the library raises, as errors of ours."""
+    try:
+        yield
+    except InvalidStatus as error:
+        answer = error.response
+        headers = {name.lower(): value for name, value in answer.headers.raw_items()}
+        body = bytes(answer.body or b"")
+        raise refusal_errors.error_of_status(
+            answer.status_code, headers, body, access.secrets
+        ) from None
+    except ImportError as error:
+        raise NotSupported(f"the environment names a proxy: {error}", code="PROXY") from None
+    except (OSError, InvalidHandshake, InvalidURI) as error:
+        # Not from it: it may repeat a header, which tracebacks would print.
+        told = access.secrets.cut(str(error) or type(error).__name__)
+        raise ServerUnavailable(f"no connection to {access.address}: {told}") from None
+    except (InvalidProxy, ValueError):
+        # Its text is the proxy's URL or a part of it, which may be a password.
+        raise ServerUnavailable("the proxy that the environment names is none") from None
+
+
+class _Connection(ClientConnection):
+    """Breaks where its answers pile up: pongs to a server that sends pings and reads nothing."""
+
+    _unread = 0
+
+    def data_received(self, data: bytes) -> None:
+        before = self.transport.get_write_buffer_size()
+        super().data_received(data)
+        answers = self.transport.get_write_buffer_size() - before
+        self._unread = max(0, answers) + (self._unread if before else 0)
+        if self._unread > _MOST_UNREAD:
+            self.transport.abort()
+
+
+class _Connect(connect):
+    """Follows redirects only to where it was, with the headers that were meant for it."""
+
+    def process_redirect(self, exc: Exception) -> Exception | str:
+        if isinstance(exc, InvalidStatus) and _elsewhere(self.uri, exc.response.headers):
+            return exc
+        return super().process_redirect(exc)
+
+
+def _elsewhere(uri: str, headers: Headers) -> bool:
+    """Whether a redirect leads to another origin, or nobody can say where to."""
+    try:
+        (location,) = headers.get_all("Location")
+        new = urlsplit(location)
+    except ValueError:  # there are several, or it is no URL
+        return True
+    old = urlsplit(uri)
+    return bool(new.netloc) and (new.scheme, new.netloc) != (old.scheme, old.netloc)
+
+
+class _Quiet(logging.LoggerAdapter[logging.Logger]):
+    """Never at the level DEBUG, where websockets logs headers, with their keys, and frames."""
+
+    def isEnabledFor(self, level: int) -> bool:  # noqa: N802
+        return level > logging.DEBUG and super().isEnabledFor(level)
+
+    def process(
+        self, msg: Any, kwargs: MutableMapping[str, Any]
+    ) -> tuple[Any, MutableMapping[str, Any]]:
+        return msg, kwargs

@@ -1,0 +1,115 @@
+"""What is said first on a socket of `repl-env.v1`: which session it is for, and what that may."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from repl_env.client.connection.server_address import ServerAccess
+from repl_env.client.connection.timeouts import Timeouts
+from repl_env.client.connection.websocket_client import ConnectionDropped, WebSocketClient
+from repl_env.client.protocol import client_frames, refusal_errors, reply_results
+from repl_env.client.protocol.client_frames import RefusalFrame, ReplyFrame, RequestFrame
+from repl_env.errors import BadReply, REPLError, ServerError, ServerUnavailable
+
+# Nobody waits in a line for longer; servers let clients go after seconds.
+LINE_S = 300.0
+# A step's limit, where the server told none: the engine's.
+STEP_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class SessionHandshake:
+    """What a server says of a session. `running` is the id of the request that it works on.
+
+    The limits are None where the server has none, and `grace_s` is infinite.
+    """
+
+    session_id: str
+    token: str = field(repr=False)
+    grace_s: float
+    running: str | None
+    timeout_s: float
+    message_bytes: int | None
+    context_bytes: int | None
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> SessionHandshake:
+        """As the reply to `open` or `resume` says; BadReply if it does not."""
+        limits = data.get("limits")
+        limits = limits if isinstance(limits, dict) else {}
+        running = data.get("running")
+        return cls(
+            reply_results.field(data, "session_id", str),
+            reply_results.field(data, "token", str),
+            _grace(data),
+            running if isinstance(running, str) else None,
+            _number(limits, "timeout_s") or STEP_S,
+            _count(limits, "message_bytes"),
+            _count(limits, "context_bytes"),
+        )
+
+
+def _grace(data: Mapping[str, Any]) -> float:
+    """Seconds that the session outlives its socket; null is without an end, as JSON has no inf."""
+    if data.get("grace_s", 0.0) is None:
+        return math.inf
+    return _number(data, "grace_s") or 0.0
+
+
+def _number(data: Mapping[str, Any], name: str) -> float | None:
+    return client_frames.number(data.get(name)) or None
+
+
+def _count(data: Mapping[str, Any], name: str) -> int | None:
+    number = _number(data, name)
+    return None if number is None else int(number)
+
+
+async def shake_hands(
+    access: ServerAccess, patience: Timeouts, socket: WebSocketClient, token: str | None = None
+) -> SessionHandshake:
+    """Ask for a session on a new socket: a new one, or the one that `token` names.
+
+    Raises:
+        SessionLost: there is none of this token.
+        CapacityReached: no session came free.
+        ServerUnavailable: the socket was closed instead, or nothing came.
+        ServerError: the server refuses otherwise.
+    """
+    request = (
+        RequestFrame("open", {}) if token is None else RequestFrame("resume", {"token": token})
+    )
+    most_s = patience.message_s or LINE_S
+    try:
+        async with asyncio.timeout(most_s):
+            said = await _answer(socket, request)
+    except ConnectionDropped as dropped:
+        otherwise = (ServerUnavailable, f"the server closed the socket: {dropped}")
+        kind, message = refusal_errors.CLOSES.get(dropped.code, otherwise)
+        raise kind(access.secrets.cut(message)) from None
+    except TimeoutError:
+        raise ServerUnavailable(f"the server gave no session within {most_s:g} s") from None
+    if isinstance(said, RefusalFrame):
+        raise _not_given(refusal_errors.error_of_refusal(said, access.secrets))
+    if not isinstance(said, ReplyFrame) or said.type != "session":
+        raise BadReply("the server did not say which session the socket has")
+    return SessionHandshake.of(said.data)
+
+
+def _not_given(error: REPLError) -> ServerError:
+    """The error that a refusal of a session is: never one that is about an episode."""
+    if isinstance(error, ServerError):
+        return error
+    return BadReply(f"the server refuses a session as if it were a request in one: {error}")
+
+
+async def _answer(socket: WebSocketClient, request: RequestFrame) -> client_frames.Frame:
+    try:
+        await socket.send(request.named())
+    except ConnectionDropped:
+        pass  # a refusal that was sent before the socket was closed is still to be read
+    return client_frames.read(await socket.receive())

@@ -1,0 +1,196 @@
+"""What a refusal means to the caller: from codes, close codes and statuses to errors, in tables."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from repl_env.client.protocol.client_frames import MOST_VALUES, RefusalFrame, values
+from repl_env.client.protocol.refusal_codes import IDLE, TAKEN_OVER
+from repl_env.client.protocol.reply_results import step_result
+from repl_env.common.json_values import visible
+from repl_env.errors import (
+    OURS,
+    AuthenticationFailed,
+    BadReply,
+    CapacityReached,
+    EpisodeAborted,
+    EpisodeDone,
+    InvalidRequest,
+    NotReset,
+    NotSupported,
+    QuotaExceeded,
+    REPLError,
+    ServerError,
+    ServerUnavailable,
+    SessionLost,
+    TooLarge,
+)
+from repl_env.llm.endpoints.endpoint_errors import SecretTexts
+
+
+def _episode_done(refused: RefusalFrame) -> REPLError:
+    result = refused.details.get("result")
+    if not isinstance(result, dict):
+        raise BadReply("the server says that the episode is done, and not with which result")
+    return EpisodeDone(step_result(result))
+
+
+def _episode_aborted(refused: RefusalFrame) -> REPLError:
+    told = visible(refused.message)
+    kind, _, message = told.partition(": ")
+    return EpisodeAborted(kind, message) if kind in OURS else EpisodeAborted("sandbox", told)
+
+
+# Codes of `repl_env.client.protocol.refusal_codes` that local environments have errors for,
+AS_LOCALLY: Mapping[str, Callable[[RefusalFrame], REPLError]] = {
+    "NOT_RESET": lambda refused: NotReset(),
+    "EPISODE_DONE": _episode_done,
+    "EPISODE_ABORTED": _episode_aborted,
+}
+# and the others.
+ERRORS: Mapping[str, type[ServerError]] = {
+    "INVALID_JSON": InvalidRequest,
+    "UNKNOWN_TYPE": NotSupported,
+    "UNKNOWN_PATH": NotSupported,
+    "WRONG_METHOD": NotSupported,
+    "VALIDATION_ERROR": InvalidRequest,
+    "EXECUTION_ERROR": ServerError,
+    "UNAUTHENTICATED": AuthenticationFailed,
+    "FORBIDDEN": AuthenticationFailed,
+    "UNKNOWN_SESSION": SessionLost,
+    "UNKNOWN_CONTEXT": ServerError,
+    "OUT_OF_ORDER": ServerError,
+    "TOO_LARGE": TooLarge,
+    "TOO_SLOW": ServerUnavailable,
+    "RATE_LIMITED": QuotaExceeded,
+    "QUOTA_EXCEEDED": QuotaExceeded,
+    "CAPACITY_REACHED": CapacityReached,
+    "NO_ROOM": CapacityReached,
+    "DRAINING": ServerUnavailable,
+    "SESSION_ERROR": ServerError,
+    "FACTORY_ERROR": ServerUnavailable,
+}
+
+# Close codes after which no new socket would have the session again.
+CLOSES: Mapping[int | None, tuple[type[ServerError], str]] = {
+    1012: (SessionLost, "the server stopped"),
+    4401: (AuthenticationFailed, "the server wants another API key"),
+    4403: (AuthenticationFailed, "the server does not allow this"),
+    4404: (SessionLost, "the server knows no such session"),
+    TAKEN_OVER: (SessionLost, "another client has resumed the session"),
+    IDLE: (SessionLost, "the session was idle for longer than the server allows"),
+}
+
+# Statuses of HTTP, where the body has no code of ours: a proxy answered, or another server.
+STATUSES: Mapping[int, type[ServerError]] = {
+    401: AuthenticationFailed,
+    403: AuthenticationFailed,
+    404: NotSupported,
+    405: NotSupported,
+    408: ServerUnavailable,  # a piece did not come whole in the server's time
+    413: TooLarge,
+    422: InvalidRequest,
+    429: QuotaExceeded,
+    502: ServerUnavailable,
+    503: ServerUnavailable,
+    504: ServerUnavailable,
+    507: CapacityReached,
+}
+
+# Characters of a server's own words, which end up on terminals.
+_LONGEST = 10_000
+# Of the fields that a server says are wrong: those that are looked at, for each is searched for in
+# the message, and those that are named.
+_ERRORS, _NAMED = 100, 5
+
+# Where an argument of the client's is what there is to do.
+_WHERE = {
+    "UNAUTHENTICATED": " Here that is api_key=.",
+    "UNKNOWN_PATH": "; is the path of base_url right?",
+}
+
+# What such an answer most often comes from, where it says nothing.
+_WITHOUT_REASON = {
+    401: "it wants an API key, or a proxy before it does (api_key=, headers=)",
+    403: "the API key may not do this, or the path of base_url is wrong",
+    404: "there is nothing at this path; is that of base_url right?",
+    413: "a proxy before the server takes less at once than the server does",
+}
+
+
+def error_of_refusal(refused: RefusalFrame, secrets: SecretTexts) -> REPLError:
+    """The error that a refusal is."""
+    # Secrets go before it is clipped: half a key is a secret too.
+    message = secrets.cut(_with_errors(refused))
+    message = message if len(message) <= _LONGEST else f"{message[:_LONGEST]}…"
+    if refused.code in AS_LOCALLY:
+        return AS_LOCALLY[refused.code](replace(refused, message=message))
+    # More nobody reads, and all of it is searched for secrets.
+    few = values([dict(refused.details)]) <= MOST_VALUES
+    return ERRORS.get(refused.code, ServerError)(
+        message + _WHERE.get(refused.code, ""),
+        code=secrets.cut(refused.code),
+        id=None if refused.log_id is None else secrets.cut(refused.log_id),
+        retry_after=refused.retry_after,
+        details=secrets.cut_all(refused.details) if few else {},
+    )
+
+
+def error_of_status(
+    status: int, headers: Mapping[str, str], body: bytes, secrets: SecretTexts
+) -> REPLError:
+    """The error that an answer of HTTP is which is none that was asked for.
+
+    The names of `headers` are in lower case.
+    """
+    if 300 <= status < 400:
+        # Not followed: the key would go to whoever the answer names.
+        return ServerError(
+            f"the server redirects (status {status}) to "
+            f"{_without_query(secrets.cut(headers.get('location', 'nowhere')))}; "
+            "if that is it, make it the base_url",
+            code="REDIRECTED",
+        )
+    refused = _refusal_in(body)
+    # What is about an episode is none of an answer to a handshake or an upload.
+    if refused is not None and refused.code not in AS_LOCALLY:
+        return error_of_refusal(refused, secrets)
+    kind, told = STATUSES.get(status, ServerError), f"the server answered with status {status}"
+    if status in _WITHOUT_REASON:
+        told = f"{told}: {_WITHOUT_REASON[status]}"
+    return kind(told, code=f"HTTP_{status}")
+
+
+def _with_errors(refused: RefusalFrame) -> str:
+    """The message, with the fields that are wrong if it does not name them: OpenEnv's does not."""
+    errors, read = refused.details.get("errors"), refused.message[:_LONGEST]
+    if not isinstance(errors, list):
+        return refused.message
+    named = [
+        f"{'.'.join(str(part) for part in each['loc'] if isinstance(part, (str, int)))}: {told}"
+        for each in errors[:_ERRORS]
+        if isinstance(each, dict) and isinstance(each.get("loc"), list)
+        if isinstance(told := each.get("msg"), str)
+    ]
+    new = [text for text in named if text not in read]
+    return "; ".join([refused.message, *new[:_NAMED]])
+
+
+def _refusal_in(body: bytes) -> RefusalFrame | None:
+    try:
+        said: Any = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    for name in ("data", "detail", "error"):
+        if isinstance(said, dict) and isinstance(said.get(name), dict):
+            said = said[name]
+    if isinstance(said, dict) and isinstance(said.get("code"), str):
+        return RefusalFrame.of(None, said)
+    return None
+
+
+def _without_query(url: str) -> str:
+    return url.partition("?")[0][:200]

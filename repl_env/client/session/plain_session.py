@@ -1,0 +1,90 @@
+"""`PlainSession`: a session on a server that knows OpenEnv's frames alone. It ends with its socket.
+
+There are no ids: replies come in the order of the requests. So the reply to a request that nobody
+waits for any more is still read before the next one is sent.
+"""
+
+from __future__ import annotations
+
+from repl_env.client.connection.server_address import ServerAccess
+from repl_env.client.connection.timeouts import Timeouts
+from repl_env.client.connection.websocket_client import ConnectionDropped, WebSocketClient
+from repl_env.client.protocol import client_frames, refusal_errors
+from repl_env.client.protocol.client_frames import (
+    PLAIN,
+    REPLIES,
+    OutputFrame,
+    RefusalFrame,
+    ReplyFrame,
+    RequestFrame,
+)
+from repl_env.client.session.request_pipeline import Hear, RequestPipeline
+from repl_env.errors import BadReply, SessionLost, TooLarge
+
+
+class PlainSession(RequestPipeline):
+    """One session, as long as its socket is there."""
+
+    named = False
+
+    def __init__(self, access: ServerAccess, patience: Timeouts, socket: WebSocketClient) -> None:
+        super().__init__(access, patience)
+        self._socket = socket
+
+    def _frame(self, request: RequestFrame) -> bytes:
+        assert request.type in PLAIN
+        frame, limit = request.plain(), self._patience.message_bytes
+        if len(frame) > limit:
+            most = f"max_message_size_mb is {limit:,} bytes"
+            raise TooLarge(f"a message of {len(frame):,} bytes; {most}")
+        return frame
+
+    async def _exchange(
+        self, frame: bytes, request: RequestFrame, hear: Hear | None
+    ) -> ReplyFrame | RefusalFrame:
+        if self._gone is not None:
+            raise SessionLost(self._gone)
+        try:
+            await self._socket.send(frame)
+        except ConnectionDropped:
+            pass  # why it was closed is still to be read: a refusal, at capacity
+        try:
+            return await self._reply(request)
+        except ConnectionDropped as dropped:
+            raise self._lost(dropped, len(frame)) from None
+        except BadReply as error:
+            self._gone = error.message
+            self._socket.abort()
+            raise
+
+    async def _reply(self, request: RequestFrame) -> ReplyFrame | RefusalFrame:
+        said = client_frames.read(await self._socket.receive())
+        if isinstance(said, OutputFrame) or (
+            isinstance(said, ReplyFrame) and said.type != REPLIES[request.type]
+        ):
+            raise BadReply(f"the server answered {request.type!r} with something else")
+        return said
+
+    def _lost(self, dropped: ConnectionDropped, size: int) -> Exception:
+        self._gone = "its connection was lost, and this server resumes none"
+        if dropped.refused_theirs:
+            most = self._patience.message_bytes
+            return TooLarge(f"the reply is over {most:,} bytes, which is max_message_size_mb")
+        if dropped.refused_ours:
+            # The limit is not told; uvicorn has 16 MiB if nothing else was said.
+            reason = self._access.secrets.cut(dropped.reason) or "uvicorn's own limit is 16 MiB"
+            return TooLarge(f"the server takes no message of {size:,} bytes ({reason})")
+        kind, message = refusal_errors.CLOSES.get(dropped.code, (SessionLost, self._gone))
+        return kind(f"{message} ({self._access.secrets.cut(str(dropped))})")
+
+    async def _leave(self, request: RequestFrame) -> None:
+        try:
+            await self._reply(request)
+        except (ConnectionDropped, BadReply) as error:
+            self._gone = str(error)
+
+    async def _keep(self) -> None:
+        await self._socket.closed()
+
+    async def _end(self) -> None:
+        await self._socket.leave(named=False)

@@ -1,0 +1,59 @@
+"""From an address to a session, by whatever the server speaks."""
+
+from __future__ import annotations
+
+import asyncio
+
+from repl_env.client.connection.handshake import shake_hands
+from repl_env.client.connection.server_address import ServerAccess
+from repl_env.client.connection.timeouts import Timeouts, pause
+from repl_env.client.connection.websocket_client import WebSocketClient
+from repl_env.client.session.plain_session import PlainSession
+from repl_env.client.session.request_pipeline import RequestPipeline
+from repl_env.client.session.resumable_session import ResumableSession
+from repl_env.errors import NotSupported, ServerUnavailable
+
+
+async def open_session(
+    access: ServerAccess, patience: Timeouts, token: str | None = None
+) -> RequestPipeline:
+    """A new session, or the one that `token` names.
+
+    Raises:
+        ServerUnavailable, AuthenticationFailed, CapacityReached, QuotaExceeded: the server cannot
+            be reached, or gives no session.
+        SessionLost: there is none of this token.
+    """
+    socket = await WebSocketClient.open(access, patience)
+    try:
+        if socket.named:
+            told = await shake_hands(access, patience, socket, token)
+            return ResumableSession(access, patience, socket, told)
+        if token is not None:
+            raise NotSupported("this server has no sessions that could be resumed")
+        return PlainSession(access, patience, socket)
+    except BaseException:
+        await socket.hang_up()
+        raise
+
+
+async def resume_session(
+    access: ServerAccess, patience: Timeouts, token: str, within_s: float
+) -> RequestPipeline:
+    """The session that `token` names, which the server keeps for `within_s` seconds.
+
+    Raises:
+        ServerUnavailable: the server could not be reached meanwhile.
+        ServerError: as `open_session`.
+    """
+    now = asyncio.get_running_loop().time
+    until, attempt = now() + within_s, 0
+    while True:
+        try:
+            return await open_session(access, patience, token)
+        except ServerUnavailable as error:
+            attempt += 1
+            pause_s = max(pause(attempt), error.retry_after or 0.0)
+            if now() + pause_s > until:
+                raise
+        await asyncio.sleep(pause_s)

@@ -1,0 +1,237 @@
+"""`SyncREPLEnv`: `REPLEnv` for plain code, from `REPLEnv(...).sync()`.
+
+The connection lives on an event loop in a thread that all such clients of a process share: pings
+are answered while the caller does something else, and a client can be used where a loop runs
+already, as in notebooks.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Coroutine, Mapping
+from functools import partial
+from inspect import isawaitable, iscoroutine
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from repl_env.client.async_client import REPLEnv, Result
+from repl_env.client.session.request_builder import asks_itself, check_callback
+from repl_env.concurrency.background_loop import CLIENTS
+from repl_env.llm.model_spec import LLM
+from repl_env.models import REPLAction, REPLState, action_of, showing
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from repl_env.episode.contexts import Given
+    from repl_sandbox.types import JSON
+
+T = TypeVar("T")
+
+
+class SyncREPLEnv:
+    """The methods of `REPLEnv`, which wait; `with` in place of `async with`.
+
+    `on_output` and `on_upload` are called in the caller's thread. Ctrl-C cancels a running step.
+    One call at a time; others wait for it.
+    """
+
+    def __init__(self, client: REPLEnv) -> None:
+        self._client = client
+        self._hearing: int | None = None  # the thread that its on_output is called in
+        CLIENTS.end_at_exit()  # after this client, if the caller has it closed at the exit
+
+    def __repr__(self) -> str:
+        return f"<SyncREPLEnv of {self._client!r}>"
+
+    @property
+    def async_client(self) -> REPLEnv:
+        """The client that this one is the plain face of. It is used on that loop only."""
+        return self._client
+
+    @property
+    def base_url(self) -> str:
+        """The server's address."""
+        return self._client.base_url
+
+    @property
+    def session_id(self) -> str | None:
+        """The session's name in the server's logs; None without one, and on OpenEnv's servers."""
+        return self._client.session_id
+
+    def sync(self) -> SyncREPLEnv:
+        """This client."""
+        return self
+
+    def connect(self) -> Self:
+        """Connect and have a session opened, unless there is one; see `REPLEnv.connect`."""
+        CLIENTS.wait_for(self._client.connect())
+        return self
+
+    def disconnect(self) -> None:
+        """End the session and the connection; OpenEnv's name for `close`."""
+        self.close()
+
+    def close(self) -> None:
+        """End the session. Safe to call twice; a reset begins another one."""
+        CLIENTS.wait_for(self._client.close())
+
+    def __enter__(self) -> Self:
+        return self.connect()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def reset(
+        self,
+        *,
+        context: Given | None = None,
+        contexts: Mapping[str, Given] | None = None,
+        files: Mapping[str, str | bytes | Path] | None = None,
+        task_prompt: str | None = None,
+        max_iterations: int | None = None,
+        seed: int | None = None,
+        episode_id: str | None = None,
+        hf_token: str | None = None,
+        llm_model: str | None = None,
+        llm: LLM | None = None,
+        expected_answer: Any = None,
+        answer_schema: Any = None,
+        rlm_max_depth: int | None = None,
+        rlm_max_iterations: int | None = None,
+        on_upload: Callable[[int, int], object] | None = None,
+    ) -> Result:
+        """Begin an episode; see `REPLEnv.reset`."""
+
+        def resetting(tell: Callable[..., Awaitable[None]] | None) -> Any:
+            return self._client.reset(
+                context=context,
+                contexts=contexts,
+                files=files,
+                task_prompt=task_prompt,
+                max_iterations=max_iterations,
+                seed=seed,
+                episode_id=episode_id,
+                hf_token=hf_token,
+                llm_model=llm_model,
+                llm=llm,
+                expected_answer=expected_answer,
+                answer_schema=answer_schema,
+                rlm_max_depth=rlm_max_depth,
+                rlm_max_iterations=rlm_max_iterations,
+                on_upload=tell,
+            )
+
+        return self._hearing_while(resetting, "on_upload", on_upload)
+
+    def step(
+        self,
+        action: REPLAction,
+        *,
+        timeout_s: float | None = None,
+        timeout: float | None = None,
+        on_output: Callable[[str, str], object] | None = None,
+    ) -> Result:
+        """Run the action's code, or submit its answer; see `REPLEnv.step`."""
+
+        def stepping(tell: Callable[..., Awaitable[None]] | None) -> Any:
+            return self._client.step(action, timeout_s=timeout_s, timeout=timeout, on_output=tell)
+
+        return self._hearing_while(stepping, "on_output", on_output)
+
+    def execute(
+        self,
+        code: str,
+        *,
+        timeout_s: float | None = None,
+        timeout: float | None = None,
+        on_output: Callable[[str, str], object] | None = None,
+    ) -> Result:
+        """One step that runs `code` for at most `timeout_s` (or `timeout`) seconds of execution."""
+        return self.step(action_of(code), timeout_s=timeout_s, timeout=timeout, on_output=on_output)
+
+    def submit_final_answer(self, answer: JSON) -> Result:
+        """One step that ends the episode with `answer`, unless its schema refuses it."""
+        return self.step(REPLAction(is_final=True, final_answer=answer))
+
+    def get_variable(self, name: str) -> Result:
+        """One step that prints the repr of a variable, or of a dotted path from one."""
+        return self.execute(showing(name))
+
+    def follow_up(
+        self,
+        *,
+        task_prompt: str,
+        max_iterations: int | None = None,
+        expected_answer: Any = None,
+        answer_schema: Any = None,
+        variables: Mapping[str, str | bytes | JSON] | None = None,
+    ) -> Result:
+        """Begin another episode in the session that is there; see `LocalREPLEnv.follow_up`."""
+        return self._ask(
+            self._client.follow_up(
+                task_prompt=task_prompt,
+                max_iterations=max_iterations,
+                expected_answer=expected_answer,
+                answer_schema=answer_schema,
+                variables=variables,
+            )
+        )
+
+    def draft(self) -> JSON:
+        """What `answer["content"]` holds so far, or None."""
+        return self._ask(self._client.draft())
+
+    def state(self) -> REPLState:
+        """The episode so far; NotReset if none has begun."""
+        return self._ask(self._client.state())
+
+    def list_variables(self) -> list[str]:
+        """The names in the session: the context, the policy's variables, the functions offered."""
+        return self._ask(self._client.list_variables())
+
+    def branch(self, *, seed: int | None = None) -> SyncREPLEnv:
+        """Another client amid the same episode, in a session that is a copy; see `REPLEnv`."""
+        return SyncREPLEnv(self._ask(self._client.branch(seed=seed)))
+
+    def _ask(self, work: Coroutine[Any, Any, T]) -> T:
+        """What `work` returns, which asks the server."""
+        if self._hearing == threading.get_ident():
+            work.close()
+            raise asks_itself()
+        return CLIENTS.wait_for(work)
+
+    def _hearing_while(
+        self,
+        begin: Callable[[Callable[..., Awaitable[None]] | None], Coroutine[Any, Any, Result]],
+        name: str,
+        hear: Callable[..., object] | None,
+    ) -> Result:
+        """The result of `begin(tell)`; what it tells is told to `hear`, in this thread."""
+        check_callback(name, hear)
+        if hear is None or self._hearing == threading.get_ident():
+            return self._ask(begin(None))
+
+        told = partial(self._heard, hear) if name == "on_output" else hear
+        return CLIENTS.wait_hearing(begin, lambda *facts: _check_plain(name, told(*facts)))
+
+    def _heard(self, hear: Callable[..., object], *facts: Any) -> object:
+        self._hearing = threading.get_ident()
+        try:
+            return hear(*facts)
+        finally:
+            self._hearing = None
+
+
+def _check_plain(name: str, told: object) -> None:
+    """TypeError if what a callback returned would have to be awaited."""
+    if isawaitable(told):
+        if iscoroutine(told):
+            told.close()
+        raise TypeError(f"{name} must not be asynchronous here: nobody awaits it")

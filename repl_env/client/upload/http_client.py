@@ -1,0 +1,186 @@
+"""`HttpConnection`: requests by HTTP to the server of an `ServerAccess`, on one connection. It blocks."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import io
+import math
+import socket
+import ssl
+import time
+import urllib.request
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from repl_env.client.connection.server_address import ServerAccess
+from repl_env.common.closeable import Closeable
+from repl_env.errors import NotSupported, ServerUnavailable
+
+# Where a proxy may be named, first to last, as websockets has it: both ways to a server are one.
+_PROXIES = {True: ("wss", "socks", "https"), False: ("ws", "socks", "https", "http")}
+# Answers to uploads are a line of JSON; more is no answer of ours.
+_MOST_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class HttpResponse:
+    """What came back. The names of `headers` are in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class _Response(http.client.HTTPResponse):
+    """An answer that ends: http.client itself reads some parts of one for as long as they come."""
+
+    def __init__(self, sock: socket.socket, *given: Any, **named: Any) -> None:
+        super().__init__(sock, *given, **named)
+        self.fp = io.BufferedReader(_Bounded(self.fp.detach(), sock.gettimeout()))
+
+
+class _Bounded(io.RawIOBase):
+    """What comes within `timeout_s`, up to `_MOST_BYTES` for the headers and as many for a body."""
+
+    def __init__(self, raw: io.RawIOBase, timeout_s: float | None) -> None:
+        self._raw = raw
+        self._left = 2 * _MOST_BYTES
+        self._until = math.inf if timeout_s is None else time.monotonic() + timeout_s
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        if self._left <= 0 or time.monotonic() > self._until:
+            raise http.client.HTTPException("it does not end")
+        count = self._raw.readinto(buffer)
+        self._left -= count or 0
+        return count
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+class HttpConnection(Closeable):
+    """One connection, opened when it is first used, and again after it broke."""
+
+    def __init__(self, access: ServerAccess, timeout_s: float) -> None:
+        self._access = access
+        self._timeout_s = timeout_s
+        self._open: http.client.HTTPConnection | None = None
+        self._closed = False
+
+    def request(
+        self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]
+    ) -> HttpResponse:
+        """One request and its answer, whatever its status; redirects are not followed.
+
+        Raises:
+            ServerUnavailable: no connection, or none any more.
+        """
+        try:
+            return self._exchange(self._connected(), method, path, body, headers)
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            # ValueError: a piece of less than no bytes. Not from it: it may repeat a header.
+            self._drop()
+            told = self._access.secrets.cut(str(error) or type(error).__name__)
+            address = self._access.address
+            raise ServerUnavailable(f"no answer from {address} to {method}: {told}") from None
+
+    def close(self) -> None:
+        """Close the connection for good, also under a request that another thread has on it."""
+        self._closed = True
+        sock = None if self._open is None else self._open.sock
+        if sock is not None:
+            with suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)  # which ends what a thread waits for; `close` not
+        self._drop()
+
+    def _exchange(
+        self,
+        connection: http.client.HTTPConnection,
+        method: str,
+        path: str,
+        body: bytes | None,
+        headers: Mapping[str, str],
+    ) -> HttpResponse:
+        url = self._access.address.path + path
+        # A server that refuses by the headers closes while the body is still being sent; what it
+        # said is there to be read.
+        with suppress(BrokenPipeError, ConnectionResetError):
+            connection.request(method, url, body, {**self._access.headers, **headers})
+        answer = connection.getresponse()
+        headers = {name.lower(): value for name, value in answer.headers.items()}
+        found = HttpResponse(answer.status, headers, answer.read(_MOST_BYTES))
+        if not answer.isclosed() or answer.will_close:
+            self._drop()
+        return found
+
+    def _connected(self) -> http.client.HTTPConnection:
+        if self._open is not None:
+            return self._open
+        made = self._open = self._connection()
+        made.connect()
+        if self._closed:  # meanwhile, when there was no socket that could have been
+            made.close()
+            raise http.client.NotConnected
+        return made
+
+    def _drop(self) -> None:
+        connection, self._open = self._open, None
+        if connection is not None:
+            connection.close()
+
+    def _connection(self) -> http.client.HTTPConnection:
+        address = self._access.address
+        proxy = None if address.loopback else proxy_for(address.secure, address.host, address.port)
+        host, port = (address.host, address.port) if proxy is None else _place(proxy)
+        made: http.client.HTTPConnection
+        if address.secure:
+            tls = self._access.tls or ssl.create_default_context()
+            made = http.client.HTTPSConnection(host, port, timeout=self._timeout_s, context=tls)
+        else:
+            made = http.client.HTTPConnection(host, port, timeout=self._timeout_s)
+        made.response_class = _Response
+        if proxy is not None:
+            made.set_tunnel(address.host, address.port, _login(proxy))
+        return made
+
+
+def proxy_for(secure: bool, host: str, port: int) -> SplitResult | None:
+    """The proxy that the environment or the system names for a server, as websockets finds it.
+
+    Raises:
+        NotSupported: it is one of SOCKS, or is asked by TLS, neither of which HTTP knows here, or
+            no URL.
+    """
+    if urllib.request.proxy_bypass(f"{host}:{port}"):
+        return None
+    proxies = urllib.request.getproxies()
+    url = next((proxies[scheme] for scheme in _PROXIES[secure] if scheme in proxies), None)
+    if url is None:
+        return None
+    try:
+        proxy = urlsplit(url)
+        known = proxy.scheme == "http" and bool(proxy.hostname) and proxy.port != 0
+    except ValueError:  # of its port, in whose place may be a password
+        known = False
+    if not known:
+        raise NotSupported("large contexts go by HTTP, through http:// proxies only", code="PROXY")
+    return proxy
+
+
+def _place(proxy: SplitResult) -> tuple[str, int]:
+    return str(proxy.hostname), proxy.port or 80
+
+
+def _login(proxy: SplitResult) -> dict[str, str]:
+    if proxy.username is None:
+        return {}
+    login = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}".encode()
+    return {"Proxy-Authorization": "Basic " + base64.b64encode(login).decode()}

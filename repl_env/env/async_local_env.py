@@ -1,0 +1,203 @@
+"""`AsyncLocalREPLEnv`: `LocalREPLEnv` for an event loop."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from repl_env.env.local_env import LocalBase, Result
+from repl_env.episode.contexts import Given
+from repl_env.episode.initial_files import Files
+from repl_env.episode.session_effects import OnOutput
+from repl_env.llm.model_spec import LLM
+from repl_env.models import (
+    DEFAULT_MAX_ITERATIONS,
+    REPLAction,
+    REPLState,
+    action_of,
+    result_of,
+    showing,
+)
+from repl_sandbox.types import JSON, Missing
+
+if TYPE_CHECKING:
+    from repl_sandbox.session.files.session_files import AsyncSessionFiles
+
+
+class AsyncLocalREPLEnv(LocalBase):
+    """`LocalREPLEnv` for an event loop: the same methods, awaited, and `async with`."""
+
+    @property
+    def files(self) -> AsyncSessionFiles:
+        """The files of the session's workspace, awaited; see `LocalREPLEnv.files`."""
+        files: AsyncSessionFiles = self._env.files
+        return files
+
+    async def reset(
+        self,
+        *,
+        context: Given | None = None,
+        contexts: Mapping[str, Given] | None = None,
+        files: Files | None = None,
+        task_prompt: str = "",
+        max_iterations: int = DEFAULT_MAX_ITERATIONS,
+        seed: int | None = None,
+        episode_id: str | None = None,
+        hf_token: str | None = None,
+        llm_model: str | None = None,
+        llm: LLM | None = None,
+        expected_answer: Any = None,
+        answer_schema: Any = None,
+        rlm_max_depth: int | None = None,
+        rlm_max_iterations: int | None = None,
+    ) -> Result:
+        """Begin an episode in a new session; see `LocalREPLEnv.reset`."""
+        observation = await self._env.reset_async(
+            seed=seed,
+            episode_id=episode_id,
+            context=context,
+            task_prompt=task_prompt,
+            hf_token=hf_token,
+            llm_model=llm_model,
+            contexts=contexts,
+            files=files,
+            max_iterations=max_iterations,
+            llm=llm,
+            expected_answer=expected_answer,
+            answer_schema=answer_schema,
+            rlm_max_depth=rlm_max_depth,
+            rlm_max_iterations=rlm_max_iterations,
+        )
+        return result_of(observation)
+
+    async def step(
+        self,
+        action: REPLAction,
+        *,
+        timeout_s: float | None = None,
+        timeout: float | None = None,
+        on_output: OnOutput | None = None,
+    ) -> Result:
+        """Run the action's code, or submit its answer; see `REPLEnvironment.step`.
+
+        `on_output` is called on the event loop, which waits for it; it is not awaited.
+        """
+        observation = await self._env.step_async(
+            action, timeout_s, timeout=timeout, on_output=on_output
+        )
+        return result_of(observation)
+
+    async def execute(
+        self,
+        code: str,
+        *,
+        timeout_s: float | None = None,
+        timeout: float | None = None,
+        on_output: OnOutput | None = None,
+    ) -> Result:
+        """One step that runs `code` for at most `timeout_s` (or `timeout`) seconds of execution."""
+        return await self.step(
+            action_of(code), timeout_s=timeout_s, timeout=timeout, on_output=on_output
+        )
+
+    async def submit_final_answer(self, answer: JSON) -> Result:
+        """One step that ends the episode with `answer`, unless its schema refuses it."""
+        action = REPLAction(is_final=True, final_answer=answer)
+        return result_of(await self._env.step_async(action))
+
+    async def get_variable(self, name: str) -> Result:
+        """One step that prints the repr of a variable, or of a dotted path from one."""
+        return await self.execute(showing(name))
+
+    async def follow_up(
+        self,
+        *,
+        task_prompt: str,
+        max_iterations: int = DEFAULT_MAX_ITERATIONS,
+        expected_answer: Any = None,
+        answer_schema: Any = None,
+        variables: Mapping[str, str | bytes | JSON] | None = None,
+    ) -> Result:
+        """Begin another episode in the session that is there; see `LocalREPLEnv.follow_up`."""
+        return result_of(
+            await self._env.follow_up_async(
+                task_prompt,
+                max_iterations=max_iterations,
+                expected_answer=expected_answer,
+                answer_schema=answer_schema,
+                variables=variables,
+            )
+        )
+
+    async def draft(self) -> JSON:
+        """What `answer["content"]` holds so far, or None."""
+        return await self._env.draft_async()
+
+    async def run_after(self, code: str) -> None:
+        """Run code in the session of an episode that is over: for a conversation that goes on."""
+        await self._env.session.run(code)
+
+    async def give_up(self) -> Result:
+        """End the episode where it is, as when the iterations are used up, and score it.
+
+        What is in `answer["content"]` is the answer, if it is one.
+        """
+        return result_of(await self._env.give_up_async())
+
+    async def end_calls(self) -> None:
+        """End the sub-calls that code began and that go on beside it."""
+        if self._env.calling is not None:
+            await self._env.calling.end_calls()
+
+    async def state(self) -> REPLState:
+        """The episode so far; NotReset if none has begun."""
+        return self._env.state
+
+    async def list_variables(self) -> list[str]:
+        """The names in the session: the context, the policy's variables, the functions offered."""
+        return self._env.variables
+
+    async def save(self, path: str | os.PathLike[str]) -> tuple[Missing, ...]:
+        """Write the episode to the file `path`; see `LocalREPLEnv.save`.
+
+        The file has the expected answer in it. Returns what could not be saved.
+        """
+        return await self._env.save_async(path)
+
+    async def load(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        hf_token: str | None = None,
+        llm_model: str | None = None,
+        llm: LLM | None = None,
+        answer_schema: Any = None,
+    ) -> tuple[Missing, ...]:
+        """Go on with the episode in the file `path`; see `LocalREPLEnv.load`.
+
+        Returns the variables that are not there any more.
+        """
+        return await self._env.load_async(
+            path, hf_token=hf_token, llm_model=llm_model, llm=llm, answer_schema=answer_schema
+        )
+
+    async def branch(self, *, seed: int | None = None) -> AsyncLocalREPLEnv:
+        """As `LocalREPLEnv.branch`."""
+        return self.of(await self._env.branch_async(seed=seed))
+
+    async def close(self) -> None:
+        """Close the session. Safe to call twice."""
+        await self._env.close_async()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()

@@ -1,0 +1,170 @@
+"""`PythonExecutor`: a session with OpenEnv's methods, for code that was written for that class.
+
+The session is held by the kernel, so that the whole language and every installed module may be used
+in it, unless a list of imports is given: that is a lint policy, a rule and no wall.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from repl_env.common.argument_checks import at_least, check_callable
+from repl_env.common.closeable import Closeable
+from repl_env.env.options import check_name
+from repl_env.episode.observations import failure, render
+from repl_env.episode.sandbox_provider import SandboxProvider, SandboxSettings
+from repl_env.models import DEFAULT_MAX_OUTPUT_LENGTH
+from repl_sandbox import Policy, Sandbox, Session
+from repl_sandbox.types import JSON
+
+# Host functions are named when a session begins, and this class takes them at any time: one
+# function dispatches, and the names are defined in the session.
+DISPATCH = "call_host"
+
+
+# Modules that OpenEnv's executor, which is smolagents', lets import besides the list.
+_ALWAYS = (
+    "collections", "datetime", "itertools", "math", "queue", "random", "re", "stat", "statistics",
+    "time", "unicodedata",
+)  # fmt: skip
+
+
+class PythonExecutor(Closeable):
+    """One persistent namespace; one caller at a time.
+
+    Args:
+        max_output_length: characters of each output that are shown; may be assigned.
+        allowed_imports: modules that code may import, with their submodules, besides the few that
+            OpenEnv's executor always allows. "numpy.*" is "numpy", and "*" all modules. None: no
+            policy. May be assigned: a reset is what it holds from.
+        sandbox: where the session is from; goes without `allowed_imports`.
+
+    Raises:
+        TypeError, ValueError: naming the argument.
+    """
+
+    def __init__(
+        self,
+        max_output_length: int = DEFAULT_MAX_OUTPUT_LENGTH,
+        allowed_imports: Iterable[str] | None = None,
+        *,
+        sandbox: Sandbox | None = None,
+    ) -> None:
+        self.max_output_length = max_output_length
+        self._sandbox, self._opening = sandbox, threading.Lock()
+        self.allowed_imports = allowed_imports
+        self._functions: dict[str, Callable[..., Any]] = {}
+        self._session: Session | None = None
+        self._cells = 0
+
+    @property
+    def max_output_length(self) -> int:
+        """Characters of each output that are shown."""
+        return self._limit
+
+    @max_output_length.setter
+    def max_output_length(self, length: int) -> None:
+        self._limit = at_least(length, 1, "max_output_length")
+
+    @property
+    def allowed_imports(self) -> Iterable[str] | None:
+        """The modules that code may import; one that is assigned holds from the next reset."""
+        return self._allowed
+
+    @allowed_imports.setter
+    def allowed_imports(self, modules: Iterable[str] | None) -> None:
+        policy = None if modules is None else _lint(modules)
+        settings = SandboxSettings.of("auto", None, None, (), policy)
+        self._source, self._allowed = SandboxProvider(self._sandbox, settings), modules
+
+    def execute(self, code: str) -> dict[str, Any]:
+        """Run `code` and return the fields of `CodeBlockResult`, among them OpenEnv's six."""
+        session = self._open()
+        outcome = session.run(code)
+        self._cells += 1
+        memory = int(self._source.limits.memory)
+        failed = failure(outcome, memory)
+        result = render(outcome, failed, cell=self._cells, limit=self._limit, memory=memory)
+        if outcome.state == "restarted":
+            self._define(session, *self._functions)
+        return result.model_dump()
+
+    def set_context(self, context: str | bytes | JSON, variable_name: str = "context") -> None:
+        """Put the context into the namespace."""
+        self.set_variable(variable_name, context)
+
+    def set_variable(self, name: str, value: str | bytes | JSON) -> None:
+        """Assign a variable of the namespace."""
+        self._open().set(name, value)
+
+    def get_variable(self, name: str) -> JSON:
+        """The value of a variable; None if there is none. TypeError if JSON cannot carry it."""
+        try:
+            value: JSON = self._open().get(name)
+            return value
+        except KeyError:
+            return None
+
+    def list_variables(self) -> list[str]:
+        """The names in the namespace."""
+        return [variable.name for variable in self._open().variables()]
+
+    def inject_function(self, name: str, func: Callable[..., Any]) -> None:
+        """Let code in the session call `func` on the host, by `name`; JSON in and out.
+
+        Raises:
+            TypeError, ValueError: `func` is no function, or `name` cannot name one.
+        """
+        check_name(name, "inject_function")
+        check_callable(func, f"inject_function: {name}")
+        session = self._open()
+        self._functions[name] = func
+        self._define(session, name)
+
+    def reset(self) -> None:
+        """Begin anew: variables and injected functions are gone."""
+        self._functions.clear()
+        self.close()
+
+    def close(self) -> None:
+        """Close the session; the next use opens another."""
+        session, self._session, self._cells = self._session, None, 0
+        if session is not None:
+            session.close()
+
+    def _open(self) -> Session:
+        with self._opening:  # of two threads at once, one session would be nobody's
+            if self._session is None:
+                host = {DISPATCH: self._dispatch}
+                self._session = self._source.make(lambda sandbox: sandbox.session(host=host))
+                self._define(self._session, *self._functions)
+            return self._session
+
+    def _dispatch(self, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        return self._functions[name](*args, **kwargs)
+
+    def _define(self, session: Session, *names: str) -> None:
+        for name in names:
+            self._cells += 1
+            session.run(
+                f"def {name}(*args, **kwargs):\n    return {DISPATCH}({name!r}, list(args), kwargs)"
+            )
+
+
+def _lint(modules: Iterable[str]) -> Policy | None:
+    """The policy that a list of imports stands for; TypeError or ValueError if it is none."""
+    if isinstance(modules, str) or not isinstance(modules, Iterable):
+        kind = type(modules).__name__
+        raise TypeError(f"allowed_imports must be a list of module names, not {kind}")
+    names = list(modules)
+    for name in names:
+        if not isinstance(name, str):
+            raise TypeError(f"allowed_imports: {name!r} must be a str, not {type(name).__name__}")
+    if "*" in names:
+        return None
+    try:
+        return Policy("lint", imports=(*_ALWAYS, *(name.removesuffix(".*") for name in names)))
+    except ValueError as error:
+        raise ValueError(f"allowed_imports: {error}") from None

@@ -1,0 +1,526 @@
+"""`REPLEnvironment`: episodes on sessions of the engine, plain and asynchronous.
+
+An episode is reset and stepped either by the plain methods or by the asynchronous ones. What they
+do is in `repl_env.env`, the rules of an episode in `repl_env.episode.rules`.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
+from weakref import ref
+
+import repl_sandbox
+from repl_env.common.argument_checks import one_timeout
+from repl_env.env.assignable_attributes import AssignableEnvironment
+from repl_env.env.child_env_factory import ChildEnvFactory
+from repl_env.env.lifecycle.current_episode import Mode
+from repl_env.env.lifecycle.equipment import EpisodeEquipment
+from repl_env.env.lifecycle.operations import EpisodeEffects, EpisodeOperations
+from repl_env.env.options import EnvironmentOptions, ResetRequest, checked_tools
+from repl_env.episode import sandbox_provider, session_effects
+from repl_env.episode.contexts import ContextPart, Given
+from repl_env.episode.effects import Effects, run_async, run_blocking
+from repl_env.episode.previews import Preview
+from repl_env.episode.rules import Episode
+from repl_env.errors import REPLError
+from repl_env.interfaces import EnvironmentMetadata, Transform
+from repl_env.llm.model_spec import LLM
+from repl_env.models import (
+    DEFAULT_CONTEXT_PREVIEW_LENGTH,
+    DEFAULT_MAX_CONCURRENT_SUBCALLS,
+    DEFAULT_MAX_ITERATIONS,
+    DEFAULT_MAX_OUTPUT_LENGTH,
+    REPLAction,
+    REPLObservation,
+    REPLState,
+)
+from repl_env.rewards.rubric import Rubric
+from repl_env.rewards.scoring import own_rubric
+from repl_env.rlm.subcalls.provider import GivenProvider, HostFunction, Provider
+from repl_sandbox import AsyncSandbox, Limits, Policy, Sandbox
+from repl_sandbox.types import JSON, Answers, Missing
+
+if TYPE_CHECKING:
+    from repl_env.rlm.budget.budget_limits import Budget, Price
+    from repl_env.rlm.budget.ledger import LedgerAccount
+    from repl_env.rlm.subcalls.episode_subcalls import EpisodeSubcalls
+
+
+class REPLEnvironment(AssignableEnvironment):
+    """Episodes of a policy that writes Python code, each in a session of its own.
+
+    The positional arguments are OpenEnv's. The session comes from `sandbox`, or from one that
+    equal environments share, started at the first reset with `isolation`, `require`, `image`,
+    `runtime`, `limits`, `policy` and `preload` (see `repl_sandbox.Sandbox`).
+
+    Args:
+        context: the context of episodes whose reset names none.
+        task_prompt: likewise the task.
+        max_iterations: steps per episode. The last one runs its code.
+        max_output_length: characters of each output that are shown.
+        context_preview_length: characters of the context's preview.
+        rubric: scores the steps; copied, so that no two environments share one. None: REPLRubric.
+        llm_query_fn, llm_batch_fn, subcall_fn, subcall_batch_fn: answer sub-calls, on the host.
+        rlm_max_depth, rlm_max_iterations: how deep and how long sub-calls may work.
+        tools: more functions of the host for the session, by name; JSON in and out.
+        budget: what each episode's sub-calls may spend, with all that they begin, and its cells in
+            time. None: no limit.
+        prices: of models, by name, for `budget.usd` and the reports.
+        answers: "compatible" also takes answers that the code prints; "strict" does not.
+        preview: "none", "head", "head+tail" or "structure".
+        max_concurrent_subcalls: sub-calls of an episode that may be under way at once; further ones
+            wait. A plain `llm_query_fn` is called from as many threads: 1 for one that is not safe
+            to call from several. Runs below have as many again, each.
+        transform: applied to each observation before it is scored.
+
+    The attributes of `AssignableEnvironment`, which are OpenEnv's, may be assigned.
+
+    Raises:
+        TypeError, ValueError: naming the argument.
+    """
+
+    SUPPORTS_CONCURRENT_SESSIONS = True
+
+    def __init__(
+        self,
+        context: Given | None = None,
+        task_prompt: str | None = None,
+        max_iterations: int = DEFAULT_MAX_ITERATIONS,
+        max_output_length: int = DEFAULT_MAX_OUTPUT_LENGTH,
+        context_preview_length: int = DEFAULT_CONTEXT_PREVIEW_LENGTH,
+        rubric: Rubric | None = None,
+        llm_query_fn: HostFunction | None = None,
+        llm_batch_fn: HostFunction | None = None,
+        subcall_fn: HostFunction | None = None,
+        subcall_batch_fn: HostFunction | None = None,
+        rlm_max_depth: int = 1,
+        rlm_max_iterations: int | None = None,
+        *,
+        sandbox: Sandbox | AsyncSandbox | None = None,
+        isolation: str = "auto",
+        require: str | None = None,
+        image: str | None = None,
+        runtime: str | None = None,
+        limits: Limits | None = None,
+        policy: Policy | None = None,
+        preload: Sequence[str] = (),
+        tools: Mapping[str, HostFunction] | None = None,
+        budget: Budget | None = None,
+        prices: Mapping[str, Price] | None = None,
+        answers: Answers = "compatible",
+        preview: Preview = "head",
+        max_concurrent_subcalls: int = DEFAULT_MAX_CONCURRENT_SUBCALLS,
+        transform: Transform[REPLObservation] | None = None,
+    ) -> None:
+        super().__init__(transform, own_rubric(rubric))
+        settings = EnvironmentOptions(
+            context=context,
+            task_prompt=task_prompt,
+            max_iterations=max_iterations,
+            max_output_length=max_output_length,
+            context_preview_length=context_preview_length,
+            rlm_max_depth=rlm_max_depth,
+            rlm_max_iterations=rlm_max_iterations,
+            tools=checked_tools(tools),
+            answers=answers,
+            preview=preview,
+            max_concurrent_subcalls=max_concurrent_subcalls,
+        )
+        provider = GivenProvider(
+            llm_query_fn,
+            llm_batch_fn,
+            subcall_fn,
+            subcall_batch_fn,
+            budget=budget,
+            prices=prices,
+        )
+        source = sandbox_provider.SandboxProvider(
+            sandbox,
+            sandbox_provider.SandboxSettings.of(
+                isolation, require, limits, preload, policy, image, runtime
+            ),
+        )
+        self._equip(EpisodeEquipment(settings, provider, source))
+
+    def _equip(self, equipment: EpisodeEquipment) -> None:
+        """Have the episodes to come made with `equipment`; there is none yet."""
+        self._equipment, self._episodes = equipment, self._turns_with(equipment)
+
+    def _turns_with(self, equipment: EpisodeEquipment) -> EpisodeEffects:
+        """The turns of all calls; a subclass may wrap those of `_episodes_with`."""
+        return self._episodes_with(equipment)
+
+    def _episodes_with(self, equipment: EpisodeEquipment) -> EpisodeOperations:
+        # Weakly, so that an environment that is dropped ends at once, and its session with it.
+        me = ref(self)
+        return EpisodeOperations(me, equipment, partial(_children_of, me))
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._condition}>"
+
+    @property
+    def _condition(self) -> str:
+        """In a few words for a repr: whether an episode is open, how it is held, how far it is."""
+        current = self._episodes.slot.current
+        if current is None:
+            return "without an episode"
+        episode = current.episode
+        ended = f", done: {episode.stop_reason}" if episode.done else ""
+        tier, most = episode.isolation.get("tier"), episode.terms.max_iterations
+        return f"{tier}, open, iteration {episode.iteration} of {most}{ended}"
+
+    # ── the interface ────────────────────────────────────────────────────────────────────────────
+
+    def reset(
+        self,
+        seed: int | None = None,
+        episode_id: str | None = None,
+        context: Given | None = None,
+        task_prompt: str | None = None,
+        hf_token: str | None = None,
+        llm_model: str | None = None,
+        **kwargs: Any,
+    ) -> REPLObservation:
+        """Begin an episode in a new session; the last one's session is closed.
+
+        The other fields of `repl_env.env.options.ResetRequest` are given by name. Unknown arguments are
+        ignored, because trainers pass whatever their data has, and named in `metadata["ignored"]`.
+
+        Raises:
+            TypeError, ValueError, OSError: naming the argument; the last episode is untouched.
+            IsolationError: this system cannot give the isolation that was asked for.
+        """
+        given = (seed, episode_id, context, task_prompt, hf_token, llm_model)
+        return run_blocking(self._episodes.resetting("plain", given, kwargs))
+
+    async def reset_async(
+        self,
+        seed: int | None = None,
+        episode_id: str | None = None,
+        context: Given | None = None,
+        task_prompt: str | None = None,
+        hf_token: str | None = None,
+        llm_model: str | None = None,
+        **kwargs: Any,
+    ) -> REPLObservation:
+        """`reset` for an event loop; the episode is then stepped by `step_async`."""
+        given = (seed, episode_id, context, task_prompt, hf_token, llm_model)
+        return await run_async(self._episodes.resetting("async", given, kwargs))
+
+    def step(
+        self,
+        action: REPLAction,
+        timeout_s: float | None = None,
+        *,
+        timeout: float | None = None,
+        on_output: session_effects.OnOutput | None = None,
+        **kwargs: Any,
+    ) -> REPLObservation:
+        """Run the action's code, or submit its answer.
+
+        `timeout_s` limits execution, in seconds, not waiting for sub-calls; None is the limit of
+        the sandbox. `timeout` is another name of it. `on_output` is called with "stdout" or
+        "stderr" and each piece of text while the code runs; what it raises ends the step. Unknown
+        arguments are ignored and named in `metadata["ignored"]`.
+
+        Raises:
+            NotReset: no episode has begun.
+            EpisodeDone: the episode is over; the error carries its last result.
+            EpisodeAborted: the session is gone, by no fault of the policy.
+            RuntimeError: the episode was begun by `reset_async`.
+            TypeError, ValueError: the action or `timeout_s` is not one, or `on_output` no plain
+                function; nothing was run.
+        """
+        limit = one_timeout(timeout_s, timeout)
+        return run_blocking(self._episodes.stepping("plain", action, limit, kwargs, on_output))
+
+    async def step_async(
+        self,
+        action: REPLAction,
+        timeout_s: float | None = None,
+        *,
+        timeout: float | None = None,
+        on_output: session_effects.OnOutput | None = None,
+        **kwargs: Any,
+    ) -> REPLObservation:
+        """`step` for an episode that was begun by `reset_async`.
+
+        `on_output` is called on the event loop, which waits for it.
+        """
+        limit = one_timeout(timeout_s, timeout)
+        return await run_async(self._episodes.stepping("async", action, limit, kwargs, on_output))
+
+    @property
+    def state(self) -> REPLState:
+        """The episode so far; NotReset if none has begun."""
+        return self._episodes.slot.begun().episode.state()
+
+    @property
+    def session(self) -> Any:
+        """The engine's session of this episode; NotReset if none has begun."""
+        return self._episodes.slot.begun().session
+
+    @property
+    def files(self) -> Any:
+        """The files of the session's workspace: `put`, `get`, `list`; NotReset without an episode.
+
+        The methods are awaited in an episode that was begun by `reset_async`. They work while no
+        step runs, and after the end of the episode until the next reset.
+        """
+        return self._episodes.slot.begun().session.files
+
+    # OpenEnv's names for the two things that an episode is made of; None between episodes.
+
+    @property
+    def _state(self) -> Episode | None:
+        current = self._episodes.slot.current
+        return None if current is None else current.episode
+
+    @property
+    def _executor(self) -> Any:
+        current = self._episodes.slot.current
+        return None if current is None else current.session
+
+    @property
+    def account(self) -> LedgerAccount:
+        """What the episode has spent on sub-calls and may spend.
+
+        Raises:
+            NotReset: no episode has begun.
+            REPLError: nothing answers sub-calls here, so nothing is counted.
+        """
+        calling = self._episodes.slot.begun().calling
+        if calling is None:
+            raise REPLError("no sub-calls are configured, so there is no account of them")
+        return calling.account
+
+    @property
+    def calling(self) -> EpisodeSubcalls | None:
+        """The sub-calls of this episode; None if there is none, or nothing answers any."""
+        current = self._episodes.slot.current
+        return None if current is None else current.calling
+
+    @property
+    def scored(self) -> bool:
+        """Whether an answer is expected of the episode that has begun, if one has."""
+        current = self._episodes.slot.current
+        return current is not None and current.asked.expected_answer is not None
+
+    @property
+    def contexts(self) -> tuple[ContextPart, ...]:
+        """The context of this episode, variable by variable; NotReset if none has begun."""
+        return self._episodes.slot.begun().episode.terms.context.parts
+
+    @property
+    def source(self) -> sandbox_provider.SandboxProvider:
+        """Where the sessions of the episodes to come are from."""
+        return self._equipment.source
+
+    def answer_by(self, provider: Provider) -> None:
+        """Have `provider` answer the sub-calls of the episodes to come."""
+        self._equipment.provider = provider
+
+    def take_from(self, source: sandbox_provider.SandboxProvider) -> None:
+        """Have the episodes to come in sessions from `source`."""
+        self._equipment.source = source
+
+    @property
+    def variables(self) -> list[str]:
+        """The names in the session; NotReset if no episode has begun."""
+        return list(self._episodes.slot.begun().episode.names)
+
+    def save(self, path: str | os.PathLike[str]) -> tuple[Missing, ...]:
+        """Write the episode to the file `path`, whole or not at all; it goes on as before.
+
+        The file has the variables, the regular files of the workspace, the context, the state of
+        the episode and the expected answer: keep it where the policy's code cannot read it. No
+        token, key or function is in it. Returns what could not be saved, with the reasons.
+
+        Raises:
+            NotReset: no episode has begun.
+            CheckpointError: the session could not be saved, or its files are over 256 MiB.
+            TypeError: the expected answer, or the rubric's state, is not JSON.
+            OSError: the file cannot be written.
+        """
+        return run_blocking(self._episodes.saving("plain", path))
+
+    async def save_async(self, path: str | os.PathLike[str]) -> tuple[Missing, ...]:
+        """`save` for an episode that was begun by `reset_async`."""
+        return await run_async(self._episodes.saving("async", path))
+
+    def load(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        hf_token: str | None = None,
+        llm_model: str | None = None,
+        llm: LLM | None = None,
+        answer_schema: Any = None,
+    ) -> tuple[Missing, ...]:
+        """Go on with the episode in the file `path`, in a new session.
+
+        The current one is closed when the other is there; what fails leaves it as it is.
+        `hf_token`, `llm_model`, `llm`: as in `reset`; only the name of a model is in the file.
+        `answer_schema`: again, if it was a type and no JSON schema. Functions and rubric are this
+        environment's. Returns the variables that are not there any more, with the reasons.
+
+        Raises:
+            CheckpointError: the file is damaged, of another version, or does not load.
+            ValueError: this environment lacks a function or a schema that the episode had, or takes
+                other forms of answers.
+            OSError: the file cannot be read.
+        """
+        model = LLM.of(llm, llm_model, hf_token)
+        return run_blocking(self._episodes.loading("plain", path, answer_schema, model))
+
+    async def load_async(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        hf_token: str | None = None,
+        llm_model: str | None = None,
+        llm: LLM | None = None,
+        answer_schema: Any = None,
+    ) -> tuple[Missing, ...]:
+        """`load` for an event loop; the episode is then stepped by `step_async`."""
+        model = LLM.of(llm, llm_model, hf_token)
+        return await run_async(self._episodes.loading("async", path, answer_schema, model))
+
+    def branch(self, *, seed: int | None = None) -> REPLEnvironment:
+        """A copy of this environment amid its episode, which goes on apart from it.
+
+        Its session is a branch of this one's (`repl_sandbox.Session.branch`): the variables, the
+        files, the random numbers' state unless `seed` gives another. The episode is where this one
+        is: iterations, answer, usage, names, expected answer; the rubric is a copy with its state.
+        Tools and functions for sub-calls are the same objects, called for the new episode. Its id
+        is this one's with "/" and a number that no other branch of this environment's episode has:
+        "e1/2", and of a branch of that "e1/2/1". Close both; either may be closed first.
+
+        Raises:
+            NotReset: no episode has begun.
+            SandboxError: the session cannot branch (`Sandbox(recovery=, branches=)`).
+            TypeError: `seed` is no count, or the rubric cannot be copied.
+            ValueError: an answer of a cancelled step waits for the next one.
+            RuntimeError: the episode was begun by `reset_async`.
+        """
+        return run_blocking(self._branching("plain", seed))
+
+    async def branch_async(self, *, seed: int | None = None) -> REPLEnvironment:
+        """`branch` of an episode that was begun by `reset_async`."""
+        return await run_async(self._branching("async", seed))
+
+    def _branching(self, mode: Mode, seed: int | None) -> Effects[Self]:
+        self._episodes.slot.begun_in(mode)
+        other = self.beside()
+        other.rubric = own_rubric(self.rubric)
+        yield from self._episodes.branching(mode, seed, other._episodes.slot)
+        return other
+
+    def beside(self) -> Self:
+        """Another environment with all of this one's but for its episode."""
+        other = copy.copy(self)
+        other._equip(copy.copy(self._equipment))
+        return other
+
+    @staticmethod
+    def _build_hf_chat_fn(hf_token: str | None, llm_model: str | None = None) -> Any:
+        """What answers with a token of Hugging Face; OpenEnv's name, which its users replace."""
+        from repl_env.llm.model_factory import model_of
+
+        return model_of(LLM(model=llm_model, api_key=hf_token))
+
+    def close(self) -> None:
+        """Close the session. A sandbox that was given or is shared stays open."""
+        self._episodes.slot.check_mode("plain")
+        run_blocking(self._episodes.leaving())
+
+    async def close_async(self) -> None:
+        """The same for an event loop."""
+        await run_async(self._episodes.leaving())
+
+    def follow_up(
+        self,
+        task_prompt: str,
+        *,
+        max_iterations: int | None = None,
+        expected_answer: Any = None,
+        answer_schema: Any = None,
+        variables: Mapping[str, str | bytes | JSON] | None = None,
+    ) -> REPLObservation:
+        """Begin another episode in the session that is there; see `LocalREPLEnv.follow_up`.
+
+        Raises:
+            NotReset: no episode has begun.
+            TypeError, ValueError: naming the argument; the episode goes on as it was.
+            SandboxError: the session is gone.
+        """
+        request = _following(task_prompt, max_iterations, expected_answer, answer_schema)
+        return run_blocking(self._episodes.following("plain", request, variables))
+
+    async def follow_up_async(
+        self,
+        task_prompt: str,
+        *,
+        max_iterations: int | None = None,
+        expected_answer: Any = None,
+        answer_schema: Any = None,
+        variables: Mapping[str, str | bytes | JSON] | None = None,
+    ) -> REPLObservation:
+        """`follow_up` of an episode that was begun by `reset_async`."""
+        request = _following(task_prompt, max_iterations, expected_answer, answer_schema)
+        return await run_async(self._episodes.following("async", request, variables))
+
+    def draft(self) -> JSON:
+        """What `answer["content"]` holds in the session, or None; NotReset without an episode.
+
+        SessionBusy while a cell runs.
+        """
+        found: JSON = run_blocking(
+            session_effects.read_draft(self._episodes.slot.begun_in("plain").session)
+        )
+        return found
+
+    async def draft_async(self) -> JSON:
+        """`draft` of an episode that was begun by `reset_async`."""
+        found: JSON = await run_async(
+            session_effects.read_draft(self._episodes.slot.begun_in("async").session)
+        )
+        return found
+
+    async def give_up_async(self) -> REPLObservation:
+        """End the episode where it is; see `AsyncLocalREPLEnv.give_up`."""
+        return await run_async(self._episodes.giving_up("async"))
+
+    def get_metadata(self) -> EnvironmentMetadata:
+        """Name, description and version, under the name that OpenEnv knows."""
+        return EnvironmentMetadata(
+            name="repl_env",
+            description="Python REPL environment for RLM-style code execution",
+            version=repl_sandbox.__version__,  # of the one distribution
+        )
+
+
+def _children_of(found: ref[REPLEnvironment]) -> ChildEnvFactory:
+    """The maker of environments for the runs below an episode of an environment."""
+    environment = found()
+    assert environment is not None  # a call on it is at work
+    like = environment.beside()
+    like.transform, like.rubric = None, None
+    like.settings = replace(environment.settings, context=None, task_prompt=None)
+    return ChildEnvFactory(like, environment._build_hf_chat_fn)
+
+
+def _following(
+    task_prompt: str, max_iterations: int | None, expected_answer: Any, answer_schema: Any
+) -> ResetRequest:
+    return ResetRequest(
+        task_prompt=task_prompt,
+        max_iterations=max_iterations,
+        expected_answer=expected_answer,
+        answer_schema=answer_schema,
+    )

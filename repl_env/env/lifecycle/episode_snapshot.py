@@ -1,0 +1,204 @@
+"""Saving an episode and going on with a saved one: what is kept, and what it asks of a session."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from functools import partial
+from typing import Any, cast
+
+from repl_env.common.binary_json import MOST_FILES
+from repl_env.env.lifecycle.current_episode import CurrentEpisode, HiddenTask, Mode
+from repl_env.episode.answers import Validator
+from repl_env.episode.effects import Effects
+from repl_env.episode.rules import Episode
+from repl_env.episode.sandbox_provider import SandboxProvider
+from repl_env.episode.session_effects import make_session
+from repl_env.llm.model_spec import LLM
+from repl_env.models import result_of
+from repl_env.rewards.scoring import state_of, takes_expected
+from repl_env.rlm.budget.budget_limits import Spent
+from repl_env.rlm.subcalls.provider import SubcallSettings
+from repl_env.storage.episode_file import (
+    EpisodeFile,
+    SavedAnswer,
+    SavedEpisode,
+    SavedSpent,
+    SavedTotals,
+    StopReason,
+    exactly,
+    read,
+    write,
+)
+from repl_sandbox.errors import CheckpointError
+from repl_sandbox.protocol import checkpoint_manifest
+from repl_sandbox.types import Answers, File, Missing
+
+# Bytes of the files in a workspace, which are held in memory whole: what a session may have by
+# default. Files of holes have any size at no cost to the session.
+MOST_BYTES = 256 << 20
+
+
+def snapshot(current: CurrentEpisode, answers: Answers, rubric: Any) -> SavedEpisode:
+    """What the host knows of the episode between two steps.
+
+    Raises:
+        TypeError: the expected answer, or the state of the rubric, is not JSON.
+        ValueError: an answer waits for the next step.
+    """
+    current.check_settled("save")
+    episode, asked, last, spent = current.episode, current.asked, current.last, current.spent
+    terms, final, schema = episode.terms, episode.final, asked.answer_schema
+    return SavedEpisode(
+        episode_id=terms.episode_id,
+        task_prompt=terms.task_prompt,
+        context_preview=terms.context.preview,
+        max_iterations=terms.max_iterations,
+        max_output_length=terms.max_output_length,
+        helpers=list(terms.helpers),
+        answers=answers,
+        answer_schema=schema if isinstance(schema, dict) else None,
+        needs_schema=schema is not None and not isinstance(schema, dict),
+        expected_answer=exactly(asked.expected_answer, "expected_answer"),
+        llm_model=asked.subcalls.llm.model,
+        rlm_max_depth=asked.subcalls.max_depth,
+        rlm_max_iterations=asked.subcalls.max_iterations,
+        iteration=episode.iteration,
+        cells=episode.cells,
+        stop_reason=cast("StopReason | None", episode.stop_reason),
+        final=None if final is None else SavedAnswer(text=final.text, value=final.value),
+        masked=episode.masked,
+        totals=SavedTotals(**asdict(episode.totals)),
+        names=list(episode.names),
+        names_are_known=episode.names_are_known,
+        last=None if last is None else last.observation.model_dump(mode="json"),
+        rubric=exactly(state_of(rubric), "rubric"),
+        spent=None if spent is None else SavedSpent(**asdict(spent)),
+    )
+
+
+def hidden_task_of(
+    saved: SavedEpisode,
+    offered: Sequence[str],
+    answers: Answers,
+    rubric: Any,
+    schema: Any,
+    llm: LLM,
+) -> HiddenTask:
+    """What an episode goes on with, from its file and from who loads it.
+
+    Raises:
+        ValueError: naming what is lacking.
+    """
+    if lacking := sorted(set(saved.helpers) - set(offered)):
+        raise ValueError(
+            f"the episode was begun with {', '.join(lacking)}; functions are not saved, so give "
+            "them to the environment that loads it"
+        )
+    if saved.answers != answers:
+        raise ValueError(f"answers: the episode was begun with {saved.answers!r}, not {answers!r}")
+    if saved.needs_schema and schema is None:
+        raise ValueError("answer_schema: the episode had a type, which is not saved; give it again")
+    if saved.expected_answer is not None and not takes_expected(rubric):
+        raise ValueError(f"{type(rubric).__name__} takes no expected answer; the episode has one")
+    if llm.model is None:
+        llm = replace(llm, model=saved.llm_model)
+    return HiddenTask(
+        saved.expected_answer,
+        schema if saved.needs_schema else saved.answer_schema,
+        SubcallSettings(llm, saved.rlm_max_depth, saved.rlm_max_iterations),
+    )
+
+
+def restored_episode(
+    mode: Mode, file: EpisodeFile, asked: HiddenTask, check: Validator | None, memory: int
+) -> CurrentEpisode:
+    """The episode in `file`, not open yet; `check` is of its answer's schema.
+
+    `memory`: bytes that its session may use.
+
+    Raises:
+        CheckpointError: what ended it is no observation.
+    """
+    terms = file.episode.terms(file.context, check, memory)
+    last = file.episode.last_observation()
+    return CurrentEpisode(mode, Episode(terms), asked, None if last is None else result_of(last))
+
+
+def usage_of(saved: SavedEpisode) -> Spent | None:
+    """What the episode had spent; None if that was not counted."""
+    return None if saved.spent is None else Spent(**saved.spent.model_dump())
+
+
+def save_effects(
+    session: Any, episode: Episode, saved: SavedEpisode, path: str | os.PathLike[str], plain: bool
+) -> Effects[tuple[Missing, ...]]:
+    """Write the episode with its session to the file `path`; what of the session is not in it."""
+    data = yield session.checkpoint
+    files, missing = yield from _files(session)
+    file = EpisodeFile(saved, episode.terms.context, files, data)
+    yield _aside(lambda: write(path, file.pack()), plain)
+    return checkpoint_manifest.read_manifest(data).missing + tuple(missing)
+
+
+def read_effects(path: str | os.PathLike[str], plain: bool) -> Effects[EpisodeFile]:
+    """The episode in the file `path`."""
+    file: EpisodeFile = yield _aside(lambda: EpisodeFile.parse(read(path)), plain)
+    return file
+
+
+def _aside(work: Callable[[], Any], plain: bool) -> Callable[[], Any]:
+    """Work on a file, which takes as long as the disk does: not on an event loop."""
+    return work if plain else partial(asyncio.to_thread, work)
+
+
+def _files(session: Any) -> Effects[tuple[dict[str, bytes], list[Missing]]]:
+    """The regular files of the workspace, and what else is there."""
+    listing = yield partial(session.files.list, limit=MOST_FILES)
+    if not listing.complete:
+        raise CheckpointError(
+            f"the workspace cannot be listed whole: it has more than {MOST_FILES:,} entries, is "
+            "too deep, or has a directory that is closed to its owner"
+        )
+    wanted = [file for file in listing if _unsaved(file) is None]
+    if sum(file.size for file in wanted) > MOST_BYTES:
+        raise CheckpointError(f"the workspace has files of more than {MOST_BYTES:,} bytes")
+    paths = [file.path for file in wanted]
+    found = yield partial(session.files.get_all, paths, limit=MOST_BYTES)
+    missing = []
+    for file in listing:
+        reason = _unsaved(file)
+        if isinstance(error := found.get(file.path), OSError):
+            reason = error.strerror or type(error).__name__
+        if reason:
+            path = file.path.encode("utf-8", "replace").decode()
+            missing.append(Missing(path, file.kind, reason))
+    files = {path: data for path, data in found.items() if isinstance(data, bytes)}
+    return files, missing
+
+
+def _unsaved(file: File) -> str | None:
+    """Why a file is not saved, "" for what needs no saving, None for one to save."""
+    if file.kind == "directory":
+        return ""
+    if file.kind != "file":
+        return "only regular files are saved"
+    try:
+        file.path.encode()
+    except UnicodeEncodeError:
+        return "its name is no UTF-8"
+    return None
+
+
+def restore_effects(
+    source: SandboxProvider, *, plain: bool, file: EpisodeFile, **arguments: Any
+) -> Effects[Any]:
+    """A session with what `file` has of one, from the sandbox that `source` has."""
+    data, files = file.checkpoint, file.files
+    return (
+        yield from make_session(
+            source, lambda sandbox: sandbox.restore(data, files=files, **arguments), plain=plain
+        )
+    )

@@ -1,0 +1,97 @@
+"""`EpisodeOperations`: the work of all calls on an environment, put together of parts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from repl_env.env.lifecycle.continuation import EpisodeContinuation
+from repl_env.env.lifecycle.current_episode import Mode
+from repl_env.env.lifecycle.episode_slot import EpisodeSlot
+from repl_env.env.lifecycle.equipment import EpisodeEquipment
+from repl_env.env.lifecycle.reset import EpisodeReset
+from repl_env.env.lifecycle.scorer import RewardStep, Scored
+from repl_env.env.lifecycle.session_opening import SessionOpening
+from repl_env.env.lifecycle.step import StepOperations
+from repl_env.env.options import ResetRequest
+from repl_env.episode.effects import Effects
+from repl_env.episode.session_effects import OnOutput
+from repl_env.llm.model_spec import LLM
+from repl_env.models import REPLAction, REPLObservation
+from repl_sandbox.types import Missing
+
+if TYPE_CHECKING:
+    from repl_env.env.child_env_factory import ChildEnvFactory
+
+
+class EpisodeEffects(Protocol):
+    """The work of each call on an environment, as a turn; see the methods of `REPLEnvironment`."""
+
+    @property
+    def slot(self) -> EpisodeSlot:
+        """The slot of the current episode."""
+
+    def resetting(
+        self, mode: Mode, given: tuple[Any, ...], more: Mapping[str, Any], /
+    ) -> Effects[REPLObservation]:
+        """Begin an episode in a new session."""
+
+    def following(
+        self, mode: Mode, request: ResetRequest, variables: Mapping[str, Any] | None, /
+    ) -> Effects[REPLObservation]:
+        """Begin another episode in the session that is there."""
+
+    def stepping(
+        self,
+        mode: Mode,
+        action: REPLAction,
+        timeout_s: float | None,
+        more: Mapping[str, Any],
+        on_output: OnOutput | None = None,
+        /,
+    ) -> Effects[REPLObservation]:
+        """Take an action."""
+
+    def giving_up(self, mode: Mode, /) -> Effects[REPLObservation]:
+        """End the episode as when the iterations are used up."""
+
+    def saving(self, mode: Mode, path: str | os.PathLike[str], /) -> Effects[tuple[Missing, ...]]:
+        """Write the episode to a file."""
+
+    def loading(
+        self, mode: Mode, path: str | os.PathLike[str], schema: Any, llm: LLM, /
+    ) -> Effects[tuple[Missing, ...]]:
+        """Go on with the episode in a file."""
+
+    def branching(self, mode: Mode, seed: int | None, other: EpisodeSlot, /) -> Effects[None]:
+        """Put a branch of the episode into another slot."""
+
+    def leaving(self) -> Effects[None]:
+        """End the session of the current episode, if there is one."""
+
+
+class EpisodeOperations:
+    """The episodes of one environment, one after another.
+
+    Args:
+        environment: a weak reference to the environment, whose transform and rubric score steps.
+        children: makes what makes the environments of the runs below an episode.
+    """
+
+    def __init__(
+        self,
+        environment: Callable[[], Scored | None],
+        equipment: EpisodeEquipment,
+        children: Callable[[], ChildEnvFactory],
+    ) -> None:
+        self.slot = slot = EpisodeSlot()
+        self.scorer = scorer = RewardStep(environment)
+        opening = SessionOpening(equipment, children)
+        steps = StepOperations(slot, scorer)
+        beginnings = EpisodeReset(slot, equipment, scorer, opening)
+        continuations = EpisodeContinuation(slot, equipment, scorer, opening)
+        self.resetting, self.following = beginnings.resetting, beginnings.following
+        self.stepping, self.giving_up = steps.stepping, steps.giving_up
+        self.saving, self.loading = continuations.saving, continuations.loading
+        self.branching, self.leaving = continuations.branching, slot.leaving

@@ -1,0 +1,56 @@
+"""`SessionOpening`: how an episode gets its session, its sub-calls and its host functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from repl_env.env.lifecycle.current_episode import CurrentEpisode, weakly
+from repl_env.env.lifecycle.equipment import EpisodeEquipment
+from repl_env.episode.effects import Effects
+from repl_env.rlm.subcalls.provider import session_functions
+
+if TYPE_CHECKING:
+    from repl_env.env.child_env_factory import ChildEnvFactory
+    from repl_env.rlm.budget.budget_limits import Spent
+
+
+class SessionOpening:
+    """Opens episodes with `equipment`.
+
+    Args:
+        children: makes what makes the environments of the runs below an episode.
+    """
+
+    def __init__(
+        self, equipment: EpisodeEquipment, children: Callable[[], ChildEnvFactory]
+    ) -> None:
+        self._equipment, self._children = equipment, children
+
+    def opening(
+        self,
+        current: CurrentEpisode,
+        start: Callable[..., Effects[Any]],
+        spent: Spent | None = None,
+    ) -> Effects[None]:
+        """Open the session of `current` as `start` does it.
+
+        `spent`: what the sub-calls of the episode have cost before. After an error nothing is open.
+        """
+        equipment = self._equipment
+        try:
+            width = equipment.settings.max_concurrent_subcalls
+            subcalls, calling = replace(current.asked.subcalls, width=width), None
+            if equipment.provider.names(subcalls):
+                failed = weakly(current.subcall_failed)
+                calling = equipment.provider.begin(subcalls, failed, self._children())
+            current.calling = calling
+            if calling is not None and spent is not None:
+                calling.account.begin_with(spent)
+            host = {**session_functions(calling), **equipment.settings.tools}
+            current.session = yield from start(host=host, on_answer=weakly(current.answered))
+            current.episode.held_by(current.session.isolation)
+        except BaseException:
+            yield from current.ending()
+            raise

@@ -1,0 +1,174 @@
+"""`StepOperations`: what a step of the current episode comes to.
+
+Its code is run within what is left of the budget, or its answer is taken; an end is latched, and
+the observation scored. Where the session is lost, the episode is abandoned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from repl_env.common.argument_checks import of_public_kind
+from repl_env.concurrency.offload import Offload
+from repl_env.env.lifecycle.block_steps import BlocksAction, joined
+from repl_env.env.lifecycle.current_episode import CurrentEpisode, Mode
+from repl_env.env.lifecycle.episode_slot import EpisodeSlot
+from repl_env.env.lifecycle.scorer import RewardStep
+from repl_env.episode import session_effects
+from repl_env.episode.effects import Effects
+from repl_env.errors import EpisodeAborted
+from repl_env.models import REPLAction, REPLObservation
+from repl_sandbox.errors import SandboxError, SessionBusy
+from repl_sandbox.session.session_operations import check_answer_handler
+from repl_sandbox.types import check_seconds
+
+if TYPE_CHECKING:
+    from repl_env.rlm.budget.ledger import LedgerAccount
+    from repl_env.rlm.subcalls.episode_subcalls import EpisodeSubcalls
+
+# Parts of a budget that end an episode when they are used up, as its cells spend them. Without
+# calls or tokens the code can go on, and the policy may have enough for an answer.
+_ENDING = {"seconds": "wall time", "cpu_seconds": "CPU time"}
+
+
+class StepOperations:
+    """The steps of the episodes in `slot`, which `scorer` scores."""
+
+    def __init__(self, slot: EpisodeSlot, scorer: RewardStep) -> None:
+        self._slot, self._scorer = slot, scorer
+
+    def stepping(
+        self,
+        mode: Mode,
+        action: REPLAction,
+        timeout_s: float | None,
+        more: Mapping[str, Any],
+        on_output: session_effects.OnOutput | None = None,
+    ) -> Effects[REPLObservation]:
+        """Take an action; see `REPLEnvironment.step`. `more`: arguments that are not known."""
+        current = self._slot.going_on_in(mode)
+        if not isinstance(action, REPLAction):
+            of_public_kind(action, REPLAction, "action")
+        if timeout_s is not None:
+            check_seconds(timeout_s, "timeout_s")
+        if on_output is not None:
+            check_answer_handler(on_output)
+        with current.at_step:
+            self._slot.check_current(current)
+            try:
+                observation = yield from _taking(current, action, timeout_s, on_output)
+            except SessionBusy:
+                raise
+            except SandboxError as error:
+                self._slot.check_current(current)
+                yield from self._slot.abandoning(current)
+                raise EpisodeAborted("sandbox", str(error)) from error
+            if more:
+                observation.metadata["ignored"] = sorted(more)
+            return (yield from self._scorer.scoring(current, action, observation))
+
+    def giving_up(self, mode: Mode) -> Effects[REPLObservation]:
+        """End the episode as when the iterations are used up."""
+        current = self._slot.going_on_in(mode)
+        with current.at_step:
+            self._slot.check_current(current)
+            observation = current.episode.going_no_further()
+            observation = yield from session_effects.give_up(
+                current.session, current.episode, observation
+            )
+            return (yield from self._scorer.scoring(current, REPLAction(code=""), observation))
+
+
+def _taking(
+    current: CurrentEpisode,
+    action: REPLAction,
+    timeout_s: float | None,
+    on_output: session_effects.OnOutput | None,
+) -> Effects[REPLObservation]:
+    """What an action comes to, before it is scored."""
+    session, episode, calling = current.session, current.episode, current.calling
+    if action.is_final:
+        observation = episode.submit((yield Offload(episode.weighed, action.final_answer)))
+    elif action.format_error is not None:
+        observation = episode.misformatted(action.format_error)
+        if calling is not None:
+            observation = yield from _charging(current, calling, observation)
+    elif isinstance(action, BlocksAction):
+        observation = yield from _running_blocks(current, action.blocks, timeout_s, on_output)
+    elif calling is None:
+        observation = yield from session_effects.run_cell(
+            session, episode, action.code, timeout_s, on_output
+        )
+    else:
+        observation = yield from _paying(current, calling, action.code, timeout_s, on_output)
+    if episode.last_iteration:
+        observation = yield from session_effects.give_up(session, episode, observation)
+    return observation
+
+
+def _running_blocks(
+    current: CurrentEpisode,
+    codes: Sequence[str],
+    timeout_s: float | None,
+    on_output: session_effects.OnOutput | None,
+) -> Effects[REPLObservation]:
+    """Run the blocks of one step, until one of them ends the episode."""
+    session, episode, calling = current.session, current.episode, current.calling
+    before: REPLObservation | None = None
+    for code in codes:
+        arguments = (code, timeout_s, on_output, before is None)
+        if calling is None:
+            running = session_effects.run_cell(session, episode, *arguments)
+        else:
+            running = _paying(current, calling, *arguments)
+        observation = yield from running
+        before = observation if before is None else joined(before, observation)
+        if observation.done:
+            break
+    assert before is not None  # such an action has blocks
+    return before
+
+
+def _paying(
+    current: CurrentEpisode,
+    calling: EpisodeSubcalls,
+    code: str,
+    timeout_s: float | None,
+    on_output: session_effects.OnOutput | None,
+    counts: bool = True,
+) -> Effects[REPLObservation]:
+    """Run a cell within the time that the budget leaves."""
+    session, episode, account = current.session, current.episode, calling.account
+    calling.cell = episode.cells + 1
+    left = account.seconds_left()
+    if left is not None and left > 0:
+        timeout_s = left if timeout_s is None else min(timeout_s, left)
+    observation = yield from session_effects.run_cell(
+        session, episode, code, timeout_s, on_output, counts
+    )
+    return (yield from _charging(current, calling, observation))
+
+
+def _charging(
+    current: CurrentEpisode, calling: EpisodeSubcalls, observation: REPLObservation
+) -> Effects[REPLObservation]:
+    """Charge a step to the account; the episode ends when its time is used up."""
+    session, episode, account = current.session, current.episode, calling.account
+    account.spend_cpu(observation.metadata["usage"]["cpu_seconds"])
+    observation.metadata["spent"] = asdict(account.total)
+    used_up = _used_up(account)
+    if used_up is not None and not episode.done:
+        over = f"Budget used up: {used_up}."
+        observation = yield from session_effects.give_up(session, episode, observation, over)
+    return observation
+
+
+def _used_up(account: LedgerAccount) -> str | None:
+    """What an episode cannot go on without and has no more of."""
+    left = account.left()
+    for field, name in _ENDING.items():
+        if (amount := getattr(left, field)) is not None and amount <= 0:
+            return name
+    return None

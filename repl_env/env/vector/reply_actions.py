@@ -1,0 +1,40 @@
+"""From the reply of a policy to its action, by the rule that a run reads its model's by."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from repl_env.common.json_values import replace_surrogates
+from repl_env.env.lifecycle.block_steps import blocks_action
+from repl_env.models import REPLAction
+from repl_env.parsing.reply_reader import read_reply
+from repl_env.rlm.feedback import NO_CODE, TOO_MANY
+from repl_env.rlm.loop import MOST_BLOCKS
+
+
+def action_of_reply(reply: str, known: Collection[str] = ()) -> REPLAction:
+    """The action of a reply, which may be any text; no text raises.
+
+    The code blocks of the reply run in order and are one step. An answer in prose, as `FINAL(42)`,
+    is submitted, or evaluated in the session where it reads variables, whose names are `known`. A
+    reply with neither is a `format_error`. Blocks beyond `MOST_BLOCKS` are left out, as
+    `metadata["note"]` of the action then says.
+
+    Raises:
+        TypeError: the reply is no str.
+    """
+    if not isinstance(reply, str):
+        raise TypeError(f"a reply must be a str, not {type(reply).__name__}")
+    meant = read_reply(replace_surrogates(reply), known)
+    answer, found = meant.answer, meant.codes
+    if answer is not None and not (answer.is_variable or answer.is_code):
+        return REPLAction(is_final=True, final_answer=answer.text)
+    if answer is not None:
+        code = f'FINAL_VAR("{answer.text}")' if answer.is_variable else answer.text
+        return REPLAction(code=code)
+    if not found:
+        return REPLAction(format_error=NO_CODE)
+    action = blocks_action(found[:MOST_BLOCKS])
+    if len(found) > MOST_BLOCKS:
+        action.metadata["note"] = TOO_MANY.format(MOST_BLOCKS, len(found))
+    return action

@@ -1,0 +1,188 @@
+"""Contexts that several environments are given at once, each in memory once.
+
+A reset plans which of its contexts are worth a template of their own (`Sandbox.with_shared`), makes
+those that no reset before it made, and drops those that no environment uses any more. If a session
+on such a template is open for longer, as a branch is, the template ends with that session
+(`Sandbox.retire`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from repl_env.env.environment import REPLEnvironment
+from repl_env.episode import contexts
+from repl_env.episode.contexts import Context
+from repl_env.episode.sandbox_provider import SandboxProvider, SandboxSettings
+from repl_sandbox import AsyncSandbox, Sandbox
+
+# Characters or bytes, for all who are given it together. To copy less into each session takes less
+# time than a template of its own.
+_WORTH_SHARING = 1 << 20
+
+# A context by what it is made of. Texts and bytes stand for themselves: where it is the same object
+# as the last time, to compare them costs nothing.
+Key: TypeAlias = tuple[tuple[str, str, "str | bytes"], ...]
+
+# A context, None where the reset of its environment resolves it, and its template's key, if any.
+Planned: TypeAlias = "tuple[Context | None, Key | None]"
+
+
+class SharedContexts:
+    """The contexts of a group of environments that are like `environment`."""
+
+    def __init__(self, environment: REPLEnvironment) -> None:
+        self._environment = environment
+        self._held: dict[Key, Context] = {}
+        self._used: dict[int, Key] = {}  # by the number of the environment
+        self._stale: list[Sandbox | AsyncSandbox] = []
+        self._making: tuple[Key, Context] | None = None
+
+    def plan(self, resets: Mapping[int, dict[str, Any]]) -> Iterator[None]:
+        """Put resolved contexts into `resets`, shared ones where that is worth it.
+
+        `resets` has the arguments by the number of the environment; other environments keep the
+        contexts that they have. Pauses whenever there is a template to `make`.
+
+        Raises:
+            TypeError, ValueError, OSError: as `contexts.resolve`, with the environment as a note.
+        """
+        found: dict[object, Planned] = {}
+        given = {number: _identity(each) for number, each in resets.items()}
+        counts = Counter(given.values())
+        for number, each in resets.items():
+            self._used.pop(number, None)
+            identity = given[number]
+            if each.get("context") is None and each.get("contexts") is None:
+                continue
+            if identity not in found:
+                found[identity] = yield from self._planning(number, each, counts[identity])
+            context, key = found[identity]
+            if context is not None:
+                each["context"] = context
+                each.pop("contexts", None)
+            if key is not None:
+                self._used[number] = key
+
+    def _planning(
+        self, number: int, request: Mapping[str, Any], count: int
+    ) -> Generator[None, None, Planned]:
+        """The context for `count` environments, of which one is `number`, and its template."""
+        if count < 2 and not self._held:
+            return None, None
+        try:
+            resolved = self._resolve(number, request)
+        except (TypeError, ValueError, OSError):
+            if count < 2:
+                return None, None  # the reset of this environment alone fails by it
+            raise
+        key = self._key(resolved, count)
+        if key is None:
+            return resolved, None
+        if key not in self._held:
+            self._making = key, resolved
+            yield
+        return replace(resolved, source=self._held[key].source), key
+
+    def _key(self, context: Context, count: int) -> Key | None:
+        """The template for `count` sessions with this context; None if each has its own copy."""
+        worth = count > 1 and context.length * count >= _WORTH_SHARING
+        if not (worth or self._held):
+            return None
+        key = _key(context)
+        return key if worth or key in self._held else None
+
+    def _resolve(self, index: int, request: Mapping[str, Any]) -> Context:
+        settings = self._environment.settings
+        try:
+            return contexts.resolve(
+                request.get("context"),
+                request.get("contexts"),
+                settings.context,
+                mode=settings.preview,
+                preview_length=settings.context_preview_length,
+            )
+        except (TypeError, ValueError, OSError) as error:
+            error.add_note(f"environment {index}")
+            raise
+
+    def make(self) -> None:
+        """Make the template that `plan` paused for."""
+        objects = self._objects()
+        self._hold(self._environment.source.make(lambda sandbox: sandbox.with_shared(**objects)))
+
+    async def make_async(self) -> None:
+        """The same for an event loop."""
+        objects, source = self._objects(), self._environment.source
+        self._hold(await source.make_async(lambda sandbox: sandbox.with_shared(**objects)))
+
+    def _objects(self) -> dict[str, Any]:
+        assert self._making is not None
+        return {part.name: part.value for part in self._making[1].parts}
+
+    def _hold(self, sandbox: Sandbox | AsyncSandbox) -> None:
+        assert self._making is not None
+        key, context = self._making
+        source = SandboxProvider(sandbox, SandboxSettings())
+        self._held[key], self._making = replace(context, source=source), None
+
+    def clear(self) -> None:
+        """Use none of these again; the next `drop` takes them."""
+        self._stale += map(_sandbox, self._held.values())
+        self._held, self._used = {}, {}
+
+    def drop(self) -> None:
+        """Let go of the templates that no environment of the group uses.
+
+        The group's own sessions on them are closed, unless they were of a template that failed;
+        those, and branches, go on.
+        """
+        for sandbox in self._unused():
+            assert isinstance(sandbox, Sandbox)
+            sandbox.retire()
+
+    async def drop_async(self) -> None:
+        """The same for an event loop."""
+        for sandbox in self._unused():
+            assert isinstance(sandbox, AsyncSandbox)
+            await sandbox.retire()
+
+    def _unused(self) -> list[Sandbox | AsyncSandbox]:
+        used = set(self._used.values())
+        unused = [key for key in self._held if key not in used]
+        self._stale += (_sandbox(self._held.pop(key)) for key in unused)
+        dropped, self._stale = self._stale, []
+        return dropped
+
+
+def _sandbox(held: Context) -> Sandbox | AsyncSandbox:
+    assert held.source is not None
+    assert held.source.given is not None
+    return held.source.given
+
+
+def _identity(request: Mapping[str, Any]) -> object:
+    """Equal for requests of one context: a text, bytes or a path by value, others as objects."""
+    several = request.get("contexts")
+    named = {"": request.get("context"), **(several if isinstance(several, Mapping) else {})}
+    return tuple(
+        (name, type(value), value if isinstance(value, (str, bytes, Path)) else id(value))
+        for name, value in named.items()
+    )
+
+
+def _key(context: Context) -> Key:
+    return tuple((part.name, part.unit, _content(part.value)) for part in context.parts)
+
+
+def _content(value: Any) -> str | bytes:
+    if isinstance(value, (str, bytes)):
+        return value
+    # The caller may change it before the next reset.
+    return hashlib.blake2b(json.dumps(value).encode()).digest()

@@ -1,0 +1,385 @@
+"""`REPLVectorEnv`: n environments that are reset and stepped as one.
+
+Each is an environment of its own: sessions, rubric and episode are shared with none. What they
+share is the context, where several are given the same one: it is in memory once
+(`Sandbox.with_shared`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence, Sized
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Self, overload
+
+from repl_env.common.argument_checks import at_least, one_timeout
+from repl_env.common.closeable import Closeable
+from repl_env.concurrency.thread_pool import ThreadPool
+from repl_env.env.assignable_attributes import of_all
+from repl_env.env.environment import REPLEnvironment
+from repl_env.env.lifecycle.current_episode import CallGuard, Mode
+from repl_env.env.lifecycle.reset import POSITIONAL
+from repl_env.env.local_env import LocalREPLEnv, Result
+from repl_env.env.options import REQUEST_NAMES
+from repl_env.env.vector.shared_contexts import SharedContexts
+from repl_env.env.vector.vector_resets import Requests, resets_of
+from repl_env.env.vector.vector_results import last_of, unrewarded
+from repl_env.episode.batch_effects import run_batch
+from repl_env.episode.effects import Effects
+from repl_env.errors import EpisodeDone, NotReset
+from repl_env.models import REPLAction, REPLObservation, result_of
+from repl_sandbox.errors import SandboxError
+from repl_sandbox.session.drivers.batch import SessionBatch
+from repl_sandbox.types import check_seconds
+
+# What is no session is waited for in threads: openings, and rubrics that ask somebody.
+_MOST_THREADS = 32
+
+
+class REPLVectorEnv(Closeable):
+    """n environments, stepped side by side. A context manager, plain or asynchronous.
+
+    ```python
+    with REPLVectorEnv(8) as envs:
+        envs.reset(context="a long text", task_prompt="How many words?", expected_answer="3")
+        results = envs.step(["FINAL(len(context.split()))"] * 8)
+        print([result.reward for result in results])
+    ```
+    The arguments are those of `LocalREPLEnv`. Results are in the order of the actions. A branch of
+    one of the environments goes on apart, after the group is closed too; whoever took it closes it.
+
+    An environment whose session is lost is done: its result says so (`error_kind` "sandbox",
+    `mask`), the others go on, and the next reset gives it a new session. One that is done and gets
+    another action gives its last result again, with reward 0.0; nothing is scored twice.
+
+    A reset or a step that fails in some environments goes to its end in the others, then raises the
+    first error. What all came to is here:
+
+    Attributes:
+        environments: the n environments.
+        results: of the last reset or step; None for no action, and where it failed.
+        errors: of the last reset or step, by the number of the environment.
+
+    Raises:
+        TypeError, ValueError: naming the argument.
+    """
+
+    _request_names = REQUEST_NAMES  # what a reset of one of the environments takes
+
+    llm_query_fn = of_all("llm_query_fn")
+    llm_batch_fn = of_all("llm_batch_fn")
+    subcall_fn = of_all("subcall_fn")
+    subcall_batch_fn = of_all("subcall_batch_fn")
+    max_output_length = of_all("max_output_length")
+    context_preview_length = of_all("context_preview_length")
+    rlm_max_depth = of_all("rlm_max_depth")
+    rlm_max_iterations = of_all("rlm_max_iterations")
+    max_concurrent_subcalls = of_all("max_concurrent_subcalls")
+    max_iterations = of_all("max_iterations")
+    initial_context = of_all("initial_context")
+    initial_task_prompt = of_all("initial_task_prompt")
+
+    def __init__(self, n: int, **arguments: Any) -> None:
+        n = at_least(n, 1, "n")
+        self._hold(tuple(LocalREPLEnv(**arguments) for _ in range(n)))
+
+    def _hold(self, environments: tuple[LocalREPLEnv, ...]) -> None:
+        """Begin with these environments, none of which has an episode."""
+        n, self.environments = len(environments), environments
+        self._shared = SharedContexts(self._inner(0))
+        self._batch = SessionBatch()
+        self._threads = ThreadPool(min(n, _MOST_THREADS), "repl-vector")
+        self._mode: Mode | None = None
+        # Of two calls at once each would take some of the steps.
+        self._at_call = CallGuard("the environments are", "reset or step")
+        self._last: list[Result | None] = [None] * n
+        self._why_not: dict[int, str] = {}  # of environments without an episode, if a reset failed
+        self.results: list[Result | None] = [None] * n
+        self.errors: dict[int, BaseException] = {}
+
+    def __repr__(self) -> str:
+        begun = [last for last in self._last if last is not None]
+        done = sum(last.done for last in begun)
+        condition = f"{done} of {len(begun)} episodes done" if begun else "without episodes"
+        return f"<REPLVectorEnv of {len(self)}, {condition}>"
+
+    def __len__(self) -> int:
+        return len(self.environments)
+
+    @overload
+    def reset(
+        self, requests: Requests | None = None, *, only: None = None, **shared: Any
+    ) -> list[Result]: ...
+
+    @overload
+    def reset(
+        self, requests: Requests | None = None, *, only: Iterable[int], **shared: Any
+    ) -> list[Result | None]: ...
+
+    def reset(
+        self,
+        requests: Requests | None = None,
+        *,
+        only: Iterable[int] | None = None,
+        **shared: Any,
+    ) -> Sequence[Result | None]:
+        """Begin an episode in every environment, or those numbered in `only`, in new sessions.
+
+        `shared` are arguments of `LocalREPLEnv.reset` for all; `requests` has one mapping of them
+        for each environment, or None, which goes before `shared`. With `only`, the episodes of the
+        other environments go on, and their results here are None; `requests` may have one mapping
+        for each number in `only` instead, in its order.
+        ```python
+        done = [number for number, result in enumerate(results) if result.done]
+        begun = envs.reset([next(tasks) for _ in done], only=done)
+        ```
+
+        Raises:
+            TypeError, ValueError, OSError, SandboxError: as `LocalREPLEnv.reset`, with the number
+                of the environment as a note; the others were reset (`results`, `errors`).
+        """
+        with self._at_call:
+            resets = self._beginning("plain", requests, only, shared)
+            for _ in self._shared.plan(resets):
+                self._shared.make()
+            with self._leaving_episodes(resets):
+                turns = [self._resetting("plain", i, each) for i, each in resets.items()]
+                ended = self._play(turns)
+            results = self._begun("plain", resets, ended)
+            self._shared.drop()
+            return results
+
+    def step(
+        self,
+        actions: Sequence[str | REPLAction | None],
+        *,
+        timeout_s: float | None = None,
+        timeout: float | None = None,
+    ) -> list[Result | None]:
+        """Take one action in each environment, side by side; None is no action, and no result.
+
+        A str is code. `timeout_s`, or `timeout`, limits each one's execution, as in
+        `LocalREPLEnv.step`.
+
+        Raises:
+            NotReset: no episode has begun, in the environment that is named; nothing was run.
+            TypeError, ValueError: naming the action; nothing was run.
+            Exception: of a rubric or a transform, with the number of the environment as a note; the
+                others have taken their steps (`results`, `errors`).
+        """
+        self._check_mode("plain")
+        timeout_s = one_timeout(timeout_s, timeout)
+        with self._at_call:
+            taken = self._taken(actions, timeout_s)
+            turns = [
+                self._inner(index)._episodes.stepping("plain", action, timeout_s, {})
+                for index, action in taken.items()
+            ]
+            return self._results(taken, self._play(turns))
+
+    @overload
+    async def areset(
+        self, requests: Requests | None = None, *, only: None = None, **shared: Any
+    ) -> list[Result]: ...
+
+    @overload
+    async def areset(
+        self, requests: Requests | None = None, *, only: Iterable[int], **shared: Any
+    ) -> list[Result | None]: ...
+
+    async def areset(
+        self,
+        requests: Requests | None = None,
+        *,
+        only: Iterable[int] | None = None,
+        **shared: Any,
+    ) -> Sequence[Result | None]:
+        """`reset` for an event loop; the episodes are then stepped by `astep`."""
+        with self._at_call:
+            resets = self._beginning("async", requests, only, shared)
+            for _ in self._shared.plan(resets):
+                await self._shared.make_async()
+            with self._leaving_episodes(resets):
+                coming = [self._inner(i).reset_async(**each) for i, each in resets.items()]
+                ended = await _gather(coming)
+            results = self._begun("async", resets, ended)
+            await self._shared.drop_async()
+            return results
+
+    async def astep(
+        self,
+        actions: Sequence[str | REPLAction | None],
+        *,
+        timeout_s: float | None = None,
+        timeout: float | None = None,
+    ) -> list[Result | None]:
+        """`step` for episodes that were begun by `areset`."""
+        self._check_mode("async")
+        timeout_s = one_timeout(timeout_s, timeout)
+        with self._at_call:
+            taken = self._taken(actions, timeout_s)
+            coming = [
+                self._inner(index).step_async(action, timeout_s) for index, action in taken.items()
+            ]
+            return self._results(taken, await _gather(coming))
+
+    def close(self) -> None:
+        """Close all sessions. RuntimeError after `areset`, which `aclose` is for."""
+        self._check_mode("plain")
+        self._play([self._inner(index)._episodes.leaving() for index in range(len(self))])
+        self._shared.clear()
+        self._shared.drop()
+        self._end()
+
+    async def aclose(self) -> None:
+        """`close` for an event loop."""
+        self._check_mode("async")
+        await _gather([self._inner(index).close_async() for index in range(len(self))])
+        self._shared.clear()
+        await self._shared.drop_async()
+        self._end()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    # ── what both ways do ────────────────────────────────────────────────────────────────────────
+
+    def _inner(self, index: int) -> REPLEnvironment:
+        return self.environments[index]._env
+
+    def _check_mode(self, mode: Mode) -> None:
+        if self._mode not in (None, mode):
+            plain, awaited = "reset, step and close", "areset, astep and aclose"
+            begun, other = ("areset", awaited) if mode == "plain" else ("reset", plain)
+            raise RuntimeError(f"these episodes were begun by {begun}; go on with {other}")
+
+    @contextmanager
+    def _leaving_episodes(self, numbers: Iterable[int]) -> Iterator[None]:
+        """Note which of these environments have no episode any more, if resets are interrupted."""
+        try:
+            yield
+        except BaseException:
+            for index in numbers:
+                if self._inner(index)._state is None:
+                    self._last[index], self._why_not[index] = None, "it was interrupted"
+            raise
+
+    def _end(self) -> None:
+        self._mode, self._last, self._why_not = None, [None] * len(self), {}
+        self._forget()
+        self._threads.end()
+
+    def _forget(self) -> None:
+        self.results, self.errors = [None] * len(self), {}
+
+    def _beginning(
+        self,
+        mode: Mode,
+        requests: Requests | None,
+        only: Iterable[int] | None,
+        shared: Mapping[str, Any],
+    ) -> dict[int, dict[str, Any]]:
+        """The arguments of each reset, by the number of its environment."""
+        self._check_mode(mode)
+        resets = resets_of(len(self), requests, only, shared, self._request_names)
+        self._forget()
+        for index in resets:
+            self._why_not.pop(index, None)
+        return resets
+
+    def _resetting(
+        self, mode: Mode, index: int, request: dict[str, Any]
+    ) -> Effects[REPLObservation]:
+        given = tuple(request.pop(name, None) for name in POSITIONAL)
+        return self._inner(index)._episodes.resetting(mode, given, request)
+
+    def _begun(
+        self,
+        mode: Mode,
+        numbers: Iterable[int],
+        ended: Sequence[REPLObservation | BaseException],
+    ) -> list[Result | None]:
+        for index, end in zip(numbers, ended, strict=True):
+            if isinstance(end, BaseException):
+                self._last[index], self.errors[index] = None, end
+                self._why_not[index] = f"{type(end).__name__}: {end}"
+            else:
+                self._last[index] = self.results[index] = result_of(end)
+                self._mode = mode
+        if any(isinstance(error, SandboxError) for error in self.errors.values()):
+            self._shared.clear()  # it may be a template's; the next reset makes new ones
+        self._raise(f" of {len(self)}")
+        return list(self.results)
+
+    def _taken(
+        self, actions: Sequence[str | REPLAction | None], timeout_s: float | None
+    ) -> dict[int, REPLAction]:
+        """The actions to take, by environment."""
+        if timeout_s is not None:
+            check_seconds(timeout_s, "timeout_s")
+        # What has no order, or keys for items, would run code in whichever environment.
+        wrong = isinstance(actions, (str, Mapping, set, frozenset)) or not isinstance(
+            actions, Sized
+        )
+        if wrong or len(actions) != len(self):
+            raise ValueError(f"actions must be a list of {len(self)}, one for each environment")
+        taken = {}
+        for index, action in enumerate(actions):
+            if action is None:
+                continue
+            if not isinstance(action, (str, REPLAction)):
+                raise TypeError(f"actions[{index}] must be str, REPLAction or None")
+            if self._last[index] is None:
+                raise self._not_reset(index)
+            taken[index] = REPLAction(code=action) if isinstance(action, str) else action
+        self._forget()
+        return taken
+
+    def _not_reset(self, index: int) -> NotReset:
+        """Of an environment without an episode."""
+        if index not in self._why_not:
+            return NotReset()
+        why = self._why_not[index]
+        return NotReset(f"environment {index}: its reset failed, so it has no episode: {why}")
+
+    def _results(
+        self, taken: Mapping[int, REPLAction], ended: Sequence[REPLObservation | BaseException]
+    ) -> list[Result | None]:
+        for index, end in zip(taken, ended, strict=True):
+            before = self._last[index]
+            assert before is not None
+            last = last_of(before, end)
+            if last is None:  # none of the environments': a bug of a rubric, say
+                assert isinstance(end, BaseException)
+                self.errors[index] = end
+                continue
+            again = isinstance(end, (EpisodeDone, NotReset))
+            self._last[index], self.results[index] = last, unrewarded(last) if again else last
+        self._raise(f" of {len(self)}; the others have taken their steps")
+        return list(self.results)
+
+    def _raise(self, told: str) -> None:
+        """Raise the first error, if there is one."""
+        if not self.errors:
+            return
+        (index, first), *more = self.errors.items()
+        first.add_note(f"environment {index}{told}")
+        for other, error in more:
+            first.add_note(f"environment {other} failed too: {type(error).__name__}: {error}")
+        raise first
+
+    def _play(self, turns: Sequence[Effects[Any]]) -> list[Any]:
+        return run_batch(turns, self._batch, self._threads.threads)
+
+
+async def _gather(coming: Sequence[Coroutine[Any, Any, Any]]) -> list[Any]:
+    return await asyncio.gather(*coming, return_exceptions=True)

@@ -1,0 +1,48 @@
+"""The results of the environments of a `REPLVectorEnv`: what each step came to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from repl_env.env.local_env import Result
+from repl_env.episode.observations import message_result
+from repl_env.errors import EpisodeAborted, EpisodeDone, NotReset
+from repl_env.models import REPLObservation, result_of
+
+
+def last_of(before: Result, end: REPLObservation | BaseException) -> Result | None:
+    """The last result of an environment whose step came to `end`; None if that is an error."""
+    match end:
+        case REPLObservation():
+            return result_of(end)
+        case EpisodeDone():
+            return end.result  # it may never have come here: what was to score it failed
+        case EpisodeAborted():
+            return _lost(before, end)
+        case NotReset() if before.done:
+            return before
+        case _:
+            return None
+
+
+def unrewarded(last: Result) -> Result:
+    """`last` once more: nothing is scored twice."""
+    observation = last.observation.model_copy(update={"reward": 0.0})
+    return replace(last, reward=0.0, observation=observation)
+
+
+def _lost(last: Result, error: EpisodeAborted) -> Result:
+    """The end of an episode whose session is gone."""
+    before = last.observation
+    metadata = {
+        **before.metadata,
+        "error_kind": error.kind,
+        "mask": True,
+        "reward_components": {},
+        "task_reward": 0.0,
+        "stop_reason": "aborted",
+        "ended": "truncated",
+    }
+    result = message_result("", f"{error}\nThe session is lost; the next reset begins a new one.")
+    update = {"result": result, "done": True, "reward": 0.0, "metadata": metadata}
+    return result_of(before.model_copy(update=update))

@@ -1,0 +1,194 @@
+"""The context of an episode: from what a caller gave to variables, a length and a preview.
+
+One object may be given, or several under names of their own. A str is text and never a path; a
+`pathlib.Path` is a file, read here, on the caller's side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from repl_env.common.json_values import json_text, replace_surrogates, text_or_bytes
+from repl_env.episode.previews import Preview, preview
+
+if TYPE_CHECKING:
+    from repl_env.episode.sandbox_provider import SandboxProvider
+    from repl_sandbox.types import JSON
+
+Given: TypeAlias = "str | bytes | list[Any] | dict[str, Any] | Path"
+
+NAME = "context"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredContext:
+    """In place of a value that sessions begin with and this process does not hold.
+
+    `type` is the name of its type, `shown` its preview. `read` gets the value, which may take long
+    and raise OSError.
+    """
+
+    type: str
+    shown: str | None
+    read: Callable[[], str | bytes | JSON] = field(repr=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ContextPart:
+    """One variable of a context. `length` counts characters, bytes, or characters of JSON."""
+
+    name: str
+    value: str | bytes | JSON | StoredContext
+    length: int
+    unit: str
+
+    @property
+    def type(self) -> str:
+        """The name of the value's type."""
+        return (
+            self.value.type if isinstance(self.value, StoredContext) else type(self.value).__name__
+        )
+
+    def read(self) -> str | bytes | JSON:
+        """The value; OSError if it is elsewhere and cannot be had."""
+        return self.value.read() if isinstance(self.value, StoredContext) else self.value
+
+    def preview(self, mode: Preview, length: int) -> str | None:
+        """At most `length` characters about the value."""
+        if isinstance(self.value, StoredContext):
+            return None if self.value.shown is None else self.value.shown[:length] or None
+        return preview(self.value, mode, length)
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What an episode is about. `preview` is None where there is nothing to show.
+
+    `source` is where its session comes from, if sessions from there have variables of it already,
+    those in `source.shared`.
+    """
+
+    parts: tuple[ContextPart, ...]
+    preview: str | None
+    source: SandboxProvider | None = None
+    length: int = field(init=False)  # the sum of the parts' lengths; each step says it
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "length", sum(part.length for part in self.parts))
+
+    def previewed(self, mode: Preview, length: int) -> Context:
+        """The same with another preview."""
+        shown = _preview(self.parts, mode, length)
+        return replace(self, preview=None if shown is None else replace_surrogates(shown))
+
+    @property
+    def text(self) -> str | None:
+        """The context itself if it is one text, else None."""
+        only = self.parts[0].value if len(self.parts) == 1 else None
+        return only if isinstance(only, str) else None
+
+    def announcement(self) -> str | None:
+        """The line of the first observation that says what was loaded, or None for nothing."""
+        if not self.length:
+            return None
+        if len(self.parts) == 1 and self.parts[0].name == NAME:
+            loaded, part = f"{self.length} {self.parts[0].unit}", NAME
+            return f"Context loaded ({loaded}). Use '{part}' variable to access it."
+        listed = ", ".join(f"{part.name} ({part.length} {part.unit})" for part in self.parts)
+        return f"Contexts loaded: {listed}. Use the variables of these names to access them."
+
+
+def resolve(
+    context: Given | Context | None,
+    contexts: Mapping[str, Given] | None,
+    default: Given | None,
+    *,
+    mode: Preview,
+    preview_length: int,
+    source: SandboxProvider | None = None,
+    held: tuple[ContextPart, ...] = (),
+) -> Context:
+    """The context that these arguments ask for.
+
+    One that was resolved before is taken as it is. `context` goes before `default`, and both being
+    None means an empty text, unless `contexts` names other variables, or sessions from `source`
+    begin with a variable of that name: then it is that. `held` are more variables, which sessions
+    from `source` begin with.
+
+    Raises:
+        TypeError: a context is none of str, bytes, list, dict and Path, or holds what JSON cannot.
+        ValueError: a context is given twice, or by what is no name, or holds a number that is not
+            finite, or an object with two keys that are one text in JSON.
+        OSError: a Path cannot be read.
+    """
+    if isinstance(context, Context):
+        return context
+    given = default if context is None and not _named(held, NAME) else context
+    origin = source if held else None
+    if not isinstance(contexts, Mapping | None):
+        raise TypeError(f"contexts must be a dict, not {type(contexts).__name__}")
+    named = dict(contexts or {})
+    if given is not None:
+        if NAME in named and context is not None:
+            raise ValueError("contexts must not have the name 'context' when context is given")
+        named = {NAME: given, **named}
+    elif not named and not held and source is not None and NAME in source.shared:
+        named, origin = {NAME: source.shared[NAME]}, source
+    elif not named and not held:
+        named = {NAME: ""}
+    for name in named:
+        if not isinstance(name, str):
+            raise TypeError(f"contexts: {name!r} must be a str, not {type(name).__name__}")
+        if _named(held, name):
+            raise ValueError(f"uploads: {name!r} is given as a context as well")
+    alone = NAME if given is not None else None
+    parts = *(_part(name, value, alone) for name, value in named.items()), *held
+    shown = _preview(parts, mode, preview_length)
+    return Context(parts, None if shown is None else replace_surrogates(shown), origin)
+
+
+def _named(parts: tuple[ContextPart, ...], name: str) -> bool:
+    return any(part.name == name for part in parts)
+
+
+def _part(name: str, value: Given, alone: str | None) -> ContextPart:
+    """A variable; `alone` is the name of the one that is given by `context`."""
+    said = name if name == alone else f"contexts: {name}"
+    if isinstance(value, Path):
+        value = text_or_bytes(value.read_bytes())
+    if isinstance(value, str):
+        return ContextPart(name, value, len(value), "chars")
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return ContextPart(name, bytes(value), len(value), "bytes")
+    if isinstance(value, (list, dict)):
+        return ContextPart(name, value, len(json_text(said, value)), "chars of JSON")
+    raise _refused(said, value)
+
+
+def check_kind(name: str, value: object) -> None:
+    """TypeError unless `value` is of a kind that a context may be."""
+    if not isinstance(value, (str, bytes, bytearray, memoryview, list, dict, Path)):
+        raise _refused(name, value)
+
+
+def _refused(name: str, value: object) -> TypeError:
+    allowed = "str, bytes, list, dict or pathlib.Path"
+    return TypeError(f"{name} must be {allowed}, not {type(value).__name__}")
+
+
+def _preview(parts: tuple[ContextPart, ...], mode: Preview, length: int) -> str | None:
+    each = preview_share([part.name for part in parts], length)
+    if len(parts) == 1 and parts[0].name == NAME:
+        return parts[0].preview(mode, each)
+    shown = ((part.name, part.preview(mode, each)) for part in parts)
+    return "\n".join(f"{name}: {text}" for name, text in shown if text is not None) or None
+
+
+def preview_share(names: Sequence[str], length: int) -> int:
+    """Characters for each in a preview of `length` of all."""
+    if tuple(names) == (NAME,):
+        return length
+    return max(0, length // len(names) - max(map(len, names)) - 3)

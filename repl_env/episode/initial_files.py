@@ -1,0 +1,88 @@
+"""Files that an episode begins with: checked here, written into the session's workspace.
+
+A file is given by its path in the workspace and its content: bytes, text, or a `pathlib.Path` that
+is read here, on the caller's side.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping
+from errno import EFBIG, ENOSPC
+from pathlib import Path, PurePosixPath
+from typing import TypeAlias
+
+from repl_sandbox.session.files.workspace_paths import parse
+from repl_sandbox.types import Limits
+
+Files: TypeAlias = "Mapping[str, str | bytes | Path]"
+
+
+def contents(files: Files | None, limits: Limits) -> dict[str, bytes]:
+    """The files by their paths in the workspace.
+
+    What a session of these limits cannot hold is refused before there is one.
+
+    Raises:
+        TypeError, ValueError: naming `files` and the path that is wrong.
+        OSError: a Path cannot be read; a file is larger than the limit, or all together are.
+    """
+    if files is None:
+        return {}
+    if not isinstance(files, Mapping):
+        raise TypeError(f"files must be a dict of paths, not {type(files).__name__}")
+    left = int(limits.workspace)
+    held: dict[str, bytes] = {}
+    for path, given in files.items():
+        place = _path(path)
+        if place in held:
+            raise ValueError(f"files: {place!r} is given twice")
+        held[place] = _content(path, given, int(limits.file_size))
+        left -= len(held[place])
+        if left < 0:
+            raise _no_room(ENOSPC, path, int(limits.workspace), "workspace")
+    _check_places(held)
+    return held
+
+
+def _check_places(paths: Collection[str]) -> None:
+    """ValueError if one is a file and another below it."""
+    for path in paths:
+        for above in PurePosixPath(path).parents:
+            if str(above) in paths:
+                raise ValueError(f"files: {str(above)!r} is a file, and {path!r} is below it")
+
+
+def _path(path: object) -> str:
+    if not isinstance(path, str):
+        raise TypeError(f"files: a path must be a str, not {type(path).__name__}")
+    parts = PurePosixPath(path).parts
+    if not parts or path.startswith("/") or ".." in parts or "\0" in path:
+        raise ValueError(f"files: {path!r} is not a path inside the workspace")
+    try:
+        parse(path)
+    except ValueError as error:
+        raise ValueError(f"files: {error}") from None
+    return str(PurePosixPath(path))
+
+
+def _content(path: str, given: object, most: int) -> bytes:
+    if isinstance(given, Path):
+        if given.stat().st_size > most:
+            raise _no_room(EFBIG, path, most, "file_size")
+        given = given.read_bytes()
+    elif isinstance(given, str):
+        try:
+            given = given.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise ValueError(f"files: {path!r}: {error}") from None
+    if not isinstance(given, (bytes, bytearray, memoryview)):
+        raise TypeError(f"files: {path!r} must be bytes, str or a Path, not {type(given).__name__}")
+    content = bytes(given)
+    if len(content) > most:
+        raise _no_room(EFBIG, path, most, "file_size")
+    return content
+
+
+def _no_room(code: int, path: str, most: int, limit: str) -> OSError:
+    return OSError(code, f"{os.strerror(code)}; the limit is {most:,} bytes ({limit})", path)

@@ -1,0 +1,259 @@
+"""From the outcome of a cell to what a policy is shown of it.
+
+The only place that decides what an outcome is called (`error_kind`), how its failure reads, and
+what part of a long output is shown, rendered as on a terminal.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from repl_env.common.json_values import replace_surrogates
+from repl_env.episode.terminal_rendering import as_shown
+from repl_env.models import CodeBlockResult, trusted
+from repl_sandbox.types import (
+    AnyOutcome,
+    Change,
+    Finished,
+    Killed,
+    KillReason,
+    Outcome,
+    Raised,
+    State,
+    TimedOut,
+)
+
+# An exception is a failure of its own kind where the policy can avoid it in its own way.
+KIND_BY_EXCEPTION = {
+    "SyntaxError": "syntax",
+    "IndentationError": "syntax",
+    "TabError": "syntax",
+    "MemoryError": "memory",
+    "PolicyError": "policy",
+    "BudgetExceeded": "budget",
+}
+
+KIND_BY_REASON = {
+    "memory": "memory",
+    "cpu": "cpu",
+    "processes": "processes",
+    "workspace": "output",
+    "output": "output",
+    "exit": "crash",
+    "signal": "crash",
+    "protocol": "crash",
+}
+
+# A host call that never returns is the fault of what the host called, which is a sub-model or tool.
+KIND_BY_CLOCK = {"execution": "timeout", "host_call": "llm"}
+
+TEXT_BY_CLOCK = {
+    "execution": "TimeoutError: the code was stopped when its time was up",
+    "host_call": "TimeoutError: the code was stopped while it waited for a call to the host",
+}
+
+TEXT_BY_REASON = {
+    "memory": "MemoryError: the session used more memory than it may",
+    "cpu": "TimeoutError: the session used more CPU time than it may",
+    "processes": "OSError: the session started more processes than it may",
+    "workspace": "OSError: the code wrote more files than it may; all its files were removed",
+    "output": "OSError: the code wrote more output than it may",
+    "exit": "SystemExit: the code ended the interpreter",
+    "signal": "SystemError: the code crashed the interpreter",
+    "protocol": "SystemError: the code broke the session's connection",
+}
+
+TEXT_BY_STATE: dict[State, str] = {
+    "kept": "Variables are kept.",
+    "rolled_back": "The session is back in the state before this code.",
+    "restarted": "The session was restarted: variables are gone, the context is loaded again.",
+}
+
+# A worker can die between two cells, by a thread that a cell left or for the system's want of
+# memory. The next cell then runs, to its end or to an exception, in what became of the session.
+TEXT_BY_STATE_BEFORE: dict[State, str] = {
+    "rolled_back": (
+        "SystemError: the session died before this code ran, and went on from a copy of it: "
+        "variables are as the last code left them."
+    ),
+    "restarted": (
+        "SystemError: the session died and was restarted before this code ran: earlier variables "
+        "are gone, and the context was loaded again only after it."
+    ),
+}
+
+# A limit that struck beside the code: a child that it started, and may not have looked at again.
+TEXT_BY_LIMIT: dict[KillReason, str] = {
+    "memory": "MemoryError: the session's memory ran out, and processes of it were ended",
+    "processes": "OSError: the session's processes became too many, and some did not start",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedFailure:
+    """Why a cell did not finish: one of the `error_kind`s, and the text for the policy."""
+
+    kind: str
+    text: str
+
+
+def failure(outcome: AnyOutcome, memory: int | None = None) -> ObservedFailure | None:
+    """The failure of a cell, or None. `memory`: bytes that its session may use, if known."""
+    if isinstance(outcome, Finished):
+        return None
+    before = _died_before(outcome)
+    match outcome:
+        case Raised():
+            if outcome.state == "restarted" or (before and outcome.lost):
+                # For all that is known it raised for want of what was lost, which is ours.
+                return ObservedFailure("sandbox", _with_traceback(outcome, before))
+            name = outcome.error.type if outcome.error else ""
+            text = _with_traceback(outcome, "")
+            kind = KIND_BY_EXCEPTION.get(name, "exception")
+            return ObservedFailure(kind, f"{on_new_line(text)}{before}" if before else text)
+        case TimedOut():
+            text = f"{TEXT_BY_CLOCK[outcome.clock]}. {before or _what_is_left(outcome)}"
+            return ObservedFailure(KIND_BY_CLOCK[outcome.clock], _with_traceback(outcome, text))
+        case Killed():
+            reason = _with_number(TEXT_BY_REASON[outcome.reason], outcome.reason, memory)
+            text = f"{reason}. {_what_is_left(outcome)}"
+            return ObservedFailure(KIND_BY_REASON[outcome.reason], _with_traceback(outcome, text))
+
+
+def _died_before(outcome: AnyOutcome) -> str:
+    """The text for code that ran in a session that had died before it, else ""."""
+    if outcome.state == "kept" or isinstance(outcome, Killed):
+        return ""
+    ran = outcome.error is not None or outcome.changes or outcome.value is not None
+    if isinstance(outcome, TimedOut) and not ran:
+        return ""  # it was ended itself, and the state is what that left
+    return f"{TEXT_BY_STATE_BEFORE[outcome.state]}{_losses(outcome)}"
+
+
+def _what_is_left(outcome: AnyOutcome) -> str:
+    return f"{TEXT_BY_STATE[outcome.state]}{_losses(outcome)}"
+
+
+def _losses(outcome: AnyOutcome) -> str:
+    return (
+        f" Not brought back: {replace_surrogates('; '.join(outcome.lost))}." if outcome.lost else ""
+    )
+
+
+def render(
+    outcome: AnyOutcome,
+    failed: ObservedFailure | None,
+    *,
+    cell: int,
+    limit: int,
+    memory: int | None = None,
+) -> CodeBlockResult:
+    """The outcome of cell number `cell` with at most `limit` characters of each output shown.
+
+    Output is rendered as a terminal shows it, before it is cut. `memory` as of `failure`.
+    """
+    stdout = as_shown(replace_surrogates(outcome.stdout)) if outcome.stdout else ""
+    stderr = as_shown(replace_surrogates(outcome.stderr)) if outcome.stderr else ""
+    # Kept is what the cell wrote, and neither the value that is shown nor the text of an error. It
+    # comes first in what is shown, and is cut, if that is, where it is longer than the head.
+    head = limit - limit // 2
+    kept_out = _kept(f"_out[{cell}]", outcome.stdout, stdout) if len(stdout) > head else None
+    kept_err = _kept(f"_out[{cell}].stderr", outcome.stderr, stderr) if len(stderr) > head else None
+    value = None if outcome.value is None else clip(replace_surrogates(outcome.value), limit)
+    if outcome.value is not None:
+        stdout = f"{on_new_line(stdout)}{replace_surrogates(outcome.value)}\n"
+    for limit_hit in outcome.limits:
+        if not (isinstance(outcome, Killed) and outcome.reason == limit_hit):
+            told = _with_number(TEXT_BY_LIMIT[limit_hit], limit_hit, memory)
+            stderr = f"{on_new_line(stderr)}{told}.\n"
+    if failed is not None:
+        stderr = f"{on_new_line(stderr)}{failed.text}"
+    elif before := _died_before(outcome):
+        stderr = f"{on_new_line(stderr)}{before}"
+    changes = list(map(_shown, outcome.changes))
+    return trusted(
+        CodeBlockResult,
+        stdout=clip(stdout, limit, kept_out),
+        stderr=clip(stderr, limit, kept_err),
+        locals_snapshot=_previews(changes) if changes else {},
+        execution_time=outcome.usage.execution_seconds,
+        success=failed is None,
+        exception=None if failed is None else clip(failed.text, limit),
+        value=value,
+        changes=changes,
+        figures=list(map(_in_base64, outcome.figures)),
+        truncated=len(stdout) > limit or len(stderr) > limit,
+    )
+
+
+def _with_number(text: str, limit: KillReason, memory: int | None) -> str:
+    """`text` about a limit, with the number of that of memory."""
+    if limit != "memory" or memory is None:
+        return text
+    return f"{text} (the limit is {memory / (1 << 20):,.0f} MiB)"
+
+
+def _kept(name: str, written: str, shown: str) -> str:
+    """The name of the whole output, for the mark in the part that is shown."""
+    return name if len(written) == len(shown) else f"{name} as it was written"
+
+
+def _shown(change: Change) -> dict[str, Any]:
+    return {
+        "kind": change.kind,
+        "name": change.name,
+        "type": replace_surrogates(change.type),
+        "size": change.size,
+        "preview": replace_surrogates(change.preview),
+    }
+
+
+def _previews(changes: Iterable[dict[str, Any]]) -> dict[str, str]:
+    return {row["name"]: row["preview"] for row in changes if row["kind"] != "deleted"}
+
+
+def _in_base64(figure: bytes) -> str:
+    return base64.b64encode(figure).decode("ascii")
+
+
+def message_result(stdout: str, error: str | None = None) -> CodeBlockResult:
+    """A result that no cell gave: a message of the environment, or why it refused something."""
+    return trusted(
+        CodeBlockResult,
+        stdout=stdout,
+        stderr=error or "",
+        locals_snapshot={},
+        execution_time=0.0,
+        success=error is None,
+        exception=error,
+        value=None,
+        changes=[],
+        figures=[],
+        truncated=False,
+    )
+
+
+def clip(text: str, limit: int, kept: str | None = None) -> str:
+    """`text` if it is short, else its head and tail; a mark says where the rest is, if `kept`."""
+    if len(text) <= limit:
+        return text
+    tail = limit // 2
+    rest = f"; the rest is in {kept}" if kept else ""
+    mark = f"\n... (truncated, total {len(text)} chars{rest}) ...\n"
+    return text[: limit - tail] + mark + text[len(text) - tail :]
+
+
+def on_new_line(text: str) -> str:
+    """`text`, ended so that what follows begins a line."""
+    return text if not text or text.endswith("\n") else f"{text}\n"
+
+
+def _with_traceback(outcome: Outcome, first: str) -> str:
+    if outcome.error is None:
+        return first
+    error = outcome.error
+    head = first or (f"{error.type}: {error.message}" if error.message else error.type)
+    return replace_surrogates(f"{head}\n{error.traceback}" if error.traceback else head)

@@ -1,0 +1,332 @@
+"""The rules of one episode, without I/O: what a step comes to, when it ends, and why.
+
+`Episode` is told what happened (an outcome of the engine, an answer submitted by the caller) and
+says what the policy sees. Expected answers, rubrics and keys are not known here, let alone in the
+session; scoring is the environment's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from repl_env.common.termination import termination_of
+from repl_env.episode.answers import AnswerSheet, FinalAnswer, Validator, Verdict
+from repl_env.episode.contexts import Context
+from repl_env.episode.observations import (
+    ObservedFailure,
+    clip,
+    failure,
+    message_result,
+    on_new_line,
+    render,
+)
+from repl_env.errors import OURS
+from repl_env.models import CodeBlockResult, REPLObservation, REPLState, trusted
+from repl_sandbox.types import (
+    ANSWER_NAMES,
+    JSON,
+    MORE_CHANGES,
+    AnyOutcome,
+    Change,
+    Isolation,
+    Usage,
+    Variable,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeConfig:
+    """What an episode is about and how long it may be; fixed at its reset."""
+
+    episode_id: str
+    task_prompt: str
+    context: Context
+    files: dict[str, bytes]
+    max_iterations: int
+    max_output_length: int
+    helpers: tuple[str, ...] = ()
+    validator: Validator | None = None
+    memory: int | None = None  # bytes that the session may use, as its failures say
+
+
+@dataclass(slots=True)
+class EpisodeTotals:
+    """What the steps of an episode cost together."""
+
+    execution_seconds: float = 0.0
+    waiting_seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    peak_memory: int = 0
+
+    def add(self, usage: Usage) -> None:
+        self.execution_seconds += usage.execution_seconds
+        self.waiting_seconds += usage.waiting_seconds
+        self.cpu_seconds += usage.cpu_seconds
+        self.peak_memory = max(self.peak_memory, usage.peak_memory)
+
+
+@dataclass(slots=True)
+class Episode:
+    """One episode from its reset to its end.
+
+    `iteration` counts steps, `cells` what the session ran. `stop_reason` is None, "answer",
+    "max_iterations" or "budget". `masked` stays True once a failure of ours touched the episode.
+    """
+
+    terms: EpisodeConfig
+    iteration: int = 0
+    cells: int = 0
+    stop_reason: str | None = None
+    final: FinalAnswer | None = None
+    masked: bool = False
+    totals: EpisodeTotals = field(default_factory=EpisodeTotals)
+    sheet: AnswerSheet = field(init=False)
+    names: dict[str, None] = field(init=False)  # a dict for its order
+    names_are_known: bool = True
+    _lost_calls: list[Exception] = field(default_factory=list)
+    isolation: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.sheet = AnswerSheet(self.terms.validator)
+        self.restart_names()
+
+    def held_by(self, isolation: Isolation) -> None:
+        """Note how the session is held, for the metadata of every step."""
+        layers = [layer.name for layer in isolation.layers if layer.active]
+        self.isolation = {"tier": isolation.tier, "layers": layers}
+
+    @property
+    def done(self) -> bool:
+        """Whether the episode is over."""
+        return self.stop_reason is not None
+
+    @property
+    def last_iteration(self) -> bool:
+        """Whether the iterations are used up without an answer."""
+        return not self.done and self.iteration >= self.terms.max_iterations
+
+    def subcall_failed(self, error: Exception) -> None:
+        """Note that a sub-call of the running cell failed. Called from any thread."""
+        self._lost_calls.append(error)
+
+    def cell_cancelled(self) -> None:
+        """Note that the caller gave up on a cell: it is no step, but the session counted it.
+
+        An answer that it gave stands, and ends the episode with the next step.
+        """
+        self.cells += 1
+        self.masked = True
+
+    # ── variables ────────────────────────────────────────────────────────────────────────────────
+
+    def restart_names(self, variables: Iterable[Variable] | None = None) -> None:
+        """The names of a session that begins anew, or that says what it has."""
+        if variables is None:
+            given = [part.name for part in self.terms.context.parts]
+        else:
+            given = [variable.name for variable in variables]
+        self.names = dict.fromkeys([*given, *ANSWER_NAMES, *self.terms.helpers])
+        self.names_are_known = True
+
+    def _follow(self, changes: Iterable[Change]) -> None:
+        for change in changes:
+            if change.name == MORE_CHANGES:
+                self.names_are_known = False
+            elif change.kind == "deleted":
+                self.names.pop(change.name, None)
+            else:
+                self.names[change.name] = None
+
+    # ── steps ────────────────────────────────────────────────────────────────────────────────────
+
+    def greet(self) -> REPLObservation:
+        """The observation of the reset."""
+        lines = ["REPL environment initialized."]
+        if loaded := self.terms.context.announcement():
+            lines.append(loaded)
+        if self.terms.task_prompt:
+            lines.append(f"Task: {self.terms.task_prompt}")
+        lines.append(
+            "Use answer['content'] to store your answer, and set answer['ready'] = True when done."
+        )
+        observation = self._observe(message_result("\n".join(lines)), None, Usage())
+        observation.metadata["message"] = "Environment ready."
+        return observation
+
+    def weighed(self, value: JSON) -> FinalAnswer | ValueError:
+        """`value` as the answer, or why it is none. Changes nothing; may be done aside."""
+        try:  # also of making it text: an int can have more digits than that
+            text = "" if value is None else value if isinstance(value, str) else str(value)
+            return self.sheet.judge(text, text if value is None else value)
+        except ValueError as error:
+            return error
+
+    def ran(self, outcome: AnyOutcome, verdict: Verdict, *, counts: bool = True) -> REPLObservation:
+        """The observation of a cell whose answers came to `verdict`; `counts`: as a step.
+
+        If none came in the last iteration, `give_up` must follow.
+        """
+        self.sheet.clear()
+        self.iteration += counts
+        self.cells += 1
+        self.totals.add(outcome.usage)
+        if outcome.state == "restarted":
+            self.restart_names()
+        elif outcome.lost:
+            # Cells of which there was no copy may be undone as well, and what they bound.
+            self.names_are_known = False
+        # After a restart there are changes only if that came first, and so they are the session's.
+        if outcome.changes:
+            self._follow(outcome.changes)
+        memory = self.terms.memory
+        failed = failure(outcome, memory)
+        if verdict.refusal is not None and verdict.final is None:
+            failed = _with_refusal(failed, outcome, verdict.refusal)
+        if verdict.final is not None:
+            self.final, self.stop_reason = verdict.final, "answer"
+        limit = self.terms.max_output_length
+        result = render(outcome, failed, cell=self.cells, limit=limit, memory=memory)
+        return self._observe(result, self._kind(failed), outcome.usage)
+
+    def submit(self, weighed: FinalAnswer | ValueError) -> REPLObservation:
+        """An answer that the caller submits in place of code, `weighed`."""
+        self.iteration += 1
+        if isinstance(weighed, ValueError):
+            result = message_result("", f"ValueError: the answer was refused: {weighed}")
+            return self._observe(result, "answer", Usage())
+        self.final, self.stop_reason = weighed, "answer"
+        # A cell that was cancelled has told of no call that it lost.
+        told = message_result("Final answer submitted.")
+        observation = self._observe(told, self._kind(None), Usage())
+        # As OpenEnv has it: after the end there is nothing to look at any more.
+        observation.context_preview = None
+        observation.context_length = 0
+        observation.available_variables = []
+        return observation
+
+    def misformatted(self, told: str) -> REPLObservation:
+        """The step of a reply that held no action, as `told` says; nothing was run.
+
+        If it was the last iteration, `give_up` must follow.
+        """
+        self.iteration += 1
+        limit = self.terms.max_output_length
+        result = message_result("", clip(told, limit))
+        result.truncated = len(told) > limit
+        return self._observe(result, self._kind(ObservedFailure("format", told)), Usage())
+
+    def going_no_further(self) -> REPLObservation:
+        """What there is to see when the caller takes no further step. `give_up` must follow."""
+        return self._observe(message_result(""), self._kind(None), Usage())
+
+    def give_up(
+        self,
+        observation: REPLObservation,
+        weighed: FinalAnswer | ValueError | None,
+        used_up: str | None = None,
+    ) -> REPLObservation:
+        """The end without an answer: the content of the answer dict, `weighed`, counts if it fits.
+
+        `used_up` says what of the budget is; None: the iterations are.
+        """
+        self.stop_reason = "max_iterations" if used_up is None else "budget"
+        if isinstance(weighed, FinalAnswer):
+            self.final = weighed
+        message = used_up or f"Maximum iterations ({self.terms.max_iterations}) reached."
+        result = observation.result
+        result.stdout = f"{on_new_line(result.stdout)}{message}"
+        usage = Usage(**observation.metadata["usage"])
+        kind = observation.metadata["error_kind"] or ("budget" if used_up else None)
+        ended = self._observe(result, kind, usage)
+        ended.metadata |= {
+            name: value
+            for name, value in observation.metadata.items()
+            if name not in ended.metadata
+        }
+        return ended
+
+    def _kind(self, failed: ObservedFailure | None) -> str | None:
+        kind = failed.kind if failed else None
+        if self._lost_calls:
+            self._lost_calls.clear()
+            kind = "llm"
+        self.masked = self.masked or kind in OURS
+        return kind
+
+    # ── what is shown ────────────────────────────────────────────────────────────────────────────
+
+    def _observe(self, result: CodeBlockResult, kind: str | None, usage: Usage) -> REPLObservation:
+        terms = self.terms
+        return trusted(
+            REPLObservation,
+            result=result,
+            context_preview=terms.context.preview,
+            context_length=terms.context.length,
+            available_variables=list(self.names),
+            iteration=self.iteration,
+            max_iterations=terms.max_iterations,
+            done=self.done,
+            reward=0.0,
+            metadata=self._metadata(result, kind, usage),
+        )
+
+    def _metadata(self, result: CodeBlockResult, kind: str | None, usage: Usage) -> dict[str, Any]:
+        terms, final = self.terms, self.final
+        metadata: dict[str, Any] = {
+            "task_prompt": terms.task_prompt,
+            "final_answer": final.text if final else None,
+            "answer_value": final.value if final else None,
+            "execution_time": usage.execution_seconds,
+            "waiting_time": usage.waiting_seconds,
+            "error_kind": kind,
+            "mask": self.masked,
+            "reward_components": {},
+            "task_reward": 0.0,
+            "usage": {
+                "execution_seconds": usage.execution_seconds,
+                "waiting_seconds": usage.waiting_seconds,
+                "cpu_seconds": usage.cpu_seconds,
+                "peak_memory": usage.peak_memory,
+            },
+            "stop_reason": self.stop_reason,
+            "ended": None,
+            "truncated": result.truncated,
+            "isolation": self.isolation,
+        }
+        if self.done:
+            metadata["ended"] = termination_of(self.done, {"stop_reason": self.stop_reason})
+            metadata["total_execution_time"] = self.totals.execution_seconds
+            metadata["total_iterations"] = self.iteration
+        return metadata
+
+    def state(self) -> REPLState:
+        """The episode so far."""
+        return REPLState(
+            episode_id=self.terms.episode_id,
+            step_count=self.iteration,
+            context=self.terms.context.text,
+            task_prompt=self.terms.task_prompt,
+            iteration=self.iteration,
+            max_iterations=self.terms.max_iterations,
+            namespace_keys=list(self.names),
+            final_answer=self.final.text if self.final else None,
+            total_execution_time=self.totals.execution_seconds,
+            context_length=self.terms.context.length,
+            stop_reason=self.stop_reason,
+            usage=asdict(self.totals),
+        )
+
+
+def _with_refusal(
+    failed: ObservedFailure | None, outcome: AnyOutcome, refusal: str
+) -> ObservedFailure:
+    """What went wrong in the cell, counting an answer that was refused in it."""
+    if failed is None:
+        return ObservedFailure("answer", f"ValueError: the answer was refused: {refusal}")
+    # What is ours stays ours: the policy may have been refused for what it had lost.
+    ours = failed.kind in OURS
+    if not ours and outcome.error is not None and refusal in outcome.error.message:
+        return ObservedFailure("answer", failed.text)
+    return failed

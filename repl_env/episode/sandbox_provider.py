@@ -1,0 +1,240 @@
+"""Sandboxes that environments share: one per equal settings in a process, started when needed.
+
+Plain and asynchronous episodes share them, on any threads and event loops. They are closed at the
+exit of the process. After a fork, the child starts its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import threading
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from repl_env.common.argument_checks import of_public_kind
+from repl_sandbox import AsyncSandbox, Limits, Policy, Sandbox
+from repl_sandbox.backends import container_settings, isolation_tiers, sandbox_arguments
+from repl_sandbox.backends.sandbox_arguments import RecoveryMode
+from repl_sandbox.errors import SandboxClosed
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxSettings:
+    """What makes two sandboxes the same. None stands for the engine's defaults."""
+
+    isolation: str = "auto"
+    require: str | None = None
+    limits: Limits | None = None
+    preload: tuple[str, ...] = ()
+    policy: Policy | None = None
+    recovery: RecoveryMode = "snapshot"
+    ready: int = 0
+    history: int = 0  # no episode undoes a cell; each kept state would be one more copy of it
+    yielding: bool = False
+    mounts: tuple[tuple[str, str], ...] = ()  # pairs of a path inside and one of the host
+    image: str | None = None
+    runtime: str | None = None
+
+    @classmethod
+    def of(
+        cls,
+        isolation: str,
+        require: str | None,
+        limits: Limits | None,
+        preload: Sequence[str],
+        policy: Policy | None = None,
+        image: str | None = None,
+        runtime: str | None = None,
+    ) -> SandboxSettings:
+        """Settings from arguments as they are given.
+
+        Raises:
+            TypeError, ValueError: naming the one that is not what it must be.
+        """
+        isolation_tiers.named(isolation, require)
+        container_settings.check(isolation, image, runtime)
+        modules = tuple(sandbox_arguments.check_preload(preload))
+        if limits is not None:
+            of_public_kind(limits, Limits, "limits")
+        if policy is not None:
+            of_public_kind(policy, Policy, "policy")
+        sandbox_arguments.check_policy(policy)
+        return cls(isolation, require, limits, modules, policy, image=image, runtime=runtime)
+
+    def arguments(self) -> dict[str, Any]:
+        """The arguments for a new sandbox."""
+        return {
+            "isolation": self.isolation,
+            "require": self.require,
+            "limits": self.limits or Limits(),
+            "preload": self.preload,
+            "policy": self.policy,
+            "recovery": self.recovery,
+            "ready": self.ready,
+            "history": self.history,
+            "yielding": self.yielding,
+            "mounts": dict(self.mounts),
+            "image": self.image,
+            "runtime": self.runtime,
+        }
+
+
+class SandboxRegistry:
+    """Sandboxes by their settings: each started when it is first asked for, and again if it died.
+
+    Threads and event loops share them. Whoever made this closes it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: dict[SandboxSettings, Sandbox] = {}
+
+    def get(self, settings: SandboxSettings) -> Sandbox:
+        """The one with these settings; it may have to be started."""
+        with self._lock:
+            if settings not in self._running:
+                self._running[settings] = Sandbox(**settings.arguments())
+            return self._running[settings]
+
+    def running(self, settings: SandboxSettings) -> Sandbox | None:
+        """The one with these settings if it runs; waits for nothing, not for one that starts."""
+        return self._running.get(settings)
+
+    def drop(self, sandbox: Sandbox) -> None:
+        """Give this one, which ended, to nobody any more, and let go of what is left of it."""
+        with self._lock:
+            known = sandbox in self._running.values()
+            self._running = {k: v for k, v in self._running.items() if v is not sandbox}
+        if known:
+            # It waits for the ends of processes, and this may be an event loop's thread.
+            threading.Thread(target=sandbox.close, name="repl-close").start()
+
+    def close(self) -> None:
+        """Close them all; another would be started."""
+        with self._lock:
+            for sandbox in self._running.values():
+                sandbox.close()
+            self._running = {}
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxProvider:
+    """Where an environment takes its sandbox from: one it was given, or one of `home`.
+
+    `home` None stands for the sandboxes that the whole process shares.
+
+    Raises:
+        TypeError: both were asked for, or `given` is no sandbox.
+    """
+
+    given: Sandbox | AsyncSandbox | None
+    settings: SandboxSettings
+    home: SandboxRegistry | None = None
+
+    def __post_init__(self) -> None:
+        if self.given is None:
+            return
+        if not isinstance(self.given, (Sandbox, AsyncSandbox)):
+            of_public_kind(self.given, Sandbox, "sandbox")
+        if self.settings != SandboxSettings():
+            raise TypeError(
+                "sandbox goes without isolation, require, image, limits, policy and preload: "
+                "it has its own"
+            )
+
+    @property
+    def shared(self) -> Mapping[str, Any]:
+        """The objects that sessions of the sandbox that was given begin with."""
+        return {} if self.given is None else self.given.shared
+
+    @property
+    def limits(self) -> Limits:
+        """Those of the sessions."""
+        if self.given is not None:
+            return self.given.limits
+        return self.settings.limits or Limits()
+
+    def plain(self) -> Sandbox:
+        """The sandbox for plain episodes; RuntimeError if an asynchronous one was given."""
+        if self.given is None:
+            return self._home.get(self.settings)
+        if not isinstance(self.given, Sandbox):
+            raise RuntimeError("the sandbox is an AsyncSandbox; its episodes must be awaited")
+        return self.given
+
+    async def awaited(self) -> AsyncSandbox:
+        """The sandbox for asynchronous episodes: a face of a plain one, or what was given."""
+        if isinstance(self.given, AsyncSandbox):
+            return self.given
+        if self.given is not None:
+            return AsyncSandbox.of(self.given)
+        home = self._home
+        sandbox = home.running(self.settings)
+        if sandbox is None:
+            # Who is cancelled meanwhile leaves it to the next.
+            sandbox = await asyncio.to_thread(home.get, self.settings)
+        return AsyncSandbox.of(sandbox)
+
+    def make(self, how: Callable[[Sandbox], T]) -> T:
+        """What `how` makes on the sandbox for plain episodes; on another if that has died.
+
+        A shared one may have, since it was used last; in place of one that was given is no other.
+        """
+        sandbox = self.plain()
+        try:
+            return how(sandbox)
+        except SandboxClosed:
+            if not self._replaces(sandbox):
+                raise
+        return how(self.plain())
+
+    async def make_async(self, how: Callable[[AsyncSandbox], Awaitable[T]]) -> T:
+        """`make` on the sandbox for asynchronous episodes."""
+        sandbox = await self.awaited()
+        try:
+            return await how(sandbox)
+        except SandboxClosed:
+            if not self._replaces(sandbox):
+                raise
+        return await how(await self.awaited())
+
+    def _replaces(self, sandbox: Sandbox | AsyncSandbox) -> bool:
+        """Whether there will be another in place of this one, which turned out to be closed."""
+        if self.given is not None:
+            return False
+        plain = sandbox.plain if isinstance(sandbox, AsyncSandbox) else sandbox
+        if plain is not None:
+            self._home.drop(plain)
+        return True
+
+    @property
+    def _home(self) -> SandboxRegistry:
+        return _of_process() if self.home is None else self.home
+
+
+class _OfProcess:
+    """The sandboxes that a process shares, closed at its exit."""
+
+    def __init__(self) -> None:
+        self._process = 0
+        self._sandboxes = SandboxRegistry()
+
+    def get(self) -> SandboxRegistry:
+        if self._process != os.getpid():
+            # First use here, or after a fork: then the handles, and perhaps a held lock, are the
+            # parent's, and this process begins with its own.
+            self._sandboxes, self._process = SandboxRegistry(), os.getpid()
+            atexit.register(self._close)
+        return self._sandboxes
+
+    def _close(self) -> None:
+        if self._process == os.getpid():
+            self._sandboxes.close()
+
+
+_of_process = _OfProcess().get

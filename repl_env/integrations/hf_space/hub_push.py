@@ -1,0 +1,188 @@
+"""`push_space`: the files of a Space to the hub, by `huggingface_hub` (extra `hf`)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
+from huggingface_hub.errors import (
+    HfHubHTTPError,
+    OfflineModeIsEnabled,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+
+from .credential_scan import credential_in
+from .space_config import subdomain
+from .space_contents import WHEELS, Files
+
+# The variable that a server reads hashes of keys from; a Space has it as a secret.
+KEYS = "REPL_ENV_API_KEYS"
+# The files of a Space that somebody made on the pages of the hub and did not use.
+_EMPTY = {".gitattributes", "README.md"}
+# The base of failed requests, in either library of HTTP that `huggingface_hub` may use.
+_HTTP_ERROR: type[Exception] = HfHubHTTPError.__bases__[0]
+
+
+class PushError(Exception):
+    """The Space was not pushed; the message says why.
+
+    `passing`: the hub was not reached, or failed; the same may work later.
+    """
+
+    def __init__(self, message: str, *, passing: bool = False) -> None:
+        super().__init__(message)
+        self.passing = passing
+
+
+@dataclass(frozen=True, slots=True)
+class Pushed:
+    """A Space as it is on the hub: whether it is new, its last commit, and where it is."""
+
+    created: bool
+    changed: bool
+    commit: str
+    page: str
+    url: str
+
+
+def push_space(
+    files: Files,
+    repo: str,
+    *,
+    token: str,
+    endpoint: str | None = None,
+    private: bool = False,
+    keys: str | None = None,
+    replace: bool = False,
+) -> Pushed:
+    """Upload the files of a Space in one commit.
+
+    A Space that is there is updated: files that are the same are not sent, and wheels of other
+    versions go.
+
+    Args:
+        files: by `space_files` or `read_space`.
+        repo: OWNER/NAME.
+        token: with the right to write; in no message and no file.
+        endpoint: of the hub; None: as `huggingface_hub` has it.
+        private: of a Space that is new.
+        keys: lines of a key file, for the Space's secret REPL_ENV_API_KEYS; None: leave that.
+        replace: overwrite the files of a Space that this did not make.
+
+    Raises:
+        PushError: the hub refuses it, cannot be reached, or a file has a credential in it.
+    """
+    _check(files, (token, *(keys or "").split(",")))
+    with _told(repo):
+        api = HfApi(endpoint=endpoint, token=token)
+        api.whoami()
+        there = _files_there(api, repo)
+        if there is None:
+            api.create_repo(repo, repo_type="space", space_sdk="docker", private=private or None)
+        elif not (replace or there <= _EMPTY or any(map(_is_wheel, there))):
+            raise PushError(
+                f"{repo} is another Space, which `repl-env space push` did not make: choose another"
+                " name, or say --replace to overwrite its files"
+            )
+        if keys is not None:
+            api.add_space_secret(repo, KEYS, keys)
+        before = api.space_info(repo).sha
+        commit = _commit(api, repo, files, there or set())
+    return Pushed(
+        created=there is None,
+        changed=commit != before,
+        commit=commit,
+        page=f"{api.endpoint}/spaces/{repo}",
+        url=f"https://{subdomain(repo)}.hf.space",
+    )
+
+
+def _check(files: Files, known: Iterable[str]) -> None:
+    for name, data in files.items():
+        if found := credential_in(name, data, known):
+            raise PushError(f"{name} has {found}: everybody can read the files of a Space")
+
+
+def _files_there(api: HfApi, repo: str) -> set[str] | None:
+    """The files of the Space; None if there is no such Space."""
+    try:
+        return set(api.list_repo_files(repo, repo_type="space"))
+    except RevisionNotFoundError:
+        return set()  # it has no commit
+    except RepositoryNotFoundError:
+        return None
+
+
+def _commit(api: HfApi, repo: str, files: Files, there: set[str]) -> str:
+    old = [name for name in there - files.keys() if _is_wheel(name)]
+    made = api.create_commit(
+        repo,
+        [
+            *(CommitOperationAdd(name, data) for name, data in files.items()),
+            *(CommitOperationDelete(name) for name in sorted(old)),
+        ],
+        commit_message=f"repl-env space push: {next(filter(_is_wheel, files))}",
+        repo_type="space",
+    )
+    return str(made.oid)
+
+
+def _is_wheel(name: str) -> bool:
+    return Path(name).match(WHEELS) and "/" not in name
+
+
+@contextmanager
+def _told(repo: str) -> Iterator[None]:
+    """Turn what `huggingface_hub` raises into messages for whoever pushes."""
+    try:
+        yield
+    except PushError:
+        raise
+    except OfflineModeIsEnabled as error:
+        raise PushError("HF_HUB_OFFLINE is set: nothing can be pushed") from error
+    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        told = "what answers is no hub: its answer is not understood"
+        raise PushError(told, passing=True) from error
+    except ValueError as error:  # what the hub says of the files
+        raise PushError(f"the hub refuses the files: {error}") from error
+    except Exception as error:  # an upload's error is a RuntimeError around the cause
+        cause = _cause(error)
+        if isinstance(cause, HfHubHTTPError):
+            raise _refused(cause, repo) from error
+        if isinstance(cause, (_HTTP_ERROR, ConnectionError)):
+            told = f"the hub was not reached: {str(cause) or type(cause).__name__}"
+            raise PushError(told, passing=True) from error
+        raise
+
+
+def _cause(error: BaseException) -> BaseException:
+    while error.__cause__ is not None and not isinstance(error, _HTTP_ERROR):
+        error = error.__cause__
+    return error
+
+
+_REFUSALS = {
+    401: "the hub does not accept the token",
+    402: "the hub asks for a subscription or a payment for a Space of Docker",
+    403: "the token may not write to {repo}: it needs the right to write, and the owner must be"
+    " you or an organisation of yours",
+    404: "the hub does not find {repo}, or the token may not see it",
+    409: "{repo} is there already, or is being made: choose another name, or try again",
+    412: "{repo} has changed meanwhile: push again",
+    413: "the hub takes no files of this size",
+    429: "the hub has had too many requests: try later",
+}
+
+
+def _refused(error: HfHubHTTPError, repo: str) -> PushError:
+    response: Any = error.response
+    status = 0 if response is None else int(response.status_code)
+    told = _REFUSALS.get(status, f"the hub answers {status}").format(repo=repo)
+    said = getattr(error, "server_message", None)
+    return PushError(f"{told} ({said})" if said else told, passing=status == 429 or status >= 500)

@@ -1,0 +1,119 @@
+"""A server of the Model Context Protocol whose tools are those of a session.
+
+The SDK speaks the protocol, in all its versions. The wire is the business of `repl_env.integrations.mcp.stdio_transport`
+and of the endpoint.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, TypeAlias, TypeVar
+
+import anyio
+from mcp.server.context import ServerRequestContext
+from mcp.server.lowlevel import Server
+from mcp.shared.exceptions import MCPError
+from mcp_types import (
+    INTERNAL_ERROR,
+    CallToolRequestParams,
+    CallToolResult,
+    ListToolsResult,
+    PaginatedRequestParams,
+)
+
+from repl_env import __version__
+from repl_env.integrations.mcp.mcp_messages import BadMessage
+from repl_env.integrations.mcp.mcp_tools import TOOLS
+from repl_env.integrations.mcp.output_notifications import reporting
+from repl_env.integrations.mcp.tool_calls import ToolCalls
+
+log = logging.getLogger(__name__)
+
+Context: TypeAlias = ServerRequestContext[Any, Any]
+T = TypeVar("T")
+
+
+def server(instructions: str, calls: ToolCalls | None = None) -> Server[Any]:
+    """A server of the tools, whose calls go to `calls`.
+
+    None: whoever drives the server by the SDK's `serve_one` gives the calls as its lifespan state.
+    """
+
+    @asynccontextmanager
+    async def lifespan(_: Server[Any]) -> AsyncIterator[ToolCalls | None]:
+        yield calls
+
+    return Server(
+        "repl-env",
+        version=__version__,
+        title="Python REPL",
+        instructions=instructions,
+        lifespan=lifespan,
+        on_list_tools=_list_tools,
+        on_call_tool=_call_tool,
+    )
+
+
+def instructions(*, isolated: bool, more: str = "") -> str:
+    """What a client tells its model of a session."""
+    held = (
+        "It is held by a sandbox, without network or files of the machine it runs on."
+        if isolated
+        else "Nothing isolates it from the machine it runs on."
+    )
+    return f"A Python session that stays from call to call. {held}{more}"
+
+
+async def _call_tool(context: Context, asked: CallToolRequestParams) -> CallToolResult:
+    return await settled(_call(context.lifespan_context, context, asked))
+
+
+async def _list_tools(context: Context, asked: PaginatedRequestParams | None) -> ListToolsResult:
+    return ListToolsResult(tools=list(TOOLS))
+
+
+async def _call(calls: ToolCalls, context: Context, asked: CallToolRequestParams) -> CallToolResult:
+    try:
+        async with AsyncExitStack() as stack:
+            tell = None
+            if context.meta is not None and "progress_token" in context.meta:
+                tell = await stack.enter_async_context(reporting(_reporter(context)))
+            return await calls.call(asked.name, asked.arguments, tell)
+    except BadMessage as error:
+        raise MCPError(error.code, error.message) from None
+    except MCPError:
+        raise
+    except Exception as error:
+        # Boundary: what a client is told of our own failures is where to find them.
+        where = uuid.uuid4().hex
+        log.exception("tool call %s failed", where)
+        raise MCPError(INTERNAL_ERROR, "the call failed here", {"id": where}) from error
+
+
+def _reporter(context: Context) -> Callable[[float, str], Awaitable[None]]:
+    async def report(seconds: float, text: str) -> None:
+        await context.session.report_progress(seconds, message=text)
+
+    return report
+
+
+async def settled(work: Coroutine[Any, Any, T]) -> T:
+    """`await work`; but whoever is cancelled meanwhile goes only when `work` has ended.
+
+    The SDK cancels by anyio's scopes, which cancel a task again each time it waits. A cell that is
+    interrupted waits for its end: it is cancelled once, and waited for.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        task.cancel()
+        with anyio.CancelScope(shield=True):
+            await asyncio.wait([task])
+        if not task.cancelled():
+            task.exception()  # nobody is there to be told
+        raise

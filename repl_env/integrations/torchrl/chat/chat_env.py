@@ -1,0 +1,325 @@
+"""`REPLChatEnv`: TorchRL's `ChatEnv`, over an episode of the environment in each row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from tensordict import TensorDictBase
+from torchrl.data import Composite
+from torchrl.envs import EnvBase, TransformedEnv
+
+from repl_env.common.argument_checks import at_least, one_of
+from repl_env.env.vector.episode_rows import EpisodeRows, RowResult
+from repl_env.integrations.torchrl.chat.chat_episodes import ChatEpisodes
+from repl_env.integrations.torchrl.chat.chat_history import queries, stacked
+from repl_env.integrations.torchrl.chat.chat_prompts import HistoryPrompts, Prompts, TextPrompts
+from repl_env.integrations.torchrl.chat.chat_rows import TASK_COLUMNS, RowTask
+from repl_env.integrations.torchrl.chat.token_prompts import TokenPrompts, mark_sampled
+from repl_env.integrations.torchrl.chat.tokenizer_template import ChatTemplate
+from repl_env.integrations.torchrl.data.dataset_columns import with_state_columns
+from repl_env.integrations.torchrl.data.history_rows import rows_of
+from repl_env.integrations.torchrl.reward_signals import (
+    set_stepped,
+    with_endings,
+    with_marks,
+    with_rewards,
+)
+
+if TYPE_CHECKING:
+    from torch.utils.data import DataLoader
+
+InputMode = Literal["history", "text", "tokens"]
+MODES = ("history", "text", "tokens")
+
+# A tokenizer without a limit has a number of this size.
+_NO_LIMIT = 10**9
+
+
+class _WithTokenizer(type(EnvBase)):  # type: ignore[misc]
+    """Adds the argument `with_tokenizer` of TorchRL's `ChatEnv`."""
+
+    def __call__(cls, *args: Any, with_tokenizer: bool = False, **kwargs: Any) -> Any:
+        tokenizer = kwargs.get("tokenizer")
+        if with_tokenizer and tokenizer is None:
+            raise ValueError("with_tokenizer=True needs a tokenizer")
+        made = super().__call__(*args, **kwargs)
+        if not with_tokenizer:
+            return made
+        from torchrl.envs.llm.transforms import IncrementalTokenizer
+
+        return TransformedEnv(made, IncrementalTokenizer(tokenizer))
+
+
+class REPLChatEnv(EnvBase, metaclass=_WithTokenizer):
+    """A chat over episodes: the policy's replies run in sessions, whose output comes back.
+
+    Keys, containers and arguments are those of `torchrl.envs.llm.ChatEnv`, so that a policy as
+    `TransformersWrapper` works with each `input_mode`. Each row of the batch has an episode of its
+    own: the code blocks of a reply run in its session, and one message of `user_role` says what
+    they came to. `FINAL(...)` in code ends the episode.
+
+    ```python
+    env = REPLChatEnv(batch_size=2, system_prompt="Write Python in fences; end with FINAL(...).")
+    start = env.reset(TensorDict({
+        "query": ["How many words has context?"] * 2,
+        "context": ["a b c", "d e"],
+        "expected_answer": ["3", "2"],
+    }, batch_size=(2,)))
+    ```
+    A reset reads, of each row, `data_key` (a text, a `History` or a list of messages), the columns
+    that are arguments of an episode's reset, as `context`, `expected_answer` and `task_prompt`
+    (default: the last message of the query), and `task_id` (default: a hash of the row). A step
+    adds to the next prompt: `reward`, `task_reward`, `done`, `terminated` (answered), `truncated`
+    (ended by a limit) and `masked`, as `repl_env.integrations.torchrl.reward_signals` has them.
+
+    Args:
+        input_mode: "history", "text" or "tokens". The latter two need a `tokenizer`.
+        batch_size: a tuple, list or int, not empty; default (1,).
+        system_prompt: a message of `system_role` before each query.
+        tokenizer: of Hugging Face.
+        template_kwargs: for `History.apply_chat_template`.
+        data_key: the key of queries; default "query".
+        device: of what the environment returns.
+        with_tokenizer: wrap the environment with TorchRL's `IncrementalTokenizer`.
+        max_prompt_tokens: the window. A longer prompt of a reset is a ValueError; a row whose next
+            prompt is longer is truncated. Default: the tokenizer's `model_max_length`, if it has
+            one.
+        max_iterations: steps of an episode, after which it is truncated.
+        arguments: those of `LocalREPLEnv`, for every row.
+
+    Raises:
+        TypeError, ValueError: naming the argument.
+    """
+
+    text_key = ("text", "prompt")
+    response_key = ("text", "response")
+    data_key = "query"
+
+    def __init__(
+        self,
+        *,
+        input_mode: InputMode = "history",
+        batch_size: Sequence[int] | int | None = None,
+        system_prompt: str | None = None,
+        tokenizer: Any = None,
+        template_kwargs: dict[str, Any] | None = None,
+        system_role: str = "system",
+        user_role: str = "user",
+        policy_role: str | None = "assistant",
+        data_key: str | None = None,
+        device: torch.device | None = None,
+        max_prompt_tokens: int | None = None,
+        max_iterations: int | None = None,
+        **arguments: Any,
+    ) -> None:
+        one_of(input_mode, MODES, "input_mode")
+        if isinstance(tokenizer, str):
+            raise TypeError(f"tokenizer must be a tokenizer, not a name, as {tokenizer!r}")
+        if input_mode != "history" and tokenizer is None:
+            raise ValueError(f"input_mode={input_mode!r} needs a tokenizer")
+        shape = batch_shape(batch_size)
+        policy_role = policy_role or "assistant"
+        if data_key is not None:
+            self.data_key = data_key
+        super().__init__(batch_size=shape, device=device)
+        self.input_mode = input_mode
+        self.system_prompt = system_prompt
+        self.tokenizer = tokenizer
+        self.template_kwargs = template_kwargs or {}
+        self.system_role, self.user_role, self.policy_role = system_role, user_role, policy_role
+        self.max_prompt_tokens = _window(max_prompt_tokens, tokenizer)
+        self.max_iterations = max_iterations
+        template = ChatTemplate(tokenizer, self.template_kwargs, user_role, policy_role)
+        self._chat = ChatEpisodes(
+            EpisodeRows(shape.numel(), template_tokens=template.tokens, **arguments),
+            template,
+            _prompts_of(input_mode, template, user_role, policy_role),
+            self.max_prompt_tokens,
+        )
+        self._make_specs()
+
+    @classmethod
+    def with_tokenizer(cls, tokenizer: Any, **kwargs: Any) -> TransformedEnv:
+        """The environment with `IncrementalTokenizer`, as `with_tokenizer=True` makes it."""
+        return cls(tokenizer=tokenizer, with_tokenizer=True, **kwargs)
+
+    @classmethod
+    def from_dataloader(
+        cls,
+        dataloader: DataLoader[Any],
+        *,
+        repeats: int | None = None,
+        device: torch.device | None = None,
+        group_repeats: bool = False,
+        batch_size: Sequence[int] | int | None = None,
+        primers: Composite | None = None,
+        tokenizer: Any = None,
+        template_kwargs: dict[str, Any] | None = None,
+        input_mode: InputMode = "history",
+        data_key: str | None = None,
+        system_prompt: str | None = None,
+        **arguments: Any,
+    ) -> TransformedEnv:
+        """A `DatasetREPLChatEnv` that takes its rows from a loader.
+
+        The arguments are those of `DatasetREPLChatEnv.from_dataloader`.
+        """
+        from repl_env.integrations.torchrl.chat.dataset_chat_env import DatasetREPLChatEnv
+
+        return DatasetREPLChatEnv.from_dataloader(
+            dataloader=dataloader,
+            repeats=repeats,
+            device=device,
+            group_repeats=group_repeats,
+            batch_size=batch_size,
+            primers=primers,
+            tokenizer=tokenizer,
+            template_kwargs=template_kwargs,
+            input_mode=input_mode,
+            data_key=data_key,
+            system_prompt=system_prompt,
+            **arguments,
+        )
+
+    @property
+    def episodes(self) -> EpisodeRows:
+        """The episodes of the rows."""
+        return self._chat.episodes
+
+    def close(self, *, raise_if_closed: bool = True) -> None:
+        """Close all sessions. A later reset opens new ones."""
+        self._chat.close()
+        super().close(raise_if_closed=raise_if_closed)
+
+    def _make_specs(self) -> None:
+        shape, device = self.batch_size, self.device
+        prompts, actions = (spec.to(device) for spec in self._chat.prompts.specs(shape))
+        empty = Composite(shape=shape, device=device)
+        self.full_observation_spec = with_marks(prompts)
+        self.full_action_spec = actions
+        self.full_state_spec = with_state_columns(empty, (self.data_key, *TASK_COLUMNS))
+        self.full_reward_spec = with_rewards(empty.clone())
+        self.full_done_spec = with_endings(empty.clone())
+
+    def _set_seed(self, seed: int | None) -> None:
+        """Nothing here is drawn: a `DatasetREPLChatEnv` has a seed for its order."""
+
+    def _reset(self, tensordict: TensorDictBase | None = None, **_: Any) -> TensorDictBase:
+        name = type(self).__name__
+        if tensordict is None:
+            raise RuntimeError(
+                f"{name}.reset needs a tensordict with {self.data_key!r}, or a primer that loads "
+                f"one, as {name}.from_dataloader has it"
+            )
+        masked = tensordict.get("_reset", None) is not None
+        tasks = self._tasks(tensordict, self._asked_for(tensordict, "_reset"))
+        system = {"role": self.system_role, "content": self.system_prompt}
+        self._chat.reset(
+            tasks,
+            whole=not masked,
+            before=[] if self.system_prompt is None else [system],
+            max_iterations=self.max_iterations,
+        )
+        batch = self._batch(self._chat.shown(with_tasks=True))
+        return self._with_signals(batch, [None] * len(self._chat)).exclude("reward")
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        rows = self._split(tensordict)
+        asked = self._asked_for(tensordict, "_step")
+        results = self._chat.step({number: rows[number] for number in asked})
+        return self._with_signals(self._batch(self._chat.shown()), results)
+
+    def _with_signals(
+        self, batch: TensorDictBase, results: Sequence[RowResult | None]
+    ) -> TensorDictBase:
+        """A batch with the rewards and ends of its rows."""
+        cut_off = torch.tensor(self._chat.cut_off(), device=self.device)
+        batch.set("truncated", cut_off.reshape(*self.batch_size, 1))
+        batch.set("done", batch["truncated"].clone())
+        set_stepped(batch, results, self.episodes.last)
+        return batch
+
+    def _split(self, tensordict: TensorDictBase) -> list[TensorDictBase]:
+        rows: list[TensorDictBase] = rows_of(tensordict, tensordict.batch_dims)
+        return rows
+
+    def _batch(self, rows: Sequence[TensorDictBase]) -> TensorDictBase:
+        batch = stacked(rows, self.batch_size)
+        return batch if self.device is None else batch.to(self.device)
+
+    def _reset_proc_data(
+        self, tensordict: TensorDictBase | None, tensordict_reset: TensorDictBase
+    ) -> TensorDictBase:
+        mask = None if tensordict is None else tensordict.get("_reset", None)
+        if tensordict is None or mask is None or bool(mask.all()):
+            return super()._reset_proc_data(tensordict, tensordict_reset)
+        # TorchRL cannot merge rows whose prompts differ in length into every kind of tensordict.
+        self._complete_done(self.full_done_spec, tensordict_reset)
+        self._reset_check_done(tensordict, tensordict_reset)
+        new, old = self._split(tensordict_reset), self._split(tensordict.exclude("_reset"))
+        asked = self._asked_for(tensordict, "_reset")
+        return self._batch(
+            [row if i in asked else row.copy().update(old[i]) for i, row in enumerate(new)]
+        )
+
+    def _post_step_mdp_hooks(
+        self, tensordict: TensorDictBase, next_tensordict: TensorDictBase
+    ) -> tuple[TensorDictBase, TensorDictBase]:
+        """In a rollout, put the ids and the mask of sampled ids of the action right."""
+        if self.input_mode == "tokens":
+            for row in self._split(tensordict):
+                mark_sampled(row)
+        return tensordict, next_tensordict
+
+    def _asked_for(self, tensordict: TensorDictBase, key: str) -> list[int]:
+        """The rows that a mask names; all without one."""
+        mask = tensordict.get(key, None)
+        if mask is None:
+            return list(range(len(self._chat)))
+        return [number for number, asked in enumerate(mask.reshape(-1).tolist()) if asked]
+
+    def _tasks(self, tensordict: TensorDictBase, numbers: Sequence[int]) -> dict[int, RowTask]:
+        """The tasks that the rows `numbers` of a reset bring."""
+        try:
+            found = queries(tensordict, self.data_key, numbers, self.user_role)
+        except KeyError as error:
+            there = sorted(map(str, tensordict.keys()))
+            raise KeyError(
+                f"{type(self).__name__}.reset: {error.args[0]}; the keys are {there}. After an "
+                "episode, a primer has to load the next: see from_dataloader"
+            ) from None
+        rows = self._split(tensordict)
+        return {number: RowTask.of(each, rows[number]) for number, each in found.items()}
+
+
+def batch_shape(given: Sequence[int] | int | None) -> torch.Size:
+    """The batch size that an argument says; ValueError if it is empty."""
+    given = (1,) if given is None else given
+    sizes = tuple(given) if isinstance(given, Iterable) else (given,)
+    if not sizes:
+        raise ValueError("batch_size must have at least one dimension")
+    return torch.Size([at_least(size, 1, "batch_size") for size in sizes])
+
+
+def _prompts_of(
+    mode: InputMode, template: ChatTemplate, user_role: str, policy_role: str
+) -> Prompts:
+    match mode:
+        case "history":
+            return HistoryPrompts(template, user_role, policy_role)
+        case "text":
+            return TextPrompts(template)
+        case "tokens":
+            return TokenPrompts(template)
+
+
+def _window(given: int | None, tokenizer: Any) -> int | None:
+    """The most tokens of a prompt."""
+    if given is not None:
+        if tokenizer is None:
+            raise ValueError("max_prompt_tokens needs a tokenizer")
+        return at_least(given, 1, "max_prompt_tokens")
+    known = getattr(tokenizer, "model_max_length", None)
+    return int(known) if known is not None and known < _NO_LIMIT else None

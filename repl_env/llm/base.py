@@ -1,0 +1,236 @@
+"""What a language model is to this package: something that answers a list of chat messages.
+
+Users may give any function for one (`as_model`). Endpoints, local models and scripts are classes
+with more: token counts, a limit on the answer, sampling. Nothing here knows a provider.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Literal, Self, TypeAlias
+
+from repl_env.common.json_values import replace_surrogates
+from repl_env.concurrency.background_loop import RUNS
+from repl_env.concurrency.user_functions import accepts, call_user_function, check_takes
+from repl_env.errors import ModelError
+from repl_env.interfaces import Message
+
+Purpose: TypeAlias = Literal["turn", "last", "query", "repair"]
+ModelFunction: TypeAlias = Callable[..., "str | Completion | Awaitable[str | Completion]"]
+
+# A chat template puts a few tokens around each message; none known to us puts more than these.
+_TOKENS_PER_MESSAGE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class ModelUsage:
+    """What one answer cost, as whoever gave it says; None: they did not say.
+
+    `usd` only if the endpoint itself names a price; prices that the user knows are the ledger's.
+    """
+
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    usd: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenTrace:
+    """The tokens of one answer, for training; empty where the endpoint does not return them.
+
+    `logprobs` are natural logarithms, one for each of `output_ids`.
+    """
+
+    prompt_ids: tuple[int, ...] = ()
+    output_ids: tuple[int, ...] = ()
+    logprobs: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """One answer of a model. `finish_reason` "length" means that it was cut."""
+
+    text: str
+    usage: ModelUsage = field(default_factory=ModelUsage)
+    finish_reason: str | None = None
+    model: str | None = None
+    tokens: TokenTrace | None = None
+
+    @property
+    def truncated(self) -> bool:
+        """Whether the answer was cut at the most tokens that it may have."""
+        return self.finish_reason == "length"
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Which question of a tree of runs a request is: for scripts and replays, never sent out.
+
+    `run` is the path of the run that asks ("0" is the root, "0.3" the child that its third call
+    made); `number` counts that run's turns, or its calls if `purpose` is "query" or "repair".
+    """
+
+    run: str = "0"
+    purpose: Purpose = "turn"
+    number: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelRequest:
+    """One question to a model.
+
+    Args:
+        model: which of several models behind one endpoint; None: the one it was made for.
+        max_output_tokens: what the answer may have at most; None: the model's own limit.
+        timeout: seconds for the whole call with its retries; None: the model's own limit.
+        schema: a JSON schema that the text should fit. A hint where the endpoint can use it; the
+            caller checks the answer.
+        prefix: the beginning of the answer, from which the model goes on. The text of the
+            completion is the rest, or all of it. A model that cannot go on from a beginning reads
+            it as the assistant's last message.
+    """
+
+    messages: Sequence[Message]
+    model: str | None = None
+    max_output_tokens: int | None = None
+    timeout: float | None = None
+    schema: Mapping[str, Any] | None = None
+    prefix: str | None = None
+    origin: Origin = field(default_factory=Origin)
+
+    @property
+    def begun(self) -> Sequence[Message]:
+        """The messages, with the assistant's that `prefix` has begun."""
+        if self.prefix is None:
+            return self.messages
+        return (*self.messages, {"role": "assistant", "content": self.prefix})
+
+
+class ChatModel(ABC):
+    """A model. Safe to use from several tasks, and from the event loops of several threads.
+
+    Whoever makes one closes it: by `with` around plain calls, by `async with` on an event loop, or
+    by `await model.close()`. A run leaves open what it was given.
+
+    Attributes:
+        name: what it is called in reports and price tables; None if it has no name.
+        bounded: whether it keeps to `max_output_tokens`.
+    """
+
+    name: str | None = None
+    bounded: bool = True
+
+    @abstractmethod
+    async def complete(self, request: ModelRequest) -> Completion:
+        """Answer `request`.
+
+        Raises:
+            ModelError: there is no answer, and why.
+        """
+
+    def count_tokens(self, messages: Sequence[Message]) -> int:
+        """An upper bound of the tokens that `messages` are.
+
+        Without a tokenizer, the bytes of their UTF-8 text: no byte-level vocabulary makes more.
+        """
+        return sum(map(_bytes_of, messages)) + _TOKENS_PER_MESSAGE * (len(messages) + 1)
+
+    async def close(self) -> None:  # noqa: B027 (most models hold nothing)
+        """Let go of connections and memory. The model may be used again afterwards."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        RUNS.finish(self.close())
+
+    async def __call__(self, messages: Sequence[Message], model: str | None = None) -> Completion:
+        """Answer `messages`: a model is also the function that users may give for one."""
+        return await self.complete(ModelRequest(messages=messages, model=model))
+
+
+class CallableModel(ChatModel):
+    """A function of the user's as a model: `(messages)` or `(messages, model)`, plain or async.
+
+    It returns a str or a `Completion`. A plain one runs in a thread.
+    """
+
+    bounded = False
+
+    def __init__(self, function: ModelFunction, name: str | None = None) -> None:
+        self._function = function
+        self._takes_model = accepts(function, [], None)
+        self.name = name
+
+    async def complete(self, request: ModelRequest) -> Completion:
+        """Call the function.
+
+        Raises:
+            ModelError: it raised, or returned what is no answer.
+        """
+        arguments: tuple[Any, ...] = (list(request.begun),)
+        if self._takes_model:
+            arguments = (*arguments, request.model)
+        try:
+            async with asyncio.timeout(request.timeout):
+                answer = await call_user_function(self._function, *arguments)
+        except ModelError:
+            raise
+        except TimeoutError as error:
+            raise ModelError("timeout", str(error) or "time is up") from error
+        # Boundary: the function is the user's and may raise anything.
+        except Exception as error:
+            raise ModelError(type(error).__name__, str(error)) from error
+        return as_completion(answer)
+
+
+def as_completion(answer: object) -> Completion:
+    """What a model's function returned, as a `Completion`; ModelError if it is none."""
+    if isinstance(answer, Completion):
+        return answer
+    if isinstance(answer, str):
+        return Completion(replace_surrogates(answer))
+    raise ModelError("type", f"the model returned {type(answer).__name__}, not str or Completion")
+
+
+def as_model(given: object, name: str = "model") -> ChatModel:
+    """`given` as a model; TypeError naming the argument `name` if it cannot be one.
+
+    A function must take what a model is asked with: what does not is told now, not in a run.
+    """
+    if isinstance(given, ChatModel):
+        return given
+    if isinstance(given, type) and issubclass(given, ChatModel):
+        raise TypeError(f"{name} must be a model, not the class {given.__name__}: make one of it")
+    if callable(given):
+        check_takes(given, "messages", name)
+        return CallableModel(given)
+    raise TypeError(f"{name} must be a model or a function, not {type(given).__name__}")
+
+
+def _bytes_of(message: Message) -> int:
+    """The length of a message in UTF-8, which for most text is known without encoding it."""
+    content = message["content"]
+    if not isinstance(content, str):
+        content = "".join(str(part.get("text", part)) for part in content)
+    return len(content) if content.isascii() else len(content.encode("utf-8", "replace"))

@@ -1,0 +1,161 @@
+"""What an endpoint's failure means, in words that hold no secret.
+
+Endpoints repeat keys in their messages, and libraries put requests with all headers into their
+exceptions. So a message is made anew from the little that helps, and secrets are cut out of it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Iterable, Mapping
+from email.utils import parsedate_to_datetime
+from typing import Any
+from urllib.parse import urlsplit
+
+from repl_env.common.json_values import MAX_DEPTH, visible
+from repl_env.errors import ModelError
+
+# Status → kind, and whether the same question may be answered later.
+_BY_STATUS: dict[int, tuple[str, bool]] = {
+    401: ("authentication", False),  # no key, or a wrong one
+    402: ("rate_limit", False),  # the account has no money left: waiting does not help
+    403: ("authentication", False),  # the key may not do this
+    408: ("timeout", True),  # the endpoint gave up waiting
+    409: ("server", True),  # a lock inside the endpoint, which the SDKs repeat too
+    425: ("server", True),  # too early
+    429: ("rate_limit", True),
+}
+# Codes of OpenAI's that say more than their status: used by other endpoints too.
+_BY_CODE: dict[str, tuple[str, bool]] = {
+    "insufficient_quota": ("rate_limit", False),  # 429, but no waiting helps
+    "content_filter": ("refused", False),  # 400 of a filter before the model
+}
+# Not followed: the question, and headers with keys, would go to where nobody has sent them, and a
+# server would ask whatever a stranger's endpoint names.
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_LONGEST = 300  # characters of the endpoint's own words
+_SHORTEST_SECRET = 6  # cutting out "1" or "true" would only garble the text
+_CUT_OUT = "[secret]"
+_DEEPEST = 8  # errors inside errors, as gateways before gateways send them
+
+
+class SecretTexts:
+    """Texts that no message may hold: a key, the values of headers, a login inside a URL."""
+
+    def __init__(
+        self, key: str | None, headers: Mapping[str, str], base_url: str | None = None
+    ) -> None:
+        self._parts: list[str] = []
+        self.learn(key, headers, base_url)
+
+    def __repr__(self) -> str:
+        return "Secrets()"
+
+    def learn(
+        self, key: str | None, headers: Mapping[str, str], base_url: str | None = None
+    ) -> None:
+        """These, too."""
+        url = urlsplit(base_url or "")
+        given = [key, url.username, url.password, *headers.values()]
+        parts = {part for text in given if text for part in (text, *text.split())}
+        parts = {part for part in parts if len(part) >= _SHORTEST_SECRET}
+        self._parts = sorted(parts.union(self._parts), key=len, reverse=True)
+
+    def cut(self, text: str) -> str:
+        """`text` without them."""
+        for part in self._parts:
+            text = text.replace(part, _CUT_OUT)
+        return text
+
+    def cut_all(self, value: Any, deepest: int = MAX_DEPTH) -> Any:
+        """A JSON value without them; what is nested deeper than anybody reads is left out."""
+        if isinstance(value, str):
+            return self.cut(value)
+        if not isinstance(value, (dict, list)):
+            return value
+        if not deepest:
+            return None
+        if isinstance(value, list):
+            return [self.cut_all(each, deepest - 1) for each in value]
+        return {self.cut(name): self.cut_all(each, deepest - 1) for name, each in value.items()}
+
+
+def of_status(
+    status: int, body: object, headers: Mapping[str, str], secrets: SecretTexts
+) -> ModelError:
+    """The failure that an HTTP status is, with what the body says about it."""
+    code, said = _said(body)
+    kind, retryable = _BY_STATUS.get(status, ("server" if status >= 500 else "request", False))
+    if status >= 500:
+        retryable = True
+    if code in _BY_CODE:
+        kind, retryable = _BY_CODE[code]
+    if status in _REDIRECTS:
+        said = f"the endpoint redirects to {headers.get('location', '?')}, which is not followed"
+    message = f"status {status}" + (f": {short(said, secrets)}" if said else "")
+    return ModelError(kind, message, retryable=retryable, retry_after=_retry_after(headers))
+
+
+def of_body(error: object, secrets: SecretTexts) -> ModelError:
+    """The failure that stands in a body, or in a stream, after status 200."""
+    code, said = _said(error)
+    if code.isdecimal() and len(code) == 3 and 400 <= int(code) < 600:
+        return of_status(int(code), error, {}, secrets)
+    kind, retryable = _BY_CODE.get(code, ("server", True))
+    return ModelError(
+        kind, short(said or "an error without a message", secrets), retryable=retryable
+    )
+
+
+def bare(failure: ModelError) -> ModelError:
+    """`failure` without what led to it, which tracebacks print; to be raised outside `except`."""
+    failure.__context__ = failure.__cause__ = None
+    return failure
+
+
+def short(text: str, secrets: SecretTexts) -> str:
+    """One line of `text`, bounded; nothing of a page that is made for browsers."""
+    if re.match(r"\s*<(!doctype|html|\?xml)", text, re.IGNORECASE):
+        return "a page of HTML"
+    # Secrets go before it is clipped: half a key is a secret too.
+    line = visible(" ".join(secrets.cut(text).split()))
+    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"
+
+
+def _said(body: object) -> tuple[str, str]:
+    """The code and the message in the body of an error; "" for each that is not there."""
+    for _ in range(_DEEPEST):
+        if isinstance(body, Mapping) and isinstance(body.get("error"), (Mapping, str)):
+            body = body["error"]
+    if isinstance(body, str):
+        return "", body
+    if not isinstance(body, Mapping):
+        return "", ""
+    texts: Iterable[object] = (body.get(name) for name in ("message", "detail"))
+    said = next((text for text in texts if isinstance(text, str)), "")
+    code = body.get("code")
+    return (str(code) if isinstance(code, (str, int)) else ""), said
+
+
+def _retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds, from `Retry-After-Ms` or either form of `Retry-After` (RFC 9110, 10.2.3)."""
+    for name, unit in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
+        value = headers.get(name)
+        if value is None:
+            continue
+        try:
+            seconds = float(value) * unit
+        except ValueError:
+            seconds = _until(value)
+        if math.isfinite(seconds):
+            return max(0.0, seconds)
+    return None
+
+
+def _until(date: str) -> float:
+    try:
+        return parsedate_to_datetime(date).timestamp() - time.time()
+    except (ValueError, OverflowError):
+        return math.nan

@@ -1,0 +1,155 @@
+"""The openai SDK as it is used here: its two majors, its transport, its exceptions.
+
+Everything of it is imported when it is used: it takes most of a second.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from repl_env.errors import ModelError
+from repl_env.llm.endpoints.endpoint_errors import SecretTexts, of_body, of_status, short
+from repl_env.llm.endpoints.response_limits import bound_responses
+
+if TYPE_CHECKING:
+    import ssl
+
+    from openai import AsyncOpenAI
+
+# Connections of one client. How many calls run at once is the ledger's business, not a pool's.
+_CONNECTIONS = 4096
+
+
+def client(
+    url: str,
+    key: str | None,
+    headers: Mapping[str, str],
+    timeout: float,
+    retries: int,
+    *,
+    stream: bool,
+) -> AsyncOpenAI:
+    """A client for the running event loop, with nothing of the environment in it."""
+    import openai
+
+    transport = _transport()
+    bound_responses(transport, stream=stream)
+    made = openai.AsyncOpenAI(
+        api_key=key or "none",
+        base_url=url,
+        timeout=timeout,
+        max_retries=retries,
+        http_client=transport,
+    )
+    # The SDK fills these from its environment variables, for whatever endpoint it is.
+    made.organization = made.project = made.admin_api_key = None
+    made._custom_headers = headers
+    return made
+
+
+def failure_of(error: Exception, timeout: float, secrets: SecretTexts) -> ModelError:
+    """What an exception of the SDK's, or of a transport below it, means.
+
+    `timeout`: of the attempt, in seconds.
+    """
+    import openai
+
+    cause = _root(error)
+    if isinstance(cause, ModelError):  # of `bounded_answers`; older majors wrap it in their own
+        return cause
+    match error:
+        case openai.APITimeoutError() if not _is_broken(cause):
+            limit = f"{timeout:g} s for an attempt"
+            return ModelError("timeout", f"no answer within {limit}", retryable=True)
+        case openai.APIStatusError():
+            headers = error.response.headers
+            return of_status(error.status_code, error.body, headers, secrets)
+        case openai.APIConnectionError():
+            name = type(cause).__name__
+            return ModelError("connection", f"no connection ({name})", retryable=True)
+        case openai.APIError(body=body) if body is not None:  # told inside a stream
+            return of_body(body, secrets)
+        case openai.APIError() | ValueError():  # JSON or UTF-8 that is none
+            return ModelError("server", "the endpoint sent no completion", retryable=True)
+        case openai.OpenAIError() | TypeError():
+            return ModelError("request", short(str(error), secrets))
+    # Exceptions of the transport, which older majors let through while they read a stream.
+    name = type(error).__name__
+    return ModelError("connection", f"the connection broke ({name})", retryable=True)
+
+
+def _root(error: BaseException) -> BaseException:
+    """The first exception of the chain that led to `error`."""
+    while (cause := error.__cause__) is not None:
+        error = cause
+    return error
+
+
+def _is_broken(cause: BaseException) -> bool:
+    """Whether a connection was lost, or none made: the adapter of aiohttp calls it a time-out."""
+    lost = isinstance(cause, OSError) or type(cause).__module__.startswith("aiohttp")
+    return lost and not isinstance(cause, TimeoutError)
+
+
+def omitted() -> object:
+    """The value of a header that is meant to be missing."""
+    import openai
+
+    return openai.Omit()
+
+
+def check_installed() -> None:
+    """ImportError, with the remedy, where the SDK or its transport is missing."""
+    remedy = "OpenAIModel needs the openai SDK: pip install 'repl-env[openai]'"
+    try:
+        if _major() < 3:
+            import httpx_aiohttp  # noqa: F401 (without it, openai 2 fails at its first use)
+    except ImportError as error:
+        raise ImportError(f"{remedy} ({error})") from error
+
+
+def _major() -> int:
+    import openai
+
+    return int(openai.__version__.partition(".")[0])
+
+
+@functools.cache
+def known_arguments() -> frozenset[str]:
+    """The arguments that the SDK's call has."""
+    from openai.resources.chat.completions import AsyncCompletions
+
+    return frozenset(inspect.signature(AsyncCompletions.create).parameters)
+
+
+def _transport() -> Any:
+    """An HTTP client for many calls at once that follows no redirects: the SDK's over aiohttp.
+
+    Its default looks at each open connection for each request, so that 300 calls at once take
+    seconds of the processor, in openai 2 already 64; it is taken where openai 3 has no aiohttp.
+    """
+    import openai
+
+    limits = type(openai.DEFAULT_CONNECTION_LIMITS)(
+        max_connections=_CONNECTIONS, max_keepalive_connections=_CONNECTIONS
+    )
+    try:
+        make = openai.DefaultAioHttpClient
+        return make(limits=limits, verify=_certificates(), follow_redirects=False)
+    except RuntimeError:  # aiohttp is not installed
+        plain = openai.DefaultAsyncHttpxClient
+        return plain(limits=limits, verify=_certificates(), follow_redirects=False)
+
+
+@functools.cache
+def _certificates() -> ssl.SSLContext:
+    """The certificates to trust, read once: that takes longer than a session's start."""
+    if _major() >= 3:
+        from httpx2 import create_ssl_context
+    else:
+        from httpx import create_ssl_context  # type: ignore[no-redef]
+    context: ssl.SSLContext = create_ssl_context()
+    return context

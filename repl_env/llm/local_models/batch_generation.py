@@ -1,0 +1,235 @@
+"""Answers of a causal language model, several at once, by `generate` of transformers.
+
+Torch and transformers are imported when something is generated, and not before.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+# What this module decides itself. Each with where it is set, or why it cannot be.
+NOT_SAMPLING: Mapping[str, str] = MappingProxyType(
+    {
+        "max_new_tokens": "it is an argument of the model, or max_output_tokens of a request",
+        "eos_token_id": "set it on the model's generation_config or the tokenizer",
+        "pad_token_id": "padding is masked, and never seen",
+        "prompt_lookup_num_tokens": "several tokens a step do not stop where each row must",
+        "max_length": "give max_new_tokens to the model instead",
+        "max_time": "give the request a timeout instead",
+        "stop_strings": "a cut inside a token would make wrong token counts",
+        "num_beams": "an answer is one sample",
+        "num_return_sequences": "ask again for another answer",
+        "return_dict_in_generate": "give record_tokens to the model instead",
+        "use_cache": "without the cache each token costs a whole prompt",
+    }
+)
+_MEANS_SAMPLING = ("temperature", "top_p", "top_k", "min_p", "typical_p")
+
+
+@dataclass(frozen=True)
+class SamplingOptions:
+    """How tokens are chosen: fields of transformers' `GenerationConfig`, and `seed`.
+
+    Two are equal if what they choose by is; only requests of equal ones share a batch. Fields that
+    are not named stay as the model has them. Temperature 0 means the likeliest token.
+    `given` is what it was made of.
+    """
+
+    key: str
+    options: Mapping[str, Any] = field(compare=False)
+    given: Mapping[str, Any] = field(compare=False)
+    seed: int | None = None
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> SamplingOptions:
+        """Sampling as a user gave it.
+
+        Raises:
+            TypeError, ValueError: naming the field.
+        """
+        from transformers import GenerationConfig
+
+        known = vars(GenerationConfig())
+        options = dict(given)
+        seed = options.pop("seed", None)
+        if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
+            raise TypeError(f"sampling['seed'] must be an int, not {type(seed).__name__}")
+        for name in options:
+            if name in NOT_SAMPLING:
+                raise ValueError(f"sampling[{name!r}] cannot be given: {NOT_SAMPLING[name]}")
+            if name not in known or name.startswith("_"):
+                raise ValueError(f"sampling[{name!r}] is no field of GenerationConfig, nor seed")
+        options = _consistent(options)
+        key = json.dumps(options, sort_keys=True, default=repr)
+        return cls(key, options, dict(given), seed)
+
+
+def _consistent(options: dict[str, Any]) -> dict[str, Any]:
+    """`options` with `do_sample` as the rest means it: transformers ignores temperatures else."""
+    if options.get("temperature") == 0:
+        left = {name: value for name, value in options.items() if name not in _MEANS_SAMPLING}
+        return {**left, "do_sample": False}
+    if any(options.get(name) is not None for name in _MEANS_SAMPLING):
+        return {"do_sample": True, **options}
+    return options
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRow:
+    """A prompt of a batch, the most tokens of its answer, and whether anybody still wants it."""
+
+    prompt: Sequence[int]
+    limit: int
+    dropped: Callable[[], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """The tokens of an answer, with the one that ended it; `ended` False: it was cut.
+
+    `logprobs` are empty unless they were asked for.
+    """
+
+    output: tuple[int, ...]
+    ended: bool
+    logprobs: tuple[float, ...]
+
+
+def generate(
+    model: Any,
+    rows: Sequence[GenerationRow],
+    sampling: SamplingOptions,
+    ends: Sequence[int],
+    pad: int,
+    record: bool,
+) -> list[Generated]:
+    """Let `model` answer all `rows` together; in their order.
+
+    A row costs no token after one of `ends`, after its own limit, or after it was dropped, but for
+    those that the others of the batch still take. `record`: with log-probabilities, of the model's
+    own distribution: before temperature, top_p and top_k.
+    """
+    import torch
+    from transformers import LogitsProcessorList, StoppingCriteriaList
+
+    width = max(len(row.prompt) for row in rows)
+    fill = [width - len(row.prompt) for row in rows]
+    ids = [[pad] * n + list(row.prompt) for n, row in zip(fill, rows, strict=True)]
+    mask = [[0] * n + [1] * len(row.prompt) for n, row in zip(fill, rows, strict=True)]
+    stop, recorder = _Stop(rows, width), _Recorder()
+    with _answering(model), _seeded(sampling.seed, model.device):
+        sequences = model.generate(
+            input_ids=torch.tensor(ids, device=model.device),
+            attention_mask=torch.tensor(mask, device=model.device),
+            generation_config=_config(model, sampling, rows, ends, pad),
+            stopping_criteria=StoppingCriteriaList([stop, *[recorder] * record]),
+            logits_processor=LogitsProcessorList([recorder.look] * record),
+        )
+    outputs = sequences[:, width:].tolist()
+    chosen = recorder.logprobs() if record else [[] for _ in rows]
+    return [_cut(*row, frozenset(ends)) for row in zip(rows, outputs, chosen, strict=True)]
+
+
+def _cut(
+    row: GenerationRow, output: list[int], logprobs: list[float], ends: frozenset[int]
+) -> Generated:
+    """The row's own tokens: what follows its end is padding, or others' time."""
+    mine = output[: row.limit]
+    end = next((place for place, token in enumerate(mine) if token in ends), None)
+    length = len(mine) if end is None else end + 1
+    return Generated(tuple(mine[:length]), end is not None, tuple(logprobs[:length]))
+
+
+def _config(
+    model: Any,
+    sampling: SamplingOptions,
+    rows: Sequence[GenerationRow],
+    ends: Sequence[int],
+    pad: int,
+) -> Any:
+    config = copy.deepcopy(model.generation_config)
+    settings = {
+        "num_beams": 1,
+        "num_return_sequences": 1,
+        "return_dict_in_generate": False,
+        "use_cache": True,  # training switches it off
+        "max_length": None,
+        "max_new_tokens": max(row.limit for row in rows),
+        "eos_token_id": list(ends) or None,
+        "pad_token_id": pad,
+    }
+    config.update(**{**settings, **sampling.options})
+    return config
+
+
+@contextmanager
+def _seeded(seed: int | None, device: Any) -> Iterator[None]:
+    """Random numbers follow `seed` inside; those of the process go on after it as they were."""
+    import torch
+
+    if seed is None:
+        yield
+        return
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
+
+
+@contextmanager
+def _answering(model: Any) -> Iterator[None]:
+    """No part of the model is in training inside: such a part leaves things out at random."""
+    in_training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in in_training:
+            module.training = True
+
+
+class _Stop:
+    """A stopping criterion: which rows are at their limit, or wanted by nobody."""
+
+    def __init__(self, rows: Sequence[GenerationRow], width: int) -> None:
+        self._rows, self._width = rows, width
+
+    def __call__(self, input_ids: Any, scores: Any, **_: Any) -> Any:
+        import torch
+
+        length = input_ids.shape[1] - self._width
+        over = [length >= row.limit or row.dropped() for row in self._rows]
+        return torch.tensor(over, device=input_ids.device)
+
+
+class _Recorder:
+    """The log-probability of each chosen token, without keeping those of all the others.
+
+    As a logits processor (`look`) it sees the distribution, and as a stopping criterion what was
+    chosen from it. Scores of all steps would be as large as the vocabulary for each token.
+    """
+
+    def __init__(self) -> None:
+        self._distribution: Any = None
+        self._chosen: list[Any] = []
+
+    def look(self, input_ids: Any, scores: Any) -> Any:
+        self._distribution = scores.float().log_softmax(-1)
+        return scores
+
+    def __call__(self, input_ids: Any, scores: Any, **_: Any) -> Any:
+        import torch
+
+        self._chosen.append(self._distribution.gather(1, input_ids[:, -1:]))
+        return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
+
+    def logprobs(self) -> list[list[float]]:
+        import torch
+
+        columns: list[list[float]] = torch.cat(self._chosen, 1).tolist()
+        return columns

@@ -1,0 +1,127 @@
+"""Requests from anywhere, answered several at once by one thread.
+
+The thread is there while there are requests, and gone when the last is answered: nothing waits at
+the end of a program, and a model that nobody uses holds nothing but itself.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import Future, InvalidStateError
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+Q = TypeVar("Q")
+A = TypeVar("A")
+
+
+@dataclass(eq=False, slots=True)
+class BatchedRequest(Generic[Q, A]):
+    """One request. Those of one `group` may share a batch; one of group None runs alone."""
+
+    question: Q
+    group: Hashable
+    answer: Future[A] = field(default_factory=Future)
+
+    @property
+    def dropped(self) -> bool:
+        """Whether nobody waits for the answer any more."""
+        return self.answer.done()
+
+    def give(self, answer: A) -> None:
+        """Answer it, unless it was dropped meanwhile."""
+        try:
+            self.answer.set_result(answer)
+        except InvalidStateError:
+            pass
+
+    def fail(self, error: Exception) -> None:
+        """Say why there is no answer, unless it was dropped meanwhile."""
+        try:
+            self.answer.set_exception(error)
+        except InvalidStateError:
+            pass
+
+
+class RequestBatcher(Generic[Q, A]):
+    """Takes requests from any thread and hands them to `run`, in the order of the oldest.
+
+    Args:
+        run: answers each of a batch, or fails it; called in the one thread. What it raises fails
+            those that it did not answer.
+        size: the most requests in a batch. May be changed at any time.
+        wait: seconds that the oldest request waits for others before it runs in too small a batch.
+    """
+
+    def __init__(
+        self, run: Callable[[Sequence[BatchedRequest[Q, A]]], None], size: int, wait: float
+    ) -> None:
+        self.size = size
+        self._run = run
+        self._wait = wait
+        self._queue: deque[BatchedRequest[Q, A]] = deque()
+        self._running: Sequence[BatchedRequest[Q, A]] = ()
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+
+    def submit(self, asked: BatchedRequest[Q, A]) -> None:
+        """Have `asked` answered."""
+        with self._changed:
+            if self._thread is None:
+                thread = threading.Thread(target=self._work, name="repl-env batches")
+                thread.start()  # may fail; then nothing is asked, and nothing waits for ever
+                self._thread = thread
+            self._queue.append(asked)
+            self._changed.notify_all()
+
+    def close(self, error: Exception) -> None:
+        """Fail what is asked and what runs with `error`; return when the thread is gone."""
+        with self._changed:
+            for asked in (*self._running, *self._queue):
+                asked.fail(error)
+            self._changed.notify_all()
+            thread = self._thread
+        if thread is not None:
+            thread.join()
+
+    def _work(self) -> None:
+        while batch := self._next():
+            try:
+                self._run(batch)
+            # Boundary: the thread goes on for the others, whatever became of these.
+            except Exception as error:  # noqa: BLE001
+                for asked in batch:
+                    asked.fail(error)
+
+    def _next(self) -> Sequence[BatchedRequest[Q, A]]:
+        """The next batch; empty when the thread is to end."""
+        with self._changed:
+            self._running = ()
+            while not self._running and self._oldest() is not None:
+                # The oldest may be dropped while it waits for company; the next is the oldest then.
+                self._changed.wait_for(self._full, self._wait)
+                self._running = self._company()
+            taken = set(map(id, self._running))
+            self._queue = deque(asked for asked in self._queue if id(asked) not in taken)
+            if not self._running:
+                self._thread = None
+            return self._running
+
+    def _oldest(self) -> BatchedRequest[Q, A] | None:
+        while self._queue and self._queue[0].dropped:
+            self._queue.popleft()
+        return self._queue[0] if self._queue else None
+
+    def _full(self) -> bool:
+        oldest = self._oldest()
+        return oldest is None or oldest.group is None or len(self._company()) >= self.size
+
+    def _company(self) -> Sequence[BatchedRequest[Q, A]]:
+        """The oldest request and those that may run with it."""
+        oldest = self._oldest()
+        if oldest is None or oldest.group is None:
+            return () if oldest is None else (oldest,)
+        company = (asked for asked in self._queue if asked.group == oldest.group)
+        return [asked for asked in company if not asked.dropped][: self.size]

@@ -1,0 +1,298 @@
+"""`TransformersModel`: a model of Hugging Face transformers, in this process.
+
+Needs the extra `transformers`. What touches the model or its tokenizer runs in one thread, several
+requests at a time (`batches`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import gc
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from repl_env.errors import ModelError
+from repl_env.interfaces import Message
+from repl_env.llm.base import ChatModel, Completion, ModelRequest, ModelUsage, TokenTrace
+from repl_env.llm.local_models.batch_generation import (
+    Generated,
+    GenerationRow,
+    SamplingOptions,
+    generate,
+)
+from repl_env.llm.local_models.chat_tokenizer import prompt_ids
+from repl_env.llm.local_models.model_weights import (
+    hub_arguments,
+    load_model,
+    load_tokenizer,
+    source_of,
+)
+from repl_env.llm.local_models.request_batcher import BatchedRequest, RequestBatcher
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    request: ModelRequest
+    sampling: SamplingOptions
+
+
+class TransformersModel(ChatModel):
+    """A causal language model with a chat template, on CPU or GPU.
+
+    ```python
+    sampling = {"temperature": 0.7, "top_p": 0.9}
+    with TransformersModel("Qwen/Qwen3-0.6B", sampling=sampling) as model:
+        print(RLM(model).run("How many words?", context=text).final_answer)
+    ```
+    Requests that are made at the same time, from any tasks and threads, are answered together.
+    Answers in lower precision may differ with the batch, as everywhere. A request that is cancelled
+    or out of time is not begun, or ends at its next token. Usage is counted, not estimated.
+
+    Args:
+        model: a loaded model, used as it is and where it is; or a folder or a name on the hub.
+        tokenizer: the same for its tokenizer, with a chat template; None: the model's own.
+        name: in reports and price tables. None: the folder or the name.
+        device: None: for a loaded model, where it is; else "cuda" if there is one, or "cpu".
+        dtype: of the weights of a model that is loaded here; "auto": as they were saved.
+        max_new_tokens: what an answer may have where the request does not say.
+        sampling: fields of `transformers.GenerationConfig`, and `seed`. Those that are not named
+            are as the model's makers set them; temperature 0 takes the likeliest token. An answer
+            with a seed is generated alone, and is the same each time if nothing else in the process
+            draws random numbers meanwhile.
+        batch_size: the most requests in one batch. Halved, for good, when memory runs out.
+        batch_wait: seconds that a request waits for others, unless the batch is full before.
+        record_tokens: answers carry a `TokenTrace`. Its log-probabilities are of the model's own
+            distribution: before temperature, top_p and top_k, as endpoints give them.
+        template: arguments of the chat template, such as `{"enable_thinking": False}`.
+        token: for the hub. None: `HF_TOKEN`; a login that happens to be stored here is not used.
+            It is kept nowhere.
+        local_files_only: load nothing from the network.
+
+    Code that comes with a model is not run: load such a model yourself, and give it loaded.
+
+    Raises:
+        TypeError, ValueError: naming the argument. ImportError: the extra is not installed.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any = None,
+        *,
+        name: str | None = None,
+        device: str | None = None,
+        dtype: Any = "auto",
+        max_new_tokens: int = 2048,
+        sampling: Mapping[str, Any] | None = None,
+        batch_size: int = 8,
+        batch_wait: float = 0.01,
+        record_tokens: bool = False,
+        template: Mapping[str, Any] | None = None,
+        token: str | None = None,
+        local_files_only: bool = False,
+    ) -> None:
+        _at_least("max_new_tokens", max_new_tokens, 1)
+        _at_least("batch_size", batch_size, 1)
+        _at_least("batch_wait", batch_wait, 0)
+        self._sampling = _with_libraries(sampling or {})
+        source = source_of(model)
+        self.name = name or source or None
+        hub = hub_arguments(token, local_files_only)
+        self._model = load_model(model, device, dtype, hub)
+        self._tokenizer = load_tokenizer(tokenizer, source, hub)
+        self._template = dict(template or {})
+        self._max_new_tokens = max_new_tokens
+        self._record = record_tokens
+        # A tokenizer of Rust may not be used by two threads at once.
+        self._tokenizing = threading.Lock()
+        self._batches: RequestBatcher[_Question, Completion] = RequestBatcher(
+            self._run, batch_size, batch_wait
+        )
+
+    def with_sampling(self, **sampling: Any) -> TransformersModel:
+        """The same model, with these fields of sampling in place of its own; None takes one away.
+
+        Both share weights, thread and batches; closing one closes both.
+        """
+        mine = {**self._sampling.given, **sampling}
+        other = copy.copy(self)
+        other._sampling = SamplingOptions.of(
+            {name: mine[name] for name in mine if mine[name] is not None}
+        )
+        return other
+
+    async def complete(self, request: ModelRequest) -> Completion:
+        """Answer `request`. A schema is not enforced.
+
+        Raises:
+            ModelError: "request": the prompt does not fit, or the template refuses the messages;
+                "timeout"; "memory" (retryable): there is not enough for even this request alone;
+                "closed": the model was closed; else the name of what `generate` raised.
+        """
+        if request.model not in {None, self.name}:
+            raise ModelError("request", f"the model is {self.name!r}, not {request.model!r}")
+        if request.max_output_tokens is not None and request.max_output_tokens < 1:
+            raise ModelError("request", "max_output_tokens must be at least 1")
+        group = self._sampling if self._sampling.seed is None else None
+        asked: BatchedRequest[_Question, Completion] = BatchedRequest(
+            _Question(request, self._sampling), group
+        )
+        self._batches.submit(asked)
+        try:
+            async with asyncio.timeout(request.timeout):
+                return await asyncio.wrap_future(asked.answer)
+        except TimeoutError as error:
+            raise ModelError("timeout", f"no answer in {request.timeout:g} s") from error
+
+    def count_tokens(self, messages: Sequence[Message]) -> int:
+        """The tokens that `messages` are as a prompt, with the head of the answer.
+
+        Exact; for messages that the template refuses, an upper bound.
+        """
+        try:
+            return len(self._prompt_ids(messages))
+        except ModelError:
+            return super().count_tokens(messages)
+
+    async def close(self) -> None:
+        """Fail what is being answered, and return when the thread is gone. The weights stay."""
+        error = ModelError("closed", "the model was closed")
+        await asyncio.to_thread(self._batches.close, error)
+
+    # ── in the thread ────────────────────────────────────────────────────────────────────────────
+
+    def _run(self, batch: Sequence[BatchedRequest[_Question, Completion]]) -> None:
+        """Answer each of `batch`; what fails together is tried in halves, down to one."""
+        parts = [batch]
+        while parts:
+            part = [asked for asked in parts.pop() if not asked.dropped]
+            error = self._attempt(part) if part else None
+            if error is None:
+                continue
+            half = len(part) // 2
+            if error.kind == "memory":
+                _free_memory()
+                self._batches.size = min(self._batches.size, half or self._batches.size)
+            if not half:
+                part[0].fail(error)
+                continue
+            parts += [part[half:], part[:half]]
+
+    def _attempt(self, part: Sequence[BatchedRequest[_Question, Completion]]) -> ModelError | None:
+        """Answer `part`, or say why `generate` could not."""
+        try:
+            rows = [(asked, row) for asked in part if (row := self._row(asked)) is not None]
+            if rows:
+                self._answer(rows, part[0].question.sampling)
+        # Boundary: the model may be anybody's code. The error goes without its traceback, which
+        # would hold the tensors that memory was short of.
+        except Exception as error:  # noqa: BLE001
+            return _as_model_error(error)
+        return None
+
+    def _answer(
+        self,
+        rows: Sequence[tuple[BatchedRequest[_Question, Completion], GenerationRow]],
+        sampling: SamplingOptions,
+    ) -> None:
+        ends = self._ends()
+        pads = [token for token in (self._tokenizer.pad_token_id, *ends, 0) if token is not None]
+        prompts = [row for _, row in rows]
+        answers = generate(self._model, prompts, sampling, ends, pads[0], self._record)
+        for (asked, row), answer in zip(rows, answers, strict=True):
+            asked.give(self._completion(row, answer))
+
+    def _row(self, asked: BatchedRequest[_Question, Completion]) -> GenerationRow | None:
+        """What the model is given; None, and the request fails, if there is no such thing."""
+        request = asked.question.request
+        try:
+            prompt = self._prompt_ids(request.messages, request.prefix)
+        except ModelError as error:
+            asked.fail(error)
+            return None
+        limit = request.max_output_tokens or self._max_new_tokens
+        positions = _positions(self._model)
+        if positions is not None and len(prompt) >= positions:
+            told = f"the prompt has {len(prompt)} tokens; with its answer it may have {positions}"
+            asked.fail(ModelError("request", told))
+            return None
+        room = limit if positions is None else positions - len(prompt)
+        return GenerationRow(prompt, min(limit, room), lambda: asked.dropped)
+
+    def _prompt_ids(self, messages: Sequence[Message], prefix: str | None = None) -> list[int]:
+        try:
+            with self._tokenizing:
+                ids = prompt_ids(self._tokenizer, messages, self._template)
+                # Behind the head of the turn, not by the template, which may trim what it is given.
+                begun = self._tokenizer.encode(prefix or "", add_special_tokens=False)
+                return [*ids, *map(int, begun)]
+        # Boundary: a template is a program of the model's makers, and refuses messages by raising.
+        except Exception as error:
+            raise ModelError("request", f"the chat template: {error}") from error
+
+    def _ends(self) -> tuple[int, ...]:
+        """The tokens that end an answer: the model's, and the tokenizer's."""
+        given = self._model.generation_config.eos_token_id
+        ends = list(given) if isinstance(given, list | tuple) else [given]
+        known = [token for token in (*ends, self._tokenizer.eos_token_id) if token is not None]
+        return tuple(dict.fromkeys(known))
+
+    def _completion(self, row: GenerationRow, answer: Generated) -> Completion:
+        said = answer.output[:-1] if answer.ended else answer.output
+        with self._tokenizing:
+            text = self._tokenizer.decode(said, skip_special_tokens=True)
+        return Completion(
+            text=text,
+            usage=ModelUsage(len(row.prompt), len(answer.output)),
+            finish_reason="stop" if answer.ended else "length",
+            model=self.name,
+            tokens=TokenTrace(tuple(row.prompt), answer.output, answer.logprobs)
+            if self._record
+            else None,
+        )
+
+
+def _at_least(name: str, value: object, least: int) -> None:
+    kinds = (int,) if least else (int, float)
+    if isinstance(value, bool) or not isinstance(value, kinds):
+        wanted = "an int" if least else "a number"
+        raise TypeError(f"{name} must be {wanted}, not {type(value).__name__}")
+    if not value >= least:
+        raise ValueError(f"{name} must be at least {least}, not {value}")
+
+
+def _with_libraries(sampling: Mapping[str, Any]) -> SamplingOptions:
+    try:
+        return SamplingOptions.of(sampling)
+    except ImportError as error:
+        raise ImportError(
+            f"TransformersModel needs the extra: pip install 'repl-env[transformers]' ({error})"
+        ) from error
+
+
+def _positions(model: Any) -> int | None:
+    """How many tokens a prompt and its answer may have; None if the model does not say."""
+    positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    return positions if isinstance(positions, int) and positions > 0 else None
+
+
+def _as_model_error(error: Exception) -> ModelError:
+    import torch
+
+    short = isinstance(error, torch.OutOfMemoryError | MemoryError)
+    # What torch raises on a CPU has no class of its own.
+    if short or "DefaultCPUAllocator" in str(error):
+        return ModelError("memory", str(error), retryable=True)
+    return ModelError(type(error).__name__, str(error))
+
+
+def _free_memory() -> None:
+    """Let go of what the failed attempt held, so that a smaller one finds it."""
+    import torch
+
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

@@ -1,0 +1,43 @@
+"""From the settings of an episode to the model that they name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from repl_env.llm.base import ChatModel
+    from repl_env.llm.model_spec import LLM
+
+# Of an OpenAI-compatible endpoint that no `base_url` was given for.
+OPENAI = "https://api.openai.com/v1"
+
+
+def model_of(llm: LLM) -> ChatModel | None:
+    """The model that `llm` names.
+
+    With `base_url` it is an `OpenAIModel` there; without, but with a model or a key, an `HFModel`,
+    as OpenEnv's `llm_model` and `hf_token` mean it; with neither, None. Nothing is read from the
+    environment: whoever is asked by a user reads it, and puts it into `llm`.
+
+    Raises:
+        ImportError: what has to be installed, and how.
+        TypeError, ValueError: naming what cannot be.
+    """
+    if llm.base_url is not None:
+        if llm.model is None:
+            raise ValueError("llm.model is missing: an endpoint has to be told which model")
+        from repl_env.llm.endpoints.openai_model import OpenAIModel
+
+        return OpenAIModel(
+            llm.model,
+            base_url=llm.base_url,
+            api_key=llm.api_key,
+            headers=llm.headers,
+            sampling=llm.sampling,
+        )
+    if llm.model is None and llm.api_key is None:
+        return None
+    from repl_env.llm.endpoints.hf_model import DEFAULT_MODEL, HFModel
+
+    model = DEFAULT_MODEL if llm.model is None else llm.model
+    return HFModel(model, token=llm.api_key, headers=llm.headers, sampling=llm.sampling)

@@ -1,0 +1,62 @@
+"""`NamedModel`: the model that an `LLM` names, there as long as somebody uses it.
+
+Whoever gives an `LLM` in place of a model has nothing that could be closed. So its connections are
+there while runs or episodes use it, and gone when the last of them ends.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from repl_env.llm import model_factory
+
+if TYPE_CHECKING:
+    from repl_env.llm.base import ChatModel
+    from repl_env.llm.model_spec import LLM
+
+
+class NamedModel:
+    """The model of `llm`, which the argument of this name has given.
+
+    Raises:
+        ImportError, TypeError, ValueError: as `model_of`; `llm` does not say enough.
+    """
+
+    def __init__(self, llm: LLM, argument: str) -> None:
+        self.name = llm.model
+        self._llm, self._argument = llm, argument
+        self._lock = threading.Lock()
+        self._users = 0
+        self._model: ChatModel | None = None
+        self._make()  # what is wrong is told now, not at the first question
+
+    def __repr__(self) -> str:
+        return f"NamedModel({self.name!r})"
+
+    def take(self) -> ChatModel:
+        """The model, for one more user, who has to `leave` it."""
+        with self._lock:
+            if self._model is None:
+                self._model = self._make()
+            self._users += 1
+            return self._model
+
+    async def leave(self) -> None:
+        """One user less; the last closes the connections."""
+        with self._lock:
+            self._users -= 1
+            if self._users:
+                return
+            # Never the same one again: somebody else may begin while this one is being closed.
+            model, self._model = self._model, None
+        if model is not None:
+            await model.close()
+
+    def _make(self) -> ChatModel:
+        found = model_factory.model_of(self._llm)
+        if found is None:
+            raise ValueError(
+                f"{self._argument}: the LLM says neither where the model is nor how to ask for it"
+            )
+        return found

@@ -1,0 +1,97 @@
+"""`ScriptedModel`: a model whose answers are written down, for tests, demos and replays."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import math
+import threading
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, TypeAlias
+
+from repl_env.errors import ModelError
+from repl_env.llm.base import ChatModel, Completion, ModelRequest, ModelUsage, as_completion
+
+if TYPE_CHECKING:
+    from repl_env.rlm.trajectory.replay_model import ReplayModel
+    from repl_env.rlm.trajectory.trajectory import Trajectory
+
+Script: TypeAlias = (
+    "Iterable[str | Completion]"
+    " | Callable[[ModelRequest], str | Completion | Awaitable[str | Completion]]"
+)
+
+
+class ScriptedModel(ChatModel):
+    """Answers from a list, one after the other, or from a function of the request.
+
+    ```python
+    ScriptedModel(["```repl\\nn = len(context)\\n```", "```repl\\nFINAL(n)\\n```"])
+    ```
+    Answers that are plain text cost as many tokens as they have words, and so do the messages.
+    `requests` are those made so far. A function may be asynchronous; a plain one must not block.
+
+    Args:
+        script: the answers, or what makes them.
+        name: as of any model.
+        delay: seconds before each answer, as an endpoint would take.
+
+    Raises:
+        TypeError, ValueError: naming the argument.
+    """
+
+    def __init__(self, script: Script, *, name: str | None = "scripted", delay: float = 0) -> None:
+        if not callable(script) and (isinstance(script, str) or not isinstance(script, Iterable)):
+            kind = type(script).__name__
+            raise TypeError(f"script must be a list of answers or a function, not {kind}")
+        if isinstance(delay, bool) or not isinstance(delay, (int, float)):
+            raise TypeError(f"delay must be a number of seconds, not {type(delay).__name__}")
+        if not 0 <= delay < math.inf:
+            raise ValueError(f"delay must be a finite number of seconds from 0 on, not {delay}")
+        self.name = name
+        self.requests: list[ModelRequest] = []
+        self._delay = delay
+        self._answer = script if callable(script) else None
+        self._left = iter(()) if callable(script) else iter(list(script))
+        self._lock = threading.Lock()
+
+    @staticmethod
+    def of(trajectory: Trajectory, *, loose: bool = False) -> ReplayModel:
+        """A model that answers as it was recorded: `repl_env.rlm.ReplayModel`."""
+        from repl_env.rlm.trajectory.replay_model import ReplayModel
+
+        return ReplayModel(trajectory, loose=loose)
+
+    async def complete(self, request: ModelRequest) -> Completion:
+        """The next answer.
+
+        Raises:
+            ModelError: the list is used up; what the function raises is passed on.
+        """
+        self.requests.append(request)
+        if self._delay:
+            await asyncio.sleep(self._delay)
+        answer = self._next() if self._answer is None else self._answer(request)
+        if inspect.isawaitable(answer):
+            answer = await answer
+        completion = as_completion(answer)
+        if completion.usage == ModelUsage():
+            return _counted(request, completion, self.name)
+        return completion
+
+    def _next(self) -> str | Completion:
+        with self._lock:
+            for answer in self._left:
+                return answer
+        raise ModelError("script", f"the script has no answer number {len(self.requests)}")
+
+
+def _counted(request: ModelRequest, completion: Completion, name: str | None) -> Completion:
+    """`completion` with words for tokens, cut where an endpoint would cut it."""
+    words, limit = completion.text.split(), request.max_output_tokens
+    asked = sum(len(str(message["content"]).split()) for message in request.messages)
+    cut = limit is not None and len(words) > limit
+    text = " ".join(words[:limit]) if cut else completion.text
+    usage = ModelUsage(asked, min(len(words), limit) if limit is not None else len(words))
+    reason = "length" if cut else completion.finish_reason or "stop"
+    return Completion(text, usage, reason, completion.model or request.model or name)

@@ -1,0 +1,58 @@
+"""Code that stands in the text of a model without a fence or a tag."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+
+from repl_env.parsing.python_source import PythonParser, tidied
+
+_TARGET = r"\*?[A-Za-z_][\w.]*+(?:\[[^\]\n]{0,200}\])*+"
+_CODE_LINE = re.compile(
+    r"[ \t]++\S|[ \t]*+$|[@#)\]}\"']|>>>|\.\.\.|(?:import|from|def|class|for|while|if|elif|else|try"
+    r"|except|finally|with|async|await|return|raise|assert|del|global|pass|break|continue|match"
+    rf"|case)\b|{_TARGET}(?:[ \t]*+,[ \t]*+{_TARGET})*+(?:[ \t]*+:[^=\n]{{1,100}})?"
+    r"[ \t]*+(?:[-+*%@&|^]|//?|\*\*|<<|>>)?=(?!=)|[\w.]++(?:\[[^\]\n]{0,200}\])?\("
+)
+_GIVES_ANSWER = re.compile(
+    r"[ \t]*+(?:>>> )?(?:print\()?(?:FINAL|FINAL_VAR|SUBMIT|final_answer)[ \t]?\("
+)
+
+
+def bare_code(text: str, parser: PythonParser, known: Collection[str] = ()) -> str | None:
+    """The code that all of `text` is, or that stands in it and gives an answer; None for neither.
+
+    It is code only if it is plainly Python. `known`: names that the session has.
+    """
+    whole = tidied(text.strip("\n"))
+    if parser.is_plainly_python(whole, known):
+        return whole
+    for part in _with_answers(text.split("\n")):
+        code = tidied(part)
+        if parser.is_plainly_python(code, known):
+            return code
+    return None
+
+
+def is_code(code: str, parser: PythonParser, known: Collection[str] = ()) -> bool:
+    """Whether what is marked as code of any language is Python to be run."""
+    if gives_answer(code):
+        return parser.is_python(code)
+    return parser.is_plainly_python(code, known)
+
+
+def gives_answer(code: str) -> bool:
+    """Whether a line of `code` calls one of the functions for answers."""
+    return any(_GIVES_ANSWER.match(line) for line in code.split("\n"))
+
+
+def _with_answers(lines: list[str]) -> Iterator[str]:
+    """The runs of lines that look like code and have one that gives an answer."""
+    begin = 0
+    for index in range(len(lines) + 1):
+        if index < len(lines) and _CODE_LINE.match(lines[index]):
+            continue
+        part = lines[begin:index]
+        if any(_GIVES_ANSWER.match(line) for line in part):
+            yield "\n".join(part).strip("\n")
+        begin = index + 1

@@ -1,0 +1,167 @@
+"""Answers that a model writes outside of code, where only code was asked for.
+
+One turn in six of untrained models does (arXiv 2512.24601, appendix). It costs nothing to
+understand them: the text is the model's own, never something that code printed.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from itertools import islice
+
+from repl_env.parsing.markdown_fences import without_end_tokens
+from repl_env.parsing.python_source import MOST_CODE, PythonParser, computes, names_read
+from repl_env.parsing.reasoning import spoken
+
+# Markdown may quote a line, and has a backslash before `_`.
+_BEGIN = r"^[ \t]*+(?:>[ \t]*+)?+"
+_CALL = (
+    r"FINAL\\?_VAR\(\s*+(?:(?:var_name|variable_name|name)\s*+=\s*+)?"
+    r"[\"'`\u201c\u2018]?(?P<name>\w+)[\"'`\u201d\u2019]?\s*+\)"
+)
+_VARIABLE = re.compile(_BEGIN + _CALL, re.MULTILINE)
+_ANSWER = re.compile(_BEGIN + r"FINAL\(", re.MULTILINE)
+_ANYWHERE = re.compile(r"\bFINAL\(")
+_VARIABLE_ANYWHERE = re.compile(r"\b" + _CALL)
+# A line that is an answer between marks of Markdown or in a tag, and nothing else.
+_DRESSED = re.compile(
+    _BEGIN + r"(?:(?P<marks>[*_`]{1,3}+)|<(?P<tag>answer|final|final_answer|result)>)[ \t]*+"
+    r"(?P<answer>FINAL(?:(?!(?P=marks)).)*\))"
+    r"[ \t]*+(?(tag)</(?P=tag)>|(?P=marks))[.!]?[ \t]*+$",
+    re.MULTILINE,
+)
+_PARENTHESIS = re.compile(r"[()]")
+# Those of enumerations and smileys.
+_UNPAIRED = re.compile(r"(?:^[ \t]*+(?:[-*+][ \t]++)?\w{1,3}|[:;]-?)\)", re.MULTILINE)
+_NAMES = r"([A-Za-z_]\w*+(?:[ \t]*+,[ \t]*+[A-Za-z_]\w*+)*+)"
+# Names that lines of the text bind, as code does.
+_BOUND = re.compile(
+    r"(?:^[ \t>.]*+(?:(?:[-*+]|\d{1,3}[.)])[ \t]++)?+|[>;:`][ \t]*+)"
+    rf"(?:{_NAMES}[ \t]*+(?:[-+*%@&|^]|//?|\*\*|<<|>>)?=(?!=)"
+    rf"|for[ \t]++{_NAMES}[ \t]++in\b|(?:def|class)[ \t]++(\w++)[ \t]*+[(:]"
+    r"|(?:from[ \t]++[\w.]++[ \t]++)?import[ \t]++(\w++)[ \t]*+$)",
+    re.MULTILINE,
+)
+
+_LITERAL = (
+    ast.Constant, ast.Tuple, ast.List, ast.Set, ast.Dict, ast.UnaryOp, ast.unaryop,
+    ast.expr_context,
+)  # fmt: skip
+# A literal with more parentheses, or longer, is found by counting them: each try parses it again.
+_MOST_CLOSERS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class ProseAnswer:
+    """An answer in prose: a text, the name of a variable, or an expression that is to be run."""
+
+    text: str
+    is_variable: bool = False
+    is_code: bool = False
+
+
+def answer_in(
+    prose: str,
+    variables: Collection[str] = (),
+    *,
+    whole: str | None = None,
+    anywhere: bool = False,
+    parser: PythonParser | None = None,
+) -> ProseAnswer | None:
+    """The answer that a reply without code gives at the beginning of a line, if any.
+
+    `variables` are the names in the session: `FINAL(total)` means one of these, and
+    `FINAL(len(context))` is run. A name that the text binds itself is that of code which was not
+    run, and no answer; `whole` is the text that `prose` is a part of. `anywhere`: in the middle of
+    a line too. The thoughts before a reply are no part of the reply.
+    """
+    prose = _DRESSED.sub(r"\g<answer>", spoken(prose))
+    variable = (_VARIABLE_ANYWHERE if anywhere else _VARIABLE).search(prose)
+    answer = (_ANYWHERE if anywhere else _ANSWER).search(prose)
+    if variable is not None and (answer is None or variable.start() < answer.start()):
+        return ProseAnswer(variable["name"], is_variable=True)
+    if answer is None:
+        return None
+    parser = parser or PythonParser()
+    text = _inside(prose, answer.end(), parser).strip()
+    return _meant(text, prose if whole is None else whole, variables, parser)
+
+
+def around_code(text: str, parser: PythonParser) -> str | None:
+    """The answer in prose that `text` ends with, if its first fence stands in that answer."""
+    text = without_end_tokens(spoken(text)).rstrip()
+    start = _ANSWER.search(text)
+    fence = text.find("```")
+    if start is None or fence < start.end() or not is_answer(text[start.start() :], parser):
+        return None
+    return text[start.start() :]
+
+
+def is_answer(text: str, parser: PythonParser) -> bool:
+    """Whether `text` is one answer in prose and nothing else."""
+    text = text.strip()
+    variable = _VARIABLE.match(text)
+    if variable is not None:
+        return variable.end() == len(text)
+    answer = _ANSWER.match(text)
+    if answer is None:
+        return False
+    return text[answer.end() + len(_inside(text, answer.end(), parser)) :] == ")"
+
+
+def _meant(
+    text: str, whole: str, variables: Collection[str], parser: PythonParser
+) -> ProseAnswer | None:
+    """The answer that `FINAL(text)` gives, if any."""
+    value = parser.expression(text)
+    if value is not None:
+        if names_read(value) & _bound(whole):
+            return None
+        if text not in variables and computes(value, variables):
+            one = f"({text})" if isinstance(value, ast.Tuple) else text
+            return ProseAnswer(f"FINAL({one})", is_code=True)
+    if text in variables:
+        return ProseAnswer(text, is_variable=True)
+    match value:
+        case ast.Constant(value=str(quoted)):
+            return ProseAnswer(quoted)
+    return ProseAnswer(text)
+
+
+def _bound(text: str) -> frozenset[str]:
+    """The names that lines of the text bind."""
+    found = (match[match.lastindex or 0].split(",") for match in _BOUND.finditer(text))
+    return frozenset(name.strip() for names in found for name in names)
+
+
+def _inside(text: str, start: int, parser: PythonParser) -> str:
+    """The text between a parenthesis that opens before `start` and the one that closes it."""
+    for closer in islice(re.compile(r"\)").finditer(text, start), _MOST_CLOSERS):
+        inside = text[start : closer.start()]
+        if parser.used_up or len(inside) > MOST_CODE:
+            break
+        if _is_literal(parser.expression(inside.strip())):
+            return inside
+    unpaired = {found.end() - 1 for found in _UNPAIRED.finditer(text, start)}
+    end = _closed(text, start, unpaired) or _closed(text, start, ())
+    # Prose need not be balanced. Then it goes up to the last parenthesis.
+    end = text.rfind(")") if end is None else end
+    return text[start:end] if end >= start else text[start:]
+
+
+def _closed(text: str, start: int, unpaired: Collection[int]) -> int | None:
+    """The place of the parenthesis that closes one before `start`; those `unpaired` close none."""
+    depth = 1
+    for found in _PARENTHESIS.finditer(text, start):
+        if found.start() not in unpaired:
+            depth += 1 if found[0] == "(" else -1
+        if depth == 0:
+            return found.start()
+    return None
+
+
+def _is_literal(value: ast.expr | None) -> bool:
+    return value is not None and all(isinstance(node, _LITERAL) for node in ast.walk(value))

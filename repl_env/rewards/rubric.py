@@ -1,0 +1,374 @@
+"""Rubrics: functions from an action and an observation to a reward, which can be composed.
+
+A `Rubric` finds its children by assignment, as a module of a neural network does, and remembers
+its last score, so that a composite can be looked into after a step. Names and behaviour are those
+of OpenEnv's rubrics (RFC 004).
+
+An answer is worth the same however it is written around: matching ignores case and outer space.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Collection, Generator, Iterator
+from typing import Any, TypeAlias, TypeGuard
+
+from repl_env.common.argument_checks import check_callable, finite
+from repl_env.rewards.answer_match import answers_match
+
+__all__ = [
+    "CodeExecutionRubric",
+    "CustomMetricRubric",
+    "ExactMatchRubric",
+    "FuzzyMatchRubric",
+    "OutcomeRubric",
+    "REPLRubric",
+    "Rubric",
+]
+
+Score: TypeAlias = "float | Awaitable[float]"
+ForwardHook: TypeAlias = Callable[["Rubric", Any, Any, float], None]
+ForwardPreHook: TypeAlias = Callable[["Rubric", Any, Any], None]
+
+
+class Rubric:
+    """Base of rubrics. Subclasses define `forward`, which may be a coroutine function.
+
+    Attributes:
+        last_score: what the last call returned; None before the first and after `reset`.
+        shaping: the names of `components` that are not the task's own reward, as penalties are.
+    """
+
+    last_score: float | None = None
+    shaping: Collection[str] = ()
+    # Here, and replaced by longer ones, so that a subclass may have an `__init__` of its own.
+    _hooks: tuple[ForwardHook, ...] = ()
+    _pre_hooks: tuple[ForwardPreHook, ...] = ()
+
+    def forward(self, action: Any, observation: Any) -> Score:
+        """The reward of this step."""
+        raise NotImplementedError(f"{type(self).__name__} does not define forward")
+
+    def reset(self) -> None:
+        """Forget the last episode."""
+        self.last_score = None
+        for child in self.children():
+            child.reset()
+
+    def components(self) -> dict[str, float]:
+        """The parts of the last score, by name; they add up to it."""
+        return {} if self.last_score is None else {type(self).__name__: self.last_score}
+
+    def __call__(self, action: Any, observation: Any) -> Any:
+        """Score a step; with an asynchronous `forward`, here or in a child, an awaitable."""
+        for pre_hook in self._pre_hooks:
+            pre_hook(self, action, observation)
+        score: Any = self.forward(action, observation)
+        if type(score) is not float and is_pending(score):
+            return PendingScore(score, lambda known: self._finish(known, action, observation))
+        return self._finish(score, action, observation)
+
+    def _finish(self, score: float, action: Any, observation: Any) -> float:
+        self.last_score = score
+        for hook in self._hooks:
+            hook(self, action, observation, score)
+        return score
+
+    def register_forward_hook(self, hook: ForwardHook) -> None:
+        """Call `hook(rubric, action, observation, score)` after each scoring."""
+        check_callable(hook, "hook")
+        self._hooks = (*self._hooks, hook)
+
+    def register_forward_pre_hook(self, hook: ForwardPreHook) -> None:
+        """Call `hook(rubric, action, observation)` before each scoring."""
+        check_callable(hook, "hook")
+        self._pre_hooks = (*self._pre_hooks, hook)
+
+    def named_children(self) -> Iterator[tuple[str, Rubric]]:
+        """The rubrics assigned to attributes of this one, in order of assignment."""
+        for name, value in vars(self).items():
+            if isinstance(value, Rubric):
+                yield name, value
+
+    def children(self) -> Iterator[Rubric]:
+        """The same without names."""
+        return (child for _, child in self.named_children())
+
+    def named_rubrics(self, prefix: str = "") -> Iterator[tuple[str, Rubric]]:
+        """Every rubric below this one, depth first, with its dotted path."""
+        for name, child in self.named_children():
+            path = f"{prefix}.{name}" if prefix else name
+            yield path, child
+            yield from child.named_rubrics(path)
+
+
+def is_pending(score: object) -> TypeGuard[Awaitable[Any]]:
+    """Whether a score must be awaited. Most are floats, which need no look at abstract classes."""
+    return type(score) is not float and inspect.isawaitable(score)
+
+
+class PendingScore(Awaitable[float]):
+    """A score that is still to be awaited, or given up by `close`."""
+
+    def __init__(self, score: Awaitable[float], finish: Callable[[float], float]) -> None:
+        self._score = score
+        self._finish = finish
+
+    def __await__(self) -> Generator[Any, None, float]:
+        return self._finish((yield from self._score.__await__()))
+
+    def close(self) -> None:
+        """Give the score up: what was to be awaited will not run."""
+        close = getattr(self._score, "close", None)
+        if close is not None:
+            close()
+
+
+class OutcomeRubric(Rubric):
+    """Base of rubrics that compare the final answer with the expected one, once, at the end.
+
+    Before the end, without an expected answer and without a final one the score is 0.0.
+    Subclasses define `compare`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._expected: Any = None
+
+    def set_expected(self, expected: Any) -> None:
+        """The answer to compare with: text or a JSON value; None for none."""
+        self._expected = expected
+
+    def reset(self) -> None:
+        """Forget the last episode and its expected answer."""
+        super().reset()
+        self._expected = None
+
+    def compare(self, expected: Any, text: str, value: Any) -> float:
+        """The score of an answer, given as text and as JSON value (None if it has none)."""
+        raise NotImplementedError(f"{type(self).__name__} does not define compare")
+
+    def forward(self, action: Any, observation: Any) -> float:
+        """The score of the observation's final answer."""
+        answer = observation.metadata.get("final_answer")
+        if self._expected is None or not observation.done or answer is None:
+            return 0.0
+        return self.compare(self._expected, str(answer), observation.metadata.get("answer_value"))
+
+
+class ExactMatchRubric(OutcomeRubric):
+    """1.0 if the answer is the expected one, else 0.0.
+
+    Texts are compared without case and outer space unless `normalize` is False. An expected answer
+    that is not text also matches by value: `[1, 2]`, a tuple or an array of these matches the
+    answer `(1, 2)`, a set of them that in any order, a dataclass or a model a dict of its fields.
+    """
+
+    def __init__(self, normalize: bool = True) -> None:
+        super().__init__()
+        self._normalize = normalize
+
+    def compare(self, expected: Any, text: str, value: Any) -> float:
+        """1.0 or 0.0."""
+        if not isinstance(expected, str) and answers_match(expected, value):
+            return 1.0
+        if self._normalize:
+            return float(_normal(text) == _normal(str(expected)))
+        return float(text == str(expected))
+
+
+class FuzzyMatchRubric(OutcomeRubric):
+    """1.0 for the expected answer, 0.5 if one contains the other, else 0.0.
+
+    Only whole words count as contained, and an answer that is a piece of the expected one must be
+    at least half of it: neither an empty answer nor a single letter earns anything.
+    """
+
+    def compare(self, expected: Any, text: str, value: Any) -> float:
+        """1.0, 0.5 or 0.0."""
+        given, wanted = _normal(text), _normal(str(expected))
+        if given == wanted or (not isinstance(expected, str) and answers_match(expected, value)):
+            return 1.0
+        if _has_words(given, wanted):
+            return 0.5
+        return 0.5 if 2 * len(given) >= len(wanted) and _has_words(wanted, given) else 0.0
+
+
+class CustomMetricRubric(OutcomeRubric):
+    """`metric_fn(expected, predicted)`, both as text, as the outcome.
+
+    Raises:
+        TypeError: `metric_fn` is no function.
+    """
+
+    def __init__(self, metric_fn: Callable[[str, str], float]) -> None:
+        super().__init__()
+        check_callable(metric_fn, "metric_fn")
+        self._metric_fn = metric_fn
+
+    def compare(self, expected: Any, text: str, value: Any) -> float:
+        """What the metric says."""
+        return self._metric_fn(str(expected), text)
+
+
+class CodeExecutionRubric(Rubric):
+    """A reward for each step by whether its code ran: `success_reward` or `error_penalty`.
+
+    Raises:
+        TypeError, ValueError: naming the one that is no finite number.
+    """
+
+    def __init__(self, success_reward: float = 0.0, error_penalty: float = -0.05) -> None:
+        super().__init__()
+        self.success_reward = finite(success_reward, "success_reward")
+        self.error_penalty = finite(error_penalty, "error_penalty")
+
+    def forward(self, action: Any, observation: Any) -> float:
+        """The reward of the observation's `result`; 0.0 if it has none."""
+        result = getattr(observation, "result", None)
+        if result is None:
+            return 0.0
+        return self.success_reward if result.success else self.error_penalty
+
+
+class REPLRubric(Rubric):
+    """The default: `process` scores each step, `outcome` the last one.
+
+    An episode that ends without an answer scores `failure_reward`. A step with `error_kind`
+    "format" scores `format_penalty` in place of `process`, and besides what the end of an episode
+    scores. The task's own component is "outcome"; "process", "failure" and "format" are shaping.
+
+    Raises:
+        TypeError, ValueError: naming the argument.
+    """
+
+    shaping = ("process", "failure", "format")
+
+    def __init__(
+        self,
+        outcome: Rubric | None = None,
+        process: Rubric | None = None,
+        failure_reward: float = -0.1,
+        *,
+        format_penalty: float = -0.05,
+    ) -> None:
+        super().__init__()
+        for name, part in (("outcome", outcome), ("process", process)):
+            if part is not None:
+                check_rubric(part, name)
+        self.outcome = ExactMatchRubric() if outcome is None else outcome
+        self.process = CodeExecutionRubric() if process is None else process
+        self.failure_reward = finite(failure_reward, "failure_reward")
+        self.format_penalty = finite(format_penalty, "format_penalty")
+        self._part = "process"
+        self._beside: float | None = None  # the score of that part, where a penalty came to it
+
+    def set_expected(self, expected: Any) -> None:
+        """Pass the expected answer to the outcome rubric, if it takes one."""
+        take = getattr(self.outcome, "set_expected", None)
+        if take is not None:
+            take(expected)
+
+    def reset(self) -> None:
+        """Forget the last episode, here and in both parts (which may be of another library)."""
+        self.last_score = None
+        self.outcome.reset()
+        self.process.reset()
+
+    def components(self) -> dict[str, float]:
+        """The last score by the names of the parts that gave it."""
+        if self.last_score is None:
+            return {}
+        if self._beside is None:
+            return {self._part: self.last_score}
+        return {self._part: self._beside, "format": self.format_penalty}
+
+    def forward(self, action: Any, observation: Any) -> Score:
+        """The score of the part that this step is for, with the penalty of a wrong format."""
+        self._beside = None
+        misformatted = observation.metadata.get("error_kind") == "format"
+        if misformatted and not observation.done:
+            self._part = "format"
+            return self.format_penalty
+        score = self._score_of_part(action, observation)
+        if not misformatted:
+            return score
+        return PendingScore(score, self._penalised) if is_pending(score) else self._penalised(score)
+
+    def _penalised(self, score: Any) -> float:
+        self._beside = float(score)
+        return self._beside + self.format_penalty
+
+    def _score_of_part(self, action: Any, observation: Any) -> Score:
+        if not observation.done:
+            self._part = "process"
+            process: Score = self.process(action, observation)
+            return process
+        if observation.metadata.get("final_answer") is None:
+            self._part = "failure"
+            return self.failure_reward
+        self._part = "outcome"
+        outcome: Score = self.outcome(action, observation)
+        return outcome
+
+
+def check_rubric(given: Any, name: str) -> None:
+    """TypeError naming the argument, unless `given` is a rubric, of this package or another."""
+    if isinstance(given, type) or not (callable(given) and hasattr(given, "reset")):
+        kind = getattr(given, "__name__", repr(given))
+        hint = "CustomMetricRubric(function) makes one of a function"
+        raise TypeError(f"{name} must be a rubric, as ExactMatchRubric() is, not {kind}; {hint}")
+
+
+# Of these a call is over at once. Others are the user's, or go through texts again and again.
+_PROMPT = (ExactMatchRubric, CodeExecutionRubric, REPLRubric)
+
+
+def is_prompt(rubric: Any) -> bool:
+    """Whether an event loop may call `rubric`: it is awaited, or known to be over at once."""
+    if type(rubric) not in _PROMPT:
+        return inspect.iscoroutinefunction(getattr(rubric, "forward", None))
+    if rubric._hooks or rubric._pre_hooks:
+        return False
+    if type(rubric) is not REPLRubric:
+        return True
+    return is_prompt(rubric.outcome) and is_prompt(rubric.process)
+
+
+def _normal(text: str) -> str:
+    return text.strip().lower()
+
+
+# Places where words are found cut out of longer ones, and characters that were compared there.
+# Texts that repeat themselves have so many that looking at all would take hours.
+_MOST_CUT, _MOST_COMPARED = 1_000_000, 10_000_000
+
+
+def _has_words(text: str, words: str) -> bool:
+    """Whether `words` stands in `text` and is not cut out of a longer word or number.
+
+    Not, if it is cut out at too many places before that one.
+    """
+    if not words:
+        return False
+    start = -1
+    for _ in range(min(_MOST_CUT, _MOST_COMPARED // len(words) + 1)):
+        start = text.find(words, start + 1)
+        if start < 0:
+            return False
+        end = start + len(words)
+        if not (_joined(text, start) or _joined(text, end)):
+            return True
+    return False
+
+
+def _joined(text: str, index: int) -> bool:
+    """Whether the characters on both sides of `index` belong to one word."""
+    if not 0 < index < len(text):
+        return False
+    return all(_in_word(character) for character in text[index - 1 : index + 1])
+
+
+def _in_word(character: str) -> bool:
+    # From U+2E80 on stand the scripts that are written without spaces between words.
+    return character.isalnum() and character < "\u2e80"

@@ -1,0 +1,74 @@
+"""What an environment asks of its rubric: a copy of its own, what it knows, the parts of a reward.
+
+A rubric may be of another library: what it lacks of all this is not asked of it.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from repl_env.rewards.rubric import REPLRubric, Rubric, check_rubric
+
+
+def own_rubric(rubric: Rubric | None) -> Rubric:
+    """A copy of `rubric` for one environment; TypeError if it is none or cannot be copied."""
+    if rubric is None:
+        return REPLRubric()
+    check_rubric(rubric, "rubric")
+    try:
+        return copy.deepcopy(rubric)
+    except Exception as error:
+        # Copying runs code of the rubric's, which may raise anything.
+        raise TypeError(f"rubric must be copyable, one for each environment: {error}") from error
+
+
+def takes_expected(rubric: Any) -> bool:
+    """Whether the rubric can be told which answer is expected."""
+    return getattr(rubric, "set_expected", None) is not None
+
+
+def state_of(rubric: Any) -> Any:
+    """What the rubric keeps beside the expected answer; None if it does not tell."""
+    tell = getattr(rubric, "state_dict", None)
+    return None if tell is None else tell()
+
+
+def remind(rubric: Any, expected: Any, state: Any = None) -> None:
+    """Tell a rubric that was reset which answer is expected, and what it, or a saved one, kept."""
+    if takes_expected(rubric):
+        rubric.set_expected(expected)
+    load = getattr(rubric, "load_state_dict", None)
+    if load is not None and state is not None:
+        load(state)
+
+
+def task_reward(rubric: Any, parts: Mapping[str, float]) -> float:
+    """The sum of the parts of a reward that are the task's own."""
+    shaping = getattr(rubric, "shaping", ())
+    if isinstance(shaping, str):
+        shaping = (shaping,)
+    if not isinstance(shaping, (tuple, list, set, frozenset)):
+        shaping = ()  # of another library, and of another meaning
+    task = 0.0
+    for name, part in parts.items():
+        if name not in shaping:
+            task += part
+    return task
+
+
+def components(rubric: Rubric | None, reward: float) -> dict[str, float]:
+    """The named parts of a reward; they add up to it."""
+    if rubric is None:
+        return {}
+    tell = getattr(rubric, "components", None)
+    told = tell() if callable(tell) else {}
+    if type(told) is not dict and not isinstance(told, Mapping):
+        name, kind = type(rubric).__name__, type(told).__name__
+        raise TypeError(f"{name}.components() must return parts by their names, not {kind}")
+    parts = {name: float(part) for name, part in told.items()}  # numpy's and torch's are no JSON
+    if math.isclose(sum(parts.values()), reward, abs_tol=1e-9):
+        return parts
+    return {type(rubric).__name__: reward}

@@ -1,0 +1,86 @@
+"""What tokens cost, in integers: sums of money that are exact, whatever their order.
+
+The unit is a picodollar, 1e-12 of a US dollar: a price of $1 for a million tokens is a million of
+them for one token. A price with more than six decimals is rounded up to the next.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+from repl_env.rlm.budget.budget_limits import Price
+
+PICODOLLARS = 10**12
+# Beyond it a price is a slip of the pen: a token would cost a thousand dollars.
+_HIGHEST = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRate:
+    """What one token of a model costs, in picodollars."""
+
+    input: int
+    output: int
+
+    @classmethod
+    def of(cls, price: Price) -> TokenRate:
+        """`price`, for one token; never less than it."""
+        return cls(_for_one_token(price.input), _for_one_token(price.output))
+
+    def cost(self, input_tokens: int, output_tokens: int) -> int:
+        """Picodollars."""
+        return self.input * input_tokens + self.output * output_tokens
+
+
+class TokenRates:
+    """The prices that a user gave, by the names of the models.
+
+    Raises:
+        TypeError, ValueError: naming the entry.
+    """
+
+    def __init__(self, prices: Mapping[str, Price]) -> None:
+        if not isinstance(prices, Mapping):
+            raise TypeError(f"prices must be a mapping, not {type(prices).__name__}")
+        self._rates = {name: TokenRate.of(_checked(name, price)) for name, price in prices.items()}
+
+    def of(self, model: str | None) -> TokenRate | None:
+        """What `model` costs; None if nobody said."""
+        return None if model is None else self._rates.get(model)
+
+    @property
+    def any_free(self) -> bool:
+        """Whether a model costs nothing, so that no money is no end."""
+        return any(not rate.input and not rate.output for rate in self._rates.values())
+
+
+def in_units(number: float, unit: int) -> int:
+    """`number`, as it is written in decimals, in parts of which one has `unit`; rounded down."""
+    return math.floor(_exact(number) * unit)
+
+
+def _for_one_token(usd_for_a_million: float) -> int:
+    return math.ceil(_exact(usd_for_a_million) * PICODOLLARS / 10**6)
+
+
+def _exact(number: float) -> Fraction:
+    # By way of its digits: 0.1 is a tenth, not the binary fraction next to it.
+    return Fraction(repr(float(number)))
+
+
+def _checked(name: object, price: Price) -> Price:
+    if not isinstance(name, str):
+        raise TypeError(f"prices: {name!r} must be the name of a model, a str")
+    if not isinstance(price, Price):
+        told = f"prices[{name!r}] must be a Price (from repl_env.rlm import Price)"
+        raise TypeError(f"{told}, not {type(price).__name__}")
+    for side, value in (("input", price.input), ("output", price.output)):
+        what = f"prices[{name!r}].{side}"
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise TypeError(f"{what} must be a number, not {type(value).__name__}")
+        if not 0 <= value <= _HIGHEST:
+            raise ValueError(f"{what} must be from 0 to {_HIGHEST:g}, not {value}")
+    return price

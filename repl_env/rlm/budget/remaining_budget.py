@@ -1,0 +1,200 @@
+"""`RemainingBudget`: a tree's limits, what is spent and reserved of them, and what still fits.
+
+No waiting and no threads here: the ledger calls this with its lock held. All amounts are integers;
+`_UNITS` says of what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from repl_env.errors import BudgetExceeded
+from repl_env.rlm.budget.budget_limits import Budget
+from repl_env.rlm.budget.prices import PICODOLLARS, TokenRate, TokenRates, in_units
+from repl_env.rlm.budget.usage_totals import NANOSECONDS, UsageTotals
+
+# How a field is spoken of to the model, in the unit of the budget.
+_PHRASES = {
+    "calls": "{used:,} of {limit:,} calls are used",
+    "input_tokens": "{used:,} of {limit:,} input tokens are used",
+    "output_tokens": "{used:,} of {limit:,} output tokens are used",
+    "usd": "${used:.4g} of ${limit:.4g} are spent",
+    "seconds": "{used:.0f} of {limit:g} seconds have passed",
+    "cpu_seconds": "{used:.3g} of {limit:g} seconds of CPU time are used",
+    "children": "{used:,} of {limit:,} child runs were started",
+}
+# Inside, money and time are counted in smaller units.
+_UNITS = {"usd": PICODOLLARS, "seconds": NANOSECONDS, "cpu_seconds": NANOSECONDS}
+_CLOCKS = ("seconds", "cpu_seconds")
+# Without one of these no model can be asked; without children, a run goes on alone.
+_NEEDED = (*_CLOCKS, "calls", "input_tokens", "output_tokens", "usd")
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetLeft:
+    """What a tree may still spend, less what is reserved. None: no limit. Never below 0."""
+
+    calls: int | None
+    input_tokens: int | None
+    output_tokens: int | None
+    usd: float | None
+    seconds: float | None
+    cpu_seconds: float | None
+    children: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetDemand:
+    """What one call to a model may take at most. `output_tokens` None: as much as there is."""
+
+    model: str | None
+    rate: TokenRate | None
+    input_tokens: int
+    output_tokens: int | None
+
+
+class RemainingBudget:
+    """`spent` and `held`: what the tree has spent, and what it has in reserve.
+
+    Args:
+        elapsed: seconds since the tree began.
+    """
+
+    def __init__(
+        self, budget: Budget, rates: TokenRates, spent: UsageTotals, elapsed: Callable[[], float]
+    ) -> None:
+        self.rates = rates
+        self.held = UsageTotals()
+        self._spent = spent
+        self._elapsed = elapsed
+        self._limits = {
+            field: in_units(limit, _UNITS[field]) if field in _UNITS else int(limit)
+            for field in _PHRASES
+            if (limit := getattr(budget, field)) is not None
+        }
+
+    def grant(self, demand: BudgetDemand, held: UsageTotals) -> int | None:
+        """The output tokens that `demand` may have where `held` is in reserve; None: no limit.
+
+        Raises:
+            BudgetExceeded: it does not fit.
+        """
+        self.check(_CLOCKS)
+        # A reserved call is as good as spent, for failed ones count: so there is no waiting for it.
+        if (calls := self._room("calls", self.held)) is not None and calls < 1:
+            raise self._exceeded("calls")
+        room = self._room("input_tokens", held)
+        if room is not None and room < demand.input_tokens:
+            raise self._exceeded("input_tokens", f"; the question may have {demand.input_tokens:,}")
+        output = self._room("output_tokens", held)
+        if output is not None and output < 1:
+            raise self._exceeded("output_tokens")
+        bounds = (demand.output_tokens, output, self._affordable(demand, held))
+        return min((bound for bound in bounds if bound is not None), default=None)
+
+    def hold(self, demand: BudgetDemand, granted: int | None) -> UsageTotals:
+        """Set aside what `demand` may take, and say what that is."""
+        output = granted or 0
+        money = 0
+        if "usd" in self._limits and demand.rate is not None:
+            money = demand.rate.cost(demand.input_tokens, output)
+        held = UsageTotals(
+            calls=1, input_tokens=demand.input_tokens, output_tokens=output, picodollars=money
+        )
+        self.held.add(held)
+        return held
+
+    def check(self, fields: tuple[str, ...] = _NEEDED) -> None:
+        """Raise BudgetExceeded if one of `fields` is spent."""
+        for field in fields:
+            room = self._room(field, _NOTHING)
+            if room is not None and room <= 0 and not (field == "usd" and self._may_be_free()):
+                raise self._exceeded(field)
+
+    def child(self) -> None:
+        """Raise BudgetExceeded if there may be no more children."""
+        if self._room("children", _NOTHING) == 0:
+            raise self._exceeded("children")
+
+    def left(self) -> BudgetLeft:
+        """What is free."""
+        return BudgetLeft(**{field: self._left(field) for field in _PHRASES})  # type: ignore[arg-type]
+
+    def seconds_left(self) -> float | None:
+        """What is free of the time. For who needs no more: each question to a model asks."""
+        return self._left("seconds")
+
+    def nearly_used(self, percent: int) -> dict[str, str]:
+        """A phrase for each field of which so much is spent. None for a limit of 0."""
+        return {
+            field: self._phrase(field)
+            for field, limit in self._limits.items()
+            if limit and self._used(field) * 100 >= limit * percent
+        }
+
+    def _affordable(self, demand: BudgetDemand, held: UsageTotals) -> int | None:
+        room = self._room("usd", held)
+        if room is None:
+            return None
+        if demand.rate is None:
+            raise BudgetExceeded("usd", _unpriced(demand.model))
+        room -= demand.rate.cost(demand.input_tokens, 0)
+        if room < demand.rate.output or room < 0:
+            raise self._exceeded("usd", "; too little is left for the next call")
+        return room // demand.rate.output if demand.rate.output else None
+
+    def _may_be_free(self) -> bool:
+        over = self._room("usd", _NOTHING)
+        return over == 0 and self.rates.any_free
+
+    def _room(self, field: str, held: UsageTotals) -> int | None:
+        limit = self._limits.get(field)
+        return None if limit is None else limit - self._used(field) - _amount(held, field)
+
+    def _used(self, field: str) -> int:
+        if field == "seconds":
+            return int(self._elapsed() * NANOSECONDS)
+        return _amount(self._spent, field)
+
+    def _left(self, field: str) -> float | None:
+        room, unit = self._room(field, self.held), _UNITS.get(field)
+        if room is None:
+            return None
+        return max(room, 0) / unit if unit else max(room, 0)
+
+    def _phrase(self, field: str) -> str:
+        used, limit, unit = self._used(field), self._limits[field], _UNITS.get(field)
+        if unit is None:
+            return _PHRASES[field].format(used=used, limit=limit)
+        return _PHRASES[field].format(used=used / unit, limit=limit / unit)
+
+    def _exceeded(self, field: str, why: str = "") -> BudgetExceeded:
+        reserved = ", the rest is reserved" if _amount(self.held, field) and not why else ""
+        return BudgetExceeded(field, f"budget: {self._phrase(field)}{why or reserved}")
+
+
+_NOTHING = UsageTotals()
+_NAMES = {
+    "usd": "picodollars",
+    "cpu_seconds": "cpu_nanoseconds",
+}
+
+
+def _amount(sums: UsageTotals, field: str) -> int:
+    if field == "seconds":  # passes by itself: nobody holds it
+        return 0
+    amount: int = getattr(sums, _NAMES.get(field, field))
+    return amount
+
+
+def _unpriced(model: str | None) -> str:
+    if model is None:
+        return (
+            "budget: the model has no name and so no price, and a limit in dollars needs one: "
+            "give the model a name, and its price by that name"
+        )
+    return (
+        f"budget: the price of model {model!r} is unknown, and a limit in dollars needs it: give "
+        f"prices={{{model!r}: Price(input=..., output=...)}}, in dollars for a million tokens"
+    )

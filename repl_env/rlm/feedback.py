@@ -1,0 +1,105 @@
+"""`FeedbackWriter`: what the model is told of what came of its replies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from repl_env.common.json_values import replace_surrogates
+from repl_env.models import REPLObservation
+from repl_env.parsing.reasoning import without_thoughts
+from repl_env.rlm.prompt_templates import build_user_prompt, format_observations, shown_result
+
+# Characters of one reply that stay in the conversation. Its code is run whole. Of a longer one the
+# thoughts go first: chat templates leave those of earlier turns out, and know them by both tags.
+MOST_REPLY = 100_000
+# So many turns with the same code and the same error are a loop, which the model is told.
+_SAME_FAILURES = 3
+
+NO_CODE = (
+    "Your reply had no code block, so nothing was run. Write code in a block that begins with "
+    "```repl; give the final answer with FINAL(...) in such a block."
+)
+TOO_MANY = "Only the first {} of the {} code blocks were run."
+_STUCK = (
+    "The same code has failed in the same way {} times now. Do something else: look at the values "
+    "that it works on, or take another way to the answer."
+)
+# OpenEnv's words first: models are trained, and stand-ins for models written, on them.
+LAST = (
+    "You have run out of REPL iterations: there are no turns left. Reply with the final answer "
+    "now: only the answer itself, as plain text, without code and without explanation."
+)
+_SHORT = "(What this printed, {:,} characters, is not shown any more; `_out` has it, by cell.)"
+
+
+class TurnFeedback(NamedTuple):
+    """What came of a reply: told whole, and in short for when the turn is old."""
+
+    reply: str
+    whole: str
+    short: str
+
+
+@dataclass(slots=True)
+class FeedbackWriter:
+    """Those of one run on `question`; `limit` characters are shown of one block's outcome.
+
+    `brief`: the outcomes alone, without the code and without the question again.
+    """
+
+    question: str
+    limit: int
+    brief: bool = False
+    _failures: list[tuple[str, str]] = field(default_factory=list)
+
+    def of(
+        self,
+        turn: int,
+        reply: str,
+        ran: Sequence[tuple[str, REPLObservation]],
+        notes: Sequence[str],
+    ) -> TurnFeedback:
+        """That of a turn, whose code and outcomes are `ran`."""
+        observations = [observation for _, observation in ran]
+        if (times := self._note_failure(ran)) >= _SAME_FAILURES:
+            notes = [*notes, _STUCK.format(times)]
+        whole = "\n\n".join(part for part in self._parts(turn, ran, notes) if part)
+        printed = sum(len(observation.result.stdout) for observation in observations)
+        short = "\n\n".join([_SHORT.format(printed), *notes])
+        return TurnFeedback(_kept(reply), whole, short)
+
+    def _parts(
+        self, turn: int, ran: Sequence[tuple[str, REPLObservation]], notes: Sequence[str]
+    ) -> list[str]:
+        if self.brief:
+            return [*(shown_result(step.result, self.limit) for _, step in ran), *notes]
+        told = format_observations([step for _, step in ran], [code for code, _ in ran], self.limit)
+        return [told, *notes, str(build_user_prompt(self.question, turn)["content"])]
+
+    def _note_failure(self, ran: Sequence[tuple[str, REPLObservation]]) -> int:
+        """How many times in a row the same code has failed in the same way."""
+        failed = [
+            (code, observation.result.stderr.rsplit("\n", 2)[-1])
+            for code, observation in ran
+            if not observation.result.success
+        ]
+        if not failed or (self._failures and failed[0] != self._failures[0]):
+            self._failures = []
+        self._failures += failed[:1]
+        return len(self._failures)
+
+
+def _kept(reply: str) -> str:
+    """What stays of a reply in the conversation."""
+    text = replace_surrogates(reply)
+    return text if len(text) <= MOST_REPLY else _within(without_thoughts(text), MOST_REPLY)
+
+
+def _within(text: str, limit: int) -> str:
+    """`text` without its middle, if it is longer."""
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[:half]}\n... [{len(text) - limit:,} characters left out] ...\n{text[-half:]}"

@@ -1,0 +1,185 @@
+"""Who answers the questions of a session's code, and how a model does.
+
+Functions that the user gave are in `repl_env.rlm.subcalls.function_answerers`, and the third kind, a run of
+its own, in `repl_env.rlm.subcalls.child_runs`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeAlias
+
+from repl_env.concurrency.offload import offload
+from repl_env.errors import BudgetExceeded, ModelError
+from repl_env.interfaces import Message
+from repl_env.llm.base import ChatModel, Completion, ModelRequest, ModelUsage, Origin, Purpose
+from repl_env.llm.request_gate import RequestGate
+from repl_env.parsing.reasoning import without_thoughts
+from repl_env.rlm.budget.ledger import LedgerAccount
+from repl_env.rlm.model_call import call_model
+from repl_env.rlm.subcalls.subcall_messages import SubcallReply, SubcallRequest, parsed
+from repl_sandbox.types import JSON
+
+Ended: TypeAlias = Callable[[int, "SubcallReply"], None]
+
+
+@dataclass(frozen=True, slots=True)
+class SubcallOrigin:
+    """Which call of which run asks: its run's path, its number, who pays, the cell that asks.
+
+    `gate` limits the requests of the process, `width` the sub-calls of the run.
+    """
+
+    run: str
+    number: int
+    account: LedgerAccount
+    gate: RequestGate
+    width: RequestGate
+    cell: int = 0
+
+    @property
+    def path(self) -> str:
+        """The name of the call, and of the run that it begins."""
+        return f"{self.run}.{self.number}"
+
+
+class Answerer(ABC):
+    """Answers questions. Safe to use from several tasks."""
+
+    @abstractmethod
+    async def answer(self, question: SubcallRequest, call: SubcallOrigin) -> SubcallReply:
+        """The answer.
+
+        Raises:
+            ModelError, BudgetExceeded: there is none.
+        """
+
+    async def answer_all(
+        self, questions: Sequence[SubcallRequest], calls: Sequence[SubcallOrigin], ended: Ended
+    ) -> list[SubcallReply]:
+        """An answer to each, in order; `ended` is told of each as it comes.
+
+        One that there is no answer to is a failed `SubcallReply`.
+        """
+
+        async def one(index: int) -> SubcallReply:
+            reply = await answered(self, questions[index], calls[index])
+            ended(index, reply)
+            return reply
+
+        under_way = [asyncio.create_task(one(index)) for index in range(len(questions))]
+        try:
+            return list(await asyncio.gather(*under_way))
+        finally:
+            # Whoever watches may raise, as a writer does on a full disk: nobody waits for the rest.
+            for each in under_way:
+                each.cancel()
+            await asyncio.gather(*under_way, return_exceptions=True)
+
+
+async def answered(
+    answerer: Answerer, question: SubcallRequest, call: SubcallOrigin
+) -> SubcallReply:
+    """The answer, or a failed `SubcallReply` where there is none; once there is room for the call.
+
+    The time of the question begins then.
+    """
+    try:
+        async with call.width, asyncio.timeout(question.timeout):
+            return await answerer.answer(question, call)
+    except (ModelError, BudgetExceeded) as error:
+        return SubcallReply.failed(error)
+    except TimeoutError:
+        return SubcallReply.failed(TimeoutError(f"no answer within {question.timeout} seconds"))
+
+
+class ModelAnswerer(Answerer):
+    """A model answers, from the prompt alone."""
+
+    def __init__(
+        self, model: ChatModel, default: str | None = None, max_output_tokens: int | None = None
+    ) -> None:
+        self.model = model
+        self._default = default
+        self._max_output_tokens = max_output_tokens
+
+    async def answer(self, question: SubcallRequest, call: SubcallOrigin) -> SubcallReply:
+        """Ask the model; with a schema, once more if the answer does not fit."""
+        messages: list[Message] = [{"role": "user", "content": question.text}]
+        completion = await self._ask(question, call, messages, "query")
+        if question.schema is None:
+            return SubcallReply.of(completion)
+        try:
+            return SubcallReply.of(completion, await fitting(completion, question.schema))
+        except ValueError as error:
+            wrong = f"{error}. Reply again, with nothing but JSON that fits the schema."
+        messages += [
+            {"role": "assistant", "content": completion.text},
+            {"role": "user", "content": wrong},
+        ]
+        again = await self._ask(question, call, messages, "repair")
+        usage = _sum(completion.usage, again.usage)
+        whole = Completion(again.text, usage, again.finish_reason, again.model)
+        try:
+            return SubcallReply.of(whole, await fitting(again, question.schema))
+        except ValueError as error:
+            problem = ModelError("schema", f"twice, {error}")
+            return SubcallReply(f"Error: {problem}", str(problem), usage, model=again.model)
+
+    async def _ask(
+        self,
+        question: SubcallRequest,
+        call: SubcallOrigin,
+        messages: Sequence[Message],
+        purpose: Purpose,
+    ) -> Completion:
+        request = ModelRequest(
+            messages=tuple(messages),
+            model=question.model or self._default,
+            max_output_tokens=self._max_output_tokens,
+            schema=question.schema,
+            origin=Origin(call.run, purpose, call.number),
+        )
+        return await call_model(self.model, request, call.account, call.gate)
+
+
+class SplitAnswerer(Answerer):
+    """One who answers single questions, and another who answers batches."""
+
+    def __init__(self, one: Answerer, many: Answerer) -> None:
+        self._one, self._many = one, many
+
+    @classmethod
+    def of(cls, one: Answerer | None, many: Answerer | None) -> Answerer | None:
+        """The two together; one of them alone answers both kinds; None for neither."""
+        return cls(one, many) if one and many else one or many
+
+    async def answer(self, question: SubcallRequest, call: SubcallOrigin) -> SubcallReply:
+        """As the first."""
+        return await self._one.answer(question, call)
+
+    async def answer_all(
+        self, questions: Sequence[SubcallRequest], calls: Sequence[SubcallOrigin], ended: Ended
+    ) -> list[SubcallReply]:
+        """As the second."""
+        return await self._many.answer_all(questions, calls, ended)
+
+
+async def fitting(completion: Completion, schema: Mapping[str, Any]) -> JSON:
+    """The JSON that an answer is; ValueError says why it does not fit."""
+    return await offload(partial(parsed, without_thoughts(completion.text), schema))
+
+
+def _sum(first: ModelUsage, second: ModelUsage) -> ModelUsage:
+    def total(a: Any, b: Any) -> Any:
+        return None if a is None or b is None else a + b
+
+    return ModelUsage(
+        total(first.input_tokens, second.input_tokens),
+        total(first.output_tokens, second.output_tokens),
+        total(first.usd, second.usd),
+    )

@@ -1,0 +1,237 @@
+"""Runs below runs: what code asks by `rlm_query` is answered by a run of its own.
+
+A child has a session forked from the same sandbox as its parent's, an account of its own in the
+tree's ledger, and the parent's question. It is allowed while `depth + 1 < max_depth`; deeper down,
+recursive questions are plain ones. All of this is decided here, on the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from repl_env.errors import BudgetExceeded, EpisodeAborted, ModelError
+from repl_env.llm.base import ChatModel
+from repl_env.llm.model_spec import LLM
+from repl_env.llm.request_gate import REQUESTS, RequestGate
+from repl_env.rlm.budget.budget_limits import Budget
+from repl_env.rlm.budget.ledger import LedgerAccount
+from repl_env.rlm.events import ContextNote, TaskNote, Watcher
+from repl_env.rlm.loop import RunLoop
+from repl_env.rlm.run_config import RunConfig
+from repl_env.rlm.subcalls.answerers import Answerer, ModelAnswerer, SubcallOrigin
+from repl_env.rlm.subcalls.episode_subcalls import EpisodeSubcalls, Failed
+from repl_env.rlm.subcalls.provider import BUDGET, NAMES, SubcallSettings
+from repl_env.rlm.subcalls.subcall_messages import SubcallReply, SubcallRequest
+from repl_env.rlm.system_prompt import system_messages
+from repl_sandbox.errors import SandboxError
+
+if TYPE_CHECKING:
+    from repl_env.rlm.run_result import RLMRunResult
+
+# Steps that an episode of a run may have: the turns of the run limit it, and a turn may have as
+# many steps as a reply has blocks of code.
+STEPS_PER_TURN = 64
+# A question longer than this is read in the session, where it is the context.
+_LONG_QUESTION = 4_000
+
+
+class ChildEnvironments(Protocol):
+    """Where the sessions of children are: the environment of the run that asks."""
+
+    def child(self, provider: Any) -> Any:
+        """A new environment like it, on the same sandbox, whose sub-calls `provider` answers."""
+
+    def model(self, llm: LLM) -> ChatModel:
+        """The model that `llm`, which an episode was given, speaks of."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecursionConfig:
+    """Answers the sub-calls of a tree of runs: plain ones by `sub_model`, recursive ones by runs.
+
+    Args:
+        model: the one that works in the runs.
+        max_depth: levels of runs; 1 is the root alone.
+        manner: how the runs work.
+        tools: functions of the host that runs have, for their prompts.
+        limits: the budget, for their prompts.
+    """
+
+    model: ChatModel
+    sub_model: ChatModel
+    max_depth: int = 2
+    manner: RunConfig = field(default_factory=RunConfig)
+    gate: RequestGate = REQUESTS
+    watch: Watcher | None = None
+    tools: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    system_prompt: str | None = None
+    limits: Budget | None = None
+
+    def begin_at(
+        self,
+        account: LedgerAccount,
+        settings: SubcallSettings,
+        failed: Failed,
+        home: ChildEnvironments,
+        run: str = "0",
+    ) -> EpisodeSubcalls:
+        """The sub-calls of the run of this name, which `account` pays for."""
+        default = settings.llm.model
+        deep = None
+        if self.has_children(account):
+            deep = ChildRuns(self, home, default)
+        return EpisodeSubcalls(
+            ModelAnswerer(self.sub_model, default, self.manner.max_output_tokens),
+            deep,
+            account=account,
+            gate=self.gate,
+            failed=failed,
+            width=settings.width,
+            run=run,
+            watch=self.watch,
+        )
+
+    def has_children(self, account: LedgerAccount) -> bool:
+        """Whether a run that `account` pays for may have runs below it."""
+        return account.depth + 1 < self.max_depth
+
+    def run(
+        self,
+        environment: Any,
+        question: str,
+        contexts: tuple[ContextNote, ...],
+        *,
+        path: str = "0",
+        preview: str | None = None,
+        model_name: str | None = None,
+        history: Sequence[tuple[str, str]] = (),
+        scored: bool = False,
+        task: TaskNote | None = None,
+    ) -> RunLoop:
+        """The run of an episode that was reset for it."""
+        told = system_messages(
+            question,
+            contexts,
+            prompt=self.system_prompt,
+            preview=preview,
+            tools=self.tools,
+            budget=self.limits,
+            children=self.has_children(environment.account),
+            history=history,
+            examples=self.manner.examples,
+            short=self.manner.prompts == "short",
+        )
+        return RunLoop(
+            question=question,
+            opening=told,
+            model=self.model,
+            environment=environment,
+            manner=self.manner,
+            model_name=model_name,
+            path=path,
+            contexts=contexts,
+            gate=self.gate,
+            watch=self.watch,
+            scored=scored,
+            task=task,
+        )
+
+    @property
+    def steps(self) -> int:
+        """The steps that an episode of a run may have."""
+        return (self.manner.max_iterations + 1) * STEPS_PER_TURN
+
+
+@dataclass(frozen=True, slots=True)
+class RunSubcallProvider:
+    """The provider of one run's environment: the tree's recursion, at this run's place in it."""
+
+    recursion: RecursionConfig
+    account: LedgerAccount
+    path: str
+
+    def names(self, settings: SubcallSettings) -> frozenset[str]:
+        """All."""
+        return frozenset((*NAMES, BUDGET))
+
+    def begin(
+        self, settings: SubcallSettings, failed: Failed, home: ChildEnvironments
+    ) -> EpisodeSubcalls:
+        """The sub-calls of the run's episode."""
+        return self.recursion.begin_at(self.account, settings, failed, home, self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class ChildRuns(Answerer):
+    """Answers questions by runs of their own."""
+
+    recursion: RecursionConfig
+    home: ChildEnvironments
+    default: str | None = None
+
+    async def answer(self, question: SubcallRequest, call: SubcallOrigin) -> SubcallReply:
+        """What a run came to that was given the question."""
+        account = call.account.open_child()
+        try:
+            environment = self.home.child(RunSubcallProvider(self.recursion, account, call.path))
+            try:
+                result = await self._play(environment, question, call)
+            finally:
+                await environment.close()
+        except (EpisodeAborted, SandboxError) as error:
+            raise ModelError("sandbox", str(error)) from error
+        except (ModelError, BudgetExceeded):
+            raise
+        # Boundary: a fault in a run below costs the call that began it, and not the tree.
+        except Exception as error:
+            raise ModelError("child", f"{type(error).__name__}: {error}") from error
+        finally:
+            account.close()
+        return _reply(result, question)
+
+    async def _play(
+        self, environment: Any, question: SubcallRequest, call: SubcallOrigin
+    ) -> RLMRunResult:
+        asked, context = _task(question)
+        first = await environment.reset(
+            context=context,
+            task_prompt=asked,
+            max_iterations=self.recursion.steps,
+            answer_schema=None if question.schema is None else dict(question.schema),
+            llm_model=question.model or self.default,
+        )
+        note = ContextNote("context", type(context).__name__, first.observation.context_length)
+        run = self.recursion.run(
+            environment,
+            asked,
+            (note,),
+            path=call.path,
+            preview=first.observation.context_preview,
+            model_name=question.model or self.default,
+        )
+        return await run.play()
+
+
+def _task(question: SubcallRequest) -> tuple[str, Any]:
+    """The question of a child, and its context."""
+    context = question.context
+    if context is not None and not isinstance(context, (str, bytes, list, dict)):
+        context = str(context)
+    if len(question.prompt) <= _LONG_QUESTION:
+        return question.prompt, question.prompt if context is None else context
+    if context is not None:
+        return question.prompt, context
+    head = question.prompt[:_LONG_QUESTION]
+    return f"{head} ... (the whole of this task is the variable `context`)", question.prompt
+
+
+def _reply(result: RLMRunResult, question: SubcallRequest) -> SubcallReply:
+    """The answer of a child, as its parent's code gets it."""
+    ours = result.error_kind in ("llm", "sandbox")
+    if result.final_answer is None:
+        reason = f"no answer: the sub-model stopped by {result.stop_reason}"
+        return SubcallReply(f"Error: {reason}", reason, ours=ours, child=True)
+    value = result.answer_value if question.schema is not None else None
+    return SubcallReply(result.final_answer, value=value, child=True, ours=ours)

@@ -1,0 +1,164 @@
+"""Functions of the user's that answer: each question by itself, or a batch of them in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+from repl_env.concurrency.user_functions import accepts, call_user_function, is_async
+from repl_env.errors import BudgetExceeded, ModelError
+from repl_env.interfaces import Message
+from repl_env.llm.base import CallableModel, Completion, as_completion
+from repl_env.rlm.budget.ledger import LedgerAccount, Reservation
+from repl_env.rlm.run_config import SHARE
+from repl_env.rlm.subcalls.answerers import Answerer, Ended, SubcallOrigin, fitting
+from repl_env.rlm.subcalls.subcall_messages import SubcallReply, SubcallRequest
+
+
+class PromptFunction(CallableModel):
+    """A function of the user's that takes `(prompt)` or `(prompt, model)`, as a model."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        # By its own signature: what is handed on here takes messages in the place of a prompt.
+        wants_model = accepts(function, "", None)
+
+        def asked(messages: list[Message], model: str | None) -> Any:
+            prompt = "\n\n".join(str(message["content"]) for message in messages)
+            return function(prompt, model) if wants_model else function(prompt)
+
+        async def asked_async(messages: list[Message], model: str | None) -> Any:
+            return await asked(messages, model)
+
+        super().__init__(asked_async if is_async(function) else asked)
+
+
+class BatchFunction(Answerer):
+    """A function of the user's that takes `(prompts)` or `(prompts, model)`: one call for all."""
+
+    def __init__(
+        self, function: Callable[..., Any], default: str | None = None, shortens: bool = False
+    ) -> None:
+        self._function = function
+        self._takes_model = accepts(function, [], None)
+        self._default = default
+        self._shortens = shortens  # it may give fewer answers, and so does this
+
+    async def answer(self, question: SubcallRequest, call: SubcallOrigin) -> SubcallReply:
+        """A batch of one."""
+        return (await self._answer_all([question], [call], _nobody))[0]
+
+    async def answer_all(
+        self, questions: Sequence[SubcallRequest], calls: Sequence[SubcallOrigin], ended: Ended
+    ) -> list[SubcallReply]:
+        """One call with all prompts that the budget has room for: one of those under way."""
+        if not calls:
+            return []
+        async with calls[0].width:
+            return await self._answer_all(questions, calls, ended)
+
+    async def _answer_all(
+        self, questions: Sequence[SubcallRequest], calls: Sequence[SubcallOrigin], ended: Ended
+    ) -> list[SubcallReply]:
+        replies: list[SubcallReply | None] = [None] * len(questions)
+        with ExitStack() as held:
+            paid: dict[int, Reservation] = {}
+            share = _share(calls[0].account, len(calls)) if calls else None
+            for index, (question, call) in enumerate(zip(questions, calls, strict=True)):
+                try:
+                    paid[index] = held.enter_context(self._reserve(question, call, share))
+                except BudgetExceeded as error:
+                    replies[index] = SubcallReply.failed(error)
+            asked = [questions[index] for index in paid]
+            try:
+                answers = await self._ask(asked, calls[0]) if asked else []
+            except ModelError as error:
+                answers = [error] * len(asked)
+            given = dict(zip(paid, answers, strict=False))
+            for index, answer in given.items():
+                _settle(questions[index], paid[index], answer)
+        for index, answer in given.items():
+            replies[index] = await _reply(questions[index], answer)
+        found = [reply for reply in replies if reply is not None]
+        for index, reply in enumerate(found):
+            ended(index, reply)
+        return found
+
+    def _reserve(
+        self, question: SubcallRequest, call: SubcallOrigin, share: int | None
+    ) -> Reservation:
+        # At once or not at all: who holds a part of a batch's must not wait for the rest.
+        return call.account.reserve(
+            model=question.model or self._default,
+            input_tokens=_bound(question.text),
+            output_tokens=share,
+        )
+
+    async def _ask(
+        self, questions: Sequence[SubcallRequest], call: SubcallOrigin
+    ) -> Sequence[Completion | ModelError]:
+        prompts = [question.text for question in questions]
+        arguments: tuple[Any, ...] = (prompts,)
+        if self._takes_model:
+            arguments = (prompts, questions[0].model or self._default)
+        try:
+            async with call.gate:
+                answers = await call_user_function(self._function, *arguments)
+            if isinstance(answers, str):
+                raise TypeError("a function for batches returns a list of answers, not one str")
+            answers = list(answers)
+            few = len(answers) < len(prompts) and self._shortens
+            if not (few or len(answers) == len(prompts)):
+                raise ValueError(f"{len(answers)} answers to {len(prompts)} prompts")
+        # Boundary: the function is the user's and may raise anything.
+        except Exception as error:
+            raise ModelError(type(error).__name__, str(error)) from error
+        return [_completion(answer) for answer in answers]
+
+
+def _share(account: LedgerAccount, count: int) -> int | None:
+    """The tokens that each of `count` answers may have, so that all fit; None: no limit."""
+    budget, left = account.ledger.budget, account.left().output_tokens
+    if left is not None:
+        return max(1, left // count)
+    return None if budget.usd is None else SHARE
+
+
+def _settle(
+    question: SubcallRequest, reservation: Reservation, answer: Completion | ModelError
+) -> None:
+    if not isinstance(answer, ModelError):  # else the reservation ends as failed
+        reservation.settle(
+            answer.usage,
+            input_estimate=_bound(question.text),
+            output_estimate=_bound(answer.text),
+            price_model=answer.model or question.model,
+        )
+
+
+async def _reply(question: SubcallRequest, answer: Completion | ModelError) -> SubcallReply:
+    if isinstance(answer, ModelError):
+        return SubcallReply.failed(answer)
+    if question.schema is None:
+        return SubcallReply.of(answer)
+    try:
+        return SubcallReply.of(answer, await fitting(answer, question.schema))
+    except ValueError as error:
+        return replace(SubcallReply.failed(ModelError("schema", str(error))), ours=False)
+
+
+def _completion(answer: object) -> Completion | ModelError:
+    try:
+        return as_completion(answer)
+    except ModelError as error:
+        return error
+
+
+def _bound(text: str) -> int:
+    """No vocabulary over bytes makes more tokens of a text than it has bytes."""
+    return len(text.encode("utf-8", "replace"))
+
+
+def _nobody(index: int, reply: SubcallReply) -> None:
+    pass

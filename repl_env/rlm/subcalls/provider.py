@@ -1,0 +1,222 @@
+"""The functions by which code in a session asks other models, and who answers them.
+
+An environment has a `Provider`. For each episode it begins a `EpisodeSubcalls` (`repl_env.rlm.subcalls.episode_subcalls`),
+whose functions run on the host; the session has only their names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+from repl_env.common.argument_checks import check_callable
+from repl_env.concurrency.user_functions import check_takes
+from repl_env.llm.model_spec import LLM
+from repl_env.models import DEFAULT_MAX_CONCURRENT_SUBCALLS
+
+if TYPE_CHECKING:
+    from repl_env.llm.base import ChatModel
+    from repl_env.rlm.budget.budget_limits import Budget, Price
+    from repl_env.rlm.budget.ledger import LedgerAccount
+    from repl_env.rlm.subcalls.answerers import Answerer
+    from repl_env.rlm.subcalls.child_runs import ChildEnvironments, RecursionConfig
+    from repl_env.rlm.subcalls.episode_subcalls import EpisodeSubcalls
+
+HostFunction: TypeAlias = Callable[..., Any]
+Failed: TypeAlias = Callable[[Exception], None]
+
+NAMES = (
+    "llm_query", "llm_query_batched", "llm_batch", "rlm_query", "rlm_query_batched", "rlm_spawn",
+)  # fmt: skip
+BUDGET = "budget"
+
+
+@dataclass(frozen=True, slots=True)
+class SubcallSettings:
+    """What an episode asked for: the model, how deep sub-calls may nest, how long each may work.
+
+    `max_iterations` None means as many as the environment's episodes have. `width` is how many
+    sub-calls of the episode may be under way at once.
+    """
+
+    llm: LLM = field(default_factory=LLM)
+    max_depth: int = 1
+    max_iterations: int | None = None
+    width: int = DEFAULT_MAX_CONCURRENT_SUBCALLS
+
+
+class Provider(Protocol):
+    """Whoever answers the sub-calls of an environment's episodes."""
+
+    def names(self, settings: SubcallSettings) -> frozenset[str]:
+        """Those functions of the session that can answer."""
+
+    def begin(
+        self, settings: SubcallSettings, failed: Failed, home: ChildEnvironments
+    ) -> EpisodeSubcalls | None:
+        """The sub-calls of one episode, or None if nothing answers any.
+
+        `failed` is told of each call that failed by no fault of the policy, from any thread.
+        `home` is where children have their sessions.
+        """
+
+
+def session_functions(calling: EpisodeSubcalls | None) -> dict[str, Any]:
+    """What a session is offered: the functions of `calling`, or such as say that there are none."""
+    if calling is None:
+        return {name: _unconfigured(name) for name in NAMES}
+    return dict(calling.offers())
+
+
+class GivenProvider:
+    """Sub-calls answered by functions that the user gave, else by the model an episode names.
+
+    A function takes `(prompt, model)` or `(prompt)`, told apart by its signature; plain or
+    asynchronous. Without one for batches the one for single prompts is used for each; without one
+    for recursive calls, they are plain calls. With no function at all, the model of a reset
+    answers (`llm`, or `hf_token` and `llm_model`), and runs of its own answer recursive calls.
+    A plain function is called in threads, as many at once as the environment's
+    `max_concurrent_subcalls` allows.
+    `shortens`: a function for batches may give fewer answers, and the code gets fewer.
+
+    Raises:
+        TypeError, ValueError: naming what is no function, budget or price.
+    """
+
+    def __init__(
+        self,
+        llm_query_fn: HostFunction | None = None,
+        llm_batch_fn: HostFunction | None = None,
+        subcall_fn: HostFunction | None = None,
+        subcall_batch_fn: HostFunction | None = None,
+        *,
+        budget: Budget | None = None,
+        prices: Mapping[str, Price] | None = None,
+        shortens: bool = False,
+    ) -> None:
+        self._given = {
+            "llm_query_fn": llm_query_fn,
+            "llm_batch_fn": llm_batch_fn,
+            "subcall_fn": subcall_fn,
+            "subcall_batch_fn": subcall_batch_fn,
+        }
+        for name, function in self._given.items():
+            if function is not None:
+                check_callable(function, name)
+                check_takes(function, "prompts" if "batch" in name else "prompt", name)
+        self._budget, self._prices, self._shortens = budget, prices, shortens
+        if budget is not None or prices is not None:
+            self._account()  # what is wrong is told now, not at the first reset
+
+    def function(self, name: str) -> HostFunction | None:
+        """The function that was given as the argument `name`."""
+        return self._given[name]
+
+    def with_function(self, name: str, function: HostFunction | None) -> GivenProvider:
+        """The same with another function for `name`; TypeError if it is none."""
+        return GivenProvider(
+            **{**self._given, name: function},
+            budget=self._budget,
+            prices=self._prices,
+            shortens=self._shortens,
+        )
+
+    def take_over(self, calling: EpisodeSubcalls, settings: SubcallSettings) -> None:
+        """Answer the calls that an episode makes from here on."""
+        calling.answer_by(*self._answerers(settings.llm.model))
+
+    def names(self, settings: SubcallSettings) -> frozenset[str]:
+        """Those functions of the session that can answer.
+
+        Raises:
+            ImportError, TypeError, ValueError: the model of `settings` cannot be asked.
+        """
+        if not any(self._given.values()):
+            if not settings.llm.answers:
+                return frozenset()
+            _check_endpoint(settings.llm)
+            return frozenset((*NAMES, BUDGET))
+        plain = self._given["llm_query_fn"] or self._given["llm_batch_fn"]
+        return frozenset((*(name for name in NAMES if plain or name.startswith("rlm_")), BUDGET))
+
+    def begin(
+        self, settings: SubcallSettings, failed: Failed, home: ChildEnvironments
+    ) -> EpisodeSubcalls | None:
+        """The sub-calls of one episode."""
+        if not self.names(settings):
+            return None
+        from repl_env.llm.request_gate import REQUESTS
+        from repl_env.rlm.subcalls.episode_subcalls import EpisodeSubcalls
+
+        account = self._account()
+        if not any(self._given.values()):
+            model = home.model(settings.llm)
+            recursion = self._recursion(settings, model)
+            return recursion.begin_at(account, settings, failed, home).own(model)
+        plain, deep = self._answerers(settings.llm.model)
+        width = settings.width
+        return EpisodeSubcalls(
+            plain, deep, account=account, gate=REQUESTS, failed=failed, width=width
+        )
+
+    def _account(self) -> LedgerAccount:
+        from repl_env.rlm.budget.budget_limits import Budget
+        from repl_env.rlm.budget.ledger import Ledger
+
+        budget = Budget(calls=None) if self._budget is None else self._budget
+        return Ledger(budget, prices=self._prices).root
+
+    def _recursion(self, settings: SubcallSettings, model: ChatModel) -> RecursionConfig:
+        from repl_env.rlm.run_config import RunConfig
+        from repl_env.rlm.subcalls.child_runs import RecursionConfig
+
+        turns = settings.max_iterations
+        manner = RunConfig() if turns is None else RunConfig(max_iterations=turns)
+        if self._budget is not None:
+            manner = manner.within(self._budget)
+        return RecursionConfig(model, model, max_depth=settings.max_depth, manner=manner)
+
+    def _answerers(self, default: str | None) -> tuple[Answerer | None, Answerer | None]:
+        """Who answers plain questions, and who recursive ones."""
+        from repl_env.rlm.subcalls.answerers import ModelAnswerer, SplitAnswerer
+        from repl_env.rlm.subcalls.function_answerers import BatchFunction, PromptFunction
+
+        given = self._given
+
+        def one(name: str) -> Answerer | None:
+            function = given[name]
+            return None if function is None else ModelAnswerer(PromptFunction(function), default)
+
+        def many(name: str) -> Answerer | None:
+            function = given[name]
+            return None if function is None else BatchFunction(function, default, self._shortens)
+
+        single, batch = one("llm_query_fn"), many("llm_batch_fn")
+        # The recursive single function goes before the plain batch: a batch of deep questions must
+        # not become a batch of shallow ones because the user gave both kinds.
+        deep, deep_batch = one("subcall_fn"), many("subcall_batch_fn")
+        return (
+            SplitAnswerer.of(single, batch),
+            SplitAnswerer.of(deep or single, deep_batch or (None if deep else batch)),
+        )
+
+
+def _check_endpoint(llm: LLM) -> None:
+    """What is wrong with it is told before the last episode is left."""
+    if llm.base_url is not None or llm.headers or llm.sampling:
+        from repl_env.llm.model_factory import model_of
+
+        model_of(llm)
+
+
+@cache  # most episodes have no model, and are offered these
+def _unconfigured(name: str) -> HostFunction:
+    told = f"{name} is not configured: the episode has no model for sub-calls"
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise RuntimeError(told)
+
+    refuse.__doc__ = told
+    return refuse

@@ -1,0 +1,85 @@
+"""How sub-calls look to the code of a session: names, signatures, what `help` says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial, wraps
+from typing import Any
+
+from repl_sandbox import HostFunction
+
+_ONE = "(prompt, model=None, *, context=None, schema=None, timeout=None)"
+_MANY = "(prompts, model=None, *, context=None, schema=None, timeout=None)"
+_RAISES = ("BudgetExceeded",)
+
+_ASK = """Ask {who} one question; returns its answer as a str.
+
+context: what the question is about: text, bytes or JSON{context}.
+schema: a JSON schema; the answer is JSON that fits it, and .value has it parsed.
+timeout: seconds to wait for the answer.
+The answer has .ok, .error, .usage, .truncated and .value. One that failed reads "Error: ..."."""
+_ASK_ALL = """Ask {who} a list of questions at once; returns as many answers, in order.
+
+context: one for all, or a list with one for each. The rest is as for a single question."""
+_SPAWN = """Begin a question of rlm_query and go on; returns a handle.
+
+handle.result(timeout=None) waits for the answer, handle.done() looks, handle.cancel() gives up."""
+_BUDGET = "What is left of the budget of this work, and what was spent, as a dict."
+
+
+def subcall_functions(
+    *,
+    ask: Callable[..., Any],
+    ask_all: Callable[..., Any],
+    spawn: Callable[..., Any],
+    budget: Callable[..., Any],
+    handles: Mapping[str, Callable[..., Any]],
+) -> dict[str, HostFunction]:
+    """The functions for the session, by name.
+
+    `ask` and `ask_all` take the kind of call before what code gives; `handles` are the methods of
+    what `spawn` returns.
+    """
+    model = "a language model, which sees nothing but the question,"
+    deep = "a model that works in a REPL of its own, for tasks of several steps,"
+    there = "; it is the child's variable `context`"
+    return {
+        "llm_query": _offer(partial(ask, "llm"), _ASK, model, ""),
+        "rlm_query": _offer(partial(ask, "rlm"), _ASK, deep, there),
+        "llm_query_batched": _offer(partial(ask_all, "llm"), _ASK_ALL, model),
+        "llm_batch": _offer(partial(ask_all, "llm"), _ASK_ALL, model),
+        "rlm_query_batched": _offer(partial(ask_all, "rlm"), _ASK_ALL, deep),
+        "rlm_spawn": HostFunction(
+            _documented(spawn, _SPAWN),
+            face="handle",
+            raw=("context",),
+            raises=_RAISES,
+            signature=_ONE,
+            methods=handles,
+        ),
+        "budget": HostFunction(_documented(budget, _BUDGET), signature="()"),
+    }
+
+
+def _offer(
+    function: Callable[..., Any], doc: str, who: str, context: str | None = None
+) -> HostFunction:
+    single = context is not None
+    return HostFunction(
+        _documented(function, doc.format(who=who, context=context)),
+        face="text" if single else "texts",
+        raw=("context",),
+        raises=_RAISES,
+        signature=_ONE if single else _MANY,
+    )
+
+
+def _documented(function: Callable[..., Any], doc: str) -> Callable[..., Any]:
+    """`function` with a text that its users in the session can read."""
+
+    @wraps(function)
+    async def offered(*args: Any, **kwargs: Any) -> Any:
+        return await function(*args, **kwargs)
+
+    offered.__doc__ = doc
+    return offered

@@ -1,0 +1,188 @@
+"""What code in a session asks a model, and what it is given for an answer."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from repl_env.common.binary_json import BYTES
+from repl_env.common.json_values import replace_surrogates
+from repl_env.concurrency.offload import check_size
+from repl_env.episode.answers import validator
+from repl_env.errors import BudgetExceeded, ModelError
+from repl_env.llm.base import Completion, ModelUsage
+from repl_env.parsing.reasoning import without_thoughts
+
+if TYPE_CHECKING:
+    from repl_sandbox.types import JSON
+
+# A whole answer in a fence, as models give JSON when they are asked for JSON alone.
+_OPENING = re.compile(r"```\w*[ \t]*")
+
+
+@dataclass(frozen=True, slots=True)
+class SubcallRequest:
+    """One question of the session's code.
+
+    `context` is what the prompt is about: text, bytes or JSON; None: all is in the prompt. `schema`
+    is a JSON schema for the answer. `timeout` is in seconds, None: no limit of its own.
+    """
+
+    prompt: str
+    model: str | None = None
+    context: Any = None
+    schema: Mapping[str, Any] | None = None
+    timeout: float | None = None
+
+    @property
+    def text(self) -> str:
+        """The question as one prompt for a model that has no REPL."""
+        text = self.prompt
+        if self.context is not None:
+            text = f"{text}\n\n{readable(self.context)}"
+        if self.schema is not None:
+            schema = json.dumps(self.schema, ensure_ascii=False)
+            text += f"\n\nReply with JSON and nothing else. It must fit this JSON schema:\n{schema}"
+        return replace_surrogates(text)
+
+
+@dataclass(frozen=True, slots=True)
+class SubcallReply:
+    """What a question came to. `error` None: there is an answer.
+
+    `text` is what the code gets; `said` all that a model wrote, thoughts too. `ours`: a failure
+    of what the answer was to come from, and not of the code that asked. `refusal`: the budget did
+    not allow the question. `child`: a run of its own gave the answer.
+    """
+
+    text: str
+    error: str | None = None
+    usage: ModelUsage = field(default_factory=ModelUsage)
+    truncated: bool = False
+    value: JSON = None
+    ours: bool = False
+    refusal: BudgetExceeded | None = None
+    child: bool = False
+    model: str | None = None
+    said: str | None = None
+
+    @classmethod
+    def of(cls, completion: Completion, value: JSON = None) -> SubcallReply:
+        """The answer that a model gave."""
+        said = replace_surrogates(completion.text)
+        return cls(
+            without_thoughts(said),
+            usage=completion.usage,
+            truncated=completion.truncated,
+            value=value,
+            model=completion.model,
+            said=said,
+        )
+
+    @classmethod
+    def failed(cls, error: Exception) -> SubcallReply:
+        """No answer: the text says so, because code that expects text gets it."""
+        of_model = isinstance(error, ModelError)
+        name = replace_surrogates(str(error) if of_model else f"{type(error).__name__}: {error}")
+        refusal = error if isinstance(error, BudgetExceeded) else None
+        return cls(f"Error: {name}", name, ours=of_model, refusal=refusal)
+
+    def to_json(self) -> dict[str, Any]:
+        """As it goes to the session."""
+        usage = self.usage
+        known = usage.input_tokens is not None or usage.output_tokens is not None
+        return {
+            "text": self.text,
+            "ok": self.error is None,
+            "error": self.error,
+            "usage": {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens}
+            if known
+            else None,
+            "truncated": self.truncated,
+            "value": self.value,
+        }
+
+
+def readable(context: Any) -> str:
+    """A context as text that a model can read."""
+    if isinstance(context, str):
+        return context
+    if isinstance(context, (bytes, bytearray)):
+        return bytes(context).decode("utf-8", "replace")
+    return json.dumps(context, ensure_ascii=False, indent=1)
+
+
+def parsed(text: str, schema: Mapping[str, Any]) -> JSON:
+    """The JSON in `text`, which may stand in one fence; ValueError says why it does not fit."""
+    check_size(text)
+    try:
+        value: JSON = json.loads(_unfenced(text))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"the answer is not JSON: {error}") from None
+    check = validator(dict(schema))
+    assert check is not None
+    return check(value)
+
+
+def _unfenced(text: str) -> str:
+    opening, _, rest = text.strip().partition("\n")
+    whole = _OPENING.fullmatch(opening) and rest.endswith("```")
+    return rest.removesuffix("```") if whole else text
+
+
+def check_prompt(prompt: object) -> str:
+    """`prompt` if it is a str; TypeError for the code that asks."""
+    if not isinstance(prompt, str):
+        was_bytes = isinstance(prompt, dict) and list(prompt) == [BYTES]  # before it crossed
+        kind = "bytes" if was_bytes else type(prompt).__name__
+        raise TypeError(f"a prompt must be a str, not {kind}")
+    return prompt
+
+
+def check_prompts(prompts: object) -> list[str]:
+    """`prompts` if they are a list of str; TypeError for the code that asks."""
+    if not isinstance(prompts, list):
+        raise TypeError(f"prompts must be a list of str, not {type(prompts).__name__}")
+    return [check_prompt(prompt) for prompt in prompts]
+
+
+def check_schema(schema: object) -> Mapping[str, Any] | None:
+    """`schema` if it is a JSON schema or None; TypeError or ValueError for the code that asks."""
+    if schema is None:
+        return None
+    if not isinstance(schema, dict):
+        raise TypeError(f"schema must be a JSON schema as a dict, not {type(schema).__name__}")
+    try:
+        validator(schema)
+    except ValueError as error:
+        raise ValueError(str(error).replace("answer_schema", "schema")) from None
+    return schema
+
+
+def check_timeout(timeout: object) -> float | None:
+    """`timeout` if it is a number of seconds or None; TypeError or ValueError likewise."""
+    seconds = check_wait(timeout)
+    if seconds == 0:
+        raise ValueError("timeout must be more than 0 seconds")
+    return seconds
+
+
+def check_wait(timeout: object) -> float | None:
+    """The same for a wait, which may take no time at all."""
+    if timeout is None:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
+        raise TypeError(f"timeout must be a number of seconds, not {type(timeout).__name__}")
+    if not timeout >= 0:
+        raise ValueError("timeout must be at least 0 seconds")
+    return float(timeout)
+
+
+def check_model(model: object) -> str | None:
+    """`model` if it is a name or None; TypeError likewise."""
+    if model is not None and not isinstance(model, str):
+        raise TypeError(f"model must be a str, not {type(model).__name__}")
+    return model

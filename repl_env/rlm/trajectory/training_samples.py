@@ -1,0 +1,154 @@
+"""One answer of a model as a sample for training: token ids, and which of them were sampled.
+
+Knows nothing of runs or files: what a run, a turn or a reward is comes from the caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from repl_env.common.termination import Ending
+from repl_env.interfaces import Message
+from repl_env.llm.base import Completion, TokenTrace
+from repl_env.llm.local_models.chat_tokenizer import ChatTokenizer, prompt_ids
+from repl_env.rlm.trajectory.loss_masks import TemplatedReply
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingSample:
+    """What a model was shown, what it answered, and how good that was.
+
+    Attributes:
+        messages, reply: the same as text; `messages` without the reply.
+        input_ids: the tokens of both.
+        loss_mask: 1 for each token that the model sampled, the one that ended its turn included; 0
+            for all that the prompt and the chat template put there.
+        reward, weight: as the caller gave them.
+        run, turn, depth, parent: where in a tree of runs it belongs.
+        logprobs: natural logarithms, one for each 1 of `loss_mask`; None if not recorded.
+        masked: the episode failed by no fault of the model; it should not be trained on.
+        task, group_id, split, difficulty: of the task, as `TaskNote` has them.
+        ended: "terminated", by an answer, or "truncated", by a limit or a loss; None: not told.
+        task_reward: the task's part of `reward`, without penalties.
+    """
+
+    messages: tuple[Message, ...]
+    reply: str
+    input_ids: tuple[int, ...]
+    loss_mask: tuple[int, ...]
+    reward: float | None = None
+    weight: float = 1.0
+    run: str = "0"
+    turn: int = 0
+    depth: int = 0
+    parent: str | None = None
+    logprobs: tuple[float, ...] | None = None
+    masked: bool = False
+    task: str | None = None
+    group_id: str | None = None
+    split: str | None = None
+    difficulty: str | None = None
+    ended: Ending | None = None
+    task_reward: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The sample as JSON carries it."""
+        as_lists = {"messages", "input_ids", "loss_mask", "logprobs"}
+        fields = asdict(self)
+        for name in as_lists:
+            fields[name] = None if fields[name] is None else list(fields[name])
+        return fields
+
+
+def sample(
+    messages: Sequence[Message],
+    completion: Completion | str,
+    tokenizer: ChatTokenizer | None,
+    *,
+    template: Mapping[str, Any] | None = None,
+    reward: float | None = None,
+    weight: float = 1.0,
+    run: str = "0",
+    turn: int = 0,
+    depth: int = 0,
+    parent: str | None = None,
+    masked: bool = False,
+    task: str | None = None,
+    group_id: str | None = None,
+    split: str | None = None,
+    difficulty: str | None = None,
+    ended: Ending | None = None,
+    task_reward: float | None = None,
+) -> TrainingSample:
+    """The sample that `completion` is as an answer to `messages`.
+
+    Recorded token ids are taken as they are, because text does not say which tokens it was sampled
+    as. Otherwise the tokenizer's chat template says them: the tokens of the whole conversation have
+    to begin with those of the prompt, and go on with the reply; where they do not, the template's
+    own marks (`{% generation %}`) say what the reply is. An answer that was cut has no end of turn
+    among its sampled tokens.
+
+    Args:
+        tokenizer: may be None if the completion has the ids of its prompt and its output.
+        template: arguments of the chat template, the same as when it was sampled.
+
+    The others are noted in the sample as they are.
+
+    Raises:
+        ValueError: the tokens of the reply cannot be told from those of the template, and why.
+    """
+    answer = Completion(completion) if isinstance(completion, str) else completion
+    trace = answer.tokens or TokenTrace()
+    # A reply may be nothing but the prompt's end: then no ids of output are the right ones.
+    if trace.output_ids or (trace.prompt_ids and not answer.text):
+        prompt = trace.prompt_ids or _prompt(messages, tokenizer, template)
+        ids, mask = [*prompt, *trace.output_ids], [0] * len(prompt) + [1] * len(trace.output_ids)
+        logprobs = _logprobs(trace)
+    else:
+        ids, mask = TemplatedReply(messages, answer, _needed(tokenizer), template or {}).masked()
+        logprobs = None
+    return TrainingSample(
+        messages=tuple(messages),
+        reply=answer.text,
+        input_ids=tuple(ids),
+        loss_mask=tuple(mask),
+        reward=reward,
+        weight=weight,
+        run=run,
+        turn=turn,
+        depth=depth,
+        parent=parent,
+        logprobs=logprobs,
+        masked=masked,
+        task=task,
+        group_id=group_id,
+        split=split,
+        difficulty=difficulty,
+        ended=ended,
+        task_reward=task_reward,
+    )
+
+
+def _needed(tokenizer: ChatTokenizer | None) -> ChatTokenizer:
+    if tokenizer is None:
+        raise ValueError("tokenizer must be given: the completion has no recorded token ids")
+    return tokenizer
+
+
+def _prompt(
+    messages: Sequence[Message],
+    tokenizer: ChatTokenizer | None,
+    template: Mapping[str, Any] | None,
+) -> Sequence[int]:
+    return prompt_ids(_needed(tokenizer), messages, template or {})
+
+
+def _logprobs(trace: TokenTrace) -> tuple[float, ...] | None:
+    if not trace.logprobs:
+        return None
+    if len(trace.logprobs) != len(trace.output_ids):
+        told = f"{len(trace.logprobs)} log-probabilities for {len(trace.output_ids)} tokens"
+        raise ValueError(f"completion.tokens has {told}")
+    return trace.logprobs

@@ -1,0 +1,343 @@
+"""The tree that events tell of: runs, their turns and calls, and the runs that calls began."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+
+from repl_env.common.termination import Ending
+from repl_env.errors import OURS
+from repl_env.interfaces import Message
+from repl_env.llm.base import Completion
+from repl_env.models import REPLObservation
+from repl_env.rlm.budget.budget_limits import Spent
+from repl_env.rlm.events import (
+    AnyEvent,
+    CallEnded,
+    CallKind,
+    CallStarted,
+    CellRan,
+    CellStarted,
+    ContextNote,
+    ModelReplied,
+    RunEnded,
+    RunStarted,
+    TaskNote,
+)
+from repl_env.rlm.trajectory.event_codec import parents_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """A block of code. `observation` and `seconds` are None if it is not known to have ended."""
+
+    number: int
+    turn: int
+    code: str
+    began: float | None
+    observation: REPLObservation | None = None
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """A turn of a run's model.
+
+    `messages` are all that it was shown, of which the last `added` were new; `completion` is what
+    it answered, the only thing here that a model sampled.
+    """
+
+    number: int
+    messages: tuple[Message, ...]
+    added: int
+    completion: Completion
+    cells: tuple[Cell, ...]
+    time: float
+    seconds: float
+    last: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A question that code of cell number `cell` asked.
+
+    `ended` is None if the answer is not known. `child` is the run that the call began, if it did.
+    """
+
+    id: str
+    kind: CallKind
+    cell: int
+    model: str | None
+    prompt: str
+    began: float | None
+    ended: CallEnded | None = None
+    child: Run | None = None
+
+    @property
+    def number(self) -> int:
+        """Which call of its run it is, from 1."""
+        return _number_of(self.id)
+
+    @property
+    def text(self) -> str | None:
+        """What the code got."""
+        return None if self.ended is None else self.ended.text
+
+    @property
+    def error(self) -> str | None:
+        """Why there is no answer."""
+        return None if self.ended is None else self.ended.error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A run. `ended` is None if its end is not known; `began` likewise, of a run with calls only.
+
+    `parent` is the run that began it by its call of the same `id`; None for a root.
+    """
+
+    id: str
+    parent: str | None
+    depth: int
+    question: str
+    model: str | None
+    max_iterations: int | None
+    contexts: tuple[ContextNote, ...]
+    began: float | None
+    turns: tuple[Turn, ...]
+    calls: tuple[Call, ...]
+    ended: RunEnded | None = None
+    task: TaskNote | None = None
+
+    @property
+    def cells(self) -> Iterator[Cell]:
+        """The cells of all turns, in order."""
+        return (cell for turn in self.turns for cell in turn.cells)
+
+    @property
+    def children(self) -> Iterator[Run]:
+        """The runs that its calls began, in the order of the calls."""
+        return (call.child for call in self.calls if call.child is not None)
+
+    @property
+    def final_answer(self) -> str | None:
+        """Its answer as text."""
+        return None if self.ended is None else self.ended.final_answer
+
+    @property
+    def error_kind(self) -> str | None:
+        """What went wrong; "cancelled" for a run without an end, which someone or something cut."""
+        return "cancelled" if self.ended is None else self.ended.error_kind
+
+    @property
+    def reward(self) -> float | None:
+        """Of its own episode."""
+        return None if self.ended is None else self.ended.reward
+
+    @property
+    def task_reward(self) -> float | None:
+        """The task's part of that."""
+        return None if self.ended is None else self.ended.task_reward
+
+    @property
+    def ending(self) -> Ending | None:
+        """How it ended: "terminated" by an answer, or "truncated"; None where that is not told.
+
+        A run without an end was cut off, which is "truncated" as well.
+        """
+        return "truncated" if self.ended is None else self.ended.ended
+
+    @property
+    def total(self) -> Spent | None:
+        """What it spent with all runs below it."""
+        return None if self.ended is None else self.ended.total
+
+    @property
+    def failed_by_us(self) -> bool:
+        """Whether it is no measure of the model: a failure of ours, or cut off."""
+        return self.error_kind in OURS
+
+    def walk(self) -> Iterator[Run]:
+        """This run and all below it, each before those below it."""
+        left = [self]
+        while left:
+            run = left.pop()
+            yield run
+            left += reversed(list(run.children))
+
+
+class MisplacedEvent(ValueError):
+    """Event number `number`, from 1, cannot stand where it does."""
+
+    def __init__(self, number: int, reason: str) -> None:
+        self.number, self.reason = number, reason
+        super().__init__(f"event {number}: {reason}")
+
+
+def grow(events: Iterable[AnyEvent]) -> tuple[Run, ...]:
+    """The root runs that `events` tell of, in the order of their first events.
+
+    Runs of which only calls are told are there too, as those of an episode that a trainer steps.
+
+    Raises:
+        Misplaced: the events cannot be of one tree.
+    """
+    growing: dict[str, _Growing] = {}
+    for number, event in enumerate(events, 1):
+        try:
+            _place_of(event.run, growing).take(event)
+        except ValueError as error:
+            raise MisplacedEvent(number, f"run {event.run!r}: {error}") from None
+    grown: dict[str, Run] = {}
+    # From the leaves up, because a run is made with those below it.
+    for path in sorted(growing, key=lambda path: -path.count(".")):
+        grown[path] = growing[path].grown(grown)
+    return tuple(grown[path] for path in growing if "." not in path)
+
+
+def _place_of(path: str, growing: dict[str, _Growing]) -> _Growing:
+    """The run of this path, and those above it, which are made if they are not there."""
+    if path in growing:
+        return growing[path]
+    if not all(part.isdecimal() and part.isascii() for part in path.split(".")):
+        raise ValueError("a run is named by numbers with dots between them")
+    place = growing[path] = _Growing(path)
+    parent, call = parents_of(path)
+    while parent is not None and call is not None:
+        known = parent in growing
+        growing.setdefault(parent, _Growing(parent)).children.add(call)
+        parent, call = (None, None) if known else parents_of(parent)
+    return place
+
+
+@dataclass(slots=True)
+class _Growing:
+    """A run as far as it is told."""
+
+    path: str
+    started: RunStarted | None = None
+    ended: RunEnded | None = None
+    turns: list[ModelReplied] = field(default_factory=list)
+    cells: dict[int, Cell] = field(default_factory=dict)
+    calls: dict[str, Call] = field(default_factory=dict)
+    children: set[str] = field(default_factory=set)
+    shown: list[tuple[Message, ...]] = field(default_factory=list)
+
+    def take(self, event: AnyEvent) -> None:
+        match event:
+            case RunStarted():
+                if self.started is not None:
+                    raise ValueError("it has begun before; a trajectory is of one tree")
+                self.started = event
+            case ModelReplied():
+                self._take_turn(event)
+            case CellStarted() | CellRan():
+                self._take_cell(event)
+            case CallStarted() | CallEnded():
+                self._take_call(event)
+            case RunEnded():
+                if self.ended is not None:
+                    raise ValueError("it has ended before")
+                self.ended = event
+
+    def _take_turn(self, event: ModelReplied) -> None:
+        before: tuple[Message, ...] = ()
+        if self.turns:
+            before = (*self.shown[-1], reply_message(self.turns[-1].completion))
+            if event.turn <= self.turns[-1].turn:
+                raise ValueError(f"turn {event.turn} after turn {self.turns[-1].turn}")
+        if event.kept > len(before):
+            raise ValueError(f"turn {event.turn} kept {event.kept} of {len(before)} messages")
+        self.turns.append(event)
+        self.shown.append((*before[: event.kept], *event.added))
+
+    def _take_cell(self, event: CellStarted | CellRan) -> None:
+        if not any(turn.turn == event.turn for turn in reversed(self.turns)):
+            raise ValueError(f"cell {event.cell} is of turn {event.turn}, which is not there")
+        known = self.cells.get(event.cell)
+        ran = isinstance(event, CellRan)
+        if known is not None and not (ran and known.observation is None):
+            raise ValueError(f"cell {event.cell} is there twice")
+        began = event.time if isinstance(event, CellStarted) else known.began if known else None
+        self.cells[event.cell] = Cell(
+            number=event.cell,
+            turn=event.turn,
+            code=event.code,
+            began=began,
+            observation=event.observation if isinstance(event, CellRan) else None,
+            seconds=event.seconds if isinstance(event, CellRan) else None,
+        )
+
+    def _take_call(self, event: CallStarted | CallEnded) -> None:
+        if parents_of(event.call)[0] != self.path or not event.call.rpartition(".")[2].isdecimal():
+            raise ValueError(f"call {event.call!r} is of another run")
+        known = self.calls.get(event.call)
+        if known is not None and (known.ended is not None or isinstance(event, CallStarted)):
+            raise ValueError(f"call {event.call} is there twice")
+        began = event.time if isinstance(event, CallStarted) else known.began if known else None
+        self.calls[event.call] = Call(
+            id=event.call,
+            kind=event.kind,
+            cell=event.cell,
+            model=event.model,
+            prompt=event.prompt,
+            began=began,
+            ended=event if isinstance(event, CallEnded) else None,
+        )
+
+    def grown(self, below: dict[str, Run]) -> Run:
+        started = self.started
+        return Run(
+            id=self.path,
+            parent=parents_of(self.path)[0],
+            depth=self.path.count(".") if started is None else started.depth,
+            question="" if started is None else started.question,
+            model=None if started is None else started.model,
+            max_iterations=None if started is None else started.max_iterations,
+            contexts=() if started is None else started.contexts,
+            began=None if started is None else started.time,
+            turns=tuple(self._turns()),
+            calls=tuple(self._calls(below)),
+            ended=self.ended,
+            task=None if started is None else started.task,
+        )
+
+    def _turns(self) -> Iterator[Turn]:
+        cells: dict[int, list[Cell]] = {}
+        for cell in self.cells.values():
+            cells.setdefault(cell.turn, []).append(cell)
+        for event, messages in zip(self.turns, self.shown, strict=True):
+            yield Turn(
+                number=event.turn,
+                messages=messages,
+                added=len(event.added),
+                completion=event.completion,
+                cells=tuple(sorted(cells.get(event.turn, ()), key=lambda cell: cell.number)),
+                time=event.time,
+                seconds=event.seconds,
+                last=event.last,
+            )
+
+    def _calls(self, below: dict[str, Run]) -> Iterator[Call]:
+        for path in sorted({*self.calls, *self.children}, key=_number_of):
+            call, child = self.calls.get(path), below.get(path)
+            if call is None and child is not None:
+                # The call itself is not told of, only the run that it began.
+                call = Call(
+                    id=path, kind="rlm", cell=0, model=None, prompt=child.question, began=None
+                )
+            if call is not None:
+                yield call if child is None else _with_child(call, child)
+
+
+def reply_message(completion: Completion) -> Message:
+    """An answer as the conversation has it."""
+    return {"role": "assistant", "content": completion.text}
+
+
+def _with_child(call: Call, child: Run) -> Call:
+    return replace(call, child=child)
+
+
+def _number_of(path: str) -> int:
+    return int(path.rpartition(".")[2])

@@ -1,0 +1,234 @@
+"""Running a recorded tree again without its models, and what came out otherwise."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from importlib import import_module
+from itertools import zip_longest
+from typing import Any
+
+from repl_env.common.replay_diff import RESULT, normalized
+from repl_env.concurrency.background_loop import RUNS
+from repl_env.errors import EpisodeAborted, ModelError
+from repl_env.models import REPLObservation
+from repl_env.rlm.budget.budget_limits import Budget
+from repl_env.rlm.events import AnyEvent, ContextNote
+from repl_env.rlm.trajectory.replay_model import ReplayModel
+from repl_env.rlm.trajectory.trajectory import Cell, Run, Trajectory
+from repl_env.rlm.trajectory.trajectory_writer import digest
+
+_END = ("final_answer", "answer_value", "stop_reason", "error_kind")
+_NO_LIMIT = Budget(calls=None)
+# Arguments of `RLM` that a replay takes from the settings of a trajectory as they are.
+_SHARED = ("max_depth", "blocks", "prompts", "examples", "prefix")
+# Seconds for a run that is to be given up; a trajectory may say that it took none.
+_LEAST = 0.001
+
+
+@dataclass(frozen=True, slots=True)
+class RunDifference:
+    """What came out otherwise in run `run`.
+
+    `cell` is the number of the cell; 0: the end of the run, or the run itself. `field` is a dotted
+    path; "cell" or "run" if one of the two has none.
+    """
+
+    run: str
+    cell: int
+    field: str
+    recorded: Any
+    replayed: Any
+
+
+def rerun(
+    trajectory: Trajectory, contexts: Mapping[str, Any] | None = None, **arguments: Any
+) -> Trajectory:
+    """Run a recorded tree again, in new sessions, with the recorded answers of its models.
+
+    The model answers by who asks where outputs differ, so that all differences can be seen.
+
+    Args:
+        contexts: those of the root run that are not in the file, by variable.
+        arguments: of `RLM`, before those that the file has in its settings.
+
+    Raises:
+        ValueError: a context is missing, or not the recorded one; the question is not recorded.
+    """
+    if any(each.began is None for each in trajectory.roots):
+        raise ValueError("what the root was asked is not recorded")
+    given = given_contexts(trajectory, contexts or {})
+    seeded = {"seed": trajectory.settings["seed"]} if "seed" in trajectory.settings else {}
+    events: list[AnyEvent] = []
+    begun = asyncio.Event()
+
+    def watch(event: AnyEvent) -> None:
+        events.append(event)
+        begun.set()
+
+    model = ReplayModel(trajectory, loose=True)
+    # By name: whoever only reads trajectories needs no engine.
+    make = import_module("repl_env.rlm.rlm_runner").RLM
+    rlm = make(model, watch=watch, **_terms(trajectory, arguments))
+    try:
+        with rlm.conversation(contexts=given, **seeded) as talk:
+            for each in trajectory.roots:
+                with suppress(ModelError):
+                    RUNS.wait_for(_asking(talk, each, begun))
+    except EpisodeAborted:
+        pass  # as a failed question: as recorded, or else a difference
+    return Trajectory.of(events)
+
+
+def _terms(trajectory: Trajectory, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of `RLM` that the tree was run with, as far as they are recorded."""
+    settings, root = trajectory.settings, trajectory.root
+    known: dict[str, Any] = {name: settings[name] for name in _SHARED if name in settings}
+    limits: Any = settings.get("budget")
+    if isinstance(limits, Mapping):
+        known["budget"] = Budget(**limits)
+    own = {"max_depth": _depth(trajectory), "budget": _NO_LIMIT}
+    terms: dict[str, Any] = {**own, **known, **arguments}
+    if root.max_iterations is not None:
+        terms.setdefault("max_iterations", root.max_iterations)
+    return terms
+
+
+async def _asking(talk: Any, run: Run, begun: asyncio.Event) -> None:
+    """Ask what `run` was asked; if it was given up, it is given up again, after as long."""
+    task = None if run.task is None else asdict(run.task)
+    ended = run.ended
+    if ended is None or ended.stop_reason != "cancelled":
+        limit = None
+        if ended is not None and ended.stop_reason == "timeout":
+            limit = max(ended.seconds, _LEAST)
+        await talk.ask(run.question, timeout_s=limit, task=task)
+        return
+    begun.clear()
+    asking = asyncio.create_task(talk.ask(run.question, task=task))
+    asking.add_done_callback(lambda _: begun.set())
+    try:
+        await begun.wait()
+        await asyncio.wait([asking], timeout=ended.seconds)
+    finally:
+        asking.cancel()
+        with suppress(asyncio.CancelledError):
+            await asking
+
+
+def given_contexts(trajectory: Trajectory, contexts: Mapping[str, Any]) -> dict[str, Any]:
+    """The contexts of the root run: those in the file, and `contexts` for the others.
+
+    Raises:
+        ValueError: one is missing, or unknown, or not what it was.
+    """
+    notes = {note.name: note for note in trajectory.root.contexts}
+    if unknown := sorted(contexts.keys() - notes.keys()):
+        raise ValueError(f"contexts: the run had no {unknown[0]!r}, but {sorted(notes)}")
+    found: dict[str, Any] = {}
+    for name, note in notes.items():
+        if name in contexts:
+            found[name] = contexts[name]
+            _check(note, contexts[name], trajectory.digests.get(name))
+        elif name in trajectory.contexts:
+            found[name] = trajectory.contexts[name]
+        elif note.length:
+            raise ValueError(f"contexts: {name!r} is needed, a {note.type} of length {note.length}")
+    return found
+
+
+def differences(recorded: Trajectory, replayed: Trajectory) -> tuple[RunDifference, ...]:
+    """What came out otherwise, each run before those below it.
+
+    Compared are the cells of each run with what they printed and raised, and how runs ended; not
+    times, costs and rewards. The children of a run are matched by their questions, because calls
+    that go on side by side may have other numbers. What a trajectory that was cut has not, cannot
+    differ.
+    """
+    found: list[RunDifference] = []
+    left: list[tuple[Run | None, Run | None]] = []
+    left += zip_longest(recorded.roots, replayed.roots)
+    while left:
+        before, now = left.pop(0)
+        if before is not None and now is not None:
+            found += (*_of_cells(before, now), *_of_ends(before, now))
+            left += _pairs(before, now)
+        elif before is not None:
+            found.append(RunDifference(before.id, 0, "run", before.question, None))
+        elif now is not None:
+            found.append(RunDifference(now.id, 0, "run", None, now.question))
+    return tuple(found)
+
+
+def _of_cells(before: Run, now: Run) -> Iterator[RunDifference]:
+    cells = {cell.number: cell for cell in now.cells}
+    for cell in before.cells:
+        again = cells.pop(cell.number, None)
+        if cell.observation is None:
+            continue
+        if again is None or again.observation is None:
+            yield RunDifference(before.id, cell.number, "cell", cell.code, None)
+        else:
+            yield from _of_cell(before.id, cell, again)
+    if before.ended is not None:
+        for extra in cells.values():
+            yield RunDifference(before.id, extra.number, "cell", None, extra.code)
+
+
+def _of_cell(run: str, cell: Cell, again: Cell) -> Iterator[RunDifference]:
+    told = dict(_compared(again))
+    for field, value in _compared(cell):
+        if normalized(value) != normalized(told[field]):
+            yield RunDifference(run, cell.number, field, value, told[field])
+
+
+def _compared(cell: Cell) -> Iterator[tuple[str, Any]]:
+    observation = cell.observation
+    assert isinstance(observation, REPLObservation)
+    yield "code", cell.code
+    for name in RESULT:
+        yield f"result.{name}", getattr(observation.result, name)
+    yield "done", observation.done
+
+
+def _of_ends(before: Run, now: Run) -> Iterator[RunDifference]:
+    if before.ended is None or now.ended is None:
+        return
+    for name in _END:
+        was, came = getattr(before.ended, name), getattr(now.ended, name)
+        if normalized(was) != normalized(came):
+            yield RunDifference(before.id, 0, name, was, came)
+
+
+def _pairs(before: Run, now: Run) -> Iterator[tuple[Run | None, Run | None]]:
+    """Each child with the one that was asked the same, if possible by the call of that number."""
+    left = list(now.children)
+    for child in before.children:
+        same = [each for each in left if each.question == child.question]
+        partner = min(same, key=lambda each: each.id != child.id, default=None)
+        if partner is not None:
+            left.remove(partner)
+        yield child, partner
+    if before.ended is not None:
+        yield from ((None, each) for each in left)
+
+
+def _check(note: ContextNote, value: Any, recorded: str | None) -> None:
+    counted = value if isinstance(value, (str, bytes)) else json.dumps(value, ensure_ascii=False)
+    length = len(counted)
+    if (type(value).__name__, length) != (note.type, note.length):
+        was = f"a {note.type} of length {note.length}"
+        now = f"a {type(value).__name__} of length {length}"
+        raise ValueError(f"contexts: {note.name!r} was {was}, and is {now}")
+    if recorded is not None and digest(value) != recorded:
+        raise ValueError(f"contexts: {note.name!r} has the recorded length, but another content")
+
+
+def _depth(trajectory: Trajectory) -> int:
+    """The levels of runs that were allowed, as far as the tree shows it."""
+    deepest = max(run.depth for run in trajectory.runs())
+    asked = any(call.kind == "rlm" for call in trajectory.root.calls)
+    return deepest + 1 if asked else 2

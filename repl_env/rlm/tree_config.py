@@ -1,0 +1,91 @@
+"""`RunTreeConfig`: what all trees of runs of one `RLM` have in common."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from repl_env.llm.base import ChatModel, as_model
+from repl_env.llm.model_spec import LLM
+from repl_env.llm.named_model import NamedModel
+from repl_env.llm.request_gate import RequestGate
+from repl_env.rlm.budget.budget_limits import Budget, Price
+from repl_env.rlm.budget.ledger import Ledger
+from repl_env.rlm.events import Watcher
+from repl_env.rlm.run_config import RunConfig
+from repl_env.rlm.subcalls.child_runs import RecursionConfig
+from repl_env.rlm.subcalls.provider import Provider
+
+if TYPE_CHECKING:
+    from repl_env.rlm.trajectory.trajectory_writer import TrajectoryWriter
+
+MakeEnvironment: TypeAlias = Callable[[Provider], Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunTreeConfig:
+    """The arguments of an `RLM`, checked.
+
+    Args:
+        given: what `model` was made of, which may name a secret.
+        make: makes the environment of a tree's root.
+        scores: whether episodes have rewards that mean something, whatever is expected.
+    """
+
+    given: object
+    model: ChatModel | NamedModel
+    sub_model: ChatModel | NamedModel | None
+    make: MakeEnvironment
+    budget: Budget
+    prices: Mapping[str, Price]
+    manner: RunConfig
+    max_depth: int
+    tools: Mapping[str, Callable[..., Any]]
+    trajectory: str | os.PathLike[str] | TrajectoryWriter | None
+    watch: Watcher | None
+    system_prompt: str | None
+    gate: RequestGate
+    scores: bool
+
+    def ledger(self) -> Ledger:
+        """The ledger of a tree."""
+        return Ledger(self.budget, prices=self.prices)
+
+    def models(self, llm: LLM | None) -> tuple[ChatModel | NamedModel, ChatModel | NamedModel]:
+        """What works in the runs of a tree, and what answers its plain questions."""
+        model = self.model if llm is None else model_given(llm, "llm")
+        return model, self.sub_model or model
+
+    def recursion(self, model: ChatModel, sub_model: ChatModel, watch: Watcher) -> RecursionConfig:
+        """What answers the sub-calls of a tree."""
+        return RecursionConfig(
+            model,
+            sub_model,
+            max_depth=self.max_depth,
+            manner=self.manner,
+            gate=self.gate,
+            watch=watch,
+            tools=self.tools,
+            system_prompt=self.system_prompt,
+            limits=self.budget,
+        )
+
+    def settings(self, seed: int | None) -> dict[str, Any]:
+        """What a replay must have in common with a run, besides its question and contexts."""
+        return {
+            "max_iterations": self.manner.max_iterations,
+            "max_depth": self.max_depth,
+            "blocks": self.manner.blocks,
+            "prompts": self.manner.prompts,
+            "examples": self.manner.examples,
+            "prefix": self.manner.prefix,
+            "budget": asdict(self.budget),
+            "seed": seed,
+        }
+
+
+def model_given(given: object, name: str) -> ChatModel | NamedModel:
+    """The argument of this name as a model, or as what there is while it is used."""
+    return NamedModel(given, name) if isinstance(given, LLM) else as_model(given, name)

@@ -1,0 +1,135 @@
+"""`Recorder`: an environment that remembers its episode while somebody works in it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from repl_env.common.argument_checks import one_timeout
+from repl_env.common.closeable import Closeable
+from repl_env.errors import NotReset
+from repl_env.models import REPLAction, REPLObservation, StepResult, action_of, showing
+from repl_env.storage.recordings import Recording, Steppable
+
+if TYPE_CHECKING:
+    from repl_sandbox.types import JSON
+
+# Of the arguments of a reset, those that are or hold secrets; who replays gives them again.
+SECRETS = frozenset({"hf_token", "llm"})
+
+# What is the environment's own, as it looks at the episode and leaves it as it is.
+_PASSED_ON = frozenset(
+    {
+        "account", "calling", "contexts", "draft", "files", "list_variables", "rubric", "save",
+        "session", "state",
+    }
+)  # fmt: skip
+# What begins an episode that no replay of a recording could come to.
+_OTHER_BEGINNINGS = frozenset({"follow_up", "load"})
+
+Result = StepResult[REPLObservation]
+
+
+class Recorder(Closeable):
+    """An environment that remembers the current episode. A context manager.
+
+    ```python
+    recorder = Recorder(env)
+    recorder.reset(context="apples 3", seed=7)
+    recorder.execute("print(context)", timeout_s=5)
+    text = recorder.recording.to_json()
+    ```
+    It has the methods of `LocalREPLEnv` but `follow_up` and `load`, whose episodes do not begin
+    with a reset. Code that is run in `session` itself, and files put by `files`, are not recorded.
+    """
+
+    def __init__(self, environment: Steppable) -> None:
+        self._environment: Any = environment
+        self._arguments: dict[str, Any] = {}
+        self._actions: list[REPLAction] = []
+        self._timeouts: list[float | None] = []
+        self._observations: list[REPLObservation] = []
+
+    def __repr__(self) -> str:
+        return f"<Recorder of {len(self._actions)} steps in {self._environment!r}>"
+
+    def reset(self, **arguments: Any) -> Result:
+        """As the environment's; secrets are passed on and not remembered."""
+        result: Result = self._environment.reset(**arguments)
+        self._arguments = {k: _as_it_is(v) for k, v in arguments.items() if k not in SECRETS}
+        self._actions, self._timeouts, self._observations = [], [], [_copy(result)]
+        return result
+
+    def step(
+        self,
+        action: REPLAction,
+        *,
+        timeout_s: float | None = None,
+        timeout: float | None = None,
+        **options: Any,
+    ) -> Result:
+        """As the environment's; `timeout_s` is remembered, other options are passed on."""
+        timeout_s = one_timeout(timeout_s, timeout)
+        if timeout_s is not None:
+            options["timeout_s"] = timeout_s
+        result: Result = self._environment.step(action, **options)
+        self._actions.append(action.model_copy(deep=True))
+        self._timeouts.append(None if timeout_s is None else float(timeout_s))
+        self._observations.append(_copy(result))
+        return result
+
+    def execute(self, code: str, **options: Any) -> Result:
+        """One step that runs `code`."""
+        return self.step(action_of(code), **options)
+
+    def submit_final_answer(self, answer: JSON) -> Result:
+        """One step that ends the episode with `answer`, unless its schema refuses it."""
+        return self.step(REPLAction(is_final=True, final_answer=answer))
+
+    def get_variable(self, name: str) -> Result:
+        """One step that prints the repr of a variable, or of a dotted path from one."""
+        return self.execute(showing(name))
+
+    def branch(self, *, seed: int | None = None) -> Recorder:
+        """As the environment's; both remember what was so far, and go on apart.
+
+        A replay of a branch goes all its way from the reset, without the `seed` that was given it.
+        """
+        other = Recorder(self._environment.branch(seed=seed))
+        other._arguments = self._arguments
+        other._actions, other._timeouts = list(self._actions), list(self._timeouts)
+        other._observations = list(self._observations)
+        return other
+
+    @property
+    def recording(self) -> Recording:
+        """The episode so far; NotReset if none has begun."""
+        if not self._observations:
+            raise NotReset
+        timeouts = tuple(self._timeouts) if any(self._timeouts) else ()
+        steps = tuple(self._actions), tuple(self._observations)
+        return Recording(dict(self._arguments), *steps, timeouts)
+
+    def close(self) -> None:
+        """Close the environment; the recording stays."""
+        self._environment.close()
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _PASSED_ON:
+            return getattr(self._environment, name)
+        why = ""
+        if name in _OTHER_BEGINNINGS:
+            why = ": a recording begins with a reset; call it on the environment itself"
+        raise AttributeError(f"Recorder has no {name!r}{why}", name=name, obj=self)
+
+
+def _as_it_is(given: Any) -> Any:
+    """A copy of what holds others: a context is its owner's, who may go on to change it."""
+    if isinstance(given, dict):
+        return {key: _as_it_is(value) for key, value in given.items()}
+    if isinstance(given, list):
+        return [_as_it_is(value) for value in given]
+    return bytes(given) if isinstance(given, (bytearray, memoryview)) else given
+
+
+def _copy(result: Result) -> REPLObservation:
+    return result.observation.model_copy(deep=True)

@@ -1,0 +1,258 @@
+"""`Evaluator`: the score of a submission, found by the task's evaluator in a session of its own.
+
+Three sessions never meet: the policy's, the submission's, and the evaluator's. The evaluator has
+four functions of the host: `call` and `read` reach the submission, `score` and `reject` say what it
+came to. `score` exists in the evaluator's session alone, so no output of a submission is a score.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from repl_env.episode.sandbox_provider import SandboxProvider
+from repl_env.tasks.readiness import source_of
+from repl_env.tasks.submission import Submission, SubmissionFailure
+from repl_env.tasks.task import EVALUATE, LEAST_GAIN, Task
+from repl_env.tasks.task_errors import EvaluatorError, TaskError
+from repl_sandbox import Limits, Sandbox
+from repl_sandbox.errors import SandboxError
+from repl_sandbox.session.session_operations import MAX_CODE
+from repl_sandbox.types import JSON, AnyOutcome, Killed, TimedOut
+
+_MOST_TOLD = 2_000  # characters of an evaluator's error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubmissionEvaluation:
+    """What a submission came to: a score, or a failure of the submission's.
+
+    Attributes:
+        gain: 0 for the baseline's score, 1 for the reference's, from -1 to 2; -1 after a failure.
+        failure: "missing", "exception", "timeout", "memory", "crash", "invalid" or "rejected".
+        details: what the evaluator tells beside the score; for the host only.
+    """
+
+    task: str
+    metric: str
+    direction: str
+    score: float | None
+    gain: float
+    failure: str | None = None
+    message: str = ""
+    details: Mapping[str, JSON] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is a score."""
+        return self.score is not None
+
+
+class Evaluator:
+    """Evaluates submissions for one task. Thread-safe: each evaluation has sessions of its own.
+
+    `sandbox`, `isolation`, `require`: as for `LocalREPLEnv`.
+
+    Raises:
+        TaskError: the task has no evaluator, its packages are not there, or sessions would see it.
+        IsolationError: this system cannot give the isolation that was asked for.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        *,
+        sandbox: Sandbox | None = None,
+        isolation: str = "auto",
+        require: str | None = None,
+    ) -> None:
+        self.task = task
+        self._files = task.evaluator_files()
+        self._code = _code(task, self._files[EVALUATE])
+        self.source = source_of(task, sandbox, isolation=isolation, require=require)
+
+    def evaluate(self, files: Mapping[str, bytes | str]) -> SubmissionEvaluation:
+        """The evaluation of the submission `files`, by their paths in the workspace.
+
+        Raises:
+            EvaluatorError: the evaluator itself failed.
+            TypeError: naming what is wrong with `files`.
+            SandboxError: a session was lost by no fault of the submission.
+        """
+        if not isinstance(files, Mapping):
+            raise TypeError(f"files must be a dict of contents, not {type(files).__name__}")
+        began = time.monotonic()
+        given = {path: _bytes(path, content) for path, content in files.items()}
+        submission = Submission(self.task, self.source, given)
+        try:
+            submission.begin()
+            found = None if submission.failure else self._scored(submission)
+        finally:
+            submission.close()
+        return self._told(found, submission.failure, time.monotonic() - began)
+
+    def _scored(self, submission: Submission) -> ScoredSubmission | None:
+        """The score; None after a failure of the submission's."""
+        desk = EvaluatorFunctions(submission)
+        limits = _limits(self.task, self.source)
+        host: dict[str, Callable[..., Any]] = {
+            "call": desk.call,
+            "read": desk.read,
+            "score": desk.score,
+            "reject": desk.reject,
+        }
+        session = self.source.make(lambda sandbox: sandbox.session(host=host, limits=limits))
+        with session:
+            session.files.put_all({**self._files, **self.task.data_files()})
+            outcome = session.run(self._code)
+        if desk.broken is not None:
+            raise desk.broken
+        if submission.failure is not None:
+            return None
+        if not outcome.ok:
+            raise EvaluatorError(f"{self.task.name}: {_why(outcome, self.task)}")
+        if desk.refused is not None:
+            raise EvaluatorError(f"{self.task.name}: {desk.refused}")
+        if desk.scored is None:
+            raise EvaluatorError(f"{self.task.name}: the evaluator ended without score()")
+        return desk.scored
+
+    def _told(
+        self, found: ScoredSubmission | None, failure: SubmissionFailure | None, seconds: float
+    ) -> SubmissionEvaluation:
+        task = self.task
+        same: dict[str, Any] = {
+            "task": task.name,
+            "metric": task.metric,
+            "direction": task.direction,
+            "seconds": seconds,
+        }
+        if failure is not None or found is None:
+            kind, message = (failure.kind, failure.message) if failure else ("crash", "")
+            return SubmissionEvaluation(
+                score=None, gain=LEAST_GAIN, failure=kind, message=message, **same
+            )
+        return SubmissionEvaluation(
+            score=found.value, gain=task.gain(found.value), details=found.details, **same
+        )
+
+
+def evaluate(
+    task: Task, files: Mapping[str, bytes | str], **arguments: Any
+) -> SubmissionEvaluation:
+    """The evaluation of one submission; the arguments are those of `Evaluator`."""
+    return Evaluator(task, **arguments).evaluate(files)
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredSubmission:
+    """What the evaluator said."""
+
+    value: float
+    details: Mapping[str, JSON]
+
+
+class EvaluatorFunctions:
+    """The four functions of the host that the evaluator's code has, and what it said by them."""
+
+    def __init__(self, submission: Submission) -> None:
+        self._submission = submission
+        self._lock = threading.Lock()  # evaluators may have threads; the submission has one session
+        self.scored: ScoredSubmission | None = None
+        self.refused: str | None = None
+        self.broken: SandboxError | None = None
+
+    def call(self, name: str, arguments: list[JSON]) -> JSON:
+        """Call a function of the submission's module."""
+        with self._lock:
+            if self.broken is not None:
+                raise self.broken
+            try:
+                return self._submission.call(name, arguments)
+            except SandboxError as error:
+                self.broken = error
+                raise
+
+    def read(self, path: str) -> str:
+        """The text of one of the submission's files."""
+        return self._submission.read(path)
+
+    def score(self, value: float, details: dict[str, JSON] | None = None) -> None:
+        """Say the score, once; `details` are for the host."""
+        with self._lock:
+            if self.scored is not None:
+                self.refused = "the evaluator called score() twice"
+                raise ValueError(self.refused)
+            if isinstance(value, bool) or not isinstance(value, (int, float)):
+                self.refused = f"score() takes a number, not {type(value).__name__}"
+                raise TypeError(self.refused)
+            if not isinstance(details or {}, dict):
+                self.refused = f"score(): details must be a dict, not {type(details).__name__}"
+                raise TypeError(self.refused)
+            self.scored = ScoredSubmission(self._finite(value), dict(details or {}))
+
+    def reject(self, reason: str) -> None:
+        """Say that the submission is not one; the evaluation is over."""
+        raise self._submission.reject(reason)
+
+    def _finite(self, value: float) -> float:
+        try:
+            number = float(value)
+        except OverflowError:
+            number = math.inf
+        if not math.isfinite(number):
+            self.refused = "score() takes a finite number"
+            raise ValueError(self.refused)
+        return number
+
+
+def _limits(task: Task, source: SandboxProvider) -> Limits:
+    given = source.limits
+    memory = given.memory if task.limits.memory is None else task.limits.memory
+    seconds = task.limits.evaluation
+    return replace(
+        given,
+        memory=memory,
+        timeout=seconds,
+        host_timeout=2 * seconds + task.limits.call + 30.0,
+        output="1MiB",
+    )
+
+
+def _why(outcome: AnyOutcome, task: Task) -> str:
+    error = outcome.error
+    match outcome:
+        case TimedOut(clock="execution"):
+            return f"the evaluator did not end within {task.limits.evaluation:g} s"
+        case TimedOut():
+            return "the evaluator waited too long for its calls"
+        case Killed(reason=reason):
+            return f"the evaluator ended its process ({reason})"
+        case _ if error is not None:
+            return f"the evaluator raised {error.type}: {error.message}"[:_MOST_TOLD]
+    return "the evaluator failed"
+
+
+def _code(task: Task, source: bytes) -> str:
+    """The evaluator's code, as a cell takes it."""
+    told = f"{task.name}: {EVALUATE} cannot be run:"
+    if len(source) > MAX_CODE:
+        raise TaskError(f"{told} it has more than {MAX_CODE >> 20} MiB; put data beside it")
+    try:
+        return source.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise TaskError(f"{told} {error}") from None
+
+
+def _bytes(path: str, content: bytes | str) -> bytes:
+    if isinstance(content, str):
+        # Half a character, as a model may return: a file that is no UTF-8, and fails as that.
+        return content.encode("utf-8", "surrogatepass")
+    if not isinstance(content, bytes):
+        raise TypeError(f"files: {path!r} must be bytes or str, not {type(content).__name__}")
+    return content

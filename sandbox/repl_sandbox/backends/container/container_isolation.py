@@ -1,0 +1,52 @@
+"""The walls of a container, as the kernel shows them of its first process. No name is a proof."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+
+from ...zygote.client.isolation_baseline import ContainerIsolation, namespace, read, status
+
+# Without a user namespace the container's user is one of the host, never root.
+_NAMESPACES = ("pid", "mnt", "net", "ipc", "uts")
+_CAPABILITIES = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
+
+
+def look(pid: int) -> ContainerIsolation:
+    """What holds process `pid`, which must not have hidden its memory yet.
+
+    A wall that cannot be seen counts as missing. OSError: the process is gone.
+    """
+    seen, own = status(pid), status("self")
+    filters = int(seen.get("Seccomp_filters", "0"))
+    walls: dict[str, Callable[[], bool]] = {
+        **{f"an own {name} namespace": _own(pid, name) for name in _NAMESPACES},
+        "a read-only root": lambda: bool(os.statvfs(f"/proc/{pid}/root").f_flag & os.ST_RDONLY),
+        "no capabilities": lambda: all(int(seen[name], 16) == 0 for name in _CAPABILITIES),
+        "no new privileges": lambda: seen["NoNewPrivs"] == "1",
+        "a filter of system calls": lambda: (
+            seen["Seccomp"] == "2" and filters > int(own.get("Seccomp_filters", "0"))
+        ),
+        "no network": lambda: set(_interfaces(pid)) <= {"lo"},
+        "another user than root": lambda: "0" not in seen["Uid"].split(),
+    }
+    return ContainerIsolation(
+        tuple(name for name, stands in walls.items() if not _holds(stands)), filters
+    )
+
+
+def _own(pid: int, name: str) -> Callable[[], bool]:
+    return lambda: namespace(pid, name) != namespace("self", name)
+
+
+def _holds(stands: Callable[[], bool]) -> bool:
+    try:
+        return stands()
+    except (OSError, KeyError):
+        return False
+
+
+def _interfaces(pid: int) -> Iterator[str]:
+    """The network interfaces in view of a process: proc_pid_net(5), after two lines of titles."""
+    for line in read(pid, "net/dev").splitlines()[2:]:
+        yield line.partition(":")[0].strip()

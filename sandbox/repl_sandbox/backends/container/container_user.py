@@ -1,0 +1,50 @@
+"""Who a container's user is, which limits it has, and whether it can read this package."""
+
+from __future__ import annotations
+
+import os
+import resource
+import secrets
+from collections.abc import Iterator, Sequence
+
+from ...errors import IsolationError
+from ...jail.users import SLOTS, own_id
+
+PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+# A daemon that maps the users of its containers has so many of them.
+_MAPPED_USERS = range(20_000, 60_000)
+# Open files of the template; processes of its user, which the container has a limit of its own for.
+_LIMITS = {
+    "nofile": (resource.RLIMIT_NOFILE, 1 << 20),
+    "nproc": (resource.RLIMIT_NPROC, 1 << 15),
+}
+
+
+def user(options: Sequence[str]) -> str:
+    """The container's user and group: this process's where that is not root, else nobody's."""
+    if os.geteuid() != 0:
+        return f"{os.geteuid()}:{os.getegid()}"
+    if any("userns" in option or "rootless" in option for option in options):
+        number = secrets.choice(_MAPPED_USERS)
+    else:
+        number = own_id(secrets.randbelow(SLOTS))
+    return f"{number}:{number}"
+
+
+def limits() -> Iterator[tuple[str, int]]:
+    """At most this process's own limits: those of an engine may be more than it may give."""
+    for name, (number, enough) in _LIMITS.items():
+        _, most = resource.getrlimit(number)
+        yield name, enough if most == resource.RLIM_INFINITY else min(most, enough)
+
+
+def check_readable() -> None:
+    """IsolationError if a user who owns nothing cannot read this package."""
+    for path, wanted in ((PACKAGE, 0o005), (f"{PACKAGE}/zygote/boot.py", 0o004)):
+        if os.stat(path).st_mode & wanted != wanted:
+            raise IsolationError(
+                "container",
+                "package",
+                f"{path} cannot be read by the container's user",
+                f"chmod -R o+rX {PACKAGE}",
+            )

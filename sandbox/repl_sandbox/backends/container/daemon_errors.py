@@ -1,0 +1,30 @@
+"""The words with which a daemon refuses, as errors that say who can do what about it."""
+
+from __future__ import annotations
+
+from ...errors import SandboxError
+
+_LOGIN = ("pull access denied", "unauthorized", "no basic auth")
+
+
+def refusal(image: str, told: str) -> SandboxError:
+    """The error for the daemon's answer `told` about a container of `image`."""
+    lower = told.lower()
+    if "no space left on device" in lower:
+        return SandboxError(f"the daemon's disk is full: {told}")
+    if any(each in lower for each in _LOGIN):
+        return SandboxError(
+            f"image {image}: the registry lets nobody have it without a login (docker login), or "
+            f"has no such image: {told}"
+        )
+    if "bind source path does not exist" in lower:
+        return SandboxError(
+            "the daemon does not see this process's files, as where a service has its own /tmp "
+            f"(set TMPDIR to a directory that both see): {told}"
+        )
+    if "executable file not found" in lower or "no such file or directory" in lower:
+        return SandboxError(
+            f"image {image} has no such program, or lacks what is to be mounted; python= names the "
+            f"image's interpreter: {told}"
+        )
+    return SandboxError(f"image {image}: the daemon refuses: {told}")

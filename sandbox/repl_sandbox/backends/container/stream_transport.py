@@ -1,0 +1,256 @@
+"""`StreamTransport`: a zygote whose host speaks with it by the container's standard input and output."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import socket
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from contextlib import ExitStack
+from errno import ESRCH
+from typing import TYPE_CHECKING, Any
+
+from ...limits.process_queries import NAMESPACES, namespace, status
+from ...protocol import control_channel
+from ...protocol.control_channel import Lifeline
+from ...zygote.client import zygote_process
+from ...zygote.client.isolation_baseline import ContainerIsolation, IsolationBaseline
+from ...zygote.client.zygote_process import BOOT
+from . import container_output
+
+if TYPE_CHECKING:
+    from docker.models.containers import Container
+
+_SECONDS = 30.0
+_MOST = 1 << 17
+_CAPABILITIES = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
+
+
+class ProcessQueryClient:
+    """Asks the first process of a container about processes in it; a `Look`. Thread-safe.
+
+    The answers are the container's word: each is taken for what it should be, or an error.
+    """
+
+    def __init__(self, ours: socket.socket) -> None:
+        self._socket = ours
+        self._lock = threading.Lock()
+        _open.add(self)
+
+    def __call__(self, name: str, *arguments: Any) -> Any:
+        """The answer; OSError if there is none."""
+        answer = self.ask(name, *(_plain(each) for each in arguments))
+        if not isinstance(answer, _KINDS.get(name, object)) or isinstance(answer, bool) != (
+            name in _YES_OR_NO
+        ):
+            raise OSError(ESRCH, "the container answers with something else")
+        if isinstance(answer, list) and not all(type(each) is int for each in answer):
+            raise OSError(ESRCH, "the container answers with something else")
+        return answer
+
+    def ask(self, name: str, *arguments: Any, seconds: float = _SECONDS) -> Any:
+        """As above, and with any JSON."""
+        with self._lock:
+            try:
+                self._socket.settimeout(seconds)
+                self._socket.send(json.dumps([name, *arguments]).encode())
+                answer = json.loads(self._socket.recv(_MOST) or b"{}")
+            except (OSError, ValueError, RecursionError) as error:
+                self._socket.close()  # what comes late would be taken for the next answer
+                raise OSError(ESRCH, "the container does not answer") from error
+        if not isinstance(answer, dict) or "told" not in answer:
+            errno = answer.get("errno") if isinstance(answer, dict) else None
+            number = errno if type(errno) is int else ESRCH
+            raise OSError(number, os.strerror(number))
+        return answer["told"]
+
+    def close(self) -> None:
+        """Ask nothing any more."""
+        self._socket.close()
+
+
+_KINDS: dict[str, Any] = {
+    **dict.fromkeys(("also_held", "parent", "private", "proportional", "resident"), int),
+    **dict.fromkeys(("running", "threads", "use"), int),
+    **dict.fromkeys(("cpu_clock", "cpu_seconds"), (int, float)),
+    **dict.fromkeys(("copies", "descendants"), list),
+    **dict.fromkeys(("namespace", "read"), str),
+    "status": dict,
+}
+_YES_OR_NO = ("is_read_only", "runs")
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, (int, str)) else list(value)
+
+
+_open: weakref.WeakSet[ProcessQueryClient] = weakref.WeakSet()
+
+
+def _drop_all() -> None:
+    for questions in list(_open):
+        questions.close()
+
+
+os.register_at_fork(after_in_child=_drop_all)
+
+
+class RelayProcess:
+    """The relay of a container, which lives as long as the stream does; see `process.Process`.
+
+    `forget` is called with what the container said last, when it has ended.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes], forget: Callable[[bytes], None]) -> None:
+        self._process = process
+        self._forget: Callable[[bytes], None] | None = forget
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    def poll(self) -> int | None:
+        """None while it lives."""
+        return self._process.poll()
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end; subprocess.TimeoutExpired after `timeout` seconds."""
+        status = self._process.wait(timeout)
+        forget, self._forget = self._forget, None
+        if forget is not None and self._process.stdout is not None:
+            with self._process.stdout as output:
+                said = output.read()
+            forget(said)
+        return status
+
+    def kill(self) -> None:
+        """End it."""
+        self._process.kill()
+
+
+class StreamTransport:
+    """A relay, which is a process beside this one, carries what would pass by sockets.
+
+    `most`: bytes of the files that the container may send for one request.
+    """
+
+    takes_input = True
+    argument = "stream"
+
+    def __init__(self, most: int) -> None:
+        self.mounts: dict[str, str] = {}
+        self._most = most
+        self._attached: Any = None
+        self._said = b""
+        self._questions: ProcessQueryClient | None = None
+        self._relay: RelayProcess | None = None
+        self._facts: dict[str, Any] = {}
+
+    def attach(self, container: Container, undo: ExitStack) -> None:
+        """Before the container starts."""
+        self._attached = container.attach_socket(
+            params={"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1, "logs": 0}
+        )
+        undo.callback(self.let_go)
+
+    def meet(
+        self, container: Container, seconds: float, forget: Callable[[], None], undo: ExitStack
+    ) -> tuple[Lifeline, zygote_process.ZygoteProcess] | None:
+        """As of `Mounted`."""
+        lifeline, self._questions = self._start(forget)
+        undo.callback(lifeline.close)
+        relay = self._relay
+        assert relay is not None
+        undo.callback(relay.wait)
+        undo.callback(relay.kill)
+        self.let_go()
+        try:
+            self._facts = self._questions.ask("facts", seconds=seconds)
+        except OSError as error:
+            if isinstance(error.__cause__, TimeoutError):
+                raise TimeoutError from error
+            relay.wait()
+            return None
+        return lifeline, relay
+
+    def _start(self, forget: Callable[[], None]) -> tuple[Lifeline, ProcessQueryClient]:
+        ours, theirs = control_channel.lifeline()
+        asking, asked = control_channel.pair()
+        with theirs, asked:
+            ends = (container_output.descriptor(self._attached), theirs.fileno(), asked.fileno())
+            relay = subprocess.Popen(
+                [sys.executable, "-I", BOOT, "relay", *map(str, (*ends, self._most))],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                pass_fds=ends,
+                env={},
+                cwd="/",
+                start_new_session=True,
+            )
+        self._relay = RelayProcess(relay, lambda said: self._is_over(said, forget))
+        return ours, ProcessQueryClient(asking)
+
+    def _is_over(self, said: bytes, forget: Callable[[], None]) -> None:
+        self._said = said
+        if self._questions is not None:
+            self._questions.close()
+        forget()
+
+    def connected(self) -> None:
+        """As of `Mounted`."""
+
+    def outside(self) -> IsolationBaseline:
+        """As of `Mounted`."""
+        found = self._facts.get("zygote")
+        zygote = found if type(found) is int else 0
+        return IsolationBaseline(zygote, enclosure(self._facts), self._questions)
+
+    def seen(self, path: str) -> str:
+        """As of `Mounted`."""
+        return path
+
+    def said(self) -> bytes:
+        """As of `Mounted`."""
+        return self._said
+
+    def let_go(self) -> None:
+        """As of `Mounted`: the relay has the stream."""
+        attached, self._attached = self._attached, None
+        if attached is not None:
+            container_output.close(attached)
+
+
+def enclosure(facts: dict[str, Any]) -> ContainerIsolation:
+    """The walls of a container, by what its first process found. No runtime's name is a proof.
+
+    A kernel of its own, which says that it is another than this system's, needs no namespaces and
+    no filter: it is neither this one's processes' nor takes their system calls.
+    """
+    seen = facts.get("status") or {}
+    own_kernel = facts.get("kernel") != [platform.release(), platform.version()]
+    filters, ours = int(seen.get("Seccomp_filters", "0")), status("self")
+    found = facts.get("namespaces") or {}
+    walls = {
+        **{
+            f"an own {name} namespace": own_kernel
+            or found.get(name) not in (None, namespace("self", name))
+            for name in NAMESPACES
+            if name not in ("user", "cgroup")
+        },
+        "a read-only root": facts.get("read_only") is True,
+        "no capabilities": bool(seen)
+        and all(int(seen.get(name, "0"), 16) == 0 for name in _CAPABILITIES),
+        "no new privileges": facts.get("no_new_privs") == 1,
+        "a filter of system calls": own_kernel
+        or (seen.get("Seccomp") == "2" and filters > int(ours.get("Seccomp_filters", "0"))),
+        "no network": set(facts.get("interfaces", ["?"])) <= {"lo"},
+        "another user than root": "0" not in seen.get("Uid", "0").split(),
+    }
+    missing = tuple(name for name, stands in walls.items() if not stands)
+    return ContainerIsolation(missing, filters, own_kernel=own_kernel)

@@ -1,0 +1,144 @@
+"""`ContainerSettings`: the image, the runtime and the limits of a template's container, checked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from ..types import Limits, parse_size
+
+# The tier that holds sessions inside their container.
+Inside: TypeAlias = Literal["confined", "jailed"]
+
+# A session of the default limits may have 64 processes; PID_MAX_LIMIT bounds all.
+_PROCESSES = 8192
+_MOST_PROCESSES = 1 << 22
+# With less the interpreter, its template and one session find no room.
+_LEAST_MEMORY = 64 << 20
+_LEAST_PROCESSES = 16
+# Beginnings of the names of runtimes that put a kernel of their own around the container, as
+# io.containerd.kata.v2. No descriptors pass into it, and its processes are not in this system's
+# /proc: the template is spoken with by a stream. "stream" is for those that have other names.
+OWN_KERNEL = ("runsc", "gvisor", "kata", "krun", "firecracker", "stream")
+
+
+@dataclass(frozen=True)
+class ContainerLimits:
+    """What a container of tier "container" may use, with all its sessions.
+
+    `memory`: bytes or text such as "4GiB", of the template, its sessions and their files together;
+    None: three quarters of the machine's. `processes`: of all sessions. `cpus`: processors, as 1.5;
+    None: all of the machine's.
+
+    Raises:
+        TypeError, ValueError: naming the field.
+    """
+
+    memory: int | str | None = None
+    processes: int = _PROCESSES
+    cpus: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.memory is not None:
+            object.__setattr__(self, "memory", parse_size(self.memory, "memory"))
+            if int(self.memory) < _LEAST_MEMORY:
+                raise ValueError(f"memory must be at least {_LEAST_MEMORY >> 20} MiB")
+        if isinstance(self.processes, bool) or not isinstance(self.processes, int):
+            raise TypeError(f"processes must be an int, not {type(self.processes).__name__}")
+        if not _LEAST_PROCESSES <= self.processes <= _MOST_PROCESSES:
+            raise ValueError(f"processes must be from {_LEAST_PROCESSES} to {_MOST_PROCESSES:,}")
+        if self.cpus is None:
+            return
+        if isinstance(self.cpus, bool) or not isinstance(self.cpus, (int, float)):
+            raise TypeError(f"cpus must be a number, not {type(self.cpus).__name__}")
+        if not (math.isfinite(self.cpus) and self.cpus >= 0.01):
+            raise ValueError("cpus must be a finite number of at least 0.01")
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerSettings:
+    """The container of one template. `mounts`: {path inside: path of the host}, read-only.
+
+    `per_session`: the template has one session. `inside`: the tier that sessions have inside.
+    """
+
+    image: str
+    runtime: str | None
+    limits: ContainerLimits | None
+    python: str | None
+    mounts: Mapping[str, str]
+    per_session: bool
+    inside: Inside
+
+
+def check(
+    isolation: str,
+    image: str | None,
+    runtime: str | None = None,
+    limits: ContainerLimits | None = None,
+    *,
+    per_session: bool | None = None,
+    inside: str = "confined",
+    yielding: bool = False,
+) -> None:
+    """See that the arguments for a container are given for one, and that they can be meant.
+
+    Raises:
+        TypeError, ValueError: naming the argument.
+    """
+    for name, value in (("image", image), ("runtime", runtime)):
+        if value is None:
+            continue
+        if not isinstance(value, str):
+            raise TypeError(f"{name} must be a str, not {type(value).__name__}")
+        if not value.strip() or not value.isprintable() or value.startswith("-"):
+            raise ValueError(f"{name}={value!r} is no name")
+    if limits is not None and not isinstance(limits, ContainerLimits):
+        raise TypeError(
+            "container_limits must be a ContainerLimits (from repl_sandbox import ContainerLimits),"
+            f" not {type(limits).__name__}"
+        )
+    _check_how(runtime, per_session, inside, yielding=yielding)
+    if isolation != "container":
+        given: dict[str, object] = {"image": image, "runtime": runtime, "container_limits": limits}
+        given |= {"per_session": per_session}
+        given |= {"inside": inside if inside != "confined" else None}
+        for name in (name for name, value in given.items() if value is not None):
+            raise ValueError(f"{name} is for isolation='container' alone, not for {isolation!r}")
+    elif image is None:
+        raise ValueError(
+            "image must be given for isolation='container': the name of an image with CPython 3.11 "
+            "or later, as 'python:3.12-slim'"
+        )
+
+
+def _check_how(runtime: str | None, per_session: object, inside: str, *, yielding: bool) -> None:
+    """See that the container can hold its sessions so."""
+    if per_session is not None and not isinstance(per_session, bool):
+        raise TypeError(f"per_session must be a bool or None, not {type(per_session).__name__}")
+    if inside not in ("confined", "jailed"):
+        raise ValueError(f"inside must be 'confined' or 'jailed', not {inside!r}")
+    if inside == "jailed" and per_session:
+        raise ValueError("inside='jailed' divides sessions, and per_session=True has one of them")
+    for name, asked in (("inside='jailed'", inside == "jailed"), ("yielding=True", yielding)):
+        if asked and has_own_kernel(runtime):
+            raise ValueError(f"{name} cannot be had of {runtime!r}, which has a kernel of its own")
+
+
+def check_room(limits: Limits, container: ContainerLimits | None) -> None:
+    """ValueError if one session with `limits` may have more than its container."""
+    container = container or ContainerLimits()
+    for name, most in (("memory", container.memory), ("processes", container.processes)):
+        wanted = int(getattr(limits, name))
+        if most is not None and wanted > int(most):
+            raise ValueError(
+                f"container_limits: {name}={int(most):,} is less than one session may have: "
+                f"Limits.{name}={wanted:,}"
+            )
+
+
+def has_own_kernel(runtime: str | None) -> bool:
+    """True if the name of a runtime is one of `OWN_KERNEL`; a name proves nothing."""
+    return any(part.startswith(OWN_KERNEL) for part in (runtime or "").lower().split("."))

@@ -1,0 +1,24 @@
+"""Containers that outlived the processes that they were made for, as after a daemon's crash."""
+
+from __future__ import annotations
+
+from .container import container_labels
+from .docker import connect, translated
+
+
+def remove() -> list[str]:
+    """Remove such containers; their names.
+
+    Raises:
+        SandboxError: no daemon answers, or it refuses.
+    """
+    client = connect()
+    try:
+        with translated():
+            found = client.containers.list(all=True, filters={"label": container_labels.OWNER})
+            left = [each for each in found if container_labels.is_left(each.labels)]
+            for container in left:
+                container.remove(force=True, v=True)
+            return [str(container.name) for container in left]
+    finally:
+        client.close()

@@ -1,0 +1,82 @@
+"""`SchedulingPolicy`: long slices of the processor, and the batch policy, for a session that gives way.
+
+EEVDF runs the process with the next deadline first; the deadline is as far off as the process's
+slice is long and its weight small. Of twenty loops of little weight one is always about to reach
+its deadline, so a process that wakes waits for several of them, a tick of 4 ms each. Long slices
+move their deadlines off. A process may have a slice of its own since Linux 6.12; older kernels
+ignore the request.
+
+A batch process (SCHED_BATCH, sched(7)) does not interrupt a running process when it wakes. Neither
+needs a privilege, and both can be taken back by the same user. The idle class is not used: a
+session in it starves beside a process that computes for hours, and an ordinary user cannot take the
+class back.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from ..limits.proc_stat import ProcStat, without_init
+from ..native.libc import set_scheduling
+
+# Nanoseconds. Beside 20 loops on two processors, the longest of a hundred times until a process
+# ran that woke was 12 ms, with slices of 6 ms 3.0, of 10 1.8, of 20 1.7, of 100 (the most that
+# there is) 1.4. A cell of a session that gives way waits for the slices of the others.
+LONG: Final = 20_000_000
+_ORDINARY: Final = 0
+# Processes that are changed in one look: those of a fork bomb are new in each, and inherit it.
+_MOST: Final = 64
+# Looks: a process that was forked during the first one may have inherited what its parent had.
+_RESTORES: Final = 2
+# Errors for a process of another user, and of a kernel without the call.
+_NEVER: Final = (errno.EPERM, errno.ENOSYS)
+
+
+class SchedulingPolicy:
+    """The scheduling attributes of one session's processes."""
+
+    def __init__(self) -> None:
+        self._lowered: dict[int, int] = {}  # process id: when it began
+        self.restores = 0  # looks at which processes are still to be restored
+        self._works = True
+
+    def lower(self, init: int, processes: Sequence[ProcStat], *, batch: bool) -> None:
+        """Give `processes`, but for `init` and its helpers, long slices; `batch`: and that policy.
+
+        Processes that they fork inherit both.
+        """
+        if not self._works:
+            return
+        there = {each.pid: each for each in without_init(processes, init)}
+        lowered = {pid: began for pid, began in self._lowered.items() if pid in there}
+        new = [each for pid, each in there.items() if lowered.get(pid) != each.began]
+        for each in new[:_MOST]:
+            self._set(each, os.SCHED_BATCH if batch else os.SCHED_OTHER, LONG)
+            lowered[each.pid] = each.began
+        self._lowered, self.restores = lowered, _RESTORES
+
+    def restore(self, processes: Sequence[ProcStat]) -> None:
+        """Give `processes` the kernel's defaults again."""
+        if self.restores:
+            self._lowered = {}
+            self.restores -= 1
+            for each in processes:
+                self._set(each, os.SCHED_OTHER, _ORDINARY)
+
+    def _set(self, process: ProcStat, policy: int, nanoseconds: int) -> None:
+        for thread in _threads(process.pid) if process.threads > 1 else (process.pid,):
+            try:
+                set_scheduling(thread, policy, nanoseconds)
+            except OSError as error:  # or it has ended
+                if error.errno in _NEVER:
+                    self._works = False
+
+
+def _threads(pid: int) -> Iterator[int]:
+    try:
+        yield from map(int, os.listdir(f"/proc/{pid}/task"))
+    except OSError:
+        return  # it has ended

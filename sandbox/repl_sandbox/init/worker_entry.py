@@ -1,0 +1,96 @@
+"""How a process becomes a worker of a session: it contains itself, says what it found, and serves.
+
+The first one is a fork of the session's first process, each later one a fork of its init.
+"""
+
+from __future__ import annotations
+
+import _signal  # the public module's enums are a hundred pages to copy in each session
+import fcntl
+import os
+from collections.abc import Collection, Sequence
+from typing import NoReturn
+
+from ..errors import IsolationError
+from ..jail import reserved_descriptors, session_directory
+from ..jail.recipe import Jail, Step, contain
+from ..protocol import control_channel
+from ..snapshots.snapshot_processes import SnapshotRecovery
+from ..snapshots.snapshot_table import SnapshotTable
+from ..worker.display.error_hints import assume_no_jail
+from ..worker.display.tracebacks import show_files_below
+from ..worker.main import Worker
+from .worker_rollback import WorkerRollback
+
+
+def run_worker(
+    jail: Jail,
+    steps: Sequence[Step],
+    control_fd: int,
+    worker_fd: int,
+    template: Worker,
+    states: SnapshotTable,
+    revival: WorkerRollback | None,
+    *,
+    kept: Collection[int] = (),
+) -> NoReturn:
+    """Apply `steps` to this process, and obey the host on `worker_fd` until it ends.
+
+    `control_fd`: init's, for the case that a step fails; closed before any code runs. `template`: a
+    worker that was made before the fork. `states`, `revival`: what is shared with init. `kept`:
+    descriptors that steps need, and close.
+    """
+    recovery: SnapshotRecovery | None = None
+    try:
+        _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
+        if jail.folder:
+            _signal.signal(_signal.SIGTERM, _signal.SIG_DFL)
+            _signal.pthread_sigmask(_signal.SIG_UNBLOCK, [_signal.SIGTERM])
+        elif jail.home:
+            os.environ["HOME"] = jail.home
+        high = worker_fd
+        if high != reserved_descriptors.WORKER:
+            high = fcntl.fcntl(worker_fd, fcntl.F_DUPFD_CLOEXEC, reserved_descriptors.WORKER)
+        jail.kept = {*reserved_descriptors.STREAMS, control_fd, high, *limiter_of(jail), *kept}
+        if revival is not None:
+            jail.kept.add(revival.theirs)
+        contain(jail, steps)
+        if revival is not None:
+            recovery = revival.recovery()
+        # What it found, while nobody else can speak for it: no code of the session has run.
+        os.write(control_fd, control_channel.held(jail.held))
+        os.close(control_fd)
+        if jail.folder:
+            if jail.tier == "process":
+                assume_no_jail()
+            workspace = jail.home or f"{jail.folder}/{session_directory.WORKSPACE}"
+            show_files_below(workspace)
+            template.import_from(workspace)
+    # Boundary: the host is to be told, and there is nobody else here to do it.
+    except Exception as error:  # noqa: BLE001
+        report(control_fd, jail.tier, "worker", error)
+        os._exit(1)
+    try:
+        template.serve(high, states, recovery)
+    # Boundary: the session ends with its worker, and its own standard error is what is left to it.
+    except Exception as error:  # noqa: BLE001
+        complain(error)
+    finally:
+        os._exit(1)
+
+
+def complain(error: Exception) -> None:
+    """Say to the session why its worker ends."""
+    os.write(2, f"the session's worker failed: {type(error).__name__}: {error}\n".encode())
+
+
+def limiter_of(jail: Jail) -> tuple[int, ...]:
+    """The descriptor by which its workers are held to their limit of processes, if they are."""
+    return () if jail.forks is None else (jail.forks.limiter.fileno(),)
+
+
+def report(control_fd: int, tier: str, who: str, error: Exception) -> None:
+    """Tell the host which step of `who` failed."""
+    if not isinstance(error, IsolationError):
+        error = IsolationError(tier, who, f"{type(error).__name__}: {error}")
+    control_channel.send(control_channel.open_end(control_fd), control_channel.failure(error))

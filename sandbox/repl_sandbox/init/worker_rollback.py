@@ -1,0 +1,285 @@
+"""How init brings a session back: it ends what runs, and names a waiting copy of the worker.
+
+Init's end of `worker.copies`. What the copies' table says it takes for a suggestion only: it wakes
+nothing but a process of the session that is there, and whatever that is then speaks to the host on
+the socket that it is given, as any worker of that session may.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Collection, Container, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import NamedTuple
+
+from ..jail import mounts, processes, rlimits, session_directory
+from ..jail.recipe import Jail
+from ..native import process_forks, snapshot
+from ..snapshots.snapshot_channel import SnapshotChannel
+from ..snapshots.snapshot_messages import BRANCHED, KEEP, ORDER
+from ..snapshots.snapshot_processes import WAKE, SnapshotRecovery
+from ..snapshots.snapshot_table import Row, SnapshotTable
+from ..snapshots.workspace_snapshots import WorkspaceSnapshots
+from .process_ownership import is_child, is_stopped
+
+# Milliseconds after which init looks whether the worker is still there, and how often it does: for
+# eight seconds, less than the host waits. One that waits for the order forks in milliseconds, but
+# one that is not run does not; and while the machine stands, init does not look either.
+_BRANCH_LOOK, _MOST_LOOKS = 20, 400
+# A look at one that is stopped, which is the code's doing, counts for so many.
+_STOPPED = 3
+# What else may be said meanwhile: code of the session can say it without end.
+_MOST_WORDS = 10_000
+
+
+class RolledBackWorker(NamedTuple):
+    """The copy that was woken, 0 for none; CPU seconds of the worker before it; files it lacks."""
+
+    pid: int
+    cpu: float
+    lost: list[str]
+
+
+class WorkerRollback:
+    """Of one line of a session. Iterating gives the descriptors that its init keeps.
+
+    The files of its workspace are those of its state: `files` keeps them and puts them back.
+    """
+
+    def __init__(
+        self, jail: Jail, high: int, states: SnapshotTable, orders: SnapshotChannel
+    ) -> None:
+        self.jail = jail
+        self._folder = jail.folder
+        # What "all processes" are where the session has branches: None for all there are.
+        self.members: Callable[[], list[int]] | None = None
+        self._kept = jail.states
+        self.trusted: set[int] = set()  # processes of init's own code
+        self.states = states
+        self._high = high
+        self.orders = orders
+        self.files = WorkspaceSnapshots(jail, self.orders, self.states, self.trusted)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.orders)
+
+    @property
+    def theirs(self) -> int:
+        """The descriptor of workers and copies."""
+        return self.orders.theirs.fileno()
+
+    def close(self) -> None:
+        """Let go of what connects init to workers and copies."""
+        self.orders.close()
+        self.states.close()
+
+    def recovery(self) -> SnapshotRecovery:
+        """In a worker: its end."""
+        return SnapshotRecovery(
+            self.states,
+            self.orders.theirs,
+            self._kept,
+            self._workspace(),
+            process_forks.fork_beside,
+            process_forks.fork_beside_threads,
+            snapshot.prepare(WAKE),
+            rlimits.SPARE_FILES,
+        )
+
+    def _workspace(self) -> str:
+        own = f"{self._folder}/{session_directory.WORKSPACE}" if self._folder else mounts.WORKSPACE
+        return self.jail.home or own
+
+    def forget(self) -> None:
+        """There are no copies any more, and no keeper."""
+        self.states.write(())
+        self.orders.empty()
+        self.files.forget()
+        self.orders.renew()
+
+    def hear(self, ready: Container[int]) -> None:
+        """Do what a worker asks for, if there is something."""
+        if not self.files.hear(ready):
+            return
+        with suppress(BlockingIOError):
+            kind, cell = self.orders.hear()
+            if kind == KEEP:
+                self.files.keep(cell, self._cells())
+
+    def keep_for_host(self, cell: int) -> None:
+        """Have the files kept as those after `cell`, for the host has changed them."""
+        self.files.keep_for_host(cell, self._cells())
+
+    def _cells(self) -> list[int]:
+        """The cells that there are copies of."""
+        return [cell for _, cell in self.rows()]
+
+    def halt(self) -> None:
+        """The worker is dead: stop all that it left, until the host says what is to be."""
+        if self.members is not None:
+            processes.stop_all(self.members)
+        elif self._folder:
+            processes.stop_children()
+        else:
+            _signal_all(signal.SIGSTOP)
+        for pid in self.trusted:
+            _signal(pid, signal.SIGCONT)
+
+    def wake(self, worker: int, cell: int | None, cpu_left: int, fd: int) -> RolledBackWorker:
+        """End everything but the copy made after `cell` (None: the latest) and those before it.
+
+        `worker` is ended as well, 0 if it is dead. The copy gets `fd` to speak on. Nothing is done
+        to a living worker if there is no such copy.
+        """
+        rows = self.rows()
+        index = _index(rows, cell)
+        if index is None and worker:
+            return RolledBackWorker(0, 0.0, [])
+        # A copy that is woken goes on with what init says of those before it.
+        kept = [] if index is None else rows[: index + 1]
+        self.halt()
+        cpu = self._end_all({pid for pid, _ in kept} | self.files.processes, worker)
+        # The earlier ones stay stopped until it is their turn.
+        if not kept or not _signal(kept[-1][0], signal.SIGCONT):
+            return RolledBackWorker(0, cpu, [])
+        pid, after = kept[-1]
+        # The others are its own to go back to. What it knew when it was made is gone in part.
+        self.states.write([row for row in kept[:-1] if is_child(row[0])])
+        lost = self.files.restore(after)
+        self.orders.empty()  # of the words of a worker or a copy that is gone
+        # First, for one whom the code has woken before must not go on before this is sent.
+        _signal(pid, WAKE)
+        if not self.orders.give(ORDER.pack(pid, cpu_left, -1, 0), [fd], wait=True):
+            return RolledBackWorker(0, cpu, [])
+        return RolledBackWorker(pid, cpu, lost)
+
+    def end_members(self, kept: set[int], worker: int) -> float:
+        """As `_end_all`, of this line alone; others that have died meanwhile are not reaped."""
+        assert self.members is not None
+        cpu = 0.0
+        members = self.members
+        while others := processes.stop_all(lambda: set(members()) - kept):
+            for pid in others:
+                _signal(pid, signal.SIGKILL)
+            for pid in others:
+                # Of what is not a child the parent dies, and then it is one, and met again.
+                with suppress(ChildProcessError):
+                    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+            if worker in others:
+                _, _, usage = os.wait4(worker, 0)
+                cpu, worker = usage.ru_utime + usage.ru_stime, 0
+        return cpu
+
+    def fork_branch(
+        self, forker: int, seed: int, workspace: str, descriptors: Sequence[int]
+    ) -> tuple[int, WorkerRollback] | None:
+        """Have the worker, whose id is `forker`, fork a branch; its id, and what revives it.
+
+        `seed`: of its random numbers, -1 to go on with those that there are. `descriptors`: its
+        worker socket, stdout, stderr, table of copies.
+        """
+        worker, stdout, stderr, states = descriptors
+        path = os.fsencode(workspace)
+        jail = replace(self.jail, home=workspace, kept=set(), held={})
+        revival = WorkerRollback(
+            jail, self._high, SnapshotTable(states), SnapshotChannel(self._high)
+        )
+        order = ORDER.pack(forker, 0, seed, len(path)) + path
+        given = [worker, revival.orders.theirs.fileno(), states, stdout, stderr]
+        self.files.settle()
+        pid = self._order_branch(forker, order, given)
+        if pid is None:
+            self.orders.empty()  # it must not be met by who is asked for another
+            revival.files.remove()  # what the worker has copied for it
+            revival.close()
+            return None
+        return pid, revival
+
+    def _order_branch(self, forker: int, order: bytes, given: Sequence[int]) -> int | None:
+        """The process that the worker says it has forked; it may be any child of init's."""
+        self.orders.empty()  # of the late word of one that was stopped, and of what nobody read
+        # Code of the session may keep the other end from being read, and must not hold up init.
+        if not self.orders.give(order, given, wait=False):
+            return None
+        looks = words = 0
+        while looks < _MOST_LOOKS and words < _MOST_WORDS and is_child(forker):
+            word = self.orders.word(_BRANCH_LOOK)
+            if word is None:
+                looks += _STOPPED if is_stopped(forker) else 1
+            elif word[0] == KEEP:
+                words += 1
+            else:
+                kind, number = word
+                ours = kind == BRANCHED and number not in (forker, *self.trusted)
+                return number if ours and is_child(number) else None
+        return None
+
+    def clear(self) -> list[str]:
+        """End everything, and put the files back that were there before the first cell.
+
+        Returns those that could not be.
+        """
+        self.halt()
+        self._end_all(self.files.processes, 0)
+        self.states.write(())
+        self.orders.empty()
+        return self.files.restore(0)
+
+    def rows(self) -> list[Row]:
+        """The end of the table, without what cannot be: each is a child, and none is init's own.
+
+        No more than there may be, for whoever is named is not ended with the others: of each state
+        that is kept, of the current one, and of one that just takes another's place.
+        """
+        said = {pid: cell for pid, cell in self.states.read() if pid not in self.trusted}
+        return [(pid, cell) for pid, cell in said.items() if is_child(pid)][-self._kept - 2 :]
+
+    def _end_all(self, kept: set[int], worker: int) -> float:
+        """Kill and reap all processes of the session but `kept`; CPU seconds of the `worker`."""
+        if self.members is not None:
+            return self.end_members(kept, worker)
+        cpu = processes.end_children(kept, worker) if self._folder else _end_others(kept, worker)
+        self.are_gone(kept)
+        return cpu
+
+    def are_gone(self, kept: Collection[int] = ()) -> None:
+        """All processes but `kept` were reaped: their numbers are others' from now on."""
+        self.trusted.intersection_update(kept)
+
+
+def _end_others(kept: Container[int], worker: int) -> float:
+    """As `processes.end_children`, of all that are in this pid namespace."""
+    cpu = 0.0
+    while others := [pid for pid in _everybody() if pid not in kept]:
+        for pid in others:
+            _signal(pid, signal.SIGKILL)
+        ended, _, usage = os.wait4(-1, 0)
+        if ended == worker:
+            cpu = usage.ru_utime + usage.ru_stime
+    return cpu
+
+
+def _index(rows: list[Row], cell: int | None) -> int | None:
+    found = [index for index, row in enumerate(rows) if cell in (None, row[1])]
+    return found[-1] if found else None
+
+
+def _everybody() -> list[int]:
+    """All processes of this pid namespace but this one, which is its first."""
+    return [int(name) for name in os.listdir("/proc") if name.isdecimal() and name != "1"]
+
+
+def _signal_all(number: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(-1, number)
+
+
+def _signal(pid: int, number: int) -> bool:
+    """Whether there is such a process."""
+    try:
+        os.kill(pid, number)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True

@@ -1,0 +1,271 @@
+"""A sandbox's groups: made, reused, removed; and what dead hosts left behind.
+
+All lie in one folder of the sandbox's own, `repl-env-PID-RANDOM`, in each hierarchy. The sandbox
+holds a lock on the folder (flock(2)); the kernel lets go of it however the process ends. So a
+folder that can be locked belongs to nobody, whatever process id it names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import itertools
+import os
+import re
+import secrets
+import threading
+import time
+import weakref
+from collections import deque
+
+from ...errors import IsolationError
+from .cgroup_interface import VERSIONS, put
+from .cgroup_root import LEAF, NEEDED, WEIGHING, CgroupRoot, CgroupUnavailable, words
+from .session_cgroup import SessionCgroup, refusal
+
+_OWN = re.compile(r"repl-env-\d+-[0-9a-f]{8}")
+# Free groups that are kept for later sessions. Each is some 100 KiB of the kernel's memory on a
+# machine with few processors.
+_SPARE = 32
+# A process that has been waited for can be counted a moment longer, while it is switched out: where
+# others keep the processors busy, until it has had its turn.
+_PATIENCE = 10.0
+_PAUSE = 0.002
+
+
+class CgroupPool:
+    """The groups of one sandbox. Thread-safe; dead in a process that was forked from this one.
+
+    `weighed`: their shares of the processor can be set, which is only where `place` has that.
+
+    Raises:
+        IsolationError: a folder cannot be made or controllers not be given on.
+    """
+
+    def __init__(self, place: CgroupRoot, *, weighed: bool = False) -> None:
+        self.weighed = weighed and bool(place.weighing)
+        self._files = VERSIONS[place.version]
+        controllers, places = set(NEEDED), place.folders
+        if self.weighed:
+            controllers.add(WEIGHING)
+            if place.version == 1:
+                places = (*places, place.weighing)
+        self._lock = threading.Lock()
+        self._numbers = itertools.count()
+        self._free: deque[SessionCgroup] = deque()
+        self._all: set[SessionCgroup] = set()
+        self._leaving: list[SessionCgroup] = []
+        self._locks: list[int] = []
+        self._folders: tuple[str, ...] = ()
+        name = f"repl-env-{os.getpid()}-{secrets.token_hex(4)}"
+        try:
+            if place.crowded:
+                _move_to_leaf(place.folders[0])
+            if place.version == 2:
+                _give_on(places[0], controllers)
+            # Where a version 1 has two controllers in one hierarchy, there is one folder twice.
+            for folder in dict.fromkeys(places):
+                sweep(folder)
+                self._locks.append(_make_locked(f"{folder}/{name}"))
+            self._folders = tuple(f"{folder}/{name}" for folder in places)
+            if place.version == 2:
+                _give_on(self._folders[0], controllers)
+        except OSError as error:
+            self._folders = self._folders or tuple(f"{at}/{name}" for at in places)
+            self.close()
+            raise refusal(error) from error
+        _alive.add(self)
+
+    def take(self, memory: int, processes: int) -> SessionCgroup:
+        """An empty group with these limits: bytes, and processes with their threads.
+
+        Raises:
+            IsolationError: it cannot be made, or its limits cannot be set.
+        """
+        try:
+            group = self._free.popleft()
+        except IndexError:
+            return self._make(memory, processes)
+        try:
+            group.limit(memory, processes)
+        except OSError as error:
+            self._drop(group)
+            raise refusal(error) from error
+        return group
+
+    def _make(self, memory: int, processes: int) -> SessionCgroup:
+        name = f"session-{next(self._numbers)}"
+        folders = tuple(f"{folder}/{name}" for folder in self._folders)
+        made = []
+        try:
+            for folder in dict.fromkeys(folders):
+                os.mkdir(folder)
+                made.append(folder)
+            group = SessionCgroup(folders, self._files, memory, processes, weighed=self.weighed)
+        except OSError as error:
+            for folder in made:
+                _remove(folder)
+            raise refusal(error) from error
+        group.gone = self._gone
+        with self._lock:
+            self._all.add(group)
+            self._remove_leaving()
+        return group
+
+    def _gone(self, group: SessionCgroup) -> None:
+        """The session of `group` has ended, or was given up and will."""
+        with self._lock:
+            if group not in self._all:  # the sandbox was closed first
+                return
+        try:
+            reusable = len(self._free) < _SPARE and group.reusable()
+        except OSError:
+            reusable = False
+        if reusable:
+            self._free.append(group)
+        else:
+            self._drop(group)
+
+    def _drop(self, group: SessionCgroup) -> None:
+        with self._lock:
+            self._all.discard(group)
+            self._leaving.append(group)
+            self._remove_leaving()
+
+    def _remove_leaving(self) -> None:
+        """Remove the groups that are not used again; those that end still, at the next turn."""
+        leaving, self._leaving = self._leaving, []
+        for group in leaving:
+            if not all(list(map(_remove, dict.fromkeys(group.folders)))):
+                self._leaving.append(group)
+
+    def close(self) -> None:
+        """Remove all groups. The sessions have ended."""
+        with self._lock:
+            self._all = set()
+        self._free.clear()
+        for folder in dict.fromkeys(self._folders):
+            _clear(folder, _PATIENCE)
+        while self._locks:
+            os.close(self._locks.pop())
+
+    def forked(self) -> None:
+        """In a child of the host: let go of the locks, so that they are the host's alone."""
+        while self._locks:
+            os.close(self._locks.pop())
+
+
+def open_groups(found: CgroupRoot | CgroupUnavailable, *, weighed: bool = False) -> CgroupPool:
+    """The groups of a sandbox that must have them, `weighed` if it can be.
+
+    Raises:
+        IsolationError: `found` is no place, or turns out to be none.
+    """
+    if isinstance(found, CgroupUnavailable):
+        raise IsolationError("jailed", "cgroup", found.reason, found.remedy)
+    if weighed:
+        with contextlib.suppress(IsolationError):
+            return CgroupPool(found, weighed=True)
+    return CgroupPool(found)
+
+
+def sweep(folder: str) -> None:
+    """Remove the groups in `folder` whose sandboxes are gone."""
+    for name in os.listdir(folder):
+        if not _OWN.fullmatch(name):
+            continue
+        try:
+            fd = _lock(f"{folder}/{name}")
+        except OSError:
+            continue  # somebody's, or removed by another sweep
+        try:
+            _clear(f"{folder}/{name}", 0.0)
+        finally:
+            os.close(fd)
+
+
+def _lock(folder: str) -> int:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.stat(folder)  # a sweep that came first has removed it
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _make_locked(folder: str) -> int:
+    """Make `folder` and hold its lock; a sweep of another process may take it in between."""
+    while True:
+        os.mkdir(folder)
+        try:
+            return _lock(folder)
+        except (BlockingIOError, FileNotFoundError):
+            # The sweep removes it while it has the lock.
+            _remove(folder)
+
+
+def _clear(folder: str, patience: float) -> None:
+    """Remove `folder` and the groups in it, or leave them for a later sweep."""
+    end = time.monotonic() + patience
+    try:
+        inside = [entry.path for entry in os.scandir(folder) if entry.is_dir()]
+    except OSError:
+        return
+    for path in (*inside, folder):
+        while not _remove(path) and time.monotonic() < end:
+            time.sleep(_PAUSE)
+
+
+def _remove(folder: str) -> bool:
+    """Remove an empty group; False if somebody is in it still.
+
+    One that this process may not remove any more, since it gave up its user, is left to a sweep.
+    """
+    try:
+        os.rmdir(folder)
+    except (FileNotFoundError, PermissionError):
+        return True
+    except OSError:
+        return False
+    return True
+
+
+# ── version 2 ─────────────────────────────────────────────────────────────────────────────────
+
+
+def _give_on(folder: str, controllers: set[str]) -> None:
+    """Let the groups in `folder` have the controllers."""
+    path = f"{folder}/cgroup.subtree_control"
+    missing = controllers - set(words(path))
+    if missing:
+        put(path, " ".join(f"+{name}" for name in sorted(missing)))
+
+
+def _move_to_leaf(folder: str) -> None:
+    """Move our processes from `folder` to a leaf in it, for only leaves may hold processes."""
+    leaf = f"{folder}/{LEAF}"
+    try:
+        os.mkdir(leaf)
+    except FileExistsError:
+        pass
+    while pids := words(f"{folder}/cgroup.procs"):
+        for pid in pids:
+            try:
+                put(f"{leaf}/cgroup.procs", pid)
+            except OSError as error:
+                if error.errno != errno.ESRCH:  # it has ended meanwhile
+                    raise
+
+
+_alive: weakref.WeakSet[CgroupPool] = weakref.WeakSet()
+
+
+def _let_go() -> None:
+    for groups in list(_alive):
+        groups.forked()
+
+
+os.register_at_fork(after_in_child=_let_go)

@@ -1,0 +1,143 @@
+"""One session's group: its limits, what leads into it, what the kernel says of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from ...errors import IsolationError
+from ...types import KillReason
+from .cgroup_interface import CgroupInterface, limit_memory, limits, number, put, rows
+
+# A group that still holds more than this after its session keeps it from the next one's account.
+_CLEAN: Final = 1 << 20
+
+
+_REMEDY = (
+    "Give the group of this process room for more (cgroup.max.descendants) and leave its folders "
+    "repl-env-* alone, or make the sandbox with cgroup='off'"
+)
+
+
+def refusal(error: OSError) -> IsolationError:
+    """The error for a group that cannot be made, limited or entered."""
+    what = f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror)
+    return IsolationError("jailed", "cgroup", what, _REMEDY)
+
+
+class SessionCgroup:
+    """A group with its limits; the folders are there already. OSError where the kernel refuses.
+
+    Nothing is kept open between uses: a host with a thousand sessions has few descriptors to spare,
+    and to open a file of the hierarchy takes 6 µs.
+    """
+
+    def __init__(
+        self,
+        folders: tuple[str, ...],
+        files: CgroupInterface,
+        memory: int,
+        processes: int,
+        *,
+        weighed: bool = False,
+    ) -> None:
+        self.folders = folders
+        self.weighed = weighed
+        self._low = False
+        self.version = files.version
+        self._files = files
+        self._pid = os.getpid()
+        self._memory = self._processes = 0
+        self.gone: Callable[[SessionCgroup], None] = lambda group: None
+        self.limit(memory, processes)
+        self._seen = self._counts()
+
+    def _path(self, file: tuple[int, str]) -> str:
+        folder, name = file
+        return f"{self.folders[folder]}/{name}"
+
+    def limit(self, memory: int, processes: int) -> None:
+        """Set the limits: bytes, and processes with their threads."""
+        if memory != self._memory:
+            limit_memory(self.folders[0], self._files, memory)
+            self._memory = memory
+        if processes != self._processes:
+            put(self._path(self._files.pids), processes)
+            self._processes = processes
+
+    def limits(self) -> tuple[int, int]:
+        """The limits as the kernel has them: bytes, and processes. -1: none."""
+        return limits(self.folders, self._files)
+
+    @contextmanager
+    def entrance(self) -> Iterator[list[int]]:
+        """Descriptors that lead into it: files to write to, or the folder to be born into."""
+        opened: list[int] = []
+        try:
+            try:
+                self._open_into(opened)
+            except OSError as error:
+                raise refusal(error) from error
+            yield opened
+        finally:
+            for fd in opened:
+                os.close(fd)
+
+    def _open_into(self, opened: list[int]) -> None:
+        # One by one, so that those before one that fails are closed.
+        writing, passing = os.O_WRONLY | os.O_CLOEXEC, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+        opened.extend(
+            os.open(self._path(file), writing)
+            for file in self._files.join
+            if file[0] < len(self.folders)
+        )
+        if not opened:
+            opened.append(os.open(self.folders[0], passing))
+
+    def hit(self) -> tuple[KillReason, ...]:
+        """Which limits the kernel has enforced since this was last asked, as far as is known."""
+        before = self._seen
+        try:
+            self._seen = self._counts()
+        except OSError:
+            return ()  # somebody removed the group, which `Session.isolation` shows
+        names: tuple[KillReason, KillReason] = ("memory", "processes")
+        pairs = zip(names, before, self._seen, strict=True)
+        return tuple(name for name, old, new in pairs if new > old)
+
+    def _counts(self) -> tuple[int, int]:
+        """Processes that were ended, and forks that were refused."""
+        files = self._files
+        return rows(self._path(files.kills), b"oom_kill"), rows(self._path(files.refusals), b"max")
+
+    def held(self) -> int:
+        """Bytes that are charged to it and that the kernel cannot drop, files in tmpfs included.
+
+        Page tables among them on version 2 only.
+        """
+        return rows(self._path((0, "memory.stat")), *self._files.held)
+
+    def weigh(self, *, low: bool) -> None:
+        """Give it little of a contended processor, or its ordinary share; if it is weighed."""
+        if low != self._low:
+            files = self._files
+            put(self._path(files.weight), files.low if low else files.ordinary)
+            self._low = low
+
+    def reusable(self) -> bool:
+        """Whether nobody is in it any more and the next session would find it as new."""
+        self.weigh(low=False)
+        if number(self._path(self._files.members)):
+            return False
+        # What is charged is cheaper to read than what it is made of, and often enough to know.
+        if number(self._path(self._files.used)) > _CLEAN and self.held() > _CLEAN:
+            return False
+        self._seen = self._counts()
+        return True
+
+    def release(self) -> None:
+        """Its session has ended, or will. In a forked child: nothing, the group is the parent's."""
+        if os.getpid() == self._pid:
+            self.gone(self)

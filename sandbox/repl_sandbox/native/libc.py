@@ -1,0 +1,237 @@
+"""The thin layer over libc: kernel calls that the standard library lacks, errno in, OSError out.
+
+Covers: calling convention, names for numbers, errno. Does not cover: any order or policy; that is
+the recipe's. Constants are those of the kernel's uapi headers, named as there.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, NoReturn
+
+from .steps import Argument, Slot, SyscallRow
+
+# uapi/linux/sched.h
+CLONE_NEWNS: Final = 0x00020000
+CLONE_NEWCGROUP: Final = 0x02000000
+CLONE_NEWUTS: Final = 0x04000000
+CLONE_NEWIPC: Final = 0x08000000
+CLONE_NEWUSER: Final = 0x10000000
+CLONE_NEWPID: Final = 0x20000000
+CLONE_NEWNET: Final = 0x40000000
+CLONE_PARENT: Final = 0x00008000
+CLONE_THREAD: Final = 0x00010000
+
+# uapi/linux/mount.h
+MS_NOSUID: Final = 0x2
+MS_NODEV: Final = 0x4
+MS_NOEXEC: Final = 0x8
+MS_BIND: Final = 0x1000
+MS_REC: Final = 0x4000
+MS_PRIVATE: Final = 0x40000
+MNT_DETACH: Final = 0x2
+MOUNT_ATTR_RDONLY: Final = 0x1
+MOUNT_ATTR_NOSUID: Final = 0x2
+MOUNT_ATTR_NODEV: Final = 0x4
+
+# uapi/linux/fcntl.h
+AT_FDCWD: Final = -100
+AT_RECURSIVE: Final = 0x8000
+
+# uapi/linux/prctl.h
+PR_SET_PDEATHSIG: Final = 1
+PR_SET_DUMPABLE: Final = 4
+PR_CAPBSET_READ: Final = 23
+PR_CAPBSET_DROP: Final = 24
+PR_SET_CHILD_SUBREAPER: Final = 36
+PR_SET_NO_NEW_PRIVS: Final = 38
+PR_CAP_AMBIENT: Final = 47
+PR_CAP_AMBIENT_CLEAR_ALL: Final = 4
+
+# Calls of batches, and others without a wrapper in glibc 2.36: (x86-64, aarch64), from the kernel's
+# tables; -1 where there is none.
+_NUMBERS: Final = {
+    "capset": (126, 91),
+    "chdir": (80, 49),
+    "clone": (56, 220),
+    "clone3": (435, 435),
+    "close": (3, 57),
+    "close_range": (436, 436),
+    "dup3": (292, 24),
+    "faccessat": (269, 48),
+    "fork": (57, -1),
+    "landlock_add_rule": (445, 445),
+    "landlock_create_ruleset": (444, 444),
+    "landlock_restrict_self": (446, 446),
+    "mkdirat": (258, 34),
+    "mmap": (9, 222),
+    "mount": (165, 40),
+    "mount_setattr": (442, 442),
+    "openat": (257, 56),
+    "pivot_root": (155, 41),
+    "prctl": (157, 167),
+    "prlimit64": (302, 261),
+    "read": (0, 63),
+    "sched_getattr": (315, 275),
+    "sched_setattr": (314, 274),
+    "seccomp": (317, 277),
+    "setgroups": (116, 159),
+    "sethostname": (170, 161),
+    "setresgid": (119, 149),
+    "setresuid": (117, 147),
+    "setsid": (112, 157),
+    "unshare": (272, 97),
+    "vfork": (58, -1),
+    "write": (1, 64),
+}
+_column: Final = {"x86_64": 0, "aarch64": 1}.get(os.uname().machine)
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_long = ctypes.c_long
+_libc.prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
+
+
+def number(name: str) -> int:
+    """The number of system call `name` on this machine; OSError where it is not known."""
+    if _column is None:
+        raise OSError(0, f"no system call numbers for {os.uname().machine}")
+    return _NUMBERS[name][_column]
+
+
+def call(
+    name: str,
+    *arguments: Argument,
+    keeps: Slot | None = None,
+    least: int = 0,
+    exactly: bool = False,
+    tolerated: tuple[int, ...] = (),
+    why: str = "",
+) -> SyscallRow:
+    """System call `name` as a row of a batch; see `native.steps.Row`."""
+    return SyscallRow(name, number(name), arguments, keeps, least, exactly, tolerated, why)
+
+
+def set_scheduling(thread: int, policy: int, nanoseconds: int) -> None:
+    """Give `thread` a policy and a slice (sched_setattr(2)); 0 is the kernel's own length of slice.
+
+    Its nice value stays. A thread in the idle or a real-time class stays as it is. OSError if it
+    has ended or is another user's.
+    """
+    attributes = ctypes.create_string_buffer(_SCHED_ATTR.size)
+    if _libc.syscall(number("sched_getattr"), thread, attributes, _SCHED_ATTR.size, 0):
+        fail("sched_getattr")
+    size, before, flags, nice, *_ = _SCHED_ATTR.unpack(attributes)
+    if before not in (os.SCHED_OTHER, os.SCHED_BATCH):
+        return
+    _SCHED_ATTR.pack_into(attributes, 0, size, policy, flags, nice, 0, nanoseconds, 0, 0)
+    if _libc.syscall(number("sched_setattr"), thread, attributes, 0):
+        fail("sched_setattr")
+
+
+# struct sched_attr, as it was at first: size, policy, flags, nice, priority; runtime, deadline,
+# period in nanoseconds. The runtime is the slice of who has neither of the others.
+_SCHED_ATTR: Final = struct.Struct("=IIQiIQQQ")
+
+
+def fail(call: str) -> NoReturn:
+    """Raise OSError for a call that has just failed."""
+    code = ctypes.get_errno()
+    raise OSError(code, f"{call}: {os.strerror(code)}")
+
+
+def check(result: int, call: str) -> int:
+    """`result`, unless it says that `call` has failed, by -1: then OSError."""
+    return result if result != -1 else fail(call)
+
+
+class NativeCall:
+    """System call `name` with arguments of `kinds`, ctypes' types: a function of C, prepared once.
+
+    In a process that has just been forked each Python function on the way costs some microseconds,
+    for its pages and lines of cache are nobody's yet; so do objects made for arguments.
+    """
+
+    def __init__(self, name: str, *kinds: type[ctypes._SimpleCData[Any]]) -> None:
+        self._name = name
+        # By a library object of its own, because a function's types belong to the function.
+        function = ctypes.CDLL(None, use_errno=True).syscall
+        function.argtypes = (_long, *kinds)
+        function.restype = _long
+        # As it is: -1 where it fails, and then `failed` has to follow.
+        self.raw: Callable[..., int] = partial(function, -1 if _column is None else number(name))
+
+    def __call__(self, *args: int | bytes) -> int:
+        """What it returns; raises OSError with its errno."""
+        result = self.raw(*args)
+        return result if result != -1 else self.failed()
+
+    def failed(self) -> NoReturn:
+        """Raise OSError for a call of `raw` that has just failed."""
+        number(self._name)  # which raises where there is none
+        fail(self._name)
+
+
+def unshare(flags: int) -> None:
+    """unshare(2)."""
+    if _libc.unshare(flags):
+        fail("unshare")
+
+
+def setns(fd: int, kind: int) -> None:
+    """setns(2): be in the namespace that is open as `fd`, which is one of `kind`."""
+    if _libc.setns(fd, kind):
+        fail("setns")
+
+
+def mount(source: str, target: str, kind: str, flags: int, data: str = "") -> None:
+    """mount(2)."""
+    if _libc.mount(
+        source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), data.encode()
+    ):
+        fail(f"mount {target}")
+
+
+def umount(target: str, flags: int) -> None:
+    """umount2(2)."""
+    check(_libc.umount2(target.encode(), flags), f"umount {target}")
+
+
+_pivot_root: Final = NativeCall("pivot_root", ctypes.c_char_p, ctypes.c_char_p)
+
+
+def pivot_root(new_root: str, put_old: str) -> None:
+    """pivot_root(2)."""
+    _pivot_root(new_root.encode(), put_old.encode())
+
+
+class _MountAttr(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_uint64) for name in ("set", "clear", "propagation", "userns_fd")]
+
+
+_mount_setattr: Final = NativeCall(
+    "mount_setattr",
+    *(ctypes.c_int, ctypes.c_char_p, ctypes.c_uint),
+    *(ctypes.c_void_p, ctypes.c_size_t),
+)
+
+
+def mount_setattr(path: str, attributes: int, *, recursive: bool) -> None:
+    """mount_setattr(2), Linux 5.12: set `attributes` on the mount at `path` and those below it."""
+    attr = _MountAttr(attributes, 0, 0, 0)
+    flags, size = AT_RECURSIVE if recursive else 0, ctypes.sizeof(attr)
+    _mount_setattr(AT_FDCWD, path.encode(), flags, ctypes.addressof(attr), size)
+
+
+def prctl(option: int, first: int = 0, second: int = 0) -> int:
+    """prctl(2) with up to two integer arguments."""
+    result: int = _libc.prctl(option, first, second, 0, 0)
+    return result if result != -1 else check(result, f"prctl {option}")
+
+
+def knows_capability(capability: int) -> bool:
+    """Whether this kernel has a capability of that number."""
+    return bool(_libc.prctl(PR_CAPBSET_READ, capability, 0, 0, 0) >= 0)

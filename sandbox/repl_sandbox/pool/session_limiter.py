@@ -1,0 +1,68 @@
+"""Which sessions of a sandbox are open, and that no more are than there may be."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ..errors import SandboxError
+from ..session.core import Core
+
+
+class SessionLimiter:
+    """Of `most` sessions, branches among them; None: of any number. Iterating gives the open ones.
+
+    A session has its place before it is made, for others may be made at the same time.
+    """
+
+    def __init__(self, most: int | None) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._open: dict[int, Core] = {}
+        self._making = 0
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def __iter__(self) -> Iterator[Core]:
+        return iter(list(self._open.values()))
+
+    @property
+    def free(self) -> bool:
+        """Whether no session is open, nor made."""
+        with self._lock:
+            return not self._open and not self._making
+
+    def take(self) -> None:
+        """For a session to come; SandboxError if there is no place."""
+        with self._lock:
+            if self._most is not None and len(self._open) + self._making >= self._most:
+                raise SandboxError(f"max_sessions={self._most} sessions are open; close one first")
+            self._making += 1
+
+    def give_back(self) -> None:
+        """There will be no such session."""
+        with self._lock:
+            self._making -= 1
+
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        """As `take`; given back if the block raises."""
+        self.take()
+        try:
+            yield
+        except BaseException:
+            self.give_back()
+            raise
+
+    def fill(self, core: Core) -> None:
+        """The session that a place was taken for is open."""
+        with self._lock:
+            self._making -= 1
+            self._open[id(core)] = core
+
+    def leave(self, core: Core) -> bool:
+        """Whether it had a place, which is free from here on."""
+        with self._lock:
+            return self._open.pop(id(core), None) is not None

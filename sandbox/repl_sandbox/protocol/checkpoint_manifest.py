@@ -1,0 +1,207 @@
+"""A session's namespace as bytes: the manifest, which the host reads, and pickles, which it never
+loads.
+
+Who wrote a checkpoint may be anybody: a session's code can make its own say anything. So all of it
+is read strictly and within bounds, and only a jailed session unpickles the rest.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import CheckpointError, RemoteProtocolError
+from ..types import JSON, Missing
+from . import file_container
+from .header_limits import MAX_MESSAGE, MAX_NAME
+from .messages import parse_json
+
+KIND = b"ckpt"
+VERSION = 1
+
+# What a session keeps besides its variables; the names are the worker's (worker/saving.py).
+_MOST_STATE = 16
+_MOST_PACKAGES = 64
+# Variables and cells of one session, far beyond what the header has room for.
+_MOST_ROWS = 1 << 20
+_MOST_CELLS = 1 << 31
+_MOST_BYTES = 1 << 50
+
+_dumps = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointInfo:
+    """A variable in a checkpoint. `size`: bytes of its pickle, less what an earlier one holds."""
+
+    name: str
+    type: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a checkpoint says of itself; written by a session, so no more than a claim.
+
+    `python` and `implementation`: of the interpreter that made it; only the same minor version can
+    load it. `packages`: versions of what the values may depend on, by name. `variables`: what was
+    saved; `missing`: what was not, each with the reason. `state`: what else is there, with sizes,
+    as the state of random numbers. `cell`: the number of the last cell.
+    """
+
+    python: str
+    implementation: str
+    packages: dict[str, str]
+    variables: tuple[CheckpointInfo, ...]
+    missing: tuple[Missing, ...]
+    state: tuple[tuple[str, int], ...]
+    cell: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of all pickles together."""
+        return sum(row.size for row in self.variables) + sum(size for _, size in self.state)
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A checkpoint whose form was checked: its manifest, and the pickles in their order."""
+
+    manifest: Manifest
+    payload: memoryview
+
+
+def read_manifest(data: bytes) -> Manifest:
+    """What the checkpoint `data` says of itself. Nothing is unpickled.
+
+    Raises:
+        CheckpointError: `data` is no checkpoint, is damaged, or is of another version.
+        TypeError: it is not bytes.
+    """
+    return parse(data).manifest
+
+
+def parse(data: bytes) -> Checkpoint:
+    """Check the form of a checkpoint; as `read_manifest`."""
+    header, payload = file_container.unpack(data, KIND, VERSION, "checkpoint")
+    try:
+        manifest = manifest_of(parse_json(header))
+    except (KeyError, TypeError, ValueError, RemoteProtocolError) as error:
+        raise CheckpointError(f"the checkpoint's manifest is malformed: {error}") from None
+    if manifest.size != len(payload):
+        raise CheckpointError("the checkpoint's manifest does not fit what follows it")
+    return Checkpoint(manifest, payload)
+
+
+def pack(manifest: Manifest, payload: bytes) -> bytes:
+    """The two as a checkpoint; CheckpointError if the manifest is too large."""
+    return file_container.pack(KIND, VERSION, dump(manifest), [payload])
+
+
+def dump(manifest: Manifest) -> bytes:
+    """A manifest as JSON."""
+    fields = {
+        "python": manifest.python,
+        "implementation": manifest.implementation,
+        "packages": manifest.packages,
+        "cell": manifest.cell,
+        "variables": [[row.name, row.type, row.size] for row in manifest.variables],
+        "missing": [[row.name, row.type, row.reason] for row in manifest.missing],
+        "state": [list(row) for row in manifest.state],
+    }
+    return _dumps(fields).encode()
+
+
+def report(text: str, *, python: str, implementation: str, cell: int) -> Manifest:
+    """The manifest that a worker reported, with what the host knows better.
+
+    Raises:
+        CheckpointError: it is not what a worker reports.
+    """
+    data = text.encode()
+    try:
+        if len(data) > file_container.MAX_HEADER:
+            raise ValueError(f"{len(data):,} bytes")
+        told = parse_json(data)
+        if type(told) is not dict:
+            raise TypeError("no object")
+        told |= {"python": python, "implementation": implementation, "cell": cell}
+        return manifest_of(told)
+    except (KeyError, TypeError, ValueError, RemoteProtocolError) as error:
+        message = f"the session's report of what it saved is malformed: {error}"
+        raise CheckpointError(message) from None
+
+
+def manifest_of(value: JSON) -> Manifest:
+    """JSON as a manifest; KeyError, TypeError or ValueError naming what is wrong."""
+    if type(value) is not dict:
+        raise TypeError("no object")
+    packages = value["packages"]
+    if type(packages) is not dict or len(packages) > _MOST_PACKAGES:
+        raise TypeError(f"packages is no object of at most {_MOST_PACKAGES}")
+    return Manifest(
+        python=_text(value["python"], "python", MAX_NAME),
+        implementation=_text(value["implementation"], "implementation", MAX_NAME),
+        packages={
+            _text(name, "packages", MAX_NAME): _text(version, "packages", MAX_NAME)
+            for name, version in packages.items()
+        },
+        variables=tuple(_saved(row) for row in _rows(value, "variables", _MOST_ROWS)),
+        missing=missing_of(value["missing"]),
+        state=tuple(_state(row) for row in _rows(value, "state", _MOST_STATE)),
+        cell=_count(value["cell"], "cell", _MOST_CELLS),
+    )
+
+
+def missing_of(value: JSON) -> tuple[Missing, ...]:
+    """Rows of what is missing, parsed; TypeError or ValueError."""
+    return tuple(_missing(row) for row in _rows({"missing": value}, "missing", _MOST_ROWS))
+
+
+def _saved(row: Any) -> CheckpointInfo:
+    name, kind, size = _fields(row, 3, "variables")
+    return CheckpointInfo(
+        _text(name, "variables", MAX_NAME),
+        _text(kind, "variables", MAX_NAME),
+        _count(size, "variables", _MOST_BYTES),
+    )
+
+
+def _missing(row: Any) -> Missing:
+    name, kind, reason = _fields(row, 3, "missing")
+    return Missing(
+        _text(name, "missing", MAX_NAME),
+        _text(kind, "missing", MAX_NAME),
+        _text(reason, "missing", MAX_MESSAGE),
+    )
+
+
+def _state(row: Any) -> tuple[str, int]:
+    name, size = _fields(row, 2, "state")
+    return _text(name, "state", MAX_NAME), _count(size, "state", _MOST_BYTES)
+
+
+def _rows(value: dict[str, JSON], name: str, most: int) -> list[Any]:
+    rows = value[name]
+    if type(rows) is not list or len(rows) > most:
+        raise TypeError(f"{name} is no list of at most {most:,}")
+    return rows
+
+
+def _fields(row: Any, count: int, name: str) -> list[Any]:
+    if type(row) is not list or len(row) != count:
+        raise TypeError(f"{name} has a row that is no list of {count}")
+    return row
+
+
+def _text(value: Any, name: str, most: int) -> str:
+    if type(value) is not str or len(value) > most:
+        raise TypeError(f"{name} has what is no text of at most {most:,} characters")
+    return value
+
+
+def _count(value: Any, name: str, below: int) -> int:
+    if type(value) is not int or not 0 <= value < below:
+        raise TypeError(f"{name} has what is no count")
+    return value

@@ -1,0 +1,178 @@
+"""One end of a conversation: frames, messages and the state table tied together, without I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Generic, TypeVar, cast, get_args
+
+from ..errors import LocalProtocolError, RemoteProtocolError
+from .fixed_headers import (
+    CELL_FRAME,
+    CELL_HEADER,
+    CELL_KIND,
+    EMPTY_RESULT_FRAME,
+    EMPTY_RESULT_HEADER,
+    EMPTY_RESULT_KIND,
+)
+from .frames import Frame, FrameReader
+from .message_order import TRANSITIONS, ProtocolPhase
+from .messages import MAX_COUNT, HostMessage, Message, WorkerMessage, decode, encode
+
+_In = TypeVar("_In", bound=Message)
+_Out = TypeVar("_Out", bound=Message)
+
+_FROM_HOST = frozenset(get_args(HostMessage))
+_FROM_WORKER = frozenset(get_args(WorkerMessage))
+
+
+class _Connection(Generic[_In, _Out]):
+    """Bytes in, messages out; messages in, bytes out. Both ends of a socket run this code.
+
+    One thread may send while another receives. Only calls and replies are ever under way beside
+    another message; they change no phase, and so do not write it: what they saw may be past.
+    """
+
+    _mine: frozenset[type]
+    _theirs: frozenset[type]
+
+    def __init__(self) -> None:
+        self.phase = ProtocolPhase.BOOTING
+        self._reader = FrameReader()
+        self._broken = False
+
+    @property
+    def between_messages(self) -> bool:
+        """Whether the last byte received ended a message."""
+        return self._reader.buffered == 0
+
+    def send(self, message: _Out) -> bytes:
+        """The bytes that say `message`; LocalProtocolError if it may not be said now."""
+        kind = type(message)
+        if kind not in self._mine:
+            raise LocalProtocolError(f"{kind.__name__} is the other side's to say")
+        before = self.phase
+        after = TRANSITIONS[before].get(kind)
+        if after is None:
+            raise LocalProtocolError(f"{kind.__name__} while {before.name}")
+        data = encode(message)
+        if after is not before:
+            self.phase = after
+        return data
+
+    def receive(self, data: bytes) -> Iterator[_In]:
+        """The messages that `data` completes; take them all before the next chunk.
+
+        Raises:
+            RemoteProtocolError: the other side broke the rules. What was buffered is dropped, and
+                nothing more is ever taken in: each further call raises as well.
+        """
+        if self._broken:
+            raise RemoteProtocolError("the other side has broken the protocol before")
+        reader = self._reader
+        reader.feed(data)
+        try:
+            while (frame := reader.next_frame()) is not None:
+                yield self._accept(frame)
+        except RemoteProtocolError:
+            self._broken = True
+            self._reader = FrameReader()
+            raise
+
+    def _accept(self, frame: Frame) -> _In:
+        message = decode(frame)
+        kind = type(message)
+        before = self.phase
+        after = TRANSITIONS[before].get(kind)
+        if after is None or kind not in self._theirs:
+            problem = "from the wrong side" if after is not None else f"while {before.name}"
+            raise RemoteProtocolError(f"{kind.__name__} {problem}")
+        if after is not before:
+            self.phase = after
+        return cast(_In, message)
+
+    @property
+    def buffered(self) -> int:
+        """Bytes received that end no frame yet."""
+        return self._reader.buffered
+
+    @property
+    def missing(self) -> int:
+        """Bytes that would end the frame which has begun; 0 if none has, or its lengths lack."""
+        return self._reader.missing
+
+
+# The two messages with short headers are written and read here without a detour through objects,
+# byte for byte as `messages.py` does it. A chunk that is not exactly one of them goes the common
+# way.
+_CELL_SIZE, _CELL_HEADER_SIZE = CELL_FRAME.size, CELL_HEADER.size
+_RESULT_SIZE, _RESULT_HEADER_SIZE = EMPTY_RESULT_FRAME.size, EMPTY_RESULT_HEADER.size
+_pack_cell, _unpack_cell = CELL_FRAME.pack, CELL_FRAME.unpack_from
+_pack_result, _unpack_result = EMPTY_RESULT_FRAME.pack, EMPTY_RESULT_FRAME.unpack
+_IDLE, _RUNNING = ProtocolPhase.IDLE, ProtocolPhase.RUNNING
+
+
+class HostConnection(_Connection[WorkerMessage, HostMessage]):
+    """The host's end. What it receives comes from code that is taken to be hostile."""
+
+    _mine = _FROM_HOST
+    _theirs = _FROM_WORKER
+
+    def execute(self, cell: int, code: bytes) -> bytes:
+        """As `send(Execute(cell, code))`, for code within the limits of a frame."""
+        if self.phase is not _IDLE:
+            raise LocalProtocolError(f"Execute while {self.phase.name}")
+        self.phase = _RUNNING
+        head: bytes = _pack_cell(_CELL_HEADER_SIZE, len(code), CELL_KIND, cell)
+        return head + code
+
+    def empty_result(self, data: bytes, cell: int) -> int | None:
+        """The peak memory, if `data` is the whole and empty result of `cell`; else not taken in."""
+        if len(data) != _RESULT_SIZE:
+            return None
+        header_size, blob_size, kind, number, peak = _unpack_result(data)
+        if (
+            number != cell
+            or kind != EMPTY_RESULT_KIND
+            or header_size != _RESULT_HEADER_SIZE
+            or blob_size
+            or peak >= MAX_COUNT
+            or self.phase is not _RUNNING
+            or self._reader.pending
+            or self._broken
+        ):
+            return None
+        self.phase = _IDLE
+        return int(peak)
+
+
+class WorkerConnection(_Connection[HostMessage, WorkerMessage]):
+    """The worker's end."""
+
+    _mine = _FROM_WORKER
+    _theirs = _FROM_HOST
+
+    def cell(self, data: bytes) -> tuple[int, bytes] | None:
+        """The cell and its code, if `data` is one whole `Execute`; else it is not taken in."""
+        if len(data) < _CELL_SIZE:
+            return None
+        header_size, code_size, kind, number = _unpack_cell(data)
+        if (
+            kind != CELL_KIND
+            or header_size != _CELL_HEADER_SIZE
+            or len(data) != _CELL_SIZE + code_size
+            or number >= MAX_COUNT
+            or self.phase is not _IDLE
+            or self._reader.pending
+            or self._broken
+        ):
+            return None
+        self.phase = _RUNNING
+        return number, data[_CELL_SIZE:]
+
+    def empty_result(self, cell: int, peak_memory: int) -> bytes:
+        """As `send` of a `Result` that carries nothing but these."""
+        if self.phase is not _RUNNING:
+            raise LocalProtocolError(f"Result while {self.phase.name}")
+        self.phase = _IDLE
+        data: bytes = _pack_result(_RESULT_HEADER_SIZE, 0, EMPTY_RESULT_KIND, cell, peak_memory)
+        return data

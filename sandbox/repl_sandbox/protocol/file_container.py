@@ -1,0 +1,86 @@
+"""The form of a file of ours: what it is, a header to read, a payload, and a sum over all of it.
+
+    8 bytes   `MAGIC`                   as that of PNG: damaged by any transfer as text
+    4 bytes   the kind
+    2 bytes   version of the kind       unsigned, big-endian, as are the lengths
+    4 bytes   length of the header
+    8 bytes   length of the payload
+    header, payload
+    32 bytes  SHA-256 of all before
+
+The sum finds damage. It says nothing of who wrote the file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Sequence
+
+from ..errors import CheckpointError
+
+MAGIC = b"\x89REPL\r\n\x1a"
+# A header is JSON that lists names, some 100 bytes for each; no list that people read is so long.
+MAX_HEADER = 4 << 20
+
+_PREFIX = struct.Struct(">8s4sHIQ")
+_SUM = hashlib.sha256().digest_size
+
+
+def pack(kind: bytes, version: int, header: bytes, payload: Sequence[bytes | memoryview]) -> bytes:
+    """A file of `kind`, whose payload is given in pieces.
+
+    Raises:
+        CheckpointError: the header is over `MAX_HEADER` bytes.
+    """
+    if len(header) > MAX_HEADER:
+        raise CheckpointError(f"too many names: {len(header):,} bytes; the limit is {MAX_HEADER:,}")
+    size = sum(len(piece) for piece in payload)
+    pieces = [_PREFIX.pack(MAGIC, kind, version, len(header), size), header, *payload]
+    digest = hashlib.sha256()
+    for piece in pieces:
+        digest.update(piece)
+    return b"".join([*pieces, digest.digest()])
+
+
+def check_beginning(head: bytes, kind: bytes, what: str) -> None:
+    """See by its first bytes whether something may be a file of `kind`, before all of it is read.
+
+    Raises:
+        CheckpointError: it is none.
+    """
+    expected = MAGIC + kind
+    if not expected.startswith(head[: len(expected)]):
+        raise CheckpointError(f"this is no {what}, or its beginning is damaged")
+
+
+def unpack(data: bytes, kind: bytes, version: int, what: str) -> tuple[bytes, memoryview]:
+    """The header and the payload of a file of `kind`, which messages call `what`.
+
+    Lengths are compared before anything is looked at or copied.
+
+    Raises:
+        TypeError: `data` is not bytes.
+        CheckpointError: it is damaged, cut short, of another kind or of another version.
+    """
+    if not isinstance(data, (bytes, bytearray, memoryview)):
+        raise TypeError(f"data must be bytes, not {type(data).__name__}")
+    view = memoryview(data).cast("B")
+    if len(view) < _PREFIX.size + _SUM:
+        raise CheckpointError(f"this is no {what}: {len(view)} bytes are too few")
+    check_beginning(bytes(view[: _PREFIX.size]), kind, what)
+    _, _, number, header_size, size = _PREFIX.unpack_from(view)
+    if number != version:
+        raise CheckpointError(
+            f"the {what} has version {number} of its format; this release reads version {version}"
+        )
+    end = _PREFIX.size + header_size + size
+    if header_size > MAX_HEADER or end + _SUM != len(view):
+        raise CheckpointError(
+            f"the {what} is damaged or cut short: it has {len(view):,} bytes and should have "
+            f"{end + _SUM:,}"
+        )
+    if hashlib.sha256(view[:end]).digest() != view[end:]:
+        raise CheckpointError(f"the {what} is damaged: its checksum does not fit")
+    start = _PREFIX.size + header_size
+    return bytes(view[_PREFIX.size : start]), view[start:end]

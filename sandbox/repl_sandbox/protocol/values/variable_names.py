@@ -1,0 +1,43 @@
+"""Names of variables: which code in a session can say, and which sessions have for themselves."""
+
+from __future__ import annotations
+
+import keyword
+
+from ...types import ANSWER_NAMES
+from ...worker.namespace.main_namespace import REPL_NAMES
+
+# What a session may put into its namespace itself, with answers or without.
+RESERVED = frozenset({*ANSWER_NAMES, "HostCallError", "PolicyError"})
+
+
+def check_name(name: object, argument: str) -> str:
+    """`name` if code can name a variable so; else TypeError or ValueError for `argument`."""
+    if not isinstance(name, str):
+        raise TypeError(f"{argument}: {name!r} must be a str, not {type(name).__name__}")
+    if not name.isidentifier():
+        raise ValueError(
+            f"{argument}: {name!r} is not a name for a variable: letters, digits and underscores, "
+            "and no digit first"
+        )
+    if keyword.iskeyword(name):
+        raise ValueError(f"{argument}: {name!r} is a keyword of Python; give it another name")
+    if not name.isascii() and (read := _as_read(name)) != name:
+        raise ValueError(f"{argument}: {name!a} is read as {read!a} in code; give it that")
+    return name
+
+
+def check_free(name: object, argument: str) -> str:
+    """Likewise, and no session has it for itself."""
+    checked = check_name(name, argument)
+    if checked in REPL_NAMES or checked[:2] == "__" == checked[-2:]:
+        raise ValueError(f"{argument}: {name!r} is the session's own; give it another name")
+    if checked in RESERVED:
+        raise ValueError(f"{argument}: the name {name!r} is taken; the session has it already")
+    return checked
+
+
+def _as_read(name: str) -> str:
+    from unicodedata import normalize  # few names need it
+
+    return normalize("NFKC", name)

@@ -1,0 +1,170 @@
+"""What sync and async sessions share: whose they are, and whether they can be used now."""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import NoReturn
+
+from ...errors import SessionBusy, SessionClosed
+from ...types import Isolation, Missing
+from ...zygote.client.measured_isolation import probe
+from ..core import Core
+
+# Another object in each process: a forked child has a new one. Who forks without Python's hooks
+# may not run Python in the child (PyOS_AfterFork_Child).
+_process = object()
+
+
+def _is_a_child() -> None:
+    global _process  # noqa: PLW0603 (there is one of a process)
+    _process = object()
+
+
+os.register_at_fork(after_in_child=_is_a_child)
+
+_get_ident = threading.get_ident
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOwner:
+    """What a session needs of its sandbox: to end it, and for a branch of it.
+
+    `end_at_once` says whether it did, which takes no time. `end_soon` has it ended, and returns a
+    descriptor that is ready when the session is gone, for `forget` to be called then; None if it is
+    `end`'s to do. `widen`
+    gives that room, before it is made, and `narrow` takes the room back if it could not be; `add`
+    has it counted and watched as any session.
+    """
+
+    end: Callable[[Core], None]
+    end_at_once: Callable[[Core], bool]
+    end_soon: Callable[[Core], int | None]
+    forget: Callable[[Core], None]
+    add: Callable[[Core], None]
+    widen: Callable[[Core], None]
+    narrow: Callable[[Core], None]
+
+
+class SessionSlot:
+    """That of one branch of a session."""
+
+    def __init__(self, home: SessionOwner, core: Core) -> None:
+        self._home = home
+        self._core = core
+        self._taken = False
+
+    def take(self) -> None:
+        """SandboxError if there is none."""
+        self._home.widen(self._core)
+        self._taken = True
+
+    def give_back(self) -> None:
+        """There is no branch."""
+        if self._taken:
+            self._home.narrow(self._core)
+
+
+def _dropped(session: str, pid: int, _: object) -> None:
+    if os.getpid() == pid:  # else it is the process's that forked this one
+        message = f"unclosed {session}: close it, or use it in a `with` statement"
+        warnings.warn(message, ResourceWarning, stacklevel=2)
+
+
+class SessionHandle:
+    """What sync and async sessions share: whose they are and whether they are open."""
+
+    _missing: tuple[Missing, ...] = ()
+    _leaving = False  # whether a call that was given up is not brought to its end yet
+
+    def __init__(self, core: Core, home: SessionOwner) -> None:
+        self._core = core
+        self._home = home
+        self._lost: tuple[str, ...] = ()
+        self._process = _process
+        self._closed = False
+        # The core is the sandbox's to end, and outlives a handle that nobody closed: from there is
+        # seen that it was let go of.
+        session = f"<{type(self).__name__} {core.links.tier}>"
+        core.owner = weakref.ref(self, partial(_dropped, session, os.getpid()))
+
+    def __repr__(self) -> str:
+        gone = self._away or self._core.ended
+        condition = "closed" if gone else "busy" if self._core.busy.locked() else "open"
+        return f"<{type(self).__name__} {self._core.links.tier}, {condition}>"
+
+    @property
+    def lost(self) -> tuple[str, ...]:
+        """Of a branch: what of the original it could not take along, in words."""
+        return self._lost
+
+    @property
+    def isolation(self) -> Isolation:
+        """The session's tier and layers, probed now from outside and inside."""
+        self._check_open()
+        return probe(self._core.links)
+
+    @property
+    def cpu_seconds(self) -> float:
+        """CPU time so far of all its processes, those that have ended and its branches' too.
+
+        The usage of an outcome is of one cell's own process; children, and threads that run on
+        between cells, are in this alone. A hundredth of a second is the smallest step. It can be
+        asked while a cell runs, by any thread, and takes a tenth of a millisecond or so.
+        """
+        self._check_open()
+        links = self._core.links
+        seconds: float = links.outside.look(
+            "cpu_seconds", links.outside.look("descendants", links.pid)
+        )
+        return seconds
+
+    @property
+    def missing(self) -> tuple[Missing, ...]:
+        """The variables that a restored session does not have, with the reasons; else ()."""
+        return self._missing
+
+    @property
+    def _away(self) -> bool:
+        """Whether it is closed, or another process's."""
+        return self._closed or self._process is not _process
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise SessionClosed("the session is closed")
+        if self._process is not _process:
+            raise SessionClosed("the session belongs to the process that forked this one")
+        if self._core.ended:
+            raise SessionClosed("the session is closed: its sandbox is")
+
+    def _claim(self) -> None:
+        if not self._core.busy.acquire(False):
+            raise self._busy()
+        try:
+            self._enter()
+        except BaseException:
+            self._core.release()
+            raise
+
+    def _busy(self) -> SessionBusy:
+        self._check_open()  # it may have ended, and its last caller be on the way out
+        return SessionBusy("the session is busy with another call; use one session per thread")
+
+    def _enter(self) -> None:
+        """What is to be done first by who holds `busy`."""
+        core = self._core
+        core.holder = _get_ident()
+        if self._closed or self._process is not _process or core.ended or self._leaving:
+            self._enter_late()
+
+    def _enter_late(self) -> None:
+        """Something came between the last call and this one."""
+        self._check_open()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"a {type(self).__name__} cannot be pickled: it is a live process")

@@ -1,0 +1,161 @@
+"""The host's side of a clerk: the process of init's that does one thing with a session's files."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from errno import EAGAIN, EINVAL, ELOOP, ENOSPC, ENOTDIR
+from typing import TypeVar
+
+from ...errors import SandboxError, SessionClosed
+from ...protocol import control_channel
+from ..core import Core
+from ..recovery import CLOSED_AMID
+
+_T = TypeVar("_T")
+
+# Seconds for all that an attempt takes: code with the clerk's uid may be able to stop it and let it
+# go on, before Linux 6.12. One is forked in milliseconds; a machine that swaps takes a thousand
+# times that.
+_PATIENCE = 60.0
+# A worker's death ends a clerk that is at work. There is no other worker to die before a cell is
+# run, so whoever ends the second is the session's code, and would end the third.
+_ATTEMPTS = 2
+
+# Where the kernel's words say too little, or something else.
+_WORDS = {
+    EAGAIN: "Processes of the session are at their limit, or hold the file",
+    EINVAL: "Not a regular file",
+    ELOOP: "A symbolic link, which is not followed",
+    ENOTDIR: "Not a directory (links are not followed)",
+}
+
+
+class _NoAnswer(Exception):
+    """The clerk ended before it answered."""
+
+
+class FileClient:
+    """The host's end of a socket to who works on a session's files, for so many seconds in all."""
+
+    def __init__(self, ours: socket.socket, patience: float) -> None:
+        self._socket, self._patience = ours, patience
+        self._until = time.monotonic() + patience
+
+    def next(self, request: control_channel.Message) -> tuple[control_channel.Message, int]:
+        """The answer to one more request."""
+        try:
+            control_channel.send(self._socket, request)
+        except (BrokenPipeError, ConnectionResetError):
+            raise _NoAnswer from None
+        return self.receive()
+
+    def receive(self) -> tuple[control_channel.Message, int]:
+        """The next message, and the descriptor that came with it or -1."""
+        # Zero would not wait at all, and say so in other words.
+        self._socket.settimeout(max(self._until - time.monotonic(), 0.001))
+        try:
+            message, descriptors = control_channel.receive_with_descriptors(self._socket)
+        except TimeoutError:
+            raise SandboxError(
+                f"the session's files were not to be had within {self._patience:g} s"
+            ) from None
+        except ConnectionResetError:
+            raise _NoAnswer from None
+        if message is None:
+            raise _NoAnswer
+        return message, descriptors[0] if descriptors else -1
+
+
+def ask(
+    core: Core,
+    paths: Sequence[str],
+    request: control_channel.Message,
+    take: Callable[[control_channel.Message, FileClient, int], _T],
+    given: Sequence[int] = (),
+    longer: float = 0.0,
+) -> _T:
+    """What `take` makes of a clerk's answer: its message, what follows, the descriptor it sent.
+
+    It has so many seconds `longer` than for anything that is small.
+
+    Raises:
+        OSError: what the clerk was refused, with that of `paths` at which it was.
+        SandboxError, SessionClosed: it does not answer, or init is gone.
+    """
+    for _ in range(_ATTEMPTS):
+        with (
+            _asked(core, "files", request, given, _PATIENCE + longer) as clerk,
+            suppress(_NoAnswer),
+        ):
+            message, fd = clerk.receive()
+            try:
+                if "errno" in message:
+                    raise refusal(core, message["errno"], paths[message.get("at", 0)])
+                return take(message, clerk, fd)
+            finally:
+                if fd >= 0:
+                    os.close(fd)
+    if core.io.closing:
+        raise _gone(core)
+    raise SandboxError(
+        f"{paths[0]}: processes of the session ended the one that works on its files"
+    )
+
+
+@contextmanager
+def _asked(
+    core: Core, op: str, request: control_channel.Message, given: Sequence[int], patience: float
+) -> Iterator[FileClient]:
+    """The host's end of a socket whose other end init got for `op`, and which has `request` in it.
+
+    By "files" a new clerk gets it, by "keep" init answers itself.
+    """
+    ours, theirs = control_channel.pair()
+    with ours:
+        with theirs:
+            control_channel.send(ours, request, given)
+            core.io.init.told = True
+            try:
+                control_channel.send(core.links.control, {"op": op}, (theirs.fileno(),))
+            except BlockingIOError:
+                message = "the session's init does not answer; close the session"
+                raise SandboxError(message) from None
+            except OSError as error:
+                raise _gone(core) from error
+        yield FileClient(ours, patience)
+
+
+def have_kept(core: Core) -> None:
+    """Have init keep the files as they are now: as those after the last cell.
+
+    Raises:
+        SandboxError, SessionClosed: init does not answer, or is gone.
+    """
+    with _asked(core, "keep", {"cell": core.recovery.history.last}, (), _PATIENCE) as init:
+        try:
+            init.receive()
+        except _NoAnswer:
+            raise _gone(core) from None
+
+
+def _gone(core: Core) -> SessionClosed:
+    """Why init does not answer any more."""
+    if core.io.closing:
+        return SessionClosed(CLOSED_AMID)
+    return SessionClosed("the session's init process is gone; open another session")
+
+
+def refusal(core: Core, errno: int, path: str) -> OSError:
+    """Why there is nothing at `path`; where there is no room, by which limit."""
+    detail = f"the limit is {int(core.limits.workspace):,} bytes (workspace)"
+    return error_of(errno, path, detail if errno == ENOSPC else "")
+
+
+def error_of(errno: int, path: str, detail: str = "") -> OSError:
+    """The error of this number, in words that say enough."""
+    words = _WORDS.get(errno) or os.strerror(errno)
+    return OSError(errno, f"{words}; {detail}" if detail else words, path)

@@ -1,0 +1,88 @@
+"""`OpenCalls`: the calls to the host that the running cell has open, and their replies."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Awaitable
+
+from ...protocol.messages import HostCall, HostReply
+from .function_executor import CallReplies, FunctionExecutor, RunningCall, refusal, size
+from .function_registry import FunctionRegistry
+
+# Calls that one session may have open; a further one is refused at once.
+MAX_OPEN_CALLS = 256
+# Bytes of arguments that the open calls of one session may have together, likewise.
+MAX_OPEN_BYTES = 256 << 20
+
+
+class OpenCalls:
+    """Those of one session: `offers` says what may be called, `executor` runs it."""
+
+    def __init__(self, offers: FunctionRegistry, executor: FunctionExecutor) -> None:
+        self.offers = offers
+        self.executor = executor
+        # Made when first needed: a descriptor for each session, and one more to wait for.
+        self._replies = CallReplies() if offers.rows else None
+        self.running: dict[int, RunningCall] = {}  # by their numbers
+
+    @property
+    def wakes(self) -> tuple[int, ...]:
+        """What is readable while there are `replies`."""
+        return () if self._replies is None else (self._replies.wake_fd,)
+
+    def refused(self, call: HostCall) -> HostReply | None:
+        """Why `call` cannot be opened; None if it can."""
+        if call.name not in self.offers.functions or self._replies is None:
+            return refusal(call.call, "NameError", f"the host offers no function {call.name!r}")
+        if len(self.running) >= MAX_OPEN_CALLS:
+            message = f"{MAX_OPEN_CALLS} calls to the host are open"
+            return refusal(call.call, "TooManyCalls", message)
+        if sum(each.size for each in self.running.values()) + size(call) > MAX_OPEN_BYTES:
+            message = f"open calls to the host have arguments of {MAX_OPEN_BYTES:,} bytes"
+            return refusal(call.call, "TooManyCalls", message)
+        return None
+
+    def begin(self, call: HostCall, cell: int) -> None:
+        """Have the function run that `cell` calls, which was not refused.
+
+        Raises:
+            RemoteProtocolError: the arguments are not what the protocol says.
+        """
+        assert self._replies is not None
+        self.running[call.call] = running = RunningCall(size(call))
+        function, places = self.offers.functions[call.name], self.offers.places(call.name)
+        put = functools.partial(self._replies.put, cell)
+        self.executor.start(function, call, places, running, put)
+
+    def wait_for(self, awaited: Awaitable[None], call: HostCall, size: int) -> None:
+        """Have `awaited` awaited, whose end replies to `call`."""
+        if self._replies is None:
+            self._replies = CallReplies()
+        self.running[call.call] = running = RunningCall(size)
+        put = functools.partial(self._replies.put, call.cell)
+        self.executor.wait_for(awaited, call, running, put)
+
+    def replies(self, cell: int) -> list[HostReply]:
+        """The replies of calls that have finished, unless the cell that made them is over.
+
+        Call numbers start again with each worker; only with the cell do they name one call.
+        """
+        if self._replies is None:
+            return []
+        finished = [reply for of, reply in self._replies.take() if of == cell]
+        return [reply for reply in finished if self.running.pop(reply.call, None) is not None]
+
+    def end(self) -> list[int]:
+        """End all that are open; their numbers."""
+        numbers = list(self.running)
+        for running in self.running.values():
+            running.end()
+        self.running.clear()
+        return numbers
+
+    def close(self) -> None:
+        """End all that are open, and take no reply any more."""
+        for running in list(self.running.values()):
+            running.end()
+        if self._replies is not None:
+            self._replies.close()

@@ -1,0 +1,56 @@
+"""What `_out` in a session asks for: its earlier output, answered without leaving the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from ...errors import RemoteProtocolError
+from ...protocol.messages import HostCall, HostReply
+from ...worker.variables.output_history import LENGTH, PAGE, TEXT
+from ..output import History
+from .function_executor import arguments, refusal, success
+
+# One chunk from a worker can ask for hundreds of pages; so many threads may read at once.
+_MOST_PAGED = 16 * PAGE
+# Bytes of a call's arguments: three numbers and the name of a stream.
+_MOST_ARGUMENTS = 1 << 10
+
+
+def page(history: History, call: HostCall, unread: int) -> HostReply:
+    """The reply to a call of PAGING, where the worker has so many bytes of others to read yet.
+
+    Raises:
+        RemoteProtocolError: it has other arguments than `_out` gives it.
+    """
+    if len(call.data) > _MOST_ARGUMENTS or call.parts:
+        _bad_paging(call)
+    args, _ = arguments(call)
+    if unread > _MOST_PAGED:
+        return refusal(call.call, "TooManyCalls", "earlier pages are not read yet")
+    return PAGING[call.name](history, call, args)
+
+
+def _length(history: History, call: HostCall, args: list[Any]) -> HostReply:
+    match args:
+        case [int(cell), str(stream)]:
+            return success(call, history.length(cell, stream))
+    _bad_paging(call)
+
+
+def _text(history: History, call: HostCall, args: list[Any]) -> HostReply:
+    match args:
+        case [int(cell), str(stream), int(start), int(stop)] if stop - start <= PAGE:
+            return success(call, history.text(cell, stream, start, stop))
+    _bad_paging(call)
+
+
+def _bad_paging(call: HostCall) -> NoReturn:
+    raise RemoteProtocolError(f"arguments of {call.name}")
+
+
+# By the names that no function of a user's can have.
+PAGING: dict[str, Callable[[History, HostCall, list[Any]], HostReply]] = {
+    LENGTH: _length,
+    TEXT: _text,
+}

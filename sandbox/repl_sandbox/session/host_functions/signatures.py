@@ -1,0 +1,157 @@
+"""The parameters of a host function as a session is shown them.
+
+Never the values that an untrusted session must not see: a default can be a key of the host's, so
+only short ones that are plain literals are told, and none that a `functools.partial` has bound.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import math
+import sys
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from ...protocol.function_schema import (
+    HIDDEN,
+    KEYWORD_ONLY,
+    POSITIONAL_ONLY,
+    POSITIONAL_OR_KEYWORD,
+    VAR_KEYWORD,
+    VAR_POSITIONAL,
+    Default,
+    Parameter,
+    Signature,
+)
+
+# Characters. Names of modes and separators are shorter, and keys and tokens longer.
+_LONGEST_TEXT = 20
+_MOST_ELEMENTS = 8
+_LONGEST_ANNOTATION = 200
+_MOST_PARAMETERS = 100
+_LISTS = (tuple, list, set, frozenset)
+# From 3.14 annotations are evaluated when they are read, and may name what only a checker imports.
+_OPTIONS: dict[str, Any] = {}
+if sys.version_info >= (3, 14):
+    from annotationlib import Format
+
+    _OPTIONS["annotation_format"] = Format.FORWARDREF
+
+
+# Each session is offered the same functions, and to look at six takes 0.2 ms. Of plain functions
+# alone: another object can be compared by code of its own.
+_known: WeakKeyDictionary[FunctionType, Signature | None] = WeakKeyDictionary()
+
+
+def signature_of(function: Callable[..., Any]) -> Signature | None:
+    """The parameters of `function`; None if it does not tell."""
+    if type(function) is not FunctionType:
+        return _read(function)
+    if function not in _known:
+        _known[function] = _read(function)
+    return _known[function]
+
+
+def _read(function: Callable[..., Any]) -> Signature | None:
+    try:
+        told = inspect.signature(function, **_OPTIONS)
+        if len(told.parameters) > _MOST_PARAMETERS:
+            return None
+        bound = _bound(function)
+        rows = tuple(_parameter(each, bound) for each in told.parameters.values())
+        returns = _annotation(told.return_annotation)
+    # Boundary: the function may be any object of the caller's, whose attributes may do anything.
+    except Exception:  # noqa: BLE001
+        return None
+    return Signature(rows, returns, _is_own(function, told))
+
+
+def _is_own(function: Any, told: inspect.Signature) -> bool:
+    """Whether `told` is what `function` takes; a wrapper may take other arguments than it says."""
+    try:
+        own = inspect.signature(function, follow_wrapped=False, **_OPTIONS)
+    except ValueError:  # of C, as what functools.cache makes
+        return False
+    return own == told and not hasattr(function, "__signature__")
+
+
+def of_text(parameters: ast.arguments) -> Signature:
+    """The parameters that an author has written down, with literals as their defaults."""
+    positional = [*parameters.posonlyargs, *parameters.args]
+    left_out: list[ast.expr | None] = [None] * (len(positional) - len(parameters.defaults))
+    rows = [
+        Parameter(
+            each.arg,
+            POSITIONAL_ONLY if each in parameters.posonlyargs else POSITIONAL_OR_KEYWORD,
+            _literal(default),
+        )
+        for each, default in zip(positional, [*left_out, *parameters.defaults], strict=True)
+    ]
+    if parameters.vararg is not None:
+        rows.append(Parameter(parameters.vararg.arg, VAR_POSITIONAL))
+    rows += [
+        Parameter(each.arg, KEYWORD_ONLY, _literal(default))
+        for each, default in zip(parameters.kwonlyargs, parameters.kw_defaults, strict=True)
+    ]
+    if parameters.kwarg is not None:
+        rows.append(Parameter(parameters.kwarg.arg, VAR_KEYWORD))
+    return Signature(tuple(rows))
+
+
+def _literal(default: ast.expr | None) -> Default | None:
+    if default is None:
+        return None
+    value = ast.literal_eval(default)
+    return Default(value) if _is_scalar(value) else Default(text=ast.unparse(default))
+
+
+def _bound(function: Any) -> frozenset[str]:
+    """The keywords that partial objects have bound."""
+    names: set[str] = set()
+    while isinstance(function, functools.partial):
+        names |= function.keywords.keys()
+        function = function.func
+    return frozenset(names)
+
+
+def _parameter(parameter: inspect.Parameter, bound: frozenset[str]) -> Parameter:
+    default = None
+    if parameter.default is not inspect.Parameter.empty:
+        hidden = parameter.name in bound or not _may_be_told(parameter.default)
+        default = Default(text=HIDDEN) if hidden else _told(parameter.default)
+    return Parameter(
+        parameter.name, int(parameter.kind), default, _annotation(parameter.annotation)
+    )
+
+
+def _may_be_told(value: Any) -> bool:
+    if type(value) in _LISTS:
+        return len(value) <= _MOST_ELEMENTS and all(map(_may_be_told, value))
+    if type(value) is str:
+        return len(value) <= _LONGEST_TEXT
+    return (
+        value == {} if type(value) is dict else value is None or type(value) in (bool, int, float)
+    )
+
+
+def _told(value: Any) -> Default:
+    return Default(value) if _is_scalar(value) else Default(text=repr(value))
+
+
+def _is_scalar(value: Any) -> bool:
+    """Whether it crosses as the JSON that it is."""
+    if type(value) is float:
+        return math.isfinite(value)
+    return value is None or type(value) in (bool, int, str)
+
+
+def _annotation(annotation: Any) -> str | None:
+    if annotation is inspect.Parameter.empty:
+        return None
+    forward = getattr(annotation, "__forward_arg__", annotation)
+    text = forward if isinstance(forward, str) else inspect.formatannotation(annotation)
+    return text if len(text) <= _LONGEST_ANNOTATION else None

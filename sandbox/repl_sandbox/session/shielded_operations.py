@@ -1,0 +1,40 @@
+"""`ShieldedOperations`: operations that come to their end even if their caller leaves in the middle."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import TypeVar
+
+from .io import Ready_
+
+_T = TypeVar("_T")
+
+
+class ShieldedOperations:
+    """`unfinished`: the steps of an operation whose caller has left, or still waits."""
+
+    def __init__(self) -> None:
+        self.unfinished: Generator[float, Ready_, object] | None = None
+
+    def of(self, steps: Generator[float, Ready_, _T]) -> Generator[float, Ready_, _T]:
+        """The result of `steps`, none of which may be left out."""
+        self.unfinished = steps
+        return (yield from self._drive(steps, begun=False))
+
+    def of_abandoned(self) -> Generator[float, Ready_, None]:
+        """Bring to its end what a caller has left unfinished."""
+        if self.unfinished is not None:
+            yield from self._drive(self.unfinished, begun=True)
+
+    def _drive(
+        self, steps: Generator[float, Ready_, _T], *, begun: bool
+    ) -> Generator[float, Ready_, _T]:
+        # Not `yield from`, which would close `steps` with this generator.
+        try:
+            wake = steps.send([]) if begun else next(steps)
+            while True:
+                wake = steps.send((yield wake))
+        except StopIteration as end:
+            self.unfinished = None
+            result: _T = end.value
+            return result

@@ -1,0 +1,102 @@
+"""Which variables hold objects of certain descriptors, however deep in containers and objects.
+
+Nothing here runs code of the session: objects are asked by the methods of C types.
+"""
+
+from __future__ import annotations
+
+import _socket
+import gc
+import io
+import select
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import (
+    BuiltinFunctionType,
+    CodeType,
+    FunctionType,
+    ModuleType,
+)
+from typing import Any
+
+from ...worker.namespace.trusted_imports import loaded_class
+
+# So many objects are looked at, for who takes over is waited for.
+_MOST_OBJECTS = 100_000
+_ASKED: tuple[tuple[type, Callable[[Any], int]], ...] = (
+    (io.FileIO, io.FileIO.fileno),
+    (_socket.socket, _socket.socket.fileno),
+    (select.epoll, select.epoll.fileno),
+)
+# Objects that have nothing of their own, or lead to all that there is.
+_PASSED_BY = (
+    *(bool, int, float, complex, str, bytes, bytearray, type(None), type),
+    *(ModuleType, BuiltinFunctionType, CodeType),
+)
+# Of a function: its globals lead to all variables.
+_OF_FUNCTION: tuple[Callable[[Any], object], ...] = tuple(
+    vars(FunctionType)[name].__get__
+    for name in ("__closure__", "__defaults__", "__kwdefaults__", "__dict__")
+)
+_class_dict: Callable[[Any], Mapping[str, object]] = vars(type)["__dict__"].__get__
+_get_referents = gc.get_referents
+
+
+def holders(
+    variables: Iterable[tuple[str, object]], numbers: set[int], other: object
+) -> tuple[dict[int, str], str]:
+    """By number, the first variable that holds an object of this descriptor; of `other`, likewise.
+
+    "" for `other` if no variable holds it.
+    """
+    found: dict[int, str] = {}
+    holds_other = ""
+    for name, each in _reached(variables):
+        if each is other:
+            holds_other = holds_other or name
+        elif (fd := _number(each)) in numbers:
+            found.setdefault(fd, name)
+    return found, holds_other
+
+
+def _reached(variables: Iterable[tuple[str, object]]) -> Iterator[tuple[str, object]]:
+    """Each object that a variable leads to, once, with the first variable that does."""
+    seen: set[int] = set()
+    for name, value in variables:
+        waiting = _of_own_class(value) if issubclass(type(value), type) else [value]
+        while waiting:
+            each = waiting.pop()
+            if issubclass(type(each), _PASSED_BY) or id(each) in seen:
+                continue
+            if len(seen) >= _MOST_OBJECTS:
+                return
+            seen.add(id(each))
+            yield name, each
+            waiting += _led_to(each)
+
+
+def _of_own_class(cls: Any) -> list[object]:
+    """The attributes of a class that cells have defined; a library's may lead to anything."""
+    attributes = _class_dict(cls)
+    return list(attributes.values()) if attributes.get("__module__") == "__main__" else []
+
+
+def _led_to(each: object) -> list[Any]:
+    if type(each) is FunctionType:
+        return [part(each) for part in _OF_FUNCTION]
+    return _get_referents(each)
+
+
+def _number(each: object) -> int:
+    """The descriptor of an object that has one, -1 of any other."""
+    kind = type(each)
+    try:
+        for asked, fileno in _ASKED:
+            if issubclass(kind, asked):
+                return fileno(each)
+        connection = loaded_class("multiprocessing.connection", "Connection")
+        if connection is not None and issubclass(kind, connection):
+            handle = each.__dict__.get("_handle")
+            return handle if type(handle) is int else -1
+    except (AttributeError, TypeError, ValueError):  # closed, or spoilt by the code
+        pass
+    return -1

@@ -1,0 +1,188 @@
+"""The descriptors of a process and of its waiting copy.
+
+A copy that held what its worker holds would be seen: the reader of a pipe would wait for a writer
+that nobody knows of, a lock on a file would outlive its file. So a copy lets go of all of them.
+When it takes over, it opens files again by their paths, where they were read or written last;
+pipes, sockets and the like have another end, which lives on or is gone, and are lost. A placeholder
+keeps their numbers (see `placeholders`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import select
+import stat
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+_FOLDER = "/proc/self/fd"
+# Taken once: code may replace those of the modules, and lose its state by that.
+_stat, _fstat, _lseek, _readlink = os.stat, os.fstat, os.lseek, os.readlink
+_open, _close, _dup2, _get_inheritable = os.open, os.close, os.dup2, os.get_inheritable
+_listdir, _sysconf, _fcntl = os.listdir, os.sysconf, fcntl.fcntl
+_ONLY_ONCE = os.O_CREAT | os.O_EXCL | os.O_TRUNC | os.O_TMPFILE
+_BY_PATH = frozenset((stat.S_IFREG, stat.S_IFDIR, stat.S_IFCHR))
+_KINDS = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a terminal"}
+_STREAMS = (0, 1, 2)
+# Major numbers of terminals (admin-guide/devices.txt): an opened one has another end, too.
+_TERMINALS = frozenset((4, 5, *range(136, 144)))
+
+Identity = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class DescriptorRange:
+    """The directory whose files are put back with a session's state: a path in it stays valid.
+
+    `left`: the directory of the same files in the session that a branch was made of, "" if none.
+    """
+
+    workspace: str
+    left: str = ""
+
+    def find(self, path: str) -> tuple[str, bool]:
+        """The present path of the file `path`; whether that file was put back."""
+        if self.left and f"{path}/".startswith(f"{self.left}/"):
+            path = self.workspace + path[len(self.left) :]
+        return path, f"{path}/".startswith(f"{self.workspace}/")
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One open descriptor.
+
+    `kind` is its file's, as stat.S_IFMT; `path` "" if none leads there; `file` its device and
+    inode. `stream`: the standard stream that it is a duplicate of, -1 for none. `returns`: whether
+    a copy has it again.
+    """
+
+    fd: int
+    kind: int
+    path: str
+    flags: int
+    offset: int
+    inheritable: bool
+    file: Identity
+    stream: int
+    returns: bool
+
+    def let_go(self) -> None:
+        """Close it, unless the copy keeps it: of a file without a name it is all that leads there.
+
+        So it is where the kernel does not tell the name.
+        """
+        if self.path or not self.returns or self.stream >= 0:
+            self.close()
+
+    def close(self) -> None:
+        """Close it, if that has not been done yet."""
+        with contextlib.suppress(OSError):
+            _close(self.fd)
+
+    @property
+    def name(self) -> str:
+        """The name of one that is lost because of its kind."""
+        return f"descriptor {self.fd}, {_KINDS.get(self.kind, 'of the kernel')}"
+
+    def reopen(self, place: DescriptorRange) -> str:
+        """Open one that `returns` again, as it was; what to call it if that fails, else ""."""
+        try:
+            if self.stream >= 0:
+                _dup2(self.stream, self.fd, self.inheritable)
+            elif self.path:
+                self._open(*place.find(self.path))
+            if self.kind == stat.S_IFREG and not self.flags & os.O_PATH:
+                _lseek(self.fd, self.offset, os.SEEK_SET)
+        except OSError as error:
+            # It is read by people: a name of the code's choice may steer their terminal.
+            name = self.path if self.path.isprintable() else repr(self.path)
+            return f"descriptor {self.fd}, {name or 'a file'}: {error.strerror}"
+        return ""
+
+    def _open(self, path: str, put_back: bool) -> None:
+        fd = _open(path, self.flags & ~_ONLY_ONCE | os.O_CLOEXEC)
+        try:
+            if not put_back and _identity(_fstat(fd)) != self.file:
+                raise OSError(errno.ESTALE, "another file has that name")
+            if fd != self.fd:
+                _dup2(fd, self.fd, self.inheritable)
+        finally:
+            if fd != self.fd:
+                _close(fd)
+
+
+def held(besides: Collection[int]) -> list[Held]:
+    """The open descriptors of this process, but for those of `besides`, which are distinct."""
+    if _only(besides):
+        return []
+    numbers = _open_numbers().difference(besides)
+    if not numbers:
+        return []
+    found, streams = [], _identities()
+    for fd in sorted(numbers):
+        with contextlib.suppress(OSError):  # closed by now: that of the listing itself
+            found.append(_look(fd, streams))
+    return found
+
+
+def _only(expected: Collection[int]) -> bool:
+    """Whether these are open and no others; False also where that would take a look at each.
+
+    Since Linux 6.2 the size of the directory is their count. To list it takes eight times as long.
+    """
+    try:
+        if _stat(_FOLDER).st_size != len(expected):
+            return False
+        for fd in expected:
+            _get_inheritable(fd)
+    except OSError:
+        return False
+    return True
+
+
+def _look(fd: int, streams: Sequence[Identity]) -> Held:
+    status = _fstat(fd)
+    kind, file = stat.S_IFMT(status.st_mode), _identity(status)
+    flags = _fcntl(fd, fcntl.F_GETFL)
+    path, offset = "", 0
+    stream = streams.index(file) if kind == stat.S_IFIFO and file in streams else -1
+    terminal = kind == stat.S_IFCHR and os.major(status.st_rdev) in _TERMINALS
+    returns = stream >= 0 or (kind in _BY_PATH and not terminal)
+    if returns and status.st_nlink and stream < 0:
+        with contextlib.suppress(OSError):
+            path = _readlink(f"{_FOLDER}/{fd}")
+    if kind == stat.S_IFREG and not flags & os.O_PATH:
+        offset = _lseek(fd, 0, os.SEEK_CUR)
+    return Held(fd, kind, path, flags, offset, _get_inheritable(fd), file, stream, returns)
+
+
+def _identity(status: os.stat_result) -> Identity:
+    return status.st_dev, status.st_ino
+
+
+def _identities() -> list[Identity]:
+    """Of the files of the standard streams; of one that is closed, none."""
+    found: list[Identity] = []
+    for fd in _STREAMS:
+        try:
+            found.append(_identity(_fstat(fd)))
+        except OSError:
+            found.append((-1, -1))
+    return found
+
+
+def _open_numbers() -> set[int]:
+    try:
+        return set(map(int, _listdir(_FOLDER)))
+    except OSError:
+        # Not to be read in tier "confined" by a process that took over, for the file rules are
+        # about the directory of the first. poll(2) tells which numbers are not open.
+        most = _sysconf("SC_OPEN_MAX")
+        poller = select.poll()
+        for fd in range(most):
+            poller.register(fd, 0)
+        closed = {fd for fd, event in poller.poll(0) if event & select.POLLNVAL}
+        return set(range(most)) - closed

@@ -1,0 +1,207 @@
+"""What a process has that its copy has not: threads, children, tasks, timers, open descriptors.
+
+Noted when the copy is made, told when it takes over. Memory needs no word here: it is copied, and
+with it the objects that stand for what is gone. Those of child processes are told that their
+process has ended, by the signal that did it; those of pools of threads start threads anew. A lock
+that a thread held stays locked.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Collection
+from contextlib import suppress
+from dataclasses import dataclass, field
+from signal import ITIMER_PROF, ITIMER_REAL, ITIMER_VIRTUAL, SIGKILL, getitimer, set_wakeup_fd
+from typing import Any
+
+from ..worker.cell import top_level_await
+from ..worker.namespace.main_namespace import Namespace
+from ..worker.namespace.trusted_imports import import_trusted, loaded, loaded_class
+from .descriptors import open_descriptors, placeholder_descriptors
+from .descriptors.descriptor_holders import holders
+from .descriptors.open_descriptors import DescriptorRange
+
+# Of each kind so many are named, the rest counted.
+_MOST_NAMED = 20
+_LONGEST = 100  # characters of a variable's name
+# Where classes stand for child processes, and what in them says how the process ended.
+_PROCESSES = (("subprocess", "Popen"), ("multiprocessing.popen_fork", "Popen"))
+# Of a process that has taken over: its standard streams, two sockets, and one that it opens files
+# with.
+_NEEDED = 6
+_get_objects = gc.get_objects
+_TIMERS = ((ITIMER_REAL, "real"), (ITIMER_VIRTUAL, "virtual"), (ITIMER_PROF, "profiling"))
+
+
+@dataclass(slots=True)
+class LostResources:
+    """What a copy made now would lack."""
+
+    descriptors: list[open_descriptors.Held]
+    names: list[str] = field(default_factory=list)
+    generator: object = None  # state of `random`, which a fork of a process with threads reseeds
+
+    def fits(self, numbers: int, most: int, reserved: int) -> bool:
+        """Whether a copy can take over: with `most` numbers for descriptors, as many as `reserved`
+        of which have placeholders already, and the code with `numbers` of them.
+
+        A quarter of these is not for lost descriptors: the code will open files again.
+        """
+        lost = reserved + sum(not held.returns for held in self.descriptors)
+        return lost <= numbers - numbers // 4 and _NEEDED + reserved + len(self.descriptors) <= most
+
+    def let_go(self) -> None:
+        """In the copy: hold nothing that would be seen."""
+        for held in self.descriptors:
+            held.let_go()
+
+    def foresee(self, namespace: Namespace) -> list[str] | None:
+        """What `bring_back` will name in a copy made now; None if only that can tell."""
+        if self.descriptors or namespace.loop is not None:
+            return None
+        try:
+            os.getcwd()
+        except OSError:
+            return None
+        ended = [name for _, name in _children()]
+        return [*self.names, *_cut(ended, "child processes")]
+
+    def bring_back(
+        self, namespace: Namespace, place: DescriptorRange, reserved: set[int]
+    ) -> tuple[list[str], set[int]]:
+        """In the copy that takes over: open files again; the names of all that is lost.
+
+        And the numbers that are kept by placeholders from here on, those that were `reserved`
+        before among them.
+
+        Raises:
+            OSError: they cannot be kept.
+        """
+        lost = {held.fd: held.name for held in self.descriptors if not held.returns}
+        placeholder_descriptors.place({*reserved, *lost})
+        for held in self.descriptors:
+            if held.returns and (name := held.reopen(place)):
+                lost[held.fd] = name
+                placeholder_descriptors.place([held.fd])
+        reserved = {*reserved, *lost}
+        if (wakeup := set_wakeup_fd(-1)) not in lost:
+            with suppress(OSError, ValueError):  # it was closed, or is of another kind by now
+                set_wakeup_fd(wakeup)
+        for fd in _of_loop(namespace.loop):  # no loss: it is replaced
+            lost.pop(fd, None)
+        names = _named(lost, namespace)
+        try:
+            os.getcwd()
+        except OSError:
+            os.chdir(os.environ.get("HOME", place.workspace))
+            names.append("the working directory, which is gone")
+        names += [*self.names, *_cut(_end_children(), "child processes")]
+        _empty_pools()
+        if namespace.loop is not None:
+            names += _cut(top_level_await.replace_loop(namespace), "tasks")
+        if self.generator is not None:
+            import_trusted("random").setstate(self.generator)
+        return names, placeholder_descriptors.placed(reserved)
+
+
+def look(own: Collection[int], *, threads: bool) -> LostResources:
+    """What this process has; `import_trusted` are descriptors that are the worker's, not the session's."""
+    remains = LostResources(open_descriptors.held(own))
+    if threads:
+        remains.names += _cut(_threads(), "threads")
+        random = loaded("random")
+        if random is not None:
+            remains.generator = random.getstate()
+    for which, name in _TIMERS:
+        if getitimer(which)[0]:
+            remains.names.append(f"the {name} timer")
+    return remains
+
+
+def _cut(names: list[str], what: str) -> list[str]:
+    more = len(names) - _MOST_NAMED
+    return names if more <= 0 else [*names[:_MOST_NAMED], f"{more:,} more {what}"]
+
+
+def _named(lost: dict[int, str], namespace: Namespace) -> list[str]:
+    """The names of lost descriptors, with the variables that hold their objects.
+
+    And of one that holds the loop which is to be replaced.
+    """
+    if not lost and namespace.loop is None:
+        return []
+    held, of_loop = holders(namespace.variables(), set(lost), namespace.loop)
+    names = [
+        f"{lost[fd]}, which {held[fd][:_LONGEST]!a} holds" if fd in held else lost[fd]
+        for fd in sorted(lost)
+    ]
+    names = _cut(names, "descriptors")
+    if of_loop:
+        names.append(
+            f"the event loop that {of_loop[:_LONGEST]!a} holds, which is closed: there is another"
+        )
+    return names
+
+
+def _threads() -> list[str]:
+    threading = loaded("threading")
+    if threading is None:
+        return ["threads of C code"]
+    main = threading.main_thread()
+    return [f"thread {t.name!a}" for t in threading.enumerate() if t is not main]
+
+
+def _end_children() -> list[str]:
+    """Tell the objects of child processes what became of them; asked, they would find none."""
+    ended = []
+    for found, name in _children():
+        found.__dict__["returncode"] = -SIGKILL
+        ended.append(name)
+    _adopt_processes()
+    return ended
+
+
+def _children() -> list[tuple[Any, str]]:
+    """The objects of child processes that live, and what to call those."""
+    kinds = tuple(kind for names in _PROCESSES if (kind := loaded_class(*names)))
+    return [
+        (found, f"child process {found.__dict__.get('pid')}, which was ended")
+        for found in (_get_objects() if kinds else ())
+        if issubclass(type(found), kinds) and found.__dict__.get("returncode", 0) is None
+    ]
+
+
+def _adopt_processes() -> None:
+    """Let objects of multiprocessing be asked: they answer the process that made them only."""
+    kind = loaded_class("multiprocessing.process", "BaseProcess")
+    if kind is None:
+        return
+    me = os.getpid()
+    for found in _get_objects():
+        if issubclass(type(found), kind) and found.__dict__.get("_popen") is not None:
+            found.__dict__["_parent_pid"] = me
+
+
+def _empty_pools() -> None:
+    """Let pools of threads start theirs: those that they count, and take for idle, are gone."""
+    kind = loaded_class("concurrent.futures.thread", "ThreadPoolExecutor")
+    semaphore = loaded_class("threading", "Semaphore")
+    if kind is None or semaphore is None:
+        return
+    for found in _get_objects():
+        if issubclass(type(found), kind):
+            found.__dict__["_threads"] = set()
+            found.__dict__["_idle_semaphore"] = semaphore(0)
+
+
+def _of_loop(loop: Any) -> set[int]:
+    """The descriptors of the loop itself."""
+    numbers: set[int] = set()
+    if loop is None:
+        return numbers
+    for name in ("_selector", "_ssock", "_csock"):
+        with suppress(AttributeError, OSError, ValueError):  # none, or closed
+            numbers.add(getattr(loop, name).fileno())
+    return numbers

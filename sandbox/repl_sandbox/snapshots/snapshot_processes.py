@@ -1,0 +1,398 @@
+"""Waiting copies of the worker: forks of it, each the session as it was after a cell.
+
+A copy does nothing but wait for its init to name it; then it is the session's worker, and all that
+ran since it was made is undone. The session's code does not see it: it is no child of the worker's,
+in no process group of its, and holds nothing open (see `descriptors`). But for its process id,
+which others of the session can find: they are one trust domain.
+"""
+
+from __future__ import annotations
+
+import _signal
+import _socket
+import _thread
+import gc
+import os
+import resource
+import socket
+import time
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from ..worker.namespace.main_namespace import Namespace
+from . import lost_resources, shared_mappings
+from .descriptors import placeholder_descriptors
+from .descriptors.open_descriptors import DescriptorRange
+from .lost_resources import LostResources
+from .snapshot_messages import KEEP, KEPT, WORD, SnapshotCommand
+from .snapshot_messages import read as read_order
+from .snapshot_table import Row, SnapshotTable
+from .workspace.file_changes import FileChanges
+
+if TYPE_CHECKING:
+    from ..native.snapshot import SnapshotFork
+
+# To a copy: the next message of init's is yours.
+WAKE = _signal.SIGUSR1
+# Blocked in a copy that waits, and the sign by which the host knows one. WAKE itself is none: while
+# a process waits for a signal in sigtimedwait, the kernel shows it as not blocked.
+WAITS = _signal.SIGRTMAX
+
+_WAKES = (WAKE,)
+HELD = (WAKE, WAITS)
+ALL_SIGNALS = tuple(_signal.valid_signals())  # but those that cannot be blocked
+
+_close, _getpid, _kill = os.close, os.getpid, os.kill
+_dup2, _get_inheritable, _sysconf = os.dup2, os.get_inheritable, os.sysconf
+_getpgid, _setpgid = os.getpgid, os.setpgid
+_is_collecting, _stop_collecting, _collect = gc.isenabled, gc.disable, gc.enable
+_getrlimit, _setrlimit = resource.getrlimit, resource.setrlimit
+_NOFILE, _UNLIMITED = resource.RLIMIT_NOFILE, resource.RLIM_INFINITY
+_sched_yield, _thread_time = os.sched_yield, time.thread_time
+_sigmask, _sigwait = _signal.pthread_sigmask, _signal.sigwait
+_BLOCK, _SETMASK = _signal.SIG_BLOCK, _signal.SIG_SETMASK
+_SIGKILL = _signal.SIGKILL
+_thread_count = _thread._count  # as the tests of threading use it
+
+# Seconds for a copy to get out of its worker's way, which it does first of all, or for who was
+# between a branch and its worker to end. Of this process's own CPU time: where it is not run for a
+# while, the other may not be either.
+SETTLING = 0.1
+
+_STDERR = 2
+
+
+class SnapshotLeftover(NamedTuple):
+    """What a worker does after it has forked a copy, until its host has said something.
+
+    Without Python, as `native.snapshot` does it.
+
+    Attributes:
+        host: The descriptor of the socket to its host.
+        child: Where the copy's process id goes, an address of 4 bytes.
+        half: Where a byte goes then, and which.
+        ended: The process that is killed then; 0 for none.
+        blocked: The signals that are blocked meanwhile, one bit for each from the first on.
+    """
+
+    host: int
+    child: int
+    half: tuple[int, int]
+    ended: int
+    blocked: int
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotRecovery:
+    """What a session has for its copies, made by its init before the first worker.
+
+    `orders` is where init speaks to copies and a worker to init, `kept` how many states before the
+    current one are kept, `workspace` the directory whose files go back with the state; the forks
+    are those of `jail.forks`; `snapshot_fork` makes most copies. Who takes over has `spare_files`
+    more numbers of descriptors than code has.
+    """
+
+    states: SnapshotTable
+    orders: socket.socket
+    kept: int
+    workspace: str
+    fork_beside: Callable[[], int]
+    fork_beside_threads: Callable[[], int]
+    snapshot_fork: SnapshotFork
+    spare_files: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Woken:
+    """In a copy that takes over: the socket to speak on, the cell it was made after, its lacks."""
+
+    worker: int
+    cell: int
+    remains: LostResources
+    cpu_left: int  # seconds that the session may still use; 0: not limited
+    # Of a branch: the workspace that it leaves, and its own.
+    moved: tuple[str, str] | None = None
+    seed: int | None = None
+    shared: list[str] | None = None  # as of `SnapshotProcesses._shared`, where that is known
+    said: bool = False  # whether the host was told already, and files were copied
+
+
+class SnapshotProcesses:
+    """The copies of one worker. `due`: the state has changed since the last one was made."""
+
+    def __init__(self, recovery: SnapshotRecovery, worker: int) -> None:
+        self.due = False
+        self.cell = 0  # the last that ran
+        self.states = recovery.states  # the page that the worker shares with its init
+        self._recovery = recovery
+        self._worker = worker
+        self._socket: _socket.socket = recovery.orders
+        self._orders = recovery.orders.fileno()
+        self._settling = 0  # the copy that may not be out of the way yet
+        self._rows: list[Row] = []
+        self._workspace = recovery.workspace
+        self._files = FileChanges(recovery.workspace)
+        self._reserved: set[int] = set()  # numbers of placeholders
+        # Of one that takes over, until it is done with that: whether garbage is collected, and how
+        # many files may be open.
+        self._collects, self._files_limit = False, (0, 0)
+
+    def bring_back(self, woken: Woken, namespace: Namespace) -> list[str]:
+        """In one that takes over: have what can be had again; the names of what is lost.
+
+        Raises:
+            OSError: no placeholders can be had for that.
+        """
+        place = DescriptorRange(self._workspace, woken.moved[0] if woken.moved else "")
+        lost, self._reserved = woken.remains.bring_back(namespace, place, self._reserved)
+        lost += self._shared() if woken.shared is None else woken.shared
+        _setrlimit(_NOFILE, self._files_limit)
+        self._release_garbage()
+        return lost
+
+    def _shared(self) -> list[str]:
+        """In one that takes over: names of the memory that it has in common with others."""
+        return shared_mappings.lost((self.states.address,), self._workspace)
+
+    def is_connected(self) -> bool:
+        """Whether init can be heard; code may have closed that descriptor, and no copy be woken."""
+        try:
+            return not _get_inheritable(self._orders)
+        except OSError:
+            return False
+
+    def make(self, *, rests: bool = False) -> Woken | None:
+        """Fork a copy that waits. Returns None at once here, and in the copy when it is woken.
+
+        With `rests` it may return here when the host has said something: whoever goes on in Python
+        first writes to a hundred pages, which then are in memory twice.
+
+        It is never fatal if there can be none: the state before stays the one to go back to.
+        """
+        self.due = False
+        if self._settling:  # not done yet after a cell that had no code to run
+            self.settle()
+        threads = has_threads()
+        lacks = lost_resources.look(self._own(), threads=threads)
+        if not self._fits(lacks):
+            return None
+        snapshot_fork = None if threads or lacks.descriptors else self._snapshot_fork()
+        # Before the copy counts: no state may be gone back to without its files.
+        if lacks.descriptors:
+            shared_mappings.touch(self._workspace, lacks.descriptors)
+        if self._files.changed(self.states.files):
+            self._socket.sendall(WORD.pack(KEEP, self.cell))
+            self._socket.recv(len(KEPT))
+        before = _sigmask(_BLOCK, ALL_SIGNALS if snapshot_fork else HELD)
+        rest = self._rest(before) if rests and snapshot_fork else None
+        self._hold_garbage()
+        try:
+            pid = (
+                snapshot_fork(self._worker, rest) if snapshot_fork else self._fork(threads=threads)
+            )
+        except OSError:
+            pid = -1
+        if pid == 0:
+            return self._woken(lacks, before, waits=snapshot_fork is None)
+        self._release_garbage()
+        _sigmask(_SETMASK, before)
+        if pid > 0:
+            if rest is None:
+                self._keep(pid)
+            else:
+                self._rows = self._rows_with(pid)
+            self._settling = pid
+        return None
+
+    def _fits(self, lacks: LostResources) -> bool:
+        """Whether a copy could take over with all that it would lack; if not, init is to know."""
+        fits = True
+        if lacks.descriptors or self._reserved:
+            limit = _getrlimit(_NOFILE)
+            fits = lacks.fits(limit[0], self._most_files(limit), len(self._reserved))
+        if fits == self.states.crowded:
+            self.states.crowded = not fits
+        return fits
+
+    def _woken(self, lacks: LostResources, before: set[int], *, waits: bool = False) -> Woken:
+        """In the copy; one that `waits` has not been woken yet."""
+        try:
+            if waits:
+                self._wait(lacks)
+            return self._take_over(lacks, before)
+        # Boundary: a copy that fails must not become a second worker.
+        except BaseException:  # noqa: BLE001
+            os._exit(1)
+
+    def rehearse(self, own: Collection[int]) -> None:
+        """Run what `make` runs, but for the fork itself; `own`: all descriptors that are open."""
+        self._own()
+        lost_resources.look(own, threads=has_threads())
+        self._files.changed(self.states.files)
+        if (snapshot_fork := self._snapshot_fork()) is not None:
+            snapshot_fork.prepare(self._worker, self._rest(_sigmask(_BLOCK, ())))
+        self._rows = []
+
+    def rehearse_waking(self) -> Woken:
+        """Run what a copy runs when it is woken, by an order to this process that is there."""
+        return self._take_over(LostResources([]), _sigmask(_BLOCK, ()))
+
+    def close(self) -> None:
+        """Let go of what connects this to its init."""
+        self._socket.close()
+
+    def _own(self) -> tuple[int, ...]:
+        """The descriptors that are the worker's, and not the session's."""
+        if self._reserved:  # but where the code has closed a placeholder
+            self._reserved = placeholder_descriptors.placed(self._reserved)
+        return (0, 1, 2, self._worker, self._orders, *self._reserved)
+
+    def _snapshot_fork(self) -> SnapshotFork | None:
+        """What makes a copy that waits as in `_wait`, if it can."""
+        # It closes all from the worker's socket on.
+        return self._recovery.snapshot_fork if self._orders < self._worker else None
+
+    def _last(self) -> int:
+        """The copy that is of no use any more when there is another, 0 for none."""
+        rows = self._rows
+        if rows and rows[-1][1] == self.cell:  # before the host set a variable
+            return rows[-1][0]
+        return rows[0][0] if len(rows) > self._recovery.kept else 0
+
+    def _fork(self, *, threads: bool) -> int:
+        recovery = self._recovery
+        return recovery.fork_beside_threads() if threads else recovery.fork_beside()
+
+    def settle(self) -> None:
+        """Wait until no code can meet the copy that was made last: in its group, by a pipe.
+
+        As late as can be, for the copy has another processor to get out of the way on.
+        """
+        copy = self._settling
+        if copy:
+            self._settling = 0
+            deadline = _thread_time() + SETTLING
+            try:
+                while _getpgid(copy) != copy and _thread_time() < deadline:
+                    _sched_yield()
+            except OSError:
+                pass  # it has died
+
+    def _rest(self, blocked: Collection[int]) -> SnapshotLeftover:
+        """What makes the copy count that there will be, as `_keep` does; and a wait."""
+        states = self.states
+        child, half = states.lay(self._rows_with(0))
+        mask = sum(1 << (number - 1) for number in blocked) if blocked else 0
+        return SnapshotLeftover(self._worker, child, (states.address, half), self._last(), mask)
+
+    def _rows_with(self, copy: int) -> list[Row]:
+        """The table with a copy of this state, and without the one that is of no use then."""
+        ended, rows = self._last(), [*self._rows, (copy, self.cell)]
+        if ended:  # the first, or the last
+            del rows[0 if rows[0][0] == ended else -2]
+        return rows
+
+    def _keep(self, copy: int) -> None:
+        ended, self._rows = self._last(), self._rows_with(copy)
+        self.states.write(self._rows)
+        if ended:
+            try:
+                _kill(ended, _SIGKILL)
+            except OSError:
+                pass  # the session's code was first
+
+    def _wait(self, lacks: LostResources) -> None:
+        """In the copy: hold nothing that is not its, then wait until it is woken, however long."""
+        _sigmask(_BLOCK, ALL_SIGNALS)
+        with suppress(OSError):  # closed already, where hooks of a fork have run
+            _close(self._worker)  # the host must see its end when the worker has closed it
+        if lacks.descriptors:
+            lacks.let_go()
+        # Away from the worker's process group, which its code may end; but not from its session,
+        # by which init knows whose the copy is before the table says so. Last, for by this the
+        # worker knows that the copy is out of its way.
+        _setpgid(0, 0)
+        _sigwait(_WAKES)
+
+    def _take_over(self, lacks: LostResources, before: set[int]) -> Woken:
+        """In the copy, which was woken: do what init says."""
+        self._begin_takeover()
+        with suppress(OSError):
+            _close(self._worker)  # where a snapshot fork could not
+        while (order := read_order(self._socket, _getpid(), wait=True)) is None:
+            pass  # it was for one that died before it could read
+        # As init has left it: those that still wait.
+        return self._as_worker(order, lacks, before, self.states.read())
+
+    def _hold_garbage(self) -> None:
+        """Collect none in a copy until all is as it was.
+
+        It may run code, and close lost descriptors, whose numbers are given to what is ours.
+        """
+        self._collects = self._collects or _is_collecting()
+        _stop_collecting()
+
+    def _release_garbage(self) -> None:
+        if self._collects:
+            self._collects = False
+            _collect()
+
+    def _begin_takeover(self) -> None:
+        """Have more numbers than code has, and hold garbage."""
+        self._hold_garbage()
+        self._files_limit = _getrlimit(_NOFILE)
+        _setrlimit(_NOFILE, (self._most_files(self._files_limit), self._files_limit[1]))
+
+    def _most_files(self, limit: tuple[int, int]) -> int:
+        soft, hard = limit
+        most = soft + self._recovery.spare_files
+        return most if hard == _UNLIMITED else min(most, hard)
+
+    def _as_worker(
+        self, order: SnapshotCommand, lacks: LostResources, before: set[int], rows: list[Row]
+    ) -> Woken:
+        """Be the worker of the session, or of a branch, that has the copies `rows`."""
+        while _signal.sigtimedwait(ALL_SIGNALS, 0) is not None:
+            pass  # what the code has sent it, another WAKE among it
+        _sigmask(_SETMASK, before)
+        self._rows = rows
+        # Numbers that are opened again there, or kept.
+        taken = {*self._reserved, *(held.fd for held in lacks.descriptors)}
+        self._sit_down(order.descriptors[0], taken)
+        moved = (self._workspace, order.workspace) if order.workspace else None
+        if moved:
+            self._workspace, self._files = order.workspace, FileChanges(order.workspace)
+        seed = None if order.seed < 0 else order.seed
+        return Woken(self._worker, self.cell, lacks, order.cpu_left, moved, seed)
+
+    def _sit_down(self, worker: int, taken: Collection[int]) -> None:
+        """Have both sockets at the highest numbers that there may be, the worker's above."""
+        most, orders = _sysconf("SC_OPEN_MAX"), self._orders
+        self._socket.detach()
+        self._worker = _at_most(worker, most, {*taken, orders})
+        self._orders = _at_most(orders, self._worker, taken)
+        # As it is made in C: `socket` wraps it in Python, which writes to more pages.
+        self._socket = _socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, self._orders)
+
+
+def _at_most(fd: int, below: int, taken: Collection[int]) -> int:
+    """`fd` at the highest number that is less than `below`, but for those that are `taken`."""
+    for number in range(below - 1, fd if fd < below else _STDERR, -1):
+        if number not in taken:
+            try:
+                _dup2(fd, number, inheritable=False)
+            except OSError:
+                continue
+            _close(fd)
+            return number
+    return fd
+
+
+def has_threads() -> bool:
+    """Whether this process has other threads, those of C libraries too, as far as is told."""
+    try:
+        return _thread_count() > 0 or os.stat("/proc/self/task").st_nlink - 2 > 1
+    except OSError:
+        return False

@@ -1,0 +1,77 @@
+"""Whether the files of a workspace have changed since they were last looked at."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+
+# Files and directories that are looked at and kept (zygote/versions.py): each takes microseconds,
+# after every cell that changes one. Of more it is enough to know that they are.
+MOST_FILES = 10_000
+
+# Nanoseconds. What is written twice in this time may have the same time of change: before Linux
+# 6.13 that is the time of the last tick, of which there are at least a hundred a second.
+_TICK = 20_000_000
+# The clock of the last tick, CLOCK_REALTIME_COARSE of clock_gettime(2). A machine that gets no
+# processor for a moment may have it stand still for many of them.
+_COARSE = 5
+
+_Key = tuple[int, int, int, int, int]
+
+
+class FileChanges:
+    """Of the directory `path`: what tells one content of it from another."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._seen: dict[str, _Key] = {}
+        self._told = 0
+        self._fresh = False  # what is seen may have been changed again, and look the same
+
+    def changed(self, told: int) -> bool:
+        """Whether something is there that was not, or is not as it was, since the last call.
+
+        `told` is a number that others change when they change something, or note what is there.
+        """
+        others, self._told = told != self._told, told
+        try:
+            if not self._seen and not others and not os.listdir(self._path):
+                return False
+        except OSError:  # out of descriptors, or the directory is not to be read
+            return True
+        others = others or self._fresh
+        seen = self._seen
+        young = unsettled()
+        self._seen = _look(self._path)
+        self._fresh = any(key[4] >= young for key in self._seen.values())
+        return others or seen != self._seen
+
+
+def unsettled() -> int:
+    """Nanoseconds since 1970: what was changed at that time or later can be changed once more and
+    have the same time of change.
+    """
+    return min(time.time_ns() - _TICK, time.clock_gettime_ns(_COARSE))
+
+
+def _look(path: str) -> dict[str, _Key]:
+    found: dict[str, _Key] = {}
+    left = [path]
+    while left and len(found) < MOST_FILES:
+        try:
+            with os.scandir(left.pop()) as entries:
+                for entry in entries:
+                    status = entry.stat(follow_symlinks=False)
+                    found[entry.path] = (
+                        status.st_mode,
+                        status.st_ino,
+                        status.st_size,
+                        status.st_mtime_ns,
+                        status.st_ctime_ns,
+                    )
+                    if stat.S_ISDIR(status.st_mode):
+                        left.append(entry.path)
+        except OSError:
+            continue  # gone by now, or closed by its owner
+    return found

@@ -1,0 +1,83 @@
+"""The keeper: a process of a session that holds earlier contents of its workspace.
+
+Forked by init when files are first to be kept; like a clerk it is init's code with the rights of
+the session's code to files and no others. What it keeps is in its own memory, up to a budget:
+whoever looks at the session's places finds nothing, and what is opened there stays the file that it
+was.
+"""
+
+from __future__ import annotations
+
+import _signal
+import json
+import os
+import socket
+import struct
+from typing import Any, NoReturn
+
+from ...jail.recipe import RECIPES, Jail, contain
+from . import workspace_files
+from .workspace_versions import WorkspaceVersions
+
+_LENGTH = struct.Struct("=I")
+
+
+def ask(sock: socket.socket | None, request: dict[str, Any]) -> bool:
+    """Init's side: tell the keeper what to do; whether there is one. `answer` must follow."""
+    if sock is None:
+        return False
+    try:
+        _send(sock, request)
+    except OSError:  # it is gone, ended by the session's code
+        return False
+    return True
+
+
+def answer(sock: socket.socket) -> list[str] | None:
+    """Init's side: names of what was lost, None if the keeper cannot say."""
+    try:
+        names: list[str] | None = _receive(sock)
+    except (OSError, ValueError):  # it is gone, or too slow
+        return None
+    return names
+
+
+def be_keeper(jail: Jail, sock: socket.socket) -> NoReturn:
+    """Be the keeper of a session, at the other end of `sock`."""
+    try:
+        _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
+        _signal.signal(_signal.SIGTERM, _signal.SIG_DFL)
+        jail.kept = {0, 1, 2, sock.fileno()}
+        contain(jail, RECIPES[jail.tier].clerk)
+        # Of the states kept, of the current one, and of that which it replaces.
+        versions = WorkspaceVersions(workspace_files.root(jail), jail.states + 2)
+        _serve(sock, versions)
+    # Boundary: as in be_clerk. Init sees its end, and the files stay as they are.
+    except Exception as error:  # noqa: BLE001
+        os.write(2, f"the session's keeper failed: {type(error).__name__}: {error}\n".encode())
+    finally:
+        os._exit(0)
+
+
+def _serve(sock: socket.socket, versions: WorkspaceVersions) -> None:
+    while (request := _receive(sock)) is not None:
+        try:
+            if request["op"] == "keep":
+                versions.keep(request["cell"], request["needed"])
+                _send(sock, [])
+            else:
+                _send(sock, versions.restore(request["cell"]))
+        except OSError as error:
+            _send(sock, [f"files: {error.strerror}"])
+
+
+def _send(sock: socket.socket, message: object) -> None:
+    data = json.dumps(message).encode()
+    sock.sendall(_LENGTH.pack(len(data)) + data)
+
+
+def _receive(sock: socket.socket) -> Any:
+    head = sock.recv(_LENGTH.size, socket.MSG_WAITALL)
+    if len(head) < _LENGTH.size:
+        return None
+    return json.loads(sock.recv(_LENGTH.unpack(head)[0], socket.MSG_WAITALL))

@@ -1,0 +1,184 @@
+"""`WorkspaceEntry`: what is at a path below a directory that others change meanwhile: noted, put back.
+
+Each name is opened in the directory before it, as in `workspace`, and closed again: who does this
+lives as long as the session.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager, suppress
+from typing import NamedTuple
+
+from . import workspace_files
+from .file_changes import unsettled
+
+_FIELDS = 5  # of a key, before what tells it from another of the same tick
+
+
+class WorkspaceEntry(NamedTuple):
+    """What was at a path. `key` tells whether it still is; `data` is None where it is not kept."""
+
+    mode: int
+    key: tuple[int, ...]
+    modified: int  # nanoseconds
+    data: bytes | None
+
+    @property
+    def inode(self) -> int:
+        """What a regular file shares with its other names; of anything else 0."""
+        return self.key[1] if stat.S_ISREG(self.mode) else 0
+
+
+def _key(status: os.stat_result) -> tuple[int, ...]:
+    if stat.S_ISDIR(status.st_mode):
+        return (status.st_mode,)  # what is in it has keys of its own
+    return (
+        status.st_mode,
+        status.st_ino,
+        status.st_size,
+        status.st_mtime_ns,
+        status.st_ctime_ns,
+        # Who writes twice within a tick of the clock of files may leave the same times.
+        *((time.time_ns(),) if status.st_ctime_ns >= unsettled() else ()),
+    )
+
+
+def is_as(status: os.stat_result, entry: WorkspaceEntry) -> bool:
+    """Whether what has `status` is as `entry` says. Without its content, in doubt it is."""
+    key = _key(status)
+    return key == entry.key or (entry.data is None and key[:_FIELDS] == entry.key[:_FIELDS])
+
+
+def note(
+    root: int, path: str, status: os.stat_result, known: WorkspaceEntry | None, room: int
+) -> WorkspaceEntry:
+    """What is at `path` now, with at most `room` bytes; what was `known`, if it is so still."""
+    key = _key(status)
+    if known is not None and known.key == key and len(known.data or b"") <= room:
+        return known
+    return WorkspaceEntry(
+        status.st_mode, key, status.st_mtime_ns, content(root, path, status, room)
+    )
+
+
+def content(root: int, path: str, status: os.stat_result, room: int) -> bytes | None:
+    """The bytes of a file or link, none of a directory; None if they are not to be had."""
+    try:
+        if stat.S_ISDIR(status.st_mode):
+            return b""
+        with placed(root, path) as (folder, name):
+            if stat.S_ISLNK(status.st_mode):
+                return os.fsencode(os.readlink(name, dir_fd=folder))
+            if not stat.S_ISREG(status.st_mode) or status.st_size > room:
+                return None
+            fd = os.open(name, os.O_RDONLY | workspace_files.PLAIN, dir_fd=folder)
+        with os.fdopen(fd, "rb") as file:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                return None
+            data = file.read(status.st_size + 1)
+        return data if len(data) <= room else None
+    except OSError:
+        return None  # gone, or something else by now: a thread of the session is at it
+
+
+def write(folder: int, name: str, entry: WorkspaceEntry) -> None:
+    """Make `name` in directory `folder` what `entry` says, whose content was kept.
+
+    Raises:
+        OSError: it cannot be made, or something else is there.
+    """
+    assert entry.data is not None
+    if stat.S_ISDIR(entry.mode):
+        with suppress(FileExistsError):
+            os.mkdir(name, dir_fd=folder)
+        return
+    if stat.S_ISLNK(entry.mode):
+        os.symlink(os.fsdecode(entry.data), name, dir_fd=folder)
+        return
+    # In place: who has the file open, as the copy that takes over may, has this one.
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | workspace_files.PLAIN
+    fd = os.open(name, flags, 0o600, dir_fd=folder)
+    try:
+        rest = memoryview(entry.data)
+        while rest:
+            rest = rest[os.write(fd, rest) :]
+        os.fchmod(fd, stat.S_IMODE(entry.mode) & 0o777)
+        os.utime(fd, ns=(entry.modified, entry.modified))
+    finally:
+        os.close(fd)
+
+
+@contextmanager
+def placed(root: int, path: str) -> Iterator[tuple[int, str]]:
+    """A descriptor of the directory that `path` is in, open meanwhile, and its name there."""
+    *above, name = path.split("/")
+    folder = os.dup(root)
+    try:
+        for part in above:
+            inner = os.open(part, workspace_files.PLACE, dir_fd=folder)
+            os.close(folder)
+            folder = inner
+        yield folder, name
+    finally:
+        os.close(folder)
+
+
+def change_mode(root: int, path: str, mode: int) -> None:
+    """Change the mode of what is at `path`, which is no link."""
+    with suppress(OSError):
+        with placed(root, path) as (folder, name):
+            fd = os.open(name, os.O_PATH | workspace_files.PLAIN, dir_fd=folder)
+        try:
+            chmod(fd, mode)
+        finally:
+            os.close(fd)
+
+
+def chmod(fd: int, mode: int) -> None:
+    """fchmod(2), for a descriptor that was opened with O_PATH."""
+    with suppress(OSError):
+        os.chmod(f"/proc/self/fd/{fd}", stat.S_IMODE(mode) & 0o777)
+
+
+def walk(root: int, most: int, opened: set[str] | None = None) -> list[tuple[str, os.stat_result]]:
+    """Every path below `root`, a directory before what is in it.
+
+    With `opened`, every directory is made one that can be changed; the names of those that could
+    not be are added.
+
+    Raises:
+        OSError: there are more than `most`, or some too deep, or not to be read.
+    """
+    found: list[tuple[str, os.stat_result]] = []
+    left = [""]
+    while left:
+        above = left.pop()
+        if above.count("/") > workspace_files.DEEPEST:
+            raise OSError(0, f"directories more than {workspace_files.DEEPEST} deep")
+        with closing(_inside(root, above)) as inside:
+            for path, status in inside:
+                found.append((path, status))
+                if stat.S_ISDIR(status.st_mode):
+                    left.append(f"{path}/")
+                    if opened is not None and status.st_mode & stat.S_IRWXU != stat.S_IRWXU:
+                        change_mode(root, path, status.st_mode | stat.S_IRWXU)
+                        opened.add(path)
+                if len(found) > most:
+                    raise OSError(0, f"more than {most:,} files")
+    return found
+
+
+def _inside(root: int, above: str) -> Generator[tuple[str, os.stat_result]]:
+    """What is in the directory whose path, with a slash behind it, is `above`."""
+    with placed(root, f"{above}.") as (parent, name):
+        folder = os.open(name, os.O_RDONLY | os.O_DIRECTORY | workspace_files.PLAIN, dir_fd=parent)
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                yield above + entry.name, entry.stat(follow_symlinks=False)
+    finally:
+        os.close(folder)

@@ -1,0 +1,239 @@
+"""A session's workspace, by one who shares it with code that changes it at any moment.
+
+A path is a list of names without ".." and "/". Each is opened in the directory before it, by its
+descriptor and without following links (O_NOFOLLOW), which is what RESOLVE_BENEATH, NO_SYMLINKS and
+NO_MAGICLINKS of openat2(2) come to for such a path, on every kernel. So whatever the code puts in
+the place of a name, and when, what is opened is below the workspace or was until it was moved.
+What kind of file it is, is asked of what was opened.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from errno import EINVAL, EISDIR, ELOOP
+from typing import Any, NamedTuple
+
+from ...jail import mounts, session_directory
+from ...jail.recipe import Jail
+
+# Directories in one another: each takes a descriptor. The host refuses longer paths than these.
+DEEPEST = 64
+LONGEST_PATH = 4095  # bytes: PATH_MAX of the kernel without its end
+
+PLACE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# Not to wait: for the other end of a FIFO, or for who holds a lease on a file.
+PLAIN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_PIECE = 1 << 20
+_MOST_TEXT = 16 << 20  # of the paths of one listing
+
+_KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "symlink"}
+
+
+def root(jail: Jail) -> int:
+    """A descriptor of the workspace of a session."""
+    if jail.home:
+        return place(jail.home)
+    return own(jail.folder, session_directory.WORKSPACE) if jail.folder else place(mounts.WORKSPACE)
+
+
+def place(path: str) -> int:
+    """A descriptor of directory `path`, by which others can be opened in it."""
+    return os.open(path, PLACE)
+
+
+def own(folder: str, name: str) -> int:
+    """The same of directory `name` in the session's `folder`; made if the code has removed it."""
+    fd = place(folder)
+    return _enter(fd, name, [])
+
+
+def open_file(root: int, names: Sequence[str]) -> int:
+    """A descriptor, to read, of the regular file at `names` below `root`."""
+    opened: list[int] = []
+    try:
+        folder, name = descend(root, names[:-1], opened=opened), names[-1]
+        # First by name, so that nothing but a file is opened, unless it is put there just now.
+        _check_regular(os.stat(name, dir_fd=folder, follow_symlinks=False))
+        fd = os.open(name, os.O_RDONLY | PLAIN, dir_fd=folder)
+    finally:
+        for way in opened:
+            os.close(way)
+    try:
+        _check_regular(os.fstat(fd))
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+class FileContent(NamedTuple):
+    """What is to be a file: `size` bytes of file `source` from `offset` on."""
+
+    source: int
+    offset: int
+    size: int
+
+
+def store(root: int, names: Sequence[str], content: FileContent, token: str) -> None:
+    """Make `content` the regular file at `names`, all of it or nothing.
+
+    It is written beside its place, under a name made of `token`, and renamed. A file that is
+    replaced leaves its permissions; what other links to it hold stays as it was.
+    """
+    made: list[tuple[int, str]] = []
+    opened: list[int] = []
+    try:
+        folder, name = descend(root, names[:-1], made, opened), names[-1]
+        part = f".{token}.part"
+        try:
+            _copy(content, folder, part, _replaced(folder, name))
+            os.rename(part, name, src_dir_fd=folder, dst_dir_fd=folder)
+        except OSError:
+            with suppress(OSError):
+                os.unlink(part, dir_fd=folder)
+            raise
+    except OSError:
+        for parent, new in reversed(made):
+            with suppress(OSError):
+                os.rmdir(new, dir_fd=parent)
+        raise
+    finally:
+        for fd in opened:
+            os.close(fd)
+
+
+def descend(
+    root: int,
+    names: Sequence[str],
+    made: list[tuple[int, str]] | None = None,
+    opened: list[int] | None = None,
+) -> int:
+    """A descriptor of the directory `names` below `root`.
+
+    With a list `made`, directories that are not there are made, and noted in it. `opened`: takes
+    the descriptors of those on the way and of the last, for who goes on after it.
+    """
+    fd = root
+    for name in names:
+        fd = os.open(name, PLACE, dir_fd=fd) if made is None else _enter(fd, name, made)
+        if opened is not None:
+            opened.append(fd)
+    return fd
+
+
+def _enter(parent: int, name: str, made: list[tuple[int, str]]) -> int:
+    try:
+        return os.open(name, PLACE, dir_fd=parent)
+    except FileNotFoundError:
+        with suppress(FileExistsError):
+            os.mkdir(name, dir_fd=parent)
+            made.append((parent, name))
+        return os.open(name, PLACE, dir_fd=parent)
+
+
+def _check_regular(status: os.stat_result) -> None:
+    kind = stat.S_IFMT(status.st_mode)
+    if kind != stat.S_IFREG:
+        errno = {stat.S_IFDIR: EISDIR, stat.S_IFLNK: ELOOP}.get(kind, EINVAL)
+        raise OSError(errno, os.strerror(errno))
+
+
+def _replaced(folder: int, name: str) -> int | None:
+    """The permissions of the regular file `name`, None if there is nothing of that name."""
+    try:
+        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    _check_regular(status)
+    return stat.S_IMODE(status.st_mode) & 0o777
+
+
+def _copy(content: FileContent, folder: int, name: str, mode: int | None) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=folder)  # of a clerk that was ended, when this one is sent again
+    fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | PLAIN, 0o666, dir_fd=folder)
+    if mode is not None:
+        os.fchmod(fd, mode)
+    try:
+        offset, end = content.offset, content.offset + content.size
+        while piece := os.pread(content.source, min(_PIECE, end - offset), offset):
+            offset += len(piece)
+            while piece:
+                piece = piece[os.write(fd, piece) :]
+    finally:
+        os.close(fd)
+
+
+class DirectoryListing:
+    """What is below directory `names`, at most `limit` rows; then `complete` says if that was all.
+
+    Directories are looked into after all that lies beside them was told.
+    """
+
+    def __init__(self, root: int, names: Sequence[str], limit: int) -> None:
+        self.complete = True
+        self._room = limit
+        self._text = _MOST_TEXT
+        self._top = _listable(".", descend(root, names))
+        self._names = list(names)
+
+    def rows(self) -> Iterator[list[Any]]:
+        """[path, kind, bytes, seconds since 1970] of each entry, the path from the root."""
+        return self._below(self._top, "".join(f"{name}/" for name in self._names), DEEPEST)
+
+    def _below(self, fd: int, above: str, deeper: int) -> Iterator[list[Any]]:
+        within: list[str] = []
+        for entry in self._entries(fd):
+            row = self._row(entry, above + entry.name)
+            if row is None:
+                continue
+            if not self._room:
+                self.complete = False
+                return
+            self._room -= 1
+            yield row
+            if row[1] == "directory":
+                within.append(entry.name)
+        for name in within:
+            yield from self._inside(fd, name, above, deeper - 1)
+        os.close(fd)
+
+    def _inside(self, fd: int, name: str, above: str, deeper: int) -> Iterator[list[Any]]:
+        try:
+            inner = _listable(name, fd)
+        except OSError:  # closed by its owner, gone, or something else by now
+            self.complete = False
+            return
+        if deeper:
+            yield from self._below(inner, f"{above}{name}/", deeper)
+            return
+        if next(self._entries(inner), None) is not None:
+            self.complete = False
+        os.close(inner)
+
+    def _entries(self, fd: int) -> Iterator[os.DirEntry[str]]:
+        try:
+            with os.scandir(fd) as entries:
+                yield from entries
+        except OSError:  # it was removed meanwhile
+            self.complete = False
+
+    def _row(self, entry: os.DirEntry[str], path: str) -> list[Any] | None:
+        length = len(os.fsencode(path))
+        if length > LONGEST_PATH or length > self._text:
+            self.complete = False
+            return None
+        self._text -= length
+        try:
+            status = entry.stat(follow_symlinks=False)
+        except OSError:
+            return None
+        kind = _KINDS.get(stat.S_IFMT(status.st_mode), "other")
+        return [path, kind, status.st_size if kind == "file" else 0, status.st_mtime]
+
+
+def _listable(name: str, folder: int) -> int:
+    return os.open(name, os.O_RDONLY | os.O_DIRECTORY | PLAIN, dir_fd=folder)

@@ -1,0 +1,157 @@
+"""`WorkspaceVersions`: earlier contents of a directory, by the cells after which it had them."""
+
+from __future__ import annotations
+
+import os
+import stat
+from contextlib import suppress
+from typing import TypeAlias
+
+from . import workspace_entries
+from .file_changes import MOST_FILES
+from .workspace_entries import WorkspaceEntry
+
+# Bytes of files: reading so much takes some 30 ms, for which the next cell waits.
+BUDGET = 64 << 20
+# Of so many are those removed that are too many: a second.
+_MOST_REMOVED = 100_000
+_MOST_LOST = 20
+_LONGEST_NAME = 200  # characters
+
+Version: TypeAlias = dict[str, WorkspaceEntry]
+
+
+class WorkspaceVersions:
+    """The contents of directory `root` after some cells, by number: the `most` latest of them.
+
+    And what there was before the first cell: who goes back to that needs no copy of the worker.
+    """
+
+    def __init__(self, root: int, most: int) -> None:
+        self._root = root
+        self._most = most
+        self._mode = os.fstat(root).st_mode
+        # Instead of a content, why it could not be kept.
+        self._kept: dict[int, Version | str] = {}
+
+    def keep(self, cell: int, needed: list[int]) -> None:
+        """Note what is there now as the content after `cell`; forget what no `needed` one has."""
+        last = self._kept.get(max(self._kept, default=0), {})
+        try:
+            self._kept[cell] = self._content({} if isinstance(last, str) else last)
+        except OSError as error:
+            self._kept[cell] = error.strerror or "they cannot be read"
+        latest = sorted({self._before(number) for number in (*needed, cell)})[-self._most :]
+        wanted = {self._before(0), *latest}
+        self._kept = {number: kept for number, kept in self._kept.items() if number in wanted}
+
+    def _content(self, latest: Version) -> Version:
+        room = BUDGET
+        version: Version = {}
+        for path, status in workspace_entries.walk(self._root, MOST_FILES):
+            entry = workspace_entries.note(self._root, path, status, latest.get(path), room)
+            room -= len(entry.data or b"")
+            version[path] = entry
+        return version
+
+    def restore(self, cell: int) -> list[str]:
+        """Make the content what it was after `cell`; names of what could not be."""
+        version = self._kept.get(self._before(cell), {})
+        self._kept = {number: kept for number, kept in self._kept.items() if number <= cell}
+        if isinstance(version, str):
+            return [f"files: {version}; they are as the code left them"]
+        try:
+            opened = self._open_up()
+            lost = self._make(version, opened)
+        finally:
+            workspace_entries.chmod(self._root, self._mode)
+        more = len(lost) - _MOST_LOST
+        return lost if more <= 0 else [*lost[:_MOST_LOST], f"{more:,} more files"]
+
+    def _open_up(self) -> set[str]:
+        """Give this process what it needs of every directory; those of which it had less."""
+        workspace_entries.chmod(self._root, self._mode | stat.S_IRWXU)
+        opened: set[str] = set()
+        for path, status in workspace_entries.walk(self._root, _MOST_REMOVED, opened):
+            if stat.S_ISREG(status.st_mode) and not status.st_mode & stat.S_IWUSR:
+                workspace_entries.change_mode(self._root, path, status.st_mode | stat.S_IWUSR)
+        return opened
+
+    def _make(self, version: Version, opened: set[str]) -> list[str]:
+        there = dict(workspace_entries.walk(self._root, _MOST_REMOVED))
+        lost = [
+            f"file {_shown(path)}: cannot be removed"
+            for path in sorted(there.keys() - version.keys(), reverse=True)
+            if not self._remove(path, there[path])
+        ]
+        folders = []
+        names: dict[int, str] = {}  # of inodes: under which each is as it was
+        for path, entry in sorted(version.items()):
+            status = there.get(path)
+            if status is None or path in opened or not self._is_still(path, entry, status):
+                problem = self._put_back(path, entry, status, names.get(entry.inode))
+                if problem:
+                    lost.append(f"file {_shown(path)}: {problem}")
+                    continue
+                if stat.S_ISDIR(entry.mode):
+                    folders.append((path, entry.mode))
+            if entry.inode:
+                names.setdefault(entry.inode, path)
+        # Last, and the innermost first: what is in them had to be written.
+        for path, mode in reversed(folders):
+            workspace_entries.change_mode(self._root, path, mode)
+        return lost
+
+    def _is_still(self, path: str, entry: WorkspaceEntry, status: os.stat_result) -> bool:
+        """Whether it is as it was; what is written by a mapping leaves no mark in the key."""
+        if not workspace_entries.is_as(status, entry):
+            return False
+        if not entry.inode or entry.data is None:
+            return True
+        return workspace_entries.content(self._root, path, status, BUDGET) == entry.data
+
+    def _before(self, cell: int) -> int:
+        return max((number for number in self._kept if number <= cell), default=-1)
+
+    def _remove(self, path: str, status: os.stat_result) -> bool:
+        with suppress(OSError), workspace_entries.placed(self._root, path) as (folder, name):
+            if stat.S_ISDIR(status.st_mode):
+                os.rmdir(name, dir_fd=folder)
+            else:
+                os.unlink(name, dir_fd=folder)
+            return True
+        return False
+
+    def _put_back(
+        self, path: str, entry: WorkspaceEntry, status: os.stat_result | None, twin: str | None
+    ) -> str:
+        """Make `path` what `entry` says, a link to `twin` if there is one; why it cannot be."""
+        same = status is not None and stat.S_IFMT(status.st_mode) == stat.S_IFMT(entry.mode)
+        if entry.data is None and not twin and not (same and stat.S_ISDIR(entry.mode)):
+            return "its content was not kept"
+        if status is not None and not (same and not twin and _is_its_own(status, entry)):
+            self._remove(path, status)
+        try:
+            with workspace_entries.placed(self._root, path) as (folder, name):
+                if twin:
+                    self._link(twin, folder, name)
+                else:
+                    workspace_entries.write(folder, name, entry)
+        except OSError as error:
+            return error.strerror or "it cannot be written"
+        return ""
+
+    def _link(self, twin: str, folder: int, name: str) -> None:
+        with workspace_entries.placed(self._root, twin) as (above, there):
+            os.link(there, name, src_dir_fd=above, dst_dir_fd=folder, follow_symlinks=False)
+
+
+def _is_its_own(status: os.stat_result, entry: WorkspaceEntry) -> bool:
+    """Whether `entry` can be written where it is: a file that came since may be another's too."""
+    return stat.S_ISDIR(entry.mode) or (entry.inode == status.st_ino)
+
+
+def _shown(path: str) -> str:
+    """`path` as plain text: of a long one the end, for all that was lost is to be one message."""
+    shown = ascii(path)
+    return shown if len(shown) <= _LONGEST_NAME else f"...{shown[-_LONGEST_NAME:]}"

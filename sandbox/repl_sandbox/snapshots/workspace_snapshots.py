@@ -1,0 +1,187 @@
+"""When the files of a session are kept and put back: init's side of the keeper.
+
+A worker that has its files kept waits for that. Init does not: the host may want something.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import signal
+import socket
+from collections.abc import Container, Iterable
+from contextlib import suppress
+
+from ..jail.recipe import Jail
+from ..native import process_forks
+from .snapshot_channel import SnapshotChannel
+from .snapshot_table import SnapshotTable
+from .workspace import snapshot_helper
+
+# Seconds, less than the host waits. Reading or writing what it may keep takes a tenth of one, where
+# there is a processor for it.
+_TIMEOUT = 10.0
+
+ALL_REMOVED = "files: they took more room than they may, and all were removed"
+
+
+class WorkspaceSnapshots:
+    """Of one session; `trusted` learns of processes that run init's own code."""
+
+    def __init__(
+        self, jail: Jail, orders: SnapshotChannel, states: SnapshotTable, trusted: set[int]
+    ) -> None:
+        self._jail = jail
+        self._orders = orders
+        self._states = states
+        self._trusted = trusted
+        self._keeper: tuple[int, socket.socket] | None = None
+        self._due = False  # whether a worker waits, and the keeper's answer is due
+        self._failed = False  # once the keeper is gone, no more are kept
+        self._removed = False  # whether all files were, for want of room
+
+    @property
+    def processes(self) -> set[int]:
+        """The keeper's process id, if there is one."""
+        return set() if self._keeper is None else {self._keeper[0]}
+
+    def listen(self, poller: select.poll) -> None:
+        """Have `poller` wake init for the keeper's answer if one is due, else for the workers."""
+        self._poller = poller
+        self._orders.listen_with(poller)
+        if self._due:
+            assert self._keeper is not None
+            poller.register(self._keeper[1], select.POLLIN)
+        else:
+            self._orders.listen()
+
+    def hear(self, ready: Container[int]) -> bool:
+        """Whether a worker is to be heard now: none is while another waits."""
+        if not self._due:
+            return self._orders.among(ready)
+        assert self._keeper is not None
+        if self._keeper[1].fileno() in ready and _readable(self._keeper[1]):
+            self.settle()
+        return False
+
+    def keep(self, cell: int, needed: Iterable[int]) -> None:
+        """Have the files kept as those after `cell`, for the worker; those `needed` stay kept."""
+        self._begin(cell, needed)
+        if not self._due:
+            self._orders.tell_kept()
+
+    def keep_for_host(self, cell: int, needed: Iterable[int]) -> None:
+        """As `keep`, for the host has changed them. The worker is told, which would not notice."""
+        self.settle()
+        self._begin(cell, needed)
+        self.settle(told=False)
+        self._states.files_changed()
+
+    def _begin(self, cell: int, needed: Iterable[int]) -> None:
+        # What was there before the first cell is always one to go back to: it needs no copy.
+        request = {"op": "keep", "cell": cell, "needed": [0, *needed]}
+        if self._failed or not snapshot_helper.ask(self._socket(), request):
+            self._failed = True
+            return
+        assert self._keeper is not None
+        self._due = True
+        # What else workers ask for waits meanwhile, however much that is.
+        self._orders.ignore()
+        self._poller.register(self._keeper[1], select.POLLIN)
+
+    def settle(self, *, told: bool = True) -> None:
+        """Take the keeper's answer, if one is due; the worker is `told` that it may go on."""
+        if self._due:
+            assert self._keeper is not None
+            self._failed = snapshot_helper.answer(self._keeper[1]) is None
+            self._stop_waiting()
+            if told:
+                self._orders.tell_kept()
+
+    def _stop_waiting(self) -> None:
+        if self._due:
+            assert self._keeper is not None
+            self._due = False
+            self._poller.unregister(self._keeper[1])
+            self._orders.listen()
+
+    def restore(self, cell: int) -> list[str]:
+        """Put the files back that were there after `cell`; names of those that could not be."""
+        if self._removed:
+            self._removed = False
+            return [ALL_REMOVED]
+        self.settle(told=False)
+        lost: list[str] | None = None
+        if not self._failed and snapshot_helper.ask(
+            self._socket(), {"op": "restore", "cell": cell}
+        ):
+            assert self._keeper is not None
+            lost = snapshot_helper.answer(self._keeper[1])
+        self._states.files_changed()
+        if lost is None:
+            self._failed = True
+            return ["files: their keeper is gone or too slow; they are as the code left them"]
+        return lost
+
+    def forget(self) -> None:
+        """There is no keeper any more."""
+        self._let_go()
+        self._failed = False
+
+    def are_removed(self) -> None:
+        """All of them were."""
+        self._let_go()
+        self._removed = True
+
+    def _let_go(self) -> None:
+        self._stop_waiting()
+        if self._keeper is not None:
+            self._keeper[1].close()
+        self._keeper = None
+
+    def remove(self) -> None:
+        """Remove the workspace of a branch that has ended, if there is one, and its keeper."""
+        self.settle(told=False)
+        if not self._is_removed() and snapshot_helper.ask(
+            self._socket(), {"op": "restore", "cell": -1}
+        ):
+            assert self._keeper is not None
+            snapshot_helper.answer(self._keeper[1])
+            self._is_removed()
+        if self._keeper is not None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(self._keeper[0], signal.SIGKILL)
+            self._keeper[1].close()
+            self._keeper = None
+
+    def _is_removed(self) -> bool:
+        """Remove the workspace, if it is empty; whether there is none any more."""
+        try:
+            os.rmdir(self._jail.home)
+        except OSError as error:
+            return error.errno == errno.ENOENT
+        return True
+
+    def _socket(self) -> socket.socket | None:
+        """What the keeper is spoken to on; it is forked when it is first needed."""
+        if self._keeper is None:
+            ours, theirs = socket.socketpair()
+            try:
+                pid = process_forks.fork()
+            except OSError:
+                return None
+            if pid == 0:
+                signal.set_wakeup_fd(-1)
+                snapshot_helper.be_keeper(self._jail, theirs)
+            theirs.close()
+            ours.settimeout(_TIMEOUT)
+            self._keeper = pid, ours
+            self._trusted.add(pid)
+        return self._keeper[1]
+
+
+def _readable(sock: socket.socket) -> bool:
+    poller = select.poll()
+    poller.register(sock, select.POLLIN)
+    return bool(poller.poll(0))

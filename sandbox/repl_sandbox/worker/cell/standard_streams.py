@@ -1,0 +1,219 @@
+"""The session's standard streams: pipes at descriptor level, unbuffered text above them.
+
+What Python code, C code and child processes write reaches the host in the order it was written.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import io
+import os
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ...protocol.stream_mark import ASK, MARKS, is_marked, mark
+from ..namespace.safe_inspect import type_name
+from .terminal_input import do_without
+
+_IONBF = 2  # stdio.h, the same in glibc and musl
+_stream = vars(sys).get  # by name; None also where the user deleted it
+_fcntl = fcntl.fcntl
+
+STDIN, STDOUT, STDERR = 0, 1, 2
+_NAMES = ("stdin", "stdout", "stderr")  # by descriptor
+_MARK_OF_STDIN, _MARK_OF_STDOUT, _MARK_OF_STDERR = MARKS
+
+
+class _Descriptor(io.FileIO):
+    """A standard descriptor; it stays open, and knows whether its stream is lost to later cells."""
+
+    def __init__(self, fd: int) -> None:
+        super().__init__(fd, "w" if fd else "r", closefd=False)
+        self.lost = False
+
+    def lose(self) -> None:
+        """What is over it is closed or detached."""
+        self.lost = True
+        _lost.add(self)
+
+    def seekable(self) -> bool:
+        # A template has files there and its sessions pipes. What is told is kept by all that is put
+        # over this, and each change of an encoding, and each wrapper, would ask a pipe for a place.
+        return False
+
+    def close(self) -> None:
+        self.lose()
+        super().close()
+
+
+_lost: set[_Descriptor] = set()  # that were not put back yet
+
+
+class _Stream(io.TextIOWrapper):
+    """Text straight to a descriptor, or from it.
+
+    Closed or detached by a cell, it is opened again for the next: the same object, which loggers
+    and others hold.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self.descriptor = _Descriptor(fd)
+        if fd == STDIN:
+            super().__init__(self.descriptor, "utf-8")
+            return
+        # write_through without a buffer is what `python -u` has: one write to the pipe for each.
+        super().__init__(
+            self.descriptor,
+            "utf-8",
+            errors="backslashreplace",
+            newline="\n",
+            write_through=True,
+        )
+
+    def detach(self) -> Any:
+        self.descriptor.lose()
+        return super().detach()
+
+
+def open_streams() -> None:
+    """Put text streams over descriptors 0 to 2; done once, in the template."""
+    for fd in range(len(_NAMES)):
+        _install(fd)
+    mark(STDIN, STDIN)  # which all sessions have from here
+    _unbuffer_c()
+    do_without()
+
+
+def _unbuffer_c() -> None:
+    """Let C code write at once, too: else its text would come after what followed it."""
+    libc = ctypes.PyDLL(None)
+    for name in ("stdout", "stderr"):
+        libc.setvbuf(ctypes.c_void_p.in_dll(libc, name), None, _IONBF, 0)
+
+
+def _install(fd: int) -> _Stream:
+    stream = _Stream(fd)
+    setattr(sys, _NAMES[fd], stream)
+    setattr(sys, f"__{_NAMES[fd]}__", stream)
+    return stream
+
+
+class StandardStreams:
+    """The streams of one worker, put back after each cell.
+
+    Attributes:
+        watches: whether the descriptors are put back, too, which a session's are.
+    """
+
+    def __init__(self, ask: Callable[[], tuple[int, int]]) -> None:
+        """`ask` gives new descriptors of the two pipes to the host; OSError if there are none."""
+        self.watches = False
+        self._ask = ask
+        self._streams = tuple(map(_install, range(len(_NAMES))))
+        _, self._stdout, self._stderr = self._streams
+
+    def tidy(self, *, look: bool = True) -> None:
+        """After a cell: put back what it closed, deleted, or left something else in place of.
+
+        The note about that is output of the cell. Without `look` it is taken that the descriptors
+        are there, which takes three system calls to see.
+        """
+        try:
+            if (
+                sys.stdout is self._stdout
+                and sys.stderr is self._stderr
+                and not _lost
+                and (
+                    not (look and self.watches)
+                    or (
+                        _fcntl(STDOUT, ASK) == _MARK_OF_STDOUT
+                        and _fcntl(STDERR, ASK) == _MARK_OF_STDERR
+                        and _fcntl(STDIN, ASK) == _MARK_OF_STDIN
+                    )
+                )
+            ):
+                return
+        except (AttributeError, OSError):
+            pass  # it was deleted, or closed
+        notes = [*self._put_descriptors_back(), *self._put_streams_back()]
+        if notes:
+            _say("".join(notes))
+
+    def _put_descriptors_back(self) -> Iterator[str]:
+        lost = [fd for fd in range(len(_NAMES)) if self.watches and not is_marked(fd)]
+        if not lost:
+            return
+        try:
+            if STDIN in lost:
+                _place(os.open(os.devnull, os.O_RDONLY), STDIN)
+                mark(STDIN, STDIN)
+            if lost[-1] != STDIN:
+                for target, fd in enumerate(self._ask(), STDOUT):
+                    if target in lost:
+                        _place(fd, target)
+                    else:
+                        os.close(fd)
+        except OSError as error:
+            yield f"a standard stream that was closed cannot be opened again: {error.strerror}\n"
+            return
+        # A kernel without marks does not tell, and there is no use in asking again.
+        self.watches = all(map(is_marked, lost))
+        if self.watches:
+            for fd in lost:
+                what = f"descriptor {fd} (sys.{_NAMES[fd]})"
+                yield f"{what} was closed or replaced, and was put back\n"
+
+    def _put_streams_back(self) -> Iterator[str]:
+        _lost.clear()
+        for fd, (name, ours) in enumerate(zip(_NAMES, self._streams, strict=True)):
+            was_lost = ours.descriptor.lost
+            if was_lost:
+                ours.__init__(fd)  # type: ignore[misc]
+            setattr(sys, f"__{name}__", ours)
+            current = _stream(name)
+            if current is ours:
+                if was_lost and fd != STDIN:  # exit() closes it
+                    yield f"sys.{name} was closed, and was opened again\n"
+            elif not _may_stay(current, fd):
+                setattr(sys, name, ours)
+                yield f"sys.{name} was {_left(current)}, and was put back\n"
+
+
+def _place(fd: int, target: int) -> None:
+    """Have `fd`, which is let go of, at the number `target`, also in programs that are started."""
+    if fd == target:
+        os.set_inheritable(fd, True)
+    else:
+        os.dup2(fd, target)
+        os.close(fd)
+
+
+def _say(text: str) -> None:
+    try:
+        os.write(STDERR, text.encode("utf-8", "backslashreplace"))
+    except OSError:
+        pass  # it is closed, and could not be put back
+
+
+def _left(stream: Any) -> str:
+    return "None or deleted" if stream is None else f"left replaced by {type_name(stream)}"
+
+
+def _may_stay(stream: Any, fd: int) -> bool:
+    """Whether a stream of the user's may stay in the place of the one of descriptor `fd`.
+
+    One to read from may while it is open, one to write to if that reaches the host: where it goes
+    elsewhere all later cells would be silent.
+    """
+    try:
+        if stream is None or getattr(stream, "closed", False):
+            return False
+        if fd == STDIN:
+            return True
+        stream.flush()
+        return stream.fileno() in (STDOUT, STDERR)
+    # Boundary: the stream is the user's and may do anything.
+    except BaseException:  # noqa: BLE001
+        return False

@@ -1,0 +1,184 @@
+"""`CellRunner`: runs a session's cells, and internal jobs, each from its code to its result."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+
+from ..protocol.messages import Result, encode
+from ..types import Change, ErrorInfo
+from .cell.cell_evaluation import NOTHING, CellRun, run_cell
+from .cell.matplotlib_figures import take_figures
+from .cell.standard_streams import StandardStreams
+from .display.tracebacks import describe
+from .host_stubs.host_call_client import HostCallClient
+from .interrupts import Interrupts
+from .namespace import cell_sources
+from .namespace.main_namespace import Namespace
+from .session_state import SessionState
+from .variables.variable_changes import VariableChanges
+from .worker_channel import WorkerChannel
+from .worker_process import WorkerProcess
+
+_close = os.close
+_gettrace, _settrace = sys.gettrace, sys.settrace
+_getprofile, _setprofile = sys.getprofile, sys.setprofile
+_modules = sys.modules
+_monotonic = time.monotonic
+
+_PYPLOT = "matplotlib.pyplot"
+
+# Seconds; in this time a process touches some 2 MB of new memory.
+_SHORT = 0.001
+# Seconds between two cells, below which what the second one writes is worth to be copied before.
+# That spares it some 0.3 ms; a model thinks for longer.
+_HURRY = 0.1
+
+
+class CellRunner:
+    """Those of one namespace, one at a time."""
+
+    __slots__ = (
+        "_calls",
+        "_changes",
+        "_channel",
+        "_interrupts",
+        "_namespace",
+        "_process",
+        "_session",
+        "_streams",
+    )
+
+    def __init__(
+        self,
+        session: SessionState,
+        process: WorkerProcess,
+        channel: WorkerChannel,
+        interrupts: Interrupts,
+        calls: HostCallClient,
+        streams: StandardStreams,
+        namespace: Namespace,
+        changes: VariableChanges,
+    ) -> None:
+        self._session, self._process = session, process
+        self._channel, self._interrupts = channel, interrupts
+        self._calls, self._streams = calls, streams
+        self._namespace, self._changes = namespace, changes
+
+    def execute(self, cell: int, code: bytes) -> bytes:
+        """Run a cell; its result, as it is to be sent."""
+        session, process = self._session, self._process
+        session.used = True
+        settle = None
+        copies = session.copies
+        if copies is not None:
+            copies.due, copies.cell = True, cell
+            settle = copies.settle
+            session.hurried = _monotonic() - session.ended < _HURRY
+        self._calls.cell = cell
+        try:
+            self._interrupts.arm(cell)
+            try:
+                text = code.decode()
+            except UnicodeDecodeError:
+                text = code.decode("utf-8", "surrogatepass")  # takes longer
+            ran = run_cell(text, cell, self._namespace, session.printed, settle)
+        except KeyboardInterrupt:
+            # It struck outside of the cell's own code, while that was starting or ending. Before
+            # anything is called, where another would strike and end the worker:
+            self._interrupts.armed = False
+            ran = CellRun(None, ErrorInfo("KeyboardInterrupt", "", "KeyboardInterrupt\n", None))
+        finally:
+            self._interrupts.armed = False
+        if process.is_a_child():
+            process.end_child(ran)
+        if _gettrace() is not None or _getprofile() is not None:
+            _settrace(None)
+            _setprofile(None)
+        if session.answers is not None:
+            session.answers.poll()
+        # A cell that calls nothing may still drop what has one of the descriptors open. In a
+        # session whose steps take as long as a dozen of such looks, the next one that does more
+        # finds that.
+        look = copies is not None or ran is not NOTHING or b"(" in code
+        self._streams.tidy(look=look)
+        if copies is not None and not copies.is_connected():
+            process.give_up()
+        self._calls.cell = 0
+        changes = self._changes.since_last()
+        now = _monotonic()
+        # Asked of the kernel only if the cell may have run long enough to have touched much.
+        if now - process.measured > _SHORT:
+            process.measure()
+        session.ended = process.measured = now
+        if ran is NOTHING and not changes and _PYPLOT not in _modules:
+            # Loaded first, as CPython 3.11 does not specialise a call of what an object holds.
+            say = self._channel.said_of_nothing
+            return say(cell, process.peak_memory)
+        return self._channel.said(self._result(cell, ran, changes))
+
+    def run_job(self, cell: int, job: Callable[[int], str]) -> None:
+        """Run an internal job, and send its result: as a cell, it may be interrupted.
+
+        `job` is called with the file in memory that goes with the command, and returns the value.
+        """
+        self._session.used = True
+        self._session.changed()
+        try:
+            ran = CellRun(self._value_of(job), None)
+        # Boundary: pickles run code of the user's, which may raise anything.
+        except BaseException as error:  # noqa: BLE001
+            self._interrupts.armed = False  # as in `execute`
+            ran = CellRun(None, describe(error, 0))
+        finally:
+            self._interrupts.armed = False
+        if self._process.is_a_child():
+            self._process.end_child()
+        self._streams.tidy()
+        self._channel.send(self._result(cell, ran, []))
+
+    def _value_of(self, job: Callable[[int], str]) -> str:
+        fd = self._calls.memfd()
+        self._interrupts.arm()
+        try:
+            return job(fd)
+        finally:
+            try:
+                _close(fd)
+            except OSError:
+                pass  # closed by what a pickle ran
+
+    def touch_pages(self) -> None:
+        """Run a cell that does nothing, and send no result.
+
+        The first write to a page after a fork copies it. A cell writes some two hundred; this has
+        them copied while the host, which has what it wanted by now, is busy.
+        """
+        ran = NOTHING
+        try:
+            self._interrupts.arm()
+            ran = run_cell("None", 0, self._namespace, self._session.printed)
+            cell_sources.drop_last()
+        except KeyboardInterrupt:  # as in `execute`
+            self._interrupts.armed = False
+        finally:
+            self._interrupts.armed = False
+        encode(self._result(0, ran, self._changes.since_last()))
+
+    def _result(self, cell: int, ran: CellRun, changes: list[Change]) -> Result:
+        figures = self._figures(cell) if _PYPLOT in _modules else ()
+        peak = self._process.peak_memory
+        return Result(cell, ran.value, ran.error, tuple(changes), figures, peak)
+
+    def _figures(self, cell: int) -> tuple[bytes, ...]:
+        """Open figures, drawn on the cell's clock: that takes its time, and runs code of it."""
+        try:
+            self._interrupts.arm(cell)
+            return tuple(take_figures())
+        except KeyboardInterrupt:  # as in `execute`
+            self._interrupts.armed = False
+            return ()
+        finally:
+            self._interrupts.armed = False

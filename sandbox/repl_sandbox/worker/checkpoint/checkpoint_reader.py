@@ -1,0 +1,181 @@
+"""Loading a checkpoint in a session: the records that `saving.py` wrote, one variable for each."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ...errors import CheckpointError
+from ..namespace import cell_sources
+from ..namespace.main_namespace import Namespace
+from ..namespace.trusted_imports import import_trusted
+from .checkpoint_writer import words
+
+# After the above, which says what to do where there is no cloudpickle.
+from .variable_pickler import BEGINNING, offer  # isort: skip
+
+if TYPE_CHECKING:
+    from ..variables.final_answers import FinalAnswers
+
+
+# What pickle says of an object that an earlier record has, when that one did not load.
+_NOT_FOUND = "Memo value not found"
+_TORN = "it shares an object with a variable before it that did not load"
+
+
+def load(
+    namespace: Namespace, answers: FinalAnswers | None, fd: int, manifest: dict[str, Any]
+) -> str:
+    """Bind what the pickles in the file `fd` hold; what did not load, as JSON rows.
+
+    A value may need a variable that was bound after it, as a class whose `__hash__` calls a
+    function; so what failed is tried again as long as that helps.
+    """
+    records = _Reader(fd, namespace)
+    waiting = records.of(manifest)
+    failed: list[_Failure] = []
+    offer(namespace.injected)
+    try:
+        while waiting:
+            failed = [failure for record in waiting if (failure := records.load(record, answers))]
+            if len(failed) == len(waiting):
+                break
+            waiting = [failure.record for failure in failed]
+    finally:
+        offer({})
+        records.close()
+    return json.dumps([failure.row for failure in failed])
+
+
+class _Record:
+    """One pickle: what it is of, and where it begins."""
+
+    __slots__ = ("kind", "name", "start", "variable")
+
+    def __init__(self, name: str, kind: str, start: int, variable: bool) -> None:
+        self.name, self.kind, self.start, self.variable = name, kind, start, variable
+
+
+class _Failure:
+    """A record that did not load."""
+
+    __slots__ = ("record", "row")
+
+    def __init__(self, record: _Record, error: BaseException) -> None:
+        self.record = record
+        name = record.name if record.variable else f"({record.name})"
+        torn = isinstance(error, pickle.UnpicklingError) and str(error).startswith(_NOT_FOUND)
+        self.row = name, record.kind, _TORN if torn else words(error)
+
+
+class _Reader:
+    """Reads records, in their order or again."""
+
+    def __init__(self, fd: int, namespace: Namespace) -> None:
+        self._namespace = namespace
+        self._file = open(fd, "rb", closefd=False)  # noqa: SIM115 - closed by `close`
+        before = pickle.Unpickler(io.BytesIO(BEGINNING))
+        before.load()
+        self._unpickler = self._after(before)
+        self._place = self._file.seek(0)  # where it stands is shared with who wrote it
+
+    def _after(self, before: Any) -> Any:
+        """An unpickler of the file that knows what another one knew."""
+        unpickler: Any = pickle.Unpickler(self._file)
+        unpickler.memo = before.memo
+        return unpickler
+
+    def of(self, manifest: dict[str, Any]) -> list[_Record]:
+        """The records that `manifest` tells of."""
+        records, start = [], 0
+        for name, kind, size in manifest["variables"]:
+            records.append(_Record(name, kind, start, True))
+            start += size
+        for name, size in manifest["state"]:
+            records.append(_Record(name, "state", start, False))
+            start += size
+        return records
+
+    def load(self, record: _Record, answers: FinalAnswers | None) -> _Failure | None:
+        """Load one record and bind it; the failure if it does not load."""
+        try:
+            if record.start != self._place:
+                # Another unpickler, for this one has read ahead.
+                self._file.seek(record.start)
+                self._unpickler = self._after(self._unpickler)
+                self._place = record.start
+            name, value = self._unpickler.load()
+            self._place = self._file.tell()
+            self._bind(record, name, value, answers)
+        except KeyboardInterrupt:
+            raise
+        # Boundary: a pickle may run, and so raise, anything.
+        except BaseException as error:  # noqa: BLE001
+            self._place = -1
+            return _Failure(record, error)
+        return None
+
+    def _bind(
+        self, record: _Record, name: object, value: Any, answers: FinalAnswers | None
+    ) -> None:
+        if name != record.name:
+            raise CheckpointError(f"the record is one of {name!r:.50}")
+        if not record.variable:
+            _RESTORE[record.name](self._namespace, answers, value)
+        elif record.name in self._namespace.protected:
+            raise CheckpointError("the name belongs to a function of this session")
+        else:
+            self._namespace.globals[record.name] = value
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _restore_future(namespace: Namespace, answers: FinalAnswers | None, value: int) -> None:
+    namespace.future = value
+
+
+def _restore_places(namespace: Namespace, answers: FinalAnswers | None, value: list[str]) -> None:
+    here = os.getcwd()
+    found = [os.path.normpath(f"{here}/{place}") for place in value]
+    sys.path[:0] = [place for place in found if place not in sys.path]
+
+
+def _restore_sources(
+    namespace: Namespace, answers: FinalAnswers | None, value: list[tuple[int, str]]
+) -> None:
+    for number, source in value:
+        cell_sources.keep(number, source)
+
+
+def _restore_shown(namespace: Namespace, answers: FinalAnswers | None, value: object) -> None:
+    namespace.show(value)
+
+
+def _restore_answer(namespace: Namespace, answers: FinalAnswers | None, value: Any) -> None:
+    if answers is not None:
+        answers.restore(value)
+
+
+def _restore_random(namespace: Namespace, answers: FinalAnswers | None, value: Any) -> None:
+    import_trusted("random").setstate(value)
+
+
+def _restore_numpy(namespace: Namespace, answers: FinalAnswers | None, value: Any) -> None:
+    import_trusted("numpy").random.set_state(value)
+
+
+_RESTORE: dict[str, Callable[[Namespace, FinalAnswers | None, Any], None]] = {
+    "future": _restore_future,
+    "sys.path": _restore_places,
+    "sources": _restore_sources,
+    "_": _restore_shown,
+    "answer": _restore_answer,
+    "random": _restore_random,
+    "numpy.random": _restore_numpy,
+}

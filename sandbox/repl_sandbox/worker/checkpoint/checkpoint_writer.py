@@ -1,0 +1,284 @@
+"""The session's side of a checkpoint: every variable that can be pickled, one record for each.
+
+All records are written by one pickler and read by one unpickler (`loading.py`), so an object that
+two variables hold is written once and is one object again. A variable that cannot be pickled is
+taken back out of the file and out of the pickler's memory of what it has written, and told with the
+reason.
+
+Loaded only when a checkpoint is made: it needs cloudpickle, and most sessions do not.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import mmap
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from types import (
+    AsyncGeneratorType,
+    CoroutineType,
+    FrameType,
+    GeneratorType,
+    TracebackType,
+)
+from typing import TYPE_CHECKING, Any
+
+from ...errors import CheckpointError
+from ...protocol.file_container import MAX_HEADER
+from ...protocol.header_limits import MAX_NAME
+from ..namespace import cell_sources
+from ..namespace.main_namespace import Namespace
+from ..namespace.safe_inspect import type_name
+from ..namespace.trusted_imports import loaded
+
+if TYPE_CHECKING:
+    from ..variables.final_answers import FinalAnswers
+
+try:
+    from .variable_pickler import Pickler
+except ImportError as error:
+    raise CheckpointError(
+        f"the session's interpreter cannot import cloudpickle ({error}); install it there: "
+        "pip install 'cloudpickle>=3.1,<4'"
+    ) from None
+
+_LONGEST_REASON = 300  # characters
+
+# Said before pickle is asked, for its own words name a class and no reason.
+_REASONS: tuple[tuple[tuple[type, ...], str], ...] = (
+    ((GeneratorType, AsyncGeneratorType), "a generator is a running frame"),
+    ((CoroutineType,), "a coroutine is a running frame"),
+    ((FrameType, TracebackType), "a frame belongs to the process that ran it"),
+    ((io.FileIO, io.BufferedIOBase, io.TextIOWrapper), "a file is open in this process only"),
+    ((type(threading.Lock()), type(threading.RLock())), "a lock belongs to its process"),
+    ((threading.Condition, threading.Event, threading.Semaphore), "a lock belongs to its process"),
+    ((threading.Thread,), "a thread ends with its process"),
+)
+
+# Versions that tell a reader of the manifest what the values depend on.
+_PACKAGES = ("cloudpickle", "numpy", "pandas", "torch")
+
+
+# Taking a record back looks at every object in the file: half a second for a million of them. After
+# so many, each record is tried apart before it is written.
+_MOST_TAKEN_BACK = 4
+
+
+# Calls within calls, of which pickle takes up to three for one object in another: a list of linked
+# nodes is as deep as it is long. The stack of a thread has room for so many of any kind. CPython
+# 3.12 counts calls of C code apart, with a limit of its own: there some 300 nodes can be saved.
+_DEEPEST = 5000
+
+
+class _Full(Exception):
+    """The file has no more room."""
+
+
+class _Sink:
+    """The file that pickles are written to: a shared mapping, so that no limit on the size of the
+    session's own files applies to it."""
+
+    def __init__(self, fd: int, most: int) -> None:
+        self._map = mmap.mmap(fd, most, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+        self._most = most
+        self.place = 0
+        self.full = False
+
+    def write(self, data: Any) -> int:
+        size = memoryview(data).nbytes
+        if self.place + size > self._most:
+            self.full = True
+            raise _Full
+        self._map[self.place : self.place + size] = data
+        self.place += size
+        return size
+
+    def close(self) -> None:
+        self._map.close()
+
+
+class _Nowhere:
+    """A file for pickles that nobody wants."""
+
+    def write(self, data: Any) -> int:
+        return memoryview(data).nbytes
+
+
+class _Records:
+    """Writes record after record, and takes those back that fail."""
+
+    def __init__(self, sink: _Sink, namespace: Namespace) -> None:
+        self._sink = sink
+        self._most = sink._most
+        self._namespace = namespace
+        self._failures = 0
+        self._pickler = self._new(sink)
+
+    def _new(self, file: Any) -> Pickler:
+        return Pickler(file, self._namespace.globals, self._namespace.injected)
+
+    def add(self, name: str, value: object) -> int:
+        """The size of the record of `value`; raises whatever pickling it raises.
+
+        Raises:
+            CheckpointError: there is no more room.
+        """
+        start = self._sink.place
+        record = [name, value]
+        if self._failures >= _MOST_TAKEN_BACK:
+            self._new(_Nowhere()).dump(record)
+        try:
+            self._pickler.dump(record)
+        except KeyboardInterrupt:
+            raise  # nothing follows, and the time is over
+        except BaseException:
+            self._check_room(name)
+            self._take_back(record, start)
+            raise
+        self._check_room(name)
+        return self._sink.place - start
+
+    def _check_room(self, name: str) -> None:
+        if self._sink.full:
+            raise CheckpointError(
+                f"the namespace needs more than {self._most:,} bytes, the limit of this "
+                f"checkpoint; {name!r} did not fit"
+            )
+
+    def _take_back(self, record: list[object], start: int) -> None:
+        """Forget what was written of `record`: it is the first of what the failure has left."""
+        self._failures += 1
+        self._sink.place = start
+        memo = self._pickler.memo.copy()
+        number, _ = memo.get(id(record), (len(memo), record))
+        self._pickler.memo = {key: held for key, held in memo.items() if held[0] < number}
+
+
+def save(namespace: Namespace, answers: FinalAnswers | None, fd: int, most: int) -> str:
+    """Write at most `most` bytes of pickles into the file `fd`; the report, as JSON.
+
+    Raises:
+        CheckpointError: there is more, or it has too many names.
+    """
+    sink = _Sink(fd, most)
+    deepest = sys.getrecursionlimit()
+    try:
+        sys.setrecursionlimit(max(deepest, _DEEPEST))
+        report = _written(_Records(sink, namespace), namespace, answers)
+    finally:
+        sys.setrecursionlimit(deepest)
+        sink.close()
+    told = json.dumps({"packages": _packages(), **report})
+    if len(told) > MAX_HEADER:
+        raise CheckpointError(
+            f"the names of its variables take {len(told):,} bytes; a checkpoint has room for "
+            f"{MAX_HEADER:,}"
+        )
+    return told
+
+
+def _written(
+    records: _Records, namespace: Namespace, answers: FinalAnswers | None
+) -> dict[str, list[tuple[str | int, ...]]]:
+    """Write all there is; what was written, and what is missing and why."""
+    variables: list[tuple[str | int, ...]] = []
+    missing: list[tuple[str | int, ...]] = []
+    state: list[tuple[str | int, ...]] = []
+    for name, value in list(namespace.variables()):
+        kind = _printable(type_name(value))[:MAX_NAME]
+        size = _tried(records, name, partial(_accepted, name, value))
+        if isinstance(size, int):
+            variables.append((name, kind, size))
+        else:
+            missing.append((_printable(name)[:MAX_NAME], kind, size))
+    for name, read in _state(namespace, answers):
+        size = _tried(records, name, read)
+        if isinstance(size, int):
+            state.append((name, size))
+        elif name != "_":  # displayed, and nobody's variable
+            missing.append((f"({name})", "state", size))
+    return {"variables": variables, "missing": missing, "state": state}
+
+
+def _tried(records: _Records, name: str, read: Callable[[], Any]) -> int | str:
+    """The bytes that the record takes; why there is none."""
+    try:
+        return records.add(name, read())
+    except (CheckpointError, KeyboardInterrupt):
+        raise
+    # Boundary: pickling runs any code of the user's, which may raise anything.
+    except BaseException as error:  # noqa: BLE001
+        return words(error)
+
+
+class _Unsaved(Exception):
+    """A variable that is not tried; the text says why."""
+
+
+def _accepted(name: str, value: object) -> object:
+    """The value, if it can be tried."""
+    if len(name) > MAX_NAME or not name.isprintable():
+        raise _Unsaved(f"its name is not one of at most {MAX_NAME} printable characters")
+    kind = type(value)
+    if issubclass(kind, io.BytesIO):
+        return value
+    socket = sys.modules.get("_socket")
+    if socket is not None and issubclass(kind, socket.socket):
+        raise _Unsaved("a socket is open in this process only")
+    for kinds, reason in _REASONS:
+        if issubclass(kind, kinds):
+            raise _Unsaved(reason)
+    return value
+
+
+def words(error: BaseException) -> str:
+    """What a report says of a failure: its class and its text, cut."""
+    try:
+        text = str(error)
+    # Boundary: the exception may be a class of the user's.
+    except BaseException:  # noqa: BLE001
+        text = ""
+    words = text if type(error) is _Unsaved else f"{type_name(error)}: {text}"
+    return _printable(words)[:_LONGEST_REASON]
+
+
+def _printable(text: str) -> str:
+    """`text` for a list that people read: with escapes for what is not to be seen."""
+    text = text[: 2 * MAX_NAME]
+    return text if text.isprintable() else ascii(text)[1:-1]
+
+
+def _state(
+    namespace: Namespace, answers: FinalAnswers | None
+) -> Iterator[tuple[str, Callable[[], object]]]:
+    """What a session keeps besides variables: names that `loading.py` knows, with readers."""
+    yield "future", lambda: namespace.future
+    yield "sys.path", _own_places
+    yield "sources", cell_sources.kept
+    if "_" in namespace.globals:
+        yield "_", lambda: namespace.globals["_"]
+    if answers is not None:
+        yield "answer", answers.state
+    for name, method in (("random", "getstate"), ("numpy.random", "get_state")):
+        module = loaded(name)
+        if module is not None:
+            yield name, getattr(module, method)
+
+
+def _own_places() -> list[str]:
+    """Where the session looks for modules of its own: below the current directory, told from it."""
+    here = os.getcwd()
+    return [
+        os.path.relpath(place or ".", here)
+        for place in sys.path
+        if type(place) is str and (place in ("", ".") or f"{place}/".startswith(f"{here}/"))
+    ]
+
+
+def _packages() -> dict[str, str]:
+    found = {name: getattr(sys.modules.get(name), "__version__", None) for name in _PACKAGES}
+    return {name: version[:MAX_NAME] for name, version in found.items() if type(version) is str}

@@ -1,0 +1,228 @@
+"""Pickles of what cells make: cloudpickle's, but functions of cells stay functions of the session.
+
+cloudpickle gives a function that it restores a dictionary of its own, with the globals it used.
+Here it looks them up in the live `__main__`, as it did before: it sees what later cells bind, and
+what it used need not be picklable. Cells of closures stay shared, and recursion is no problem,
+because a function is made with empty ones that are filled afterwards.
+
+The protocol is 3, the last in which each object that may be referred to again carries its number:
+records that could not be loaded leave a gap, and do not shift the numbers of those that follow.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import sys
+import typing
+from collections.abc import Callable, Mapping
+from pickle import PicklingError
+from types import CellType, CodeType, FunctionType
+from typing import Any
+
+import cloudpickle
+
+from ..namespace.trusted_imports import loaded
+from .pickle_reducers import reducer
+
+PROTOCOL = 3
+
+_LAZY_ANNOTATIONS = sys.version_info >= (3, 14)
+_CACHED: type = functools._lru_cache_wrapper
+_NEW_TYPE: type = typing.NewType
+# What a code object is made from, in the order in which it takes them; the same from 3.11 to 3.14.
+_CODE = (
+    "co_argcount",
+    "co_posonlyargcount",
+    "co_kwonlyargcount",
+    "co_nlocals",
+    "co_stacksize",
+    "co_flags",
+    "co_code",
+    "co_consts",
+    "co_names",
+    "co_varnames",
+    "co_filename",
+    "co_name",
+    "co_qualname",
+    "co_firstlineno",
+    "co_linetable",
+    "co_exceptiontable",
+    "co_freevars",
+    "co_cellvars",
+)
+_ALIAS: type | None = getattr(typing, "TypeAliasType", None)  # since 3.12
+
+# What the session offers while a checkpoint is loaded: functions of the host, `answer`, `_out`.
+_offered: Mapping[str, object] = {}
+
+
+def offer(injected: Mapping[str, object]) -> None:
+    """What `injected_as` finds from now on."""
+    global _offered  # noqa: PLW0603 (pickles call functions, not methods)
+    _offered = injected
+
+
+class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Writes pickles of a session whose `__main__` is `live`; `injected` goes by its names."""
+
+    def __init__(self, file: Any, live: dict[str, object], injected: Mapping[str, object]) -> None:
+        super().__init__(file, protocol=PROTOCOL)
+        self._live = live
+        self._injected = {id(value): name for name, value in injected.items()}
+        self._shells: set[int] = set()
+        # The first object that can be referred to; the reader has its own there (`BEGINNING`).
+        self.memo = {id(live): (0, live)}
+
+    def reducer_override(self, obj: Any) -> Any:
+        """How `obj` is pickled, asked for all that is not of pickle's own kinds."""
+        name = self._injected.get(id(obj))
+        if name is not None:
+            return injected_as, (name,)
+        kind = type(obj)
+        if kind is FunctionType and obj.__globals__ is self._live:
+            return self._function(obj)
+        reduce = _REDUCERS.get(kind)
+        if reduce is not None:
+            return reduce(self, obj)
+        reduce_value = reducer(kind, obj)
+        if reduce_value is not None:
+            return reduce_value(obj)
+        # cloudpickle would take the text that is left to read.
+        if issubclass(kind, io.TextIOWrapper) and obj not in (sys.stdout, sys.stderr):
+            raise PicklingError("an open file cannot be pickled")
+        # Its attributes are a bare number, which in the new session is another file's.
+        connections = loaded("multiprocessing.connection")
+        if connections is not None and issubclass(kind, connections.Connection):
+            raise PicklingError("a connection is open in this process only")
+        return super().reducer_override(obj)
+
+    def _function(self, function: Any) -> tuple[Any, ...]:
+        cells = function.__closure__ or ()
+        # These are made empty, wherever they are met first; `fill_function` fills them.
+        self._shells.update(map(id, cells))
+        state = {
+            "__defaults__": function.__defaults__,
+            "__kwdefaults__": function.__kwdefaults__,
+            "__doc__": function.__doc__,
+            "__module__": function.__module__,
+            "__qualname__": function.__qualname__,
+            "__dict__": function.__dict__,
+        }
+        if _LAZY_ANNOTATIONS:
+            state["__annotate__"] = function.__annotate__
+        else:
+            state["__annotations__"] = function.__annotations__
+        if hasattr(function, "__type_params__"):
+            state["__type_params__"] = function.__type_params__
+        filled = [(cell, cell.cell_contents) for cell in cells if _is_full(cell)]
+        made = function.__code__, self._live, function.__name__, function.__closure__
+        return make_function, made, (state, filled), None, None, fill_function
+
+    def _code(self, code: CodeType) -> tuple[Any, ...]:
+        # cloudpickle drops the file name since 3.1.3, and with it the lines in a traceback.
+        return make_code, tuple(getattr(code, part) for part in _CODE)
+
+    def _cell(self, cell: CellType) -> tuple[Any, ...]:
+        if id(cell) in self._shells or not _is_full(cell):
+            return CellType, ()
+        return CellType, (), cell.cell_contents, None, None, fill_cell
+
+    def _cached(self, cached: Any) -> tuple[Any, ...]:
+        """Without what is in its cache."""
+        wrapped, options = cached.__wrapped__, cached.cache_parameters()
+        return make_cached, (wrapped, options["maxsize"], options["typed"])
+
+    def _new_type(self, new: Any) -> tuple[Any, ...]:
+        if new.__module__ != "__main__":
+            return NotImplemented  # type: ignore[no-any-return]
+        return make_new_type, (new.__name__, new.__supertype__)
+
+    def _alias(self, alias: Any) -> tuple[Any, ...]:
+        if alias.__module__ != "__main__":
+            return NotImplemented  # type: ignore[no-any-return]
+        return make_alias, (alias.__name__, alias.__value__, alias.__type_params__)
+
+
+_REDUCERS: dict[type, Callable[[Pickler, Any], Any]] = {
+    CodeType: Pickler._code,
+    CellType: Pickler._cell,
+    _CACHED: Pickler._cached,
+    _NEW_TYPE: Pickler._new_type,
+}
+if _ALIAS is not None:
+    _REDUCERS[_ALIAS] = Pickler._alias
+
+
+def _is_full(cell: CellType) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018 - it raises if there is nothing in it
+    except ValueError:
+        return False
+    return True
+
+
+# What a reader loads first: `live_globals` becomes number 0 of the objects that can be referred to.
+BEGINNING = b"\x80\x03c%b\nlive_globals\n)Rq\x00." % __name__.encode()
+
+
+# ── what pickles call ─────────────────────────────────────────────────────────────────────────
+
+
+def live_globals() -> dict[str, object]:
+    """The namespace of this session."""
+    return vars(sys.modules["__main__"])
+
+
+def injected_as(name: str) -> object:
+    """What this session offers as `name`."""
+    try:
+        return _offered[name]
+    except KeyError:
+        raise NameError(f"this session offers no {name!r}") from None
+
+
+def make_code(*parts: Any) -> CodeType:
+    """The code of a function, which goes on naming the cell that it came from."""
+    return CodeType(*parts)
+
+
+def make_function(
+    code: CodeType, live: dict[str, Any], name: str, closure: tuple[CellType, ...] | None
+) -> FunctionType:
+    """A function as `def` makes it in a cell, but for what `fill_function` adds."""
+    return FunctionType(code, live, name, None, closure)
+
+
+def fill_function(
+    function: FunctionType, state: tuple[dict[str, Any], list[tuple[CellType, object]]]
+) -> None:
+    """Give a new function its attributes, and its cells their contents."""
+    attributes, filled = state
+    for name, value in attributes.items():
+        setattr(function, name, value)
+    for cell, content in filled:
+        cell.cell_contents = content
+
+
+def fill_cell(cell: CellType, content: object) -> None:
+    """Give a new cell its content."""
+    cell.cell_contents = content
+
+
+def make_cached(function: Callable[..., Any], maxsize: int | None, typed: bool) -> object:
+    """`function` with an empty cache."""
+    return functools.lru_cache(maxsize, typed)(function)
+
+
+def make_new_type(name: str, supertype: Any) -> object:
+    """A `typing.NewType` of the session's."""
+    new = _NEW_TYPE(name, supertype)
+    new.__module__ = "__main__"
+    return new
+
+
+def make_alias(name: str, value: Any, type_params: tuple[Any, ...]) -> object:
+    """What `type name = value` makes in a cell; its module is that of the code that makes it."""
+    names = {"__name__": "__main__", "new": _ALIAS, "name": name, "value": value}
+    return eval("new(name, value, type_params=given)", {**names, "given": type_params})

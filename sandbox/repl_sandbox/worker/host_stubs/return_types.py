@@ -1,0 +1,336 @@
+"""How functions of the host look that are more than JSON in and JSON out (`repl_sandbox.HostFunction`).
+
+Loaded in a session when the host offers such a function. Everything here is the session's: code may
+replace any of it, and then has deceived itself. What a text was, whose a handle is and what a call
+costs, the host holds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from types import FunctionType
+from typing import Any
+
+from ...errors import HostCallError
+from ...protocol.function_schema import FunctionSchema
+from ...protocol.values.raw_arguments import MAX_PARTS, Place, Raw, RawArgument
+from ..display.value_preview import show
+from ..namespace.safe_inspect import plain, read, type_name
+from .host_call_client import HostCallClient
+from .stub_signatures import dress, stand_in
+
+_monotonic = time.monotonic
+
+
+# ── texts ─────────────────────────────────────────────────────────────────────────────────────
+
+
+class ReturnedText(str):
+    """Text that the host gave, with what it said of it.
+
+    A str in all ways; what str methods return is a plain str. `ok`: whether it is what was asked
+    for; `error`: why not, or None; `usage`: what it cost, or None; `truncated`: whether a limit
+    has cut it; `value`: what it stands for where that is more than text, or None.
+    """
+
+    __slots__ = ("error", "ok", "truncated", "usage", "value")
+
+    ok: bool
+    error: str | None
+    usage: dict[str, Any] | None
+    truncated: bool
+    value: Any
+
+    def __new__(
+        cls,
+        text: str = "",
+        ok: bool = True,
+        error: str | None = None,
+        usage: dict[str, Any] | None = None,
+        truncated: bool = False,
+        value: Any = None,
+    ) -> ReturnedText:
+        """Make one of its parts."""
+        self = str.__new__(cls, text)
+        self.ok, self.error, self.usage = ok, error, usage
+        self.truncated, self.value = truncated, value
+        return self
+
+    def __reduce__(self) -> tuple[type[ReturnedText], tuple[Any, ...]]:
+        return ReturnedText, (
+            str(self),
+            self.ok,
+            self.error,
+            self.usage,
+            self.truncated,
+            self.value,
+        )
+
+
+show(ReturnedText, str)
+
+
+def _text(name: str, value: Any) -> ReturnedText:
+    if type(value) is not dict or type(value.get("text")) is not str:
+        raise HostCallError("TypeError", f"{name} returned no text, but {type_name(value)}")
+    found = {key: held for key, held in value.items() if key in _FIELDS}
+    return ReturnedText(**found)
+
+
+_FIELDS = frozenset(("text", *ReturnedText.__slots__))
+
+
+def _texts(name: str, value: Any) -> list[ReturnedText]:
+    if type(value) is not list:
+        raise HostCallError("TypeError", f"{name} returned no list, but {type_name(value)}")
+    return [_text(name, each) for each in value]
+
+
+# ── handles ───────────────────────────────────────────────────────────────────────────────────
+
+
+class ObjectHandle:
+    """Something under way on the host, by its id; made by the function that began it."""
+
+    __slots__ = ("__weakref__", "_function", "_result", "_state", "id")
+
+    def __init__(
+        self,
+        function: Any,
+        id: int | str,
+        result: ReturnedText | None = None,
+        state: str = "pending",
+    ) -> None:
+        self.id = id
+        self._function = function
+        self._result = result
+        self._state = state
+
+    def result(self, timeout: float | None = None) -> ReturnedText:
+        """What came of it, waiting for that at most `timeout` seconds; None: without an end.
+
+        Raises:
+            TimeoutError: it is not there yet.
+        """
+        if self._result is None:
+            value = self._function.methods["result"](self.id, timeout)
+            if value is None:
+                raise TimeoutError(f"{self!r} has no result yet")
+            self._result = _text(f"{self._function.__name__}.result", value)
+            self._state = "done"
+        return self._result
+
+    def done(self) -> bool:
+        """Whether `result` would not wait."""
+        if self._result is None and self._function.methods["done"](self.id):
+            self._state = "done"
+            return True
+        return self._result is not None
+
+    def cancel(self) -> bool:
+        """Ask the host to end it; whether that did something."""
+        cancelled = bool(self._function.methods["cancel"](self.id))
+        if cancelled:
+            self._state = "cancelled"
+        return cancelled
+
+    def __repr__(self) -> str:
+        return _show_handle(self)
+
+    def __reduce__(self) -> tuple[Callable[..., ObjectHandle], tuple[Any, ...]]:
+        return restored_handle, (self._function.__name__, self.id, self._result, self._state)
+
+
+# The functions of this session that make handles, by name.
+_makers: dict[str, Any] = {}
+
+
+def restored_handle(
+    name: str, id: int | str, result: ReturnedText | None, state: str
+) -> ObjectHandle:
+    """A handle from a pickle: of the function that this session has under the same name.
+
+    Without one, a result that it had is there, and all else a HostCallError.
+    """
+    return ObjectHandle(_makers.get(name) or _gone(name), id, result, state)
+
+
+def _gone(name: str) -> Any:
+    def refuse(*args: Any) -> None:
+        raise HostCallError("NameError", f"this session offers no {name!r}")
+
+    maker: Any = lambda *args: refuse()  # noqa: E731 - it is named below
+    maker.__name__ = name
+    maker.methods = dict.fromkeys(("result", "done", "cancel"), refuse)
+    return maker
+
+
+def _show_handle(handle: ObjectHandle) -> str:
+    """What is known of it here, read without running code that may have been put in its class."""
+    function, number, state = (read(handle, name) for name in ("_function", "id", "_state"))
+    name = function.__name__ if type(function) is FunctionType else "handle"
+    shown = number if type(number) is int else plain(number)
+    return f"<{plain(name)} {shown}: {plain(state)}>"
+
+
+show(ObjectHandle, _show_handle)
+
+
+def _as_completed(wait: Callable[..., Any]) -> Callable[..., Iterator[ObjectHandle]]:
+    def as_completed(
+        handles: Iterable[ObjectHandle], timeout: float | None = None
+    ) -> Iterator[ObjectHandle]:
+        """The handles as they get done, the first that is first.
+
+        Raises:
+            TimeoutError: some are not after `timeout` seconds.
+        """
+        waiting = {handle.id: handle for handle in handles}
+        count, deadline = len(waiting), None if timeout is None else _monotonic() + timeout
+        while waiting:
+            left = None if deadline is None else max(0.0, deadline - _monotonic())
+            done = [number for number in wait(list(waiting), left) or () if number in waiting]
+            if not done:
+                raise TimeoutError(f"{len(waiting)} of {count} have no result yet")
+            for number in done:
+                yield waiting.pop(number)
+
+    return as_completed
+
+
+# ── functions ─────────────────────────────────────────────────────────────────────────────────
+
+
+class ReturnTypes:
+    """Makes the functions of one session. `errors`: the classes that they raise, by name."""
+
+    def __init__(self, calls: HostCallClient) -> None:
+        self._calls = calls
+        self.errors: dict[str, type[HostCallError]] = {}
+
+    def function(self, offered: FunctionSchema) -> Callable[..., Any]:
+        """The function as it was offered."""
+        name = offered.name
+        for error in offered.raises:
+            self.errors.setdefault(error, _error_class(error))
+        raw, signature = frozenset(offered.raw), offered.signature
+        like = None if signature is None else stand_in(name, signature)
+        check = like if signature is not None and signature.checked else None
+        positions = () if signature is None or check is None else signature.by_position
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if check is not None:
+                check(*args, **kwargs)
+            parts: list[tuple[Place, Raw]] = []
+            if raw:
+                args, kwargs = _take_raw(args, kwargs, raw, positions, parts)
+            return convert(self._ask(offered, name, args, kwargs, parts))
+
+        def convert(value: Any) -> Any:
+            return _FACES[offered.face](call, value)
+
+        dress(call, offered, like)
+        if offered.methods:
+            self._add_methods(call, offered)
+        return call
+
+    def _add_methods(self, call: Any, offered: FunctionSchema) -> None:
+        call.methods = {each: self._method(offered, each) for each in offered.methods}
+        _makers[offered.name] = call
+        if "wait" in call.methods:
+            call.as_completed = _as_completed(call.methods["wait"])
+
+    def _method(self, offered: FunctionSchema, name: str) -> Callable[..., Any]:
+        def method(*args: Any) -> Any:
+            return self._ask(offered, f"{offered.name}.{name}", args, {}, [])
+
+        method.__name__ = method.__qualname__ = name
+        method.__module__ = "host"
+        return method
+
+    def _ask(
+        self,
+        offered: FunctionSchema,
+        name: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        parts: list[tuple[Place, Raw]],
+    ) -> Any:
+        try:
+            return self._calls.call(name, args, kwargs, tuple(parts))
+        except HostCallError as error:
+            if error.type not in offered.raises:
+                raise
+            raised = self.errors[error.type](error.message)  # type: ignore[call-arg]
+        raise raised  # out here, where the other is no context of it
+
+
+def _handle(call: Any, value: Any) -> ObjectHandle:
+    held = value.get("id") if type(value) is dict else None
+    if not isinstance(held, (int, str)):
+        raise HostCallError("TypeError", f"{call.__name__} returned no id of a handle")
+    return ObjectHandle(call, held)
+
+
+_FACES: dict[str, Callable[[Any, Any], Any]] = {
+    "plain": lambda call, value: value,
+    "text": lambda call, value: _text(call.__name__, value),
+    "texts": lambda call, value: _texts(call.__name__, value),
+    "handle": _handle,
+}
+
+
+def _error_class(name: str) -> type[HostCallError]:
+    """A class for what the host raised, called as it is there."""
+
+    def __init__(self: HostCallError, message: str = "") -> None:  # noqa: N807
+        HostCallError.__init__(self, name, message)
+        self.args = (message,)  # of which str() and copies are made
+
+    def __reduce__(self: HostCallError) -> tuple[Any, ...]:  # noqa: N807
+        return type(self), self.args
+
+    body = {"__init__": __init__, "__reduce__": __reduce__, "__module__": "__main__"}
+    body["__doc__"] = f"Raised when a function of the host has raised a {name}."
+    return type(name, (HostCallError,), body)
+
+
+# ── raw arguments ─────────────────────────────────────────────────────────────────────────────
+
+
+def _take_raw(
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    names: frozenset[str],
+    positions: tuple[str, ...],
+    parts: list[tuple[Place, Raw]],
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments with None where one is raw; those go to `parts`."""
+    plain_args, plain_kwargs = list(args), dict(kwargs)
+    for place, (name, value) in enumerate(zip(positions, args, strict=False)):
+        if name in names and (raw := _raw(value)) is not None:
+            parts.append((place, raw))
+            plain_args[place] = None
+    for name, value in kwargs.items():
+        if name in names and (raw := _raw(value)) is not None:
+            parts.append((name, raw))
+            plain_kwargs[name] = None
+    return tuple(plain_args), plain_kwargs
+
+
+def _raw(value: Any) -> Raw | None:
+    """`value` as it travels raw; None if it goes as JSON."""
+    if isinstance(value, (list, tuple)) and 0 < len(value) <= MAX_PARTS:
+        elements = [None if each is None else _part(each) for each in value]
+        whole = all(part or each is None for part, each in zip(elements, value, strict=True))
+        return tuple(elements) if whole and any(elements) else None
+    return _part(value)
+
+
+def _part(value: Any) -> RawArgument | None:
+    if isinstance(value, str):
+        return RawArgument("str", str.encode(value, "utf-8", "surrogatepass"))
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return RawArgument("bytes", bytes(value))
+    return None

@@ -1,0 +1,47 @@
+"""How multiprocessing starts processes in a session: by fork, as on Linux up to CPython 3.13.
+
+From 3.14 on it would ask a server process of its own, whose children import the program's main
+module from its file. A session has no such file: a function of a cell could not be found there, and
+`Pool` starts workers that fail for ever. The reason for the change is programs with threads, which
+a session has none of beside those of its code; that may choose any method, as ever.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+from typing import Any
+
+_WHERE_IT_IS_CHOSEN = "multiprocessing.context"
+
+
+class _MultiprocessingFinder:
+    """Finds that module as all others are found, and has it choose when it is imported."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """As importlib.abc.MetaPathFinder."""
+        if name != _WHERE_IT_IS_CHOSEN:
+            return None
+        spec = PathFinder.find_spec(name, path, target)
+        if spec is None or spec.loader is None:
+            return None
+        loader: Any = spec.loader
+        execute = loader.exec_module
+
+        def execute_and_choose(module: Any) -> None:
+            execute(module)
+            # Private, but `set_start_method` would be the one choice that a program has.
+            module._default_context._default_context = module._concrete_contexts["fork"]
+
+        loader.exec_module = execute_and_choose
+        return spec
+
+
+def start_by_fork() -> None:
+    """Have it so in this process and its forks; before multiprocessing is imported."""
+    if sys.version_info >= (3, 14):
+        sys.meta_path.insert(0, _MultiprocessingFinder())

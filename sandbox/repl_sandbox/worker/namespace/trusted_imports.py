@@ -1,0 +1,100 @@
+"""Imports of the worker's own after code of the session has run.
+
+They find what they would have found in the template, whatever the code has put into its folders,
+`sys.path` or `sys.meta_path`: a `difflib.py` in the workspace is not what names are compared with.
+Other threads meanwhile import as ever.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from _thread import get_ident
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+from typing import Any
+
+from .pristine_library import use_kept
+from .workspace_modules import MODULES
+
+_modules = sys.modules
+_import_module = importlib.import_module
+
+
+class _Library:
+    """A finder that finds what the template's finders find on the template's path."""
+
+    def __init__(self) -> None:
+        self._thread = 0  # whose imports these are; 0: of nobody
+        self._path: list[str] = []
+        self._finders: list[Any] = []
+        # Of the library, by names under which the session has modules of its own.
+        self._displaced: dict[str, ModuleType] = {}
+
+    def note(self) -> None:
+        """In a template: what is there now is the library."""
+        self._path, self._finders = list(sys.path), list(sys.meta_path)
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """As importlib.abc.MetaPathFinder; it raises where there is none, for others follow."""
+        if get_ident() != self._thread:
+            return None
+        for finder in self._finders:
+            places = self._path if path is None and finder is PathFinder else path
+            spec: ModuleSpec | None = finder.find_spec(name, places, target)
+            if spec is not None:
+                return spec
+        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+    @contextmanager
+    def only(self) -> Iterator[None]:
+        """Have this thread import from the library alone."""
+        if self._thread == get_ident():
+            yield
+            return
+        found = MODULES.found.copy()  # threads may import meanwhile
+        aside = {name: _modules.pop(name) for name in found if name in _modules}
+        _modules.update({name: self._displaced[name] for name in aside if name in self._displaced})
+        finders = sys.meta_path
+        finders.insert(0, self)
+        self._thread = get_ident()
+        try:
+            yield
+        finally:
+            self._thread = 0
+            with suppress(ValueError):  # code has removed it
+                finders.remove(self)
+            self._displaced.update({name: _modules[name] for name in aside if name in _modules})
+            _modules.update(aside)
+
+
+_library = _Library()
+_held: dict[str, ModuleType] = {}
+note_library = _library.note
+from_library = _library.only
+
+
+def import_trusted(name: str) -> Any:
+    """The module `name` of the library or of this package, for the worker's own use."""
+    module = _held.get(name)
+    if module is None:
+        with from_library():
+            module = _held[name] = _import_module(name)
+        use_kept()
+    return module
+
+
+def loaded_class(module: str, name: str) -> type | None:
+    """A class of the library if it is loaded, and code has put nothing else in its place."""
+    kind = getattr(loaded(module), name, None)
+    return kind if issubclass(type(kind), type) else None
+
+
+def loaded(name: str) -> Any:
+    """The module `name` of the library if it has been imported, by whomever, else None."""
+    held = _held.get(name)
+    return held if held is not None or name in MODULES.found else _modules.get(name)

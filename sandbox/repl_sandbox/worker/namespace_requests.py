@@ -1,0 +1,91 @@
+"""`NamespaceRequests`: does for the host what it wants between cells: set up, bind and show variables."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..protocol.messages import Assign, Configure, Failed, Fetch, ListVariables, Value, Variables
+from .host_stubs.host_call_client import HostCallClient
+from .namespace.main_namespace import Namespace
+from .namespace.trusted_imports import import_trusted
+from .session_state import SessionState
+from .variables import value_transfer
+from .variables.final_answers import FinalAnswers
+from .variables.random_seeding import seed
+from .variables.variable_changes import VariableChanges
+from .worker_channel import WorkerChannel
+
+if TYPE_CHECKING:
+    from ..protocol.function_schema import FunctionSchema
+
+
+class NamespaceRequests:
+    """Those about one namespace; all but `configure` send an answer."""
+
+    __slots__ = ("_calls", "_changes", "_channel", "_namespace", "_session")
+
+    def __init__(
+        self,
+        session: SessionState,
+        channel: WorkerChannel,
+        calls: HostCallClient,
+        namespace: Namespace,
+        changes: VariableChanges,
+    ) -> None:
+        self._session, self._channel, self._calls = session, channel, calls
+        self._namespace, self._changes = namespace, changes
+
+    def configure(self, configure: Configure) -> None:
+        """Give the namespace the host's functions and variables, answers and a seed."""
+        faced = [offered for offered in configure.functions if not offered.is_plain]
+        for offered in configure.functions:
+            function = self._calls.function(offered)
+            self._namespace.inject(offered.name, function, protected=True)
+        if faced:
+            self._put_faces_on(faced)
+        if configure.answers is not None:
+            answers = self._session.answers = FinalAnswers(self._namespace, self._calls.answer)
+            if configure.answers == "compatible":
+                self._session.printed = answers.printed
+        seed(configure.seed)
+        for variable in configure.variables:
+            self._bind(variable)
+        # What was injected is not a change that the first cell made.
+        self._changes.since_last()
+
+    def _put_faces_on(self, faced: list[FunctionSchema]) -> None:
+        # No part of the template: most sessions have none.
+        faces = import_trusted(f"{__package__}.faces").Faces(self._calls)
+        for offered in faced:
+            self._namespace.inject(offered.name, faces.function(offered), protected=True)
+        for name, error in faces.errors.items():
+            self._namespace.inject(name, error, protected=True)
+
+    def _bind(self, assign: Assign) -> None:
+        value = value_transfer.read(assign, self._calls.memfd)
+        self._namespace.globals[assign.name] = value
+        if self._session.answers is not None and assign.name == "answer":
+            self._session.answers.forget()
+
+    def assign(self, assign: Assign) -> None:
+        """Bind a variable to a value of the host's."""
+        try:
+            self._bind(assign)
+        except (MemoryError, ValueError, RecursionError, OSError) as error:
+            reason = ": ".join(filter(None, (type(error).__name__, str(error))))
+            self._channel.send(Failed("too large", reason))
+            return
+        self._changes.since_last()
+        self._session.changed()
+        self._channel.send(Value(b"null"))
+
+    def fetch(self, fetch: Fetch) -> None:
+        """Send the value of a variable."""
+        if fetch.name not in self._namespace.globals:
+            self._channel.send(value_transfer.unknown(fetch.name))
+        else:
+            self._channel.send(value_transfer.write(self._namespace.globals[fetch.name]))
+
+    def list_variables(self, command: ListVariables) -> None:
+        """Send the names of all variables, with a preview of each."""
+        self._channel.send(Variables(tuple(self._changes.variables())))

@@ -1,0 +1,192 @@
+"""What a cell did to the session's variables: new, modified and deleted ones.
+
+A name that is bound to another object was modified, unless both are equal numbers or texts; an
+object that was changed in place is found by its mark (`marks.py`), at bounded cost, so that a
+change deep inside of it may be missed. Looking at a variable runs none of the user's code and keeps
+nothing alive.
+"""
+
+from __future__ import annotations
+
+import builtins
+from types import ModuleType
+from typing import Literal, TypeAlias
+
+from ...types import MORE_CHANGES, Change, Variable
+from ..display.value_preview import preview, shallow_size
+from ..namespace.main_namespace import Namespace
+from ..namespace.safe_inspect import type_name
+from .fingerprints import SAMPLE, is_scalar, is_small, mark
+
+# More changes than this are counted, not listed: nobody reads them, and each costs a preview.
+MOST_CHANGES = 200
+
+# Beyond this many variables, fewer items of each are compared, so that a cell's cost stays at a few
+# microseconds for each.
+_MANY = 500
+_SMALL_SAMPLE = 8
+
+
+_NOTHING = object()
+
+# Name, value, and whether it is known.
+_Changed: TypeAlias = tuple[str, object, Literal["new", "modified"]]
+
+
+class _Seen:
+    """What was known of a variable when it was last looked at."""
+
+    __slots__ = ("cls", "held", "identity", "mark", "preview", "sample", "size", "type")
+
+    def __init__(self, value: object, sample: int) -> None:
+        # Identities and not the objects: they belong to the user, and may go at any time. A small
+        # scalar is nobody's, and while it is held nothing else has its identity.
+        self.held = value if is_small(value) else _NOTHING
+        self.identity = id(value)
+        self.cls = id(type(value))
+        self.sample = sample
+        self.mark = _mark(value, sample) if self.held is _NOTHING else None
+        self.type = type_name(value)
+        self.size = 0
+        self.preview = ""
+
+    def is_still(self, value: object) -> bool:
+        """Whether `value` is what was seen, as far as a mark tells."""
+        if self.held is not _NOTHING:
+            return type(value) is type(self.held) and value == self.held
+        if id(value) != self.identity and not is_scalar(value):
+            return False
+        return id(type(value)) == self.cls and _mark(value, self.sample) == self.mark
+
+
+def _mark(value: object, sample: int) -> object:
+    try:
+        return mark(value, sample)
+    # Boundary: threads of the user may change what is being read, and memory may be short. Then the
+    # variable counts as modified the next time, which is true or does no harm.
+    except Exception:  # noqa: BLE001
+        return None
+
+
+class VariableChanges:
+    """Follows the variables of a namespace from one call of `since_last` to the next."""
+
+    def __init__(self, namespace: Namespace) -> None:
+        self._namespace = namespace
+        self._seen: dict[str, _Seen] = {}
+        # Names that a module has from the start, and that are never variables.
+        self._constants = frozenset(vars(ModuleType("__main__"))) | {"__builtins__"}
+        # What is bound where nothing but another object there is a change: small scalars, as in
+        # `_Seen.held`, and what is ours. If that is all there is, one look tells that all is so.
+        self._settled: dict[str, object] = {}
+        self._loose: set[str] = set()  # the names of all other variables that were seen
+        self._ours = 0  # how many injected names there were when these were taken in
+        self._shown = 0  # and the identity of what was shown last
+        self.since_last()
+        self._settle()
+
+    def since_last(self) -> list[Change]:
+        """The changes since the last call, in the order of the namespace, deleted ones last.
+
+        At most `MOST_CHANGES`; if there were more, one further Change follows, whose name is
+        `MORE_CHANGES` and whose preview says how many. Those are not reported again.
+        """
+        everything = self._namespace.globals
+        try:
+            if not self._loose and len(self._settled) == len(everything):
+                bound = self._settled.get
+                for name, value in everything.items():
+                    if value is not bound(name, _NOTHING):
+                        break
+                else:
+                    return []
+            changed, gone = self._look(everything)
+        except RuntimeError:  # a thread of the user bound a name meanwhile
+            changed, gone = self._look(everything.copy())
+        if changed or gone:
+            return self._told(changed, gone)
+        if id(everything.get("_")) != self._shown:
+            self._settle()
+        return []
+
+    def _settle(self) -> None:
+        """Take in what is ours."""
+        everything, injected = self._namespace.globals.copy(), self._namespace.injected
+        self._ours, self._shown = len(injected), id(everything.get("_"))
+        for name, value in everything.items():
+            # What is ours, and what of the user's is no variable and costs nothing to hold.
+            if type(name) is not str or not self._namespace.hides(name, value):
+                continue
+            if value is builtins or is_small(value) or injected.get(name) is value:
+                self._settled[name] = value
+
+    def _look(self, everything: dict[str, object]) -> tuple[list[_Changed], bool]:
+        """What is not as it was last seen, and whether something is not there any more."""
+        changed: list[_Changed] = []
+        left = len(self._seen)
+        seen_as, injected, constants = self._seen.get, self._namespace.injected.get, self._constants
+        hides = self._namespace.hides
+        # The usual case first: nothing changed, and nothing is made to find that out.
+        for name, value in everything.items():
+            if type(name) is not str:
+                continue
+            seen = seen_as(name)
+            if seen is None:
+                if (
+                    name not in constants
+                    and injected(name, _NOTHING) is not value
+                    and not hides(name, value)
+                ):
+                    changed.append((name, value, "new"))
+            elif value is seen.held:
+                left -= 1
+            elif not hides(name, value):
+                left -= 1
+                if not seen.is_still(value):
+                    changed.append((name, value, "modified"))
+        return changed, left > 0
+
+    def _told(self, changed: list[_Changed], gone: bool) -> list[Change]:
+        changes: list[Change] = []
+        sample = SAMPLE if len(self._namespace.globals) <= _MANY else _SMALL_SAMPLE
+        for name, value, kind in changed:
+            seen = self._seen[name] = _Seen(value, sample)
+            if seen.held is _NOTHING:
+                self._loose.add(name)
+                self._settled.pop(name, None)
+            else:
+                self._loose.discard(name)
+                self._settled[name] = value
+            if len(changes) < MOST_CHANGES:
+                seen.size = shallow_size(value)
+                seen.preview = preview(value)
+                changes.append(Change(kind, name, seen.type, seen.size, seen.preview))
+        unlisted = len(changed) - len(changes)
+        if gone:
+            unlisted += self._forget(changes)
+        if unlisted:
+            changes.append(Change("modified", MORE_CHANGES, "", 0, f"{unlisted:,} more changes"))
+        if gone or self._ours != len(self._namespace.injected):
+            self._settle()
+        return changes
+
+    def _forget(self, changes: list[Change]) -> int:
+        """Add the variables that are gone to `changes`; return how many did not fit."""
+        there = {name for name, _ in self._namespace.variables()}
+        unlisted = 0
+        for name in sorted(self._seen.keys() - there):
+            seen = self._seen.pop(name)
+            self._settled.pop(name, None)
+            self._loose.discard(name)
+            if len(changes) < MOST_CHANGES:
+                changes.append(Change("deleted", name, seen.type, seen.size, seen.preview))
+            else:
+                unlisted += 1
+        return unlisted
+
+    def variables(self) -> list[Variable]:
+        """All variables of the user's, modules and functions included."""
+        return [
+            Variable(name, type_name(value), shallow_size(value), preview(value))
+            for name, value in self._namespace.variables()
+        ]

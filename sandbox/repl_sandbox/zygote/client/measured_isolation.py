@@ -1,0 +1,194 @@
+"""What holds a session, as found by looking at it: never what was configured."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping
+from functools import cache
+from typing import Final
+
+from ...errors import SandboxError
+from ...jail.landlock.ruleset import SCOPES, VERSIONS
+from ...types import Isolation, Layer
+from .isolation_baseline import NAMESPACES, IsolationBaseline
+from .session_links import SessionLinks
+
+_FILTERED = frozenset({"uid", "capabilities", "no_new_privs", "seccomp"})
+
+# What must be seen for a session to be called of a tier; from the strongest to the weakest.
+TIERS: Final[Mapping[str, frozenset[str]]] = {
+    # A kernel without Landlock can still jail; one that has it and refuses does not get here.
+    "jailed": _FILTERED | {"root", *(f"{name} namespace" for name in NAMESPACES)},
+    # A container around confined sessions, which nothing else divides from one another.
+    "container": _FILTERED | {"landlock", "container"},
+    "confined": _FILTERED | {"landlock"},
+    "process": frozenset(),
+}
+
+
+OWN_CONTAINER: Final = "own container"
+
+
+def lacks(tier: str, active: Collection[str]) -> set[str]:
+    """Which layers that `tier` needs are not among `active`."""
+    missing = TIERS[tier] - set(active)
+    # Landlock is there to divide sessions, and there is no other in the container.
+    alone = tier == "container" and OWN_CONTAINER in active
+    return set(missing - {"landlock"} if alone else missing)
+
+
+def probe(links: SessionLinks) -> Isolation:
+    """The layers around the session's worker, read from /proc of the host.
+
+    All that is the session's is looked at each time; what it is compared with, once (`IsolationBaseline`).
+    A layer that cannot be seen is reported as not active, and the tier is the strongest of which
+    all that it needs is active.
+
+    Raises:
+        SandboxError: the session's processes are gone.
+    """
+    pid, outside = links.worker_pid, links.outside
+    try:
+        seen: dict[str, str] = outside.look("status", pid)
+    except OSError as error:
+        raise SandboxError(f"the session's process cannot be looked at: {error}") from error
+    uid = int(seen["Uid"].split()[0])
+    abi, forks = links.held.get("landlock", 0), links.held.get("forks", 0)
+    # A kernel that does not say it has been asked by the worker, before any code ran.
+    privileges = seen.setdefault("NoNewPrivs", str(links.held.get("no_new_privs", "?")))
+    layers = (
+        *(_namespace(pid, outside, name) for name in NAMESPACES),
+        _root(pid, outside),
+        _users(pid, outside, uid),
+        _own_user(uid, outside),
+        _capabilities(seen),
+        Layer("no_new_privs", privileges == "1", f"NoNewPrivs {privileges}"),
+        _seccomp(seen, outside, forks),
+        _landlock(abi),
+        *_container(outside, seen),
+    )
+    active = {layer.name for layer in layers if layer.active}
+    tier = next(tier for tier in TIERS if not lacks(tier, active))
+    # A limit, not a wall: without it a watchdog and resource limits hold what they can.
+    return Isolation(tier, (*layers, _signals(abi, active), _group(links)))
+
+
+def _namespace(pid: int, outside: IsolationBaseline, name: str) -> Layer:
+    """Own if it is neither the host's nor that of the template, which is every session's parent."""
+    try:
+        own, others = outside.look("namespace", pid, name), outside.namespaces[name]
+    except OSError as error:
+        return Layer(f"{name} namespace", active=False, detail=_unseen(error))
+    return Layer(f"{name} namespace", own not in others, own)
+
+
+def _root(pid: int, outside: IsolationBaseline) -> Layer:
+    try:
+        read_only: bool = outside.look("is_read_only", pid)
+    except OSError as error:
+        return Layer("root", active=False, detail=_unseen(error))
+    return Layer("root", read_only, f"/ is {'read-only' if read_only else 'writable'}")
+
+
+def _users(pid: int, outside: IsolationBaseline, uid: int) -> Layer:
+    """Whether every user that the session can be is somebody else than root outside."""
+    try:
+        rows: str = outside.look("read", pid, "uid_map")
+        shared = rows == outside.uid_map
+    except OSError as error:
+        return Layer("uid", active=False, detail=_unseen(error))
+    # Without a namespace of its own the map is that of the host, and the uid is what it is.
+    outer = [uid] if shared else [int(line.split()[1]) for line in rows.splitlines()]
+    return Layer("uid", bool(outer) and 0 not in outer, f"outer uids {', '.join(map(str, outer))}")
+
+
+def _group(links: SessionLinks) -> Layer:
+    """Active if the worker is in the session's group and the kernel has its limits."""
+    if links.group is None:
+        return Layer("cgroup", active=False, detail="none; a watchdog adds up what processes hold")
+    names = {os.sep.join(folder.rsplit(os.sep, 2)[1:]) for folder in links.group.folders}
+    try:
+        rows = links.outside.look("read", links.worker_pid, "cgroup").splitlines()
+        memory, processes = links.group.limits()
+    except OSError as error:
+        return Layer("cgroup", active=False, detail=_unseen(error))
+    inside = [row for row in rows if row.endswith(tuple(names))]
+    held = len(inside) >= len(set(links.group.folders)) and memory > 0 and processes > 0
+    detail = f"version {links.group.version}, {memory >> 20} MiB, {processes} processes"
+    return Layer("cgroup", held, detail)
+
+
+def _own_user(uid: int, outside: IsolationBaseline) -> Layer:
+    """Whether its user is another than the host's and the template's: what follows where not."""
+    others = outside.uids
+    if uid not in others:
+        told = f"uid {uid}, the host's is {', '.join(map(str, sorted(others)))}"
+        return Layer("own uid", active=True, detail=told)
+    whose = "the host's" if uid == os.geteuid() else "that of all sessions of the template"
+    return Layer("own uid", active=False, detail=f"uid {uid} is also {whose}")
+
+
+def _container(outside: IsolationBaseline, seen: dict[str, str]) -> tuple[Layer, ...]:
+    """Whether the session is in a container that has all its walls; none where it is in none."""
+    if outside.enclosure is None:
+        return ()
+    missing = list(outside.enclosure.missing)
+    if not outside.is_apart and len(seen.get("NSpid", "").split()) < 2:
+        missing.append("a process id of the container's")
+    whole = "its own, with every wall"
+    if outside.enclosure.own_kernel:
+        whole += ", and a kernel of its own"
+    told = f"not seen: {', '.join(missing)}" if missing else whole
+    layer = Layer("container", not missing, told)
+    if not outside.enclosure.one:
+        return (layer,)
+    return (layer, Layer(OWN_CONTAINER, not missing, "no other session is in its container"))
+
+
+def _unseen(error: OSError) -> str:
+    return f"not visible: {error.strerror}"
+
+
+def _capabilities(seen: dict[str, str]) -> Layer:
+    sets = {name: seen.get(name, "?") for name in ("CapInh", "CapPrm", "CapEff")}
+    sets["CapAmb"] = seen.get("CapAmb", seen.get("CapInh", "?"))  # a part of those
+    if seen.get("NoNewPrivs") != "1":  # else what is bounded cannot be had
+        sets["CapBnd"] = seen.get("CapBnd", "?")
+    none = all(set(value) == {"0"} for value in sets.values())
+    detail = "none" if none else ", ".join(f"{name} {value}" for name, value in sets.items())
+    return Layer("capabilities", none, detail)
+
+
+def _seccomp(seen: dict[str, str], outside: IsolationBaseline, others: int) -> Layer:
+    """`others`: filters that forbid nothing."""
+    # The template's filter alone also reads as mode 2; the session's own makes two.
+    if "Seccomp_filters" not in seen:
+        told = f"mode {seen.get('Seccomp')}, by a kernel that does not count filters"
+        return Layer("seccomp", seen.get("Seccomp") == "2", told)
+    filters = int(seen["Seccomp_filters"]) - outside.filters - others
+    active = seen.get("Seccomp") == "2" and filters >= 2
+    return Layer("seccomp", active, f"mode {seen.get('Seccomp')}, {filters} filters")
+
+
+def _signals(abi: int, active: Collection[str]) -> Layer:
+    """Whether something keeps the session from signalling processes that are not its own."""
+    by = {
+        "a pid namespace": "pid namespace" in active,
+        "an own uid": "own uid" in active,
+        "the scope of Landlock": abi >= SCOPES,
+    }
+    found = [name for name, active in by.items() if active]
+    detail = f"held by {', '.join(found)}" if found else "can reach this user's processes"
+    return Layer("signals", bool(found), detail)
+
+
+def _landlock(abi: int) -> Layer:
+    """What the worker found before any code ran in it: no file in /proc tells it from outside."""
+    if not abi:
+        return Layer("landlock", active=False, detail="no ruleset was seen to hold")
+    return Layer("landlock", active=True, detail=f"ABI {abi}: {_kept(abi)}")
+
+
+@cache
+def _kept(abi: int) -> str:
+    return ", ".join(version.reason for version in VERSIONS[:abi] if version.restricts)

@@ -1,0 +1,173 @@
+"""The host's side of a nested zygote: a process that another zygote forked.
+
+It has a socket of its own to the host, by which it lives, and answers on it as any zygote does.
+Only its end must be told to the one that forked it, which alone can wait for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import time
+import weakref
+from collections.abc import Callable
+
+from ...errors import SandboxError
+from ...jail.processes import descendants
+from ...limits.process_queries import Look
+from ...protocol import control_channel
+from .isolation_baseline import status
+from .zygote_handle import SPAWN_TIMEOUT, ZygoteHandle
+from .zygote_process import ZygoteProcess
+from .zygote_requests import ZygoteGone
+
+# Seconds between two looks at a process that cannot be waited for.
+_PAUSE = 0.01
+
+
+class NestedZygote(ZygoteHandle):
+    """A fork of `parent`'s zygote that holds the objects in file `parcel`; see `parcel.unpack`.
+
+    Raises:
+        SandboxError: the parent is gone, or the objects could not be made.
+    """
+
+    def __init__(self, parent: ZygoteHandle, parcel: int, manifest: tuple[int, int]) -> None:
+        ours, theirs = control_channel.lifeline()
+        self._hold(ours, parent.tier)
+        # Of the whole family, because their sessions' directories lie beside each other.
+        self._numbers = parent._numbers
+        request = {"op": "nest", "manifest": list(manifest)}
+        try:
+            with theirs:
+                forked = parent.ask(request, (theirs.fileno(), parcel))
+            self._process = _forked_from(parent, forked["pid"])
+        except BaseException:
+            self._closed = True
+            ours.close()
+            raise
+        try:
+            answer = control_channel.receive(ours)
+            if answer is None:
+                raise SandboxError(
+                    "the template of shared objects ended; there may be no memory for it"
+                )
+            if "failed" in answer:
+                raise control_channel.error_of(answer)
+            ours.settimeout(SPAWN_TIMEOUT)
+        except BaseException as error:
+            self.close()
+            if isinstance(error, TimeoutError):
+                raise SandboxError("the template of shared objects was not made in time") from None
+            raise
+        outside = parent._outside
+        self._learn(
+            {
+                "data_segment": answer["data_segment"],
+                "privileged": parent.privileged,
+                "copies": parent.copies,
+                "room": parent.room,
+                "python": parent.interpreter[0],
+                "implementation": parent.interpreter[1],
+            },
+            outside.of(self._process.pid),
+            parent._base,
+        )
+
+
+def _forked_from(parent: ZygoteHandle, number: int) -> ZygoteProcess:
+    """The process that `parent`'s zygote forked and knows by this process id."""
+    pid = number
+    if parent._outside.is_apart:
+        return DistantProcess(number, parent._outside.look, parent.forget)
+    if parent._outside.enclosure is not None:
+        # A container numbers its processes itself; the kernel shows both numbers.
+        pid = next((each for each in descendants(parent.pid) if _number_of(each) == number), 0)
+        if not pid:
+            raise ZygoteGone
+    return ForkedProcess(pid, lambda _: parent.forget(number))
+
+
+def _number_of(pid: int) -> int:
+    """The process id of `pid` in the innermost namespace that has the process; 0 if it is gone."""
+    try:
+        return int(status(pid)["NSpid"].split()[-1])
+    except (OSError, KeyError):
+        return 0
+
+
+class DistantProcess:
+    """As `ForkedProcess`, for one that only `look` can see."""
+
+    def __init__(self, pid: int, look: Look, forget: Callable[[int], None]) -> None:
+        self.pid = pid
+        self._look = look
+        self._forget: Callable[[int], None] | None = forget
+
+    def poll(self) -> int | None:
+        """None while it lives."""
+        try:
+            return None if self._look("runs", self.pid) else 0
+        except OSError:
+            return 0
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end; subprocess.TimeoutExpired after `timeout` seconds."""
+        until = None if timeout is None else time.monotonic() + timeout
+        while self._forget is not None and self.poll() is None:
+            if until is not None and time.monotonic() > until:
+                raise subprocess.TimeoutExpired("zygote", timeout or 0)
+            time.sleep(_PAUSE)
+        forget, self._forget = self._forget, None
+        if forget is not None:
+            forget(self.pid)
+        return 0
+
+    def kill(self) -> None:
+        """End it."""
+        with contextlib.suppress(OSError):
+            self._look("kill", self.pid)
+
+
+class ForkedProcess:
+    """A process that is another's child, with the methods of `subprocess.Popen` that are needed.
+
+    `forget` is called with its pid when it has ended, to have the parent wait for it.
+    """
+
+    def __init__(self, pid: int, forget: Callable[[int], None]) -> None:
+        self.pid = pid
+        self._forget = forget
+        try:
+            # Its parent waits for it only when told to, so the pid is still its own.
+            self._fd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            raise ZygoteGone from None
+        self._let_go = weakref.finalize(self, os.close, self._fd)
+
+    def poll(self) -> int | None:
+        """None while it lives."""
+        return 0 if not self._let_go.alive or self._ended(0) else None
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end; subprocess.TimeoutExpired after `timeout` seconds."""
+        if self._let_go.alive:
+            if not self._ended(timeout):
+                raise subprocess.TimeoutExpired("zygote", timeout or 0)
+            self._forget(self.pid)
+            self._let_go()
+        return 0
+
+    def kill(self) -> None:
+        """End it."""
+        if self._let_go.alive:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._fd, signal.SIGKILL)
+
+    def _ended(self, timeout: float | None) -> bool:
+        poller = select.poll()
+        poller.register(self._fd, select.POLLIN)
+        return bool(poller.poll(None if timeout is None else timeout * 1000))

@@ -1,0 +1,79 @@
+"""`SessionEndpoints`: what connects the host to one line of a session, both ends, before the line is there."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+from ...protocol import control_channel
+from ...protocol.stream_mark import mark
+
+
+class SessionEndpoints:
+    """Control and worker socket, stdout, stderr; the host's do not block.
+
+    `theirs`: the descriptors that init is given, in their order.
+
+    Raises:
+        OSError: this process may open no more descriptors.
+    """
+
+    def __init__(self) -> None:
+        self.theirs: list[int] = []
+        self._sockets: list[socket.socket] = []
+        self._pipes: list[int] = []
+        try:
+            self._connect(*control_channel.pair())
+            self._connect(*socket.socketpair())
+            # The kernel then says who speaks first.
+            self._sockets[1].setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+            self._pipe(1)
+            self._pipe(2)
+        except OSError:
+            self.close()
+            raise
+
+    def _connect(self, ours: socket.socket, theirs: socket.socket) -> None:
+        self._sockets.append(ours)
+        self.theirs.append(theirs.detach())
+        ours.setblocking(False)
+
+    def _pipe(self, stream: int) -> None:
+        ours, theirs = os.pipe2(os.O_CLOEXEC)
+        self._pipes.append(ours)
+        self.theirs.append(theirs)
+        mark(theirs, stream)
+        os.set_blocking(ours, False)
+
+    def take(self) -> tuple[socket.socket, socket.socket, int, int]:
+        """The host's, which are the caller's from here on."""
+        (control_end, worker), self._sockets = self._sockets, []
+        (stdout, stderr), self._pipes = self._pipes, []
+        return control_end, worker, stdout, stderr
+
+    def close_theirs(self) -> None:
+        """They have been sent."""
+        theirs, self.theirs = self.theirs, []
+        for fd in theirs:
+            os.close(fd)
+
+    def close(self) -> None:
+        """There will be no line."""
+        self.close_theirs()
+        sockets, self._sockets = self._sockets, []
+        pipes, self._pipes = self._pipes, []
+        for end in sockets:
+            end.close()
+        for fd in pipes:
+            os.close(fd)
+
+
+def write_end(fd: int, stream: int) -> int:
+    """Another end to write to of the pipe of `stream`, whose end to read from is `fd`.
+
+    Raises:
+        OSError: this process may open no more descriptors.
+    """
+    end = os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_CLOEXEC)
+    mark(end, stream)
+    return end

@@ -1,0 +1,111 @@
+"""How the host hears that a session is there, or why it is not.
+
+The zygote does not answer a spawn: the session itself speaks, or what went wrong comes through its
+control socket.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import struct
+
+from ...errors import RemoteProtocolError, SandboxError
+from ...jail.remedies import step_error
+from ...protocol import control_channel
+from ...protocol.messages import VERSION, Ready
+from .session_links import SessionLinks
+
+_CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid
+_RIGHT = struct.Struct("i")
+
+
+def await_ready(links: SessionLinks, seconds: float) -> bool:
+    """Wait for the worker's first message, and learn who it is; False if no session will be there.
+
+    Raises:
+        IsolationError: a step of the jail failed.
+        OSError: the session has ended since.
+        SandboxError: nothing came in so many `seconds`, or it failed otherwise.
+    """
+    # Not select(2), which ends at descriptor 1,023. Only the worker: whoever fails also ends,
+    # and with the last process that holds the other end its socket is at its end.
+    poller = select.poll()
+    poller.register(links.worker, select.POLLIN)
+    if not poller.poll(seconds * 1000):
+        raise SandboxError(f"the zygote did not answer within {seconds} s")
+    pid = read_ready(links)
+    if pid:
+        _hear(links)
+        links.worker.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
+        links.worker_pid, links.pid = pid, _parent(pid, links)
+        return True
+    links.control.settimeout(1.0)
+    report = _hear(links)
+    if report is None:
+        return False
+    if "failed" in report:
+        raise control_channel.error_of(report)
+    raise SandboxError(f"the session did not start: {report}")
+
+
+def read_ready(links: SessionLinks) -> int:
+    """The pid of the worker that has just said `Ready`; 0 if it said nothing and is gone."""
+    apart = links.outside.is_apart
+    # A worker of this kernel is given no room for descriptors, which the kernel then closes; of the
+    # messenger's there is room for one.
+    space = socket.CMSG_SPACE(_CREDENTIALS.size) + (socket.CMSG_LEN(_RIGHT.size) if apart else 0)
+    data, ancillary, _, _ = links.worker.recvmsg(256, space, socket.MSG_CMSG_CLOEXEC)
+    pids = {kind: _pid(kind, payload) for _, kind, payload in ancillary}
+    for message in links.connection.receive(data):
+        if not isinstance(message, Ready) or message.version != VERSION:
+            raise RemoteProtocolError("the worker speaks another version of the protocol")
+        # Of one elsewhere the kernel there has told who it is, and here names the messenger.
+        return pids.get(socket.SCM_RIGHTS if apart else socket.SCM_CREDENTIALS, 0)
+    return 0
+
+
+def _pid(kind: int, payload: bytes) -> int:
+    """What says who speaks: the kernel's word, or a file with the number in it."""
+    if kind == socket.SCM_CREDENTIALS:
+        pid: int = _CREDENTIALS.unpack(payload)[0]
+        return pid
+    with open(_RIGHT.unpack(payload)[0], "rb", buffering=0) as file:
+        return int(os.pread(file.fileno(), 20, 0) or 0)
+
+
+def _hear(links: SessionLinks) -> control_channel.Message | None:
+    """What a session's own processes or the zygote have to say besides `Ready`: how it failed.
+
+    The worker's word on what holds it, which comes before that, is kept.
+    """
+    try:
+        message = control_channel.receive(links.control)
+        if message is not None and "held" in message:
+            links.held = message["held"]
+            message = control_channel.receive(links.control)
+        return message
+    except OSError:
+        return None
+
+
+def _parent(pid: int, links: SessionLinks) -> int:
+    """The parent of process `pid`."""
+    try:
+        parent: int = links.outside.look("parent", pid)
+    except FileNotFoundError as error:
+        if not links.outside.is_apart and _lives(pid):
+            raise step_error("probe", error, links.tier) from None
+        raise
+    return parent
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass  # somebody else's, who is there
+    return True

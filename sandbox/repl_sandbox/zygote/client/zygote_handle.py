@@ -1,0 +1,358 @@
+"""The host's side of a zygote: have it started, ask it for sessions, hold its lifeline."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict
+
+from ...errors import SandboxClosed, SandboxError
+from ...limits.cgroups.session_cgroup import SessionCgroup
+from ...protocol import control_channel
+from ...protocol.connection import HostConnection
+from ...types import Policy
+from .. import spawn_requests
+from . import zygote_process
+from .isolation_baseline import IsolationBaseline
+from .session_endpoints import SessionEndpoints
+from .session_handshake import await_ready
+from .session_links import SessionLinks
+from .zygote_requests import ZygoteGone, ZygoteRequests
+
+# An interpreter starts in 10 ms and numpy with pandas in 1 s; importing torch from a cold disk can
+# take a minute.
+START_TIMEOUT = 120.0
+# A session takes 3 ms; on a machine that swaps or is overloaded a thousand times that.
+SPAWN_TIMEOUT = 30.0
+# To end all sessions and to remove their directories, where the kernel does not.
+_LEAVE_TIMEOUT = 30.0
+
+# Bytes of settings: the rest of the message is their names and a number.
+_MOST_SETTINGS = control_channel.MAX_MESSAGE - 256
+
+
+class ZygoteHandle:
+    """One zygote. Thread-safe; dead in a process that was forked from this one."""
+
+    def __init__(
+        self,
+        python: str | None,
+        preload: Sequence[str],
+        mounts: Mapping[str, str],
+        policy: Policy | None = None,
+        tier: str = "jailed",
+        hash_seed: int | None = None,
+        launch: Callable[[], zygote_process.ZygoteLauncher] | None = None,
+    ) -> None:
+        launcher = (
+            launch() if launch else zygote_process.LocalLauncher(python or sys.executable, tier)
+        )
+        configuration = {
+            "preload": list(preload),
+            "mounts": dict(mounts),
+            "policy": None if policy is None else asdict(policy),
+            "place": launcher.place,
+        }
+        _check_size(configuration)
+        self._numbers = itertools.count(1)
+        ours, self._process = launcher.start(hash_seed)
+        self._hold(ours, tier)
+        try:
+            answer = self._configure(configuration)
+            ours.settimeout(SPAWN_TIMEOUT)
+        except ZygoteGone as error:
+            self.close()
+            raise launcher.stillborn(self._process, preload) from error
+        except BaseException:
+            self.close()
+            raise
+        base = launcher.seen(answer["base"]) if answer["base"] else ""
+        self._learn(answer, launcher.outside(self._process), base)
+
+    def _hold(self, ours: socket.socket, tier: str) -> None:
+        """Begin a conversation on socket `ours`, by which the zygote lives."""
+        ours.settimeout(START_TIMEOUT)
+        self.tier = tier
+        self._conversation = ZygoteRequests(ours)
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+        self._closed = False
+        _alive.add(self)
+
+    def _learn(
+        self, answer: control_channel.Message, outside: IsolationBaseline, base: str
+    ) -> None:
+        """Take what a zygote says of itself once it can serve.
+
+        `base`: the host's path of the directory of the sessions' directories.
+        """
+        self._outside = outside
+        self.data_segment: int = answer["data_segment"]
+        self.privileged: bool = answer["privileged"]
+        # Whether copies of a worker can take over: where its kernel makes siblings by clone(2).
+        self.copies: bool = answer.get("copies", True) is True
+        self._base = base
+        self.interpreter: tuple[str, str] = (answer["python"], answer["implementation"])
+        # The limit of processes of a session that shares its user with the host; 0 if none does.
+        self.room: int = answer["room"]
+
+    @property
+    def pid(self) -> int:
+        """The zygote's process id, where it is."""
+        return self._outside.template
+
+    def private_memory(self) -> int:
+        """Bytes of anonymous memory that the zygote has."""
+        memory: int = self._outside.look("private", self.pid)
+        return memory
+
+    def begin(
+        self,
+        slot: int,
+        workspace: int,
+        rlimits: Mapping[str, int],
+        group: SessionCgroup | None = None,
+        states: int = -1,
+        processes: int = 0,
+    ) -> SessionLinks:
+        """Ask for a session, and leave the caller the time it takes; `finish` must follow.
+
+        `group` is what the session is in from its first moment; whatever happens, it is released.
+        `states` is how many it keeps besides the current one, -1 for not even that. `processes`:
+        how many it may have where no user of its own and no group of the kernel's bounds them.
+        """
+        try:
+            ends = SessionEndpoints()
+        except OSError:
+            if group is not None:
+                group.release()
+            raise
+        number, version = next(self._numbers), 0 if group is None else group.version
+        settings = spawn_requests.settings(workspace, rlimits, states, processes)
+        request = spawn_requests.spawn(number, slot, version, settings)
+        links = SessionLinks(number, 0, 0, *ends.take(), HostConnection(), self._outside, group)
+        links.folder = f"{self._base}/{number}" if self._base else ""
+        links.tier = self.tier
+        links.interpreter = self.interpreter
+        try:
+            with _entrance(group) as entrance:
+                self._check_open()
+                self._conversation.send(request, (*ends.theirs, *entrance))
+        except BaseException:
+            self.abandon(links)
+            raise
+        finally:
+            ends.close_theirs()
+        return links
+
+    def finish(self, links: SessionLinks) -> None:
+        """Wait until the session that was asked for is there, unless it is."""
+        if links.worker_pid:
+            return
+        try:
+            # Of the session and not of the zygote: a wait less, and callers need not wait for one
+            # another.
+            if not await_ready(links, self._conversation.seconds):
+                self.check_alive()
+                raise SandboxError("the session did not start: its init is gone")
+            # The kernel ends a session with its zygote from the moment that it is there. Of one
+            # whose zygote had ended before, nothing and nobody would.
+            self.check_alive()
+        except OSError as error:  # its processes ended meanwhile
+            self.abandon(links)
+            self.check_alive()
+            raise SandboxError(f"the session ended as it started: {error.strerror}") from error
+        except BaseException:
+            self.abandon(links)
+            raise
+
+    def end(self, links: SessionLinks) -> None:
+        """End a session: when this returns, all its processes are gone."""
+        try:
+            self.kill(links)
+        finally:
+            links.close()
+
+    def kill(self, links: SessionLinks) -> None:
+        """End a session's processes, and leave its links to whoever still reads them."""
+        if self._closed or os.getpid() != self._pid:
+            return
+        try:
+            number = next(self._numbers)
+            self._ask(number, spawn_requests.end(number, links.number))
+        except ZygoteGone:
+            pass  # and the session with it: the kernel kills each init when its zygote ends
+
+    def tell_to_end(self, links: SessionLinks) -> int | None:
+        """Have a session ended without waiting; a descriptor that is ready when all of it is gone.
+
+        None where that cannot be known so, or the zygote is busy: nothing may have been done.
+        """
+        if self.tier != "jailed" or self._closed or os.getpid() != self._pid:
+            return None  # elsewhere a session may outlive its init
+        try:
+            gone = os.pidfd_open(links.pid)
+        except OSError:
+            return None
+        # While somebody holds the other end, the pid is still that of the session's init, with
+        # which the kernel ends all processes of its namespace.
+        if links.ended or not self._conversation.offer(
+            spawn_requests.end(spawn_requests.UNANSWERED, links.number)
+        ):
+            os.close(gone)
+            return None
+        return gone
+
+    @property
+    def hears(self) -> bool:
+        """Whether a request can be sent without waiting."""
+        return self._conversation.has_room
+
+    @property
+    def seconds(self) -> float:
+        """How long a session may take to be there."""
+        return self._conversation.seconds
+
+    def leave(self, links: SessionLinks) -> None:
+        """End one line of a session that has others: when this returns its processes are gone."""
+        try:
+            links.control.shutdown(socket.SHUT_WR)
+        except OSError:
+            return  # init is gone, and the session with it
+        poller = select.poll()
+        poller.register(links.control, select.POLLIN)
+        until = time.monotonic() + SPAWN_TIMEOUT
+        while poller.poll(max(0.0, until - time.monotonic()) * 1000):
+            try:
+                if not links.control.recv(control_channel.MAX_MESSAGE):
+                    return
+            except OSError:
+                return
+
+    def abandon(self, links: SessionLinks) -> None:
+        """Have a session ended that did not come up, without waiting: the zygote may hang."""
+        links.close()
+        # If it cannot be told, it is gone, or ends the session when its own request is done.
+        self._conversation.drop(spawn_requests.end(spawn_requests.UNANSWERED, links.number))
+
+    def forget(self, pid: int) -> None:
+        """Have the zygote wait for a nested one with this pid, which has ended."""
+        try:
+            self.ask({"op": "forget", "nested": pid})
+        except SandboxError:
+            pass  # it is gone itself, and whoever inherited the other waits for it
+
+    def ask(
+        self, question: control_channel.Message, descriptors: Sequence[int] = ()
+    ) -> control_channel.Message:
+        """The zygote's answer to a question that is asked once in a while.
+
+        Raises:
+            SandboxError: there is no zygote any more, or it could not do what it was asked for.
+        """
+        number = next(self._numbers)
+        said = self._ask(number, spawn_requests.ask(number, question), descriptors)
+        answer: control_channel.Message = json.loads(said)
+        if "failed" in answer:
+            raise control_channel.error_of(answer)
+        return answer
+
+    def check_alive(self) -> None:
+        """Gone if the zygote is, and so all its sessions, or will be in a moment.
+
+        What the kernel ends lets go of its descriptors first, and is there for a while yet.
+        """
+        if self._conversation.over or self._process.poll() is not None:
+            raise ZygoteGone
+
+    def _check_open(self) -> None:
+        if self._closed or os.getpid() != self._pid:
+            raise SandboxClosed(
+                "the sandbox is closed, or belongs to the process that forked this one"
+            )
+
+    def _configure(self, configuration: control_channel.Message) -> control_channel.Message:
+        """The first thing to be asked: build the template."""
+        number = next(self._numbers)
+        request = json.dumps({**configuration, "number": number}).encode()
+        answer: control_channel.Message = json.loads(self._ask(number, request))
+        if "failed" in answer:
+            raise control_channel.error_of(answer)
+        return answer
+
+    def _ask(self, number: int, request: bytes, descriptors: Sequence[int] = ()) -> bytes:
+        self._check_open()
+        return self._conversation.ask(number, request, descriptors)
+
+    def close(self) -> None:
+        """End the zygote and all its sessions. In a forked child: only let go of the socket."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        if os.getpid() != self._pid:
+            self._conversation.forked()
+            return
+        self._conversation.hang_up()
+        if self.tier != "jailed":
+            # It ends its sessions, whom no kernel would end with it.
+            try:
+                self._process.wait(_LEAVE_TIMEOUT)
+            except subprocess.TimeoutExpired:
+                pass
+        self._end_process()
+        self._conversation.close()
+
+    def _end_process(self) -> None:
+        """End what was hung up on, whatever it is at."""
+        try:
+            self._process.kill()
+        except PermissionError:
+            # This process has given up the user that it started it as. It ends by itself, but for
+            # one that hangs.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_LEAVE_TIMEOUT)
+            return
+        self._process.wait()
+
+    def forked(self) -> None:
+        """In a child of the host: drop the lifeline, so that it is the host's alone."""
+        self._closed = True
+        self._conversation.forked()
+
+
+def _check_size(configuration: control_channel.Message) -> None:
+    """ValueError, naming the largest setting, if they are more than one message holds."""
+    sizes = {name: len(json.dumps(value)) for name, value in configuration.items()}
+    if sum(sizes.values()) > _MOST_SETTINGS:
+        name = max(sizes, key=lambda name: sizes[name])
+        raise ValueError(
+            f"{name}: {sizes[name]:,} bytes; the limit of all settings of a template together is "
+            f"{_MOST_SETTINGS:,}"
+        )
+
+
+def _entrance(group: SessionCgroup | None) -> AbstractContextManager[Sequence[int]]:
+    return contextlib.nullcontext(()) if group is None else group.entrance()
+
+
+_alive: weakref.WeakSet[ZygoteHandle] = weakref.WeakSet()
+
+
+def _drop_all() -> None:
+    for handle in list(_alive):
+        handle.forked()
+
+
+os.register_at_fork(after_in_child=_drop_all)

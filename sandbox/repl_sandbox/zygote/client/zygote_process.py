@@ -1,0 +1,178 @@
+"""The process of a zygote: an interpreter with an environment that is made of nothing."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from typing import Protocol
+
+from ...errors import SandboxError
+from ...protocol import control_channel
+from ...protocol.control_channel import Lifeline
+from .isolation_baseline import IsolationBaseline
+
+BOOT = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "boot.py")
+
+# The whole environment of the template and so of each session. Nothing of the host's is passed on.
+ENVIRONMENT = {
+    # Look up all functions of shared libraries now, as import does with those of modules: ld.so(8).
+    # Else each session does it for each that it calls, on pages that it copies for that.
+    "LD_BIND_NOW": "1",
+    # Ask for large blocks in huge pages (Linux: The GNU Allocator, "Memory Allocation Tunables").
+    # A fork copies one entry for 2 MiB of a session's data then, and not 512.
+    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
+    "HOME": "/workspace",
+    "USER": "user",
+    "LANG": "C.UTF-8",
+    "TMPDIR": "/tmp",
+    # Else a program that a session starts twice within a second, and changes a module of between,
+    # would take the bytecode of the first: that is compared by whole seconds and the size.
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "PIP_RETRIES": "0",  # there is no network, and it would wait for one for eight seconds
+    "MPLBACKEND": "Agg",  # there is no display
+    "MPLCONFIGDIR": "/tmp/matplotlib",
+    # Threads would make each fork one of a multi-threaded process, and sessions share the cores.
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "NUMEXPR_NUM_THREADS": "1",
+}
+
+
+class ZygoteProcess(Protocol):
+    """What a handle needs of its zygote's process; `subprocess.Popen` has it."""
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+
+    def poll(self) -> int | None:
+        """None while it lives."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end; subprocess.TimeoutExpired after `timeout` seconds."""
+
+    def kill(self) -> None:
+        """End it."""
+
+
+class ZygoteLauncher(Protocol):
+    """Starts the process of a zygote, and knows what of it the host sees where.
+
+    `place`: where the zygote may make directories, as the zygote names it.
+    """
+
+    @property
+    def place(self) -> str:
+        """The directory for the directories of sessions; "" where each session mounts its own."""
+
+    def start(self, hash_seed: int | None) -> tuple[Lifeline, ZygoteProcess]:
+        """The process, which waits for its configuration at the other end of the lifeline.
+
+        Raises:
+            SandboxError: it cannot be started.
+        """
+
+    def stillborn(self, process: ZygoteProcess, preload: Sequence[str]) -> SandboxError:
+        """Why `process` ended before it could answer."""
+
+    def outside(self, process: ZygoteProcess) -> IsolationBaseline:
+        """The surroundings of the sessions of `process`, which is a zygote by now."""
+
+    def seen(self, path: str) -> str:
+        """The host's path of the zygote's `path`."""
+
+
+class LocalLauncher:
+    """The launcher of zygotes that are children of this process."""
+
+    def __init__(self, python: str, tier: str) -> None:
+        self.place = tempfile.gettempdir() if tier != "jailed" else ""
+        self._python = python
+        self._tier = tier
+
+    def start(self, hash_seed: int | None) -> tuple[Lifeline, ZygoteProcess]:
+        """As of `ZygoteLauncher`."""
+        ours, theirs = control_channel.lifeline()
+        try:
+            with theirs:
+                return ours, start(self._python, self._tier, hash_seed, theirs.fileno())
+        except SandboxError:
+            ours.close()
+            raise
+
+    def stillborn(self, process: ZygoteProcess, preload: Sequence[str]) -> SandboxError:
+        """As of `ZygoteLauncher`."""
+        return stillborn(process, self._python, preload)
+
+    def outside(self, process: ZygoteProcess) -> IsolationBaseline:
+        """As of `ZygoteLauncher`."""
+        return IsolationBaseline(process.pid)
+
+    def seen(self, path: str) -> str:
+        """As of `ZygoteLauncher`."""
+        return path
+
+
+def flags_of(hash_seed: int | None) -> tuple[list[str], dict[str, str]]:
+    """The options of a zygote's interpreter, and the variables that they need."""
+    # -I is -E, -P and -s. Without -E it reads the seed; the environment is ours, whole.
+    isolated = ["-I"] if hash_seed is None else ["-P", "-s"]
+    seeded = {} if hash_seed is None else {"PYTHONHASHSEED": str(hash_seed)}
+    return [*isolated, "-X", "utf8"], seeded
+
+
+def start(python: str, tier: str, hash_seed: int | None, fd: int) -> ZygoteProcess:
+    """A zygote in the making, to be told on socket `fd` what it is to be.
+
+    Raises:
+        SandboxError: `python` is none, or cannot be run; or this package lies in an archive.
+    """
+    if not os.path.isfile(BOOT):
+        raise SandboxError(f"sessions need repl_sandbox in a folder, and there is no file {BOOT}")
+    path = f"{os.path.dirname(python)}:/usr/local/bin:/usr/bin:/bin"
+    flags, seeded = flags_of(hash_seed)
+    passed = -1
+    try:
+        # Of a daemon without standard streams it may have one of their numbers, taken there.
+        passed = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
+        return subprocess.Popen(
+            [python, *flags, BOOT, str(passed), tier],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=_standard_error(),
+            pass_fds=[passed],
+            env={**ENVIRONMENT, **seeded, "PATH": path},
+            cwd="/",
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise SandboxError(f"python: cannot start {python}: {error}") from error
+    finally:
+        if passed >= 0:
+            os.close(passed)
+
+
+def _standard_error() -> int | None:
+    """What takes the errors of an interpreter that becomes no zygote: this process's own, if any.
+
+    Without, a file or socket of the zygote's would be at its number.
+    """
+    try:
+        return None if os.get_inheritable(2) else subprocess.DEVNULL
+    except OSError:
+        return subprocess.DEVNULL
+
+
+def stillborn(process: ZygoteProcess, python: str, preload: Sequence[str]) -> SandboxError:
+    """What became of an interpreter that ended before it could answer."""
+    status = process.wait()
+    ended = f"by signal {-status}" if status < 0 else f"with exit status {status}"
+    modules = f" (preload: {', '.join(preload)})" if preload else ""
+    return SandboxError(
+        f"python: {python} ended {ended} before it was a template{modules}; "
+        "its standard error says why"
+    )

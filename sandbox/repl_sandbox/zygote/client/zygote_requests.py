@@ -1,0 +1,180 @@
+"""The host's conversation with a zygote: requests of many threads on one socket, and the answers.
+
+Requests are numbered and so are their answers, which come in the order in which things were done.
+Of the callers who wait one reads for all. A caller may leave before its answer is there, by a
+time-out or Ctrl-C; what then comes late is passed over by the next who reads. Nobody reads for its
+own sake, so what nobody waits for must not be answered: the zygote would wait for room.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from errno import ETOOMANYREFS
+
+from ...errors import SandboxClosed, SandboxError
+from ...protocol import control_channel
+from .. import spawn_requests
+
+
+class ZygoteGone(SandboxClosed):
+    """There is no zygote any more, and so none of its sessions: whoever can, starts another."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the zygote is gone, as after an end of its process or its container from outside; "
+            "its standard error says why"
+        )
+
+
+class ZygoteRequests:
+    """One with the zygote at the other end of `sock`, whose time-out holds for each request."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self._sending = threading.Lock()
+        self._waiting = threading.Condition()
+        self._reading = False
+        self._over = False
+        self._answers: dict[int, bytes | None] = {}  # by the numbers that somebody waits for
+
+    @property
+    def seconds(self) -> float:
+        """How long an answer may take."""
+        return self._socket.gettimeout() or 0.0
+
+    @property
+    def over(self) -> bool:
+        """Whether the zygote has let go of its end, or will not be asked any more."""
+        return self._over or _has_hung_up(self._socket)
+
+    def ask(self, number: int, request: bytes, descriptors: Sequence[int] = ()) -> bytes:
+        """What the answer to `request`, which has this number, says.
+
+        Raises:
+            Gone: there is no zygote any more.
+            SandboxError: it did not answer in time.
+        """
+        with self._waiting:
+            self._answers[number] = None
+        try:
+            self.send(request, descriptors)
+            return self._answer(number)
+        finally:
+            with self._waiting:
+                del self._answers[number]
+
+    def send(self, request: bytes, descriptors: Sequence[int] = ()) -> None:
+        """Send a request that is not answered; raises as `ask`."""
+        with self._sending:
+            try:
+                socket.send_fds(self._socket, [request], descriptors)
+            except TimeoutError as error:
+                raise self._late() from error
+            except OSError as error:
+                if error.errno == ETOOMANYREFS:  # as others of this process's user have sent
+                    raise SandboxError(f"nothing can be sent to the zygote: {error}") from error
+                raise ZygoteGone from error
+
+    def drop(self, request: bytes) -> None:
+        """Send a request that is not answered, if it can be sent."""
+        try:
+            self._socket.send(request)
+        except OSError:
+            pass
+
+    def offer(self, request: bytes) -> bool:
+        """Send a request that is not answered, unless that takes time; whether it was sent."""
+        try:
+            self._socket.send(request, socket.MSG_DONTWAIT)
+        except OSError:
+            return False
+        return True
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a request can be sent without waiting."""
+        poller = select.poll()
+        try:
+            poller.register(self._socket, select.POLLOUT)
+        except ValueError:  # it was closed meanwhile
+            return True
+        return bool(poller.poll(0))
+
+    def hang_up(self) -> None:
+        """Tell the zygote to end, and all who wait that it has."""
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass  # it has
+
+    def close(self) -> None:
+        """Let go of the socket when nobody waits at it any more."""
+        self.hang_up()
+        with self._waiting:
+            self._waiting.wait_for(lambda: not self._reading)
+            self._over = True
+            self._waiting.notify_all()
+        with self._sending:
+            self._socket.close()
+
+    def forked(self) -> None:
+        """In a child of the host: let go of the socket, which stays the host's."""
+        self._socket.close()
+
+    def _late(self) -> SandboxError:
+        return SandboxError(f"the zygote did not answer within {self.seconds} s")
+
+    def _answer(self, number: int) -> bytes:
+        until = time.monotonic() + self.seconds
+        with self._waiting:
+            while (answer := self._answers[number]) is None:
+                left = until - time.monotonic()
+                if self._over:
+                    raise ZygoteGone
+                if left <= 0:
+                    raise self._late()
+                if self._reading:
+                    self._waiting.wait(left)
+                else:
+                    self._read(left)
+        return answer
+
+    def _read(self, seconds: float) -> None:
+        """Read one answer, whosever it is. The others may come and go meanwhile."""
+        self._reading = True
+        data: bytes | None = b""
+        try:
+            self._waiting.release()
+            data = _next(self._socket, seconds)
+        except OSError:
+            pass  # as at its end
+        finally:
+            self._waiting.acquire()
+            self._reading = False
+            self._waiting.notify_all()
+        if data:
+            number, answer = spawn_requests.read_answer(data)
+            if number in self._answers:
+                self._answers[number] = answer
+        elif data is not None:
+            self._over = True
+
+
+def _has_hung_up(sock: socket.socket) -> bool:
+    poller = select.poll()
+    try:
+        poller.register(sock, 0)
+    except ValueError:  # it was closed meanwhile
+        return True
+    return bool(poller.poll(0))
+
+
+def _next(sock: socket.socket, seconds: float) -> bytes | None:
+    """The next message, b"" at the end, None when there was none in `seconds`."""
+    poller = select.poll()
+    poller.register(sock, select.POLLIN)
+    return sock.recv(control_channel.MAX_MESSAGE) if poller.poll(seconds * 1000) else None

@@ -1,0 +1,207 @@
+"""How sessions are spawned: what their processes are told, and what these do when Python goes on.
+
+The first process of a session forks the first worker at once, and is the session's init then. Both
+take their steps and wait without running Python (`native/spawn.c`), but for a first worker of the
+tiers without namespaces, whose steps are more than system calls.
+"""
+
+from __future__ import annotations
+
+import _signal  # the public module's enums are a hundred pages to copy in each session
+import _socket
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from errno import EMFILE
+from typing import Final, NoReturn
+
+from ..init.supervisor import Init
+from ..init.worker_entry import complain, limiter_of, report, run_worker
+from ..init.worker_rollback import WorkerRollback
+from ..jail import recipe_slots, reserved_descriptors
+from ..jail.recipe import BIRTH, RECIPES, Jail, batch
+from ..jail.remedies import step_error
+from ..native.spawn import NO_CGROUP, Handshake, Role, Spawner
+from ..native.steps import StepError
+from ..protocol import control_channel
+from ..snapshots.snapshot_channel import SnapshotChannel
+from ..snapshots.snapshot_processes import ALL_SIGNALS, WAITS
+from ..snapshots.snapshot_table import SnapshotTable
+from ..worker.main import Worker
+
+# A worker that has WAITS blocked would count as a copy.
+_MASK: Final = sum(1 << (number - 1) for number in ALL_SIGNALS if number != WAITS)
+
+
+def _kept_by_init(jail: Jail) -> set[int]:
+    kept = {
+        *reserved_descriptors.STREAMS,
+        reserved_descriptors.CONTROL,
+        reserved_descriptors.DONE,
+        *limiter_of(jail),
+    }
+    if jail.tier == "jailed":
+        kept.add(reserved_descriptors.MAPPED)
+    if jail.states >= 0:
+        kept |= {reserved_descriptors.ORDERS_OURS, reserved_descriptors.ORDERS_THEIRS}
+    return kept
+
+
+def _kept_by_worker(jail: Jail) -> set[int]:
+    kept = {
+        *reserved_descriptors.STREAMS,
+        reserved_descriptors.CONTROL,
+        reserved_descriptors.CONTAINED,
+        reserved_descriptors.WORKER,
+    }
+    if jail.states >= 0:
+        kept.add(reserved_descriptors.ORDERS_THEIRS)
+    return kept
+
+
+class SessionSpawn:
+    """Spawns sessions that are alike, one after the other: made once, used for all of them.
+
+    `jail.slot` may be changed between two of them.
+    """
+
+    def __init__(self, jail: Jail, worker: Worker, ready: bytes) -> None:
+        """`worker`: made before the fork, to serve in one of this process. `ready`: its greeting.
+
+        Without a greeting a first worker takes its steps in Python.
+        """
+        self._states = SnapshotTable()
+        jail.shared = self._states.address
+        self.jail, self._worker, self._greets = jail, worker, bool(ready)
+        self._revival = None
+        if jail.states >= 0:
+            orders = SnapshotChannel.at(
+                reserved_descriptors.WORKER,
+                reserved_descriptors.ORDERS_OURS,
+                reserved_descriptors.ORDERS_THEIRS,
+            )
+            self._revival = WorkerRollback(jail, reserved_descriptors.WORKER, self._states, orders)
+        recipe = RECIPES[jail.tier]
+        birth = batch(jail, BIRTH)
+        init = batch(replace(jail, kept=_kept_by_init(jail)), recipe.init)
+        steps = recipe.first_worker if ready else ()
+        first_worker = batch(replace(jail, kept=_kept_by_worker(jail)), steps)
+        self._slots = birth.slots
+        awaited = [reserved_descriptors.CONTROL]
+        if self._revival is not None:
+            awaited.append(reserved_descriptors.ORDERS_OURS)
+        handshake = Handshake(
+            reserved_descriptors.CONTROL,
+            reserved_descriptors.WORKER,
+            recipe_slots.TRIAL,
+            control_channel.held({"landlock": jail.files.abi}),
+            control_channel.held({}),
+            ready,
+        )
+        self._spawner = Spawner(
+            birth,
+            init,
+            first_worker,
+            # In the other tiers it has a signal to take that is not ready to come yet.
+            awaited=awaited if ready else (),
+            worker_mask=_MASK,
+            handshake=handshake if ready else None,
+        )
+
+    def prepare(self) -> None:
+        """In the zygote: have the worker belong to the sessions that are spawned next."""
+        if self._greets:
+            recovery = None if self._revival is None else self._revival.recovery()
+            self._worker.belong_to(reserved_descriptors.WORKER, self._states, recovery)
+
+    def spawn(self, given: Sequence[int], flags: int, cgroup: int = NO_CGROUP) -> tuple[int, int]:
+        """Spawn one: the process id of its init, and where to write once it has its id maps.
+
+        `given`: its control socket, worker socket, stdout and stderr, and what leads to its groups
+        of version 1. `flags`, `cgroup`: as of `Spawner.spawn`.
+
+        Raises:
+            OSError: as of clone(2), or there are too many descriptors.
+        """
+        contained, done = os.pipe2(os.O_CLOEXEC)
+        mapped, written = os.pipe2(os.O_CLOEXEC)
+        ours, theirs = _socket.socketpair()
+        try:
+            orders = ours.fileno(), theirs.fileno()
+            self._fill(*given[:4], mapped, written, contained, done, *orders)
+            for index in range(self.jail.groups or 0):
+                self._slots[recipe_slots.group(index)] = given[4 + index]
+            pid = self._spawner.spawn(flags, cgroup)
+            if pid == 0:
+                self._be_session()
+        except BaseException:
+            os.close(written)
+            raise
+        finally:
+            ours.close()
+            theirs.close()
+            for fd in (contained, done, mapped):
+                os.close(fd)
+        return pid, written
+
+    def _fill(self, *numbers: int) -> None:
+        """Fill the slots of descriptors, in the order of `jail.slots`."""
+        if max(numbers) >= reserved_descriptors.FIRST:
+            raise OSError(EMFILE, "the zygote has too many files open")
+        self._slots[: len(numbers)] = list(numbers)
+
+    def close(self) -> None:
+        """In the zygote: let go of what was made for it. No session shares it."""
+        if self._revival is not None:
+            self._revival.orders.drop()
+        self._states.close()
+
+    # ── in the session ────────────────────────────────────────────────────────────────────────
+
+    def _be_session(self) -> NoReturn:
+        """Be init, or the first worker, from where it needs Python."""
+        role, tier = self._spawner.role, self.jail.tier
+        try:
+            try:
+                self._spawner.check()
+            except StepError as error:
+                raise step_error(error.step, error, tier) from error
+            if role == Role.WORKER:
+                self._be_worker()
+            os.close(reserved_descriptors.DONE)
+            Init(
+                self.jail,
+                reserved_descriptors.CONTROL,
+                self._worker,
+                self._spawner.worker,
+                self._states,
+                self._revival,
+            ).serve()
+        # Boundary: this process has nowhere else to say what went wrong in it.
+        except Exception as error:  # noqa: BLE001
+            report(reserved_descriptors.CONTROL, tier, role.name.lower(), error)
+        finally:
+            # Whatever happened, this process must not return into the zygote's code.
+            os._exit(1)
+
+    def _be_worker(self) -> NoReturn:
+        if not self._greets:
+            run_worker(
+                self.jail,
+                RECIPES[self.jail.tier].first_worker,
+                reserved_descriptors.CONTROL,
+                reserved_descriptors.WORKER,
+                self._worker,
+                self._states,
+                self._revival,
+                kept=(reserved_descriptors.CONTAINED,),
+            )
+        _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
+        try:
+            self._worker.serve_on()
+            os._exit(0)
+        # Boundary: the session ends with its worker; its own standard error is what is left to it.
+        except Exception as error:  # noqa: BLE001
+            complain(error)
+        finally:
+            os._exit(1)

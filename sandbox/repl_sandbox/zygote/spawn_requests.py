@@ -1,0 +1,83 @@
+"""What a host asks its zygote for each session, and the answer: words with a space between.
+
+All else between them is JSON (`control`). But what a process writes to after a fork is copied, to
+parse JSON writes to some 60 pages, and the zygote forks between any two of these requests.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Mapping
+
+from ..protocol import control_channel
+
+# Numbers, and the settings of a session, whose names and values are our own.
+_MAX_REQUEST = 4096
+# The number of an `end` that is not answered; requests count from 1.
+UNANSWERED = 0
+_SPACE = socket.CMSG_SPACE(control_channel.MAX_DESCRIPTORS * 4)
+_FLAGS = int(socket.MSG_CMSG_CLOEXEC)
+_SOL_SOCKET, _SCM_RIGHTS = int(socket.SOL_SOCKET), int(socket.SCM_RIGHTS)
+
+
+def settings(
+    workspace: int, rlimits: Mapping[str, int], states: int = -1, processes: int = 0
+) -> bytes:
+    """What is the same for most sessions of a template, which then need not be read again."""
+    chosen = {
+        "workspace": workspace,
+        "rlimits": dict(rlimits),
+        "states": states,
+        "processes": processes,
+    }
+    return json.dumps(chosen).encode()
+
+
+def read_settings(data: bytes) -> control_channel.Message:
+    """What `settings` made."""
+    message: control_channel.Message = json.loads(data)
+    return message
+
+
+def spawn(number: int, slot: int, group: int, settled: bytes) -> bytes:
+    """Start session `number` by `settings`; `group` is the version of its cgroup, 0 for none."""
+    return b"spawn %d %d %d %b" % (number, slot, group, settled)
+
+
+def end(number: int, session: int) -> bytes:
+    """End `session`; the answer is `gone`, when all of it is. None if `number` is UNANSWERED."""
+    return b"end %d %d" % (number, session)
+
+
+def ask(number: int, question: control_channel.Message) -> bytes:
+    """Anything else, asked once in a while; the descriptors that go with it are its own affair."""
+    return b"ask %d %b" % (number, json.dumps(question).encode())
+
+
+def said(number: int, message: control_channel.Message) -> bytes:
+    """The answer to `ask`."""
+    return b"said %d %b" % (number, json.dumps(message).encode())
+
+
+def gone(number: int, *, known: bool) -> bytes:
+    """The answer to `end`: whether there was such a session."""
+    return b"gone %d %d" % (number, known)
+
+
+def read_answer(data: bytes) -> tuple[int, bytes]:
+    """The number of the request that `data` answers, and what it says."""
+    _, number, rest = data.split(b" ", 2)
+    return int(number), rest
+
+
+def receive(sock: socket.socket) -> tuple[bytes, list[int]]:
+    """The next request and its descriptors, which close on exec; b"" when the host is gone."""
+    try:
+        data, ancillary, _, _ = sock.recvmsg(_MAX_REQUEST, _SPACE, _FLAGS)
+    except ConnectionResetError:  # with answers that it had not read
+        return b"", []
+    for level, kind, payload in ancillary:
+        if level == _SOL_SOCKET and kind == _SCM_RIGHTS:
+            return data, memoryview(payload).cast("i").tolist()
+    return data, []

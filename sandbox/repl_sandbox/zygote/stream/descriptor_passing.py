@@ -1,0 +1,160 @@
+"""Descriptors as they are described to the other end of a stream, and made anew there."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from errno import EINVAL, ENXIO
+from typing import Any, Final
+
+from .stream_frames import CHUNK
+
+# A socket of messages, a socket of bytes, a pipe that is written here, a pipe that is read here.
+MESSAGES: Final = "messages"
+BYTES: Final = "bytes"
+WRITTEN: Final = "written"
+READ: Final = "read"
+FILE: Final = "file"
+
+_OTHER_END: Final = {WRITTEN: READ, READ: WRITTEN}
+SOCKETS: Final = {MESSAGES: socket.SOCK_SEQPACKET, BYTES: socket.SOCK_STREAM}
+_NO_WRITES: Final = fcntl.F_SEAL_WRITE | 0x10 | fcntl.F_SEAL_SHRINK  # F_SEAL_FUTURE_WRITE
+_BUFFER: Final = 1 << 19
+
+
+@dataclass(frozen=True, slots=True)
+class DescriptorDescription:
+    """One descriptor. `signal`: as F_GETSIG has it. `comes_back`: the receiver fills the file."""
+
+    kind: str
+    number: int
+    signal: int = 0
+    size: int = 0
+    seals: int = -1
+    comes_back: bool = False
+
+    def row(self) -> list[Any]:
+        """It as JSON."""
+        return [self.kind, self.number, self.signal, self.size, self.seals, self.comes_back]
+
+
+def described(row: object) -> DescriptorDescription:
+    """What `DescriptorDescription.row` has made; ValueError if it is none."""
+    match row:
+        case [str(kind), int(number), int(signal), int(size), int(seals), bool(back)]:
+            if kind in (*SOCKETS, *_OTHER_END, FILE) and number >= 0 and size >= 0:
+                return DescriptorDescription(kind, number, signal, size, seals, back)
+    raise ValueError("no description of a descriptor")
+
+
+def describe(fd: int, number: int) -> DescriptorDescription:
+    """The description of `fd`, which shall be known as `number`; ValueError for other files."""
+    mode = os.fstat(fd).st_mode
+    if stat.S_ISSOCK(mode):
+        with socket.socket(fileno=os.dup(fd)) as end:
+            kind = MESSAGES if end.type == socket.SOCK_SEQPACKET else BYTES
+        return DescriptorDescription(kind, number)
+    access = fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE
+    if stat.S_ISFIFO(mode):
+        kind = WRITTEN if access == os.O_WRONLY else READ
+        return DescriptorDescription(kind, number, signal=_signal(fd))
+    if not stat.S_ISREG(mode):
+        raise ValueError("neither a socket nor a pipe nor a file")
+    seals = _seals(fd)
+    back = seals >= 0 and access == os.O_RDWR and not seals & _NO_WRITES
+    return DescriptorDescription(FILE, number, 0, os.fstat(fd).st_size, seals, back)
+
+
+def make_ends(description: DescriptorDescription) -> tuple[int, int]:
+    """The end that the receiver keeps, which does not block, and the end that is handed on."""
+    if description.kind in SOCKETS:
+        kept_socket, given_socket = socket.socketpair(socket.AF_UNIX, SOCKETS[description.kind])
+        for end in (kept_socket, given_socket):
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
+        if description.kind == BYTES:  # so that the kernel says who speaks first
+            kept_socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        kept, given = kept_socket.detach(), given_socket.detach()
+    elif description.kind == WRITTEN:
+        kept, given = os.pipe2(os.O_CLOEXEC)
+    else:
+        given, kept = os.pipe2(os.O_CLOEXEC)
+    os.set_blocking(kept, False)
+    if description.signal:
+        _mark(given, description.signal)
+    return kept, given
+
+
+def other_end(kind: str) -> str:
+    """The kind that the receiver's own end of such a descriptor is of."""
+    return _OTHER_END.get(kind, kind)
+
+
+def new_file(size: int) -> int:
+    """A file in memory, to be filled and sealed."""
+    fd = os.memfd_create("repl", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.ftruncate(fd, size)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def seal(fd: int, seals: int) -> None:
+    """Add the seals that the file has at the other end; those that this kernel lacks are left."""
+    if seals > 0:
+        try:
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
+        except OSError as error:
+            if error.errno != EINVAL:
+                raise
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals & ~0x10 | fcntl.F_SEAL_WRITE)
+
+
+def content(fd: int) -> Iterator[tuple[int, bytes]]:
+    """What a file holds but its holes: offset and bytes."""
+    for start, end in _stretches(fd):
+        while start < end:
+            data = os.pread(fd, min(CHUNK, end - start), start)
+            if not data:
+                return
+            yield start, data
+            start += len(data)
+
+
+def _stretches(fd: int) -> Iterator[tuple[int, int]]:
+    end = 0
+    while True:
+        try:
+            start = os.lseek(fd, end, os.SEEK_DATA)
+            end = os.lseek(fd, start, os.SEEK_HOLE)
+        except OSError as error:
+            if error.errno != ENXIO and not end:  # a kernel that knows no holes
+                yield 0, os.fstat(fd).st_size
+            return
+        yield start, end
+
+
+def _seals(fd: int) -> int:
+    try:
+        return fcntl.fcntl(fd, fcntl.F_GET_SEALS)
+    except OSError:
+        return -1
+
+
+def _signal(fd: int) -> int:
+    try:
+        return fcntl.fcntl(fd, fcntl.F_GETSIG)
+    except OSError:
+        return 0
+
+
+def _mark(fd: int, signal: int) -> None:
+    try:
+        fcntl.fcntl(fd, fcntl.F_SETSIG, signal)
+    except OSError:
+        pass  # as on a kernel without marks: `wire.stream_mark`

@@ -1,0 +1,184 @@
+"""`StreamChannel`: one descriptor of this side whose other end is at the other side of a stream."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import sys
+import termios
+from collections import deque
+from dataclasses import dataclass, field
+from errno import EPIPE
+
+from .descriptor_passing import BYTES, MESSAGES, READ, SOCKETS
+from .stream_frames import CHUNK
+
+# Bytes of a channel that are on their way. Who does not read holds up its own channel alone.
+WINDOW = 1 << 18
+_RIGHTS = socket.CMSG_SPACE(8 * 4)
+_CREDENTIALS = socket.CMSG_SPACE(12)
+
+
+@dataclass(slots=True)
+class Delivery:
+    """Data for a descriptor and what goes with it; `after`: pipes that have to be written first."""
+
+    data: bytes
+    descriptors: list[int] = field(default_factory=list)
+    after: list[tuple[StreamChannel, int]] = field(default_factory=list)
+    ends: bool = False  # nothing comes after it
+    closes: bool = False  # likewise, and nothing more is read
+
+    def may_go(self) -> bool:
+        """Whether the pipes hold what was written before this was sent."""
+        return all(pipe.closed or pipe.delivered >= most for pipe, most in self.after)
+
+    def drop(self) -> None:
+        """Close the descriptors."""
+        descriptors, self.descriptors = self.descriptors, []
+        for fd in descriptors:
+            os.close(fd)
+
+
+@dataclass(slots=True)
+class ChannelGroup:
+    """The channels of one session: by its pipes goes what code writes, before it is done."""
+
+    pipes: list[StreamChannel] = field(default_factory=list)
+    ordered: list[StreamChannel] = field(default_factory=list)
+    heard: bool = True  # the host reads the pipes
+
+
+@dataclass(eq=False)
+class StreamChannel:
+    """`fd` is this object's own. `kind`: as of `given`, seen from this side."""
+
+    number: int
+    kind: str
+    fd: int
+    group: ChannelGroup | None = None
+    ordered: bool = False
+    asks_who: bool = False  # whether the kernel says who speaks
+    sent: int = 0
+    under_way: int = 0
+    received: int = 0
+    delivered: int = 0
+    owed: int = 0  # delivered, and not told yet
+    peer: int = 0
+    closed: bool = False
+    all_read: bool = False
+    all_written: bool = False
+    pending: deque[Delivery] = field(default_factory=deque)
+    # Of a socket whose session has written to its pipes before: how far those must be sent.
+    waits_for: list[tuple[StreamChannel, int]] = field(default_factory=list)
+    lent: list[tuple[int, int]] = field(default_factory=list)  # files to be sent back: number, fd
+
+    @property
+    def reads(self) -> bool:
+        """Whether there may be something to read that there is room for."""
+        return self.kind in _READABLE and not self.all_read and self.under_way < WINDOW
+
+    def there(self) -> int:
+        """Bytes in a pipe."""
+        if self.closed or self.all_read:
+            return 0
+        return int.from_bytes(fcntl.ioctl(self.fd, termios.FIONREAD, bytes(4)), sys.byteorder)
+
+    def take(self) -> tuple[bytes, list[int], int]:
+        """Data, the descriptors that came with it, the process id of the sender or 0.
+
+        Raises:
+            BlockingIOError: there is nothing now.
+        """
+        most = CHUNK
+        if self.kind == READ:
+            try:
+                return os.read(self.fd, most), [], 0
+            except BlockingIOError:
+                raise
+            except OSError:
+                return b"", [], 0
+        with _borrowed(self) as end:
+            return _receive(end.socket, self.asks_who)
+
+    def give(self, delivery: Delivery) -> int:
+        """Write what can be written; how much it was.
+
+        Raises:
+            BlockingIOError: nothing can be, now.
+            OSError: nobody reads any more.
+        """
+        if self.kind not in (MESSAGES, BYTES):
+            return os.write(self.fd, delivery.data)
+        with _borrowed(self) as end:
+            if delivery.descriptors:
+                return socket.send_fds(end.socket, [delivery.data], delivery.descriptors)
+            sent = end.socket.send(delivery.data)
+        if self.kind == MESSAGES and sent != len(delivery.data):
+            raise OSError(EPIPE, os.strerror(EPIPE))
+        return sent
+
+    def end(self) -> None:
+        """Tell who reads that nothing comes any more."""
+        self.all_written = True
+        if self.kind in (MESSAGES, BYTES):
+            with _borrowed(self) as end:
+                try:
+                    end.socket.shutdown(socket.SHUT_WR)
+                except OSError:
+                    pass  # nobody reads
+
+    def let_go(self, number: int) -> None:
+        """The file with this number need not be sent back any more."""
+        for each in [each for each in self.lent if each[0] == number]:
+            self.lent.remove(each)
+            os.close(each[1])
+
+    def close(self) -> None:
+        """Let go of all."""
+        self.closed = True
+        os.close(self.fd)
+        for delivery in self.pending:
+            delivery.drop()
+        self.pending.clear()
+        lent, self.lent = self.lent, []
+        for _, fd in lent:
+            os.close(fd)
+
+
+_READABLE = (MESSAGES, BYTES, READ)
+
+
+class _borrowed:  # noqa: N801
+    """A socket object for the descriptor of a channel, which stays the channel's."""
+
+    def __init__(self, channel: StreamChannel) -> None:
+        kind = SOCKETS[channel.kind]
+        self.socket = socket.socket(socket.AF_UNIX, kind, 0, fileno=channel.fd)
+
+    def __enter__(self) -> _borrowed:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.socket.detach()
+
+
+def _receive(end: socket.socket, asks_who: bool) -> tuple[bytes, list[int], int]:
+    flags = socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT
+    space = _CREDENTIALS if asks_who else _RIGHTS
+    try:
+        data, ancillary, _, _ = end.recvmsg(CHUNK, space, flags)
+    except BlockingIOError:
+        raise
+    except OSError:
+        return b"", [], 0  # as at its end
+    descriptors: list[int] = []
+    pid = 0
+    for level, kind, payload in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:
+            pid = int.from_bytes(payload[:4], sys.byteorder)
+        elif level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            whole = len(payload) - len(payload) % 4
+            descriptors += memoryview(payload[:whole]).cast("i")
+    return data, descriptors, pid

@@ -1,0 +1,195 @@
+"""The sealed template: a read-only view, preloaded modules, frozen garbage, one thread.
+
+No code of a session ever ran in it; sessions are forked from it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ...errors import IsolationError, SandboxError
+from ...jail import capabilities, mounts, processes, reserved_descriptors, session_directory
+from ...jail.landlock import ruleset
+from ...jail.recipe import Jail
+from ...jail.seccomp import seccomp_filters
+from ...native import heap_memory, library, spawn
+from ...types import Policy
+from ...worker.cell.cell_warnings import attribute_to_cells
+from ...worker.display.error_hints import count_memory_from
+from ...worker.display.tracebacks import hide_files_of_library
+from ...worker.main import Worker
+from ...worker.namespace.class_sources import install_lookup
+from ...worker.namespace.multiprocessing_start import start_by_fork
+from ...worker.namespace.pristine_library import keep_library
+from ...worker.namespace.trusted_imports import note_library
+from ...worker.namespace.workspace_modules import MODULES
+from ..warmup.heap_compaction import compact_heap
+from ..warmup.immortal_objects import immortalise
+from ..warmup.init_warmup import warm_up_init
+from ..warmup.worker_warmup import warm_up_worker
+from .template_base import TemplateBase, ground_of
+
+if TYPE_CHECKING:
+    from ...policies.rules import PolicyRules
+
+# Bytes. What a cell takes and gives back in one block, as a text of a MB and its bytes that are
+# written, is had again without a page fault for each 4 KiB; twice that stays with an idle session.
+_KEPT_FREE = 2 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class SealedTemplate:
+    """What every session of this template has in common."""
+
+    tier: str
+    privileged: bool  # each session has uids of its own
+    last_capability: int
+    seal: bytes
+    files: ruleset.Plan
+    base: str  # below it each session has its directory; "" where they have mounts
+    interpreter: Sequence[str]  # as jail.Jail has it
+    covered: Mapping[str, str]  # as mounts.covered has it
+    pinned: Sequence[int]  # as landlock.pin has it
+    worker: Worker  # made here once, so that a session has nothing left to build
+    data_segment: int  # bytes of private writable memory before a session has done anything
+    filled: Sequence[object]  # as of pools.fill_holes
+    ready: bytes  # what a first worker says that needs no Python to begin; b"": it does
+    nested: bool = False  # forked from another, whose directory `base` is
+
+
+def build(
+    preload: Sequence[str],
+    mounted: Mapping[str, str],
+    tier: str,
+    place: str,
+    policy: Policy | None = None,
+    *,
+    privileged: bool,
+) -> SealedTemplate:
+    """Turn this process into a template of sessions of `tier`.
+
+    `mounted`: what is shown besides the interpreter, by paths inside. `place`: where directories
+    of sessions may be made. `privileged`: this process is root on the host, not only inside.
+
+    Raises:
+        IsolationError: the view could not be built, the native library not be loaded, or a thread
+            was left running.
+        SandboxError: a module of `preload`, or what `policy` is built on, cannot be imported in the
+            session's view, or `mounted` asks for what the tier cannot do.
+    """
+    library.load()
+    ground = ground_of(tier, mounted, place, privileged)
+    try:
+        return _seal(ground, preload, policy, tier, privileged=privileged and tier != "process")
+    except BaseException:
+        if ground.base:
+            session_directory.remove_base(ground.base)
+        raise
+
+
+def _seal(
+    ground: TemplateBase,
+    preload: Sequence[str],
+    policy: Policy | None,
+    tier: str,
+    *,
+    privileged: bool,
+) -> SealedTemplate:
+    # What is not in the view cannot be imported, and its path is the host's business.
+    sys.path[:] = [path for path in sys.path if ground.shows(path)]
+    sys.argv[:] = [""]
+    start_by_fork()
+    with _scratch(tier, ground) if preload else contextlib.nullcontext():
+        for name in preload:
+            _preload(name)
+    if "numpy" in sys.modules:
+        # Which numpy puts off until it is asked for; each session asks, to draw its own.
+        _preload("numpy.random")
+    rules = None if policy is None else _rules(policy)
+    if processes.thread_count() != 1:
+        raise IsolationError(tier, "single thread", f"a module of {list(preload)} left a thread")
+    spawn.thread_id_at()  # for all forks: the filter does not let the kernel be asked
+    if ground.base_filter:
+        processes.forbid_new_privileges()
+        seccomp_filters.load(ground.base_filter)
+    note_library()
+    hide_files_of_library()
+    if rules is None or rules.check_module is not None:
+        MODULES.install(None if rules is None else rules.check_module)
+    attribute_to_cells()
+    install_lookup()
+    keep_library()
+    warm_up_init(Jail(None, 0, [], 0, b"", ground.files, tier, states=0), Worker(rules))
+    warm_up_worker(rules)
+    gc.collect()
+    filled = compact_heap()
+    worker = Worker(rules)
+    worker.follow_forks()
+    worker.watch_streams()
+    if tier == "jailed":
+        worker.import_from(mounts.WORKSPACE)
+    # The first steps of the other tiers' workers are more than system calls.
+    ready = worker.prepare(reserved_descriptors.WORKER) if tier == "jailed" else b""
+    gc.collect()
+    filled += compact_heap()
+    immortalise()
+    gc.freeze()
+    # What it grew to: a session's memory counts from there on, and grows again where it shrinks.
+    grown = data_segment()
+    heap_memory.keep_freed(_KEPT_FREE)
+    heap_memory.trim_heap()  # each fork copies an entry for each page
+    heap_memory.empty_end(_KEPT_FREE)  # after `keep_freed`: so much comes from the heap by now
+    grown = max(grown, data_segment())
+    count_memory_from(grown)
+    # A collection would write to, and so copy, what init and the zygote only read.
+    gc.disable()
+    return SealedTemplate(
+        tier,
+        privileged,
+        capabilities.last_capability(),
+        ground.seal,
+        ground.files,
+        ground.base,
+        ground.interpreter,
+        ground.covered,
+        ground.pinned,
+        worker,
+        grown,
+        filled,
+        ready,
+    )
+
+
+def _scratch(tier: str, ground: TemplateBase) -> AbstractContextManager[None]:
+    """Somewhere to write for modules that do so as they are imported, as matplotlib does."""
+    # The other tiers have a directory of the template's own.
+    return mounts.writable(ground.covered) if tier == "jailed" else contextlib.nullcontext()
+
+
+def _preload(name: str) -> None:
+    try:
+        importlib.import_module(name)
+    # Boundary: importing runs any code, and what it raises must reach the host as ours.
+    except Exception as error:
+        raise SandboxError(f"preload: {name}: {type(error).__name__}: {error}") from error
+
+
+def _rules(policy: Policy) -> PolicyRules | None:
+    # Not loaded where there is no policy, for what a template has every session pays for.
+    from ...policies.rules import prepare
+
+    return prepare(policy)
+
+
+def data_segment() -> int:
+    """Bytes of private writable memory of this process: proc_pid_statm(5)."""
+    with open("/proc/self/statm", encoding="utf-8") as file:
+        return int(file.read().split()[5]) * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,99 @@
+"""Run init's own path in the template, so that no session is the first to run it.
+
+For the reason of `worker.warmth`, and as there: what is made here is forgotten. Only what leaves
+this process as it was can be run, and so no step of the jail.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import resource
+import socket
+from collections.abc import Iterator
+from dataclasses import replace
+from errno import EAGAIN
+
+from ...init.supervisor import Init
+from ...init.worker_rollback import WorkerRollback
+from ...jail.recipe import Jail, contain
+from ...jail.reserved_descriptors import LEAST_FILES, WORKER
+from ...snapshots.branch_fork import BranchFork
+from ...snapshots.snapshot_channel import SnapshotChannel
+from ...snapshots.snapshot_messages import ORDER
+from ...snapshots.snapshot_table import SnapshotTable
+from ...worker.main import Worker
+
+# CPython 3.11 specialises at the 8th run, later versions earlier.
+_RUNS = 16
+
+
+def warm_up_init(jail: Jail, template: Worker) -> None:
+    """Make inits of a session that is none, as `be_session` does, and have them look once.
+
+    And have its worker do what it does before it makes a copy, and what such a copy does when it is
+    woken. `template`: a worker, of no use then.
+    """
+    gc.freeze()  # what takes over looks through all objects, of which none is its own here
+    with _few_descriptors():
+        for _ in range(_RUNS):
+            _once(jail, template)
+    gc.unfreeze()
+
+
+def _once(jail: Jail, template: Worker) -> None:
+    contain(jail, ())
+    states = SnapshotTable()
+    revival = WorkerRollback(jail, WORKER, states, SnapshotChannel(WORKER))
+    recovery = replace(revival.recovery(), fork_beside=_no_fork)
+    copies = BranchFork(recovery, WORKER)
+    if jail.tier == "jailed":  # else there is no workspace yet
+        copies.rehearse(_open())
+        _branch(copies, revival, recovery.workspace, template)
+    _wake(copies, revival, template)
+    control = os.eventfd(0)
+    init = Init(jail, control, template, 0, states, revival)
+    init.hear({fd for fd, _ in init.poller().poll(0)})
+    init.close()
+    revival.close()
+    os.close(control)
+
+
+def _branch(copies: BranchFork, revival: WorkerRollback, workspace: str, worker: Worker) -> None:
+    """Have `worker` fork a branch, all but the fork. It has the workspace that there is, empty."""
+    place = os.fsencode(workspace)
+    order = ORDER.pack(os.getpid(), 0, -1, len(place)) + place
+    revival.orders.give(order, [0, 0, 0, 0, 0], wait=True)
+    worker.rehearse_branch(copies)
+    revival.orders.word(0)
+
+
+def _wake(copies: BranchFork, revival: WorkerRollback, worker: Worker) -> None:
+    """Have `worker` take over as one of its copies that is woken."""
+    host, theirs = socket.socketpair()
+    revival.orders.give(ORDER.pack(os.getpid(), 0, -1, 0), [theirs.fileno()], wait=True)
+    theirs.close()
+    worker.rehearse(copies)
+    host.close()
+
+
+def _no_fork() -> int:
+    raise OSError(EAGAIN, "a rehearsal")
+
+
+@contextlib.contextmanager
+def _few_descriptors() -> Iterator[None]:
+    """As sessions have few: who takes over has its sockets at the highest numbers."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (LEAST_FILES, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def _open() -> list[int]:
+    """The descriptors of this process, but for the one by which they are found."""
+    numbers = [int(name) for name in os.listdir("/proc/self/fd")]
+    return [fd for fd in numbers if os.path.exists(f"/proc/self/fd/{fd}")]

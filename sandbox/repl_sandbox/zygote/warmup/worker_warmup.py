@@ -1,0 +1,72 @@
+"""Run the worker's own path in the template, so that no session is the first to run it.
+
+CPython specialises code where it lies as it runs (PEP 659), and fills caches. Done here once, it is
+shared by all sessions; done in a session, it copies the pages.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+from _signal import SIG_BLOCK, SIG_SETMASK, pthread_sigmask, sigwait
+from typing import TYPE_CHECKING
+
+from ...protocol.connection import HostConnection
+from ...protocol.function_schema import FunctionSchema
+from ...protocol.messages import Assign, Configure, Execute, HostMessage
+from ...snapshots.snapshot_processes import WAKE
+from ...snapshots.snapshot_table import SnapshotTable
+from ...worker.main import Worker
+from ...worker.namespace import cell_sources
+
+if TYPE_CHECKING:
+    from ...policies.rules import PolicyRules
+
+# CPython 3.11 specialises at the 8th run, later versions earlier.
+_RUNS = 16
+_CELLS = ("1 + 1", "x = 1", "print('', end='')", "x", "new_{} = 1")
+_CONFIGURE = Configure((FunctionSchema("ask"),), None, "compatible", (Assign("x", "str", b""),))
+_READ = 1 << 16
+
+
+def warm_up_worker(rules: PolicyRules | None = None) -> None:
+    """Have a worker that is then forgotten run some cells, first without and then with answers."""
+    ours, theirs = socket.socketpair()
+    host = HostConnection()
+    worker, states = Worker(rules), SnapshotTable()
+    with ours:
+        number = theirs.detach()
+        # As each is told: code is specialised for objects that have the same attributes.
+        worker.belong_to(number, states, None)
+        worker.open(number)
+        list(host.receive(ours.recv(_READ)))
+
+        def ask(message: HostMessage) -> None:
+            ours.sendall(host.send(message))
+            worker.obey()
+            list(host.receive(ours.recv(_READ)))
+
+        cells = itertools.count(1)
+        for run in range(_RUNS):
+            for code in _CELLS:
+                ask(Execute(next(cells), code.format(run).encode()))
+        for _ in range(_RUNS):
+            ours.sendall(host.send(_CONFIGURE))  # which is not answered
+            worker.obey()
+            ask(Assign("x", "str", b""))
+            ask(Execute(next(cells), b"x"))
+    for _ in range(_RUNS):  # the host has left
+        worker.serve_on()
+    worker.close()
+    states.close()
+    cell_sources.forget()
+    _wait_for_a_signal()
+
+
+def _wait_for_a_signal() -> None:
+    """As each copy does, and nothing else: the first call looks it up, in all libraries."""
+    before = pthread_sigmask(SIG_BLOCK, (WAKE,))
+    os.kill(os.getpid(), WAKE)
+    sigwait((WAKE,))
+    pthread_sigmask(SIG_SETMASK, before)

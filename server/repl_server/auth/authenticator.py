@@ -1,0 +1,105 @@
+"""`Authenticator`: who asks, and whether they may."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from ..protocol.request_error import RequestError
+from ..settings import Settings
+from ..tenants.client_address import client_network, is_loopback
+from ..tenants.tenant import Tenant
+from .allowed_origins import AllowedOrigins, needs_no_host
+from .api_keys import APIKeys
+from .trusted_proxies import TrustedProxies
+
+
+class Authenticator:
+    """Whom a request is from, by its key or its address.
+
+    Keys are asked for as soon as the server is reached from elsewhere than this machine, or has
+    any, unless `Settings.no_auth` is set; with it, a key that comes along counts all the same.
+
+    Raises:
+        ValueError: keys are asked for and there are none, or not the one of the metrics; an origin
+            or a proxy is not one.
+    """
+
+    def __init__(self, settings: Settings, keys: APIKeys) -> None:
+        loopback = is_loopback(settings.host)
+        self._keys = keys
+        self._proxies = TrustedProxies(settings.trusted_proxies)
+        self.origins = AllowedOrigins(settings.origins, loopback=loopback)
+        given = settings.api_keys is not None or bool(settings.hashed_keys) or bool(keys)
+        self.asks_for_keys = not settings.no_auth and (given or not loopback)
+        if settings.metrics_key is not None and settings.metrics_key not in keys:
+            raise ValueError(f"metrics_key: there is no key named {settings.metrics_key!r}")
+        if self.asks_for_keys and not keys:
+            raise ValueError(
+                f"whoever reaches {settings.host} could run code here: make a key with"
+                " `repl-env keys NAME --file FILE` and serve with --api-keys FILE,"
+                " or say --no-auth. An ASGI server of your own has REPL_ENV_API_KEYS=FILE,"
+                " REPL_ENV_NO_AUTH=1, or REPL_ENV_HOST=127.0.0.1 if it listens there"
+            )
+
+    def of(self, scope: Any) -> Tenant:
+        """The owner of the request that `scope` (ASGI) is of.
+
+        Raises:
+            Refusal: UNAUTHENTICATED, FORBIDDEN.
+        """
+        headers = _headers(scope["headers"])
+        key = _presented(headers) if self._keys else None
+        if key is None and self.asks_for_keys:
+            raise RequestError(
+                "UNAUTHENTICATED", "An API key is needed: Authorization: Bearer KEY."
+            )
+        owner = self.address(scope)
+        if key is not None:
+            found = self._keys.owner(key)
+            if found is None:
+                raise RequestError("UNAUTHENTICATED", "This API key is not known.")
+            owner = found
+        scheme, hostless = self._proxies.scheme(scope), needs_no_host(scope)
+        self.origins.check(headers, scheme, keyed=key is not None, hostless=hostless)
+        return owner
+
+    def address(self, scope: Any) -> Tenant:
+        """The owner that the request would have without a key."""
+        return Tenant("address", client_network(self._proxies.client(scope)))
+
+
+def _headers(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, list[str]]:
+    headers: dict[str, list[str]] = {}
+    for name, value in pairs:
+        headers.setdefault(name.decode("latin-1"), []).append(value.decode("latin-1"))
+    return headers
+
+
+def _password(token: str) -> str:
+    """The password in what a client makes of `http://name:password@host`; "" if it is none."""
+    try:
+        return base64.b64decode(token, validate=True).decode("latin-1").partition(":")[2]
+    except ValueError:  # no base64, or no ASCII
+        return ""
+
+
+# Basic: for clients that can be told a URL and no headers, as OpenEnv's of 0.4.1 and older.
+_SCHEMES: Mapping[str, Callable[[str], str]] = {"bearer": str, "basic": _password}
+
+
+def _presented(headers: dict[str, list[str]]) -> str | None:
+    """The key in a request. `X-API-Key` counts first: a proxy may use `Authorization` itself."""
+    values = headers.get("x-api-key")
+    if values is None:
+        values = [
+            _SCHEMES[scheme.lower()](token.strip())
+            for scheme, _, token in (
+                value.strip().partition(" ") for value in headers.get("authorization", ())
+            )
+            if scheme.lower() in _SCHEMES
+        ]
+    if len(values) > 1:
+        raise RequestError("UNAUTHENTICATED", "More than one API key came.")
+    return values[0] if values else None

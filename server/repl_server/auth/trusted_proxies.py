@@ -1,0 +1,78 @@
+"""`TrustedProxies`: who asks, where a proxy stands between.
+
+`X-Forwarded-For` and `X-Forwarded-Proto` are believed of the proxies that the operator named and of
+nobody else: anybody can write them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from ipaddress import IPv4Network, IPv6Network, ip_network
+from typing import Any
+
+from ..tenants.client_address import parse
+from .host_and_port import parse_host_and_port
+
+_SCHEMES = frozenset({"http", "https"})
+
+
+class TrustedProxies:
+    """The proxies in front of a server, as addresses or networks.
+
+    Raises:
+        ValueError: one of `trusted` is neither.
+    """
+
+    def __init__(self, trusted: Iterable[str] = ()) -> None:
+        self._networks: list[IPv4Network | IPv6Network] = []
+        for each in trusted:
+            try:
+                self._networks.append(ip_network(each, strict=False))
+            except ValueError:
+                raise ValueError(f"{each!r} is no address or network of a proxy") from None
+
+    def trusts(self, host: str) -> bool:
+        """Whether `host` is the address of a proxy."""
+        address = parse(host)
+        return address is not None and any(address in network for network in self._networks)
+
+    def client(self, scope: Any) -> str:
+        """The address that the request came from; "" if the transport has none.
+
+        Each proxy appends the address that it was asked from, so the last one that is not itself a
+        proxy's is the client's; what stands before it was written by the client.
+        """
+        peer = scope["client"][0] if scope.get("client") else ""
+        if not self.trusts(peer):
+            return peer
+        nearest = peer
+        for entry in reversed(_entries(scope["headers"], b"x-forwarded-for")):
+            host = _without_port(entry)
+            if parse(host) is None:
+                return nearest
+            nearest = host
+            if not self.trusts(host):
+                break
+        return nearest
+
+    def scheme(self, scope: Any) -> str:
+        """ "http" or "https", as the client used it."""
+        scheme = {"ws": "http", "wss": "https"}.get(scope["scheme"], scope["scheme"])
+        peer = scope["client"][0] if scope.get("client") else ""
+        if self.trusts(peer):
+            said = _entries(scope["headers"], b"x-forwarded-proto")
+            if len(said) == 1 and said[0] in _SCHEMES:
+                return said[0]
+        return str(scheme)
+
+
+def _entries(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> Sequence[str]:
+    together = ",".join(value.decode("latin-1") for key, value in headers if key == name)
+    return [entry for each in together.split(",") if (entry := each.strip())]
+
+
+def _without_port(entry: str) -> str:
+    if parse(entry) is not None:
+        return entry
+    authority = parse_host_and_port(entry)
+    return "" if authority is None else authority.host

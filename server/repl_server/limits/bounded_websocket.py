@@ -1,0 +1,191 @@
+"""`BoundedWebSocket`: uvicorn's WebSockets, with limits on what is half received."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.frames import CloseCode, Frame
+
+from repl_env.client.protocol.refusal_codes import CODES, TRY_AGAIN
+
+from ..quotas.token_bucket import TokenBucket
+from ..tenants.client_address import client_network
+from ..transport.http.request_guard import LINGER_S
+from .bounded_connection import BoundedConnection
+from .bounded_http import BoundedHTTP
+from .frame_pacing import PacedFrames
+from .message_buffer import MessageBuffer
+
+# Pings and pongs of a client, at once and in a second. Libraries send one in twenty seconds.
+_CONTROL_BURST = 100
+_CONTROL_RATE = 10
+_NO_HANDSHAKE = STATUS_LINE[400] + b"content-length: 0\r\nconnection: close\r\n\r\n"
+
+
+class BoundedWebSocket(BoundedConnection, WebSocketsSansIOProtocol):
+    """uvicorn's WebSockets, with what is half received bounded in memory and in time."""
+
+    conn: PacedFrames
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.conn = PacedFrames(max_size=self.config.ws_max_size, logger=self.logger)
+        self._held = MessageBuffer(
+            self.shared.inbound,
+            self.shared.settings.body_s,
+            owner=self._owner,
+            paused=lambda: self.read_paused,
+            late=self._is_late,
+        )
+        self._heard = False
+        self._control = TokenBucket(_CONTROL_BURST, _CONTROL_RATE, self.loop.time)
+        self._failed = self._rests = False
+
+    async def run_asgi(self) -> None:
+        """Serve the application."""
+        app = self.app
+
+        async def answered(*asgi: Any) -> None:
+            await app(*asgi)
+            if self.initial_response is not None:
+                # An answer in HTTP; uvicorn takes it for a handshake that was forgotten.
+                self.handshake_complete = True
+
+        self.app = answered
+        await super().run_asgi()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """An HTTP connection becomes this one."""
+        super().connection_made(transport)
+        self.begin()
+        before = self.transport.get_protocol()
+        if isinstance(before, BoundedHTTP):
+            self.ticket = before.give_ticket()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is gone."""
+        super().connection_lost(exc)
+        self.finish()
+        self._forget()
+
+    def data_received(self, data: bytes) -> None:
+        """More of a message, or the rest of one that was given up."""
+        if self._failed:
+            return
+        self._heard = True
+        super().data_received(data)
+        if not self.handshake_initiated:
+            self._refuse_handshake()
+            return
+        if self.conn.resting:
+            self._rest()
+        if not self._failed and not self._held.look(len(self.conn.reader.buffer), self.frames):
+            self._fail("inbound", TRY_AGAIN, "too much is being received; try again")
+
+    def send_receive_event_to_app(self) -> None:
+        """A message is whole."""
+        # After a close nobody gets the message.
+        self._held.came(0 if self.close_sent else sum(map(len, self.frames)))
+        super().send_receive_event_to_app()
+
+    async def receive(self) -> Any:
+        """The next message; the application is done with those before."""
+        if self.queue.empty():
+            self._held.taken()
+        message = await super().receive()
+        if self.conn.resting:
+            self._rest()  # its reading may have been resumed
+        return message
+
+    def handle_ping(self) -> None:
+        """A ping, whose answer is on its way."""
+        if self._may_control():
+            super().handle_ping()
+
+    def handle_pong(self, event: Frame) -> None:
+        """A pong."""
+        if self._may_control():
+            super().handle_pong(event)
+
+    def send_keepalive_ping(self) -> None:
+        """Ask for a sign of life."""
+        self._heard = False
+        super().send_keepalive_ping()
+
+    def keepalive_timeout(self) -> None:
+        """There was no pong; but one may stand behind what is being sent, or what waits here."""
+        if self._heard or self.read_paused:
+            self.pong_timer = None
+            self.pending_ping_payload = None
+            self.schedule_ping()
+            return
+        self.shared.connections.ended(self.peer, "no_pong")
+        super().keepalive_timeout()
+
+    def handle_parser_exception(self) -> None:
+        """Say why the connection ends, and read on for a moment: a reset would swallow that."""
+        close = self.conn.close_sent
+        code, reason = (1006, "") if close is None else (close.code, close.reason)
+        if code == CloseCode.MESSAGE_TOO_BIG:
+            self.shared.connections.ended(self.peer, "too_large")
+        self.queue.put_nowait({"type": "websocket.disconnect", "code": code, "reason": reason})
+        self.transport.write(b"".join(self.conn.data_to_send()))
+        self.close_sent = self._failed = True
+        self.stop_keepalive()
+        self._forget()
+        if not self.transport.is_closing():
+            self.transport.resume_reading()
+        self.close_timer = self.loop.call_later(LINGER_S, self.transport.close)
+
+    def _refuse_handshake(self) -> None:
+        """Say what the parser has against the request, which uvicorn keeps to itself."""
+        self._failed = True
+        self.transport.write(b"".join(self.conn.data_to_send()) or _NO_HANDSHAKE)
+        self.transport.close()
+
+    def _fail(self, reason: str, code: int, text: str) -> None:
+        self.shared.connections.ended(self.peer, reason)
+        self.conn.fail(code, text)
+        self.handle_parser_exception()
+
+    def _owner(self) -> object:
+        """The client that bytes are booked under: the owner, once the guard has told it."""
+        state = self.scope.get("state", {}) if self.handshake_initiated else {}
+        return state.get("owner") or client_network(self.peer)
+
+    def _is_late(self) -> None:
+        self._fail("slow_message", CODES["TOO_SLOW"].close or 0, "the message did not come in time")
+
+    def _forget(self) -> None:
+        self.frames = []
+        self.conn.reader.discard()
+        self._held.forget()
+
+    def _may_control(self) -> bool:
+        """Whether one more ping or pong is heeded; nobody would see a flood of them."""
+        if self._failed:
+            return False
+        if self._control.take(1):
+            self._fail("pings", CloseCode.POLICY_VIOLATION, "too many pings")
+            return False
+        return True
+
+    def _rest(self) -> None:
+        """Let others have their turn before the rest of what came is read."""
+        if not self.transport.is_closing():
+            self.transport.pause_reading()
+            if not self._rests:
+                self._rests = True
+                self.loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._rests = False
+        if self._failed or self.read_paused or self.transport.is_closing():
+            return
+        if self.conn.resting:
+            self.data_received(b"")
+        if not self.conn.resting and not self.read_paused:
+            self.transport.resume_reading()

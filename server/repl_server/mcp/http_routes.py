@@ -1,0 +1,197 @@
+"""`/mcp` over HTTP: the protocol's streamable HTTP, and OpenEnv's plain JSON-RPC.
+
+A client of streamable HTTP begins with `initialize`, is told its session in `Mcp-Session-Id`, and
+says so in each request. A client of OpenEnv names its session in the parameters, or none; it gets
+the status 200 for whatever JSON-RPC can answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from fastapi import APIRouter, Response
+from fastapi import Request as HTTPRequest
+from fastapi.responses import StreamingResponse
+from mcp.shared.exceptions import MCPError
+from mcp_types import INVALID_REQUEST, UNSUPPORTED_PROTOCOL_VERSION, RequestId
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+
+from repl_env.integrations.mcp.mcp_messages import BadMessage
+
+from ..protocol.frames import ClientRequest
+from ..protocol.replies import ServerReply
+from ..protocol.request_error import RequestError
+from ..sessions.manager import SessionManager
+from ..sessions.server_session import ServerSession
+from ..tenants.tenant import tenant_of
+from ..transport.http.disconnect import run_until_disconnect
+from ..transport.http.episode_routes import note_error
+from .jsonrpc_messages import CLOSE, CREATE, RPCRequest, read
+from .response_stream import MCPResponseStream
+from .tool_server import failing, refusing, result_of
+
+SESSION = "Mcp-Session-Id"
+VERSION = "MCP-Protocol-Version"
+
+_EVENTS = "text/event-stream"
+_STREAMED = {"Cache-Control": "no-cache, no-transform", "X-Accel-Buffering": "no"}
+
+
+class MCPRoutes:
+    """The handlers, on one host."""
+
+    def __init__(self, host: SessionManager) -> None:
+        self._host = host
+
+    async def post(self, request: HTTPRequest) -> Response:
+        """Take one message of the Model Context Protocol."""
+        asked: RequestId | None = None
+        try:
+            owner = tenant_of(request.scope)
+            message = await self._host.reading.read(await request.body(), read, owner)
+            if not isinstance(message, RPCRequest):
+                await self._take(request, message.cancels)
+                return Response(status_code=202)
+            asked = message.id
+            return await self._answer(request, replace(message, version=_version(request)))
+        except BadMessage as error:
+            return _failed(request, 400, failing(error.id if asked is None else asked, error))
+        except MCPError as error:
+            return _json(failing(asked, error))
+        except RequestError as refusal:
+            note_error(request, refusal)
+            return _failed(request, refusal.status, refusing(asked, refusal))
+
+    async def delete(self, request: HTTPRequest) -> Response:
+        """End the session that the header `Mcp-Session-Id` names."""
+        token = request.headers.get(SESSION)
+        if token is None:
+            missing = BadMessage(INVALID_REQUEST, f"the header {SESSION} is needed")
+            return _json(failing(None, missing), 400)
+        try:
+            await self._host.find(tenant_of(request.scope), token).close()
+        except RequestError as refusal:
+            note_error(request, refusal)
+            return _json(refusing(None, refusal), refusal.status)
+        return Response(status_code=204)
+
+    async def _answer(self, request: HTTPRequest, call: RPCRequest) -> Response:
+        host, owner = self._host, tenant_of(request.scope)
+        if call.method == CREATE:
+            opened = await run_until_disconnect(request, host.open(owner))
+            return _json(result_of(call.id, {"session_id": opened.token}))
+        if call.method == CLOSE:
+            await host.find(owner, call.needed_session).close()
+            told = {"session_id": call.needed_session, "closed": True}
+            return _json(result_of(call.id, told))
+        token = request.headers.get(SESSION) or call.named_session
+        if token is not None:
+            return await _ask(request, host.find(owner, token), call)
+        if call.method != "tools/call":
+            answer = result_of(call.id, await host.mcp.result(call))
+            if call.method != "initialize":
+                return _json(answer)
+            opened = await run_until_disconnect(request, host.open(owner))
+            opened.known = False  # the next message, that it is initialized, says it
+            return _json(answer, headers={SESSION: opened.token})
+        return await run_until_disconnect(request, self._pass(request, call))
+
+    async def _pass(self, request: HTTPRequest, call: RPCRequest) -> Response:
+        """What a session answers that is closed after it."""
+        opened = await self._host.open(tenant_of(request.scope))
+        try:
+            return await _ask(request, opened, call)
+        finally:
+            await opened.close()
+
+    async def _take(self, request: HTTPRequest, cancels: RequestId | None) -> None:
+        """Take a notification for a session; `cancels` is the request that it ends, if it does."""
+        token = request.headers.get(SESSION)
+        if token is None:
+            return
+        session = self._host.find(tenant_of(request.scope), token)
+        session.known = True
+        name = None if cancels is None else session.tools.names.get(cancels)
+        if name is not None:
+            await session.cancel(name)
+
+
+async def _ask(request: HTTPRequest, session: ServerSession, call: RPCRequest) -> Response:
+    """What a session answers: as a stream, with progress, to a client that takes streams."""
+    # However many wait: each holds a connection, and its body is on its owner's account.
+    takes_streams = SESSION in request.headers and _EVENTS in request.headers.get("accept", "")
+    streams = call.method == "tools/call" and takes_streams
+    name = session.tools.begin(call.id)
+    stream = MCPResponseStream(call.id, partial(session.tools.end, call.id, name))
+    session.ask(ClientRequest("mcp", call, id=name, stream=streams), stream)
+    if streams:
+        return StreamingResponse(stream.events(), headers=_STREAMED, media_type=_EVENTS)
+    return _json(await stream.answer())
+
+
+def _version(request: HTTPRequest) -> str | None:
+    """The version of the protocol that a request was sent in, if it says so.
+
+    Raises:
+        BadMessage: one without sessions, or none at all. Clients that know an older one fall back
+            to it, because the error lists those.
+    """
+    version = request.headers.get(VERSION)
+    if version is None or version in HANDSHAKE_PROTOCOL_VERSIONS:
+        return version
+    data = {"supported": list(HANDSHAKE_PROTOCOL_VERSIONS), "requested": version[:100]}
+    message = "this version of the protocol is not served over HTTP: it has no sessions"
+    raise BadMessage(UNSUPPORTED_PROTOCOL_VERSION, message, data=data)
+
+
+def _failed(request: HTTPRequest, status: int, answer: ServerReply) -> Response:
+    """An error, with the status that streamable HTTP has for it, or OpenEnv's."""
+    streamable = SESSION in request.headers or VERSION in request.headers
+    return _json(answer, status if streamable else 200)
+
+
+def _json(
+    answer: ServerReply, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
+    return Response(answer.data, status, headers, media_type="application/json")
+
+
+_MESSAGE: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {
+                "schema": {
+                    "type": "object",
+                    "properties": {
+                        "jsonrpc": {"type": "string", "const": "2.0"},
+                        "id": {"anyOf": [{"type": "string"}, {"type": "integer"}]},
+                        "method": {"type": "string"},
+                        "params": {"type": "object"},
+                    },
+                    "required": ["jsonrpc", "method"],
+                }
+            }
+        },
+    }
+}
+
+
+def mcp_router(host: SessionManager) -> APIRouter:
+    """The routes, on `host`."""
+    routes = MCPRoutes(host)
+    made = APIRouter(tags=["mcp"])
+    statuses: dict[int | str, dict[str, Any]] = {
+        202: {"description": "A notification was taken."},
+        400: {"description": "An error of JSON-RPC, for clients of streamable HTTP."},
+        404: {"description": "There is no such session, likewise."},
+        429: {"description": "Too much for the owner, likewise."},
+        503: {"description": "No session came free, likewise."},
+    }
+    about: dict[str, Any] = {"response_model": None, "responses": statuses}
+    made.add_api_route("/mcp", routes.post, methods=["POST"], openapi_extra=_MESSAGE, **about)
+    made.add_api_route("/mcp", routes.delete, methods=["DELETE"], status_code=204, **about)
+    return made

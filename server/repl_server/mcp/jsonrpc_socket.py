@@ -1,0 +1,69 @@
+"""WebSocket `/mcp`: bare JSON-RPC in text frames, about a session that the socket has."""
+
+from __future__ import annotations
+
+import uuid
+
+from mcp_types import PARSE_ERROR, RequestId
+
+from repl_env.integrations.mcp.mcp_messages import BadMessage
+
+from ..protocol.frames import ClientRequest
+from ..protocol.replies import ServerReply
+from ..protocol.request_models import CancelArguments
+from ..sessions.manager import SessionManager
+from ..transport.websocket.session_socket import Receive, Scope, SessionSocket, opened
+from ..transport.websocket.socket_writer import Send
+from .jsonrpc_messages import RPCRequest, read
+from .tool_server import refusing
+
+
+class MCPSocketRoute:
+    """The ASGI application behind WebSocket `/mcp`."""
+
+    def __init__(self, host: SessionManager) -> None:
+        self._host = host
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if await opened(receive, send):
+            await SessionSocket(self._host, scope, receive, send, MCPFrameCodec()).serve()
+
+
+class MCPFrameCodec:
+    """One socket's frames: a `repl_server.transport.websocket.session_socket.SocketCodec`."""
+
+    named = False
+
+    def __init__(self) -> None:
+        # Ids of the requests that are to be answered, by their names in the session.
+        self._ids: dict[str, RequestId | None] = {}
+
+    def read(self, frame: str | bytes | None) -> ClientRequest | None:
+        """As `Speech.read`."""
+        size = len(frame or "")
+        try:
+            if not isinstance(frame, str):
+                raise BadMessage(PARSE_ERROR, "a text frame is wanted, not a binary one")
+            message = read(frame)
+        except BadMessage as error:
+            return ClientRequest("mcp", error, size=size)
+        if isinstance(message, RPCRequest):
+            name = uuid.uuid4().hex
+            self._ids[name] = message.id
+            return ClientRequest("mcp", message, id=name, stream=True, size=size)
+        for name, asked in self._ids.items():
+            if asked is not None and asked == message.cancels:
+                del self._ids[name]  # who gave it up wants no answer
+                return ClientRequest("cancel", CancelArguments(request=name))
+        return None
+
+    def frame(self, id: str | None, reply: ServerReply) -> str | None:
+        """As `Speech.frame`."""
+        if reply.type == "cancelled":
+            return None  # it was a notification
+        if id is not None and id not in self._ids:
+            return None
+        if reply.type == "output":
+            return reply.data
+        asked = None if id is None else self._ids.pop(id)
+        return reply.data if reply.refusal is None else refusing(asked, reply.refusal).data

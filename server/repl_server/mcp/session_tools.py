@@ -1,0 +1,109 @@
+"""`SessionTools`: the tools of the Model Context Protocol on a hosted session."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from mcp.shared.exceptions import MCPError
+from mcp_types import RequestId
+
+from repl_env.episode.session_effects import OnOutput
+from repl_env.errors import EpisodeAborted, EpisodeDone, NotReset
+from repl_env.integrations.mcp.tool_calls import LONGEST_CELL_S, ToolCalls
+from repl_env.models import REPLAction, REPLObservation
+
+from ..protocol.error_mapping import request_error_of
+from ..protocol.request_error import RequestError
+from ..protocol.request_models import FollowUpArguments
+from ..sessions.environments.environment_adapter import EnvironmentAdapter
+from .jsonrpc_messages import code_of
+
+if TYPE_CHECKING:
+    from ..sessions.server_session import ServerSession
+    from ..settings import Settings
+
+T = TypeVar("T")
+
+_SCORED = "This task is scored: whoever set it begins it anew, and not this tool."
+
+
+class SessionTools:
+    """Calls of the tools on one session, and the requests for them that are not answered.
+
+    `names`: what those requests are called in the session, by their ids. `settings`: the server's.
+    """
+
+    def __init__(
+        self, session: ServerSession, episodes: EnvironmentAdapter, settings: Settings
+    ) -> None:
+        longest = min(max(LONGEST_CELL_S, settings.limits.timeout), settings.longest_step_s)
+        self.calls = ToolCalls(_SessionPlayer(session, episodes), longest_cell_s=longest)
+        self.names: dict[RequestId, str] = {}
+
+    def begin(self, id: RequestId | None) -> str:
+        """A name for the request `id`, which no other request has."""
+        name = uuid.uuid4().hex
+        if id is not None:
+            self.names[id] = name
+        return name
+
+    def end(self, id: RequestId | None, name: str) -> None:
+        """The request has its answer."""
+        if id is not None and self.names.get(id) == name:
+            del self.names[id]
+
+
+class _SessionPlayer:
+    """A hosted session as `repl_env.integrations.mcp.tool_calls.ToolSession`. For whoever runs its requests."""
+
+    def __init__(self, session: ServerSession, episodes: EnvironmentAdapter) -> None:
+        self._session = session
+        self._episodes = episodes
+
+    async def reset(self, **request: Any) -> REPLObservation:
+        """As `Played.reset`. A task that has a score in store is not begun anew by its player."""
+        if self._episodes.scored:
+            raise ValueError(_SCORED)
+        return await self._translated(self._session.begin(request))
+
+    async def follow_up(self, task_prompt: str, max_iterations: int) -> REPLObservation:
+        """As `Played.follow_up`, likewise."""
+        if self._episodes.scored:
+            raise ValueError(_SCORED)
+        asked = FollowUpArguments(task_prompt=task_prompt, max_iterations=max_iterations)
+        return await self._translated(self._episodes.follow_up(asked))
+
+    async def step(
+        self, action: REPLAction, timeout_s: float | None, on_output: OnOutput | None
+    ) -> REPLObservation:
+        """As `Played.step`."""
+        return await self._translated(self._session.play(action, timeout_s, on_output))
+
+    async def _translated(self, work: Awaitable[T]) -> T:
+        """`await work`; what it raises is the model's to know, or an error of the protocol.
+
+        The words of an environment or a rubric that failed may hold what a model must not know.
+        They are in the log, under the id that the error has.
+        """
+        try:
+            return await work
+        except (NotReset, EpisodeDone):
+            raise
+        except EpisodeAborted as error:
+            if self._session.closing:  # it was taken from under the call, and no reset helps
+                raise _failing(self._session.over("EPISODE_ABORTED")) from error
+            request_error_of(error)  # for the log
+            raise
+        except Exception as error:
+            refusal = request_error_of(error)
+            if refusal.code == "VALIDATION_ERROR":
+                raise ValueError(refusal.message.removeprefix("data.")) from None
+            if refusal.code == "EXECUTION_ERROR":
+                refusal.message = "the environment failed"
+            raise _failing(refusal) from error
+
+
+def _failing(refusal: RequestError) -> MCPError:
+    return MCPError(code_of(refusal), refusal.message, refusal.data())

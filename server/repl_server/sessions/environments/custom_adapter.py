@@ -1,0 +1,139 @@
+"""`CustomAdapter`: environments of others, written on `repl_env.interfaces` or on OpenEnv's base.
+
+One with asynchronous methods of its own runs on the event loop. Any other runs in the thread that
+made it: an event loop that waits for one environment would hold up all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
+
+from repl_env.concurrency.thread_pool import capture_error, capture_error_async
+
+from ...protocol.request_models import FollowUpArguments, ResetArguments
+from ...protocol.validation import validate
+from ...uploads.tenant_uploads import TenantUploads
+from .dedicated_thread import DedicatedThread
+from .environment_adapter import EnvironmentAdapter, unsupported
+
+T = TypeVar("T")
+
+
+class CustomAdapter:
+    """An environment, and the thread that it was made in."""
+
+    def __init__(self, environment: Any, thread: DedicatedThread, uploads: TenantUploads) -> None:
+        self.environment = environment
+        self._uploads = uploads
+        self._thread = thread
+        self._running: asyncio.Future[Any] | None = None  # in a thread
+        self._closed = False
+
+    @property
+    def scored(self) -> bool:
+        """Not known of it."""
+        return False
+
+    async def reset(self, data: ResetArguments | dict[str, Any]) -> Any:
+        """As `EnvironmentAdapter.reset`; arguments that it does not know are left out, as OpenEnv does."""
+        asked: ResetArguments = validate(ResetArguments, data, ("data",))
+        data = await self._uploads.plain(asked.given())
+        return _sound(await self._call("reset", given=data))
+
+    async def step(
+        self, action: Any, timeout_s: float | None, on_output: Callable[[str, str], None] | None
+    ) -> Any:
+        """As `EnvironmentAdapter.step`."""
+        more = {} if timeout_s is None else {"timeout_s": timeout_s}
+        return _sound(await self._call("step", action, given=more))
+
+    async def state(self) -> BaseModel:
+        """As `EnvironmentAdapter.state`."""
+        looking: Callable[[], BaseModel] = partial(getattr, self.environment, "state")
+        bound = getattr(self.environment, "REQUIRES_SINGLE_THREAD_EXECUTOR", False)
+        if bound or not _is_asynchronous(type(self.environment), "step"):
+            return await self._in_thread(looking)
+        return capture_error(looking)
+
+    async def variables(self) -> list[str]:
+        """Has none."""
+        raise unsupported("variables")
+
+    async def follow_up(self, asked: FollowUpArguments) -> Any:
+        """Has none."""
+        raise unsupported("follow_up")
+
+    async def draft(self) -> Any:
+        """Has none."""
+        raise unsupported("draft")
+
+    async def branch(self, seed: int | None) -> EnvironmentAdapter:
+        """Has none."""
+        raise unsupported("branch")
+
+    async def interrupt(self) -> bool:
+        """As `EnvironmentAdapter.interrupt`: on the loop it can be given up. A thread cannot be ended."""
+        return _is_asynchronous(type(self.environment), "step")
+
+    @property
+    def cpu_seconds(self) -> float | None:
+        """Not known."""
+        return None
+
+    async def cut_off(self) -> None:
+        """Cannot be done."""
+
+    async def close(self) -> None:
+        """As `EnvironmentAdapter.close`; waits for a call that runs in a thread, which nobody can end."""
+        if not self._closed:
+            self._closed = True
+            try:
+                if self._running is not None:
+                    await asyncio.wait([self._running])
+                await self._call("close")
+            finally:
+                self._thread.end()
+
+    async def _call(self, name: str, *args: Any, given: Mapping[str, Any] | None = None) -> Any:
+        """Call a method, or its asynchronous twin, with what it knows of `given`."""
+        awaited = _is_asynchronous(type(self.environment), name)
+        method = getattr(self.environment, f"{name}_async" if awaited else name)
+        calling = partial(method, *args, **(_known(method, given) if given else {}))
+        if awaited:
+            return await capture_error_async(calling())
+        return await self._in_thread(calling)
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        running = self._running = self._thread.do(work)
+        # Who is cancelled leaves the thread at work, which `close` waits for.
+        return await asyncio.shield(running)
+
+
+def _is_asynchronous(kind: type, name: str) -> bool:
+    """Whether a class has its own `name_async`, not only a base's that calls the plain method."""
+    for each in kind.__mro__:
+        if f"{name}_async" in vars(each):
+            return True
+        if name in vars(each):
+            return False
+    return False
+
+
+def _known(method: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    parameters = inspect.signature(method).parameters
+    if any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
+        return dict(given)
+    return {name: value for name, value in given.items() if name in parameters}
+
+
+def _sound(observation: Any) -> Any:
+    if observation.reward is not None and not math.isfinite(observation.reward):
+        raise ValueError(f"the reward is {observation.reward}, and must be finite")
+    return observation

@@ -1,0 +1,171 @@
+"""`REPLAdapter`: episodes of a `REPLEnvironment`, asked for over the network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pydantic import BaseModel
+
+from repl_env.concurrency.thread_pool import capture_error_async, check_carried
+from repl_env.env.environment import REPLEnvironment
+from repl_env.errors import NotReset
+from repl_env.models import REPLAction, REPLObservation
+from repl_sandbox.errors import SandboxError
+from repl_sandbox.session.session_operations import MAX_CODE
+
+from ...protocol.error_mapping import request_error_of, safe_message
+from ...protocol.request_error import RequestError
+from ...protocol.request_models import FollowUpArguments, REPLResetArguments, ResetArguments
+from ...protocol.validation import validate, validation_error
+from ...settings import Settings
+from ...subcalls.model_endpoints import llm_of
+from ...subcalls.session_subcalls import SessionSubcalls
+from ...uploads.tenant_uploads import TenantUploads
+
+# Characters that may be more than MAX_CODE bytes.
+_LONG = MAX_CODE // 4
+_TOO_LONG = f"more than {MAX_CODE:,} bytes; data goes into a context, or is uploaded"
+
+
+class REPLAdapter:
+    """One environment. `calls` answers its sub-calls; None: whoever it has for them."""
+
+    def __init__(
+        self,
+        environment: REPLEnvironment,
+        settings: Settings,
+        uploads: TenantUploads,
+        calls: SessionSubcalls | None = None,
+    ) -> None:
+        self._environment = environment
+        self._settings = settings
+        self._calls = calls
+        self._uploads = uploads
+        if calls is not None:
+            environment.answer_by(calls)
+
+    @property
+    def scored(self) -> bool:
+        """As `Episodes.scored`."""
+        return self._environment.scored
+
+    async def reset(self, data: ResetArguments | dict[str, Any]) -> REPLObservation:
+        """As `Episodes.reset`."""
+        asked: REPLResetArguments = validate(REPLResetArguments, data, ("data",))
+        given = asked.given()
+        named = {name: given.pop(name) for name in _OF_LLM & given.keys()}
+        llm = llm_of(self._settings, **named)
+        try:
+            given["llm"] = llm if llm.answers else None
+            return await capture_error_async(self._uploads.reset(self._environment, given))
+        except (TypeError, ValueError) as error:
+            raise _misfit(error) from None
+        except OSError as error:
+            raise _not_written(error) from None
+        finally:
+            self._settle()
+
+    async def step(
+        self,
+        action: REPLAction,
+        timeout_s: float | None,
+        on_output: Callable[[str, str], None] | None,
+    ) -> REPLObservation:
+        """As `Episodes.step`."""
+        if len(action.code) > _LONG and len(action.code.encode(errors="replace")) > MAX_CODE:
+            raise validation_error("code", _TOO_LONG)
+        try:
+            return await self._environment.step_async(action, timeout_s, on_output=on_output)
+        # As `capture_error_async`, without a coroutine of its own.
+        except BaseException as error:
+            check_carried(error)
+            raise
+
+    async def state(self) -> BaseModel:
+        """As `Episodes.state`."""
+        return self._environment.state
+
+    async def variables(self) -> list[str]:
+        """As `Episodes.variables`."""
+        return self._environment.variables
+
+    async def follow_up(self, asked: FollowUpArguments) -> REPLObservation:
+        """As `Episodes.follow_up`."""
+        try:
+            following = self._environment.follow_up_async(
+                asked.task_prompt,
+                max_iterations=asked.max_iterations,
+                expected_answer=asked.expected_answer,
+                answer_schema=asked.answer_schema,
+                variables=asked.variables,
+            )
+            return await capture_error_async(following)
+        except (TypeError, ValueError) as error:
+            raise _misfit(error) from None
+
+    async def draft(self) -> Any:
+        """As `Episodes.draft`."""
+        return await self._environment.draft_async()
+
+    async def branch(self, seed: int | None) -> REPLAdapter:
+        """As `Episodes.branch`."""
+        try:
+            other = await self._environment.branch_async(seed=seed)
+        except (SandboxError, ValueError) as error:
+            raise RequestError("EXECUTION_ERROR", f"no branch: {safe_message(error)}") from None
+        calls = None if self._calls is None else self._calls.branch()
+        return REPLAdapter(other, self._settings, self._uploads, calls)
+
+    async def interrupt(self) -> bool:
+        """As `Episodes.interrupt`: raises KeyboardInterrupt in the cell."""
+        try:
+            await self._environment.session.interrupt()
+        except (NotReset, SandboxError):
+            pass  # then nothing runs that could be ended
+        return True
+
+    @property
+    def cpu_seconds(self) -> float | None:
+        """As `Episodes.cpu_seconds`."""
+        try:
+            return float(self._environment.session.cpu_seconds)
+        except (NotReset, SandboxError):
+            return None
+
+    async def cut_off(self) -> None:
+        """As `Episodes.cut_off`."""
+        await self.close()
+
+    async def close(self) -> None:
+        """As `Episodes.close`."""
+        try:
+            await self._environment.close_async()
+        finally:
+            self._settle()
+
+    def _settle(self) -> None:
+        if self._calls is not None:
+            self._calls.settle()
+
+
+# What says who answers sub-calls. Never in an error, a log or a state.
+_OF_LLM = frozenset({"llm", "hf_token", "llm_model"})
+
+
+def _misfit(error: Exception) -> RequestError:
+    place, _, rest = str(error).partition(" ")
+    name = place.rstrip(":")
+    known = name.partition(".")[0] in {
+        *REPLResetArguments.model_fields,
+        *FollowUpArguments.model_fields,
+    }
+    return validation_error(f"data.{name}", rest) if known else validation_error("data", str(error))
+
+
+def _not_written(error: OSError) -> RequestError:
+    """What is said of a file of the workspace is its client's; of what else, the operator's."""
+    name = error.filename
+    if isinstance(name, str) and not name.startswith("/"):
+        return validation_error("data.files", f"{name!r}: {error.strerror}")
+    return request_error_of(error)

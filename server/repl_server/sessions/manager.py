@@ -1,0 +1,343 @@
+"""`SessionManager`: the sessions of a server, from their opening to their end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from pydantic import BaseModel
+
+from repl_env.client.protocol.refusal_codes import DOES_NOT_READ, IDLE, OVER_QUOTA
+from repl_env.env.environment import REPLEnvironment
+from repl_env.episode.sandbox_provider import SandboxProvider, SandboxRegistry, SandboxSettings
+from repl_env.errors import REPLError
+from repl_env.interfaces import EnvironmentMetadata
+
+from ..limits.receive_buffers import ReceiveBuffers
+from ..mcp.tool_server import MCPToolServer
+from ..protocol.json_codec import JSONCodec
+from ..protocol.request_error import RequestError, draining_error
+from ..quotas.usage_meters import QuotaRegistry, UsageMeter
+from ..settings import Settings
+from ..subcalls.session_subcalls import SessionSubcalls, warm_up
+from ..telemetry.recorder import Telemetry
+from ..tenants.tenant import Tenant
+from ..uploads.shared_templates import SharedTemplates
+from ..uploads.tenant_uploads import TenantUploads
+from ..uploads.upload_quota import UploadQuota
+from ..uploads.upload_store import UploadStore
+from .cpu_accounting import CPUAccounting
+from .environments.custom_adapter import CustomAdapter
+from .environments.environment_adapter import EnvironmentAdapter
+from .environments.environment_factory import EnvironmentFactory, not_made
+from .environments.environment_metadata import MetadataCache
+from .environments.repl_adapter import REPLAdapter
+from .scheduler import RequestScheduler
+from .server_session import ServerSession
+
+logger = logging.getLogger("repl_server")
+
+# Seconds between two looks for sessions that nobody uses any more, at most.
+_LOOK = 1.0
+_LOOK_SOON = 0.01
+# Seconds in which a client is to come back where its protocol has it do so at once: one that has
+# gone before it learnt of its session never will.
+INTRODUCTION_S = 30.0
+# Seconds that all sessions have to be closed in at the end. Only an environment of others takes
+# longer, which hangs in its thread, that nobody can end, or on the loop and heeds nothing.
+CLOSE_S = 10.0
+# Sessions whose processes are looked at then, in turn; each takes a tenth of a millisecond.
+_CPU_LOOKS = 32
+
+
+class SessionManager:
+    """What serves sessions. A context manager: its sessions and sandbox end with it.
+
+    Args:
+        settings: of the server.
+        environment: makes an environment for each session; None: `REPLEnvironment`, with sessions
+            from a sandbox of the host's own.
+        action, observation, state: the models of what goes in and out.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        environment: Callable[[], Any] | None = None,
+        action: type[BaseModel],
+        observation: type[BaseModel],
+        state: type[BaseModel],
+    ) -> None:
+        self.settings = settings
+        self.environment = environment
+        self.action, self.observation, self.state_model = action, observation, state
+        self._maker = EnvironmentFactory(environment or REPLEnvironment, settings)
+        self._description = MetadataCache(self._maker)
+        self.admission = self._maker.admission
+        self.quotas = QuotaRegistry(settings)
+        self.inbound = ReceiveBuffers(settings)
+        self.slots = RequestScheduler()
+        self.watch = Telemetry(contents=settings.log_contents)
+        self.watch.metrics.watch("sessions_open", lambda: self.admission.open)
+        self.watch.metrics.watch("sessions_waiting", lambda: self.admission.waiting)
+        self.watch.metrics.watch("requests_waiting", lambda: len(self.slots))
+        uploaded = UploadQuota(settings.uploads_bytes, self.quotas.of)
+        self.watch.metrics.watch("uploaded_bytes", lambda: uploaded.taken)
+        self.uploads = UploadStore(settings, uploaded)
+        self.templates = SharedTemplates(uploaded)
+        self.reading = JSONCodec()
+        self.sandboxes = SandboxRegistry()
+        self.source = SandboxProvider(None, _sandbox_settings(settings), self.sandboxes)
+        self.mcp = MCPToolServer(self)
+        self._sessions: dict[bytes, ServerSession] = {}
+        self._looking: asyncio.Task[None] | None = None
+        self.draining = False
+        self._held: set[ServerSession] = set()  # they were not closed in time, at the end
+        self._turn = 0
+        self.looks = 0  # for sessions that nobody uses, so far
+
+    # ── its own life ─────────────────────────────────────────────────────────────────────────────
+
+    def prepare(self) -> None:
+        """Load libraries and start the sandbox, if they will be needed. Blocks.
+
+        Raises:
+            IsolationError, SandboxError: as `repl_sandbox.Sandbox`.
+        """
+        warm_up(self.settings)
+        if self.environment is None:
+            self.source.plain()
+
+    async def __aenter__(self) -> SessionManager:
+        await asyncio.to_thread(self.prepare)
+        self._looking = asyncio.create_task(self._look())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.wait([self._looking])
+        await self.drain(0.0)
+        await self.templates.close()
+        self.uploads.close()
+        await asyncio.to_thread(self.sandboxes.close)
+
+    async def drain(self, within: float) -> None:
+        """Begin nothing new, let running requests end within so many seconds, close everything.
+
+        Uploads that come in are among them. Other bodies are not: what they ask for would be new.
+
+        What cannot be closed in CLOSE_S more is left, and told to the log.
+        """
+        self.draining = True
+        refusal = draining_error()
+        self.admission.close(refusal)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within):
+                quiet = (session.quiet() for session in self.sessions)
+                await asyncio.gather(self.inbound.uploaded(), *quiet)
+        self.inbound.end(refusal)
+        for session in self.sessions:
+            if session.outlet is not None:
+                session.outlet.end(refusal.close or 1000, refusal.message)
+        await self._close_all()
+
+    async def _close_all(self) -> None:
+        sessions = [each for each in self.sessions if each not in self._held]
+        closing = {each.end("drain"): each for each in sessions}
+        if closing:
+            _, open_ = await asyncio.wait(closing, timeout=CLOSE_S)
+            for each in open_:
+                self._held.add(closing[each])
+                self.watch.session_held(closing[each])
+
+    def check_open(self) -> None:
+        """Raises Refusal DRAINING if nothing new may begin."""
+        if self.draining:
+            raise draining_error()
+
+    # ── sessions ─────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def sessions(self) -> list[ServerSession]:
+        """Those that are open."""
+        return list(self._sessions.values())
+
+    async def open(self, owner: Tenant) -> ServerSession:
+        """A new session for `owner`, which may have to wait in line.
+
+        Raises:
+            Refusal: QUOTA_EXCEEDED, CAPACITY_REACHED, DRAINING, FACTORY_ERROR.
+        """
+        self.check_open()
+        meter = self.quotas.of(owner)
+        with contextlib.ExitStack() as undo:
+            await self._count(owner, meter)
+            undo.callback(meter.close_session)
+            await self.admission.enter()
+            undo.callback(self.admission.leave)
+            session = await self._begun(owner, meter, self._episodes(owner, meter))
+            undo.pop_all()
+        return session
+
+    async def _count(self, owner: Tenant, meter: UsageMeter) -> None:
+        """Count one more session of `owner`. One that ends may take its time, and is waited for.
+
+        Raises:
+            Refusal: QUOTA_EXCEEDED, DRAINING.
+        """
+        until = time.monotonic() + self.settings.wait_s
+        while True:
+            try:
+                meter.open_session()
+            except RequestError as refusal:
+                mine = [each for each in self.sessions if each.owner == owner]
+                ending = [each.end() for each in mine if each.closing]
+                left = until - time.monotonic()
+                if refusal.retry_after is not None or not ending or left <= 0:
+                    raise
+                await asyncio.wait(ending, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+                self.check_open()
+            else:
+                return
+
+    async def branch(self, parent: ServerSession, seed: int | None) -> ServerSession:
+        """A session that is a copy of `parent`, to be resumed by a socket of its own.
+
+        Raises:
+            Refusal: as `open`, without standing in line.
+        """
+        with contextlib.ExitStack() as undo:
+            await self._count(parent.owner, parent.meter)
+            undo.callback(parent.meter.close_session)
+            self.admission.enter_now()
+            undo.callback(self.admission.leave)
+            session = await self._begun(parent.owner, parent.meter, parent.branched(seed))
+            undo.pop_all()
+        session.keep()
+        return session
+
+    def find(self, owner: Tenant, token: str) -> ServerSession:
+        """The session that `token` names.
+
+        Raises:
+            Refusal: UNKNOWN_SESSION; whether it is another owner's is not told. DRAINING, if it
+                may have been one that ended so.
+        """
+        found = self._sessions.get(_name(token))
+        if found is None or found.owner != owner or found.closing:
+            self.check_open()
+            raise RequestError("UNKNOWN_SESSION", "there is no such session, or it has ended")
+        return found
+
+    def gone(self, session: ServerSession) -> None:
+        """A session has closed; its room is free."""
+        if self._sessions.pop(_name(session.token), None) is not None:
+            self.admission.leave()
+            session.meter.close_session()
+            self.watch.session_closed(session, session.ending)
+
+    def cpu_account(self, session: ServerSession) -> CPUAccounting:
+        """An account for the processes of an episode."""
+        return CPUAccounting(session.owner, session.meter, self.watch)
+
+    async def metadata(self) -> EnvironmentMetadata:
+        """What an environment says about itself, as `MetadataCache.metadata`."""
+        return await self._description.metadata()
+
+    async def _begun(
+        self, owner: Tenant, meter: UsageMeter, making: Awaitable[EnvironmentAdapter]
+    ) -> ServerSession:
+        try:
+            session = ServerSession(self, owner, meter, await making)
+        except (RequestError, REPLError):
+            raise
+        # Boundary: whatever a factory raises is the operator's to read, in the log.
+        except Exception as error:  # noqa: BLE001
+            raise not_made(error) from None
+        self._sessions[_name(session.token)] = session
+        self.watch.session_opened(session)
+        return session
+
+    async def _episodes(self, owner: Tenant, meter: UsageMeter) -> EnvironmentAdapter:
+        uploads = TenantUploads(owner, self.uploads, self.templates)
+        if self.environment is not None:
+            made, thread = await self._maker.make()
+            if not isinstance(made, REPLEnvironment):
+                return CustomAdapter(made, thread, uploads)
+            thread.end()
+            return REPLAdapter(made, self.settings, uploads)
+        environment = REPLEnvironment()
+        environment.settings = self.settings.episodes
+        environment.take_from(self.source)
+        calls = SessionSubcalls(self.settings, meter, self.watch)
+        return REPLAdapter(environment, self.settings, uploads, calls)
+
+    # ── the end of what nobody uses ──────────────────────────────────────────────────────────────
+
+    async def _look(self) -> None:
+        settings = self.settings
+        shortest = min(settings.idle_s, settings.grace_s, settings.send_s)
+        while True:
+            await asyncio.sleep(min(_LOOK, max(_LOOK_SOON, shortest / 4)))
+            self.looks += 1
+            now = time.monotonic()
+            for session in self.sessions:
+                self._look_at(session, now)
+            self._look_at_cpu()
+            self.templates.sweep()
+            self.uploads.sweep()
+
+    def _look_at(self, session: ServerSession, now: float) -> None:
+        settings, outlet = self.settings, session.outlet
+        blocked = None if outlet is None else outlet.blocked_since
+        if outlet is not None and blocked is not None and now - blocked > 2 * settings.send_s:
+            # `bounded` sees how fast a client reads, and acts first; other servers do not.
+            outlet.end(DOES_NOT_READ, "what was sent was not read")
+        if session.awaited:
+            return
+        touched = session.touched
+        longest = settings.idle_s if session.known else min(settings.idle_s, INTRODUCTION_S)
+        if now - touched > longest:
+            if outlet is not None:
+                outlet.end(IDLE, "the session was idle for too long")
+            session.end("idle")
+        elif session.left is not None and now - max(session.left, touched) > settings.grace_s:
+            session.end("grace")
+
+    def _look_at_cpu(self) -> None:
+        """End sessions that go on by themselves while their owner's CPU time is used up."""
+        sessions = self.sessions
+        for _ in range(min(_CPU_LOOKS, len(sessions))):
+            self._turn += 1
+            session = sessions[self._turn % len(sessions)]
+            if session.look_at_cpu() and not session.busy and session.meter.owes_cpu:
+                if session.outlet is not None:
+                    session.outlet.end(OVER_QUOTA, "its processes used up the CPU time")
+                session.end("quota")
+
+
+def _name(token: str) -> bytes:
+    # Compared by its hash: how long the search takes says nothing about the token.
+    return hashlib.sha256(token.encode("utf-8", "replace")).digest()
+
+
+def _sandbox_settings(settings: Settings) -> SandboxSettings:
+    return SandboxSettings(
+        isolation=settings.isolation,
+        require=settings.require,
+        image=settings.image,
+        runtime=settings.runtime,
+        limits=settings.limits,
+        preload=settings.preload,
+        policy=settings.policy,
+        recovery=settings.recovery,
+        ready=settings.ready,
+        yielding=settings.yielding,
+    )

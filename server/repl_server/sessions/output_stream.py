@@ -1,0 +1,104 @@
+"""`OutputStream`: what a step prints, sent while it runs, as far as its reader keeps up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from ..protocol.replies import ServerReply, text_of
+
+if TYPE_CHECKING:
+    from .request_queue import PendingRequest
+
+# Characters that wait for a slow reader; what comes on top is left out, and counted.
+_MOST = 1 << 16
+# Seconds between two looks at what was printed: a thousand prints are not a thousand frames.
+_PAUSE = 0.02
+
+
+@dataclass(slots=True)
+class _OutputChunk:
+    """Some text of one stream, and how many characters behind it were left out."""
+
+    stream: str
+    texts: list[str] = field(default_factory=list)
+    size: int = 0
+    dropped: int = 0
+
+    def reply(self) -> ServerReply:
+        data: dict[str, str | int] = {"stream": self.stream, "text": "".join(self.texts)}
+        if self.dropped:
+            data["dropped"] = self.dropped
+        return ServerReply("output", text_of(data))
+
+
+class OutputStream:
+    """The output of the step that was asked for, on its way to whoever waits for its reply.
+
+    A context manager; at its end, what is left is sent.
+    """
+
+    def __init__(self, asked: PendingRequest) -> None:
+        self._asked = asked
+        self._pieces: deque[_OutputChunk] = deque()
+        self._size = 0
+        self._sender: asyncio.Task[None] | None = None
+
+    def take(self, stream: str, text: str) -> None:
+        """Some more of it. Waits for nobody."""
+        if self._asked.to.gone:
+            return
+        kept = text[: _MOST - self._size]
+        if kept:
+            last = self._pieces[-1] if self._pieces else None
+            if last is None or last.stream != stream or last.dropped:
+                last = self._append(stream)
+            last.texts.append(kept)
+            last.size += len(kept)
+            self._size += len(kept)
+        if len(kept) < len(text):
+            found = (each for each in reversed(self._pieces) if each.stream == stream)
+            (next(found, None) or self._append(stream)).dropped += len(text) - len(kept)
+        if self._sender is None:
+            self._sender = asyncio.get_running_loop().create_task(self._send())
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        sender, self._sender = self._sender, None
+        if sender is not None:
+            sender.cancel()
+            await asyncio.wait([sender])
+        if error is None:
+            await self._flush()
+
+    def _append(self, stream: str) -> _OutputChunk:
+        piece = _OutputChunk(stream)
+        self._pieces.append(piece)
+        return piece
+
+    async def _send(self) -> None:
+        while self._pieces:
+            await self._flush()
+            await asyncio.sleep(_PAUSE)
+        self._sender = None
+
+    async def _flush(self) -> None:
+        while self._pieces:
+            piece = self._pieces.popleft()
+            self._size -= piece.size
+            try:
+                await self._asked.to.deliver(self._asked.request.id, piece.reply())
+            except asyncio.CancelledError:
+                self._pieces.appendleft(piece)
+                self._size += piece.size
+                raise

@@ -1,0 +1,92 @@
+"""What each request of a client comes to: one function for each kind."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from ..protocol.frames import ClientRequest
+from ..protocol.replies import ServerReply, observation_text, text_of
+from .output_stream import OutputStream
+from .request_queue import PendingRequest
+
+if TYPE_CHECKING:
+    from .server_session import ServerSession
+
+
+async def _reset(
+    session: ServerSession, asked: PendingRequest, request: ClientRequest
+) -> ServerReply:
+    return await _observed(session, await session.begin(request.data), request)
+
+
+async def _step(
+    session: ServerSession, asked: PendingRequest, request: ClientRequest
+) -> ServerReply:
+    if not request.stream:
+        observation = await session.play(request.data, request.timeout_s, None)
+    else:
+        async with OutputStream(asked) as streamed:
+            observation = await session.play(request.data, request.timeout_s, streamed.take)
+    return await _observed(session, observation, request)
+
+
+async def _state(
+    session: ServerSession, asked: PendingRequest, request: ClientRequest
+) -> ServerReply:
+    return ServerReply("state", text_of(await session.episodes.state()))
+
+
+async def _variables(
+    session: ServerSession, asked: PendingRequest, request: ClientRequest
+) -> ServerReply:
+    return ServerReply("variables", text_of({"names": await session.episodes.variables()}))
+
+
+async def _follow_up(
+    session: ServerSession, asked: PendingRequest, request: ClientRequest
+) -> ServerReply:
+    return await _observed(session, await session.episodes.follow_up(request.data), request)
+
+
+async def _draft(
+    session: ServerSession, asked: PendingRequest, request: ClientRequest
+) -> ServerReply:
+    return ServerReply("draft", text_of({"value": await session.episodes.draft()}))
+
+
+async def _branch(
+    session: ServerSession, asked: PendingRequest, request: ClientRequest
+) -> ServerReply:
+    branch = await session.host.branch(session, request.data.seed)
+    branch.cpu = session.cpu  # what is seen of one is seen of both
+    return ServerReply("branch", text_of({"session_id": branch.id, "token": branch.token}))
+
+
+async def _mcp(
+    session: ServerSession, asked: PendingRequest, request: ClientRequest
+) -> ServerReply:
+    return await session.host.mcp.about(session, asked)
+
+
+async def _observed(
+    session: ServerSession, observation: Any, request: ClientRequest
+) -> ServerReply:
+    pieces = observation_text(observation, beside=request.id is None)
+    return ServerReply("observation", await session.host.reading.written(pieces))
+
+
+Handler: TypeAlias = Callable[
+    ["ServerSession", PendingRequest, ClientRequest], Awaitable[ServerReply]
+]
+# By the type of a request. A handler raises what its client is told as a refusal.
+HANDLERS: Final[Mapping[str, Handler]] = {
+    "reset": _reset,
+    "step": _step,
+    "state": _state,
+    "variables": _variables,
+    "follow_up": _follow_up,
+    "draft": _draft,
+    "branch": _branch,
+    "mcp": _mcp,
+}

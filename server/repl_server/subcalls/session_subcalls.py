@@ -1,0 +1,146 @@
+"""`SessionSubcalls`: who answers the sub-calls of one session, and what they may cost together.
+
+Keys are held in what asks with them, for as long as their episode lives. They are in no repr,
+state, log or error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import dataclass, field, replace
+from importlib import import_module
+from typing import TypeVar
+
+from repl_env.rlm.budget.budget_limits import Budget, Spent
+from repl_env.rlm.subcalls.child_runs import ChildEnvironments
+from repl_env.rlm.subcalls.episode_subcalls import EpisodeSubcalls
+from repl_env.rlm.subcalls.provider import Failed, GivenProvider, SubcallSettings
+
+from ..protocol.request_error import RequestError
+from ..quotas.usage_meters import UsageMeter
+from ..settings import Settings
+from ..telemetry.recorder import Telemetry
+
+# What the first sub-call would load.
+_ASKING = (
+    "repl_env.rlm.subcalls.child_runs",
+    "repl_env.llm.endpoints.openai_model",
+    "repl_env.llm.endpoints.hf_model",
+    "openai.resources.chat.completions",
+    "huggingface_hub.inference._generated._async_client",
+)
+
+# Of what each session can be offered.
+_PROVIDER = GivenProvider()
+
+# Reserved of an owner's calls for a session without a limit of its own.
+_MANY = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class _EpisodeSubcalls:
+    """An episode's calls, and how many of them were reserved of the owner's."""
+
+    calling: EpisodeSubcalls
+    reserved: int
+
+
+@dataclass(slots=True)
+class _SubcallUsage:
+    """What a session's ended episodes have spent. Its time begins now."""
+
+    began: float = field(default_factory=time.monotonic)
+    spent: list[Spent] = field(default_factory=list)
+
+    def left(self, whole: Budget) -> Budget:
+        """What of a budget is left."""
+        return Budget(
+            calls=_less(whole.calls, sum(each.calls for each in self.spent)),
+            input_tokens=_less(whole.input_tokens, sum(each.input_tokens for each in self.spent)),
+            output_tokens=_less(
+                whole.output_tokens, sum(each.output_tokens for each in self.spent)
+            ),
+            usd=_less(whole.usd, sum(each.usd for each in self.spent)),
+            seconds=_less(whole.seconds, time.monotonic() - self.began),
+            cpu_seconds=_less(whole.cpu_seconds, sum(each.cpu_seconds for each in self.spent)),
+            children=_less(whole.children, sum(each.children for each in self.spent)),
+        )
+
+
+def warm_up(settings: Settings) -> None:
+    """Load what asks models, if any may be asked: it takes a second or two, of everybody's time."""
+    if not (settings.llm_urls or settings.llm):
+        return
+    for module in _ASKING:
+        with contextlib.suppress(ImportError):  # a reset that needs it is told
+            import_module(module)
+
+
+class SessionSubcalls:
+    """A provider (`repl_env.rlm.subcalls.provider.Provider`) for all episodes of one session.
+
+    `settings.budget` is for them together.
+    """
+
+    def __init__(self, settings: Settings, meter: UsageMeter, watch: Telemetry) -> None:
+        self._settings = settings
+        self._meter = meter
+        self._watch = watch
+        self._open: list[_EpisodeSubcalls] = []
+        self._spending = _SubcallUsage()
+
+    def names(self, settings: SubcallSettings) -> frozenset[str]:
+        """As `Provider.names`."""
+        return _PROVIDER.names(settings)
+
+    def begin(
+        self, settings: SubcallSettings, failed: Failed, home: ChildEnvironments
+    ) -> EpisodeSubcalls | None:
+        """As `Provider.begin`."""
+        if not self.names(settings):
+            return None
+        self.settle()
+        left = self._spending.left(self._settings.budget)
+        reserved = self._reserve(_MANY if left.calls is None else left.calls)
+        budget = replace(left, calls=reserved)
+        try:
+            calling = GivenProvider(budget=budget).begin(settings, failed, home)
+        except BaseException:
+            self._meter.return_calls(reserved)
+            raise
+        assert calling is not None
+        self._open.append(_EpisodeSubcalls(calling, reserved))
+        return calling
+
+    def branch(self) -> SessionSubcalls:
+        """For a branch of the session, with the calls that were begun for it."""
+        other = SessionSubcalls(self._settings, self._meter, self._watch)
+        other._spending = _SubcallUsage(self._spending.began, list(self._spending.spent))
+        if len(self._open) > 1:
+            other._open.append(self._open.pop())
+        return other
+
+    def settle(self) -> None:
+        """Give back what the ended episodes did not use."""
+        ended = [each for each in self._open if each.calling.closed]
+        self._open = [each for each in self._open if not each.calling.closed]
+        for each in ended:
+            spent = each.calling.account.total
+            self._spending.spent.append(spent)
+            self._watch.sub_calls(spent)
+            self._meter.return_calls(max(0, each.reserved - spent.calls))
+
+    def _reserve(self, calls: int) -> int:
+        try:
+            return self._meter.reserve_calls(calls)
+        except RequestError:
+            # The episode can do without; its first call says that there are none left.
+            return 0
+
+
+_T = TypeVar("_T", int, float)
+
+
+def _less(whole: _T | None, spent: _T) -> _T | None:
+    return None if whole is None else max(type(whole)(0), whole - spent)

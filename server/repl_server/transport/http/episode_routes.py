@@ -1,0 +1,287 @@
+"""The HTTP routes of docs/endpoint.md but those of contexts, MCP and metrics."""
+
+# Annotations are not postponed: the routes' are models that are made for each server.
+
+import asyncio
+import math
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Response
+from fastapi import Request as HTTPRequest
+from pydantic import BaseModel, ConfigDict, Field, create_model
+from starlette.requests import HTTPConnection
+
+from repl_env.interfaces import EnvironmentMetadata
+
+from ...protocol.error_mapping import request_error_of
+from ...protocol.frames import ClientRequest
+from ...protocol.replies import ServerReply, text_of
+from ...protocol.request_error import RequestError, socket_closed_error
+from ...protocol.request_models import REPLResetArguments, RequestId, ResetArguments, Seconds
+from ...sessions.manager import SessionManager
+from ...sessions.server_session import ServerSession
+from ...tenants.tenant import tenant_of
+from .disconnect import run_until_disconnect
+from .json_route import StrictJSONRoute
+
+SESSION = "X-Session-Id"
+# In a reset: make a session, and say in the answer which.
+NEW = "new"
+_OF_ITS_OWN = (
+    "no episode has begun: a request that names no session has an environment of its own. Reset "
+    f"with the header `{SESSION}: {NEW}`, and send that header of its answer with each step"
+)
+
+
+class EpisodeResponse(BaseModel):
+    """What a reset or a step came to."""
+
+    observation: dict[str, Any]
+    reward: float | None = None
+    done: bool = False
+    metadata: dict[str, Any] | None = None
+
+
+class HealthResponse(BaseModel):
+    """The process answers."""
+
+    status: str = "healthy"
+
+
+class ReadinessResponse(BaseModel):
+    """Room for sessions. `waiting`: who stands in line for one."""
+
+    ready: bool
+    sessions: int
+    free: int
+    waiting: int
+
+
+class SchemasResponse(BaseModel):
+    """JSON schemas of what goes in and out."""
+
+    action: dict[str, Any]
+    observation: dict[str, Any]
+    state: dict[str, Any]
+
+
+class ErrorResponse(BaseModel):
+    """A request that was refused; `id` finds it in the server's log."""
+
+    model_config = ConfigDict(extra="allow")
+
+    message: str
+    code: str
+    id: str
+    errors: list[dict[str, Any]] | None = None
+
+
+class SingleReply:
+    """An outlet for one reply."""
+
+    blocked_since: float | None = None
+
+    def __init__(self) -> None:
+        self._reply: asyncio.Future[ServerReply] = asyncio.get_running_loop().create_future()
+
+    @property
+    def gone(self) -> bool:
+        """Whether it has its reply, or nobody waits any more."""
+        return self._reply.done()
+
+    async def deliver(self, id: str | None, reply: ServerReply) -> None:
+        """As `Outlet.deliver`."""
+        if not self._reply.done() and reply.type != "output":
+            self._reply.set_result(reply)
+
+    def end(self, code: int, reason: str) -> None:
+        """As `Outlet.end`."""
+        if not self._reply.done():
+            self._reply.set_exception(socket_closed_error(code, reason))
+
+    async def reply(self) -> ServerReply:
+        """The reply; raises Refusal if it is one."""
+        reply = await self._reply
+        if reply.refusal is not None:
+            raise reply.refusal
+        return reply
+
+
+class EpisodeRoutes:
+    """The handlers, on one host."""
+
+    def __init__(self, host: SessionManager) -> None:
+        self._host = host
+
+    async def reset(
+        self, request: HTTPRequest, asked: ResetArguments, session: str | None
+    ) -> Response:
+        """Begin an episode: in a session, or in one that is closed after it."""
+        what = ClientRequest("reset", asked)
+        if session != NEW:
+            return await self._ask(request, what, session)
+        return await run_until_disconnect(request, self._begin(request, what))
+
+    async def step(self, request: HTTPRequest, asked: Any, session: str | None) -> Response:
+        """Take an action, likewise."""
+        named = asked.request_id if session is not None else None
+        what = ClientRequest("step", asked.action, id=named, timeout_s=asked.timeout_s)
+        return await self._ask(request, what, session)
+
+    async def state(self, request: HTTPRequest, session: str | None) -> Response:
+        """The episode so far, likewise."""
+        return await self._ask(request, ClientRequest("state", {}), session)
+
+    async def end(self, request: HTTPRequest, session: str) -> Response:
+        """Close a session."""
+        await self._host.find(tenant_of(request.scope), session).close()
+        return Response(status_code=204)
+
+    async def _ask(
+        self, request: HTTPRequest, what: ClientRequest, session: str | None
+    ) -> Response:
+        owner = tenant_of(request.scope)
+        if session is not None:
+            return _response(await _asked(self._host.find(owner, session), what))
+        return await run_until_disconnect(request, self._pass(request, what))
+
+    async def _begin(self, request: HTTPRequest, what: ClientRequest) -> Response:
+        opened = await self._host.open(tenant_of(request.scope))
+        try:
+            reply = await _asked(opened, what)
+        except BaseException:
+            opened.end()
+            raise
+        return _response(reply, {SESSION: opened.token})
+
+    async def _pass(self, request: HTTPRequest, what: ClientRequest) -> Response:
+        opened = await self._host.open(tenant_of(request.scope))
+        try:
+            return _response(await _asked(opened, what))
+        except RequestError as refusal:
+            if refusal.code == "NOT_RESET":  # and would be after any reset, which is not told so
+                refusal.message = _OF_ITS_OWN
+            raise
+        finally:
+            await opened.close()
+
+    async def metadata(self) -> EnvironmentMetadata:
+        """What the environment says about itself."""
+        return await self._host.metadata()
+
+    async def ready(self, response: Response) -> ReadinessResponse:
+        """Whether a session could be opened now."""
+        admission = self._host.admission
+        ready = admission.free > 0 and not self._host.draining
+        response.status_code = 200 if ready else 503
+        return ReadinessResponse(
+            ready=ready, sessions=admission.open, free=admission.free, waiting=admission.waiting
+        )
+
+    async def schema(self) -> SchemasResponse:
+        """The schemas of action, observation and state."""
+        return SchemasResponse(
+            action=self._host.action.model_json_schema(),
+            observation=self._host.observation.model_json_schema(),
+            state=self._host.state_model.model_json_schema(),
+        )
+
+
+# Of a session, in requests and answers.
+_TOKEN = Header(alias=SESSION, max_length=200, description="A session's token, or `new`.")
+_Token = Annotated[str | None, _TOKEN]
+_REFUSALS: dict[int | str, dict[str, Any]] = {
+    status: {"model": ErrorResponse} for status in (400, 403, 404, 409, 422, 429, 503)
+}
+
+
+def episode_router(host: SessionManager) -> APIRouter:
+    """The routes, on `host`."""
+    routes = EpisodeRoutes(host)
+    reset_model, step_model = _models(host)
+    made = APIRouter(route_class=StrictJSONRoute, strict_content_type=False)
+
+    async def reset(
+        request: HTTPRequest,
+        body: reset_model | None = None,  # type: ignore[valid-type]
+        session: _Token = None,
+    ) -> Response:
+        """Begin an episode. Without a session, in one that is closed after it."""
+        return await routes.reset(request, body or reset_model(), session)
+
+    async def step(
+        request: HTTPRequest,
+        body: step_model,  # type: ignore[valid-type]
+        session: _Token = None,
+    ) -> Response:
+        """Take an action. Without a session, in a fresh environment that is closed after it."""
+        return await routes.step(request, body, session)
+
+    async def state(request: HTTPRequest, session: _Token = None) -> Response:
+        """The episode so far."""
+        return await routes.state(request, session)
+
+    async def end(request: HTTPRequest, session: Annotated[str, _TOKEN]) -> Response:
+        """End a session."""
+        return await routes.end(request, session)
+
+    playing: dict[str, Any] = {"responses": _REFUSALS, "tags": ["episode"]}
+    about: dict[str, Any] = {"tags": ["server"]}
+    made.add_api_route("/reset", reset, methods=["POST"], response_model=EpisodeResponse, **playing)
+    made.add_api_route("/step", step, methods=["POST"], response_model=EpisodeResponse, **playing)
+    made.add_api_route("/state", state, methods=["GET"], response_model=host.state_model, **playing)
+    made.add_api_route("/session", end, methods=["DELETE"], status_code=204, **playing)
+    made.add_api_route("/health", health, methods=["GET"], **about)
+    made.add_api_route("/ready", routes.ready, methods=["GET"], **about)
+    made.add_api_route("/metadata", routes.metadata, methods=["GET"], **about)
+    made.add_api_route("/schema", routes.schema, methods=["GET"], **about)
+    return made
+
+
+async def health() -> HealthResponse:
+    """Whether the process answers."""
+    return HealthResponse()
+
+
+def error_response(request: HTTPConnection, error: Exception) -> Response:
+    """The answer to a request that ended with `error`."""
+    refusal = request_error_of(error)
+    note_error(request, refusal)
+    after = refusal.retry_after
+    headers = {} if after is None else {"Retry-After": str(math.ceil(after))}
+    return _json(text_of(refusal.data()), headers, refusal.status)
+
+
+async def error_response_async(request: HTTPConnection, error: Exception) -> Response:
+    """As `error_response`, on the event loop: a plain handler is called in a thread of its own."""
+    return error_response(request, error)
+
+
+def note_error(request: HTTPConnection, refusal: RequestError) -> None:
+    """Leave `refusal` with the request, for the guard, which counts them."""
+    request.scope.setdefault("state", {})["refusal"] = refusal
+
+
+def _models(host: SessionManager) -> tuple[type[ResetArguments], type[BaseModel]]:
+    step = create_model(
+        "StepRequest",
+        __config__=ConfigDict(extra="allow"),
+        action=(host.action, Field(description="The action to take.")),
+        timeout_s=(Seconds | None, Field(default=None, description="Of execution, in seconds.")),
+        request_id=(RequestId | None, Field(default=None, description="As the `id` of a frame.")),
+    )
+    return (REPLResetArguments if host.environment is None else ResetArguments), step
+
+
+async def _asked(session: ServerSession, what: ClientRequest) -> ServerReply:
+    once = SingleReply()
+    session.ask(what, once)
+    return await once.reply()
+
+
+def _response(reply: ServerReply, headers: dict[str, str] | None = None) -> Response:
+    return _json(reply.data, headers)
+
+
+def _json(text: str, headers: dict[str, str] | None = None, status: int = 200) -> Response:
+    return Response(text, status, headers, media_type="application/json")

@@ -1,0 +1,42 @@
+"""`StrictJSONRoute`: a route whose body is JSON, and read as a frame is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
+
+from ...protocol.json_codec import JSONCodec
+from ...protocol.validation import read_object, validation_error
+from ...tenants.tenant import tenant_of
+
+
+class StrictJSONRoute(APIRoute):
+    """A route whose body is read as strictly, and as patiently, as a frame is."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """As in the base, with the body read first."""
+        handle = super().get_route_handler()
+
+        async def strictly(request: Request) -> Response:
+            body = await request.body()
+            if body:
+                _check_kind(request.headers.get("Content-Type", ""))
+                reading: JSONCodec = request.app.state.host.reading
+                owner = tenant_of(request.scope)
+                request._json = await reading.read(body, read_object, owner)
+            return await handle(request)
+
+        return strictly
+
+
+def _check_kind(kind: str) -> None:
+    """Refuse a body that is said to be no JSON: a form of a page, or what curl says unasked."""
+    name = kind.partition(";")[0].strip().lower()
+    main, _, sub = name.partition("/")
+    if kind and not (main == "application" and (sub == "json" or sub.endswith("+json"))):
+        raise validation_error(
+            "header.Content-Type", f"application/json is wanted, not {name[:100]}"
+        )

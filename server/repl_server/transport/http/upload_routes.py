@@ -1,0 +1,171 @@
+"""`/contexts/{sha256}`: contexts uploaded, asked for and deleted, over HTTP.
+
+A partial `PUT` as RFC 9110 (14.5) has it, with `Upload-Offset` as in the IETF's resumable uploads.
+"""
+
+# Annotations are not postponed: FastAPI reads the handlers'.
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Path, Response
+from fastapi import Request as HTTPRequest
+from pydantic import BaseModel
+from starlette.requests import ClientDisconnect
+
+from ...protocol.request_error import RequestError
+from ...sessions.manager import SessionManager
+from ...tenants.tenant import tenant_of
+from ...uploads.partial_upload import ByteRange, unknown, wrong
+from .episode_routes import ErrorResponse, error_response
+from .request_body import announced
+from .request_guard import LINGER_S
+
+OFFSET = "Upload-Offset"
+
+# Fifteen digits: numbers that JSON's readers have exactly, and a petabyte.
+_RANGE = re.compile(r"bytes ([0-9]{1,15})-([0-9]{1,15})/([0-9]{1,15})")
+
+
+class UploadedResponse(BaseModel):
+    """A context that is there, whole."""
+
+    sha256: str
+    bytes: int
+
+
+class UploadProgressResponse(BaseModel):
+    """How much of a context is there; the next piece begins with that byte."""
+
+    received: int
+
+
+class UploadRoutes:
+    """The body of a request, piece by piece."""
+
+    def __init__(self, request: HTTPRequest) -> None:
+        self._pieces = request.stream()
+        # A client that waits to be asked for its body sends nothing before.
+        self._begun = request.headers.get("expect", "").lower() != "100-continue"
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        self._begun = True
+        async for piece in self._pieces:
+            yield piece
+
+    async def drain(self, seconds: float | None) -> bool:
+        """Read on and forget: a client that still sends reads no answer. Whether that was all.
+
+        Raises:
+            ClientDisconnect: the client is gone.
+        """
+        if not self._begun:
+            return False
+        try:
+            async with asyncio.timeout(seconds):
+                async for _ in self._pieces:
+                    pass
+        except TimeoutError:
+            return False
+        return True
+
+
+_Hash = Annotated[str, Path(pattern="^[0-9a-f]{64}$", description="SHA-256 of the whole context.")]
+_ContentRange = Annotated[
+    str | None, Header(alias="Content-Range", description="`bytes first-last/total` of a piece.")
+]
+_BODY = {"content": {"application/octet-stream": {"schema": {"type": "string"}}}}
+_PUT = (400, 404, 408, 409, 413, 422, 429, 503, 507)
+
+
+def upload_router(host: SessionManager) -> APIRouter:
+    """The routes, on `host`."""
+    made = APIRouter(prefix="/contexts", tags=["contexts"])
+
+    async def stored(request: HTTPRequest, sha256: str, body: UploadRoutes) -> Response:
+        host.check_open()
+        owner, piece, length = tenant_of(request.scope), _piece(request), announced(request.scope)
+        put = await host.uploads.put(owner, sha256, piece, length, aiter(body))
+        if put.kind == "more":
+            return _json(
+                UploadProgressResponse(received=put.received), 202, {OFFSET: str(put.received)}
+            )
+        there = UploadedResponse(sha256=sha256, bytes=put.received)
+        return _json(there, 201 if put.kind == "made" else 200)
+
+    @made.put(
+        "/{sha256}",
+        status_code=201,
+        response_model=UploadedResponse,
+        responses={
+            200: {"model": UploadedResponse},
+            202: {"model": UploadProgressResponse},
+            **_problems(*_PUT),
+        },
+        openapi_extra={"requestBody": _BODY},
+    )
+    async def put(
+        request: HTTPRequest, sha256: _Hash, content_range: _ContentRange = None
+    ) -> Response:
+        """Send a context, whole or in pieces, one after the other."""
+        body = UploadRoutes(request)
+        try:
+            answer = await stored(request, sha256, body)
+            whole = await body.drain(None)
+        except ClientDisconnect:
+            return Response(status_code=400)  # which nobody reads
+        except RequestError as refusal:
+            answer, whole = error_response(request, refusal), await body.drain(LINGER_S)
+            if (received := refusal.details.get("received")) is not None:
+                answer.headers[OFFSET] = str(received)
+        if not whole:
+            answer.headers["Connection"] = "close"
+        return answer
+
+    @made.head(
+        "/{sha256}",
+        response_class=Response,
+        responses={404: {"description": "It is not there, or not whole."}, **_problems(422)},
+    )
+    async def head(request: HTTPRequest, sha256: _Hash) -> Response:
+        """Ask for a context, and how much of it is there."""
+        found = host.uploads.find(tenant_of(request.scope), sha256)
+        if found is not None and found.whole:
+            return Response(status_code=200)
+        headers = {OFFSET: str(found.size)} if found is not None and found.size else None
+        return Response(status_code=404, headers=headers)
+
+    @made.delete("/{sha256}", status_code=204, responses=_problems(404))
+    async def delete(request: HTTPRequest, sha256: _Hash) -> Response:
+        """Forget a context, or what came of it."""
+        if not host.uploads.delete(tenant_of(request.scope), sha256):
+            raise unknown(sha256)
+        return Response(status_code=204)
+
+    return made
+
+
+def _problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    return {status: {"model": ErrorResponse} for status in statuses}
+
+
+def _json(told: BaseModel, status: int, headers: dict[str, str] | None = None) -> Response:
+    return Response(told.model_dump_json(), status, headers, media_type="application/json")
+
+
+def _piece(request: HTTPRequest) -> ByteRange | None:
+    """Which part of the context the body is; None: all of it."""
+    if request.headers.get("content-encoding", "identity") != "identity":
+        raise wrong("Content-Encoding: the hash is of the bytes as they are sent")
+    given = request.headers.getlist("content-range")
+    if not given:
+        return None
+    found = _RANGE.fullmatch(given[0])
+    if found is None or len(given) > 1:
+        raise wrong("Content-Range must be once `bytes first-last/total`")
+    piece = ByteRange(*map(int, found.groups()))
+    if not piece.first <= piece.last < piece.total:
+        raise wrong(f"Content-Range: there are no bytes {piece.first} to {piece.last} of that many")
+    return piece

@@ -1,0 +1,76 @@
+"""`ReceiveAhead`: messages of a socket, read before their turn to see that its client has left.
+
+While a client waits in line nobody takes its messages, and a transport says that the other end is
+gone only to who reads on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections import deque
+from collections.abc import Awaitable, Callable
+
+from .socket_writer import Message
+
+# Messages that are kept so. A client asks for one thing and waits for it.
+_MOST = 16
+
+
+class ReceiveAhead:
+    """The messages of `receive` (ASGI), in their order.
+
+    `book` counts so many more bytes that are held, or fewer; False: there is no room for them. What
+    finds none is kept, because it is there, and nothing is read behind it.
+    """
+
+    def __init__(
+        self, receive: Callable[[], Awaitable[Message]], book: Callable[[int], bool]
+    ) -> None:
+        self._receive = receive
+        self._book = book
+        self._kept: deque[tuple[Message, int]] = deque()
+        self._coming: asyncio.Task[Message] | None = None
+
+    async def next(self) -> Message:
+        """The next message."""
+        if self._kept:
+            message, booked = self._kept.popleft()
+            self._book(-booked)
+            return message
+        if self._coming is None:
+            return await self._receive()
+        message = await self._coming
+        self._coming = None
+        return message
+
+    async def left(self) -> None:
+        """Wait until the client has left; for ever where that cannot be seen any more."""
+        while len(self._kept) < _MOST:
+            if self._coming is None:
+                self._coming = asyncio.create_task(_as_coroutine(self._receive()))
+            message = await asyncio.shield(self._coming)
+            self._coming = None
+            if message["type"] == "websocket.disconnect":
+                self._kept.append((message, 0))
+                return
+            if not self._keep(message):
+                break
+        await asyncio.Event().wait()
+
+    def close(self) -> None:
+        """Drop what is kept, and read no more."""
+        while self._kept:
+            self._book(-self._kept.popleft()[1])
+        if self._coming is not None:
+            self._coming.cancel()
+
+    def _keep(self, message: Message) -> bool:
+        size = sys.getsizeof(message.get("text") or message.get("bytes"))
+        booked = self._book(size)
+        self._kept.append((message, size if booked else 0))
+        return booked
+
+
+async def _as_coroutine(awaited: Awaitable[Message]) -> Message:
+    return await awaited

@@ -1,0 +1,112 @@
+"""The process that makes a parcel of uploaded contexts: `python -m repl_server.uploads.decoder_main`.
+
+To decode and parse holds the interpreter for as long as it takes, and may take many times the
+memory of what was uploaded. Here it is nobody else's interpreter, and the memory has a limit.
+
+The job comes on standard input, the answer goes to standard output, the files are inherited. What
+is decoded is data of strangers: nothing of it is run, and nothing of it is in an error.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import mmap
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from repl_env.episode import previews
+from repl_sandbox.zygote.client.shared_objects import SharedObjects, fill
+
+from ..protocol.upload_decoding import Type, decoded
+
+_PAGE = resource.getpagesize()
+# What the interpreter may take beside the values: its own, and their texts while they are written.
+_OWN_BYTES = 32 << 20
+
+
+def main() -> None:
+    """Do the job."""
+    job = json.load(sys.stdin)
+    most = _data_bytes() + _OWN_BYTES + job["memory"]
+    resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+    # Nothing here is a cycle, and to look for some among millions of values takes half the time.
+    gc.disable()
+    try:
+        answer = _pack(job)
+    except MemoryError:
+        answer = {"too_large": True}
+    json.dump({**answer, "cpu_seconds": time.process_time()}, sys.stdout)
+
+
+def _pack(job: dict[str, Any]) -> dict[str, Any]:
+    values, parts, size = {}, [], 0
+    for name, kind, fd, length in job["objects"]:
+        before = _resident_bytes()
+        try:
+            value = _read(fd, length, kind)
+        except ValueError as error:
+            return {"wrong": name, "problem": str(error)}
+        # What a text or bytes take in a template is what they take in the parcel.
+        size += 0 if isinstance(value, (str, bytes)) else max(0, _resident_bytes() - before)
+        values[name] = value
+        parts.append(_described(name, value, job["preview"], job["each"]))
+    parcel = SharedObjects(job["parcel"])
+    fill(parcel, values, arrays=False, parsed=True)
+    size += os.fstat(parcel.fd).st_size
+    return {"parts": parts, "manifest": parcel.manifest, "bytes": size}
+
+
+def _read(fd: int, length: int, kind: Type) -> Any:
+    if not length:
+        return decoded(b"", kind)
+    with mmap.mmap(fd, length, prot=mmap.PROT_READ) as data:
+        return decoded(data, kind)
+
+
+def _described(name: str, value: Any, mode: previews.Preview, each: int) -> dict[str, Any]:
+    length, unit = _MEASURE[type(value)](value)
+    shown = previews.preview(value, mode, each)
+    return {
+        "name": name,
+        "type": type(value).__name__,
+        "length": length,
+        "unit": unit,
+        "shown": shown,
+    }
+
+
+def _json_length(value: Any) -> tuple[int, str]:
+    text = json.dumps(value, ensure_ascii=False, check_circular=False)
+    return len(text), "chars of JSON"
+
+
+_MEASURE: dict[type, Callable[[Any], tuple[int, str]]] = {
+    str: lambda text: (len(text), "chars"),
+    bytes: lambda data: (len(data), "bytes"),
+    list: _json_length,
+    dict: _json_length,
+}
+
+
+def _data_bytes() -> int:
+    """What RLIMIT_DATA counts."""
+    return _statm(5) * _PAGE
+
+
+def _resident_bytes() -> int:
+    """Memory of this process's own: what is mapped of files is not in it."""
+    return (_statm(1) - _statm(2)) * _PAGE
+
+
+def _statm(field: int) -> int:
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[field])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,177 @@
+"""Large uploads made into a parcel for a template, by a process of its own (`packer.py`)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import repl_env
+import repl_sandbox
+import repl_server
+from repl_env.episode.contexts import ContextPart, StoredContext, preview_share
+from repl_env.episode.previews import Preview
+from repl_sandbox.types import JSON
+from repl_sandbox.zygote.client import shared_objects
+from repl_sandbox.zygote.client.shared_objects import SharedObjects
+
+from ..protocol.request_error import RequestError
+from ..protocol.upload_decoding import Type, decoded
+from .spool import Spool, UploadDropped
+
+# The slowest that was seen, JSON of small objects, is read at 15 MB a second; a busy machine may
+# take four times as long.
+_SECONDS = 30.0
+_BYTES_PER_SECOND = 4 << 20
+# What a value takes in this process at most, for each byte of its upload.
+_MOST_PER_BYTE = {"text": 4, "bytes": 1, "json": 32}
+
+
+@dataclass(frozen=True, slots=True)
+class UploadedVariable:
+    """A variable, and the upload that it begins with."""
+
+    name: str
+    type: Type
+    content: Spool
+
+    @property
+    def at_most(self) -> int:
+        """Bytes that the value may take in this process."""
+        return self.content.size * _MOST_PER_BYTE[self.type]
+
+    def decoded(self) -> str | bytes | JSON:
+        """The value, in this process.
+
+        Raises:
+            Refusal: VALIDATION_ERROR: it is of another type; UNKNOWN_CONTEXT: it was forgotten.
+        """
+        try:
+            return decoded(self.content.read(), self.type)
+        except ValueError as error:
+            raise wrong(self.name, str(error)) from None
+        except UploadDropped:
+            raise _forgotten() from None
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedVariables:
+    """Variables in a parcel. `bytes` is what they take in a template."""
+
+    parcel: SharedObjects
+    parts: tuple[ContextPart, ...]
+    bytes: int
+
+
+@asynccontextmanager
+async def packed(
+    items: Sequence[UploadedVariable],
+    *,
+    mode: Preview,
+    length: int,
+    memory: int,
+    spend: Callable[[float], None],
+) -> AsyncIterator[DecodedVariables]:
+    """The parcel of `items`, with previews of `length` characters for all; closed in the end.
+
+    `memory`: how many bytes the values may take. `spend` is told the CPU seconds that it took,
+    whatever came of it.
+
+    Raises:
+        Refusal: VALIDATION_ERROR, naming the variable; TOO_LARGE; UNKNOWN_CONTEXT: one was
+            forgotten.
+    """
+    with ExitStack() as files:
+        parcel = files.enter_context(shared_objects.empty())
+        try:
+            fds = [files.enter_context(item.content.file()) for item in items]
+        except UploadDropped:
+            raise _forgotten() from None
+        job = {
+            "memory": memory,
+            "preview": mode,
+            "each": preview_share([item.name for item in items], length),
+            "parcel": parcel.fd,
+            "objects": [
+                (item.name, item.type, fd, item.content.size)
+                for item, fd in zip(items, fds, strict=True)
+            ],
+        }
+        size = sum(item.content.size for item in items)
+        seconds = _SECONDS + size / _BYTES_PER_SECOND
+        answer = await _ask(job, (parcel.fd, *fds), seconds, spend)
+        parcel.manifest = tuple(answer["manifest"])
+        parcel.names = tuple(item.name for item in items)
+        parts = tuple(_part(item, told) for item, told in zip(items, answer["parts"], strict=True))
+        yield DecodedVariables(parcel, parts, answer["bytes"])
+
+
+def _part(item: UploadedVariable, told: dict[str, Any]) -> ContextPart:
+    def read() -> Any:
+        return decoded(item.content.read(), item.type)
+
+    value = StoredContext(told["type"], told["shown"], read)
+    return ContextPart(item.name, value, told["length"], told["unit"])
+
+
+async def _ask(
+    job: dict[str, Any], fds: tuple[int, ...], seconds: float, spend: Callable[[float], None]
+) -> dict[str, Any]:
+    began, spent = time.monotonic(), None
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-s", "-S", "-P", "-m", "repl_server.uploads.decoder_main"),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        pass_fds=fds,
+        env={"PYTHONPATH": os.pathsep.join(_roots())},
+    )
+    try:
+        async with asyncio.timeout(seconds):
+            text, _ = await process.communicate(json.dumps(job).encode())
+        if process.returncode:
+            # By the kernel, for its memory, if by anybody: what it can refuse, it says.
+            raise RequestError("TOO_LARGE", "The uploads could not be read.")
+        answer = json.loads(text)
+        spent = answer["cpu_seconds"]
+        return _checked(answer)
+    except TimeoutError:
+        raise RequestError("TOO_LARGE", "To read the uploads takes too long.") from None
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+        spend(time.monotonic() - began if spent is None else spent)
+
+
+def _checked(answer: dict[str, Any]) -> dict[str, Any]:
+    if answer.get("too_large"):
+        raise RequestError("TOO_LARGE", "As values, the uploads take too much memory.")
+    if "wrong" in answer:
+        raise wrong(answer["wrong"], answer["problem"])
+    return answer
+
+
+def wrong(variable: str, problem: str) -> RequestError:
+    """The refusal of an upload that is no value of its type."""
+    place = ["data", "uploads", variable]
+    errors = [{"type": "value_error", "loc": place, "msg": problem}]
+    return RequestError("VALIDATION_ERROR", f"{'.'.join(place)}: {problem}", errors=errors)
+
+
+def _forgotten() -> RequestError:
+    """The refusal of an upload that was there when it was asked for."""
+    return RequestError("UNKNOWN_CONTEXT", "The upload was forgotten.")
+
+
+def _roots() -> list[str]:
+    """Where our packages lie, for an interpreter without what is installed."""
+    packages = (repl_server, repl_env, repl_sandbox)
+    return [str(Path(package.__file__ or "").parents[1]) for package in packages]

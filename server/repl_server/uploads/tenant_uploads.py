@@ -1,0 +1,173 @@
+"""`TenantUploads`: resets of one owner's sessions that name uploads, as contexts or as files."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeAlias
+
+from repl_env.common import binary_json
+from repl_env.env.environment import REPLEnvironment
+from repl_env.env.options import check_name
+from repl_env.episode import contexts
+from repl_env.episode.sandbox_provider import SandboxProvider, SandboxSettings
+from repl_env.models import REPLObservation
+from repl_sandbox.errors import SandboxClosed
+
+from ..protocol.upload_reference import UploadReference
+from ..protocol.validation import validation_error
+from ..tenants.tenant import Tenant
+from .decoder_process import UploadedVariable
+from .partial_upload import PartialUpload, unknown
+from .shared_templates import SharedTemplate, SharedTemplates, TemplateKey, worth_sharing
+from .spool import UploadDropped
+from .upload_store import UploadStore
+
+_References: TypeAlias = Mapping[str, UploadReference]
+
+
+@dataclass(frozen=True, slots=True)
+class TenantUploads:
+    """The uploads of `owner`, and resets that name them."""
+
+    owner: Tenant
+    uploads: UploadStore
+    templates: SharedTemplates
+
+    async def reset(
+        self, environment: REPLEnvironment, arguments: Mapping[str, Any]
+    ) -> REPLObservation:
+        """`environment.reset_async`, by arguments as they come over the wire.
+
+        Raises:
+            Refusal: UNKNOWN_CONTEXT; VALIDATION_ERROR, naming the variable or the field; TOO_LARGE,
+                QUOTA_EXCEEDED or NO_ROOM.
+            Exception: what `reset_async` raises.
+        """
+        async with self._given(arguments) as given:
+            references: _References = given.pop("uploads", None) or {}
+            _check(references, environment.settings.tools)
+            if not worth_sharing(self._named(references)):
+                return await environment.reset_async(**await self._inline(references, given))
+            try:
+                return await self._shared(environment, references, given)
+            except SandboxClosed:
+                # The template died since it was last used. There is another in its place.
+                return await self._shared(environment, references, given)
+
+    async def plain(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments for an environment of another kind: for it, uploads are contexts.
+
+        Raises:
+            Refusal: as `reset`.
+        """
+        async with self._given(arguments) as given:
+            return await self._inline(given.pop("uploads", None) or {}, given)
+
+    async def _shared(
+        self, environment: REPLEnvironment, references: _References, given: Mapping[str, Any]
+    ) -> REPLObservation:
+        """A reset in a session of the template that has these uploads."""
+        settings = environment.settings
+        wanted = TemplateKey(
+            self.owner,
+            environment.source,
+            tuple(references.items()),
+            settings.preview,
+            settings.context_preview_length,
+        )
+        uploads = tuple(upload for _, upload in self._named(references))
+        async with self.templates.used(wanted, uploads) as template:
+            rest = {name: value for name, value in given.items() if name != "contexts"}
+            rest["context"] = _context(template, given, settings.context)
+            try:
+                return await environment.reset_async(**rest)
+            except SandboxClosed:
+                template.forget()
+                raise
+
+    async def _inline(self, references: _References, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments with the values of uploads among the contexts."""
+        items = [
+            UploadedVariable(name, reference.type, upload.content)
+            for name, (reference, upload) in zip(references, self._named(references), strict=True)
+        ]
+        self.uploads.quota.check(self.owner, sum(item.at_most for item in items))
+        values = {item.name: await asyncio.to_thread(item.decoded) for item in items}
+        named = given.get("contexts") or {}
+        here = {*named, contexts.NAME} if given.get("context") is not None else {*named}
+        for twice in values.keys() & here:
+            raise validation_error(f"data.uploads.{twice}", "this is given as a context as well")
+        found = dict(given)
+        if contexts.NAME in values:
+            found["context"] = values.pop(contexts.NAME)
+        if values:
+            found["contexts"] = {**named, **values}
+        return found
+
+    def _named(self, references: _References) -> list[tuple[UploadReference, PartialUpload]]:
+        return [(each, self.uploads.get(self.owner, each.sha256)) for each in references.values()]
+
+    @asynccontextmanager
+    async def _given(self, arguments: Mapping[str, Any]) -> AsyncIterator[dict[str, Any]]:
+        """The arguments of a reset, with bytes in place of the uploads that its files name.
+
+        The files count twice meanwhile: as they were sent, and as they are read.
+        """
+        given = await _decoded(arguments)
+        named = _files(given.get("files"))
+        found = {sha256: self.uploads.get(self.owner, sha256) for sha256 in set(named.values())}
+        with self.uploads.read(self.owner, found.values()):
+            data = {sha256: await _read(upload) for sha256, upload in found.items()}
+            if named:
+                files = {path: data[sha256] for path, sha256 in named.items()}
+                given["files"] = {**given["files"], **files}
+            yield given
+
+
+async def _decoded(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        return await binary_json.decode_aside(arguments)
+    except binary_json.WireValueError as error:
+        raise validation_error(".".join(("data", *error.place)), error.problem) from None
+
+
+def _check(references: _References, tools: Mapping[str, object]) -> None:
+    try:
+        for name in references:
+            check_name(name, "uploads", tools)
+    except ValueError as error:
+        raise validation_error("data.uploads", str(error).removeprefix("uploads: ")) from None
+
+
+def _context(
+    template: SharedTemplate, given: Mapping[str, Any], default: contexts.Given | None
+) -> contexts.Context:
+    """The context of a reset with these arguments, in a session of `template`."""
+    wanted, sandbox = template.wanted, template.sandbox
+    resolve = partial(contexts.resolve, mode=wanted.mode, preview_length=wanted.preview_length)
+    return resolve(
+        given.get("context"),
+        given.get("contexts"),
+        default,
+        source=None if sandbox is None else SandboxProvider(sandbox, SandboxSettings()),
+        held=template.parts,
+    )
+
+
+def _files(files: object) -> dict[str, str]:
+    """The hashes of uploads by the paths of files."""
+    if not isinstance(files, Mapping):
+        return {}
+    hashes = {path: binary_json.upload_of(value) for path, value in files.items()}
+    return {path: sha256 for path, sha256 in hashes.items() if sha256 is not None}
+
+
+async def _read(upload: PartialUpload) -> bytes:
+    try:
+        return await asyncio.to_thread(upload.content.read)
+    except UploadDropped:
+        raise unknown(upload.key[1]) from None
