@@ -21,7 +21,7 @@ from ..figure import Figure
 from ..machine import Machine
 from ..report import publish
 from ..shown import Others
-from . import contexts, many, opening, served, stepping
+from . import contexts, many, opening, pausing, served, stepping
 from .processor_time import ProcessorTime, processor_time
 from .served import Server
 from .turns import TOLD
@@ -49,6 +49,7 @@ def _of_ours(measure: Callable[[Server], list[Figure]]) -> Measure:
 
 MEASURES: dict[str, Measure] = {
     "stepping": stepping.stepping,
+    "pausing": pausing.pausing,
     "opening": _opening,
     "contexts": _of_ours(contexts.contexts),
     "memory": _of_ours(many.memory),

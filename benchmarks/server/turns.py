@@ -21,6 +21,8 @@ SECONDS_OF_MANY = 0.8
 MANY = 128
 # Of opening sessions: a few dozen.
 SECONDS_OF_OPENING = 0.6
+# Of clients that pause: some twenty steps of each.
+SECONDS_OF_PAUSING = 2.0
 # After a turn, for what it left behind: copies of sessions, and their ends.
 PAUSE = 0.02
 
