@@ -158,7 +158,8 @@ class BudgetExceeded(REPLError):
 class ServerError(REPLError):
     """A server refused a request, or did not answer it as it should.
 
-    `code` is one of `repl_env.client.protocol.refusal_codes.CODES`, or of the subclasses' own. `id` finds the refusal in
+    `code` is one of `repl_env.client.protocol.refusal_codes.CODES`, or of the subclasses' own. `id`
+    finds the refusal in
     the server's log. `retry_after`: seconds until it is worth asking again, if the server said so.
     `details`: what else the server said, by name. No key or header is in any of them.
     """

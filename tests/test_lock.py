@@ -108,7 +108,8 @@ def test_the_server_installs_from_the_lock_and_the_wheel(wheel_file: Path, tmp_p
     subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-deps", wheel_file], check=True)
 
     subprocess.run([python, "-m", "pip", "check"], check=True)
-    imports = "import repl_server.asgi, repl_env.llm.endpoints.openai_model, repl_env.llm.endpoints.hf_model"
+    models = "repl_env.llm.endpoints"
+    imports = f"import repl_server.asgi, {models}.openai_model, {models}.hf_model"
     subprocess.run([python, "-c", imports], check=True, cwd=tmp_path)
 
 

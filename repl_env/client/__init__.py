@@ -1,4 +1,6 @@
-"""The client of a server; `repl_env.client` is OpenEnv's module path too. Names load at first use."""
+"""The client of a server; `repl_env.client` is OpenEnv's module path too. Names load at first
+use.
+"""
 
 from __future__ import annotations
 

@@ -65,7 +65,8 @@ def _check_keys(name: str, value: Any, any_keys: bool) -> None:
     TypeError if one is no text, unless `any_keys` may be.
 
     `json.dumps` has been here before, so that there are no circles. This takes half as long. The
-    engine has a check of its own (`repl_sandbox.protocol.values.json_keys`): a remote client loads no engine.
+    engine has a check of its own (`repl_sandbox.protocol.values.json_keys`): a remote client loads
+    no engine.
     """
     left = [value]
     while left:

@@ -10,7 +10,9 @@ from importlib import import_module
 def lazy_exports(
     package: str, names_by_module: Mapping[str, Iterable[str]]
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` of `package`, which exports names of modules by their full names."""
+    """`__getattr__` and `__dir__` of `package`, which exports names of modules by their full
+    names.
+    """
     homes = {name: module for module, names in names_by_module.items() for name in names}
 
     def load(name: str) -> object:

@@ -40,7 +40,9 @@ class BlockingCall(partial[T]):
 
 
 class Offload(partial[T]):
-    """Such work, as turns (`repl_env.episode.effects`) ask for it. It changes nothing and may be repeated."""
+    """Such work, as turns (`repl_env.episode.effects`) ask for it. It changes nothing and may be
+    repeated.
+    """
 
 
 async def offload(work: Callable[[], T]) -> T:

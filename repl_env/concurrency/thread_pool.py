@@ -1,6 +1,7 @@
 """`ThreadPool`: threads of this process, started when there is work and none is idle.
 
-`capture_error`: what a thread does for an event loop. `capture_error_async`: what a task of the loop does.
+`capture_error`: what a thread does for an event loop. `capture_error_async`: what a task of the
+loop does.
 """
 
 from __future__ import annotations

@@ -188,7 +188,8 @@ class REPLEnvironment(AssignableEnvironment):
     ) -> REPLObservation:
         """Begin an episode in a new session; the last one's session is closed.
 
-        The other fields of `repl_env.env.options.ResetRequest` are given by name. Unknown arguments are
+        The other fields of `repl_env.env.options.ResetRequest` are given by name. Unknown arguments
+        are
         ignored, because trainers pass whatever their data has, and named in `metadata["ignored"]`.
 
         Raises:

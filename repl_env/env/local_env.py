@@ -1,4 +1,5 @@
-"""`LocalREPLEnv`: episodes on this machine; `repl_env.env.async_local_env` has the same for an event loop.
+"""`LocalREPLEnv`: episodes on this machine; `repl_env.env.async_local_env` has the same for an
+event loop.
 
 Both are thin: what they do is `REPLEnvironment`'s, and a result is its observation as clients see
 it. An argument that is not known is a TypeError here, because a person wrote it.

@@ -60,7 +60,8 @@ NO_ANSWER: Final = Verdict(None)
 class AnswerSheet:
     """The answers that one cell has offered so far. Calls come from one thread at a time.
 
-    What judges them changes nothing, may raise TakesLong, and can be done aside (`repl_env.concurrency.offload`).
+    What judges them changes nothing, may raise TakesLong, and can be done aside
+    (`repl_env.concurrency.offload`).
     """
 
     def __init__(self, validator: Validator | None = None) -> None:

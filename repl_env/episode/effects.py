@@ -1,7 +1,8 @@
 """Turns: the work of one call on an environment, written once for plain and asynchronous callers.
 
 A turn is a generator. It yields what must be done outside, as a function without arguments, and is
-sent what that came to. `run_blocking` does these things on the spot; `run_async` also awaits them. No
+sent what that came to. `run_blocking` does these things on the spot; `run_async` also awaits them.
+No
 event loop is involved in a plain turn.
 """
 

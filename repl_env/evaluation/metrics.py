@@ -1,7 +1,8 @@
 """Scores of final answers: the named rubrics of an evaluation, and functions of the user's.
 
 A rubric here is a function of the expected answer, the given one as text, and as JSON value (None
-if it has none). Those of steps and episodes are in `repl_env.rewards.rubric`, and two of these are theirs.
+if it has none). Those of steps and episodes are in `repl_env.rewards.rubric`, and two of these are
+theirs.
 """
 
 from __future__ import annotations

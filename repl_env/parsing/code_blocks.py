@@ -42,7 +42,8 @@ def extract_code_blocks(text: str, language: str = "python") -> list[str]:
     """The code blocks of `text` that are meant to be run, in the order they stand there.
 
     Blocks marked `repl`, as Python or as `language` count, and those marked as code if they are
-    plainly Python (`repl_env.parsing.block_names`). Blocks without a mark count only if there is no marked
+    plainly Python (`repl_env.parsing.block_names`). Blocks without a mark count only if there is no
+    marked
     one: beside marked code they are quoted output. Empty blocks are left out, and so is what the
     model thought before its reply (`spoken`).
     """

@@ -1,6 +1,7 @@
 """`RunConversation`: questions on one live session, and the tree of runs that answers them.
 
-The loop is in `repl_env.rlm.loop`, what happens below the root in `repl_env.rlm.subcalls.child_runs`. Here a
+The loop is in `repl_env.rlm.loop`, what happens below the root in
+`repl_env.rlm.subcalls.child_runs`. Here a
 tree is begun and ended: models, an account, an environment, and who is told.
 """
 

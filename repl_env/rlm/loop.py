@@ -1,7 +1,8 @@
 """The loop of a recursive language model (arXiv 2512.24601), on one page.
 
 Ask the model, run the code in its reply, show it the outcomes; until there is an answer, or no more
-turns, or nothing left to spend. A model is a `ChatModel`, an environment what `RunEnvironment` says;
+turns, or nothing left to spend. A model is a `ChatModel`, an environment what `RunEnvironment`
+says;
 nothing here knows a provider, or how code is held.
 """
 

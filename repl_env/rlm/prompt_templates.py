@@ -1,6 +1,7 @@
 """Prompts for a model that works in the REPL, and the rendering of what its code did.
 
-The names and arguments are those of OpenEnv's `repl_env.rlm.prompt_templates`. Everything here is a pure
+The names and arguments are those of OpenEnv's `repl_env.rlm.prompt_templates`. Everything here is a
+pure
 function of its arguments.
 """
 

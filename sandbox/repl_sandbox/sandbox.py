@@ -228,7 +228,8 @@ class Sandbox:
     def with_parcel(self, parcel: SharedObjects) -> Sandbox:
         """`with_shared` of objects that were packed before, perhaps by another process.
 
-        What a parcel says is believed: it must come from `repl_sandbox.zygote.client.shared_objects`. It stays the
+        What a parcel says is believed: it must come from
+        `repl_sandbox.zygote.client.shared_objects`. It stays the
         caller's to close. `shared` has `PACKED` in place of the objects. No session is made ahead
         of time, whatever `ready` is.
 
@@ -271,7 +272,8 @@ class Sandbox:
         """A new session.
 
         `host`: {name: function}, sync or async, callable from the session with JSON arguments; it
-        returns JSON. An `HostFunction` in its place says more of how it looks there. `limits`: default
+        returns JSON. An `HostFunction` in its place says more of how it looks there. `limits`:
+        default
         those of the sandbox. `seed`: for `random` and numpy. `answers`: put FINAL,
         FINAL_VAR, SUBMIT, final_answer and the dict `answer` in the namespace; "compatible" also
         takes printed forms (see `Answer`). `on_answer` is called with each answer; its ValueError
@@ -565,7 +567,9 @@ class Sandbox:
         return done
 
     def _end_soon(self, core: Core) -> int | None:
-        """As `SessionOwner.end_soon`: not of a session with branches, or that a call is under way in."""
+        """As `SessionOwner.end_soon`: not of a session with branches, or that a call is under way
+        in.
+        """
         if core.busy.locked() or core.links.family.lines != 1 or os.getpid() != self._pid:
             return None
         core.io.closing = True

@@ -1,4 +1,6 @@
-"""`BackgroundLoop`: plain calls wait for work on a loop, and who is interrupted leaves none behind."""
+"""`BackgroundLoop`: plain calls wait for work on a loop, and who is interrupted leaves none
+behind.
+"""
 
 from __future__ import annotations
 

@@ -75,7 +75,10 @@ FUNCTIONS: dict[str, tuple[Any, str]] = {
     "cached": (functools.cache(every), EVERY),
     "append": ([].append, "(object, /)"),
     "untold": (max, "(*args, **kwargs)"),
-    "offered": (HostFunction(search, signature="(a, *, b={'x': 1}, c=1)"), "(a, *, b={'x': 1}, c=1)"),
+    "offered": (
+        HostFunction(search, signature="(a, *, b={'x': 1}, c=1)"),
+        "(a, *, b={'x': 1}, c=1)",
+    ),
     "raw": (
         HostFunction(search, raw=("query",)),
         "(query: str, limit: int = 5, *, mode='fast', key=..., by: list[str] | None = None)",

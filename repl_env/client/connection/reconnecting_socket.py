@@ -1,4 +1,6 @@
-"""`ReconnectingSocket`: the way to a session on a server: its socket, and another one when that is gone."""
+"""`ReconnectingSocket`: the way to a session on a server: its socket, and another one when that is
+gone.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`RequestPipeline`: one request at a time to a server, and what becomes of one that nobody waits for."""
+"""`RequestPipeline`: one request at a time to a server, and what becomes of one that nobody waits
+for.
+"""
 
 from __future__ import annotations
 

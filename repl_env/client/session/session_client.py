@@ -1,4 +1,6 @@
-"""`SessionClient`: the session that a client has on a server now, if it has one, in one event loop."""
+"""`SessionClient`: the session that a client has on a server now, if it has one, in one event
+loop.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`HttpConnection`: requests by HTTP to the server of an `ServerAccess`, on one connection. It blocks."""
+"""`HttpConnection`: requests by HTTP to the server of an `ServerAccess`, on one connection. It
+blocks.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`LastValueCache`: what was made last of something large, so that the many who want it make it once."""
+"""`LastValueCache`: what was made last of something large, so that the many who want it make it
+once.
+"""
 
 from __future__ import annotations
 

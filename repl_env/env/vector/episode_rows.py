@@ -54,7 +54,8 @@ class EpisodeRows(Closeable):
     Args:
         n: the rows.
         template_tokens: texts that must not stand in a message, beside those of published chat
-            templates; `repl_env.env.vector.chat_escaping.template_tokens(tokenizer)` finds those of a tokenizer.
+            templates; `repl_env.env.vector.chat_escaping.template_tokens(tokenizer)` finds those of
+            a tokenizer.
         arguments: those of `LocalREPLEnv`, for every row.
 
     A pickle holds the arguments and no session: episodes begin anew with a reset.

@@ -1,6 +1,7 @@
 """A server of the Model Context Protocol whose tools are those of a session.
 
-The SDK speaks the protocol, in all its versions. The wire is the business of `repl_env.integrations.mcp.stdio_transport`
+The SDK speaks the protocol, in all its versions. The wire is the business of
+`repl_env.integrations.mcp.stdio_transport`
 and of the endpoint.
 """
 

@@ -1,6 +1,7 @@
 """The tools by which a model works in a session: `execute`, `reset`, `submit_answer`.
 
-What a model is told of them, and what they take. What a call does is in `repl_env.integrations.mcp.tool_calls`.
+What a model is told of them, and what they take. What a call does is in
+`repl_env.integrations.mcp.tool_calls`.
 """
 
 from __future__ import annotations

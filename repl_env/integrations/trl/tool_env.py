@@ -38,7 +38,8 @@ class REPLToolEnv:
         max_iterations: cells of an episode, where no column says it.
         timeout_s: seconds of execution for one cell; None: the sandbox's limit.
         template_tokens: texts that must not stand in what the model is shown, beside those of
-            published chat templates: `repl_env.env.vector.chat_escaping.template_tokens(tokenizer)`.
+            published chat templates:
+            `repl_env.env.vector.chat_escaping.template_tokens(tokenizer)`.
         arguments: those of `LocalREPLEnv`; `rubric` scores.
 
     Raises:

@@ -10,7 +10,9 @@ from repl_env.common.lazy_imports import lazy_exports
 def needing_verifiers(
     package: str, names: Mapping[str, Iterable[str]]
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """`lazy_exports` of `repl_env.common.lazy_imports`, for names that need the extra `verifiers`."""
+    """`lazy_exports` of `repl_env.common.lazy_imports`, for names that need the extra
+    `verifiers`.
+    """
     load, listed = lazy_exports(package, names)
 
     def load_with(name: str) -> object:

@@ -1,4 +1,5 @@
-"""`LocalRLMRunner`: a run with the arguments and results of OpenEnv's `repl_env.rlm.openenv_compat.local_rlm_runner`.
+"""`LocalRLMRunner`: a run with the arguments and results of OpenEnv's
+`repl_env.rlm.openenv_compat.local_rlm_runner`.
 
 The loop is `repl_env.rlm`'s. What differs from `RLM`: sub-calls go to a backend
 (`repl_env.rlm.openenv_compat.lm_backends`), there is no budget, and a batch may be shortened.

@@ -1,4 +1,6 @@
-"""The functions for sub-calls of one environment, as OpenEnv's `repl_env.rlm.openenv_compat.subcall_controller`."""
+"""The functions for sub-calls of one environment, as OpenEnv's
+`repl_env.rlm.openenv_compat.subcall_controller`.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Who answers the questions of a session's code, and how a model does.
 
-Functions that the user gave are in `repl_env.rlm.subcalls.function_answerers`, and the third kind, a run of
+Functions that the user gave are in `repl_env.rlm.subcalls.function_answerers`, and the third kind,
+a run of
 its own, in `repl_env.rlm.subcalls.child_runs`.
 """
 

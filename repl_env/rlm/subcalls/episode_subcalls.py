@@ -1,4 +1,5 @@
-"""`EpisodeSubcalls`: the sub-calls of one episode, from the functions in its session to their answers.
+"""`EpisodeSubcalls`: the sub-calls of one episode, from the functions in its session to their
+answers.
 
 The session has names; everything behind them is here, on the host: who answers, who pays, what is
 told to whoever watches. A call that fails is a text that begins with "Error:", in its own place of

@@ -1,6 +1,7 @@
 """The functions by which code in a session asks other models, and who answers them.
 
-An environment has a `Provider`. For each episode it begins a `EpisodeSubcalls` (`repl_env.rlm.subcalls.episode_subcalls`),
+An environment has a `Provider`. For each episode it begins a `EpisodeSubcalls`
+(`repl_env.rlm.subcalls.episode_subcalls`),
 whose functions run on the host; the session has only their names.
 """
 

@@ -159,7 +159,8 @@ class Trajectory:
         list of the one reply), as trainers for conversations take them, with "run", "parent",
         "depth", "turn", "reward" (of the root, which is what the whole tree was for), "own_reward",
         "masked", "truncated" and, of the root, "task", "group_id", "split", "difficulty", "ended"
-        and "task_reward". With one they are `repl_env.rlm.trajectory.training_samples.TrainingSample`, with token ids and a
+        and "task_reward". With one they are
+        `repl_env.rlm.trajectory.training_samples.TrainingSample`, with token ids and a
         loss mask, and the root's reward.
 
         "masked" samples should not be trained on: their run or its root failed by no fault of the

@@ -2,7 +2,8 @@
 
 A container holds the template and its sessions besides what holds each session. With a runtime that
 shares this system's kernel the zygote connects to a socket that is mounted into the container
-(`MountedSocketTransport`); with one that has a kernel of its own all goes by the container's standard input and
+(`MountedSocketTransport`); with one that has a kernel of its own all goes by the container's
+standard input and
 output (`StreamTransport`). The daemon starts the container and removes it.
 """
 

@@ -1,4 +1,5 @@
-"""`SchedulingPolicy`: long slices of the processor, and the batch policy, for a session that gives way.
+"""`SchedulingPolicy`: long slices of the processor, and the batch policy, for a session that gives
+way.
 
 EEVDF runs the process with the next deadline first; the deadline is as far off as the process's
 slice is long and its weight small. Of twenty loops of little weight one is always about to reach

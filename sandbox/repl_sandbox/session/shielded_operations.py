@@ -1,4 +1,6 @@
-"""`ShieldedOperations`: operations that come to their end even if their caller leaves in the middle."""
+"""`ShieldedOperations`: operations that come to their end even if their caller leaves in the
+middle.
+"""
 
 from __future__ import annotations
 

@@ -107,7 +107,9 @@ class LostResources:
 
 
 def look(own: Collection[int], *, threads: bool) -> LostResources:
-    """What this process has; `import_trusted` are descriptors that are the worker's, not the session's."""
+    """What this process has; `import_trusted` are descriptors that are the worker's, not the
+    session's.
+    """
     remains = LostResources(open_descriptors.held(own))
     if threads:
         remains.names += _cut(_threads(), "threads")

@@ -20,7 +20,8 @@ KEEP: Final = 0
 BRANCHED: Final = 1
 KEPT: Final = b"k"
 # What init says to a copy, or for a branch to the worker, with the socket to speak on: the pid of
-# whom it is for, `SnapshotCommand.cpu_left`, `SnapshotCommand.seed`, and how many bytes follow, those of
+# whom it is for, `SnapshotCommand.cpu_left`, `SnapshotCommand.seed`, and how many bytes follow,
+# those of
 # `SnapshotCommand.workspace`.
 ORDER: Final = struct.Struct("=iiqI")
 # With a branch's socket come that of its own copies, their table, and its standard streams.

@@ -1,4 +1,6 @@
-"""`NamespaceRequests`: does for the host what it wants between cells: set up, bind and show variables."""
+"""`NamespaceRequests`: does for the host what it wants between cells: set up, bind and show
+variables.
+"""
 
 from __future__ import annotations
 

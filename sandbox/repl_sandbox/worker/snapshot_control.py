@@ -1,4 +1,6 @@
-"""`SnapshotControl`: when a worker's copies are made, and what one does that takes over, or a branch."""
+"""`SnapshotControl`: when a worker's copies are made, and what one does that takes over, or a
+branch.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`MCPResponseStream`: an outlet for the answer to one request over HTTP, and what is notified before it."""
+"""`MCPResponseStream`: an outlet for the answer to one request over HTTP, and what is notified
+before it.
+"""
 
 from __future__ import annotations
 

@@ -56,7 +56,9 @@ class SessionTools:
 
 
 class _SessionPlayer:
-    """A hosted session as `repl_env.integrations.mcp.tool_calls.ToolSession`. For whoever runs its requests."""
+    """A hosted session as `repl_env.integrations.mcp.tool_calls.ToolSession`. For whoever runs its
+    requests.
+    """
 
     def __init__(self, session: ServerSession, episodes: EnvironmentAdapter) -> None:
         self._session = session

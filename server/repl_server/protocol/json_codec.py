@@ -1,4 +1,5 @@
-"""`JSONCodec`: large JSON, read and written on the event loop so that others need not wait for long.
+"""`JSONCodec`: large JSON, read and written on the event loop so that others need not wait for
+long.
 
 Whoever parses holds the interpreter, in a thread too, and so does whoever writes. A text of 16 MB
 that is nothing but empty arrays takes a second, and would stop every session; so there is a limit

@@ -1,4 +1,6 @@
-"""`RequestError`: what a request is told that cannot be done, by the table of `repl_env.client.protocol.refusal_codes`."""
+"""`RequestError`: what a request is told that cannot be done, by the table of
+`repl_env.client.protocol.refusal_codes`.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ from repl_env.client.protocol.refusal_codes import CODES
 class RequestError(Exception):
     """A request that is refused.
 
-    `code` is one of `repl_env.client.protocol.refusal_codes.CODES`. `retry_after` is in seconds, if that is known.
+    `code` is one of `repl_env.client.protocol.refusal_codes.CODES`. `retry_after` is in seconds, if
+    that is known.
     `details` are further fields of the reply. `id` finds the refusal in the log.
     """
 

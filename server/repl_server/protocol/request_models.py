@@ -56,7 +56,9 @@ class ResetArguments(BaseModel):
 
 
 class REPLResetArguments(ResetArguments):
-    """The arguments of a reset of a `REPLEnvironment`, as `repl_env.common.binary_json` encodes them."""
+    """The arguments of a reset of a `REPLEnvironment`, as `repl_env.common.binary_json` encodes
+    them.
+    """
 
     context: Any = None
     contexts: dict[str, Any] | None = None

@@ -37,7 +37,8 @@ class UsageLimit:
     words: str
 
 
-# By the fields of `TenantQuota`. A burst of ten seconds' worth lets a client that begins, or comes back
+# By the fields of `TenantQuota`. A burst of ten seconds' worth lets a client that begins, or comes
+# back
 # after a pause, catch up; an hour's worth is an hour's worth however it is used.
 RATES = {
     "requests_per_second": RateLimit(1, 10, "RATE_LIMITED", "requests per second"),

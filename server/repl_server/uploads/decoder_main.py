@@ -1,4 +1,5 @@
-"""The process that makes a parcel of uploaded contexts: `python -m repl_server.uploads.decoder_main`.
+"""The process that makes a parcel of uploaded contexts: `python -m
+repl_server.uploads.decoder_main`.
 
 To decode and parse holds the interpreter for as long as it takes, and may take many times the
 memory of what was uploaded. Here it is nobody else's interpreter, and the memory has a limit.

@@ -1,4 +1,5 @@
-"""`SharedTemplates`: the variables that uploads stand for, in memory once for all sessions with them.
+"""`SharedTemplates`: the variables that uploads stand for, in memory once for all sessions with
+them.
 
 From a mebibyte on, the uploads that a reset names together get a template process of their own,
 made by the first session that asks for them and shared by all that do.

@@ -1,4 +1,5 @@
-"""`UploadStore`: contexts that owners have sent, by their SHA-256, whole or as far as they have come.
+"""`UploadStore`: contexts that owners have sent, by their SHA-256, whole or as far as they have
+come.
 
 An owner sees its own uploads and nothing of others', not even whether they are there. One request
 at a time adds to an upload, from the byte on that is missing. Bytes that came stay when the request

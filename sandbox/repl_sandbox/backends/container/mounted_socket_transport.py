@@ -1,4 +1,6 @@
-"""`MountedSocketTransport`: a zygote in a container connects to a socket that is mounted into the container."""
+"""`MountedSocketTransport`: a zygote in a container connects to a socket that is mounted into the
+container.
+"""
 
 from __future__ import annotations
 

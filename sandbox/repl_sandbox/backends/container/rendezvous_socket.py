@@ -1,4 +1,5 @@
-"""`RendezvousSocket`: a socket in a folder that is mounted into a container, for its zygote to connect to.
+"""`RendezvousSocket`: a socket in a folder that is mounted into a container, for its zygote to
+connect to.
 
 The kernel names the process that connected, and 0 for one that this system does not show. Only this
 user can enter the folder on the host. The folder that is mounted lies in it and is open to every

@@ -1,4 +1,6 @@
-"""`StreamTransport`: a zygote whose host speaks with it by the container's standard input and output."""
+"""`StreamTransport`: a zygote whose host speaks with it by the container's standard input and
+output.
+"""
 
 from __future__ import annotations
 

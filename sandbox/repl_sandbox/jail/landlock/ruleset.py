@@ -197,7 +197,8 @@ def plan(grants: Iterable[Grant], abi: int, trial: str = "") -> Plan:
 def restrict_rows(plan: Plan, more: Iterable[tuple[str, int]] = ()) -> Rows:
     """Put this thread and all that it starts under `plan`, for good; see that it holds.
 
-    `more` are rules besides those of the plan: paths, and rights as of `FileAccess`, all of which the
+    `more` are rules besides those of the plan: paths, and rights as of `FileAccess`, all of which
+    the
     kernel need not know. Needs `no_new_privs`. Afterwards `was_tried` tells whether a trial was
     refused that permissions alone allow. A trial that is allowed is a failure.
     """

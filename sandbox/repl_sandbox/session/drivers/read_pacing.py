@@ -1,4 +1,5 @@
-"""`ReadPacing`: a session whose messages take much of an event loop is read slowly, for others' sake.
+"""`ReadPacing`: a session whose messages take much of an event loop is read slowly, for others'
+sake.
 
 Code of a session can speak to the host in its worker's place: calls that are refused, as fast as a
 socket takes them, cost an attacker nothing and the loop 60 us each. So each session has an account

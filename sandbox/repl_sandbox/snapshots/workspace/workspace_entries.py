@@ -1,4 +1,5 @@
-"""`WorkspaceEntry`: what is at a path below a directory that others change meanwhile: noted, put back.
+"""`WorkspaceEntry`: what is at a path below a directory that others change meanwhile: noted, put
+back.
 
 Each name is opened in the directory before it, as in `workspace`, and closed again: who does this
 lives as long as the session.

@@ -1,4 +1,5 @@
-"""How functions of the host look that are more than JSON in and JSON out (`repl_sandbox.HostFunction`).
+"""How functions of the host look that are more than JSON in and JSON out
+(`repl_sandbox.HostFunction`).
 
 Loaded in a session when the host offers such a function. Everything here is the session's: code may
 replace any of it, and then has deceived itself. What a text was, whose a handle is and what a call

@@ -40,7 +40,8 @@ def lacks(tier: str, active: Collection[str]) -> set[str]:
 def probe(links: SessionLinks) -> Isolation:
     """The layers around the session's worker, read from /proc of the host.
 
-    All that is the session's is looked at each time; what it is compared with, once (`IsolationBaseline`).
+    All that is the session's is looked at each time; what it is compared with, once
+    (`IsolationBaseline`).
     A layer that cannot be seen is reported as not active, and the tier is the strongest of which
     all that it needs is active.
 

@@ -1,4 +1,6 @@
-"""`SessionEndpoints`: what connects the host to one line of a session, both ends, before the line is there."""
+"""`SessionEndpoints`: what connects the host to one line of a session, both ends, before the line
+is there.
+"""
 
 from __future__ import annotations
 

@@ -104,7 +104,9 @@ class HostRelay(Multiplexer):
             self.say(stream_frames.CLOSE, number)
 
     def peer_is(self, channel: StreamChannel, pid: int) -> None:
-        """As of `Multiplexer`: told with the next data, in a file, for the kernel tells other numbers."""
+        """As of `Multiplexer`: told with the next data, in a file, for the kernel tells other
+        numbers.
+        """
         channel.peer = pid
 
     def deliver(self, channel: StreamChannel, delivery: Delivery) -> None:

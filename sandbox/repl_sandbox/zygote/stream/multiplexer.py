@@ -1,4 +1,5 @@
-"""`Multiplexer`: many sockets, pipes and files over one stream. The same at both ends, but for who trusts.
+"""`Multiplexer`: many sockets, pipes and files over one stream. The same at both ends, but for who
+trusts.
 
 Each descriptor that one side's processes send is described to the other side, which makes one of
 its kind and hands that on; what is written to either end comes out of the other. Each channel has

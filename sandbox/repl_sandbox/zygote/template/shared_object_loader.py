@@ -1,6 +1,7 @@
 """Objects as a template takes them from the host: copied into place, nothing parsed.
 
-The host packs (`repl_sandbox.zygote.client.shared_objects`); this is the other end. Large memory is asked for in huge
+The host packs (`repl_sandbox.zygote.client.shared_objects`); this is the other end. Large memory is
+asked for in huge
 pages, with which a fork copies one entry for 2 MB and not one for each page.
 """
 

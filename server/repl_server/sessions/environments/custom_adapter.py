@@ -42,7 +42,9 @@ class CustomAdapter:
         return False
 
     async def reset(self, data: ResetArguments | dict[str, Any]) -> Any:
-        """As `EnvironmentAdapter.reset`; arguments that it does not know are left out, as OpenEnv does."""
+        """As `EnvironmentAdapter.reset`; arguments that it does not know are left out, as OpenEnv
+        does.
+        """
         asked: ResetArguments = validate(ResetArguments, data, ("data",))
         data = await self._uploads.plain(asked.given())
         return _sound(await self._call("reset", given=data))
@@ -79,7 +81,9 @@ class CustomAdapter:
         raise unsupported("branch")
 
     async def interrupt(self) -> bool:
-        """As `EnvironmentAdapter.interrupt`: on the loop it can be given up. A thread cannot be ended."""
+        """As `EnvironmentAdapter.interrupt`: on the loop it can be given up. A thread cannot be
+        ended.
+        """
         return _is_asynchronous(type(self.environment), "step")
 
     @property
@@ -91,7 +95,9 @@ class CustomAdapter:
         """Cannot be done."""
 
     async def close(self) -> None:
-        """As `EnvironmentAdapter.close`; waits for a call that runs in a thread, which nobody can end."""
+        """As `EnvironmentAdapter.close`; waits for a call that runs in a thread, which nobody can
+        end.
+        """
         if not self._closed:
             self._closed = True
             try:

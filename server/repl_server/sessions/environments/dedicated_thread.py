@@ -1,4 +1,5 @@
-"""`DedicatedThread`: one thread, which does all that is asked of it, and ends with the process at latest.
+"""`DedicatedThread`: one thread, which does all that is asked of it, and ends with the process at
+latest.
 
 Those of `concurrent.futures` are waited for when the interpreter ends: one that hangs, in code that
 is not ours, would keep a server that was told to stop.
@@ -30,7 +31,8 @@ class DedicatedThread:
         self._begun = False
 
     def do(self, work: Callable[[], T]) -> asyncio.Future[T]:
-        """What `work` comes to, as `repl_env.concurrency.thread_pool.capture_error` has it, behind all that came before.
+        """What `work` comes to, as `repl_env.concurrency.thread_pool.capture_error` has it, behind
+        all that came before.
 
         Who gives up on it does not end it.
         """

@@ -1,4 +1,5 @@
-"""`EnvironmentFactory`: environments of others, and how many at once they bear, as they say themselves.
+"""`EnvironmentFactory`: environments of others, and how many at once they bear, as they say
+themselves.
 
 What makes them is a class, which says it, or a function: then what it has made first says it.
 """

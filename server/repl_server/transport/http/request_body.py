@@ -1,4 +1,6 @@
-"""`RequestBody`: the body of one HTTP request, of a bounded size and in bounded time, piece by piece."""
+"""`RequestBody`: the body of one HTTP request, of a bounded size and in bounded time, piece by
+piece.
+"""
 
 from __future__ import annotations
 
