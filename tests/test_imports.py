@@ -93,7 +93,7 @@ def test_the_version_is_read_when_it_is_asked_for(package: str, root: str) -> No
 
 @pytest.mark.parametrize(
     "module",
-    ["errors", "interfaces", "models", "parsing", "rubrics", "rlm.asking", "rlm.events"],
+    ["errors", "interfaces", "models", "parsing", "rubrics", "rlm.model_call", "rlm.events"],
 )
 def test_the_vocabulary_of_the_environment_loads_no_engine(module: str) -> None:
     modules = loaded_by(f"repl_env.{module}", "")
@@ -103,7 +103,7 @@ def test_the_vocabulary_of_the_environment_loads_no_engine(module: str) -> None:
     assert not modules & {"rich", "typer"}
 
 
-@pytest.mark.parametrize("module", ["client", "sync_client"])
+@pytest.mark.parametrize("module", ["client", "client.sync_client"])
 def test_the_remote_client_loads_no_engine_and_no_server(module: str) -> None:
     """It runs where neither does: Windows, macOS, an installation without extras."""
     modules = loaded_by(f"repl_env.{module}", "")
