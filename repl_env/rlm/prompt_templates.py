@@ -1,6 +1,6 @@
 """Prompts for a model that works in the REPL, and the rendering of what its code did.
 
-The names and arguments are those of OpenEnv's `repl_env.rlm.prompt_templates`. Everything here is a
+The names and arguments are those of OpenEnv's `repl_env.prompts`. Everything here is a
 pure
 function of its arguments.
 """

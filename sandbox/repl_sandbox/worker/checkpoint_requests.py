@@ -35,7 +35,7 @@ class CheckpointRequests:
         """Write the namespace to the file that goes with the command."""
 
         def job(fd: int) -> str:
-            save = import_trusted(f"{__package__}.saving").save
+            save = import_trusted(f"{__package__}.checkpoint.checkpoint_writer").save
             return str(save(self._namespace, self._session.answers, fd, command.size))
 
         self._cells.run_job(command.cell, job)
@@ -44,7 +44,7 @@ class CheckpointRequests:
         """Bind what was saved in the file that goes with the command."""
 
         def job(fd: int) -> str:
-            load = import_trusted(f"{__package__}.loading").load
+            load = import_trusted(f"{__package__}.checkpoint.checkpoint_reader").load
             manifest = _loads(command.manifest)
             missing = str(load(self._namespace, self._session.answers, fd, manifest))
             # What was restored is not a change that the first cell made.

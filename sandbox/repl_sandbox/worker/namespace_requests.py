@@ -57,7 +57,7 @@ class NamespaceRequests:
 
     def _put_faces_on(self, faced: list[FunctionSchema]) -> None:
         # No part of the template: most sessions have none.
-        faces = import_trusted(f"{__package__}.faces").Faces(self._calls)
+        faces = import_trusted(f"{__package__}.host_stubs.return_types").ReturnTypes(self._calls)
         for offered in faced:
             self._namespace.inject(offered.name, faces.function(offered), protected=True)
         for name, error in faces.errors.items():
