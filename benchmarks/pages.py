@@ -1,6 +1,6 @@
-"""The tables of figures in pages: a few in the README, all of them in docs/numbers.md.
+"""The tables of figures in pages: three figures in the README, all of them in docs/numbers.md.
 
-Each stands between two markers that have its name.
+Each table stands between two markers that have its name.
 """
 
 from __future__ import annotations
@@ -10,29 +10,30 @@ from pathlib import Path
 
 from .figure import Figure
 from .goals import GOALS
-from .shown import Others, brief_rows, missed, rows
+from .shown import Others, brief_rows, missed
 
 _ROOT = Path(__file__).parents[1]
 _README = _ROOT / "README.md"
 _NUMBERS = _ROOT / "docs" / "numbers.md"
 
-# By their keys: what one asks first of a session, an episode, a run and a server.
-_HEADLINES = frozenset(
-    (
-        *("cold", "ready", "step", "step_env", "stdout", "context_100", "cpu", "rate", "memory"),
-        *("shared_memory", "branch", "recovery", "recovery_1gb", "step_paused", "turn", "subcall"),
-        *("server_rate_8", "server_p99_32", "server_rate_recovery_8", "server_openings_8"),
-        *("server_openings_stepped_8", "server_context", "server_memory"),
-    )
-)
+# The figures of the README, by their keys: a session, a step, a recovery.
+_HEADLINES = ("cold", "step_env", "recovery")
+_COLUMNS_OF_THE_README = 4  # name, ours, floor, ratio
 
 
 def fill(name: str, figures: Sequence[Figure], others: Others, machine: str, method: str) -> None:
-    """Replace table `name` in both pages; `machine` and `method` say where and how it was made."""
-    _put(_NUMBERS, name, f"{machine}. {method}\n\n{_markdown(rows(figures, others))}")
+    """Replace table `name`; `machine` and `method` say where and how the figures were measured."""
+    table = brief_rows([figure for figure in figures if _is_shown(figure.key)], others)
+    _put(_NUMBERS, name, f"{machine}. {method}. {_goals(figures)}\n\n{_markdown(table)}")
     few = [figure for figure in figures if figure.key in _HEADLINES]
-    table = _markdown(brief_rows(few, others))
-    _put(_README, name, f"{machine}. {_goals(figures)}\n\n{table}")
+    if few:
+        short = [row[:_COLUMNS_OF_THE_README] for row in brief_rows(few, {})]
+        _put(_README, name, f"{machine}.\n\n{_markdown(short)}")
+
+
+def _is_shown(key: str) -> bool:
+    """Whether docs/numbers.md has the figure: of a server, 8 clients stand for all numbers of clients."""
+    return not key.startswith("server_") or key in GOALS or key.endswith("_8")
 
 
 def _goals(figures: Sequence[Figure]) -> str:

@@ -36,17 +36,20 @@ def rows(figures: Sequence[Figure], others: Others) -> list[tuple[str, ...]]:
 
 
 def brief_rows(figures: Sequence[Figure], others: Others) -> list[tuple[str, ...]]:
-    """The same without goals and quartiles."""
-    shown: list[tuple[str, ...]] = [("", "ours", "floor", "ratio", *others)]
+    """The same without quartiles."""
+    shown: list[tuple[str, ...]] = [("", "ours", "floor", "ratio", "goal", "met", *others)]
     for figure in figures:
-        theirs = [values.get(figure.key) for values in others.values()]
+        bound = GOALS.get(figure.key)
+        peers = [values.get(figure.key) for values in others.values()]
         shown.append(
             (
                 figure.name,
                 _value(figure.ours.median, figure.unit),
                 _value(figure.floor.median, figure.unit),
                 f"{figure.ratio.median:.2f}",
-                *("-" if each is None else _value(each.median, figure.unit) for each in theirs),
+                goal(figure),
+                "" if bound is None else ("yes" if bound.met(figure) else "NO"),
+                *("-" if each is None else _value(each.median, figure.unit) for each in peers),
             )
         )
     return shown
