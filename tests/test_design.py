@@ -1,15 +1,12 @@
-"""docs/design.md and docs/design/ say what is there.
+"""docs/design.md and docs/design/ agree with the code.
 
-Each module once, the steps of the jail and the layers of the engine in their order, each kind of
-failure; and the entry has each page.
+The page of modules is generated; the steps of the jail stand in their order; each kind of failure
+has a row; the entry page links every page; every file that a page names exists.
 """
 
 from __future__ import annotations
 
-import ast
 import re
-import tomllib
-from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -32,6 +29,7 @@ from repl_sandbox.jail.recipe import (
     WORKER,
     Step,
 )
+from tests.surface.modules import MODULES_PAGE, modules_page
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -60,12 +58,6 @@ def first_column(header: str) -> list[str]:
     return column
 
 
-def holds_code(file: Path) -> bool:
-    """Whether a module is more than a docstring."""
-    statements = ast.parse(file.read_text(encoding="utf-8")).body
-    return not all(isinstance(statement, ast.Expr) for statement in statements)
-
-
 def test_the_entry_has_each_page_in_one_table() -> None:
     rows = re.findall(r"^\| \[([\w-]+\.md)\]\(design/([\w-]+\.md)\) \|", ENTRY, re.MULTILINE)
 
@@ -74,20 +66,9 @@ def test_the_entry_has_each_page_in_one_table() -> None:
     assert sorted(text for text, _ in rows) == sorted(PAGES)
 
 
-@pytest.mark.parametrize("package", PACKAGES)
-def test_each_module_has_one_row_in_the_map(package: str) -> None:
-    """But for the `__init__` of inner folders that hold nothing, and for folders of mere files."""
-    root = ROOT / package
-    files = [
-        file.relative_to(root)
-        for file in root.rglob("*.py")
-        if file.name != "__init__.py" or file.parent == root or holds_code(file)
-        if (file.parent / "__init__.py").exists()
-    ]
-    modules = [f"`{file}`" for file in files]
-
-    assert modules
-    assert sorted(chain(*first_columns(f"file in `{package}/`"))) == sorted(modules)
+def test_the_page_of_modules_is_generated() -> None:
+    """`python -m tests.surface --write` writes the page."""
+    assert MODULES_PAGE.read_text(encoding="utf-8") == modules_page()
 
 
 @pytest.mark.parametrize(
@@ -116,20 +97,6 @@ def test_a_first_worker_does_what_the_page_says_before_its_own_steps() -> None:
     views = {"jailed": VIEW, "confined": FOLDER, "alone": FOLDER, "process": FOLDER}
     for tier, recipe in RECIPES.items():
         assert [*recipe.first_worker] == [*views[tier], *recipe.worker, *WAIT_FOR_INIT]
-
-
-def test_the_layers_of_the_engine_stand_there_in_their_order() -> None:
-    """As import-linter checks them, the highest first."""
-    (row,) = re.findall(r"^\| in the engine: (.+?) \|", ENTRY, re.MULTILINE)
-    shown = [sorted(re.findall(r"`([\w.]+)`", layer)) for layer in row.split("→")]
-
-    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    (layers,) = (
-        contract["layers"]
-        for contract in contracts["tool"]["importlinter"]["contracts"]
-        if contract["type"] == "layers"
-    )
-    assert shown == [sorted(layer.split(" | ")) for layer in layers]
 
 
 def test_each_kind_of_failure_of_a_cell_has_a_row() -> None:

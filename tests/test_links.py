@@ -82,7 +82,7 @@ def test_every_section_that_is_named_by_its_title_is_there() -> None:
 
 
 def test_the_readme_leads_to_every_page_of_the_documentation() -> None:
-    table = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Where things are")[2]
+    table = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Documentation")[2]
 
     assert set(LINK.findall(table)) >= {f"docs/{page.name}" for page in ROOT.glob("docs/*.md")}
 

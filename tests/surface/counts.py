@@ -120,14 +120,24 @@ def _is_name(path: str, module: str) -> bool:
 
 def prose() -> Iterator[str]:
     """Yield each sentence of the pages, docstrings and comments."""
-    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
-    for page in pages:
-        if page.name != "reference.md":  # which repeats docstrings
-            yield from _sentences(_CODE.sub("", page.read_text(encoding="utf-8")))
+    yield from (sentence for _, sentence in _located())
+
+
+def misbegun() -> Iterator[tuple[Path, str]]:
+    """Yield the sentences that begin with What, Who, Whoever or Where, with their files."""
+    yield from ((file, text) for file, text in _located() if _OPENING.match(text))
+
+
+def _located() -> Iterator[tuple[Path, str]]:
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
+        if page.name not in ("reference.md", "modules.md"):  # which repeat docstrings
+            text = _CODE.sub("", page.read_text(encoding="utf-8"))
+            yield from ((page, sentence) for sentence in _sentences(text))
     for folder in (*PACKAGES.values(), ROOT / "tests", ROOT / "benchmarks", ROOT / "examples"):
         for file in sorted(folder.rglob("*.py")):
             if ".venv" not in str(file):
-                yield from (sentence for text in _texts(file) for sentence in _sentences(text))
+                for text in _texts(file):
+                    yield from ((file, sentence) for sentence in _sentences(text))
 
 
 def _sentences(text: str) -> Iterator[str]:

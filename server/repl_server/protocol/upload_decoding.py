@@ -1,6 +1,6 @@
 """Uploaded bytes as the values that sessions begin with.
 
-Standard library only: a process of its own does it for large ones (`packer.py`).
+Standard library only: `decoder_main.py` decodes large uploads in its own process.
 """
 
 from __future__ import annotations

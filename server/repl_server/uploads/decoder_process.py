@@ -1,4 +1,4 @@
-"""Large uploads made into a parcel for a template, by a process of its own (`packer.py`)."""
+"""Large uploads made into a parcel for a template, by a process of its own (`decoder_main.py`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loading a checkpoint in a session: the records that `saving.py` wrote, one variable for each."""
+"""Loading a checkpoint in a session: the records of `checkpoint_writer.py`, one per variable."""
 
 from __future__ import annotations
 
