@@ -32,7 +32,7 @@ def fill(name: str, figures: Sequence[Figure], others: Others, machine: str, met
 
 
 def _is_shown(key: str) -> bool:
-    """Whether docs/numbers.md has the figure: of a server, 8 clients stand for all numbers of clients."""
+    """Whether docs/numbers.md has the figure: 8 clients stand for all numbers of clients."""
     return not key.startswith("server_") or key in GOALS or key.endswith("_8")
 
 

@@ -20,7 +20,7 @@ from .messages import parse_json
 KIND = b"ckpt"
 VERSION = 1
 
-# What a session keeps besides its variables; the names are the worker's (`worker/checkpoint/checkpoint_writer.py`).
+# State that a session keeps besides its variables, named as `checkpoint_writer.py` names it.
 _MOST_STATE = 16
 _MOST_PACKAGES = 64
 # Variables and cells of one session, far beyond what the header has room for.
