@@ -37,8 +37,9 @@ def dataset_of(tasks: Sequence[ColourTask]) -> Dataset:
     """The rows that TRL shuffles, told apart by the number in their prompt."""
     return Dataset.from_list(
         [
-            {"prompt": [{**task.prompt[0], "task": str(number)}], **task.request}
+            {"prompt": [*before, {**last, "task": str(number)}], **task.request}
             for number, task in enumerate(tasks)
+            for *before, last in (task.prompt,)
         ]
     )
 
