@@ -24,7 +24,7 @@ from repl_env.episode.rules import Episode, EpisodeConfig, EpisodeTotals
 from repl_env.models import REPLObservation
 from repl_sandbox.errors import CheckpointError, RemoteProtocolError
 from repl_sandbox.protocol import file_container
-from repl_sandbox.protocol.messages import parse_json
+from repl_sandbox.protocol.values.json_text import parse_json
 from repl_sandbox.types import JSON, Answers, Missing
 
 KIND = b"epis"

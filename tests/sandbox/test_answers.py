@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from repl_sandbox.protocol.messages import MAX_ANSWER, MAX_ANSWER_VALUES
+from repl_sandbox.protocol.values.json_text import MAX_ANSWER, MAX_ANSWER_VALUES
 from repl_sandbox.types import Answer
 from repl_sandbox.worker.cell.cell_evaluation import CellRun, run_cell
 from repl_sandbox.worker.namespace.main_namespace import Namespace

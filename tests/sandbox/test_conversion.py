@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from repl_sandbox import Raised, Sandbox, Session
-from repl_sandbox.protocol.messages import MAX_DEPTH, dump_json
 from repl_sandbox.protocol.values import json_conversion
+from repl_sandbox.protocol.values.json_text import MAX_DEPTH, dump_json
 
 
 class Place(NamedTuple):

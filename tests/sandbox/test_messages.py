@@ -15,15 +15,16 @@ from repl_sandbox.errors import RemoteProtocolError
 from repl_sandbox.protocol import frames, messages
 from repl_sandbox.protocol.frames import MAX_HEADER, Frame, FrameReader
 from repl_sandbox.protocol.function_schema import Default, FunctionSchema, Parameter, Signature
-from repl_sandbox.protocol.header_limits import FORMS
-from repl_sandbox.protocol.messages import (
+from repl_sandbox.protocol.header_limits import (
+    FORMS,
     MAX_CHANGES,
-    MAX_CONTAINERS,
-    MAX_COUNT,
-    MAX_DEPTH,
     MAX_FIGURES,
+    MAX_LOST,
     MAX_MESSAGE,
     MAX_NAME,
+)
+from repl_sandbox.protocol.messages import (
+    MAX_COUNT,
     MAX_VARIABLES,
     Answered,
     Assign,
@@ -44,11 +45,10 @@ from repl_sandbox.protocol.messages import (
     Value,
     Variables,
     decode,
-    dump_json,
     encode,
-    parse_json,
 )
 from repl_sandbox.protocol.values import raw_arguments
+from repl_sandbox.protocol.values.json_text import MAX_CONTAINERS, MAX_DEPTH, dump_json, parse_json
 from repl_sandbox.protocol.values.json_value_count import more_values
 from repl_sandbox.protocol.values.raw_arguments import MAX_PARTS, RawArgument
 from repl_sandbox.types import Answer, Change, ErrorInfo, Variable
@@ -491,7 +491,7 @@ def test_a_blob_on_a_message_that_has_none_is_refused(kind):
     "message",
     [
         Ready(MAX_COUNT - 1),
-        Restored(MAX_COUNT - 1, (ASTRAL * MAX_NAME,) * messages.MAX_LOST),
+        Restored(MAX_COUNT - 1, (ASTRAL * MAX_NAME,) * MAX_LOST),
         Failed("not json", ASTRAL * MAX_MESSAGE),
         Answered(MAX_COUNT - 1, MAX_COUNT - 1, Answer("printed", "x", "x", "x")),
         HostCall(

@@ -15,7 +15,8 @@ from repl_sandbox import Finished, HostFunction, Killed, Limits, Outcome, Sandbo
 from repl_sandbox.errors import RemoteProtocolError
 from repl_sandbox.protocol.connection import HostConnection, WorkerConnection
 from repl_sandbox.protocol.frames import MAX_BLOB
-from repl_sandbox.protocol.messages import Execute, HostCall, Ready, dump_json
+from repl_sandbox.protocol.messages import Execute, HostCall, Ready
+from repl_sandbox.protocol.values.json_text import dump_json
 from repl_sandbox.protocol.values.raw_arguments import MAX_PARTS, RawArgument
 from repl_sandbox.session.host_functions.function_executor import arguments
 from repl_sandbox.session.host_functions.open_calls import MAX_OPEN_BYTES

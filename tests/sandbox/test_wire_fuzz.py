@@ -35,8 +35,8 @@ from repl_sandbox.protocol.messages import (
     WorkerMessage,
     decode,
     encode,
-    parse_json,
 )
+from repl_sandbox.protocol.values.json_text import parse_json
 from repl_sandbox.protocol.values.raw_arguments import RawArgument, each_part
 from repl_sandbox.session.host_functions.function_executor import arguments
 from repl_sandbox.types import Answer, AnswerForm, Change, ErrorInfo, Variable

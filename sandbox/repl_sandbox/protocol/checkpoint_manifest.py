@@ -15,7 +15,7 @@ from ..errors import CheckpointError, RemoteProtocolError
 from ..types import JSON, Missing
 from . import file_container
 from .header_limits import MAX_MESSAGE, MAX_NAME
-from .messages import parse_json
+from .values.json_text import parse_json
 
 KIND = b"ckpt"
 VERSION = 1

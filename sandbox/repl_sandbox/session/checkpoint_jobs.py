@@ -16,7 +16,8 @@ from typing import Any
 from ..errors import CheckpointError, RemoteProtocolError
 from ..protocol import checkpoint_manifest
 from ..protocol.checkpoint_manifest import Checkpoint, Manifest
-from ..protocol.messages import HostMessage, Load, Save, parse_json
+from ..protocol.messages import HostMessage, Load, Save
+from ..protocol.values.json_text import parse_json
 from ..types import AnyOutcome, Finished, Killed, Missing, Raised, TimedOut
 from .core import Core
 from .session_operations import memfd

@@ -17,10 +17,9 @@ from ..protocol.messages import (
     Value,
     Variables,
     WorkerMessage,
-    parse_answer,
-    parse_json,
 )
 from ..protocol.values.json_conversion import encoded
+from ..protocol.values.json_text import parse_answer, parse_json
 from ..protocol.values.variable_names import check_name
 from ..types import JSON, Limits, Variable, check_seconds
 from .core import Core

@@ -5,8 +5,9 @@ from __future__ import annotations
 import keyword
 
 from ...types import ANSWER_NAMES
-from ...worker.namespace.main_namespace import REPL_NAMES
 
+# The last displayed value and the pages of earlier output, which belong to the REPL.
+REPL_NAMES = frozenset({"_", "_out"})
 # What a session may put into its namespace itself, with answers or without.
 RESERVED = frozenset({*ANSWER_NAMES, "HostCallError", "PolicyError"})
 

@@ -6,7 +6,8 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
-from ...protocol.messages import MAX_ANSWER_VALUES, Answered
+from ...protocol.messages import Answered
+from ...protocol.values.json_text import MAX_ANSWER_VALUES
 from ...types import Answer
 
 # One answer is enough; a loop that gives them must not fill the host's memory.

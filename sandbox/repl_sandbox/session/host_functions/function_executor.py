@@ -21,8 +21,9 @@ from typing import Any
 
 from ...errors import RemoteProtocolError
 from ...protocol.frames import MAX_BLOB
-from ...protocol.messages import HostCall, HostReply, dump_json, parse_arguments
+from ...protocol.messages import HostCall, HostReply
 from ...protocol.values.json_conversion import elements
+from ...protocol.values.json_text import dump_json, parse_arguments
 from ...protocol.values.raw_arguments import Place, Raw, each_part
 from ...protocol.values.utf8_text import read_text
 from .function_registry import HostCallable

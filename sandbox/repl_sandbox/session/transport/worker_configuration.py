@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...protocol.messages import MAX_DEPTH, MAX_DIGITS, Assign, Configure
+from ...protocol.messages import Assign, Configure
+from ...protocol.values.json_text import MAX_DEPTH, MAX_DIGITS
 
 # Bytes of variables beside those of the template, with their names: one write to a socket.
 _MOST_VARIABLES = 1 << 14

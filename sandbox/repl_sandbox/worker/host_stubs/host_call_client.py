@@ -12,15 +12,8 @@ from typing import Any
 from ...errors import HostCallError
 from ...protocol.frames import MAX_BLOB
 from ...protocol.function_schema import FunctionSchema
-from ...protocol.messages import (
-    MAX_ARGUMENT_VALUES,
-    MEMFD,
-    STREAMS,
-    Answered,
-    HostCall,
-    HostReply,
-    dump_json,
-)
+from ...protocol.messages import MEMFD, STREAMS, Answered, HostCall, HostReply
+from ...protocol.values.json_text import MAX_ARGUMENT_VALUES, dump_json
 from ...protocol.values.json_value_count import more_values
 from ...protocol.values.raw_arguments import MAX_PARTS, Parts, each_part
 from ...types import Answer

@@ -12,12 +12,11 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from ...protocol.values.variable_names import REPL_NAMES
+
 if TYPE_CHECKING:
     import asyncio
     from ast import Module
-
-# The last displayed value, and the pages of earlier output: the REPL's, not the user's.
-REPL_NAMES = frozenset({"_", "_out"})
 
 _MISSING = object()
 

@@ -12,8 +12,8 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from ...protocol.messages import MAX_ANSWER, MAX_ANSWER_VALUES
 from ...protocol.values.json_conversion import encoded
+from ...protocol.values.json_text import MAX_ANSWER, MAX_ANSWER_VALUES
 from ...protocol.values.json_value_count import more_values
 from ...types import JSON, Answer, AnswerForm
 from ..display.error_hints import near

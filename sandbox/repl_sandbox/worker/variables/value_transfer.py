@@ -9,7 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ...protocol.frames import MAX_BLOB
-from ...protocol.messages import Assign, Failed, Value, dump_json
+from ...protocol.messages import Assign, Failed, Value
+from ...protocol.values.json_text import dump_json
 from ..display.tracebacks import describe
 
 
