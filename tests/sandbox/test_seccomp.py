@@ -217,7 +217,7 @@ def test_filters_are_short(arch):
 
 def test_filters_do_not_depend_on_the_hash_seed():
     print_it = (
-        "from repl_sandbox.jail import seccomp as s\n"
+        "from repl_sandbox.jail.seccomp import seccomp_filters as s\n"
         "for make in (s.program, s.base_program, s.seal_program): print(make('x86_64').hex())"
     )
     texts = {

@@ -199,8 +199,8 @@ def test_a_job_without_its_file_fails(peer: Peer) -> None:
 
 
 def test_what_is_saved_is_loaded_and_no_change_of_the_next_cell(peer: Peer) -> None:
-    for name in ("saving", "loading"):  # which a worker has from its template's path
-        pytest.importorskip(f"repl_sandbox.worker.{name}")
+    for name in ("writer", "reader"):  # which a worker has from its template's path
+        pytest.importorskip(f"repl_sandbox.worker.checkpoint.checkpoint_{name}")
     checkpoints = CheckpointRequests(peer.session, peer.cells, peer.namespace, peer.changes)
     with open(os.memfd_create("checkpoint"), "w+b", buffering=0) as file:
         file.truncate(1 << 20)
@@ -431,18 +431,18 @@ def test_an_interrupt_is_looked_up_on_the_page_of_the_branch() -> None:
 
 _CHILD = """
 import os
-from repl_sandbox.worker.cell.cell_evaluation import Ran
+from repl_sandbox.worker.cell.cell_evaluation import CellRun
 from repl_sandbox.worker.worker_process import WorkerProcess
-from repl_sandbox.worker.cell.standard_streams import Streams
+from repl_sandbox.worker.cell.standard_streams import StandardStreams
 
-process = WorkerProcess(Streams(lambda: (1, 2)))
+process = WorkerProcess(StandardStreams(lambda: (1, 2)))
 process.begin()
 process.measure()
 assert process.peak_memory > 1 << 20 and not process.is_a_child()
 pid = os.fork()
 if pid == 0:
     assert process.is_a_child()
-    process.end_child(Ran("value", None, 7, "parting\\n"))
+    process.end_child(CellRun("value", None, 7, "parting\\n"))
 print("child", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 process.give_up()
 """
