@@ -44,9 +44,10 @@ test-older: $(OLDER)/.native   ## tests of models and of the hub with the older 
 
 test-compat: $(DEV)/.native $(OPENENV:%=$(COMPAT)/%/.ready) ## OpenEnv's clients and checks, of three generations
 	REPL_TEST_COMPAT=$(COMPAT) $(DEV)/bin/python -m pytest tests/compat
+	$(COMPAT)/openenv-0.10.0/bin/python -m tests.surface --check
 
 test-torchrl: $(TORCHRL)/.native ## the integration of TorchRL, with a tiny model; 1.5 GB installed on the first call
-	$(TORCHRL)/bin/python -m pytest tests/torchrl
+	$(TORCHRL)/bin/python -m pytest tests/torchrl tests/surface
 
 test-training: test-training-fast test-verifiers ## all integrations of trainers but TorchRL, each in a virtual environment of its own
 

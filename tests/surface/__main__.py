@@ -1,6 +1,7 @@
 """Print the counts of names and sentences.
 
-`--write` first writes the list and the pages; `--sentences [FOLDER]` prints the sentences that
+`--write` first writes the list and the pages. `--check` compares the list with the code instead, in
+an interpreter that has an extra and no pytest. `--sentences [FOLDER]` prints the sentences that
 begin with What, Who, Whoever or Where instead.
 """
 
@@ -16,22 +17,27 @@ from tests.surface.names import LIST, listed, written
 from tests.surface.reference import PAGE, reference
 
 
-def main() -> None:
-    """Count, write and count, or list sentences."""
-    if sys.argv[1:2] == ["--sentences"]:
-        below = Path(*sys.argv[2:3]).resolve()
+def main(arguments: list[str]) -> str | None:
+    """Return an error for `sys.exit`, or None."""
+    if arguments[:1] == ["--sentences"]:
+        below = Path(*arguments[1:2]).resolve()
         for file, sentence in misbegun():
             if file.is_relative_to(below):
                 print(f"{file.relative_to(below)}: {' '.join(sentence.split())}")
-        return
+        return None
     surface = listed()
-    if "--write" in sys.argv[1:]:
+    if arguments == ["--check"]:
+        now = found(surface)
+        changed = [module for module in surface if surface[module] != now[module]]
+        return f"run `python -m tests.surface --write`: {changed} changed" if changed else None
+    if arguments == ["--write"]:
         surface = found(surface)
         LIST.write_text(written(surface), encoding="utf-8")
         PAGE.write_text(reference(surface), encoding="utf-8")
         MODULES_PAGE.write_text(modules_page(), encoding="utf-8")
     print(table(surface))
+    return None
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(sys.argv[1:]))

@@ -64,7 +64,7 @@ def found(surface: Surface) -> Surface:
 def _kept(surface: Surface, module: str) -> dict[str, str]:
     names = names_of(module)
     kept = {key: text for key, text in surface[module].items() if key.partition(".")[0] in names}
-    return {**dict.fromkeys(names, ""), **kept}
+    return dict(sorted({**dict.fromkeys(names, ""), **kept}.items()))
 
 
 def _lines(name: str, value: object, homes: dict[int, tuple[str, str]]) -> dict[str, str]:

@@ -19,16 +19,10 @@ HEAD = """\
 # Written by `python -m tests.surface --write` from the `__all__` of these modules, as is
 # docs/reference.md. A table without names makes a module public.
 """
-# Modules that only an extra makes importable, and the library that tells whether it is installed.
-NEEDS = {
-    "repl_env.openenv": "openenv",
-    "repl_env.integrations.torchrl": "torchrl",
-    "repl_env.integrations.torchrl.mlgym": "torchrl",
-    **dict.fromkeys(
-        ("repl_server.app", "repl_server.asgi", "repl_server.settings", "repl_server.serving"),
-        "fastapi",
-    ),
-}
+# Modules that need an extra, and a library that only this extra installs. An integration needs the
+# library of its name.
+NEEDS = {"repl_env.openenv": "openenv", "repl_server": "prometheus_client"}
+INTEGRATIONS = "repl_env.integrations."
 # Begins the description of a name that an earlier module has.
 SAME = "same as "
 
@@ -42,7 +36,10 @@ def listed() -> Surface:
 
 def importable(module: str) -> bool:
     """Whether this interpreter has the extra that `module` needs."""
-    return module not in NEEDS or find_spec(NEEDS[module]) is not None
+    needed = [library for prefix, library in NEEDS.items() if module.startswith(prefix)]
+    if module.startswith(INTEGRATIONS):
+        needed.append(module.removeprefix(INTEGRATIONS).partition(".")[0])
+    return all(find_spec(library) is not None for library in needed)
 
 
 def written(surface: Surface) -> str:

@@ -63,6 +63,20 @@ def test_a_package_offers_no_name_outside_its_list(module: str) -> None:
         assert offered - parts - {"TYPE_CHECKING", "annotations"} == set(names_of(module))
 
 
+# A folder of files that a Space gets, and a package whose names `repl_env.tasks` exports.
+NOT_LISTED = {"repl_env.space.files", "repl_env.tasks.generators"}
+
+
+def test_each_package_that_exports_names_is_listed() -> None:
+    exporting = {
+        ".".join(file.parent.relative_to(root.parent).parts)
+        for root in PACKAGES.values()
+        for file in root.rglob("__init__.py")
+        if "__all__ = " in file.read_text(encoding="utf-8")
+    }
+    assert exporting - NOT_LISTED <= set(SURFACE)
+
+
 def documented() -> Iterator[tuple[str, str, str]]:
     """Yield each name that a page or an example imports: the file, the module, the name."""
     for file in DOCUMENTS:
