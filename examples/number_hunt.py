@@ -14,7 +14,7 @@ from typing import Any
 from repl_env.errors import EpisodeDone, NotReset
 from repl_env.interfaces import Environment, EnvironmentMetadata, Transform
 from repl_env.models import Action, Observation, State, StepResult
-from repl_env.rewards.rubric import Rubric
+from repl_env.rubrics import Rubric
 
 HIGHEST = 100
 MOST_GUESSES = 8  # one more than bisection of 1 to 100 needs

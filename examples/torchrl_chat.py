@@ -23,7 +23,7 @@ from torchrl.modules.llm import TransformersWrapper
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from repl_env.integrations.torchrl import DatasetREPLChatEnv, REPLToolTransform
-from repl_env.rewards.rubric import REPLRubric
+from repl_env.rubrics import REPLRubric
 
 TASKS = [
     {"query": "How many words are in `context`?", "context": "a b c", "expected_answer": 3},

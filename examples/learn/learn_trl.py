@@ -26,7 +26,7 @@ from examples.learn.play import MAX_NEW_TOKENS, NothingRuns, Sessions, mean_rewa
 from examples.learn.task import TURNS, ColourTask, draw_tasks
 from examples.learn.warm_start import warm_start
 from repl_env.integrations.trl import episode_reward, rollout_func
-from repl_env.rewards.rubric import ExactMatchRubric
+from repl_env.rubrics import ExactMatchRubric
 
 GOAL, MOST_BEFORE, MOST_WITHOUT = 0.9, 0.12, 0.1
 GROUP, GROUPS = 16, 8  # rollouts of a task, tasks of an update

@@ -19,12 +19,11 @@ PACKAGES = {
 }
 # A role that may occur in each folder.
 ROLES = {"__init__.py", "__main__.py", "core.py", "main.py"}
-# Modules that only give OpenEnv's paths to names that are defined elsewhere.
+# Modules at OpenEnv's paths, and classes with OpenEnv's names on OpenEnv's base classes.
 OPENENV = {
-    "client.py", "local.py", "models.py", "interfaces.py", "prompts.py", "recursive_backends.py",
+    "local.py", "models.py", "interfaces.py", "prompts.py", "recursive_backends.py",
     "recursive_controller.py", "rubrics.py", "runner.py",
     *(f"server/{name}.py" for name in ("app", "python_executor", "repl_environment")),
-    *(f"openenv/{name}.py" for name in ("client", "environment", "models")),
 }  # fmt: skip
 _OPENING = re.compile(r"(What|Who|Whoever|Where)\b")
 _CODE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
@@ -88,7 +87,8 @@ def repeated_files(root: Path) -> list[str]:
 
 def repeated_classes(root: Path) -> list[str]:
     """Return the names that several classes of a package have."""
-    nodes = (node for file in _counted(root) for node in _tree(file).body)
+    files = [file for file in _counted(root) if file.parent.name != "openenv"]
+    nodes = (node for file in files for node in _tree(file).body)
     names = Counter(node.name for node in nodes if isinstance(node, ast.ClassDef))
     return sorted(name for name, times in names.items() if times > 1)
 
