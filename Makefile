@@ -20,7 +20,7 @@ OPENENV := openenv-0.10.0 openenv-0.4.1 openenv-core-0.3.0
 
 # A target that starts sessions needs the native library too, as `VENV/.native`: the build compares
 # hashes, because the times of files say little after a checkout of another commit.
-.PHONY: FORCE native demo serve test test-native test-slow test-older test-compat test-torchrl test-training test-training-fast test-trl test-verifiers learn-trl test-security test-containers test-aarch64 soak soak-server check fix wheels dist wheelhouse images bench bench-server lock clean
+.PHONY: FORCE native demo serve test test-native test-slow test-older test-compat test-torchrl test-training test-training-fast test-trl test-verifiers learn-trl learn-torchrl test-security test-containers test-aarch64 soak soak-server check fix wheels dist wheelhouse images bench bench-server lock clean
 
 demo: $(DEV)/.native           ## an episode on real input, printed step by step
 	$(DEV)/bin/python examples/demo.py
@@ -61,6 +61,9 @@ test-verifiers: $(VERIFIERS)/.native ## the integration of verifiers, on scripte
 
 learn-trl: $(TRL)/.native      ## a tiny model that learns with TRL, ten minutes; LEARN_ARGS="--seed 1"; exit 1 below 0.9
 	$(TRL)/bin/python -m examples.learn.learn_trl $(LEARN_ARGS)
+
+learn-torchrl: $(TORCHRL)/.native ## the same with TorchRL; likewise LEARN_ARGS
+	$(TORCHRL)/bin/python -m examples.learn.learn_torchrl $(LEARN_ARGS)
 
 test-security: $(DEV)/.native  ## the corpus of abuse, every case; CORPUS=FILE of cases, TIER=name
 	$(DEV)/bin/python -m tests.security.abuse $(if $(CORPUS),--corpus $(CORPUS)) $(if $(TIER),--tier $(TIER))
@@ -143,9 +146,9 @@ $(COMPAT)/openenv-core-%/.ready: .ci/venv
 	.ci/venv $(@D) openenv-core==$*
 	touch $@
 
-# torch is pinned for the same reason as in the extra `dev`.
+# torch is pinned for the same reason as in the extra `dev`. matplotlib draws the curves of examples/learn.
 $(TORCHRL)/.ready: pyproject.toml .ci/venv
-	.ci/venv $(TORCHRL) --editable '.[torchrl]' 'torch==2.13.0' 'pytest>=8.3,<10' 'pytest-asyncio>=0.24,<2'
+	.ci/venv $(TORCHRL) --editable '.[torchrl]' 'torch==2.13.0' 'matplotlib>=3.8,<4' 'pytest>=8.3,<10' 'pytest-asyncio>=0.24,<2'
 	touch $@
 
 # matplotlib draws the curves of examples/learn.

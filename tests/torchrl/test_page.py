@@ -1,4 +1,4 @@
-"""The examples of docs/torchrl.md run, and print what the page says."""
+"""The examples of docs/torchrl.md, and of TorchRL in docs/training.md, run as the pages say."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-PAGE = (Path(__file__).parents[2] / "docs" / "torchrl.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "torchrl.md").read_text(encoding="utf-8")
+TRAINING = (DOCS / "training.md").read_text(encoding="utf-8")
 # Each example with the text that follows it at once, if one does.
 EXAMPLES = re.findall(
     r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", PAGE, re.MULTILINE | re.DOTALL
@@ -29,3 +31,11 @@ def test_example_prints_what_the_page_says(number, names, capsys):
         env.close()
     if text:
         assert capsys.readouterr().out == text
+
+
+def test_example_of_the_page_on_training_makes_a_rollout(names):
+    section = TRAINING.partition("\n## TorchRL\n")[2].partition("\n## ")[0]
+    code = re.search(r"```python\n(.*?)```", section, re.DOTALL)[1]
+    exec(compile(code, "example", "exec"), names)
+    assert names["rollout"].batch_size[0] == 4
+    names["env"].close()
