@@ -1,1 +1,1 @@
-"""Language policies: what cells may say, decided in the session before or while they run."""
+"""Language policies: rules for the code of cells, enforced before or while they run."""

@@ -1,4 +1,4 @@
-"""What guarded code calls in place of reading, writing and importing, and its builtins.
+"""Guards that guarded code calls to read, write and import, and the builtins of such code.
 
 RestrictedPython's transformer writes calls of `_getattr_`, `_getitem_`, `_write_` and others into a
 cell's syntax tree; no cell can write these names itself. Loaded by "restricted" only.
@@ -37,15 +37,15 @@ from .module_proxies import ModuleProxies, ModuleProxy
 from .names import ITERATION, OWN, REFUSED, VALUES, is_private
 from .replacement_functions import GuardedFormatter
 
-# Never given to a cell, whatever holds them.
-# A ForwardRef evaluates text.
+# Never given to a cell, whichever object holds them. A ForwardRef evaluates text.
 _INSIDES = frozenset({ModuleType, FrameType, CodeType, CellType, ForwardRef})
-# Classes of which `type(x)` would make new functions, code or modules.
+# Classes for which `type(x)` would create functions, code or modules.
 _MAKERS = _INSIDES | {FunctionType, TracebackType, ModuleProxy}
 _print = print
 _FORMATS = ("format", "format_map")
-# Bases of a cell's own classes that have no private names of their own, as SyntaxError has since
-# CPython 3.14. A class whose bases are not all among these has none that a cell can reach.
+# Bases of a cell's own classes without private names of their own; SyntaxError has some since
+# CPython 3.14. In a class with any
+# other base, a cell can reach no private name.
 _ROOTS = frozenset(
     each
     for each in (object, *vars(builtins).values())
@@ -75,11 +75,11 @@ assert set(_IN_PLACE) == set(IOPERATOR_TO_STR.values())
 
 
 def get_attribute(owner: Any, name: str, *default: Any) -> Any:
-    """`owner.name`; it is also `getattr` of cells.
+    """Return `owner.name`; also the `getattr` of cells.
 
     Raises:
-        PolicyError: the name is one of the insides of Python.
-        AttributeError: there is none, and no default.
+        PolicyError: the name belongs to the internals of Python.
+        AttributeError: there is no such attribute, and no default.
     """
     _check_name(owner, name)
     if name in _FORMATS:
@@ -97,12 +97,12 @@ def get_attribute(owner: Any, name: str, *default: Any) -> Any:
 
 
 def get_item(owner: Any, index: Any) -> Any:
-    """`owner[index]`."""
+    """Return `owner[index]`."""
     return _outside(owner[index])
 
 
 def has_attribute(owner: Any, name: str) -> bool:
-    """`hasattr` of cells; PolicyError for a name that may not be asked for."""
+    """`hasattr` of cells; PolicyError for a forbidden name."""
     try:
         get_attribute(owner, name)
     except AttributeError:
@@ -125,7 +125,7 @@ def _check_name(owner: Any, name: str) -> None:
 
 
 def _is_own(owner: Any) -> bool:
-    """Whether nothing of `owner` is others': it is a class of a cell's own, or of such a class."""
+    """Return whether `owner` is a class that a cell made, or an instance of one."""
     kind = owner if issubclass(type(owner), type) else type(owner)
     own = type(kind) is type and OWN in vars(kind)
     return own and all(each in _ROOTS or OWN in vars(each) for each in kind.__mro__)
@@ -141,7 +141,7 @@ _formatter = GuardedFormatter(get_attribute, get_item)
 
 
 def _formatting(owner: Any, name: str, default: tuple[Any, ...]) -> Any:
-    """`format` and `format_map` of text read attributes: ours in their place."""
+    """Return guarded `format` and `format_map`, which otherwise read attributes of any name."""
     found = getattr(owner, name, *default)
     if type(found) is BuiltinMethodType and issubclass(type(found.__self__), str):
         return _format_of(str.__str__(found.__self__), name)
@@ -160,14 +160,14 @@ def _format_of(text: str, name: str) -> Callable[..., str]:
 
 
 class WriteGuard:
-    """Decides what may be changed: containers, and what the cells themselves made."""
+    """Decides which objects may be changed: containers, and objects that cells made."""
 
     def __init__(self, writable: tuple[type, ...]) -> None:
         self._classes = (dict, list, bytearray, deque, *writable)
         self.builtins: dict[str, object] = {}
 
     def writable(self, owner: Any) -> Any:
-        """`owner`, if its items and attributes may be set and deleted; else PolicyError."""
+        """Return `owner` if its items and attributes may be set and deleted; else PolicyError."""
         kind = type(owner)
         if issubclass(kind, self._classes) or hasattr(kind, OWN):
             return owner
@@ -178,7 +178,7 @@ class WriteGuard:
         raise PolicyError(f"an object of type {kind.__name__!r} cannot be changed here")
 
     def own(self, owner: Any) -> Any:
-        """`owner`, if its attributes with an underscore in front may be set and deleted."""
+        """Return `owner` if its attributes with a leading underscore may be set and deleted."""
         if not _is_own(owner):
             kind = type(owner).__name__
             raise PolicyError(f"a {kind} is of no class of the cells' own: no names with '_' here")
@@ -197,11 +197,11 @@ class WriteGuard:
         delattr(self.writable(owner), name)
 
     def in_place_item(self, sign: str, owner: Any, index: Any, value: Any) -> None:
-        """`owner[index] += value`."""
+        """Perform `owner[index] += value`."""
         self.writable(owner)[index] = in_place(sign, get_item(owner, index), value)
 
     def in_place_attribute(self, sign: str, owner: Any, name: str, value: Any) -> None:
-        """`owner.name += value`."""
+        """Perform `owner.name += value`."""
         self.set_attribute(owner, name, in_place(sign, get_attribute(owner, name), value))
 
 
@@ -211,7 +211,7 @@ def _check_settable(name: str) -> None:
 
 
 def in_place(sign: str, left: Any, right: Any) -> Any:
-    """`left += right` and the like; what the name on the left is bound to."""
+    """Return the new value for the left side of `left += right` and the like."""
     return _IN_PLACE[sign](left, right)
 
 
@@ -219,13 +219,13 @@ def in_place(sign: str, left: Any, right: Any) -> Any:
 
 
 def make_class(name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> type:
-    """The class of a class statement."""
+    """Return the class of a class statement."""
     namespace[OWN] = True
     return type(name, bases, namespace)
 
 
 def kind_of(*values: Any) -> Any:
-    """`type` of cells: of one value, and never one that makes classes, functions or modules."""
+    """`type` of cells: one argument, and never a class that makes classes, functions or modules."""
     if len(values) != 1:
         raise PolicyError("type() takes one value; a class is made by a class statement")
     kind = type(values[0])
@@ -237,7 +237,7 @@ def kind_of(*values: Any) -> Any:
 
 
 def call(function: Callable[..., Any], /, *args: Any, **keywords: Any) -> Any:
-    """`function(*args, **keywords)`."""
+    """Return `function(*args, **keywords)`."""
     return function(*args, **keywords)
 
 
@@ -248,7 +248,7 @@ def show(
     file: Any = None,
     flush: bool = False,
 ) -> None:
-    """`print` of cells: to standard output."""
+    """`print` of cells: to standard output only."""
     if file is not None:
         raise PolicyError("print() writes to standard output only: file= is not offered")
     _print(*values, sep=sep, end=end, flush=flush)
@@ -263,7 +263,7 @@ def _refusal(name: str, reason: str) -> Callable[..., Any]:
 
 
 def guarded_builtins(proxies: ModuleProxies) -> dict[str, object]:
-    """A new dictionary of builtins for guarded code; the guards are in it."""
+    """Return a new dictionary of builtins for guarded code, with the guards."""
     ours = vars(builtins)
     errors = {k: v for k, v in ours.items() if isinstance(v, type) and issubclass(v, BaseException)}
     writing = WriteGuard(proxies.writable)

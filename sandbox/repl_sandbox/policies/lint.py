@@ -1,7 +1,8 @@
-"""Imports and calls of a cell, read from its syntax tree before any of it runs.
+"""Checks of a cell's imports and calls, made on its syntax tree before any of it runs.
 
-It sees what a cell says, and not what its values do: a function in a list, a name made of parts, or
-code given to `exec` passes. It tells well-meant code the rules; it holds nobody.
+The checks see the text of a cell and not the values at run time: a function in a list, a name built
+from parts, or code given to `exec` passes. They tell well-meant code the rules; they do not contain
+hostile code.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from typing import NamedTuple
 from ..errors import PolicyError
 from .name_origins import NameOrigins
 
-# Names that a message lists; a model reads it.
+# Names that a message lists; a model reads the message.
 _LISTED = 40
 
 
 class Violation(NamedTuple):
-    """What a cell may not say, and where: line and column, both from 1."""
+    """A forbidden construct and its place: line and column, both from 1."""
 
     line: int
     column: int
@@ -37,7 +38,7 @@ class Violation(NamedTuple):
 
 
 def refuse(violations: list[Violation]) -> None:
-    """Raise a PolicyError for the first of `violations` in the cell's order, if there is one."""
+    """Raise a PolicyError for the first of `violations` in source order, if there is one."""
     if not violations:
         return
     first = min(violations)
@@ -47,17 +48,17 @@ def refuse(violations: list[Violation]) -> None:
 
 
 def listed(names: Collection[str]) -> str:
-    """Names for a message."""
-    wanted = sorted(name for name in names if name != "__future__")  # nobody asks for it
+    """Return names as text for a message."""
+    wanted = sorted(name for name in names if name != "__future__")  # no reader needs it
     shown = ", ".join(wanted[:_LISTED])
     more = len(wanted) - _LISTED
     return f"{shown} and {more} more" if more > 0 else shown or "none"
 
 
 class Lint:
-    """The rules for one session's cells. `imports` None: any module.
+    """Rules for the cells of one session. `imports` None allows any module.
 
-    `package`: the one that relative imports start from, "" for cells, which are in none.
+    `package`: package that relative imports start from, "" for cells, which are in none.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class Lint:
         self._origins = NameOrigins(max((name.count(".") + 1 for name in calls_denied), default=1))
 
     def __call__(self, tree: Module) -> Module:
-        """`tree`, unchanged; PolicyError with line and column if it breaks a rule."""
+        """Return `tree` unchanged; PolicyError with line and column if it breaks a rule."""
         origins = self._origins.learn(tree)
         refuse([found for node in walk(tree) for found in self._violations(node, origins)])
         self._origins = origins
@@ -97,7 +98,7 @@ class Lint:
             yield self._at(node, f"import of {module!r} is not allowed; {self._allowed()}")
 
     def _origin(self, module: str, level: int) -> str:
-        """The module that a `from` statement names."""
+        """Return the module that a `from` statement names."""
         if not level or not self._package:
             return "." * level + module
         above = self._package.rsplit(".", level - 1)[0]

@@ -1,8 +1,8 @@
 """`match` in guarded cells: patterns of values, sequences, mappings and classes.
 
-A pattern reads attributes past the guards, so those that would are refused: dotted names, and what
-a class pattern has in its parentheses, but for a name behind one of Python's own types. What the
-others take apart is what a loop or a subscript would. Loaded by "restricted" only.
+A pattern reads attributes without the guards, so patterns that read any are refused: dotted names,
+and patterns in the parentheses of a class pattern, except a name in one of Python's own types. The
+other patterns read only what a loop or a subscript may read. Loaded by "restricted" only.
 """
 
 from __future__ import annotations
@@ -12,37 +12,37 @@ from typing import Any
 
 from RestrictedPython.transformer import RestrictingNodeTransformer
 
-# Of these `case int(n)` binds the whole value, and reads nothing of it.
+# For these, `case int(n)` binds the whole value and reads no attribute.
 _WHOLE = frozenset("bool bytearray bytes dict float frozenset int list set str tuple".split())
 _DOTTED = "A dotted name in a pattern is not allowed; compare in a guard: case x if x == a.b"
 _INNER = "Attributes in a pattern are not allowed; read them in the case: case Point() as p"
 
 
 class MatchPatterns(RestrictingNodeTransformer):
-    """Knows the nodes of a `match` statement that are safe, and refuses the others."""
+    """Allows the safe nodes of a `match` statement, and refuses the others."""
 
     def visit_Match(self, node: Any) -> Any:  # noqa: N802
-        """Subject, patterns, guards and bodies are each looked at."""
+        """Check subject, patterns, guards and bodies."""
         return self.node_contents_visit(node)
 
     visit_match_case = visit_MatchSequence = visit_MatchOr = visit_Match  # noqa: N815
 
     def visit_MatchSingleton(self, node: ast.MatchSingleton) -> Any:  # noqa: N802
-        """None, True and False."""
+        """Allow None, True and False."""
         return node
 
     def visit_MatchValue(self, node: ast.MatchValue) -> Any:  # noqa: N802
-        """A literal. What it is compared with may be told it."""
+        """Allow a literal. The `__eq__` of the subject receives it."""
         self._check_literal(node.value)
         return node
 
     def visit_MatchStar(self, node: ast.MatchStar) -> Any:  # noqa: N802
-        """`*rest`."""
+        """Allow `*rest`."""
         self.check_name(node, node.name)
         return node
 
     def visit_MatchMapping(self, node: ast.MatchMapping) -> Any:  # noqa: N802
-        """Keys are literals."""
+        """Allow literal keys."""
         for key in node.keys:
             self._check_literal(key)
         self.check_name(node, node.rest)
@@ -50,12 +50,12 @@ class MatchPatterns(RestrictingNodeTransformer):
         return node
 
     def visit_MatchAs(self, node: ast.MatchAs) -> Any:  # noqa: N802
-        """A name that is bound."""
+        """Allow a name that is bound."""
         self.check_name(node, node.name)
         return self.node_contents_visit(node)
 
     def visit_MatchClass(self, node: ast.MatchClass) -> Any:  # noqa: N802
-        """`Point()`, and `int(n)`, which is `int() as n`."""
+        """Allow `Point()`, and `int(n)`, which is `int() as n`."""
         if not isinstance(node.cls, ast.Name):
             self.error(node, _DOTTED)
             return node

@@ -1,4 +1,4 @@
-"""Modules as cells see them under "restricted": the names of a row, and no way to the rest."""
+"""Modules as guarded cells see them under "restricted": only the names of the module's row."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ _import = builtins.__import__
 
 
 class ModuleProxy(ModuleType):
-    """Holds what a cell may have of a module, and does not know the module."""
+    """Holds the names of a module that a cell may use, without a reference to the module."""
 
     def __repr__(self) -> str:
         return f"<module {self.__name__!r}, as this session's policy offers it>"
 
 
-# What the type of a value is called in previews and errors.
+# Previews and errors show the name of a value's type.
 ModuleProxy.__name__ = ModuleProxy.__qualname__ = "module"
 
 
 class ModuleProxies:
-    """The proxies of the allowed modules, made once in the template."""
+    """Proxies of the allowed modules, made once in the template."""
 
     def __init__(self, modules: Collection[str]) -> None:
         self._allowed = frozenset(modules)
         self._proxies: dict[str, ModuleProxy] = {}
         self.writable: tuple[type, ...] = ()
-        for name in sorted(modules):  # a package before what is in it
+        for name in sorted(modules):  # a package before its submodules
             self._add(name)
 
     def import_module(
@@ -45,14 +45,14 @@ class ModuleProxies:
         fromlist: Sequence[str] | None = (),
         level: int = 0,
     ) -> object:
-        """`__import__` of cells; its arguments are those of the builtin.
+        """`__import__` of cells, with the arguments of the builtin.
 
         Raises:
-            PolicyError: the module, or a name to be taken from it, is not offered.
+            PolicyError: the module, or a name to be imported from it, is not offered.
         """
         if type(fromlist) is list:
-            # Statements pass a tuple or None. Functions in C that import what they need, such as
-            # datetime.strptime, come here with a list, and keep the module to themselves.
+            # Statements pass a tuple or None. C functions that import what they need, such as
+            # datetime.strptime, pass a list, and do not give the module to the cell.
             return _import(name, globals, locals, fromlist, level)
         if level or name not in self._allowed:
             raise PolicyError(
@@ -61,20 +61,20 @@ class ModuleProxies:
             )
         if not fromlist:
             return self._proxies[name.partition(".")[0]]
-        # Else the interpreter would look for what the proxy lacks in sys.modules.
+        # Otherwise the interpreter would look in sys.modules for names that the proxy lacks.
         for wanted in fromlist:
             if reason := self.missing(name, wanted):
                 raise PolicyError(reason)
         return self._proxies[name]
 
     def missing(self, module: str, name: str) -> str:
-        """Why the proxy of an allowed `module` has no `name`, or "" if it has it."""
+        """Return why the proxy of an allowed `module` has no `name`, or "" if it has."""
         if name in (held := self._names(self._proxies[module])):
             return ""
         return f"{module}.{name} is not offered; {module} offers {listed(held)}"
 
     def knows(self, module: str) -> bool:
-        """Whether `module` is allowed."""
+        """Return whether `module` is allowed."""
         return module in self._allowed
 
     def _names(self, proxy: ModuleProxy) -> list[str]:
@@ -97,7 +97,7 @@ class ModuleProxies:
 
 
 def _offer(row: ModuleRule) -> dict[str, Any]:
-    """The values of a row's names, as far as this version of Python has them."""
+    """Return the values of a row's names that this version of Python has."""
     module = importlib.import_module(row.module)
     found = {name: getattr(module, name) for name in row.names.split() if hasattr(module, name)}
     ours = STAND_INS.get(row.module, {})

@@ -1,8 +1,8 @@
-"""What modules offer to cells under `Policy(language="restricted")`: one row each, with its reason.
+"""Modules that cells may import under `Policy(language="restricted")`: one row each, with a reason.
 
-A cell gets a proxy that holds the names of the row and nothing else, above all no other module.
-Names that a version of Python lacks are left out of the proxy. A module without a row cannot be
-imported: what it offers has not been read.
+A cell gets a proxy with the names of the row and nothing else, above all no other module. Names
+that a version of Python lacks are left out of the proxy. A module without a row cannot be imported:
+nobody has reviewed its names.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ModuleRule:
-    """One module: the names that it offers, and why these are harmless.
+    """One module: the names that it offers, and the reason that they are harmless.
 
-    `replaced` are names whose function is one of ours (`stand_ins.py`), `writable` classes whose
-    instances take assignments, and `default` says whether `imports=None` has the module.
+    `replaced`: names with a replacement function (`replacement_functions.py`). `writable`: classes
+    whose instances take assignments. `default`: whether `imports=None` includes the module.
     """
 
     module: str
@@ -239,7 +239,7 @@ _LARGE = (
     "use language='lint' with it"
 )
 
-# Modules that people ask for, and why no proxy makes them safe.
+# Modules that people ask for, with the reason that no proxy makes them safe.
 NEVER: dict[str, str] = {
     **dict.fromkeys("os posix shutil pathlib tempfile glob io subprocess fcntl mmap".split(), _OS),
     **dict.fromkeys("pty resource signal socket ssl select selectors".split(), _OS),
@@ -265,7 +265,7 @@ NEVER: dict[str, str] = {
 
 
 def offered(imports: Iterable[str] | None) -> frozenset[str]:
-    """The modules with a row that `imports` allows; a name allows the rows below it."""
+    """Return the modules with a row that `imports` allows; a name allows the rows below it."""
     if imports is None:
         return frozenset(row.module for row in TABLE if row.default)
     wanted = tuple(imports)
@@ -277,7 +277,7 @@ def offered(imports: Iterable[str] | None) -> frozenset[str]:
 
 
 def check(imports: Iterable[str] | None) -> None:
-    """ValueError naming `imports` and the reason, if a module cannot be had under "restricted"."""
+    """Raise ValueError naming `imports` and the reason, if "restricted" cannot offer a module."""
     for name in imports or ():
         if name in ROWS:
             continue

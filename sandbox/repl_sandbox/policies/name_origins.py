@@ -1,6 +1,6 @@
-"""What the names of a cell stand for: the modules and functions that they were bound to.
+"""Origins of the names in a cell: the modules and functions that they are bound to.
 
-Read from the syntax tree, without following its flow: a name that is bound twice stands for both.
+Read from the syntax tree without following control flow: a name bound twice has both origins.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from ast import (
 IMPORTERS = frozenset({"__import__", "importlib.import_module", "importlib.__import__"})
 _BUILTINS = ("builtins.", "__builtins__.")
 
-# An alias of an alias of an alias: more steps than people write, and an end for `a = b; b = a`.
+# Steps from alias to alias: more than people write, and a bound for `a = b; b = a`.
 _STEPS = 8
 
 
 class NameOrigins:
-    """For each name its dotted origins, no longer than `depth` parts; kept from cell to cell."""
+    """Dotted origins of each name, no longer than `depth` parts; kept from cell to cell."""
 
     def __init__(self, depth: int) -> None:
-        self._depth = max(depth, 2)  # an importer has two parts
+        self._depth = max(depth, 2)  # the name of an importer has two parts
         self._known: dict[str, frozenset[str]] = {}
         self._stars: frozenset[str] = frozenset()
 
     def learn(self, tree: Module) -> NameOrigins:
-        """The origins once the cell `tree` has run."""
+        """Record the origins of names after the cell `tree` has run."""
         learnt = NameOrigins(self._depth)
         bound = _bound(tree)
         learnt._known = {name: found for name, found in self._known.items() if name not in bound}
@@ -56,7 +56,7 @@ class NameOrigins:
         return learnt
 
     def of(self, node: expr) -> frozenset[str]:
-        """The dotted names that an expression may stand for; none if it is not that simple."""
+        """Return the dotted names that an expression may stand for; none for a complex one."""
         match node:
             case Name(id=name):
                 stars = {f"{star}.{name}" for star in self._stars}
@@ -71,7 +71,7 @@ class NameOrigins:
                 return frozenset()
 
     def imported(self, call: Call) -> frozenset[str] | None:
-        """The modules that a call imports: None if it is no import, empty if it cannot be told."""
+        """Return the modules that a call imports: None for no import, empty if they are unknown."""
         importers = self.of(call.func) & IMPORTERS
         if not importers:
             return None
@@ -107,7 +107,7 @@ class NameOrigins:
                         self._bind(alias.asname or alias.name, origin)
 
     def _of_alias(self, value: expr) -> frozenset[str]:
-        """As `of`, for what is assigned to a name: nothing is learnt from a plain variable."""
+        """Return origins like `of`, for a value assigned to a name; a plain variable has none."""
         root: expr = value
         while isinstance(root, Attribute):
             root = root.value
@@ -116,7 +116,7 @@ class NameOrigins:
         return self.of(value)
 
     def _bind(self, name: str, origins: frozenset[str]) -> bool:
-        """Whether anything new was learnt."""
+        """Return whether the binding added an origin."""
         before = self._known.get(name, frozenset())
         after = before | self._cut(origins)
         if after:
@@ -125,7 +125,7 @@ class NameOrigins:
 
 
 def _aliases(node: AST) -> list[tuple[str, expr]]:
-    """The names that a statement binds to what may be a function or module."""
+    """Yield the names that a statement binds to a possible function or module."""
     match node:
         case Assign(targets=targets, value=Name() | Attribute() | Call() as value):
             return [(target.id, value) for target in targets if isinstance(target, Name)]
@@ -138,7 +138,7 @@ def _aliases(node: AST) -> list[tuple[str, expr]]:
 
 
 def _bound(tree: Module) -> set[str]:
-    """The names that the cell binds, and that so no longer stand for what they did."""
+    """Return the names that the cell binds, whose earlier origins no longer hold."""
     bound = set()
     for node in walk(tree):
         match node:

@@ -1,25 +1,25 @@
-"""The builtins of cells under `Policy(language="restricted")`: which they have, and why not all.
+"""Builtins of cells under `Policy(language="restricted")`: the allowed ones, and reasons.
 
-RestrictedPython's own list (`safe_builtins`) is the base. Exceptions are all there.
+RestrictedPython's own list (`safe_builtins`) is the base. All exceptions are allowed.
 """
 
 from __future__ import annotations
 
 # Added to RestrictedPython's list, which leaves them out for hosts whose guards decide about each
-# item of an iteration. These guards do not: what a cell holds, it may walk through.
+# item of an iteration. These guards do not: a cell may iterate over any object that it holds.
 ITERATION = """
     all any bytearray bytes dict enumerate filter frozenset iter list map max min next reversed set
     sorted sum tuple zip
 """
 
-# Added: they make values and read nothing.
+# Added: these make values and read nothing.
 VALUES = "NotImplemented ascii bin classmethod format object property staticmethod super"
 
 _CODE = "it would run code that the policy has not read"
 _NAMESPACES = "it hands out namespaces past the guards"
 _FILES = "the policy offers no files"
 
-# Known to Python, refused when called.
+# Builtins that are refused when called.
 REFUSED: dict[str, str] = {
     "breakpoint": "there is no terminal",
     "compile": _CODE,
@@ -35,28 +35,28 @@ REFUSED: dict[str, str] = {
     "vars": _NAMESPACES,
 }
 
-# Names with an underscore in front that a cell may read; RestrictedPython refuses all of them.
+# Names with a leading underscore that a cell may read; RestrictedPython refuses all of them.
 READABLE = {
     "__name__": "the idiom `if __name__ == '__main__'`; it is a plain text",
     "_out": "the pages of earlier output",
 }
 
-# Set in each class that a cell makes, under the name by which RestrictedPython knows such classes.
+# Set in each class that a cell makes, under the name by which RestrictedPython recognises them.
 OWN = "_guarded_writes"
 
 
 def is_private(name: str) -> bool:
-    """Whether `name` is one that objects of a cell's own classes may have: `_x`, not `__x`.
+    """Return whether objects of a cell's own classes may have `name`: `_x`, not `__x`.
 
-    No guard has such a name: theirs end with an underscore too.
+    No guard has such a name: the names of guards end with an underscore too.
     """
     return name[:1] == "_" and name[1:2].isalpha() and name[-1] != "_" and name != OWN
 
 
-# Methods with two underscores that a class may define, besides RestrictedPython's `__init__` and
+# Methods with double underscores that a class may define, besides RestrictedPython's `__init__` and
 # comparisons. Each is called with values of the cell's own; an `__exit__` gets a traceback, whose
-# frames the guards refuse. Not here are those that change how attributes, classes, copies and
-# formats work.
+# frames the guards refuse. Methods that change attribute access, classes, copies or formats are
+# left out.
 METHODS = frozenset(
     """
     __abs__ __add__ __and__ __bool__ __call__ __delitem__ __divmod__ __enter__ __exit__ __float__

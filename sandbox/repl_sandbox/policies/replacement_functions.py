@@ -1,6 +1,6 @@
-"""Functions of ours in place of the library's, where those read attributes of any name.
+"""Replacements for library functions that read attributes of any name.
 
-They do what most code uses of the originals. A cell gets them under the originals' names.
+They cover the common uses of the originals. A cell gets them under the originals' names.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _MISSING = object()
 
 
 def partial(function: Callable[..., Any], /, *args: Any, **keywords: Any) -> Callable[..., Any]:
-    """A function that calls `function` with these arguments before its own."""
+    """Return a function that calls `function` with these arguments before its own."""
 
     def call(*more: Any, **others: Any) -> Any:
         return function(*args, *more, **{**keywords, **others})
@@ -23,7 +23,7 @@ def partial(function: Callable[..., Any], /, *args: Any, **keywords: Any) -> Cal
 
 
 def reduce(function: Callable[[Any, Any], Any], values: Iterable[Any], *start: Any) -> Any:
-    """`values` folded from the left by `function`, beginning with `start` if it is given."""
+    """Return `values` folded from the left by `function`, beginning with `start` if it is given."""
     if len(start) > 1:
         raise TypeError(f"reduce expected at most 3 arguments, got {len(start) + 2}")
     iterator = iter(values)
@@ -36,7 +36,7 @@ def reduce(function: Callable[[Any, Any], Any], values: Iterable[Any], *start: A
 
 
 def wraps(wrapped: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """A decorator that gives a function the name and docstring of `wrapped`."""
+    """Return a decorator that gives a function the name and docstring of `wrapped`."""
 
     def decorate(wrapper: Callable[..., Any]) -> Callable[..., Any]:
         for name in ("__name__", "__qualname__", "__doc__"):
@@ -49,16 +49,16 @@ def wraps(wrapped: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callabl
 
 
 def copy(value: Any) -> Any:
-    """A shallow copy of `value`."""
+    """Return a shallow copy of `value`."""
     return library.copy(value)
 
 
 def deepcopy(value: Any) -> Any:
-    """A deep copy of `value`, without the memo, which would show the insides of what is copied."""
+    """Return a deep copy of `value`, without the memo, which would expose internals."""
     return library.deepcopy(value)
 
 
-# By module and name, as the rows of `modules.py` have them under `replaced`.
+# By module and name, as in the `replaced` fields of `modules.py`.
 STAND_INS: dict[str, dict[str, object]] = {
     "copy": {"copy": copy, "deepcopy": deepcopy},
     "functools": {"partial": partial, "reduce": reduce, "wraps": wraps},
@@ -66,7 +66,7 @@ STAND_INS: dict[str, dict[str, object]] = {
 
 
 class GuardedFormatter(string.Formatter):
-    """`str.format` whose fields are read by the guards."""
+    """`str.format` whose fields the guards read."""
 
     def __init__(
         self, attribute: Callable[[object, str], object], item: Callable[[Any, Any], object]
@@ -77,7 +77,7 @@ class GuardedFormatter(string.Formatter):
     def get_field(
         self, field_name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[Any, Any]:
-        """The value that a field such as `0.name[key]` means, and its first part."""
+        """Return the value of a field such as `0.name[key]`, and its first part."""
         first, rest = string._string.formatter_field_name_split(field_name)  # type: ignore[attr-defined]
         value = self.get_value(first, args, kwargs)
         for is_attribute, key in rest:

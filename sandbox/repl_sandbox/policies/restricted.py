@@ -1,9 +1,9 @@
-"""A cell's syntax tree with the guards written into it, or what of it is refused and where.
+"""Guarded syntax tree of a cell, or the list of refused constructs with their places.
 
-On RestrictedPython's transformer, which knows each kind of node that is safe and refuses the rest.
-Added is what ordinary code needs and the guards can hold: `print` as it is, annotated and in-place
-assignment, `nonlocal`, `super().__init__`, some names with underscores (`names.py`).
-Loaded by "restricted" only.
+Built on RestrictedPython's transformer, which knows the safe kinds of nodes and refuses all others.
+This module adds constructs that ordinary code needs and the guards can check: plain `print`,
+annotated and in-place assignment, `nonlocal`, `super().__init__`, some names with underscores
+(`names.py`). Loaded by "restricted" only.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ Node = TypeVar("Node", bound=ast.AST)
 
 
 class GuardTransformer(MatchPatterns):
-    """Guards one cell; what it must not say is collected in `refused`."""
+    """Guards one cell; collects refused constructs in `refused`."""
 
     def __init__(self, proxies: ModuleProxies) -> None:
         super().__init__()
         self.refused: list[Violation] = []
         self._proxies = proxies
         self._values = 0
-        self._classes = 0  # that the node is in
+        self._classes = 0  # depth of class statements around the node
         self._methods: set[ast.stmt] = set()
 
     def error(self, node: ast.AST, info: str) -> None:
-        """Note that `node` is refused."""
+        """Record that `node` is refused."""
         line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0) + 1
         self.refused.append(Violation(line, column, f"{info} (language='restricted')"))
 
     def check_name(self, node: Any, name: str | None, allow_magic_methods: bool = False) -> None:
-        """As RestrictedPython's, with more methods, and with `printed` as a name like others."""
+        """Check a name like RestrictedPython, but allow more methods, and `printed`."""
         in_class = allow_magic_methods and getattr(node, "col_offset", None)
         private = allow_magic_methods and node in self._methods and is_private(name or "")
         if not (in_class and name in METHODS) and not private and name != "printed":
@@ -51,16 +51,17 @@ class GuardTransformer(MatchPatterns):
     # ── names and attributes ──────────────────────────────────────────────────────────────────
 
     def visit_Name(self, node: ast.Name) -> Any:  # noqa: N802
-        """`print` and `printed` are ordinary names: RestrictedPython would collect the output."""
+        """Allow `print` and `printed`: RestrictedPython would collect the output."""
         ours = node.id in READABLE or node.id == "print"
         if node.id == "printed" or (ours and isinstance(node.ctx, ast.Load)):
             return node
         return super().visit_Name(node)
 
     def visit_Attribute(self, node: ast.Attribute) -> Any:  # noqa: N802
-        """`x.__name__` may be read, `x.__class__.__name__`, and `super().__init__`.
+        """Allow reading `x.__name__`, `x.__class__.__name__`, and `super().__init__`.
 
-        In a class also `x._y`: whether `x` is of such a class, a guard sees when it runs.
+        Inside a class also `x._y`: a guard checks at run time whether `x` is an instance of a
+        cell's class.
         """
         if self._classes and is_private(node.attr):
             value = self.visit(node.value)
@@ -80,11 +81,11 @@ class GuardTransformer(MatchPatterns):
     # ── statements ────────────────────────────────────────────────────────────────────────────
 
     def visit_Assign(self, node: ast.Assign) -> Any:  # noqa: N802
-        """As RestrictedPython's, which evaluates the right side of `a, b = c = f()` twice."""
+        """Rewrite an assignment; RestrictedPython evaluates `a, b = c = f()` twice."""
         if len(node.targets) == 1 or not any(isinstance(t, ast.Tuple) for t in node.targets):
             return super().visit_Assign(node)
         self._values += 1
-        held = f"<value {self._values}>"  # no identifier: no cell can write it
+        held = f"<value {self._values}>"  # no identifier, so no cell can write it
         first = ast.Assign([ast.Name(held, ast.Store())], self.visit(node.value))
         body: list[ast.stmt] = []
         for target in node.targets:
@@ -95,14 +96,17 @@ class GuardTransformer(MatchPatterns):
         return [_placed(first, node), _placed(ast.Try(body, [], [], [last]), node)]
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> Any:  # noqa: N802
-        """An assignment; the annotation is dropped."""
+        """Rewrite as an assignment without the annotation."""
         if node.value is None:
             return ast.copy_location(ast.Pass(), node)
         plain = ast.Assign(targets=[node.target], value=node.value)
         return self.visit(ast.copy_location(plain, node))
 
     def visit_AugAssign(self, node: ast.AugAssign) -> Any:  # noqa: N802
-        """Also of items and attributes; the right side is evaluated before the left is read."""
+        """Rewrite an in-place assignment, also of items and attributes.
+
+        The right side is evaluated first.
+        """
         sign, target = ast.Constant(IOPERATOR_TO_STR[type(node.op)]), node.target
         match target:
             case ast.Subscript():
@@ -118,17 +122,17 @@ class GuardTransformer(MatchPatterns):
         return ast.copy_location(ast.Expr(call), node)
 
     def visit_Nonlocal(self, node: ast.Nonlocal) -> Any:  # noqa: N802
-        """Allowed: names are checked where they are bound."""
+        """Allow `nonlocal`: names are checked where they are bound."""
         return self.node_contents_visit(node)
 
     def visit_comprehension(self, node: ast.comprehension) -> Any:
-        """As RestrictedPython's, which overlooks `async for` in here."""
+        """Check a comprehension; RestrictedPython misses `async for` here."""
         if node.is_async:
             self.error(node.target, "AsyncFor statements are not allowed.")
         return super().visit_comprehension(node)
 
     def visit_ClassDef(self, node: ast.ClassDef) -> Any:  # noqa: N802
-        """As RestrictedPython's, which drops keywords without a word and leaves places out."""
+        """Check a class statement; RestrictedPython drops keywords and omits positions."""
         if any(keyword.arg != "metaclass" for keyword in node.keywords):
             self.error(node, "Keyword arguments of a class statement are not allowed.")
         self._methods.update(each for each in node.body if isinstance(each, ast.FunctionDef))
@@ -143,14 +147,14 @@ class GuardTransformer(MatchPatterns):
         return guarded
 
     def visit_Import(self, node: ast.Import) -> Any:  # noqa: N802
-        """A module without a proxy is refused here, also below one that has its own."""
+        """Refuse a module without a proxy, also below a package with one."""
         for alias in node.names:
             if not self._proxies.knows(alias.name):
                 self.error(alias, f"import of {alias.name!r} is not allowed")
         return super().visit_Import(node)
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> Any:  # noqa: N802
-        """Names that the module does not offer are refused here, before anything runs."""
+        """Refuse names that the module does not offer, before any code runs."""
         module = node.module or ""
         if not self._proxies.knows(module):
             self.error(node, f"import of {module!r} is not allowed")
@@ -171,14 +175,14 @@ class GuardTransformer(MatchPatterns):
 
 
 class Restricted:
-    """The rules for one session's cells."""
+    """Rules for the cells of one session."""
 
     def __init__(self, lint: Lint, proxies: ModuleProxies) -> None:
         self._lint = lint
         self._proxies = proxies
 
     def __call__(self, tree: ast.Module) -> ast.Module:
-        """The guarded tree; PolicyError with line and column if anything in it is refused."""
+        """Return the guarded tree; PolicyError with line and column if it breaks a rule."""
         self._lint(tree)
         guarding = GuardTransformer(self._proxies)
         guarded = guarding.visit(tree)
@@ -188,7 +192,7 @@ class Restricted:
 
 
 def _placed(new: Node, old: ast.AST) -> Node:
-    """`new`, at the place of `old`."""
+    """Return `new` with the position of `old`."""
     return ast.fix_missing_locations(ast.copy_location(new, old))
 
 
@@ -202,5 +206,5 @@ def _is_class_of(node: ast.expr) -> TypeGuard[ast.Attribute]:
     return isinstance(node, ast.Attribute) and node.attr == "__class__"
 
 
-# What is allowed here besides must not be something that RestrictedPython has come to allow itself.
+# A method allowed here must not be one that RestrictedPython has come to allow itself.
 assert not METHODS & ALLOWED_FUNC_NAMES

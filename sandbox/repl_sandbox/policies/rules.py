@@ -1,4 +1,4 @@
-"""A policy made ready in a template: what the worker does with each cell, and its builtins."""
+"""A policy prepared in a template: the check of each cell, and the builtins of cells."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from ..types import Policy
 from .lint import Lint
 from .modules import offered
 
-# The first version whose list of builtins leaves out what iterates in C, and the first that may
-# break what is built on here.
+# The first version whose list of builtins leaves out functions that iterate in C, and the first
+# version that may break this module.
 _OLDEST, _TOO_NEW = 9, 10
 
 
@@ -20,9 +20,9 @@ _OLDEST, _TOO_NEW = 9, 10
 class PolicyRules:
     """`check` takes a cell's syntax tree and returns the one to run, or raises PolicyError.
 
-    `builtins`: what cells have in place of Python's own builtins; None leaves these. `check_module`
-    takes the tree of a module of the workspace, and the package that the module is in, and raises
-    PolicyError; None where no such module can be imported.
+    `builtins`: builtins of cells in place of Python's own; None keeps those. `check_module` takes
+    the tree of a module of the workspace and the module's package, and raises PolicyError; None
+    where no such module can be imported.
     """
 
     check: Callable[[Module], Module]
@@ -31,10 +31,10 @@ class PolicyRules:
 
 
 def prepare(policy: Policy) -> PolicyRules | None:
-    """The rules of `policy`; None where there are none to follow.
+    """Return the rules of `policy`; None where there are none.
 
     Raises:
-        SandboxError: this interpreter lacks what the policy is built on.
+        SandboxError: this interpreter lacks a library that the policy needs.
     """
     if policy.language == "full":
         return None
@@ -43,11 +43,13 @@ def prepare(policy: Policy) -> PolicyRules | None:
         denied = tuple(policy.calls_denied)
 
         def check_module(tree: Module, package: str) -> None:
-            Lint(imports, denied, package)(tree)  # another one: names of cells are none of its
+            Lint(imports, denied, package)(
+                tree
+            )  # a separate Lint: names of cells do not count in modules
 
         return PolicyRules(Lint(imports, denied), check_module=check_module)
     _check_version()
-    # Not before it is asked for: no other session pays for these, or needs RestrictedPython.
+    # Imported on demand: other sessions neither pay for this module nor need RestrictedPython.
     from .guards import guarded_builtins
     from .module_proxies import ModuleProxies
     from .restricted import Restricted

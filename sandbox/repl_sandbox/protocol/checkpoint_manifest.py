@@ -1,8 +1,7 @@
-"""A session's namespace as bytes: the manifest, which the host reads, and pickles, which it never
-loads.
+"""Checkpoint: a manifest, which the host reads, and pickles, which the host never loads.
 
-Who wrote a checkpoint may be anybody: a session's code can make its own say anything. So all of it
-is read strictly and within bounds, and only a jailed session unpickles the rest.
+Anybody may have written a checkpoint, and a session's code controls the content of its own. The
+host therefore parses all of it strictly and within bounds, and only a jailed session unpickles.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ VERSION = 1
 # State that a session keeps besides its variables, named as `checkpoint_writer.py` names it.
 _MOST_STATE = 16
 _MOST_PACKAGES = 64
-# Variables and cells of one session, far beyond what the header has room for.
+# Variables and cells of one session, far beyond the room in the header.
 _MOST_ROWS = 1 << 20
 _MOST_CELLS = 1 << 31
 _MOST_BYTES = 1 << 50
@@ -33,7 +32,7 @@ _dumps = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 @dataclass(frozen=True, slots=True)
 class CheckpointInfo:
-    """A variable in a checkpoint. `size`: bytes of its pickle, less what an earlier one holds."""
+    """A variable in a checkpoint. `size`: bytes of its pickle, without shared parts."""
 
     name: str
     type: str
@@ -42,12 +41,17 @@ class CheckpointInfo:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a checkpoint says of itself; written by a session, so no more than a claim.
+    """Description of a checkpoint, written by a session and therefore only a claim.
 
-    `python` and `implementation`: of the interpreter that made it; only the same minor version can
-    load it. `packages`: versions of what the values may depend on, by name. `variables`: what was
-    saved; `missing`: what was not, each with the reason. `state`: what else is there, with sizes,
-    as the state of random numbers. `cell`: the number of the last cell.
+    Attributes:
+        python, implementation: interpreter that made the checkpoint; only the same minor version
+            can
+            load it.
+        packages: versions of packages that the values may depend on, by name.
+        variables: saved variables.
+        missing: variables that were not saved, with reasons.
+        state: other saved state, such as random number generators, with sizes.
+        cell: number of the last cell.
     """
 
     python: str
@@ -66,24 +70,24 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint whose form was checked: its manifest, and the pickles in their order."""
+    """A checkpoint whose form was checked: its manifest, and its pickles in order."""
 
     manifest: Manifest
     payload: memoryview
 
 
 def read_manifest(data: bytes) -> Manifest:
-    """What the checkpoint `data` says of itself. Nothing is unpickled.
+    """Return the manifest of the checkpoint `data` without unpickling anything.
 
     Raises:
-        CheckpointError: `data` is no checkpoint, is damaged, or is of another version.
-        TypeError: it is not bytes.
+        CheckpointError: `data` is no checkpoint, is damaged, or has another version.
+        TypeError: `data` is not bytes.
     """
     return parse(data).manifest
 
 
 def parse(data: bytes) -> Checkpoint:
-    """Check the form of a checkpoint; as `read_manifest`."""
+    """Check the form of a checkpoint; raises the errors of `read_manifest`."""
     header, payload = file_container.unpack(data, KIND, VERSION, "checkpoint")
     try:
         manifest = manifest_of(parse_json(header))
@@ -95,12 +99,12 @@ def parse(data: bytes) -> Checkpoint:
 
 
 def pack(manifest: Manifest, payload: bytes) -> bytes:
-    """The two as a checkpoint; CheckpointError if the manifest is too large."""
+    """Return a checkpoint as bytes; CheckpointError if the manifest is too large."""
     return file_container.pack(KIND, VERSION, dump(manifest), [payload])
 
 
 def dump(manifest: Manifest) -> bytes:
-    """A manifest as JSON."""
+    """Return `manifest` as JSON."""
     fields = {
         "python": manifest.python,
         "implementation": manifest.implementation,
@@ -114,10 +118,10 @@ def dump(manifest: Manifest) -> bytes:
 
 
 def report(text: str, *, python: str, implementation: str, cell: int) -> Manifest:
-    """The manifest that a worker reported, with what the host knows better.
+    """Return the manifest that a worker reported, with the fields that the host knows itself.
 
     Raises:
-        CheckpointError: it is not what a worker reports.
+        CheckpointError: the report is malformed.
     """
     data = text.encode()
     try:
@@ -134,7 +138,7 @@ def report(text: str, *, python: str, implementation: str, cell: int) -> Manifes
 
 
 def manifest_of(value: JSON) -> Manifest:
-    """JSON as a manifest; KeyError, TypeError or ValueError naming what is wrong."""
+    """Return the manifest in `value`; KeyError, TypeError or ValueError names a malformed field."""
     if type(value) is not dict:
         raise TypeError("no object")
     packages = value["packages"]
@@ -155,7 +159,7 @@ def manifest_of(value: JSON) -> Manifest:
 
 
 def missing_of(value: JSON) -> tuple[Missing, ...]:
-    """Rows of what is missing, parsed; TypeError or ValueError."""
+    """Return the rows of missing variables in `value`; TypeError or ValueError if malformed."""
     return tuple(_missing(row) for row in _rows({"missing": value}, "missing", _MOST_ROWS))
 
 

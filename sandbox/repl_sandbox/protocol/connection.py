@@ -1,4 +1,4 @@
-"""One end of a conversation: frames, messages and the state table tied together, without I/O."""
+"""One end of a connection: frames, messages and the phase table combined, without I/O."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ _FROM_WORKER = frozenset(get_args(WorkerMessage))
 class _Connection(Generic[_In, _Out]):
     """Bytes in, messages out; messages in, bytes out. Both ends of a socket run this code.
 
-    One thread may send while another receives. Only calls and replies are ever under way beside
-    another message; they change no phase, and so do not write it: what they saw may be past.
+    One thread may send while another receives. Only calls and replies may overlap with another
+    message. They do not change the phase and therefore never write it: a phase they read may be out
+    of date.
     """
 
     _mine: frozenset[type]
@@ -46,7 +47,7 @@ class _Connection(Generic[_In, _Out]):
         return self._reader.buffered == 0
 
     def send(self, message: _Out) -> bytes:
-        """The bytes that say `message`; LocalProtocolError if it may not be said now."""
+        """Return `message` as bytes; LocalProtocolError if the current phase does not allow it."""
         kind = type(message)
         if kind not in self._mine:
             raise LocalProtocolError(f"{kind.__name__} is the other side's to say")
@@ -60,11 +61,12 @@ class _Connection(Generic[_In, _Out]):
         return data
 
     def receive(self, data: bytes) -> Iterator[_In]:
-        """The messages that `data` completes; take them all before the next chunk.
+        """Yield the messages that `data` completes; consume all of them before the next chunk.
 
         Raises:
-            RemoteProtocolError: the other side broke the rules. What was buffered is dropped, and
-                nothing more is ever taken in: each further call raises as well.
+            RemoteProtocolError: the other side broke the protocol. The buffer is dropped, and each
+                further
+                call raises as well.
         """
         if self._broken:
             raise RemoteProtocolError("the other side has broken the protocol before")
@@ -92,18 +94,17 @@ class _Connection(Generic[_In, _Out]):
 
     @property
     def buffered(self) -> int:
-        """Bytes received that end no frame yet."""
+        """Bytes received that do not complete a frame yet."""
         return self._reader.buffered
 
     @property
     def missing(self) -> int:
-        """Bytes that would end the frame which has begun; 0 if none has, or its lengths lack."""
+        """Bytes that would complete the current frame; 0 if unknown."""
         return self._reader.missing
 
 
-# The two messages with short headers are written and read here without a detour through objects,
-# byte for byte as `messages.py` does it. A chunk that is not exactly one of them goes the common
-# way.
+# The two messages with fixed headers are written and read here without objects in between, byte for
+# byte as in `messages`. Any chunk that is not exactly one such message takes the general path.
 _CELL_SIZE, _CELL_HEADER_SIZE = CELL_FRAME.size, CELL_HEADER.size
 _RESULT_SIZE, _RESULT_HEADER_SIZE = EMPTY_RESULT_FRAME.size, EMPTY_RESULT_HEADER.size
 _pack_cell, _unpack_cell = CELL_FRAME.pack, CELL_FRAME.unpack_from
@@ -112,13 +113,13 @@ _IDLE, _RUNNING = ProtocolPhase.IDLE, ProtocolPhase.RUNNING
 
 
 class HostConnection(_Connection[WorkerMessage, HostMessage]):
-    """The host's end. What it receives comes from code that is taken to be hostile."""
+    """The host's end. Its input comes from code that counts as hostile."""
 
     _mine = _FROM_HOST
     _theirs = _FROM_WORKER
 
     def execute(self, cell: int, code: bytes) -> bytes:
-        """As `send(Execute(cell, code))`, for code within the limits of a frame."""
+        """Return the bytes of `send(Execute(cell, code))`; the code must fit a frame."""
         if self.phase is not _IDLE:
             raise LocalProtocolError(f"Execute while {self.phase.name}")
         self.phase = _RUNNING
@@ -126,7 +127,7 @@ class HostConnection(_Connection[WorkerMessage, HostMessage]):
         return head + code
 
     def empty_result(self, data: bytes, cell: int) -> int | None:
-        """The peak memory, if `data` is the whole and empty result of `cell`; else not taken in."""
+        """Return the peak memory if `data` is exactly the empty result of `cell`, else None."""
         if len(data) != _RESULT_SIZE:
             return None
         header_size, blob_size, kind, number, peak = _unpack_result(data)
@@ -152,7 +153,7 @@ class WorkerConnection(_Connection[HostMessage, WorkerMessage]):
     _theirs = _FROM_HOST
 
     def cell(self, data: bytes) -> tuple[int, bytes] | None:
-        """The cell and its code, if `data` is one whole `Execute`; else it is not taken in."""
+        """Return the cell and its code if `data` is exactly one `Execute`, else None."""
         if len(data) < _CELL_SIZE:
             return None
         header_size, code_size, kind, number = _unpack_cell(data)
@@ -170,7 +171,7 @@ class WorkerConnection(_Connection[HostMessage, WorkerMessage]):
         return number, data[_CELL_SIZE:]
 
     def empty_result(self, cell: int, peak_memory: int) -> bytes:
-        """As `send` of a `Result` that carries nothing but these."""
+        """Return the bytes of `send` for a `Result` that carries only these fields."""
         if self.phase is not _RUNNING:
             raise LocalProtocolError(f"Result while {self.phase.name}")
         self.phase = _IDLE

@@ -1,6 +1,7 @@
-"""Small messages between trusted processes: host, zygote and init. One datagram of JSON each.
+"""Control messages between trusted processes (host, zygote, init): one JSON datagram each.
 
-The sockets are SOCK_SEQPACKET, so a message arrives whole or not at all; descriptors ride along.
+The sockets are SOCK_SEQPACKET, so a message arrives whole or not at all; descriptors travel with
+it.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from ..errors import IsolationError, SandboxError
 
 Message: TypeAlias = dict[str, Any]
 
-# The largest is a zygote's configuration: paths and mounts, a few KiB.
+# The largest message is a zygote's configuration: paths and mounts, a few KiB.
 MAX_MESSAGE = 1 << 16
-# Of a session: control and worker socket, stdout, stderr, and what its groups are joined by.
+# Descriptors of a session: control and worker socket, stdout, stderr, and those to join cgroups.
 MAX_DESCRIPTORS = 8
 
 
 def failure(error: IsolationError) -> Message:
-    """What says to the host that a step of the jail failed."""
+    """Return the message to the host for a failed step of the jail."""
     return {
         "failed": error.step,
         "tier": error.tier,
@@ -31,7 +32,7 @@ def failure(error: IsolationError) -> Message:
 
 
 def refusal(error: Exception) -> Message:
-    """What says to the host that there will be no template."""
+    """Return the message to the host that no template could be made."""
     if isinstance(error, IsolationError):
         return failure(error)
     ours = isinstance(error, SandboxError)
@@ -39,11 +40,11 @@ def refusal(error: Exception) -> Message:
 
 
 def error_of(answer: Message) -> SandboxError:
-    """What such a message says."""
+    """Return the error that a `failure` or `refusal` message describes."""
     if not answer["failed"]:
         return SandboxError(answer["message"])
     step, remedy = answer["failed"], answer.get("remedy", "")
-    # It was formatted where it was raised, and would be again.
+    # The message was formatted where the error was raised, and the constructor formats it again.
     tier = answer["tier"]
     message = str(answer["message"]).removeprefix(f"{tier}: {step}: ")
     if remedy:
@@ -52,42 +53,42 @@ def error_of(answer: Message) -> SandboxError:
 
 
 def held(found: Mapping[str, int]) -> bytes:
-    """What a worker says of its jail before any code runs.
+    """Return a worker's measurements of its jail, made before any code runs, as JSON.
 
-    Put together by hand: its process would copy the pages of an encoder for nothing else.
+    The JSON is assembled by hand: an encoder would only copy pages in this process.
     """
     rows = [b'"%b": %d' % (name.encode(), number) for name, number in found.items()]
     return b'{"held": {%b}}' % b", ".join(rows)
 
 
 def pair() -> tuple[socket.socket, socket.socket]:
-    """Two connected ends; both close on exec."""
+    """Return two connected ends; both close on exec."""
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
 class Lifeline(socket.socket):
-    """The host's end of a socket by which a zygote lives. Its name is what a warning says."""
+    """The host's end of a socket that keeps a zygote alive. A ResourceWarning shows its repr."""
 
     def __repr__(self) -> str:
-        # CPython warns of "unclosed", with this behind it, when one is dropped open.
+        # CPython warns "unclosed", followed by this repr, when an open socket is collected.
         return (
             f"<Sandbox, by its socket {self.fileno()}: close it, or use it in a `with` statement>"
         )
 
 
 def lifeline() -> tuple[Lifeline, socket.socket]:
-    """As `pair`, for a zygote: the host's end first."""
+    """Return a `pair` for a zygote: the host's end first."""
     ours, theirs = pair()
     return Lifeline(fileno=ours.detach()), theirs
 
 
 def open_end(fd: int) -> socket.socket:
-    """The end whose descriptor is `fd`. Named, so that the kernel need not be asked what it is."""
+    """Return the end with descriptor `fd`. Explicit arguments spare system calls for its kind."""
     return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, fileno=fd)
 
 
 def send(sock: socket.socket, message: Message, descriptors: Sequence[int] = ()) -> None:
-    """Send one message; OSError if the other end is gone."""
+    """Send one message; OSError if the other end is closed."""
     data = json.dumps(message).encode()
     if descriptors:
         socket.send_fds(sock, [data], list(descriptors))
@@ -96,13 +97,13 @@ def send(sock: socket.socket, message: Message, descriptors: Sequence[int] = ())
 
 
 def receive(sock: socket.socket) -> Message | None:
-    """The next message, or None when the other end is closed."""
+    """Return the next message, or None when the other end is closed."""
     data = sock.recv(MAX_MESSAGE)
     return json.loads(data) if data else None
 
 
 def receive_with_descriptors(sock: socket.socket) -> tuple[Message | None, list[int]]:
-    """The next message and the descriptors sent with it, which close on exec."""
+    """Return the next message and the descriptors sent with it, which close on exec."""
     flags = socket.MSG_CMSG_CLOEXEC
     data, descriptors, _, _ = socket.recv_fds(sock, MAX_MESSAGE, MAX_DESCRIPTORS, flags)
     return (json.loads(data) if data else None), descriptors

@@ -1,14 +1,14 @@
-"""The form of a file of ours: what it is, a header to read, a payload, and a sum over all of it.
+"""File format of saved state: kind, version, header, payload and a checksum over all of it.
 
-    8 bytes   `MAGIC`                   as that of PNG: damaged by any transfer as text
+    8 bytes   `MAGIC`                   like PNG's: any transfer as text damages it
     4 bytes   the kind
     2 bytes   version of the kind       unsigned, big-endian, as are the lengths
     4 bytes   length of the header
     8 bytes   length of the payload
     header, payload
-    32 bytes  SHA-256 of all before
+    32 bytes  SHA-256 of all bytes before
 
-The sum finds damage. It says nothing of who wrote the file.
+The checksum finds damage. It does not prove who wrote the file.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from ..errors import CheckpointError
 
 MAGIC = b"\x89REPL\r\n\x1a"
-# A header is JSON that lists names, some 100 bytes for each; no list that people read is so long.
+# A header is JSON with a list of names, some 100 bytes each, so the limit is far above real use.
 MAX_HEADER = 4 << 20
 
 _PREFIX = struct.Struct(">8s4sHIQ")
@@ -28,7 +28,7 @@ _SUM = hashlib.sha256().digest_size
 
 
 def pack(kind: bytes, version: int, header: bytes, payload: Sequence[bytes | memoryview]) -> bytes:
-    """A file of `kind`, whose payload is given in pieces.
+    """Return a file of `kind` as bytes; `payload` is given in pieces.
 
     Raises:
         CheckpointError: the header is over `MAX_HEADER` bytes.
@@ -44,10 +44,10 @@ def pack(kind: bytes, version: int, header: bytes, payload: Sequence[bytes | mem
 
 
 def check_beginning(head: bytes, kind: bytes, what: str) -> None:
-    """See by its first bytes whether something may be a file of `kind`, before all of it is read.
+    """Check that the first bytes of a file are those of a file of `kind`.
 
     Raises:
-        CheckpointError: it is none.
+        CheckpointError: they are not.
     """
     expected = MAGIC + kind
     if not expected.startswith(head[: len(expected)]):
@@ -55,13 +55,13 @@ def check_beginning(head: bytes, kind: bytes, what: str) -> None:
 
 
 def unpack(data: bytes, kind: bytes, version: int, what: str) -> tuple[bytes, memoryview]:
-    """The header and the payload of a file of `kind`, which messages call `what`.
+    """Return the header and the payload of a file of `kind`; error messages call the file `what`.
 
-    Lengths are compared before anything is looked at or copied.
+    Lengths are compared before any content is read or copied.
 
     Raises:
         TypeError: `data` is not bytes.
-        CheckpointError: it is damaged, cut short, of another kind or of another version.
+        CheckpointError: the file is damaged, cut short, of another kind or of another version.
     """
     if not isinstance(data, (bytes, bytearray, memoryview)):
         raise TypeError(f"data must be bytes, not {type(data).__name__}")

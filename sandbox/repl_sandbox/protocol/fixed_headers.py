@@ -1,7 +1,7 @@
-"""The short headers: those of a cell, and of a result that has nothing to tell.
+"""Headers of fixed size: of a cell, and of an empty result.
 
-These two messages make up nearly every step, so their headers are numbers of a fixed size and no
-JSON. The first byte tells them apart, from one another and from the brace that JSON begins with.
+Nearly every step consists of these two messages, so their headers are packed numbers and not JSON.
+The first byte distinguishes them from each other and from the brace that begins JSON.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import struct
 CELL_KIND = 1
 EMPTY_RESULT_KIND = 2
 
-# The kind and the cell's number; of a result the peak of memory in bytes, too.
+# The kind and the cell's number; a result adds its peak memory in bytes.
 CELL_HEADER = struct.Struct("!BQ")
 EMPTY_RESULT_HEADER = struct.Struct("!BQQ")
 
-# The same with what begins every frame, the lengths of header and blob: all but a cell's code.
+# The same after the lengths of header and blob that begin every frame: all but the code of a cell.
 CELL_FRAME = struct.Struct("!IIBQ")
 EMPTY_RESULT_FRAME = struct.Struct("!IIBQQ")

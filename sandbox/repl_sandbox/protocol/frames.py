@@ -1,9 +1,9 @@
-"""Bytes to frames and back. A frame is a small header and a blob that may be large.
+"""Frames: bytes to frames and back. A frame is a small header and a blob that may be large.
 
     u32 header length | u32 blob length | header | blob          (network byte order)
 
-Both lengths are checked before any of the body is kept, so a hostile peer decides neither how much
-is buffered nor for how long: at most one partial frame is held.
+Both lengths are checked before the body is buffered, so a hostile peer controls neither the size
+nor the duration of buffering: at most one partial frame is held.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from ..errors import LocalProtocolError, RemoteProtocolError
 LENGTHS = struct.Struct("!II")
 
 # A header names a message and carries short fields: previews, tracebacks, names. The largest is a
-# result with 201 changes and a full traceback: some 20 KiB, and at worst, when every character is
-# one that takes 12 bytes as a JSON escape, 1.3 MB.
+# result with 201 changes and a full traceback: some 20 KiB, and 1.3 MB at worst, when each
+# character is a JSON escape of 12 bytes.
 MAX_HEADER = 2 << 20
-# Figures, arguments of host calls, displayed values and answers; bulk data goes by memfd instead.
+# Figures, arguments of host calls, displayed values and answers. Bulk data uses a memfd instead.
 MAX_BLOB = 64 << 20
 
 _unpack = LENGTHS.unpack_from
@@ -27,14 +27,14 @@ _PREFIX = LENGTHS.size
 
 
 class Frame(NamedTuple):
-    """One frame: the header's bytes (JSON) and the blob's."""
+    """One frame: the bytes of its header (JSON) and of its blob."""
 
     header: bytes
     blob: bytes
 
 
 def pack(header: bytes, blob: bytes = b"") -> bytes:
-    """One frame as bytes.
+    """Return one frame as bytes.
 
     Raises:
         LocalProtocolError: a part is larger than the peer would accept.
@@ -47,12 +47,12 @@ def pack(header: bytes, blob: bytes = b"") -> bytes:
 
 
 class FrameReader:
-    """Collects bytes and gives whole frames; holds at most one partial frame.
+    """Collects bytes and returns whole frames; holds at most one partial frame.
 
-    The common case, one chunk that is one frame, is sliced without a copy into a buffer.
+    A chunk that is exactly one frame, the common case, is sliced without a copy into a buffer.
 
     Attributes:
-        pending: what was fed and not given yet, behind what was; empty if all of it was.
+        pending: bytes fed and not consumed yet, after consumed ones; empty if all were consumed.
     """
 
     def __init__(self, max_header: int = MAX_HEADER, max_blob: int = MAX_BLOB) -> None:
@@ -63,17 +63,17 @@ class FrameReader:
 
     @property
     def buffered(self) -> int:
-        """Bytes held back because they end no frame yet."""
+        """Bytes buffered that do not complete a frame yet."""
         return len(self.pending) - self._start
 
     @property
     def missing(self) -> int:
-        """Bytes that would end the frame which has begun; 0 if none has, or its lengths lack."""
+        """Bytes that would complete the current frame; 0 without one or without its lengths."""
         held = self.buffered
         return sum(_unpack(self.pending, self._start)) + _PREFIX - held if held >= _PREFIX else 0
 
     def feed(self, data: bytes) -> None:
-        """Add bytes as they came from the socket, in any chunking."""
+        """Add bytes in any chunking."""
         if self._start == len(self.pending):
             self.pending = data
         elif isinstance(self.pending, bytearray):
@@ -85,7 +85,7 @@ class FrameReader:
         self._start = 0
 
     def next_frame(self) -> Frame | None:
-        """The next whole frame, or None until more is fed.
+        """Return the next whole frame, or None until more is fed.
 
         Raises:
             RemoteProtocolError: a frame announces more than the limits allow.
@@ -105,7 +105,7 @@ class FrameReader:
         if len(data) < end:
             return None
         if end == len(data):
-            # Let go: the next chunk may be long in coming, and this one may be large.
+            # Release the chunk: it may be large, and the next one may take long to arrive.
             self.pending, self._start = b"", 0
         else:
             self._start = end

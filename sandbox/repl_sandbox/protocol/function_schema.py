@@ -1,4 +1,4 @@
-"""A function of the host as a session is told of it."""
+"""Schema of a host function: the description that a session receives."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Any, Final
 
 from ..types import JSON
 
-# Of a default that is not told.
+# Stands for a default value that the host does not send.
 HIDDEN: Final = "..."
 
-# Of `inspect.Parameter`, which a session does not load for this.
+# Values of `inspect.Parameter`; a session does not load `inspect` for them.
 POSITIONAL_ONLY, POSITIONAL_OR_KEYWORD, VAR_POSITIONAL, KEYWORD_ONLY, VAR_KEYWORD = range(5)
 
 
 @dataclass(frozen=True, slots=True)
 class Default:
-    """A parameter's default: the `value`, or, where JSON has none like it, a `text` for it."""
+    """A parameter's default: `value`, or a display `text` where JSON cannot carry the value."""
 
     value: JSON = None
     text: str | None = None
@@ -24,7 +24,7 @@ class Default:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One parameter. `kind` is a number of `inspect.Parameter`; `annotation` is text to show."""
+    """One parameter. `kind` is a number of `inspect.Parameter`; `annotation` is display text."""
 
     name: str
     kind: int
@@ -34,7 +34,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """A function's parameters. `checked`: a call that does not fit is refused in the session."""
+    """A function's parameters. With `checked`, the session refuses calls that do not fit."""
 
     parameters: tuple[Parameter, ...]
     returns: str | None = None
@@ -42,11 +42,11 @@ class Signature:
 
     @property
     def by_position(self) -> tuple[str, ...]:
-        """The names of the parameters that positional arguments are for."""
+        """Names of the parameters that accept positional arguments."""
         return tuple(each.name for each in self.parameters if each.kind < VAR_POSITIONAL)
 
     def row(self) -> list[Any]:
-        """The fields in their order, as JSON."""
+        """Return the fields in order, as JSON."""
         return [self.checked, self.returns, [_parameter_row(each) for each in self.parameters]]
 
 
@@ -58,10 +58,10 @@ def _parameter_row(parameter: Parameter) -> list[Any]:
 
 @dataclass(frozen=True, slots=True)
 class FunctionSchema:
-    """One row of `Configure`; see `repl_sandbox.HostFunction` for what each field means.
+    """One host function of `Configure`; `repl_sandbox.HostFunction` documents the fields.
 
     `methods` are names: the worker calls the method "result" of the function "spawn" as the
-    function "spawn.result", which is no identifier and so no name that a user can give.
+    function "spawn.result". That is no identifier, so no function of a user can have the name.
     """
 
     name: str
@@ -74,18 +74,18 @@ class FunctionSchema:
 
     @property
     def is_plain(self) -> bool:
-        """Whether JSON goes in and out, and there is nothing more to it."""
+        """Whether the function takes and returns JSON and needs no further stub."""
         return self.face == "plain" and not (self.raw or self.raises)
 
     def row(self) -> list[Any]:
-        """The fields in their order, as JSON."""
+        """Return the fields in order, as JSON."""
         lists = [list(names) for names in (self.raw, self.methods, self.raises)]
         signature = None if self.signature is None else self.signature.row()
         return [self.name, self.doc, self.face, signature, *lists]
 
 
 def read(row: Any) -> FunctionSchema:
-    """The function that `row` describes; TypeError if it is none."""
+    """Return the schema that `row` describes; TypeError if it describes none."""
     if type(row) is not list or len(row) != 7:
         raise TypeError("a function is not a list of 7 fields")
     name, doc, face, signature, *lists = row

@@ -1,8 +1,8 @@
-"""Bounds of a header by the type of its message, checked before the header is parsed. No I/O.
+"""Limits of a header by its message type, checked before the header is parsed. No I/O.
 
-A parser holds the interpreter, and with it the event loop of a host: 300 ms for 2 MiB of empty
-lists. So the type is read off the first bytes of a header, and says how long the rest may be and
-how many values it may have.
+A parser holds the interpreter and thereby the event loop of a host: 300 ms for 2 MiB of empty
+lists. The first bytes of a header give the type, and the type gives the limits of length and number
+of values.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from .frames import MAX_HEADER
 from .values.json_value_count import more_values
 from .values.raw_arguments import MAX_PARTS
 
-# Characters. A cell can bind a name of any length and raise a message of any length; the sender
-# cuts them, so that no cell can make its own worker break the limits of a frame.
+# Characters. A cell can bind a name of any length and raise a message of any length. The sender
+# cuts them, so that no cell can make its own worker exceed the limits of a frame.
 MAX_NAME: Final = 200
 MAX_MESSAGE: Final = 4096
-# The sender cuts each kind of what a process can lose before that (worker/remains.py).
+# The sender cuts each kind of lost resource well before (snapshots/lost_resources.py).
 MAX_LOST: Final = 256
-# More than the worker ever sends; a hostile one cannot make the host build longer tuples.
+# More than the worker ever sends, so a hostile worker cannot make the host build longer tuples.
 MAX_CHANGES: Final = 256
 MAX_FIGURES: Final = 16
 
-# Bytes of a header in which there are only counts and short words.
+# Bytes of a header that has only counts and short words.
 SHORT_HEADER: Final = 512
-# Of a character as a JSON escape: two surrogates.
+# Bytes of one character as a JSON escape: two surrogates.
 _ESCAPE = 12
 _CHANGE_VALUES = 6  # a list of five
 _PART_VALUES = 4  # a list of three
@@ -36,9 +36,9 @@ _FEW = 16
 
 
 class HeaderLimit(NamedTuple):
-    """Bounds of the headers of one type: fields with the type, bytes, and values.
+    """Limits of the headers of one type: fields including the type, bytes, and values.
 
-    `blob` says whether there may be a blob behind it.
+    `blob`: whether a blob may follow the header.
     """
 
     fields: int
@@ -47,7 +47,7 @@ class HeaderLimit(NamedTuple):
     blob: bool = True
 
 
-# The host is trusted, and its headers may be as long as any; unknown fields of theirs are refused.
+# The host is trusted: its headers may have any length; its unknown fields are refused all the same.
 _HOST = MAX_HEADER, MAX_HEADER
 FORMS: Final = MappingProxyType(
     {
@@ -71,16 +71,16 @@ FORMS: Final = MappingProxyType(
     }
 )
 
-# JSON encoders differ in the blank, and put the fields in the order that they were given in.
+# JSON encoders differ in the space after the colon, and keep the order of the fields.
 _TYPE = re.compile(rb'\{"type": ?"([a-z]{1,20})"[,}]')
 
 
 def kind_of(header: bytes, blob: bytes) -> str:
-    """The type of the message that has this header and blob, which fit into its form.
+    """Return the message type of a header, after its length, values and blob were checked.
 
     Raises:
-        RemoteProtocolError: the header does not begin with a known type, or is more than a header
-            of that type may be.
+        RemoteProtocolError: the header does not begin with a known type, or exceeds the limits of
+            that type.
     """
     found = _TYPE.match(header)
     if found is None:

@@ -1,4 +1,4 @@
-"""Which message may follow which, as one table. It does not know which side it is on."""
+"""Allowed order of messages, as one table that is the same for both sides."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .messages import (
 
 
 class ProtocolPhase(enum.IntEnum):
-    """Where a conversation stands. Integers, whose hash is not a call of Python's."""
+    """Phase of a connection. Integers, because their hash runs no Python code."""
 
     BOOTING = enum.auto()
     IDLE = enum.auto()
@@ -33,8 +33,8 @@ class ProtocolPhase(enum.IntEnum):
     ASKING = enum.auto()
 
 
-# A thread of the session may call the host just as the cell ends, so a call, and the refusal that
-# answers it, are legal in every phase after boot.
+# A thread of the session may call the host just as the cell ends. A call, and the reply that
+# refuses it, are therefore legal in every phase after boot.
 _CALLS = (HostCall, Answered, HostReply)
 
 TRANSITIONS: dict[ProtocolPhase, dict[type, ProtocolPhase]] = {

@@ -26,9 +26,9 @@ MAX_VARIABLES = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Configure:
-    """Host: what this session offers: functions of the host, a seed, final answers.
+    """Setup of the session: host functions, random seed, dialect of final answers, variables.
 
-    And what it begins with: `variables` are bound as by messages of their own, without a memfd.
+    `variables` are bound like `Assign` messages without a memfd.
     """
 
     functions: tuple[FunctionSchema, ...] = ()
@@ -39,7 +39,7 @@ class Configure:
 
 @dataclass(frozen=True, slots=True)
 class Execute:
-    """Host: run `code` (UTF-8, surrogates passed) as cell number `cell`."""
+    """Run `code` (UTF-8, surrogates passed) as cell number `cell`."""
 
     cell: int
     code: bytes
@@ -47,9 +47,9 @@ class Execute:
 
 @dataclass(frozen=True, slots=True)
 class Assign:
-    """Host: bind `name` to `data`, or to `size` bytes of a memfd, which is to be asked for.
+    """Bind `name` to `data`, or to `size` bytes of a memfd that the worker requests.
 
-    `kind` says what the bytes are: "str" (UTF-8), "bytes" or "json".
+    `kind` is the form of the bytes: "str" (UTF-8), "bytes" or "json".
     """
 
     name: str
@@ -60,21 +60,21 @@ class Assign:
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """Host: send the value of the variable `name` as JSON."""
+    """Send the value of the variable `name` as JSON."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class ListVariables:
-    """Host: list the variables."""
+    """List the variables."""
 
 
 @dataclass(frozen=True, slots=True)
 class Save:
-    """Host: pickle the variables into a memfd of `size` bytes, which is to be asked for.
+    """Pickle the variables into a memfd of `size` bytes that the worker requests.
 
-    It is held as cell number `cell` is, and ends with a `Result`, whose value is the report.
+    Runs under the limits of cell number `cell`; ends with a `Result` whose value is the report.
     """
 
     cell: int
@@ -83,9 +83,9 @@ class Save:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Host: bind what the pickles in a memfd hold, which is to be asked for.
+    """Bind the variables that are pickled in a memfd, which the worker requests.
 
-    `manifest` is JSON and says what they are of. Held and ended as `Save` is.
+    `manifest` is JSON and describes the pickles. Runs and ends like `Save`.
     """
 
     cell: int
@@ -94,7 +94,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class HostReply:
-    """Host: what call `call` came to; `data` is JSON, of the value or of [type, message]."""
+    """Result of call `call`; `data` is JSON of the value, or of [type, message]."""
 
     call: int
     ok: bool

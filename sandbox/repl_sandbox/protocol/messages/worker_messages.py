@@ -46,16 +46,16 @@ _FORMS = frozenset(get_args(AnswerForm))
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """Worker: the jail is built and the loop waits. Sent once, before any other code has run."""
+    """The jail is complete and the worker waits. Sent once, before any code of the session runs."""
 
     version: int
 
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """Worker: it was a waiting copy, made after cell `cell`; `lost` names what it had to leave.
+    """The worker is a snapshot made after cell `cell`; `lost` names the resources that it lost.
 
-    Sent once, after `Ready`, by a worker that takes over from another.
+    Sent once, after `Ready`, by a snapshot that takes over from another worker.
     """
 
     cell: int
@@ -64,9 +64,9 @@ class Restored:
 
 @dataclass(frozen=True, slots=True)
 class HostCall:
-    """Worker: call the host function `name`; `data` is JSON of [args, kwargs].
+    """Call of the host function `name`; `data` is JSON of [args, kwargs].
 
-    `parts` are the arguments in whose place there is a null: text and bytes as they are.
+    `parts` are raw arguments, text and bytes; the JSON has null in place of each.
     """
 
     call: int
@@ -78,9 +78,9 @@ class HostCall:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """Worker: the cell gives an answer; the reply says whether it is taken.
+    """An answer of the cell; the reply says whether the host accepts it.
 
-    `values`: about how many its value has, as it came.
+    `values`: about how many values the answer has, counted on arrival.
     """
 
     call: int
@@ -91,7 +91,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Worker: cell `cell` has ended. `peak_memory` in bytes, as the worker sees itself."""
+    """End of cell `cell`. `peak_memory` in bytes, as the worker measures itself."""
 
     cell: int
     value: str | None
@@ -103,21 +103,21 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """Worker: what a `Fetch` or `Assign` came to; `data` is JSON."""
+    """Result of a `Fetch` or `Assign`; `data` is JSON."""
 
     data: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Variables:
-    """Worker: the variables, as asked by `ListVariables`."""
+    """The variables, in reply to `ListVariables`."""
 
     variables: tuple[Variable, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Worker: a request could not be served; `kind` is "unknown", "not json" or "too large"."""
+    """Failure of a request; `kind` is "unknown", "not json" or "too large"."""
 
     kind: str
     message: str
@@ -156,7 +156,7 @@ def _encode_answered(m: Answered) -> bytes:
     try:
         value = dump_json(a.value)
     except (TypeError, ValueError):
-        # Nested too deeply. The text is the answer; a value is there where JSON can carry it.
+        # Nested too deeply for JSON: the text alone is the answer.
         value = b"null"
     header = {
         "type": "answered",

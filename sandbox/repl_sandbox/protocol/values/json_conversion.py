@@ -1,7 +1,8 @@
-"""Values as JSON carries them: the one rule for whatever crosses between host and session.
+"""Conversion of Python values to JSON: the one rule for all values between host and session.
 
-Arguments and results of host functions, `Session.set` and `get`, answers. docs/values.md has the
-table. Nothing is imported for a class: one that a value has, its library has loaded.
+It applies to arguments and results of host functions, `Session.set` and `get`, and answers;
+docs/values.md has the table. The conversion imports nothing: the library of a value's class is
+loaded already.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from typing import Any, Final
 
 from .json_keys import check_keys
 
-# Elements of an iterable that is no list: a generator may have no end, and a range of 10**12
-# numbers is as short to write as one of ten. As many as a call's arguments may have values.
+# Elements of an iterable that is not a list: a generator may have no end, and a range of 10**12
+# numbers is as short to write as a range of ten. The limit equals the values of a call's arguments.
 MOST_ELEMENTS = 1 << 20
 
-# Bytes as JSON: an object with this key alone, and base64 for its value.
+# Bytes as JSON: an object with only this key, and base64 as its value.
 BYTES: Final = "$bytes"
 
 _modules = sys.modules
@@ -37,15 +38,16 @@ _Convert = Callable[[Any], object]
 
 
 def encoded(value: object, *, ascii_only: bool = True, any_keys: bool = False) -> str:
-    """`value` as JSON text. Keys of dicts must be texts, as JSON has no others.
+    """Return `value` as JSON text. Keys of dicts must be text, as in JSON itself.
 
-    `any_keys`: numbers, truth values and None may be keys, and are written as JSON writes them.
+    `any_keys`: allow numbers, truth values and None as keys, and write them as JSON does.
 
     Raises:
-        TypeError: JSON has no form for a part of it.
-        ValueError: a number is not finite, it contains itself, is nested too deeply, or has an
+        TypeError: JSON has no form for a part of the value.
+        ValueError: a number is not finite, the value contains itself, is nested too deeply, or has
+            an
             iterable of more than `MOST_ELEMENTS`.
-        what the value's own classes raise when they are read.
+        Exception: any exception of the value's own classes.
     """
     made: list[object] = []
     try:
@@ -70,7 +72,7 @@ def encoded(value: object, *, ascii_only: bool = True, any_keys: bool = False) -
     return text
 
 
-# How Python's encoder begins what it says of these.
+# Beginning of the encoder's message about bad keys.
 _BAD_KEY = "keys must be "
 _NOT_FINITE = "Out of range float"
 
@@ -79,7 +81,7 @@ def _refuse(value: object) -> object:
     raise TypeError(f"an object of type {_name(type(value))} has no form in JSON")
 
 
-# With a `default` of their own: the class has one that libraries and code replace.
+# Encoders with their own `default`: libraries and session code may replace the class's.
 _FORM: Final[dict[str, Any]] = {"separators": (",", ":"), "allow_nan": False}
 _PLAIN: Final = {
     ascii_only: json.JSONEncoder(ensure_ascii=ascii_only, default=_refuse, **_FORM).encode
@@ -89,9 +91,9 @@ _decode = json.JSONDecoder().decode
 
 
 def _plain(value: object, ascii_only: bool) -> str | None:
-    """`value` as JSON text if it needs no conversion.
+    """Return `value` as JSON text if it needs no conversion, else None.
 
-    None, not the error, for an error of the conversion is not to show this one as its context.
+    None in place of the exception keeps it out of the context of a later conversion error.
     """
     try:
         return _PLAIN[ascii_only](value)
@@ -100,7 +102,7 @@ def _plain(value: object, ascii_only: bool) -> str | None:
 
 
 class _Conversion:
-    """One value on its way to JSON. `made`: what stands in place of what JSON does not know."""
+    """Conversion of one value to JSON. `made`: replacements for parts unknown to JSON."""
 
     def __init__(self, ascii_only: bool, made: list[object]) -> None:
         self._made = made
@@ -110,7 +112,7 @@ class _Conversion:
 
     def _convert(self, value: Any) -> object:
         cls = type(value)
-        # By identity: a metaclass may define how classes are compared.
+        # Key by identity: a metaclass may define comparison of classes.
         if id(cls) not in self._by_class:
             self._by_class[id(cls)] = cls, self._way(value)
         found = self._by_class[id(cls)][1](value)
@@ -118,7 +120,7 @@ class _Conversion:
         return found
 
     def _way(self, value: Any) -> _Convert:
-        """How values of this class are converted."""
+        """Return the function that converts values of this class."""
         cls = type(value)
         for module, name, convert in _CLASSES:
             known = _loaded(module, name)
@@ -133,7 +135,7 @@ class _Conversion:
         return self._sorted if isinstance(value, AbstractSet) else _refuse
 
     def _sorted(self, value: Any) -> list[Any]:
-        """Sorted by their texts, so that equal sets are equal lists."""
+        """Return the elements sorted by their JSON text, so that equal sets become equal lists."""
         return [_decode(text) for text in sorted(map(self.encode, elements(value)))]
 
 
@@ -150,7 +152,7 @@ def _bytes(value: Any) -> object:
 
 
 def _time(value: Any) -> object:
-    # Of pandas' NaT, which says that there is none, as NaN does of numbers: it differs from itself.
+    # NaT of pandas stands for a missing value, as NaN does among numbers: it differs from itself.
     return value.isoformat() if value == value else None  # noqa: PLR0124
 
 
@@ -159,7 +161,7 @@ def _duration(value: Any) -> object:
 
 
 def _numbers(value: Any) -> object:
-    """An array or a number of numpy. Its dates finer than Python's would become integers."""
+    """Convert a numpy array or scalar. Dates finer than microseconds would become integers."""
     if value.dtype.kind in "mM" and value.dtype.str[4:6] in ("ns", "ps", "fs", "as"):
         value = value.astype(f"{value.dtype.kind}8[us]")
     found = value.tolist()
@@ -167,7 +169,7 @@ def _numbers(value: Any) -> object:
 
 
 def elements(value: Any) -> list[Any]:
-    """The elements of an iterable; ValueError if it has more than `MOST_ELEMENTS`."""
+    """Return the elements of an iterable; ValueError for more than `MOST_ELEMENTS`."""
     found = list(itertools.islice(iter(value), MOST_ELEMENTS + 1))
     if len(found) > MOST_ELEMENTS:
         kind = _name(type(value))
@@ -180,7 +182,7 @@ def _fields(value: Any) -> object:
 
 
 def _rows(value: Any) -> object:
-    """The rows of a DataFrame; pandas would leave out one of two columns of the same name."""
+    """Return the rows of a DataFrame; pandas itself drops one of two columns of one name."""
     if not value.columns.is_unique:
         raise ValueError("two columns of a DataFrame have one name")
     return value.to_dict("records")
@@ -190,8 +192,8 @@ def _model(value: Any) -> object:
     return value.model_dump() if hasattr(value, "model_dump") else value.dict()
 
 
-# Classes, with those derived from them, by the modules that have them once they are loaded. The
-# first row counts: an Enum may be a Decimal too.
+# Classes and their subclasses, by the module that defines them, considered only when that module is
+# loaded. The first matching row decides: an Enum may be a Decimal too.
 _CLASSES: Final[tuple[tuple[str, str, _Convert], ...]] = (
     ("enum", "Enum", lambda value: value.value),
     ("builtins", "bytes", _bytes),
@@ -211,7 +213,7 @@ _CLASSES: Final[tuple[tuple[str, str, _Convert], ...]] = (
     ("pandas._libs.missing", "NAType", lambda value: None),
     ("pydantic", "BaseModel", _model),
 )
-# Attributes, looked up in the class, that decide for any class that has them.
+# Attributes, looked up in the class, that decide for any class with the attribute.
 _ATTRIBUTES: Final[tuple[tuple[str, _Convert], ...]] = (
     ("tolist", lambda value: value.tolist()),  # pandas' Series and Index, tensors, array.array
     ("to_list", lambda value: value.to_list()),  # polars
@@ -223,8 +225,8 @@ _ATTRIBUTES: Final[tuple[tuple[str, _Convert], ...]] = (
         lambda value: {a.name: getattr(value, a.name) for a in value.__attrs_attrs__},
     ),
 )
-# And the rest, by what it is registered as. An object that is merely iterable is refused: to list a
-# graph's nodes would lose its edges. Of a file, code is to say whether it means lines or text.
+# All other values, by abstract base class. A merely iterable object is refused: listing a graph's
+# nodes would lose its edges. Code must say whether it means the lines or the text of a file.
 _KINDS: Final[tuple[tuple[Any, _Convert], ...]] = (
     ((type, io.IOBase), _refuse),
     (SimpleNamespace, vars),

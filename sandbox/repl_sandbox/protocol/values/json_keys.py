@@ -1,7 +1,7 @@
-"""Keys of a dict that JSON would make one: `1` and `"1"`. Of two values one would be lost.
+"""Check for keys of a dict that collide in JSON, such as `1` and `"1"`: one value would be lost.
 
-JSON has texts for keys and nothing else; Python's encoder writes a number, a truth value or None as
-the text that it has as a value, and both keys, one after the other. A reader keeps the last.
+JSON keys are text only. Python's encoder writes a number, a truth value or None as the text of that
+value and emits both keys; a reader keeps the last.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ _TEXTS = frozenset({str})
 
 
 def check_keys(value: Any, *, texts_only: bool = False) -> None:
-    """ValueError naming two keys of one dict in `value` that JSON would make one.
+    """Raise ValueError if two keys of one dict in `value` collide in JSON.
 
-    `value` must be one that JSON can carry: without cycles, of bounded depth. `texts_only`: a key
-    that is no text, which JSON would make one, is a TypeError.
+    JSON must be able to carry `value`: no cycles, bounded depth. With `texts_only`, a key that is
+    not text raises TypeError, although JSON could carry it as text.
     """
     rest = [value] if isinstance(value, _HOLD) else []
     while rest:
@@ -28,7 +28,7 @@ def check_keys(value: Any, *, texts_only: bool = False) -> None:
         if isinstance(held, dict):
             if not _TEXTS.issuperset(map(type, held)):
                 _check(held, texts_only)
-            parts = list(held.values())  # at once: another thread may change the dict
+            parts = list(held.values())  # a copy, because another thread may change the dict
         rest += [each for each in parts if isinstance(each, _HOLD)]
 
 

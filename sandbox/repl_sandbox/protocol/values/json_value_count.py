@@ -1,7 +1,7 @@
-"""How many values a JSON text has, told before it is parsed. No I/O.
+"""Count of the values in a JSON text, before parsing. No I/O.
 
-Whoever parses holds the interpreter, and with it the event loop of its process: some seconds for
-the 64 MiB that a frame may have, where they are short numbers.
+A parser holds the interpreter and thereby the event loop of its process: some seconds for the 64
+MiB of a frame that is full of short numbers.
 """
 
 from __future__ import annotations
@@ -10,24 +10,24 @@ import itertools
 import re
 from collections import deque
 
-# To the next of what a value but the first stands behind, in no string, or to the end. Behind a key
-# there is one of them, too.
+# Matches up to the next delimiter (outside strings) that a further value follows, or to the end. A
+# delimiter precedes each key, too.
 _NEXT = re.compile(
     rb'(?:[^"\[{,]++|"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z))*+(?:[\[{,]|\Z)', re.DOTALL
 )
 
 
 def more_values(data: bytes, most: int) -> bool:
-    """Whether the JSON text `data` has more than `most` values, give or take two.
+    """Return whether the JSON text `data` has more than `most` values, plus or minus two.
 
-    Of one that has, no more is looked at than says so.
+    Counting stops as soon as the limit is exceeded.
     """
     return len(data) > most and values(data, most) is None
 
 
 def values(data: bytes, most: int) -> int | None:
-    """How many values the JSON text `data` has, likewise; None for more than `most`."""
-    # No line of Python for each.
+    """Return about how many values the JSON text `data` has; None for more than `most`."""
+    # Iterators in C: no Python code runs for each value.
     numbered = zip(itertools.count(1), _NEXT.finditer(data), strict=False)
     last = deque(itertools.islice(numbered, most + 3), maxlen=1)
     found = last[0][0]

@@ -1,7 +1,7 @@
-"""Raw arguments of a call: text and bytes that lie behind its JSON in the blob, never inside it.
+"""Raw arguments of a call: text and bytes that follow the call's JSON in the blob.
 
-In the JSON, null stands in the place of each. A place is the position of an argument or its
-keyword, so that a raw argument has one, and never lies deeper.
+The JSON has null in place of each raw argument. A place is the position or the keyword of an
+argument, so a raw argument is never nested deeper.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-# In one call, the elements of lists among them. A row for each fits into a header.
+# In one call, elements of lists included. A header has room for a row for each.
 MAX_PARTS = 1 << 14
 MAX_PLACE = 200  # characters of a keyword
 
@@ -19,9 +19,9 @@ _KINDS = ("str", "bytes")
 
 @dataclass(frozen=True, slots=True)
 class RawArgument:
-    """Bytes as they travel; `kind` is what they are: "str" (UTF-8, surrogates passed) or "bytes".
+    """Raw bytes of one argument; `kind` is "str" (UTF-8, surrogates passed) or "bytes".
 
-    The reader of a call has checked their length, and not that text is UTF-8.
+    The reader of a call has checked the length, and has not checked that text is UTF-8.
     """
 
     kind: str
@@ -29,13 +29,13 @@ class RawArgument:
 
 
 Place: TypeAlias = "int | str"
-# One part, or for a list one for each element, None where that is None.
+# One part, or one for each element of a list, with None for an element that is None.
 Raw: TypeAlias = "RawArgument | tuple[RawArgument | None, ...]"
 Parts: TypeAlias = "tuple[tuple[Place, Raw], ...]"
 
 
 def each_part(raw: Raw) -> Iterator[RawArgument]:
-    """The parts of one argument, in their order."""
+    """Yield the parts of one argument, in order."""
     if isinstance(raw, RawArgument):
         yield raw
     else:
@@ -45,7 +45,7 @@ def each_part(raw: Raw) -> Iterator[RawArgument]:
 
 
 def describe(parts: Parts) -> list[list[Any]]:
-    """The rows of `parts` in a header: [place, kind, size], or [place, "list", rows]."""
+    """Return the header rows of `parts`: [place, kind, size], or [place, "list", rows]."""
     return [
         [place, raw.kind, len(raw.data)]
         if isinstance(raw, RawArgument)
@@ -55,10 +55,10 @@ def describe(parts: Parts) -> list[list[Any]]:
 
 
 def cut(rows: Any, blob: bytes) -> tuple[bytes, Parts]:
-    """The JSON at the head of `blob`, and the parts behind it that `rows` describe.
+    """Return the JSON at the start of `blob`, and the parts after it that `rows` describe.
 
     Raises:
-        TypeError, ValueError: the rows are not what they must be, or do not fit the blob.
+        TypeError, ValueError: the rows are malformed, or do not fit the blob.
     """
     if rows == [] and type(rows) is list:
         return blob, ()
@@ -85,7 +85,7 @@ def cut(rows: Any, blob: bytes) -> tuple[bytes, Parts]:
 
 
 def _sizes(rows: Any) -> tuple[list[int], int]:
-    """The size of each part, after all fields were checked, and how many elements there are."""
+    """Return the size of each part, after all fields were checked, and the number of elements."""
     if type(rows) is not list or len(rows) > MAX_PARTS:
         raise TypeError(f"parts are not a list of at most {MAX_PARTS}")
     sizes: list[int] = []

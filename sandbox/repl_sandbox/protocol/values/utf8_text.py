@@ -1,4 +1,4 @@
-"""Text that came from the other side: whatever it was, none that cannot be encoded again."""
+"""Text from the other side, cleaned so that it can be encoded again."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def clean_text(text: str) -> str:
-    """`text` with each lone surrogate replaced by U+FFFD."""
+    """Return `text` with each lone surrogate replaced by U+FFFD."""
     return text if text.isascii() else LONE_SURROGATE.sub("\ufffd", text)
 
 
 def read_text(data: bytes) -> str:
-    """Text that travels in a blob as it is, lone surrogates and all.
+    """Return text that travels in a blob as UTF-8, possibly with lone surrogates.
 
     Raises:
-        UnicodeDecodeError: it is none.
+        UnicodeDecodeError: `data` is not UTF-8.
     """
     return clean_text(data.decode("utf-8", "surrogatepass"))

@@ -1,4 +1,4 @@
-"""Names of variables: which code in a session can say, and which sessions have for themselves."""
+"""Rules for names of variables that a host may set in a session."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from ...types import ANSWER_NAMES
 
 # The last displayed value and the pages of earlier output, which belong to the REPL.
 REPL_NAMES = frozenset({"_", "_out"})
-# What a session may put into its namespace itself, with answers or without.
+# Names that a session may bind in its own namespace, with or without answers.
 RESERVED = frozenset({*ANSWER_NAMES, "HostCallError", "PolicyError"})
 
 
 def check_name(name: object, argument: str) -> str:
-    """`name` if code can name a variable so; else TypeError or ValueError for `argument`."""
+    """Return `name` if code can use it as a variable; else raise TypeError or ValueError.
+
+    `argument` is the name of the caller's argument in the message.
+    """
     if not isinstance(name, str):
         raise TypeError(f"{argument}: {name!r} must be a str, not {type(name).__name__}")
     if not name.isidentifier():
@@ -29,7 +32,7 @@ def check_name(name: object, argument: str) -> str:
 
 
 def check_free(name: object, argument: str) -> str:
-    """Likewise, and no session has it for itself."""
+    """Return `name` like `check_name`, and refuse names that sessions reserve."""
     checked = check_name(name, argument)
     if checked in REPL_NAMES or checked[:2] == "__" == checked[-2:]:
         raise ValueError(f"{argument}: {name!r} is the session's own; give it another name")
@@ -39,6 +42,6 @@ def check_free(name: object, argument: str) -> str:
 
 
 def _as_read(name: str) -> str:
-    from unicodedata import normalize  # few names need it
+    from unicodedata import normalize  # imported here, because few names need it
 
     return normalize("NFKC", name)
