@@ -15,7 +15,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from repl_env.client.async_client import REPLEnv, Result
 from repl_env.client.session.request_builder import asks_itself, check_callback
 from repl_env.concurrency.background_loop import CLIENTS
 from repl_env.llm.model_spec import LLM
@@ -24,6 +23,7 @@ from repl_env.models import REPLAction, REPLState, action_of, showing
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from repl_env.client.async_client import REPLEnv, Result
     from repl_env.episode.contexts import Given
     from repl_sandbox.types import JSON
 

@@ -14,7 +14,8 @@ from repl_env.episode.contexts import Given
 from repl_env.errors import REPLError
 from repl_env.interfaces import Environment
 from repl_env.models import REPLAction, REPLObservation, REPLState
-from repl_env.rlm.subcalls.provider import GivenProvider, HostFunction
+from repl_env.rlm.subcalls.provider import GivenProvider
+from repl_env.rlm.subcalls.subcall_settings import UserFunction
 
 if TYPE_CHECKING:
     from repl_env.env.lifecycle.current_episode import CurrentEpisode
@@ -81,22 +82,22 @@ def _setting(
     return AssignableAttribute(lambda owner: getattr(owner.settings, field), put)
 
 
-def _function(name: str) -> AssignableAttribute[HostFunction | None]:
+def _function(name: str) -> AssignableAttribute[UserFunction | None]:
     """A function for sub-calls; calls that the current episode makes from here on go to it."""
 
-    def get(owner: AssignableEnvironment) -> HostFunction | None:
+    def get(owner: AssignableEnvironment) -> UserFunction | None:
         provider = owner._equipment.provider
         return provider.function(name) if isinstance(provider, GivenProvider) else None
 
-    def put(owner: AssignableEnvironment, function: HostFunction | None) -> None:
+    def put(owner: AssignableEnvironment, function: UserFunction | None) -> None:
         provider = owner._equipment.provider
         if not isinstance(provider, GivenProvider):
             raise REPLError(f"{name}: sub-calls of this environment are answered for it already")
         # Another one: branches have the provider in common.
         owner._equipment.provider = given = provider.with_function(name, function)
         current = owner._episodes.slot.current
-        if current is not None and current.calling is not None:
-            given.take_over(current.calling, current.asked.subcalls)
+        if current is not None and current.subcalls is not None:
+            given.take_over(current.subcalls, current.asked.subcalls)
 
     return AssignableAttribute(get, put)
 

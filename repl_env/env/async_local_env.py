@@ -7,26 +7,19 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from repl_env.env.local_env import LocalBase, Result
+from repl_env.env.async_episode import AsyncEpisode, Result
+from repl_env.env.local_env import LocalBase
 from repl_env.episode.contexts import Given
 from repl_env.episode.initial_files import Files
-from repl_env.episode.session_effects import OnOutput
 from repl_env.llm.model_spec import LLM
-from repl_env.models import (
-    DEFAULT_MAX_ITERATIONS,
-    REPLAction,
-    REPLState,
-    action_of,
-    result_of,
-    showing,
-)
+from repl_env.models import DEFAULT_MAX_ITERATIONS, REPLState, result_of
 from repl_sandbox.types import JSON, Missing
 
 if TYPE_CHECKING:
     from repl_sandbox.session.files.session_files import AsyncSessionFiles
 
 
-class AsyncLocalREPLEnv(LocalBase):
+class AsyncLocalREPLEnv(AsyncEpisode, LocalBase):
     """`LocalREPLEnv` for an event loop: the same methods, awaited, and `async with`."""
 
     @property
@@ -72,45 +65,6 @@ class AsyncLocalREPLEnv(LocalBase):
         )
         return result_of(observation)
 
-    async def step(
-        self,
-        action: REPLAction,
-        *,
-        timeout_s: float | None = None,
-        timeout: float | None = None,
-        on_output: OnOutput | None = None,
-    ) -> Result:
-        """Run the action's code, or submit its answer; see `REPLEnvironment.step`.
-
-        `on_output` is called on the event loop, which waits for it; it is not awaited.
-        """
-        observation = await self._env.step_async(
-            action, timeout_s, timeout=timeout, on_output=on_output
-        )
-        return result_of(observation)
-
-    async def execute(
-        self,
-        code: str,
-        *,
-        timeout_s: float | None = None,
-        timeout: float | None = None,
-        on_output: OnOutput | None = None,
-    ) -> Result:
-        """One step that runs `code` for at most `timeout_s` (or `timeout`) seconds of execution."""
-        return await self.step(
-            action_of(code), timeout_s=timeout_s, timeout=timeout, on_output=on_output
-        )
-
-    async def submit_final_answer(self, answer: JSON) -> Result:
-        """One step that ends the episode with `answer`, unless its schema refuses it."""
-        action = REPLAction(is_final=True, final_answer=answer)
-        return result_of(await self._env.step_async(action))
-
-    async def get_variable(self, name: str) -> Result:
-        """One step that prints the repr of a variable, or of a dotted path from one."""
-        return await self.execute(showing(name))
-
     async def follow_up(
         self,
         *,
@@ -130,26 +84,6 @@ class AsyncLocalREPLEnv(LocalBase):
                 variables=variables,
             )
         )
-
-    async def draft(self) -> JSON:
-        """What `answer["content"]` holds so far, or None."""
-        return await self._env.draft_async()
-
-    async def run_after(self, code: str) -> None:
-        """Run code in the session of an episode that is over: for a conversation that goes on."""
-        await self._env.session.run(code)
-
-    async def give_up(self) -> Result:
-        """End the episode where it is, as when the iterations are used up, and score it.
-
-        What is in `answer["content"]` is the answer, if it is one.
-        """
-        return result_of(await self._env.give_up_async())
-
-    async def end_calls(self) -> None:
-        """End the sub-calls that code began and that go on beside it."""
-        if self._env.calling is not None:
-            await self._env.calling.end_calls()
 
     async def state(self) -> REPLState:
         """The episode so far; NotReset if none has begun."""
@@ -186,10 +120,6 @@ class AsyncLocalREPLEnv(LocalBase):
     async def branch(self, *, seed: int | None = None) -> AsyncLocalREPLEnv:
         """As `LocalREPLEnv.branch`."""
         return self.of(await self._env.branch_async(seed=seed))
-
-    async def close(self) -> None:
-        """Close the session. Safe to call twice."""
-        await self._env.close_async()
 
     async def __aenter__(self) -> Self:
         return self

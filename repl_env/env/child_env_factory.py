@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from repl_env.env.async_episode import ChildEnv
 from repl_env.llm.model_spec import LLM
 from repl_env.rewards.rubric import REPLRubric
-from repl_env.rlm.subcalls.provider import Provider
+from repl_env.rlm.subcalls.subcall_settings import Provider
 
 if TYPE_CHECKING:
-    from repl_env.env.async_local_env import AsyncLocalREPLEnv
     from repl_env.env.environment import REPLEnvironment
     from repl_env.llm.base import ChatModel
 
@@ -29,18 +29,16 @@ class ChildEnvFactory:
     def __init__(self, like: REPLEnvironment, chat: Callable[..., Any]) -> None:
         self._like, self._chat = like, chat
 
-    def child(self, provider: Provider) -> AsyncLocalREPLEnv:
+    def child(self, provider: Provider) -> ChildEnv:
         """An environment whose sub-calls `provider` answers.
 
         Its sessions are from the same sandbox, and have no context of their own accord; it is
         stepped asynchronously, and scores nothing.
         """
-        from repl_env.env.async_local_env import AsyncLocalREPLEnv
-
         made = self._like.beside()
         made.rubric = REPLRubric()
         made.answer_by(provider)
-        return AsyncLocalREPLEnv.of(made)
+        return ChildEnv(made)
 
     def model(self, llm: LLM) -> ChatModel:
         """The model that `llm`, which a reset was given, speaks of; see `model_of`.

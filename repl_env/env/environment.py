@@ -41,7 +41,8 @@ from repl_env.models import (
 )
 from repl_env.rewards.rubric import Rubric
 from repl_env.rewards.scoring import own_rubric
-from repl_env.rlm.subcalls.provider import GivenProvider, HostFunction, Provider
+from repl_env.rlm.subcalls.provider import GivenProvider
+from repl_env.rlm.subcalls.subcall_settings import Provider, UserFunction
 from repl_sandbox import AsyncSandbox, Limits, Policy, Sandbox
 from repl_sandbox.types import JSON, Answers, Missing
 
@@ -94,10 +95,10 @@ class REPLEnvironment(AssignableEnvironment):
         max_output_length: int = DEFAULT_MAX_OUTPUT_LENGTH,
         context_preview_length: int = DEFAULT_CONTEXT_PREVIEW_LENGTH,
         rubric: Rubric | None = None,
-        llm_query_fn: HostFunction | None = None,
-        llm_batch_fn: HostFunction | None = None,
-        subcall_fn: HostFunction | None = None,
-        subcall_batch_fn: HostFunction | None = None,
+        llm_query_fn: UserFunction | None = None,
+        llm_batch_fn: UserFunction | None = None,
+        subcall_fn: UserFunction | None = None,
+        subcall_batch_fn: UserFunction | None = None,
         rlm_max_depth: int = 1,
         rlm_max_iterations: int | None = None,
         *,
@@ -109,7 +110,7 @@ class REPLEnvironment(AssignableEnvironment):
         limits: Limits | None = None,
         policy: Policy | None = None,
         preload: Sequence[str] = (),
-        tools: Mapping[str, HostFunction] | None = None,
+        tools: Mapping[str, UserFunction] | None = None,
         budget: Budget | None = None,
         prices: Mapping[str, Price] | None = None,
         answers: Answers = "compatible",
@@ -295,16 +296,16 @@ class REPLEnvironment(AssignableEnvironment):
             NotReset: no episode has begun.
             REPLError: nothing answers sub-calls here, so nothing is counted.
         """
-        calling = self._episodes.slot.begun().calling
-        if calling is None:
+        subcalls = self._episodes.slot.begun().subcalls
+        if subcalls is None:
             raise REPLError("no sub-calls are configured, so there is no account of them")
-        return calling.account
+        return subcalls.account
 
     @property
-    def calling(self) -> EpisodeSubcalls | None:
+    def subcalls(self) -> EpisodeSubcalls | None:
         """The sub-calls of this episode; None if there is none, or nothing answers any."""
         current = self._episodes.slot.current
-        return None if current is None else current.calling
+        return None if current is None else current.subcalls
 
     @property
     def scored(self) -> bool:

@@ -34,7 +34,7 @@ from repl_env.models import (
     showing,
 )
 from repl_env.rewards.rubric import Rubric
-from repl_env.rlm.subcalls.provider import HostFunction, Provider
+from repl_env.rlm.subcalls.subcall_settings import Provider, UserFunction
 from repl_sandbox import AsyncSandbox, Limits, Policy, Sandbox
 from repl_sandbox.types import JSON, Answers, Missing
 
@@ -69,10 +69,10 @@ class LocalBase:
     def __init__(
         self,
         *unnamed: Never,
-        llm_query_fn: HostFunction | None = None,
-        llm_batch_fn: HostFunction | None = None,
-        subcall_fn: HostFunction | None = None,
-        subcall_batch_fn: HostFunction | None = None,
+        llm_query_fn: UserFunction | None = None,
+        llm_batch_fn: UserFunction | None = None,
+        subcall_fn: UserFunction | None = None,
+        subcall_batch_fn: UserFunction | None = None,
         max_output_length: int = DEFAULT_MAX_OUTPUT_LENGTH,
         context_preview_length: int = DEFAULT_CONTEXT_PREVIEW_LENGTH,
         rubric: Rubric | None = None,
@@ -86,7 +86,7 @@ class LocalBase:
         limits: Limits | None = None,
         policy: Policy | None = None,
         preload: Sequence[str] = (),
-        tools: Mapping[str, HostFunction] | None = None,
+        tools: Mapping[str, UserFunction] | None = None,
         budget: Budget | None = None,
         prices: Mapping[str, Price] | None = None,
         answers: Answers = "compatible",
@@ -165,9 +165,9 @@ class LocalBase:
         return self._env.account
 
     @property
-    def calling(self) -> EpisodeSubcalls | None:
-        """The sub-calls of this episode; see `REPLEnvironment.calling`."""
-        return self._env.calling
+    def subcalls(self) -> EpisodeSubcalls | None:
+        """The sub-calls of this episode; see `REPLEnvironment.subcalls`."""
+        return self._env.subcalls
 
     @property
     def contexts(self) -> tuple[ContextPart, ...]:

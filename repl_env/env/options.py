@@ -26,7 +26,7 @@ from repl_env.models import (
     DEFAULT_MAX_ITERATIONS,
     DEFAULT_MAX_OUTPUT_LENGTH,
 )
-from repl_env.rlm.subcalls.provider import BUDGET, NAMES, SubcallSettings
+from repl_env.rlm.subcalls.subcall_settings import BUDGET, NAMES, SubcallSettings
 from repl_sandbox.protocol.values.variable_names import check_free
 from repl_sandbox.session.host_functions.host_function import check_offered
 from repl_sandbox.types import Answers, check_seed

@@ -8,9 +8,6 @@ if TYPE_CHECKING:
     from repl_env.llm.base import ChatModel
     from repl_env.llm.model_spec import LLM
 
-# Of an OpenAI-compatible endpoint that no `base_url` was given for.
-OPENAI = "https://api.openai.com/v1"
-
 
 def model_of(llm: LLM) -> ChatModel | None:
     """The model that `llm` names.

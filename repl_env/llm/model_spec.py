@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+# The endpoint of an `OpenAIModel` without `base_url`.
+OPENAI = "https://api.openai.com/v1"
+
 
 @dataclass(frozen=True, slots=True)
 class LLM:

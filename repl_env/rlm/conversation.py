@@ -130,7 +130,7 @@ class RunConversation:
         else:
             history = [{"question": asked, "answer": answer} for asked, answer in self._asked]
             await self._environment.follow_up(variables={"history": history}, **terms)
-            self._environment.calling.begin_run(path)
+            self._environment.subcalls.begin_run(path)
         self._runs += 1
         return recursion.run(
             self._environment,

@@ -26,7 +26,7 @@ from repl_env.rlm.conversation import RunConversation
 from repl_env.rlm.events import Watcher
 from repl_env.rlm.run_config import Blocks, Prompts, RunConfig
 from repl_env.rlm.run_result import RLMRunResult
-from repl_env.rlm.subcalls.provider import Provider
+from repl_env.rlm.subcalls.subcall_settings import Provider
 from repl_env.rlm.trajectory.task_facts import GivenTask
 from repl_env.rlm.tree_config import MakeEnvironment, RunTreeConfig, model_given
 

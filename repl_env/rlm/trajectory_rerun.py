@@ -7,7 +7,6 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from importlib import import_module
 from itertools import zip_longest
 from typing import Any
 
@@ -17,6 +16,7 @@ from repl_env.errors import EpisodeAborted, ModelError
 from repl_env.models import REPLObservation
 from repl_env.rlm.budget.budget_limits import Budget
 from repl_env.rlm.events import AnyEvent, ContextNote
+from repl_env.rlm.rlm_runner import RLM
 from repl_env.rlm.trajectory.replay_model import ReplayModel
 from repl_env.rlm.trajectory.trajectory import Cell, Run, Trajectory
 from repl_env.rlm.trajectory.trajectory_writer import digest
@@ -61,7 +61,7 @@ def rerun(
     if any(each.began is None for each in trajectory.roots):
         raise ValueError("what the root was asked is not recorded")
     given = given_contexts(trajectory, contexts or {})
-    seeded = {"seed": trajectory.settings["seed"]} if "seed" in trajectory.settings else {}
+    seed: Any = trajectory.settings.get("seed")
     events: list[AnyEvent] = []
     begun = asyncio.Event()
 
@@ -70,11 +70,9 @@ def rerun(
         begun.set()
 
     model = ReplayModel(trajectory, loose=True)
-    # By name: whoever only reads trajectories needs no engine.
-    make = import_module("repl_env.rlm.rlm_runner").RLM
-    rlm = make(model, watch=watch, **_terms(trajectory, arguments))
+    rlm = RLM(model, watch=watch, **_terms(trajectory, arguments))
     try:
-        with rlm.conversation(contexts=given, **seeded) as talk:
+        with rlm.conversation(contexts=given, seed=seed) as talk:
             for each in trajectory.roots:
                 with suppress(ModelError):
                     RUNS.wait_for(_asking(talk, each, begun))

@@ -16,7 +16,7 @@ from repl_env.rlm.budget.ledger import Ledger
 from repl_env.rlm.events import Watcher
 from repl_env.rlm.run_config import RunConfig
 from repl_env.rlm.subcalls.child_runs import RecursionConfig
-from repl_env.rlm.subcalls.provider import Provider
+from repl_env.rlm.subcalls.subcall_settings import Provider
 
 if TYPE_CHECKING:
     from repl_env.rlm.trajectory.trajectory_writer import TrajectoryWriter

@@ -19,7 +19,7 @@ SECRETS = frozenset({"hf_token", "llm"})
 # What is the environment's own, as it looks at the episode and leaves it as it is.
 _PASSED_ON = frozenset(
     {
-        "account", "calling", "contexts", "draft", "files", "list_variables", "rubric", "save",
+        "account", "subcalls", "contexts", "draft", "files", "list_variables", "rubric", "save",
         "session", "state",
     }
 )  # fmt: skip

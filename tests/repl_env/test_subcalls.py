@@ -8,7 +8,8 @@ import pytest
 
 from repl_env.llm.model_spec import LLM
 from repl_env.rlm import Budget, Price
-from repl_env.rlm.subcalls.provider import NAMES, GivenProvider, SubcallSettings, session_functions
+from repl_env.rlm.subcalls.provider import GivenProvider
+from repl_env.rlm.subcalls.subcall_settings import NAMES, SubcallSettings, session_functions
 
 
 class Calls:
@@ -19,8 +20,8 @@ class Calls:
         provider = GivenProvider(**given)
         settings = settings or SubcallSettings()
         self.configured = provider.names(settings)
-        self.calling = provider.begin(settings, self.failures.append, None)
-        self.functions = session_functions(self.calling)
+        self.subcalls = provider.begin(settings, self.failures.append, None)
+        self.functions = session_functions(self.subcalls)
 
     def __getattr__(self, name):
         offer = self.functions[name]
@@ -77,7 +78,7 @@ def test_a_type_error_inside_a_function_does_not_call_it_again():
 def test_every_name_is_there_and_says_when_it_is_not_configured():
     calls = Calls()
     assert set(calls.functions) == set(NAMES)
-    assert calls.calling is None
+    assert calls.subcalls is None
     assert calls.configured == frozenset()
     for name in NAMES:
         with pytest.raises(RuntimeError, match=f"{name} is not configured"):
@@ -174,7 +175,7 @@ def test_what_was_asked_is_counted():
     calls.llm_query("a")
     calls.llm_batch(["b", "c"])
     calls.rlm_query("d")
-    total = calls.calling.account.total
+    total = calls.subcalls.account.total
     assert (total.calls, total.failed_calls) == (4, 1)
     assert total.estimated_tokens == total.input_tokens + total.output_tokens > 0
 
@@ -196,7 +197,7 @@ async def test_a_batch_shares_a_budget_and_never_waits_for_itself(budget):
     provider = GivenProvider(llm_batch_fn=list, budget=budget, prices={"m": Price(1.0, 1.0)})
     settings = SubcallSettings(LLM(model="m"))
     calling = provider.begin(settings, lambda error: None, None)
-    ask = calling.offers()["llm_batch"].function
+    ask = calling.functions()["llm_batch"].function
     told = await asyncio.wait_for(ask(["a", "b", "c"]), 60)
     assert [each["text"] for each in told] == ["a", "b", "c"]
     assert calling.account.total.calls == 3

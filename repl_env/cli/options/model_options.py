@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from repl_env.llm.model_factory import OPENAI
+from repl_env.llm.model_spec import OPENAI
 
 from ..exit_status import ExitStatus
 from .function_references import named

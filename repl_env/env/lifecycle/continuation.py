@@ -18,7 +18,7 @@ from repl_env.episode import session_effects
 from repl_env.episode.answers import validator
 from repl_env.episode.effects import Effects
 from repl_env.llm.model_spec import LLM
-from repl_env.rlm.subcalls.provider import SubcallSettings
+from repl_env.rlm.subcalls.subcall_settings import SubcallSettings
 from repl_env.storage.episode_file import EpisodeFile
 from repl_sandbox.types import Missing
 

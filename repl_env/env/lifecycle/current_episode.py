@@ -13,7 +13,7 @@ from weakref import WeakMethod
 from repl_env.episode.effects import Effects
 from repl_env.episode.rules import Episode, EpisodeConfig
 from repl_env.models import REPLObservation, StepResult, result_of
-from repl_env.rlm.subcalls.provider import SubcallSettings
+from repl_env.rlm.subcalls.subcall_settings import SubcallSettings
 from repl_sandbox.errors import SessionBusy
 from repl_sandbox.types import Answer
 
@@ -74,7 +74,7 @@ class CurrentEpisode:
         episode: its rules; another's, once it is followed by one in the same session.
         last: the result that ended it.
         session: None until it is open.
-        calling: its sub-calls; None too if nothing answers any.
+        subcalls: its sub-calls; None too if nothing answers any.
         branches: how many were made of it.
         at_step: to be entered for each step.
     """
@@ -84,14 +84,14 @@ class CurrentEpisode:
     asked: HiddenTask
     last: StepResult[REPLObservation] | None = None
     session: Any = None
-    calling: EpisodeSubcalls | None = None
+    subcalls: EpisodeSubcalls | None = None
     branches: int = 0
     at_step: CallGuard = field(default_factory=at_one_step)
 
     @property
     def spent(self) -> Spent | None:
         """What its sub-calls and cells have cost; None if that is not counted."""
-        return None if self.calling is None else self.calling.account.total
+        return None if self.subcalls is None else self.subcalls.account.total
 
     def branch(self) -> CurrentEpisode:
         """The same episode under the id of its next branch, without session and sub-calls."""
@@ -145,8 +145,8 @@ class CurrentEpisode:
             if self.session is not None:
                 yield self.session.close
         finally:
-            if self.calling is not None:
-                yield self.calling.close if self.mode == "plain" else self.calling.close_async
+            if self.subcalls is not None:
+                yield self.subcalls.close if self.mode == "plain" else self.subcalls.close_async
 
 
 def weakly(method: Callable[[T], R]) -> Callable[[T], R | None]:

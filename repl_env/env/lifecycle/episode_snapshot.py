@@ -20,7 +20,7 @@ from repl_env.llm.model_spec import LLM
 from repl_env.models import result_of
 from repl_env.rewards.scoring import state_of, takes_expected
 from repl_env.rlm.budget.budget_limits import Spent
-from repl_env.rlm.subcalls.provider import SubcallSettings
+from repl_env.rlm.subcalls.subcall_settings import SubcallSettings
 from repl_env.storage.episode_file import (
     EpisodeFile,
     SavedAnswer,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from repl_env.env.options import EnvironmentOptions
 from repl_env.episode.sandbox_provider import SandboxProvider
-from repl_env.rlm.subcalls.provider import Provider, SubcallSettings
+from repl_env.rlm.subcalls.subcall_settings import Provider, SubcallSettings
 
 
 @dataclass(slots=True)

@@ -19,7 +19,7 @@ from repl_env.episode.answers import validator
 from repl_env.episode.effects import Effects
 from repl_env.episode.rules import Episode, EpisodeConfig
 from repl_env.models import REPLObservation
-from repl_env.rlm.subcalls.provider import SubcallSettings
+from repl_env.rlm.subcalls.subcall_settings import SubcallSettings
 
 # The arguments of a reset that OpenEnv has by position.
 POSITIONAL = ("seed", "episode_id", "context", "task_prompt", "hf_token", "llm_model")

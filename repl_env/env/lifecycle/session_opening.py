@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from repl_env.env.lifecycle.current_episode import CurrentEpisode, weakly
 from repl_env.env.lifecycle.equipment import EpisodeEquipment
 from repl_env.episode.effects import Effects
-from repl_env.rlm.subcalls.provider import session_functions
+from repl_env.rlm.subcalls.subcall_settings import session_functions
 
 if TYPE_CHECKING:
     from repl_env.env.child_env_factory import ChildEnvFactory
@@ -41,14 +41,14 @@ class SessionOpening:
         equipment = self._equipment
         try:
             width = equipment.settings.max_concurrent_subcalls
-            subcalls, calling = replace(current.asked.subcalls, width=width), None
-            if equipment.provider.names(subcalls):
+            settings, subcalls = replace(current.asked.subcalls, width=width), None
+            if equipment.provider.names(settings):
                 failed = weakly(current.subcall_failed)
-                calling = equipment.provider.begin(subcalls, failed, self._children())
-            current.calling = calling
-            if calling is not None and spent is not None:
-                calling.account.begin_with(spent)
-            host = {**session_functions(calling), **equipment.settings.tools}
+                subcalls = equipment.provider.begin(settings, failed, self._children())
+            current.subcalls = subcalls
+            if subcalls is not None and spent is not None:
+                subcalls.account.begin_with(spent)
+            host = {**session_functions(subcalls), **equipment.settings.tools}
             current.session = yield from start(host=host, on_answer=weakly(current.answered))
             current.episode.held_by(current.session.isolation)
         except BaseException:

@@ -88,21 +88,21 @@ def _taking(
     on_output: session_effects.OnOutput | None,
 ) -> Effects[REPLObservation]:
     """What an action comes to, before it is scored."""
-    session, episode, calling = current.session, current.episode, current.calling
+    session, episode, subcalls = current.session, current.episode, current.subcalls
     if action.is_final:
         observation = episode.submit((yield Offload(episode.weighed, action.final_answer)))
     elif action.format_error is not None:
         observation = episode.misformatted(action.format_error)
-        if calling is not None:
-            observation = yield from _charging(current, calling, observation)
+        if subcalls is not None:
+            observation = yield from _charging(current, subcalls, observation)
     elif isinstance(action, BlocksAction):
         observation = yield from _running_blocks(current, action.blocks, timeout_s, on_output)
-    elif calling is None:
+    elif subcalls is None:
         observation = yield from session_effects.run_cell(
             session, episode, action.code, timeout_s, on_output
         )
     else:
-        observation = yield from _paying(current, calling, action.code, timeout_s, on_output)
+        observation = yield from _paying(current, subcalls, action.code, timeout_s, on_output)
     if episode.last_iteration:
         observation = yield from session_effects.give_up(session, episode, observation)
     return observation
@@ -115,14 +115,14 @@ def _running_blocks(
     on_output: session_effects.OnOutput | None,
 ) -> Effects[REPLObservation]:
     """Run the blocks of one step, until one of them ends the episode."""
-    session, episode, calling = current.session, current.episode, current.calling
+    session, episode, subcalls = current.session, current.episode, current.subcalls
     before: REPLObservation | None = None
     for code in codes:
         arguments = (code, timeout_s, on_output, before is None)
-        if calling is None:
+        if subcalls is None:
             running = session_effects.run_cell(session, episode, *arguments)
         else:
-            running = _paying(current, calling, *arguments)
+            running = _paying(current, subcalls, *arguments)
         observation = yield from running
         before = observation if before is None else joined(before, observation)
         if observation.done:
@@ -133,29 +133,29 @@ def _running_blocks(
 
 def _paying(
     current: CurrentEpisode,
-    calling: EpisodeSubcalls,
+    subcalls: EpisodeSubcalls,
     code: str,
     timeout_s: float | None,
     on_output: session_effects.OnOutput | None,
     counts: bool = True,
 ) -> Effects[REPLObservation]:
     """Run a cell within the time that the budget leaves."""
-    session, episode, account = current.session, current.episode, calling.account
-    calling.cell = episode.cells + 1
+    session, episode, account = current.session, current.episode, subcalls.account
+    subcalls.cell = episode.cells + 1
     left = account.seconds_left()
     if left is not None and left > 0:
         timeout_s = left if timeout_s is None else min(timeout_s, left)
     observation = yield from session_effects.run_cell(
         session, episode, code, timeout_s, on_output, counts
     )
-    return (yield from _charging(current, calling, observation))
+    return (yield from _charging(current, subcalls, observation))
 
 
 def _charging(
-    current: CurrentEpisode, calling: EpisodeSubcalls, observation: REPLObservation
+    current: CurrentEpisode, subcalls: EpisodeSubcalls, observation: REPLObservation
 ) -> Effects[REPLObservation]:
     """Charge a step to the account; the episode ends when its time is used up."""
-    session, episode, account = current.session, current.episode, calling.account
+    session, episode, account = current.session, current.episode, subcalls.account
     account.spend_cpu(observation.metadata["usage"]["cpu_seconds"])
     observation.metadata["spent"] = asdict(account.total)
     used_up = _used_up(account)

@@ -19,7 +19,7 @@ from repl_env.llm.endpoints import openai_sdk as sdk
 from repl_env.llm.endpoints.client_cache import ClientCache
 from repl_env.llm.endpoints.completion_parser import ParsedCompletion
 from repl_env.llm.endpoints.endpoint_errors import SecretTexts, bare
-from repl_env.llm.model_factory import OPENAI
+from repl_env.llm.model_spec import OPENAI
 from repl_env.llm.sampling_settings import bound, checked, messages_of
 
 if TYPE_CHECKING:

@@ -21,9 +21,9 @@ from repl_env.rlm.events import ContextNote, TaskNote, Watcher
 from repl_env.rlm.loop import RunLoop
 from repl_env.rlm.run_config import RunConfig
 from repl_env.rlm.subcalls.answerers import Answerer, ModelAnswerer, SubcallOrigin
-from repl_env.rlm.subcalls.episode_subcalls import EpisodeSubcalls, Failed
-from repl_env.rlm.subcalls.provider import BUDGET, NAMES, SubcallSettings
+from repl_env.rlm.subcalls.episode_subcalls import EpisodeSubcalls
 from repl_env.rlm.subcalls.subcall_messages import SubcallReply, SubcallRequest
+from repl_env.rlm.subcalls.subcall_settings import BUDGET, NAMES, Failed, SubcallSettings
 from repl_env.rlm.system_prompt import system_messages
 from repl_sandbox.errors import SandboxError
 
@@ -74,14 +74,14 @@ class RecursionConfig:
         account: LedgerAccount,
         settings: SubcallSettings,
         failed: Failed,
-        home: ChildEnvironments,
+        environments: ChildEnvironments,
         run: str = "0",
     ) -> EpisodeSubcalls:
         """The sub-calls of the run of this name, which `account` pays for."""
         default = settings.llm.model
         deep = None
         if self.has_children(account):
-            deep = ChildRuns(self, home, default)
+            deep = ChildRuns(self, environments, default)
         return EpisodeSubcalls(
             ModelAnswerer(self.sub_model, default, self.manner.max_output_tokens),
             deep,
@@ -157,10 +157,10 @@ class RunSubcallProvider:
         return frozenset((*NAMES, BUDGET))
 
     def begin(
-        self, settings: SubcallSettings, failed: Failed, home: ChildEnvironments
+        self, settings: SubcallSettings, failed: Failed, environments: ChildEnvironments
     ) -> EpisodeSubcalls:
         """The sub-calls of the run's episode."""
-        return self.recursion.begin_at(self.account, settings, failed, home, self.path)
+        return self.recursion.begin_at(self.account, settings, failed, environments, self.path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,14 +168,16 @@ class ChildRuns(Answerer):
     """Answers questions by runs of their own."""
 
     recursion: RecursionConfig
-    home: ChildEnvironments
+    environments: ChildEnvironments
     default: str | None = None
 
     async def answer(self, question: SubcallRequest, call: SubcallOrigin) -> SubcallReply:
         """What a run came to that was given the question."""
         account = call.account.open_child()
         try:
-            environment = self.home.child(RunSubcallProvider(self.recursion, account, call.path))
+            environment = self.environments.child(
+                RunSubcallProvider(self.recursion, account, call.path)
+            )
             try:
                 result = await self._play(environment, question, call)
             finally:

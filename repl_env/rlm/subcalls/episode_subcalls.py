@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
 from contextlib import contextmanager
@@ -38,9 +38,8 @@ from repl_env.rlm.subcalls.subcall_messages import (
     check_schema,
     check_timeout,
 )
+from repl_env.rlm.subcalls.subcall_settings import Failed
 from repl_sandbox import HostFunction
-
-Failed = Callable[[Exception], None]
 
 # Seconds that a plain episode waits at its end for what it cancelled to let go.
 _CANCEL_TIMEOUT = 10.0
@@ -99,7 +98,7 @@ class EpisodeSubcalls:
 
     # ── the functions of the session ─────────────────────────────────────────────────────────────
 
-    def offers(self) -> dict[str, HostFunction]:
+    def functions(self) -> dict[str, HostFunction]:
         """The functions for the session, by name."""
         return subcall_functions(
             ask=self._ask,

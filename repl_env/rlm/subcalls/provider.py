@@ -1,21 +1,20 @@
-"""The functions by which code in a session asks other models, and who answers them.
-
-An environment has a `Provider`. For each episode it begins a `EpisodeSubcalls`
-(`repl_env.rlm.subcalls.episode_subcalls`),
-whose functions run on the host; the session has only their names.
-"""
+"""`GivenProvider`: sub-calls answered by functions of the user, or by the model of the episode."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import cache
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from repl_env.common.argument_checks import check_callable
 from repl_env.concurrency.user_functions import check_takes
 from repl_env.llm.model_spec import LLM
-from repl_env.models import DEFAULT_MAX_CONCURRENT_SUBCALLS
+from repl_env.rlm.subcalls.subcall_settings import (
+    BUDGET,
+    NAMES,
+    Failed,
+    SubcallSettings,
+    UserFunction,
+)
 
 if TYPE_CHECKING:
     from repl_env.llm.base import ChatModel
@@ -24,51 +23,6 @@ if TYPE_CHECKING:
     from repl_env.rlm.subcalls.answerers import Answerer
     from repl_env.rlm.subcalls.child_runs import ChildEnvironments, RecursionConfig
     from repl_env.rlm.subcalls.episode_subcalls import EpisodeSubcalls
-
-HostFunction: TypeAlias = Callable[..., Any]
-Failed: TypeAlias = Callable[[Exception], None]
-
-NAMES = (
-    "llm_query", "llm_query_batched", "llm_batch", "rlm_query", "rlm_query_batched", "rlm_spawn",
-)  # fmt: skip
-BUDGET = "budget"
-
-
-@dataclass(frozen=True, slots=True)
-class SubcallSettings:
-    """What an episode asked for: the model, how deep sub-calls may nest, how long each may work.
-
-    `max_iterations` None means as many as the environment's episodes have. `width` is how many
-    sub-calls of the episode may be under way at once.
-    """
-
-    llm: LLM = field(default_factory=LLM)
-    max_depth: int = 1
-    max_iterations: int | None = None
-    width: int = DEFAULT_MAX_CONCURRENT_SUBCALLS
-
-
-class Provider(Protocol):
-    """Whoever answers the sub-calls of an environment's episodes."""
-
-    def names(self, settings: SubcallSettings) -> frozenset[str]:
-        """Those functions of the session that can answer."""
-
-    def begin(
-        self, settings: SubcallSettings, failed: Failed, home: ChildEnvironments
-    ) -> EpisodeSubcalls | None:
-        """The sub-calls of one episode, or None if nothing answers any.
-
-        `failed` is told of each call that failed by no fault of the policy, from any thread.
-        `home` is where children have their sessions.
-        """
-
-
-def session_functions(calling: EpisodeSubcalls | None) -> dict[str, Any]:
-    """What a session is offered: the functions of `calling`, or such as say that there are none."""
-    if calling is None:
-        return {name: _unconfigured(name) for name in NAMES}
-    return dict(calling.offers())
 
 
 class GivenProvider:
@@ -88,10 +42,10 @@ class GivenProvider:
 
     def __init__(
         self,
-        llm_query_fn: HostFunction | None = None,
-        llm_batch_fn: HostFunction | None = None,
-        subcall_fn: HostFunction | None = None,
-        subcall_batch_fn: HostFunction | None = None,
+        llm_query_fn: UserFunction | None = None,
+        llm_batch_fn: UserFunction | None = None,
+        subcall_fn: UserFunction | None = None,
+        subcall_batch_fn: UserFunction | None = None,
         *,
         budget: Budget | None = None,
         prices: Mapping[str, Price] | None = None,
@@ -111,11 +65,11 @@ class GivenProvider:
         if budget is not None or prices is not None:
             self._account()  # what is wrong is told now, not at the first reset
 
-    def function(self, name: str) -> HostFunction | None:
+    def function(self, name: str) -> UserFunction | None:
         """The function that was given as the argument `name`."""
         return self._given[name]
 
-    def with_function(self, name: str, function: HostFunction | None) -> GivenProvider:
+    def with_function(self, name: str, function: UserFunction | None) -> GivenProvider:
         """The same with another function for `name`; TypeError if it is none."""
         return GivenProvider(
             **{**self._given, name: function},
@@ -124,9 +78,9 @@ class GivenProvider:
             shortens=self._shortens,
         )
 
-    def take_over(self, calling: EpisodeSubcalls, settings: SubcallSettings) -> None:
+    def take_over(self, subcalls: EpisodeSubcalls, settings: SubcallSettings) -> None:
         """Answer the calls that an episode makes from here on."""
-        calling.answer_by(*self._answerers(settings.llm.model))
+        subcalls.answer_by(*self._answerers(settings.llm.model))
 
     def names(self, settings: SubcallSettings) -> frozenset[str]:
         """Those functions of the session that can answer.
@@ -143,7 +97,7 @@ class GivenProvider:
         return frozenset((*(name for name in NAMES if plain or name.startswith("rlm_")), BUDGET))
 
     def begin(
-        self, settings: SubcallSettings, failed: Failed, home: ChildEnvironments
+        self, settings: SubcallSettings, failed: Failed, environments: ChildEnvironments
     ) -> EpisodeSubcalls | None:
         """The sub-calls of one episode."""
         if not self.names(settings):
@@ -153,9 +107,9 @@ class GivenProvider:
 
         account = self._account()
         if not any(self._given.values()):
-            model = home.model(settings.llm)
+            model = environments.model(settings.llm)
             recursion = self._recursion(settings, model)
-            return recursion.begin_at(account, settings, failed, home).own(model)
+            return recursion.begin_at(account, settings, failed, environments).own(model)
         plain, deep = self._answerers(settings.llm.model)
         width = settings.width
         return EpisodeSubcalls(
@@ -210,14 +164,3 @@ def _check_endpoint(llm: LLM) -> None:
         from repl_env.llm.model_factory import model_of
 
         model_of(llm)
-
-
-@cache  # most episodes have no model, and are offered these
-def _unconfigured(name: str) -> HostFunction:
-    told = f"{name} is not configured: the episode has no model for sub-calls"
-
-    def refuse(*_: Any, **__: Any) -> None:
-        raise RuntimeError(told)
-
-    refuse.__doc__ = told
-    return refuse

@@ -11,7 +11,6 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -179,7 +178,8 @@ class Trajectory:
         ]
         if tokenizer is None:
             return [_as_dict(root, run, turn) for root, run, turn in turns]
-        sample = import_module("repl_env.rlm.trajectory.training_samples").sample
+        from repl_env.rlm.trajectory.training_samples import sample
+
         return [
             sample(
                 turn.messages,

@@ -15,7 +15,8 @@ from typing import TypeVar
 from repl_env.rlm.budget.budget_limits import Budget, Spent
 from repl_env.rlm.subcalls.child_runs import ChildEnvironments
 from repl_env.rlm.subcalls.episode_subcalls import EpisodeSubcalls
-from repl_env.rlm.subcalls.provider import Failed, GivenProvider, SubcallSettings
+from repl_env.rlm.subcalls.provider import GivenProvider
+from repl_env.rlm.subcalls.subcall_settings import Failed, SubcallSettings
 
 from ..protocol.request_error import RequestError
 from ..quotas.usage_meters import UsageMeter
@@ -42,7 +43,7 @@ _MANY = 1 << 20
 class _EpisodeSubcalls:
     """An episode's calls, and how many of them were reserved of the owner's."""
 
-    calling: EpisodeSubcalls
+    subcalls: EpisodeSubcalls
     reserved: int
 
 
@@ -78,7 +79,7 @@ def warm_up(settings: Settings) -> None:
 
 
 class SessionSubcalls:
-    """A provider (`repl_env.rlm.subcalls.provider.Provider`) for all episodes of one session.
+    """A `repl_env.rlm.subcalls.subcall_settings.Provider` for all episodes of one session.
 
     `settings.budget` is for them together.
     """
@@ -95,7 +96,7 @@ class SessionSubcalls:
         return _PROVIDER.names(settings)
 
     def begin(
-        self, settings: SubcallSettings, failed: Failed, home: ChildEnvironments
+        self, settings: SubcallSettings, failed: Failed, environments: ChildEnvironments
     ) -> EpisodeSubcalls | None:
         """As `Provider.begin`."""
         if not self.names(settings):
@@ -105,7 +106,7 @@ class SessionSubcalls:
         reserved = self._reserve(_MANY if left.calls is None else left.calls)
         budget = replace(left, calls=reserved)
         try:
-            calling = GivenProvider(budget=budget).begin(settings, failed, home)
+            calling = GivenProvider(budget=budget).begin(settings, failed, environments)
         except BaseException:
             self._meter.return_calls(reserved)
             raise
@@ -123,10 +124,10 @@ class SessionSubcalls:
 
     def settle(self) -> None:
         """Give back what the ended episodes did not use."""
-        ended = [each for each in self._open if each.calling.closed]
-        self._open = [each for each in self._open if not each.calling.closed]
+        ended = [each for each in self._open if each.subcalls.closed]
+        self._open = [each for each in self._open if not each.subcalls.closed]
         for each in ended:
-            spent = each.calling.account.total
+            spent = each.subcalls.account.total
             self._spending.spent.append(spent)
             self._watch.sub_calls(spent)
             self._meter.return_calls(max(0, each.reserved - spent.calls))

@@ -21,7 +21,8 @@ from repl_env.errors import EpisodeAborted, EpisodeDone, NotReset
 from repl_env.interfaces import Environment
 from repl_env.models import CodeBlockResult, REPLAction, REPLObservation
 from repl_env.rewards.rubric import Rubric
-from repl_env.rlm.subcalls.provider import GivenProvider, SubcallSettings
+from repl_env.rlm.subcalls.provider import GivenProvider
+from repl_env.rlm.subcalls.subcall_settings import SubcallSettings
 from repl_sandbox.errors import SandboxError, SessionClosed
 
 

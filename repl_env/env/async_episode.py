@@ -1,0 +1,107 @@
+"""`AsyncEpisode`: the awaited calls on an episode of a `REPLEnvironment`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from repl_env.episode.session_effects import OnOutput
+from repl_env.models import (
+    REPLAction,
+    REPLObservation,
+    StepResult,
+    action_of,
+    result_of,
+    showing,
+)
+from repl_sandbox.types import JSON
+
+if TYPE_CHECKING:
+    from repl_env.env.environment import REPLEnvironment
+    from repl_env.rlm.budget.ledger import LedgerAccount
+
+Result = StepResult[REPLObservation]
+
+
+class AsyncEpisode:
+    """Base of `AsyncLocalREPLEnv` and of the environments of child runs."""
+
+    _env: REPLEnvironment
+
+    @property
+    def account(self) -> LedgerAccount:
+        """The ledger account of the episode's sub-calls; see `REPLEnvironment.account`."""
+        return self._env.account
+
+    async def step(
+        self,
+        action: REPLAction,
+        *,
+        timeout_s: float | None = None,
+        timeout: float | None = None,
+        on_output: OnOutput | None = None,
+    ) -> Result:
+        """Run the action's code, or submit its answer; see `REPLEnvironment.step`.
+
+        The event loop waits while it calls `on_output`, a plain function.
+        """
+        observation = await self._env.step_async(
+            action, timeout_s, timeout=timeout, on_output=on_output
+        )
+        return result_of(observation)
+
+    async def execute(
+        self,
+        code: str,
+        *,
+        timeout_s: float | None = None,
+        timeout: float | None = None,
+        on_output: OnOutput | None = None,
+    ) -> Result:
+        """Run `code` in one step, for at most `timeout_s` (or `timeout`) seconds of execution."""
+        return await self.step(
+            action_of(code), timeout_s=timeout_s, timeout=timeout, on_output=on_output
+        )
+
+    async def submit_final_answer(self, answer: JSON) -> Result:
+        """End the episode with `answer` in one step, unless its schema refuses the answer."""
+        action = REPLAction(is_final=True, final_answer=answer)
+        return result_of(await self._env.step_async(action))
+
+    async def get_variable(self, name: str) -> Result:
+        """Print the repr of a variable, or of a dotted path from one, in one step."""
+        return await self.execute(showing(name))
+
+    async def draft(self) -> JSON:
+        """The present value of `answer["content"]`, or None."""
+        return await self._env.draft_async()
+
+    async def run_after(self, code: str) -> None:
+        """Run code in the session of an episode that is over, for later questions on it."""
+        await self._env.session.run(code)
+
+    async def give_up(self) -> Result:
+        """End the episode as if its iterations were used up, and score it.
+
+        `answer["content"]` counts as the answer if it is a valid one.
+        """
+        return result_of(await self._env.give_up_async())
+
+    async def end_calls(self) -> None:
+        """Cancel the sub-calls that run concurrently with the code that began them."""
+        if self._env.subcalls is not None:
+            await self._env.subcalls.end_calls()
+
+    async def close(self) -> None:
+        """Close the session. Safe to call twice."""
+        await self._env.close_async()
+
+
+class ChildEnv(AsyncEpisode):
+    """The environment of one child run."""
+
+    def __init__(self, environment: REPLEnvironment) -> None:
+        self._env = environment
+
+    async def reset(self, **arguments: Any) -> Result:
+        """Begin an episode; see `REPLEnvironment.reset`."""
+        return result_of(await self._env.reset_async(**arguments))
