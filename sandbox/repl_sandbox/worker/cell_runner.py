@@ -1,4 +1,4 @@
-"""`CellRunner`: runs a session's cells, and internal jobs, each from its code to its result."""
+"""`CellRunner`: runs a session's cells and internal jobs, each from its code to its result."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ _PYPLOT = "matplotlib.pyplot"
 
 # Seconds; in this time a process touches some 2 MB of new memory.
 _SHORT = 0.001
-# Seconds between two cells, below which what the second one writes is worth to be copied before.
-# That spares it some 0.3 ms; a model thinks for longer.
+# Seconds between two cells below which it pays to copy the pages that the second one will write in
+# advance. That saves the cell some 0.3 ms; a model thinks for longer.
 _HURRY = 0.1
 
 
 class CellRunner:
-    """Those of one namespace, one at a time."""
+    """The cells and jobs of one namespace, one at a time."""
 
     __slots__ = (
         "_calls",
@@ -68,7 +68,7 @@ class CellRunner:
         self._namespace, self._changes = namespace, changes
 
     def execute(self, cell: int, code: bytes) -> bytes:
-        """Run a cell; its result, as it is to be sent."""
+        """Run a cell and return its result as bytes to send."""
         session, process = self._session, self._process
         session.used = True
         settle = None
@@ -83,11 +83,11 @@ class CellRunner:
             try:
                 text = code.decode()
             except UnicodeDecodeError:
-                text = code.decode("utf-8", "surrogatepass")  # takes longer
+                text = code.decode("utf-8", "surrogatepass")  # slower
             ran = run_cell(text, cell, self._namespace, session.printed, settle)
         except KeyboardInterrupt:
-            # It struck outside of the cell's own code, while that was starting or ending. Before
-            # anything is called, where another would strike and end the worker:
+            # The interrupt arrived outside of the cell's own code, at its start or end. Disarm
+            # before any call, during which another interrupt would arrive and end the worker:
             self._interrupts.armed = False
             ran = CellRun(None, ErrorInfo("KeyboardInterrupt", "", "KeyboardInterrupt\n", None))
         finally:
@@ -99,9 +99,9 @@ class CellRunner:
             _setprofile(None)
         if session.answers is not None:
             session.answers.poll()
-        # A cell that calls nothing may still drop what has one of the descriptors open. In a
-        # session whose steps take as long as a dozen of such looks, the next one that does more
-        # finds that.
+        # A cell that calls nothing may still drop the object that keeps a descriptor open. In a
+        # session whose steps take as long as a dozen of such checks, the next larger cell finds
+        # that.
         look = copies is not None or ran is not NOTHING or b"(" in code
         self._streams.tidy(look=look)
         if copies is not None and not copies.is_connected():
@@ -109,20 +109,21 @@ class CellRunner:
         self._calls.cell = 0
         changes = self._changes.since_last()
         now = _monotonic()
-        # Asked of the kernel only if the cell may have run long enough to have touched much.
+        # Measured only if the cell may have run long enough to touch much memory.
         if now - process.measured > _SHORT:
             process.measure()
         session.ended = process.measured = now
         if ran is NOTHING and not changes and _PYPLOT not in _modules:
-            # Loaded first, as CPython 3.11 does not specialise a call of what an object holds.
+            # Loaded first, because CPython 3.11 does not specialise a call of an attribute of an
+            # object.
             say = self._channel.said_of_nothing
             return say(cell, process.peak_memory)
         return self._channel.said(self._result(cell, ran, changes))
 
     def run_job(self, cell: int, job: Callable[[int], str]) -> None:
-        """Run an internal job, and send its result: as a cell, it may be interrupted.
+        """Run an internal job, and send its result; like a cell, it may be interrupted.
 
-        `job` is called with the file in memory that goes with the command, and returns the value.
+        `job` is called with the memfd attached to the command, and returns the value.
         """
         self._session.used = True
         self._session.changed()
@@ -148,13 +149,13 @@ class CellRunner:
             try:
                 _close(fd)
             except OSError:
-                pass  # closed by what a pickle ran
+                pass  # closed by code that a pickle ran
 
     def touch_pages(self) -> None:
         """Run a cell that does nothing, and send no result.
 
-        The first write to a page after a fork copies it. A cell writes some two hundred; this has
-        them copied while the host, which has what it wanted by now, is busy.
+        The first write to a page after a fork copies it. A cell writes some two hundred pages; this
+        copies them in advance, while the host, which has its result by now, is busy.
         """
         ran = NOTHING
         try:
@@ -173,7 +174,7 @@ class CellRunner:
         return Result(cell, ran.value, ran.error, tuple(changes), figures, peak)
 
     def _figures(self, cell: int) -> tuple[bytes, ...]:
-        """Open figures, drawn on the cell's clock: that takes its time, and runs code of it."""
+        """Return the open figures. Drawing counts as the cell's time: it may run code of it."""
         try:
             self._interrupts.arm(cell)
             return tuple(take_figures())

@@ -1,4 +1,4 @@
-"""`CheckpointRequests`: saves a worker's namespace as bytes, and restores one from them."""
+"""`CheckpointRequests`: writes a worker's namespace to a checkpoint, and restores one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _loads = json.loads
 
 
 class CheckpointRequests:
-    """Those of one namespace; each is a job of `cells`."""
+    """Checkpoint requests of one namespace; each is an internal job of `cells`."""
 
     __slots__ = ("_cells", "_changes", "_namespace", "_session")
 
@@ -29,10 +29,10 @@ class CheckpointRequests:
         self._session, self._cells = session, cells
         self._namespace, self._changes = namespace, changes
 
-    # The modules that only checkpoints need are no part of the template.
+    # Modules that only checkpoints need are not part of the template.
 
     def save(self, command: Save) -> None:
-        """Write the namespace to the file that goes with the command."""
+        """Write the namespace to the file attached to the command."""
 
         def job(fd: int) -> str:
             save = import_trusted(f"{__package__}.checkpoint.checkpoint_writer").save
@@ -41,13 +41,13 @@ class CheckpointRequests:
         self._cells.run_job(command.cell, job)
 
     def load(self, command: Load) -> None:
-        """Bind what was saved in the file that goes with the command."""
+        """Bind the variables in the file attached to the command."""
 
         def job(fd: int) -> str:
             load = import_trusted(f"{__package__}.checkpoint.checkpoint_reader").load
             manifest = _loads(command.manifest)
             missing = str(load(self._namespace, self._session.answers, fd, manifest))
-            # What was restored is not a change that the first cell made.
+            # Restored variables are not changes of the next cell.
             self._changes.since_last()
             return missing
 

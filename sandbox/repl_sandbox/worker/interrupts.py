@@ -1,10 +1,11 @@
-"""When a SIGINT becomes a KeyboardInterrupt: only in the running cell, never amid the wire.
+"""Delivery of SIGINT as KeyboardInterrupt: only in the running cell, never during protocol I/O.
 
-An exception raised between reading bytes and keeping them would tear the stream, so the worker
-defers interrupts around such sections. Signal handlers run in the main thread only, as cells do.
+An exception between reading bytes and keeping them would corrupt the stream, so the worker defers
+interrupts around such sections. Signal handlers run in the main thread only, as cells do.
 
-A SIGINT that comes while no cell runs was late for the last one, or is early for the next, which
-the worker has not begun: it may be busy with a copy of a large session, or have no processor.
+A SIGINT that arrives while no cell runs was late for the last cell, or is early for the next one,
+which the worker has not begun: the worker may be forking a snapshot of a large session, or may be
+waiting for a processor.
 """
 
 from __future__ import annotations
@@ -17,28 +18,31 @@ _getsignal, _signal, _SIGINT = signal.getsignal, signal.signal, signal.SIGINT
 
 
 class Interrupts:
-    """The SIGINT handler of a worker. `armed`: a SIGINT raises.
+    """SIGINT handler of a worker. While `armed`, a SIGINT raises.
 
-    `meant` gives the cell that the last interrupt was meant for; without it early ones are dropped.
+    `meant` returns the cell that the last interrupt was for; without it, early interrupts are
+    dropped.
     """
 
     def __init__(self) -> None:
         self.armed = False
         self._held = False
         self._pending = False
-        self._came = False  # when nothing was to be interrupted
+        self._came = False  # a SIGINT arrived while unarmed
         self.meant: Callable[[], int] | None = None
         self._handler = self._handle
 
     def arm(self, cell: int = 0) -> None:
-        """From here on a SIGINT raises; the last cell may have put a handler of its own.
+        """Let SIGINT raise from here on; the last cell may have installed its own handler.
 
-        One that came early for `cell` raises at once.
+        A SIGINT that arrived early for `cell` raises at once.
         """
         if _getsignal(_SIGINT) is not self._handler:
             _signal(_SIGINT, self._handler)
-            self._came = True  # perhaps: another handler had it, or before the first cell none
-        # A signal handler of the session's code that raised may have left it held.
+            self._came = (
+                True  # possibly: another handler got it, or before the first cell no handler
+            )
+        # A signal handler of the session's code that raised may have left interrupts deferred.
         self._held = False
         if self._pending:
             self._came, self._pending = True, False
@@ -49,11 +53,11 @@ class Interrupts:
                 raise KeyboardInterrupt
 
     def hold(self) -> None:
-        """Defer interrupts: what follows must not be torn."""
+        """Defer interrupts during a section that must not be torn."""
         self._held = True
 
     def allow(self) -> None:
-        """Raise the interrupt that was deferred, if one was, and defer no more."""
+        """Raise the deferred interrupt, if there is one, and stop deferring."""
         self._held = False
         if self._pending:
             self._pending = False

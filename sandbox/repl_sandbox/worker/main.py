@@ -1,4 +1,4 @@
-"""`Worker`: composed of its parts; reads a command and has it done, until the host is gone."""
+"""`Worker`: reads commands of the host and executes them, until the host closes the connection."""
 
 from __future__ import annotations
 
@@ -45,19 +45,19 @@ if TYPE_CHECKING:
 
 _exit = os._exit
 
-# Milliseconds in which a host that opened a session for a cell has sent it.
+# Milliseconds in which a host that opened a session for a cell has sent that cell.
 _SOON = 2
 
 
 class Worker:
-    """One namespace and the conversation about it.
+    """One namespace and its connection to the host.
 
-    Made once, in the template; each session's process is a fork of that and calls `serve`.
+    Made once, in the template; each session's process is a fork of the template and calls `serve`.
     """
 
     def __init__(self, rules: PolicyRules | None = None) -> None:
         self._checks_modules = rules is None or rules.check_module is not None
-        # Whether there is more than one processor for it and the host.
+        # Whether the worker and its host have more than one processor.
         self._has_company = len(os.sched_getaffinity(0)) > 1
         session = self._session = SessionState()
         interrupts = Interrupts()
@@ -90,50 +90,50 @@ class Worker:
     # ── in the template ───────────────────────────────────────────────────────────────────────
 
     def share(self, objects: dict[str, object]) -> None:
-        """Bind these for its sessions, as variables that were always there."""
+        """Bind variables that all sessions of the template have from the start."""
         self._namespace.globals.update(objects)
         self._changes.since_last()
         self._process.measure()
 
     def watch_streams(self) -> None:
-        """From here on its standard streams are a session's."""
+        """Treat the standard streams as a session's from here on."""
         self._streams.watches = True
 
     def import_from(self, workspace: str) -> None:
-        """Before it begins: the modules of this folder are its session's."""
+        """Import the session's own modules from this folder; call before the session begins."""
         if self._checks_modules:
             MODULES.folder = workspace
 
     def follow_forks(self) -> None:
-        """See to what the session's code forks."""
+        """Install the hooks for processes that the session's code forks."""
         os.register_at_fork(after_in_child=self._after_fork)
 
     def _after_fork(self) -> None:
-        # The conversation is the parent's; a child that wrote into it would tear it.
+        # The connection is the parent's: bytes written by a child would corrupt it.
         self._channel.close()
         self._calls.forked = True
 
     def prepare(self, fd: int) -> bytes:
-        """Be as one that has begun, on a socket `fd` that there will be.
+        """Bring the worker to the state after its start, on a future socket `fd`.
 
-        Returns: what has to be sent there.
+        Returns: the bytes to send on that socket.
         """
         ours, theirs = socket.socketpair()
         with ours, theirs:
-            # For as long as it takes to have an object of that number.
+            # A temporary descriptor, so that a socket object of that number can be made.
             os.dup2(theirs.fileno(), fd, inheritable=False)
             self._channel.open(fd)
             os.close(fd)
-        # Not asked for by each session's first cell, which is short as a rule.
+        # Measured here, so that the first cell of each session, usually short, need not.
         self._process.measure()
         return self._channel.said(Ready(VERSION))
 
     def rehearse_branch(self, copies: BranchFork) -> None:
-        """Fork a branch that an order waits for, where forks fail."""
+        """Fork a branch for a pending command while forks fail (warm-up)."""
         self._snapshots.rehearse_branch(copies)
 
     def rehearse(self, copies: BranchFork) -> None:
-        """Take over, by an order that waits for `copies`, and be of no use then."""
+        """Take over by a pending command for `copies`, as a warm-up that ends this process."""
         self._snapshots.rehearse(copies)
         copies.close()
         self.close()
@@ -141,9 +141,9 @@ class Worker:
     # ── in a session ──────────────────────────────────────────────────────────────────────────
 
     def serve(self, fd: int, states: SnapshotTable, recovery: SnapshotRecovery | None) -> NoReturn:
-        """Obey the host on socket `fd` until it closes the conversation; then the process ends.
+        """Execute commands from socket `fd` until the host closes it; then end the process.
 
-        `states`, `recovery`: as of `belong_to`.
+        `states`, `recovery`: as in `belong_to`.
         """
         self.belong_to(fd, states, recovery)
         try:
@@ -155,10 +155,10 @@ class Worker:
             _exit(0)
 
     def serve_on(self) -> None:
-        """As `serve`, for who was made to `belong_to` a session before it was forked.
+        """`serve` for a worker for which `belong_to` ran before it was forked.
 
-        What `prepare` returned was sent, and a command has come. Returns when the host has closed
-        the conversation.
+        The return value of `prepare` has been sent, and a command has arrived. Returns when the
+        host has closed the connection.
         """
         self._process.begin()
         try:
@@ -167,27 +167,27 @@ class Worker:
             pass
 
     def belong_to(self, fd: int, states: SnapshotTable, recovery: SnapshotRecovery | None) -> None:
-        """Be the worker of a session which speaks on socket `fd`.
+        """Become the worker of a session that uses socket `fd`.
 
-        `states`: the page that it shares with its init. With `recovery`, after all that changes the
-        state a copy of this process is made that can take over.
+        `states`: the memory page shared with the session's init. With `recovery`, the worker forks
+        a snapshot after each command that changes the state.
         """
         self._session.states = states
         self._session.copies = None if recovery is None else BranchFork(recovery, fd)
-        # Who sleeps in recvmsg(2) is also woken as the host reads what was sent to it: there is
-        # room to write then (unix_write_space). poll(2) says what to be woken by. It is one call
-        # more, and saves nothing where the host has read by then: while a copy is made, and with
-        # one processor for both.
+        # A process that sleeps in recvmsg(2) also wakes when the host reads what was sent to it,
+        # because there is room to write then (unix_write_space); poll(2) selects the events. It is
+        # one call more, and saves nothing where the host has already read: while a snapshot is
+        # forked, and with one processor for both.
         self._channel.polls = recovery is None and self._has_company
 
     def open(self, fd: int) -> None:
-        """Begin the conversation on socket `fd`."""
+        """Begin the connection on socket `fd`."""
         self._process.begin()
         self._channel.open(fd)
         self._channel.send(Ready(VERSION))
 
     def close(self) -> None:
-        """End the conversation."""
+        """Close the connection."""
         self._channel.close()
 
     def _obey_always(self) -> NoReturn:
@@ -197,16 +197,16 @@ class Worker:
                 self.obey()
             except Disconnected:
                 raise
-            # Boundary: a signal handler of the session's code may raise while nothing runs.
+            # Boundary: a signal handler of the session's code may raise while no cell runs.
             except BaseException as error:
                 if not self._channel.idle:
                     raise
                 complain(error)
 
     def obey(self) -> None:
-        """Wait for one command and do it."""
+        """Wait for one command and execute it."""
         copies = self._session.copies
-        # One that takes over has to be copied as well: the next death may come before a cell ends.
+        # A snapshot that took over needs a snapshot itself: the worker may die before a cell ends.
         while copies is not None and copies.due:
             self._snapshots.make(copies)
         command = self._channel.next_command()
@@ -214,7 +214,7 @@ class Worker:
             cell, code = command
             result = self._cells.execute(cell, code)
             self._channel.end_cell(result)
-        elif type(command) is Execute:  # a chunk of its own does not hold it, whole and alone
+        elif type(command) is Execute:  # the command was not exactly one chunk
             result = self._cells.execute(command.cell, command.code)
             self._channel.end_cell(result)
         else:

@@ -1,6 +1,4 @@
-"""`NamespaceRequests`: does for the host what it wants between cells: set up, bind and show
-variables.
-"""
+"""`NamespaceRequests`: requests of the host between cells, mainly about variables."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class NamespaceRequests:
-    """Those about one namespace; all but `configure` send an answer."""
+    """Requests about one namespace; all but `configure` send a reply."""
 
     __slots__ = ("_calls", "_changes", "_channel", "_namespace", "_session")
 
@@ -38,7 +36,7 @@ class NamespaceRequests:
         self._namespace, self._changes = namespace, changes
 
     def configure(self, configure: Configure) -> None:
-        """Give the namespace the host's functions and variables, answers and a seed."""
+        """Give the namespace host functions, variables, answer functions and a random seed."""
         faced = [offered for offered in configure.functions if not offered.is_plain]
         for offered in configure.functions:
             function = self._calls.function(offered)
@@ -52,11 +50,11 @@ class NamespaceRequests:
         seed(configure.seed)
         for variable in configure.variables:
             self._bind(variable)
-        # What was injected is not a change that the first cell made.
+        # Injected objects are not changes of the first cell.
         self._changes.since_last()
 
     def _put_faces_on(self, faced: list[FunctionSchema]) -> None:
-        # No part of the template: most sessions have none.
+        # Not part of the template: most sessions need no such stubs.
         faces = import_trusted(f"{__package__}.host_stubs.return_types").ReturnTypes(self._calls)
         for offered in faced:
             self._namespace.inject(offered.name, faces.function(offered), protected=True)
@@ -70,7 +68,7 @@ class NamespaceRequests:
             self._session.answers.forget()
 
     def assign(self, assign: Assign) -> None:
-        """Bind a variable to a value of the host's."""
+        """Bind a variable to a value from the host."""
         try:
             self._bind(assign)
         except (MemoryError, ValueError, RecursionError, OSError) as error:

@@ -1,4 +1,4 @@
-"""`SessionState`: what all parts of a worker know of the session that the worker serves."""
+"""`SessionState`: state of the session that all parts of a worker share."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ if TYPE_CHECKING:
 
 
 class SessionState:
-    """The state of one session, in its worker and in each fork of that.
+    """The state of one session, in its worker and in each fork of the worker.
 
     Attributes:
-        states: the page that the worker shares with its init.
-        copies: None where the session has no recovery.
-        answers: None where the session gives none.
-        printed: takes printed forms of an answer, as of `run_cell`.
+        states: memory page that the worker shares with its init.
+        copies: the snapshots; None where the session has no recovery.
+        answers: None where the session has no answer functions.
+        printed: accepts printed forms of an answer, as `printed` of `run_cell`.
         used: whether code of the session has run.
-        ended: when the last cell ended, on the monotonic clock.
-        hurried: with copies, whether the last cell came soon after the one before.
+        ended: end of the last cell, on the monotonic clock.
+        hurried: with snapshots, whether the last cell came soon after the one before.
     """
 
     __slots__ = ("answers", "copies", "ended", "hurried", "printed", "states", "used")
@@ -32,16 +32,16 @@ class SessionState:
         self.answers: FinalAnswers | None = None
         self.printed: Callable[[str, bool], None] | None = None
         self.used = False
-        self.ended: float = 0  # an int, whose object is everywhere
+        self.ended: float = 0  # an int: an object that exists already
         self.hurried = False
 
     def changed(self) -> None:
-        """Note that the variables are, or may be, others than those of the last copy."""
+        """Record that the variables differ, or may differ, from those of the last snapshot."""
         if self.copies is not None:
             self.copies.due = True
 
     def interrupted(self) -> int:
-        """The cell that the last interrupt was meant for; 0 before there was any."""
+        """The cell that the last interrupt was for; 0 before there was any."""
         # A branch has another page.
         states = self.states if self.copies is None else self.copies.states
         return 0 if states is None else states.interrupted

@@ -1,6 +1,4 @@
-"""`SnapshotControl`: when a worker's copies are made, and what one does that takes over, or a
-branch.
-"""
+"""`SnapshotControl`: decides when a worker forks snapshots, and runs take-overs and branches."""
 
 from __future__ import annotations
 
@@ -27,18 +25,18 @@ _exit, _write = os._exit, os.write
 _setrlimit, _CPU = resource.setrlimit, resource.RLIMIT_CPU
 _thread_count = _thread._count  # as the tests of threading use it
 
-# Milliseconds that a worker is left in peace after its answer, before it is copied: a session that
-# is closed by then, as those of one cell are, is spared the copy.
+# Milliseconds without a fork after a worker's answer: a session that is closed by then, as sessions
+# of one cell are, is spared the snapshot.
 _PEACE = 1
-# After so many without a word the session rests, though its cells came in a hurry.
+# Milliseconds without a command after which a session counts as idle, though its cells came fast.
 _REST = 100
-# The same before any code of the session has run. What it has is from the host, it may never be
-# used, and a model thinks for longer than this. A cell that comes sooner waits for its copy.
+# The same before any code of the session has run. Its state comes from the host, the session may
+# never be used, and a model thinks for longer. A cell that arrives sooner waits for its snapshot.
 _PEACE_UNUSED = 1000
 
 
 class SnapshotControl:
-    """The copies of one worker, and its branches, as the host has to do with them."""
+    """Snapshots and branches of one worker, as far as the host takes part."""
 
     __slots__ = ("_calls", "_cells", "_channel", "_namespace", "_process", "_session")
 
@@ -56,9 +54,9 @@ class SnapshotControl:
         self._namespace, self._cells = namespace, cells
 
     def make(self, copies: BranchFork) -> None:
-        """Have the state kept, before anything can change it; in a copy that is woken, take over.
+        """Keep the state before a command changes it; in an activated snapshot, take over.
 
-        Then `copies.due` may be True again.
+        Afterwards `copies.due` may be True again.
         """
         session, channel = self._session, self._channel
         rests = False
@@ -67,31 +65,34 @@ class SnapshotControl:
             rests = not said and not session.hurried
         try:
             woken = copies.make(rests=rests)
-        # Boundary: the session's code may have put anything in the place of what it takes. Without
-        # a copy the session goes on, and the state before is the one to go back to.
+        # Boundary: the session's code may have replaced anything used here. Without a snapshot the
+        # session goes on, and the state before is the one to return to.
         except Exception as error:  # noqa: BLE001
             _write(2, f"no copy of the session was made: {type(error).__name__}\n".encode())
             return
         if woken is not None:
             self._take_over(copies, woken)
-        # A host that lets the session rest does not notice that the next cell takes longer, while
-        # pages that the worker shares with its copy are in memory once.
+        # A host that lets the session rest does not notice that the next cell takes longer, because
+        # pages that the worker shares with its snapshot are written for the first time.
         if session.hurried and not channel.waits(0):
             self._cells.touch_pages()
             if _thread_count() == 0 and not channel.waits(_REST):
-                session.hurried, copies.due = False, True  # another copy, which shares all pages
+                session.hurried, copies.due = (
+                    False,
+                    True,
+                )  # another snapshot, which shares all pages
 
     def branch(self, copies: BranchFork) -> None:
-        """Say that there is no variable `ASK_FOR_BRANCH`, and fork a branch if init orders it."""
+        """Reply that `ASK_FOR_BRANCH` is unknown, and fork a branch if init commands it."""
         woken = copies.branch(self._decline, complain, self._foresee)
         if woken is None:
             return
         try:
             self._take_over(copies, woken)
-        # Boundary: there must be no half of a branch that hears its host.
+        # Boundary: a half-made branch must never read from its host.
         except BaseException:  # noqa: BLE001
             _exit(1)
-        # Many branches are never asked for anything, and need no copy.
+        # Many branches never get a command, and need no snapshot.
         self._channel.waits(-1)
 
     def _decline(self) -> None:
@@ -101,7 +102,7 @@ class SnapshotControl:
         return lacks.foresee(self._namespace)
 
     def _take_over(self, copies: BranchFork, woken: Woken) -> None:
-        """In a copy: be the session's worker from here on, for the last one is gone."""
+        """In a snapshot: become the session's worker, because the last one has ended."""
         if woken.cpu_left:
             _setrlimit(_CPU, (woken.cpu_left, woken.cpu_left + 1))
         lost = []
@@ -123,25 +124,25 @@ class SnapshotControl:
             self._channel.said(restored)
         else:
             self._channel.send(restored, after=ready)
-        # Its own copy is this process. Without another, the next cell that dies would take with it
-        # what the last one did.
+        # This process was its snapshot. Without another one, a cell that dies would also lose the
+        # work of the cell before.
         copies.due = True
 
     # ── in a template, before any session ─────────────────────────────────────────────────────
 
     def rehearse_branch(self, copies: BranchFork) -> None:
-        """Fork a branch that an order waits for, where forks fail."""
+        """Fork a branch for a pending command while forks fail (warm-up)."""
         copies.branch(_nothing, complain, self._foresee)
 
     def rehearse(self, copies: BranchFork) -> None:
-        """Take over, by an order that waits for `copies`."""
+        """Take over by a pending command for `copies` (warm-up)."""
         self._take_over(copies, copies.rehearse_waking())
 
 
 def _nothing() -> None:
-    """What a host is told that is none."""
+    """Discard a reply that has no host."""
 
 
 def complain(error: BaseException) -> None:
-    """Say, as output of the next cell, what code of the session raised while none ran."""
+    """Write an exception raised by session code between cells to the output of the next cell."""
     _write(2, f"between cells, a signal handler raised {type(error).__name__}\n".encode())

@@ -1,7 +1,7 @@
 """The worker's end of its socket, for all threads of the session.
 
-The worker owns no thread. Whichever thread waits first reads for all (leader), the others wait to
-be handed what is theirs (followers); so a copy of the process is always one of a single thread.
+The worker owns no thread. The thread that waits first reads for all (leader); the other threads
+wait for their messages (followers). A fork of the process therefore always has a single thread.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..protocol.message_order import ProtocolPhase
 from ..protocol.messages import Answered, HostCall, HostMessage, HostReply, WorkerMessage
 from .interrupts import Interrupts
 
-# As large as a socket buffer usually is: fewer reads for a large cell, no cost for a small one.
+# The usual size of a socket buffer: fewer reads for a large cell, no cost for a small one.
 _CHUNK = 1 << 16
 _get_ident = _thread.get_ident
 _thread_count = _thread._count  # as the tests of threading use it
@@ -30,19 +30,20 @@ _FD_SPACE = socket.CMSG_SPACE(2 * array.array("i").itemsize)  # standard output 
 
 
 class _Beginning:
-    """What a conversation begins with.
+    """State at the beginning of a connection.
 
-    The worker's second one has it from the template: a copy that takes over, and a branch, would
-    write to some twenty pages more to make it.
+    The second connection of a worker gets it from the template: a snapshot that takes over, or a
+    branch, would write to some twenty more pages to make it.
     """
 
     def __init__(self) -> None:
         self.connection = WorkerConnection()
         self.poller = select.poll()
-        # Of its own: a signal handler that comes in this wait may ask the host, and wait as well.
+        # A poller of its own: a signal handler that runs during this wait may call the host, and
+        # wait too.
         self.command_poller = select.poll()
-        # Taken as it is: the condition does so in Python, where an interrupt can come between, and
-        # leave it taken for good.
+        # The lock itself: a condition acquires it in Python, where an interrupt can arrive in
+        # between and leave the lock held for good.
         self.lock = threading.Lock()
         self.turn = threading.Condition(self.lock)
         self.sending = threading.Lock()
@@ -53,10 +54,10 @@ class _Beginning:
 
 
 class WorkerChannel:
-    """Sends messages and waits for commands and replies. `Disconnected` when the host is gone.
+    """Sends messages and waits for commands and replies; `Disconnected` when the host has gone.
 
     Attributes:
-        polls: whether it waits for commands in poll(2), not in recvmsg(2).
+        polls: whether to wait for commands in poll(2), not in recvmsg(2).
     """
 
     _socket: socket.socket
@@ -70,9 +71,9 @@ class WorkerChannel:
         self._next = _Beginning()
 
     def renew(self) -> None:
-        """Begin anew, as if nothing had been said: what was under way is another process's.
+        """Reset to a new connection: pending messages belong to another process.
 
-        So is the socket, whose number may be another descriptor's by now.
+        So does the socket, whose number may be another descriptor's by now.
         """
         if hasattr(self, "_socket"):
             self._socket.detach()
@@ -84,17 +85,17 @@ class WorkerChannel:
         self._command_poller = beginning.command_poller
         self._lock, self._turn = beginning.lock, beginning.turn
         self._sending = beginning.sending
-        self._leading = 0  # who reads for all: of a call its number and one, else below 0
+        self._leading = 0  # the reading thread: its call number plus one, else below 0
         self._commands = beginning.commands
         self._replies = beginning.replies
         self._awaited = beginning.awaited
         self._descriptors = beginning.descriptors
 
     def open(self, fd: int) -> None:
-        """Speak over the socket `fd` from now on."""
+        """Use the socket `fd` from now on."""
         if hasattr(self, "_socket"):
             self.renew()
-        # Named, so that the kernel need not be asked what it is.
+        # Explicit arguments spare system calls for the socket's kind.
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, fileno=fd)
         self._socket, self._recv, self._recvmsg = sock, sock.recv, sock.recvmsg
         self._main = _get_ident()
@@ -102,20 +103,20 @@ class WorkerChannel:
         self._command_poller.register(sock, select.POLLIN)
 
     def close(self) -> None:
-        """Let go of the socket: this process is a child that the session's code forked."""
+        """Release the socket: this process is a child that the session's code forked."""
         self._socket.close()
 
     def waits(self, milliseconds: int) -> bool:
-        """Whether the host says something within that time. Only the main thread, between cells."""
+        """Return whether the host sends something in time. Only the main thread, between cells."""
         return bool(self._commands or self._poller.poll(milliseconds))
 
     @property
     def idle(self) -> bool:
-        """Whether nothing that the host asked for is under way."""
+        """Whether no request of the host is in progress."""
         return self._connection.phase is ProtocolPhase.IDLE
 
     def send(self, message: WorkerMessage, *, after: bytes = b"") -> None:
-        """Send one message whole, `after` what was `said`."""
+        """Send one message whole, `after` the bytes of `said`."""
         main = _get_ident() == self._main
         with self._sending:
             if main:
@@ -129,13 +130,13 @@ class WorkerChannel:
                     self._interrupts.allow()
 
     def said(self, message: WorkerMessage) -> bytes:
-        """What says `message`, for who sends it otherwise."""
+        """Return the bytes of `message`, for a caller that sends them itself."""
         return self._connection.send(message)
 
     def end_cell(self, result: bytes) -> None:
-        """Send the result of a cell, which was `said`; the main thread, between cells."""
+        """Send the result of a cell, encoded by `said`; the main thread, between cells."""
         try:
-            if _thread_count() == 0:  # then nobody else is sending
+            if _thread_count() == 0:  # no other thread can be sending
                 self._socket.sendall(result)
             else:
                 with self._sending:
@@ -144,16 +145,16 @@ class WorkerChannel:
             raise _told_by(error) from None
 
     def next_command(self) -> HostMessage | tuple[int, bytes]:
-        """Wait for what the host wants next; a cell may come as its number and code.
+        """Wait for the next command; a cell may be returned as its number and code.
 
-        Only the main thread, between cells, asks.
+        Only the main thread calls this, between cells.
         """
-        # With no other thread there is nobody to share the lead with.
+        # Without another thread, nobody shares the lead.
         try:
             while self._is_alone():
                 if self.polls:
                     self._command_poller.poll()
-                # No descriptor can come here: one is sent only to who asked for it.
+                # No descriptor can arrive here: the host sends one only on request.
                 data = self._recv(_CHUNK)
                 cell = self._connection.cell(data)
                 if cell is not None:
@@ -172,13 +173,14 @@ class WorkerChannel:
             self._lead()
 
     def _is_alone(self) -> bool:
-        """Whether the main thread is the only one, and nothing has come that it has not taken."""
+        """Return whether the main thread is the only one, and no received message is waiting."""
         return _thread_count() == 0 and not self._leading and not self._commands
 
     def next_descriptor(self) -> int:
-        """The descriptor that came with the reply just taken.
+        """Return the descriptor that came with the last reply.
 
-        OSError if there was no number left for it: the session's code has as many as it may open.
+        OSError if no descriptor number was free: the session's code may open all that its limit
+        allows.
         """
         fd = self._descriptors.popleft()
         if fd < 0:
@@ -186,10 +188,10 @@ class WorkerChannel:
         return fd
 
     def ask(self, message: HostCall | Answered) -> HostReply:
-        """Send a call and wait until the host has answered it."""
+        """Send a call and wait for the reply of the host."""
         call = message.call
         main = _get_ident() == self._main
-        # Before it is sent: the thread that reads for all may have the reply before this one is on.
+        # Before sending: the leading thread may receive the reply before this thread continues.
         with self._lock:
             self._awaited.add(call)
         try:
@@ -206,14 +208,15 @@ class WorkerChannel:
         finally:
             with self._lock:
                 if self._leading == call + 1:
-                    # An interrupt came before it read, and nobody else would ever again.
+                    # An interrupt arrived before the read; without this, no thread would ever read
+                    # again.
                     self._leading = 0
                     self._turn.notify_all()
                 self._awaited.discard(call)
                 self._replies.pop(call, None)
 
     def _lead(self, *, interruptible: bool = False) -> None:
-        """Read once, sort what came, and hand the lead on."""
+        """Read once, sort the messages, and hand the lead on."""
         messages: list[HostMessage] = []
         try:
             if interruptible:
@@ -229,7 +232,7 @@ class WorkerChannel:
                 self._interrupts.allow()
 
     def _take(self, data: bytes) -> None:
-        """Take in what the socket brought."""
+        """Accept the messages in the bytes from the socket."""
         if not data:
             raise Disconnected
         self._sort(list(self._connection.receive(data)))
@@ -242,7 +245,7 @@ class WorkerChannel:
                 self._replies[message.call] = message
 
     def _read(self) -> bytes:
-        """What the socket brought; descriptors that came with it are kept for `next_descriptor`."""
+        """Read from the socket; keep attached descriptors for `next_descriptor`."""
         try:
             data, ancillary, flags, _ = self._recvmsg(_CHUNK, _FD_SPACE)
         except OSError as error:
@@ -258,13 +261,13 @@ class WorkerChannel:
 
 
 def _told_by(error: OSError) -> Exception:
-    """What an error while reading or writing says: that the host is gone, as a rule.
+    """Return `Disconnected` for an I/O error, unless the session's code raised the error.
 
-    But a signal handler of the session's code may have raised it, as those of alarms often do. The
-    socket has no time-out, and its own errors have numbers.
+    Signal handlers of alarms often raise such errors. The socket has no time-out, and its own
+    errors have numbers.
     """
     return error if error.errno is None or type(error) is TimeoutError else Disconnected()
 
 
 class Disconnected(Exception):
-    """The host closed the conversation: the worker's work is over."""
+    """The host closed the connection: the worker must end."""

@@ -1,4 +1,4 @@
-"""`WorkerProcess`: the process of a worker: its memory, and the children that code forks."""
+"""`WorkerProcess`: the process of a worker: its memory, and children that session code forks."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _monotonic = time.monotonic
 
 
 class WorkerProcess:
-    """This process, once it `began` to be a session's worker.
+    """This process, once `begin` has made it a session's worker.
 
     Attributes:
-        peak_memory: bytes, as measured last.
-        measured: when that was known last, on the monotonic clock: as a cell ended, or it began.
+        peak_memory: bytes, as last measured.
+        measured: time of the last measurement, on the monotonic clock: a cell's end, or the start.
     """
 
     __slots__ = ("_pid", "_streams", "measured", "peak_memory")
@@ -30,30 +30,30 @@ class WorkerProcess:
         self._streams = streams
         self._pid = 0
         self.peak_memory = 0
-        self.measured: float = 0  # an int, whose object is everywhere
+        self.measured: float = 0  # an int: an object that exists already
 
     def begin(self) -> None:
-        """Be the worker of a session, from here on."""
+        """Make this process the worker of a session."""
         self._pid = _getpid()
         MODULES.begin()
         if self.peak_memory:
             self.measured = _monotonic()
 
     def measure(self) -> None:
-        """Ask the kernel for the peak of memory."""
+        """Measure the peak memory."""
         self.peak_memory = _getrusage(_SELF).ru_maxrss * 1024
 
     def is_a_child(self) -> bool:
-        """Whether this process is a child that the session's code forked."""
-        # The kernel says so in any case: C code forks without running the hooks of Python.
+        """Return whether this process is a child that the session's code forked."""
+        # The kernel always knows: C code forks without running Python's hooks.
         return _getpid() != self._pid
 
     def end_child(self, ran: CellRun = NOTHING) -> NoReturn:
-        """A child that the cell forked has come to the cell's end: it must not answer for it.
+        """End a child of the cell at the cell's end: it must not reply for the worker.
 
-        So it ends as a program does that comes to the same.
+        It ends like a program with the same last statement.
         """
-        self._streams.watches = False  # the host gives its own to the parent alone
+        self._streams.watches = False  # the host gives new descriptors to the parent alone
         self._streams.tidy()
         try:
             _write(2, ran.parting.encode("utf-8", "backslashreplace"))
@@ -62,6 +62,6 @@ class WorkerProcess:
         _exit(ran.status)
 
     def give_up(self) -> NoReturn:
-        """Die, so that the session goes back to the state before the cell; no copy was possible."""
+        """Exit: no snapshot was possible, so the session returns to the state before the cell."""
         _write(2, b"the cell closed descriptors of the session itself\n")
         _exit(1)

@@ -1,7 +1,7 @@
-"""One cell: compile it, run it in the session's namespace, and show its last expression.
+"""Evaluation of one cell: compile it, run it in the namespace, and display its last expression.
 
-The code runs as the body of a module does, in the dictionary of `__main__`. Whatever it raises
-becomes the result's error, and the session goes on.
+The code runs like the body of a module, in the dictionary of `__main__`. Any exception becomes the
+result's error, and the session goes on.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _no_text = re.compile("[\0\ud800-\udfff]").search
 _line_ends = re.compile("\r\n?|\n")
 _semicolon = re.compile(r"(?:[ \t\f]|\\\n)*;").match
 
-# Taken once: the user may bind other objects to these names.
+# References taken once: the user may rebind these names.
 _compile = compile
 _eval = eval
 _write = os.write
@@ -42,9 +42,9 @@ _modules = sys.modules
 
 
 class CellRun(NamedTuple):
-    """What a cell came to: its last expression as displayed, or the error that ended it.
+    """Result of a cell: its last expression as displayed, or the error that ended it.
 
-    `status` is what a program ends with that comes to the same, and `parting` what it says last.
+    `status` is the exit status of a program with the same end, and `parting` its last message.
     """
 
     value: str | None
@@ -63,18 +63,17 @@ def run_cell(
     printed: Callable[[str, bool], None] | None = None,
     settle: Callable[[], None] | None = None,
 ) -> CellRun:
-    """Run `source` as cell `number`. Never raises, but for an interrupt while it returns.
+    """Run `source` as cell `number`. Never raises, except for an interrupt during its return.
 
-    A last statement that is an expression is displayed, and bound to `_`, unless it is None or a
-    semicolon stands behind it.
-    `printed` is called with each printed form of an answer (see `printed.py`) as it is evaluated,
-    and with whether it is the cell's last expression; without it, no such form is looked for.
-    `settle` is called when the code is compiled, and returns when it may run. Number 0 is none of
-    the session's cells, and says nothing.
+    A last statement that is an expression is displayed, and bound to `_`, unless it is None or
+    followed by a semicolon. `printed` is called with each printed form of an answer (see
+    `printed_answers.py`) when it is evaluated, and with whether it is the cell's last expression;
+    without `printed`, no such form is recognised. `settle` is called when the code is compiled, and
+    returns when it may run. Number 0 is none of the session's cells, and writes no output.
     """
     code: CodeType | list[CodeType] | None = None
     try:
-        # Between two cells it would be chance in whose output it is said.
+        # Between two cells the message would land in an arbitrary cell's output.
         if namespace.protected and number:
             _put_back(namespace)
         everything = namespace.globals
@@ -88,8 +87,8 @@ def run_cell(
             install(printed)
         forms = printed is not None and "FINAL" in source
         # A line that assigns to a name, as `x = f(1)`, has no last expression, so it is compiled
-        # from its text, which takes half the time of going through a tree. When in doubt, it is no
-        # such line.
+        # from its text, which takes half the time of compiling a tree. In doubt it is not treated
+        # as such a line.
         target, equals, _ = source.partition(" = ")
         if (
             line
@@ -134,11 +133,11 @@ def _put_back(namespace: Namespace) -> None:
 
 
 def _run(codes: list[CodeType], namespace: Namespace) -> object:
-    """Run the parts of a cell; the value of the last one, None where that is of statements."""
+    """Run the parts of a cell; return the value of the last one, None for statements."""
     value: object = None
     for code in codes:
         if code.co_flags & _COROUTINE:
-            # All parts, and not this one alone: what comes before an await may need the loop too.
+            # All parts, not only this one: code before an await may need the loop too.
             return run_coroutine(_run_awaiting(codes, namespace), namespace)
     for code in codes:
         value = _eval(code, namespace.globals)
@@ -157,14 +156,14 @@ async def _run_awaiting(codes: list[CodeType], namespace: Namespace) -> object:
 def _compiled(
     source: str, name: str, namespace: Namespace, *, forms: bool
 ) -> CodeType | list[CodeType]:
-    """The code of a cell's statements, then that of its last expression if it ends with one.
+    """Return the code of a cell's statements, then that of a last expression if there is one.
 
-    That which is in one part and awaits nothing is no list. `forms`: whether printed forms of an
-    answer are looked for.
+    A cell in one part that awaits nothing is no list. `forms`: whether to recognise printed forms
+    of an answer.
 
     Raises:
-        PolicyError: the session's language policy refuses it.
-        what `compile` raises, see `_refused`.
+        PolicyError: the session's language policy refuses the cell.
+        Exception: any exception of `compile`, see `_refused`.
     """
     tree = _compile(source, name, "exec", _TREE | namespace.future, True)
     shown = ";" not in source or not _ends_in_semicolon(tree, source)
@@ -177,7 +176,7 @@ def _compiled(
 
 
 def _ends_in_semicolon(tree: Module, source: str) -> bool:
-    """Whether a semicolon follows the last statement, as it does where IPython shows nothing."""
+    """Return whether a semicolon follows the last statement; IPython displays nothing then."""
     if not tree.body:
         return False
     last = tree.body[-1]
@@ -187,7 +186,7 @@ def _ends_in_semicolon(tree: Module, source: str) -> bool:
 
 
 def _split(tree: Module, name: str, namespace: Namespace, *, shown: bool) -> list[CodeType]:
-    """Compile the statements, and apart from them the last one if it is an expression to show."""
+    """Compile the statements, and separately the last one if it is an expression to display."""
     codes = []
     last = tree.body[-1] if tree.body and shown else None
     if isinstance(last, Expr):
@@ -202,7 +201,7 @@ def _split(tree: Module, name: str, namespace: Namespace, *, shown: bool) -> lis
 
 
 def _refused(error: BaseException, source: str, number: int) -> BaseException:
-    """What to say of an error while a cell was compiled."""
+    """Return the description of an error during compilation of a cell."""
     if isinstance(error, (SyntaxError, ValueError)):
         return _located(error, source, cell_name(number))
     if isinstance(error, (RecursionError, MemoryError)):
@@ -212,9 +211,10 @@ def _refused(error: BaseException, source: str, number: int) -> BaseException:
 
 
 def _located(error: SyntaxError | ValueError, source: str, name: str) -> SyntaxError | ValueError:
-    """A clear error for source that is no text of Python at all: with NUL or a lone surrogate.
+    """Return a clear error for source that is no Python text at all: with NUL or a lone surrogate.
 
-    What the compiler finds in a tree, 'return' outside of a function for one, gets its line.
+    Errors that the compiler finds in a tree, such as 'return' outside of a function, get their
+    line.
     """
     if isinstance(error, SyntaxError) and error.text is None:
         error.text = source_line(name, error.lineno)

@@ -1,7 +1,7 @@
-"""Warnings of cells: each cell's are its own, and none names a file of ours.
+"""Warnings of cells: shown once in each cell, and never attributed to a file of the engine.
 
-Python shows a warning once for each line of a file, and every cell begins at line 1. What warns
-about who called the cell, or is found unused after it, would name the module of ours that did.
+Python shows a warning once for each line of a file, and every cell begins at line 1. A warning
+about the caller of the cell, or about something unused after it, would name the engine's module.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _show: Callable[[warnings.WarningMessage], None] = getattr(warnings, _IMPLEMENTA
 
 
 def attribute_to_cells() -> None:
-    """Have warnings shown as those of cells; done once, in the template."""
-    # Not `warnings.showwarning`, which is the user's to replace, and is not told of a source.
+    """Show warnings as those of cells; called once, in the template."""
+    # Not `warnings.showwarning`, which the user may replace, and which gets no source.
     setattr(warnings, _IMPLEMENTATION, _show_as_of_cell)
 
 
 def forget_shown(globals_: dict[str, object]) -> None:
-    """Have the next cell's warnings shown, whatever lines of cells before it warned of."""
+    """Show the next cell's warnings, whatever lines of earlier cells have warned of."""
     shown = globals_.get(REGISTRY)
     if type(shown) is dict:
         for key in [key for key in shown if _is_of_line(key)]:
@@ -41,14 +41,14 @@ def forget_shown(globals_: dict[str, object]) -> None:
 
 
 def _is_of_line(key: object) -> bool:
-    """Whether a warning was noted with its line, and not by a filter for once or once a module."""
+    """Return whether a warning was recorded with its line, not once for all or per module."""
     return type(key) is tuple and len(key) == 3 and type(key[2]) is int and key[2] > 0
 
 
 def _show_as_of_cell(message: Any) -> None:
     if "tracemalloc" not in _modules:
-        # It would be imported to ask whether it is on: amid whatever is collected now, where it
-        # fails if what it imports collects more.
+        # tracemalloc would be imported to ask whether it is on: during any collection, where the
+        # import fails if it collects more.
         message.source = None
     if message.filename.startswith(_OURS):
         _forget_of(message.filename)
@@ -57,7 +57,7 @@ def _show_as_of_cell(message: Any) -> None:
 
 
 def _place() -> tuple[str, int]:
-    """The line of the cell that runs from which all else was called, else its last line."""
+    """Return the line of the running cell that began the calls, else its last line."""
     name, lines = cell_sources.latest()
     place = (name, lines)
     frame = _caller()
@@ -69,7 +69,7 @@ def _place() -> tuple[str, int]:
 
 
 def _forget_of(filename: str) -> None:
-    """Have the module of ours at `filename` not hold that it warned: it warns for all cells."""
+    """Forget that the engine's module at `filename` has warned: it warns on behalf of all cells."""
     for module in list(_modules.values()):
         if type(module) is ModuleType:
             names = module_dict(module)

@@ -1,4 +1,4 @@
-"""Open matplotlib figures as PNG, taken at the end of a cell."""
+"""Open matplotlib figures as PNG images, taken at the end of a cell."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ...protocol.messages import MAX_FIGURE_BYTES
 
 
 def take_figures(limit: int = 10, max_bytes: int = MAX_FIGURE_BYTES) -> list[bytes]:
-    """The open pyplot figures as PNG, oldest first; then all are closed.
+    """Return the open pyplot figures as PNG, oldest first, and close all.
 
-    At most `limit` figures and `max_bytes` together: a model looks at a few, and what it is sent
-    travels in one message. What is left out, or cannot be drawn, is named on standard error. An
-    interrupt, as that of a time-out, ends the drawing. Without `matplotlib.pyplot` being loaded
-    there is nothing to take, and nothing is imported.
+    At most `limit` figures and `max_bytes` together: a model looks at a few, and they share one
+    message. Figures that are left out, or cannot be drawn, are named on standard error. An
+    interrupt, such as a time-out's, ends the drawing. If `matplotlib.pyplot` is not loaded, there
+    are no figures, and nothing is imported.
     """
     pyplot: Any = sys.modules.get("matplotlib.pyplot")
     if pyplot is None:

@@ -1,6 +1,6 @@
-"""The session's standard streams: pipes at descriptor level, unbuffered text above them.
+"""Standard streams of a session: pipes at descriptor level, unbuffered text above them.
 
-What Python code, C code and child processes write reaches the host in the order it was written.
+Output of Python code, C code and child processes reaches the host in the order of writing.
 """
 
 from __future__ import annotations
@@ -27,20 +27,21 @@ _MARK_OF_STDIN, _MARK_OF_STDOUT, _MARK_OF_STDERR = MARKS
 
 
 class _Descriptor(io.FileIO):
-    """A standard descriptor; it stays open, and knows whether its stream is lost to later cells."""
+    """A standard descriptor; stays open, and records whether its stream is lost to later cells."""
 
     def __init__(self, fd: int) -> None:
         super().__init__(fd, "w" if fd else "r", closefd=False)
         self.lost = False
 
     def lose(self) -> None:
-        """What is over it is closed or detached."""
+        """Record that the stream above it is closed or detached."""
         self.lost = True
         _lost.add(self)
 
     def seekable(self) -> bool:
-        # A template has files there and its sessions pipes. What is told is kept by all that is put
-        # over this, and each change of an encoding, and each wrapper, would ask a pipe for a place.
+        # A template has files there and its sessions pipes. Every object built on this one caches
+        # the answer, and each change of an encoding, and each wrapper, would ask a pipe for its
+        # position.
         return False
 
     def close(self) -> None:
@@ -48,14 +49,14 @@ class _Descriptor(io.FileIO):
         super().close()
 
 
-_lost: set[_Descriptor] = set()  # that were not put back yet
+_lost: set[_Descriptor] = set()  # not restored yet
 
 
 class _Stream(io.TextIOWrapper):
-    """Text straight to a descriptor, or from it.
+    """Text written directly to a descriptor, or read from it.
 
-    Closed or detached by a cell, it is opened again for the next: the same object, which loggers
-    and others hold.
+    A stream that a cell closed or detached is opened again for the next cell: the same object, to
+    which loggers and others refer.
     """
 
     def __init__(self, fd: int) -> None:
@@ -63,7 +64,7 @@ class _Stream(io.TextIOWrapper):
         if fd == STDIN:
             super().__init__(self.descriptor, "utf-8")
             return
-        # write_through without a buffer is what `python -u` has: one write to the pipe for each.
+        # write_through without a buffer, like `python -u`: one write to the pipe for each call.
         super().__init__(
             self.descriptor,
             "utf-8",
@@ -78,16 +79,16 @@ class _Stream(io.TextIOWrapper):
 
 
 def open_streams() -> None:
-    """Put text streams over descriptors 0 to 2; done once, in the template."""
+    """Put text streams over descriptors 0 to 2; called once, in the template."""
     for fd in range(len(_NAMES)):
         _install(fd)
-    mark(STDIN, STDIN)  # which all sessions have from here
+    mark(STDIN, STDIN)  # the standard input that all sessions have from here on
     _unbuffer_c()
     do_without()
 
 
 def _unbuffer_c() -> None:
-    """Let C code write at once, too: else its text would come after what followed it."""
+    """Make C code write at once, too: otherwise its text would come after later output."""
     libc = ctypes.PyDLL(None)
     for name in ("stdout", "stderr"):
         libc.setvbuf(ctypes.c_void_p.in_dll(libc, name), None, _IONBF, 0)
@@ -101,24 +102,24 @@ def _install(fd: int) -> _Stream:
 
 
 class StandardStreams:
-    """The streams of one worker, put back after each cell.
+    """The streams of one worker, restored after each cell.
 
     Attributes:
-        watches: whether the descriptors are put back, too, which a session's are.
+        watches: whether to restore the descriptors, too, as for a session.
     """
 
     def __init__(self, ask: Callable[[], tuple[int, int]]) -> None:
-        """`ask` gives new descriptors of the two pipes to the host; OSError if there are none."""
+        """`ask` returns new descriptors of the two pipes to the host; OSError if there are none."""
         self.watches = False
         self._ask = ask
         self._streams = tuple(map(_install, range(len(_NAMES))))
         _, self._stdout, self._stderr = self._streams
 
     def tidy(self, *, look: bool = True) -> None:
-        """After a cell: put back what it closed, deleted, or left something else in place of.
+        """Restore streams after a cell that closed, deleted or replaced them.
 
-        The note about that is output of the cell. Without `look` it is taken that the descriptors
-        are there, which takes three system calls to see.
+        The note about this is output of the cell. Without `look`, the descriptors are assumed to be
+        there; checking takes three system calls.
         """
         try:
             if (
@@ -158,7 +159,7 @@ class StandardStreams:
         except OSError as error:
             yield f"a standard stream that was closed cannot be opened again: {error.strerror}\n"
             return
-        # A kernel without marks does not tell, and there is no use in asking again.
+        # A kernel without marks does not show them, and asking again is useless.
         self.watches = all(map(is_marked, lost))
         if self.watches:
             for fd in lost:
@@ -182,7 +183,7 @@ class StandardStreams:
 
 
 def _place(fd: int, target: int) -> None:
-    """Have `fd`, which is let go of, at the number `target`, also in programs that are started."""
+    """Move `fd` to the number `target`, also in programs that are started, and close `fd`."""
     if fd == target:
         os.set_inheritable(fd, True)
     else:
@@ -194,7 +195,7 @@ def _say(text: str) -> None:
     try:
         os.write(STDERR, text.encode("utf-8", "backslashreplace"))
     except OSError:
-        pass  # it is closed, and could not be put back
+        pass  # it is closed, and could not be restored
 
 
 def _left(stream: Any) -> str:
@@ -202,10 +203,10 @@ def _left(stream: Any) -> str:
 
 
 def _may_stay(stream: Any, fd: int) -> bool:
-    """Whether a stream of the user's may stay in the place of the one of descriptor `fd`.
+    """Return whether a user's stream may replace the stream of descriptor `fd`.
 
-    One to read from may while it is open, one to write to if that reaches the host: where it goes
-    elsewhere all later cells would be silent.
+    An input stream may while it is open, an output stream if it reaches the host: otherwise all
+    later cells would be silent.
     """
     try:
         if stream is None or getattr(stream, "closed", False):

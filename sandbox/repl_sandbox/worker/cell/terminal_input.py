@@ -1,7 +1,7 @@
-"""`input` in a session, which has no terminal; `breakpoint` and `pdb` read by it.
+"""`input` in a session, which has no terminal; `breakpoint` and `pdb` read with it.
 
-It does as ever where code has put something to read in the place of `sys.stdin`. Else it fails with
-a sentence that says what to do instead.
+It works as usual where code has replaced `sys.stdin`. Otherwise it fails with a sentence that names
+the alternatives.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _of_sys = vars(sys).get
 
 
 def do_without() -> None:
-    """Put `input` in place; done once, in the template."""
+    """Replace `input`; called once, in the template."""
     _ask.__name__ = _ask.__qualname__ = "input"
     _ask.__module__ = "builtins"
     _ask.__doc__, _ask.__annotations__ = _input.__doc__, {}
@@ -43,7 +43,7 @@ def _ask(prompt: object = "", /) -> str:
 
 
 def _is_of_debugger(frame: FrameType) -> bool:
-    """Whether `frame`, which called `input`, is the loop of `pdb` that asks for commands."""
+    """Return whether `frame`, which called `input`, is the command loop of `pdb`."""
     debugger = loaded_class("bdb", "Bdb")
     owner = type(frame.f_locals.get("self"))
     return debugger is not None and issubclass(owner, debugger)

@@ -1,7 +1,7 @@
 """Top-level `await`: coroutines of cells on one event loop that lives as long as the session.
 
-The loop turns only while a cell awaits. Tasks that one cell starts go on when a later one awaits;
-a cell that does not await may start them, too.
+The loop runs only while a cell awaits. Tasks that one cell starts continue when a later one awaits;
+a cell that does not await may start tasks, too.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from ..namespace.trusted_imports import from_library, import_trusted
 if TYPE_CHECKING:
     import asyncio
 
-# Seconds for an interrupted cell to leave its `finally` blocks: less than the host waits between
-# an interrupt and a kill (Limits.grace, 0.5 by default).
+# Seconds for an interrupted cell to leave its `finally` blocks: less than the host waits between an
+# interrupt and a kill (Limits.grace, 0.5 by default).
 _CANCEL_GRACE = 0.2
 
 _UNSET = object()
 _replaced: list[asyncio.AbstractEventLoop] = []
 _modules = sys.modules
 
-# Functions of asyncio that start tasks where a loop runs, and else fail or take another loop. The
-# rest of asyncio is as ever: `asyncio.run` works in a cell that does not await, and libraries that
-# ask for a running loop find none there.
+# Functions of asyncio that start tasks on a running loop, and otherwise fail or use another loop.
+# The rest of asyncio is unchanged: `asyncio.run` works in a cell that does not await, and libraries
+# that ask for a running loop find none there.
 _STARTERS = ("create_task", "ensure_future", "gather", "shield")
 
 _imports_asyncio = re.compile(r"\b(?:import|from)\s+asyncio\b").search
 
 
 def offer_loop(source: str, namespace: Namespace) -> None:
-    """Have a cell that awaits nothing start tasks on the session's loop, if it imports asyncio.
+    """Let a cell that awaits nothing start tasks on the session's loop, if it imports asyncio.
 
-    Called once, in the session's process, as soon as asyncio is there or `source` imports it.
+    Called once, in the session's process, as soon as asyncio is loaded or `source` imports it.
     """
     if "asyncio" not in _modules and not _imports_asyncio(source):
         return
@@ -55,13 +55,13 @@ def offer_loop(source: str, namespace: Namespace) -> None:
         finders = {"get_event_loop": _finding(asyncio.get_event_loop, namespace)}
         for name, ours in {**starters, **finders}.items():
             setattr(asyncio, name, ours)
-    # Boundary: the session's code may have put anything in the module's place, and the cell runs.
+    # Boundary: the session's code may have replaced the module, and the cell runs all the same.
     except Exception:  # noqa: BLE001
         pass
 
 
 def _starting(function: Callable[..., Any], namespace: Namespace) -> Callable[..., Any]:
-    """`function`, with the session's loop for the running one where none runs."""
+    """Return `function` with the session's loop as the running loop where none runs."""
     _set_running_loop = import_trusted("asyncio.events")._set_running_loop
 
     def start(*args: Any, **kwargs: Any) -> Any:
@@ -77,7 +77,7 @@ def _starting(function: Callable[..., Any], namespace: Namespace) -> Callable[..
 
 
 def _finding(function: Callable[..., Any], namespace: Namespace) -> Callable[..., Any]:
-    """`function`, which gets the current loop: the session's, unless code has set another."""
+    """Return `function` with the session's loop as current, unless code has set another."""
 
     def get_event_loop() -> Any:
         if _is_idle() and not _has_current():
@@ -89,12 +89,12 @@ def _finding(function: Callable[..., Any], namespace: Namespace) -> Callable[...
 
 def _as(function: Callable[..., Any], ours: Callable[..., Any]) -> Callable[..., Any]:
     ours = wraps(function)(ours)
-    ours.__module__ = "asyncio"  # where it is found, for pickle
+    ours.__module__ = "asyncio"  # its import path, for pickle
     return ours
 
 
 def _is_idle() -> bool:
-    """Whether this is the thread of the cells, and no loop runs in it."""
+    """Return whether this is the thread of the cells, and no loop runs in it."""
     return (
         import_trusted("asyncio.events")._get_running_loop() is None
         and get_ident() == main_thread().ident
@@ -102,7 +102,7 @@ def _is_idle() -> bool:
 
 
 def _has_current() -> bool:
-    """Whether a loop is the thread's current one; for a policy of other makers, supposed."""
+    """Return whether the thread has a current loop; assumed for a policy of another class."""
     events = import_trusted("asyncio.events")
     local = getattr(vars(events).get("_event_loop_policy"), "_local", _UNSET)
     if local is _UNSET:
@@ -112,11 +112,12 @@ def _has_current() -> bool:
 
 
 def run_coroutine(coroutine: Coroutine[Any, Any, object], namespace: Namespace) -> object:
-    """Run a cell's coroutine to its end and return what it returns.
+    """Run a cell's coroutine to its end and return its value.
 
     Raises:
-        what the coroutine raises; and KeyboardInterrupt or SystemExit from anything on the loop,
-        after the coroutine was cancelled. The loop can be used again in every case.
+        Exception: any exception of the coroutine; KeyboardInterrupt or SystemExit from anything on
+            the
+            loop, after the coroutine was cancelled. The loop can be used again in every case.
     """
     loop = _loop(namespace)
     contexts: list[Context] = []
@@ -135,7 +136,7 @@ def run_coroutine(coroutine: Coroutine[Any, Any, object], namespace: Namespace) 
 
 
 async def _noting(coroutine: Coroutine[Any, Any, object], contexts: list[Context]) -> object:
-    """Run `coroutine`, and add the context in which it ends to `contexts`."""
+    """Run `coroutine`, and add its final context to `contexts`."""
     try:
         return await coroutine
     finally:
@@ -143,16 +144,16 @@ async def _noting(coroutine: Coroutine[Any, Any, object], contexts: list[Context
 
 
 def _keep(context: Context) -> None:
-    """Set the context variables as a task has: it has a copy, and all cells are to have one."""
+    """Apply a task's context variables to all later cells: a task runs in a copy of the context."""
     for variable, value in context.items():
         if variable.get(_UNSET) is not value:
             variable.set(value)
 
 
 def _locate(error: BaseException, task: asyncio.Task[object]) -> None:
-    """Have `error` tell where the cell waited, if it struck while the loop did and nothing ran."""
+    """Add the cell's waiting position to `error`, if it arrived while only the loop ran."""
     try:
-        task.exception()  # seen here, so that the loop does not complain of it later
+        task.exception()  # retrieved here, so that the loop does not report it later
     except import_trusted("asyncio").CancelledError as cancelled:
         if not has_lines(error):
             error.__traceback__ = cancelled.__traceback__
@@ -161,7 +162,7 @@ def _locate(error: BaseException, task: asyncio.Task[object]) -> None:
 def _loop(namespace: Namespace) -> asyncio.AbstractEventLoop:
     loop = namespace.loop
     if loop is None or loop.is_closed():
-        # Not before it is needed: sessions that never await do not pay for the module.
+        # Imported on demand: sessions that never await do not pay for the module.
         with from_library():
             asyncio = import_trusted("asyncio")
             loop = asyncio.new_event_loop()
@@ -172,9 +173,9 @@ def _loop(namespace: Namespace) -> asyncio.AbstractEventLoop:
 
 
 def replace_loop(namespace: Namespace) -> list[str]:
-    """In a process that has taken over: close the loop, for another is made; the tasks it had.
+    """In a process that has taken over: close the loop and its tasks; a new loop is made later.
 
-    Its resources are gone with the process that the loop was made in, but for handlers of signals.
+    Its resources ended with the process of the loop, except handlers of signals.
     """
     loop = namespace.loop
     if loop is None or loop.is_closed():
@@ -182,18 +183,18 @@ def replace_loop(namespace: Namespace) -> list[str]:
     tasks = import_trusted("asyncio.tasks").all_tasks(loop)
     for task in tasks:
         with suppress(AttributeError):  # of another class
-            task._log_destroy_pending = False  # it is told once
+            task._log_destroy_pending = False  # reported once already
     handlers = dict(getattr(loop, "_signal_handlers", {}))
     if type(loop) is import_trusted("asyncio.unix_events").SelectorEventLoop:
-        with suppress(Exception):  # the code has changed it
+        with suppress(Exception):  # session code has changed it
             loop.close()
     if not loop.is_closed():
-        # A loop of another class may do anything with lost descriptors when it is collected.
+        # A loop of another class may act on lost descriptors when it is collected.
         _replaced.append(loop)
     import_trusted("asyncio.events").set_event_loop(None)
     namespace.loop = None
-    if handlers:  # else it is made when it is needed: a branch may never await
-        with suppress(Exception):  # a policy of the code's: the next await tells
+    if handlers:  # otherwise made on demand: a branch may never await
+        with suppress(Exception):  # a policy of session code: the next await reports its error
             new = _loop(namespace)
             for number, handle in handlers.items():
                 new.add_signal_handler(number, handle._callback, *handle._args)
@@ -201,20 +202,20 @@ def replace_loop(namespace: Namespace) -> list[str]:
 
 
 def _complain(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Report what nobody awaited, but not what went through the loop and ended a cell.
+    """Report exceptions that nobody awaited, except those that ended a cell through the loop.
 
-    A task that an interrupt struck keeps it as its exception. The cell's outcome told of it; a
-    complaint whenever the collector finds the task would land in an unrelated cell's output.
+    A task that an interrupt hit keeps it as its exception. The cell's outcome reported it; a report
+    from the collector would land in an unrelated cell's output.
     """
     if not isinstance(context.get("exception"), (KeyboardInterrupt, SystemExit)):
         loop.default_exception_handler(context)
 
 
 def _cancel(loop: asyncio.AbstractEventLoop, task: asyncio.Task[object]) -> None:
-    """Let a cancelled task finish, but no longer than the grace.
+    """Let a cancelled task finish, but no longer than the grace period.
 
-    An interrupt may strike inside the loop, between taking a step off its queue and running it;
-    then the task is never woken again, and waiting for it alone would not end.
+    An interrupt may arrive inside the loop, between removing a step from its queue and running it;
+    then the task is never scheduled again, and waiting for it alone would not end.
     """
 
     def stop(_: object) -> None:
@@ -227,4 +228,4 @@ def _cancel(loop: asyncio.AbstractEventLoop, task: asyncio.Task[object]) -> None
         loop.run_forever()
     finally:
         timer.cancel()
-        task.remove_done_callback(stop)  # else it would stop the loop under a later cell
+        task.remove_done_callback(stop)  # otherwise it would stop the loop under a later cell

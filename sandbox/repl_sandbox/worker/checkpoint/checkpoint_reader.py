@@ -16,14 +16,14 @@ from ..namespace.main_namespace import Namespace
 from ..namespace.trusted_imports import import_trusted
 from .checkpoint_writer import words
 
-# After the above, which says what to do where there is no cloudpickle.
+# After the check above, which reports a missing cloudpickle.
 from .variable_pickler import BEGINNING, offer  # isort: skip
 
 if TYPE_CHECKING:
     from ..variables.final_answers import FinalAnswers
 
 
-# What pickle says of an object that an earlier record has, when that one did not load.
+# Message of pickle about an object of an earlier record that could not be loaded.
 _NOT_FOUND = "Memo value not found"
 _TORN = "it shares an object with a variable before it that did not load"
 
@@ -31,10 +31,10 @@ _TORN = "it shares an object with a variable before it that did not load"
 def load(
     namespace: Namespace, answers: FinalAnswers | None, fd: int, manifest: dict[str, Any]
 ) -> str:
-    """Bind what the pickles in the file `fd` hold; what did not load, as JSON rows.
+    """Bind the variables pickled in the file `fd`; return failures as JSON rows.
 
     A value may need a variable that was bound after it, as a class whose `__hash__` calls a
-    function; so what failed is tried again as long as that helps.
+    function; so failed records are tried again as long as that helps.
     """
     records = _Reader(fd, namespace)
     waiting = records.of(manifest)
@@ -53,7 +53,7 @@ def load(
 
 
 class _Record:
-    """One pickle: what it is of, and where it begins."""
+    """One pickle: its name and position."""
 
     __slots__ = ("kind", "name", "start", "variable")
 
@@ -62,7 +62,7 @@ class _Record:
 
 
 class _Failure:
-    """A record that did not load."""
+    """A record that could not be loaded."""
 
     __slots__ = ("record", "row")
 
@@ -74,7 +74,7 @@ class _Failure:
 
 
 class _Reader:
-    """Reads records, in their order or again."""
+    """Reads records, in order or again."""
 
     def __init__(self, fd: int, namespace: Namespace) -> None:
         self._namespace = namespace
@@ -82,16 +82,16 @@ class _Reader:
         before = pickle.Unpickler(io.BytesIO(BEGINNING))
         before.load()
         self._unpickler = self._after(before)
-        self._place = self._file.seek(0)  # where it stands is shared with who wrote it
+        self._place = self._file.seek(0)  # the position of the file is shared with its writer
 
     def _after(self, before: Any) -> Any:
-        """An unpickler of the file that knows what another one knew."""
+        """Return an unpickler of the file with the memo of another one."""
         unpickler: Any = pickle.Unpickler(self._file)
         unpickler.memo = before.memo
         return unpickler
 
     def of(self, manifest: dict[str, Any]) -> list[_Record]:
-        """The records that `manifest` tells of."""
+        """Return the records listed in `manifest`."""
         records, start = [], 0
         for name, kind, size in manifest["variables"]:
             records.append(_Record(name, kind, start, True))
@@ -102,10 +102,10 @@ class _Reader:
         return records
 
     def load(self, record: _Record, answers: FinalAnswers | None) -> _Failure | None:
-        """Load one record and bind it; the failure if it does not load."""
+        """Load one record and bind it; return the failure if it cannot be loaded."""
         try:
             if record.start != self._place:
-                # Another unpickler, for this one has read ahead.
+                # Another unpickler, because this one has read ahead.
                 self._file.seek(record.start)
                 self._unpickler = self._after(self._unpickler)
                 self._place = record.start

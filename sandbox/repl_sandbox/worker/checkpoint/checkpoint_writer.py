@@ -1,9 +1,8 @@
-"""The session's side of a checkpoint: every variable that can be pickled, one record for each.
+"""The session's side of a checkpoint: one record for every variable that can be pickled.
 
-All records are written by one pickler and read by one unpickler (`loading.py`), so an object that
-two variables hold is written once and is one object again. A variable that cannot be pickled is
-taken back out of the file and out of the pickler's memory of what it has written, and told with the
-reason.
+One pickler writes all records and one unpickler reads them (`checkpoint_reader.py`), so an object
+that two variables share is written once and stays one object. A variable that cannot be pickled is
+removed from the file and from the pickler's memo, and reported with the reason.
 
 Loaded only when a checkpoint is made: it needs cloudpickle, and most sessions do not.
 """
@@ -48,7 +47,7 @@ except ImportError as error:
 
 _LONGEST_REASON = 300  # characters
 
-# Said before pickle is asked, for its own words name a class and no reason.
+# Reasons given before pickling, whose own messages name a class and no reason.
 _REASONS: tuple[tuple[tuple[type, ...], str], ...] = (
     ((GeneratorType, AsyncGeneratorType), "a generator is a running frame"),
     ((CoroutineType,), "a coroutine is a running frame"),
@@ -59,18 +58,18 @@ _REASONS: tuple[tuple[tuple[type, ...], str], ...] = (
     ((threading.Thread,), "a thread ends with its process"),
 )
 
-# Versions that tell a reader of the manifest what the values depend on.
+# Packages whose versions the manifest records, because values may depend on them.
 _PACKAGES = ("cloudpickle", "numpy", "pandas", "torch")
 
 
-# Taking a record back looks at every object in the file: half a second for a million of them. After
-# so many, each record is tried apart before it is written.
+# Removing a record visits every object in the file: half a second for a million. After so many
+# removals, each record is tried separately before it is written.
 _MOST_TAKEN_BACK = 4
 
 
-# Calls within calls, of which pickle takes up to three for one object in another: a list of linked
-# nodes is as deep as it is long. The stack of a thread has room for so many of any kind. CPython
-# 3.12 counts calls of C code apart, with a limit of its own: there some 300 nodes can be saved.
+# Nested calls, of which pickle takes up to three for each level of nesting: a list of linked nodes
+# is as deep as it is long. The stack of a thread has room for this many calls of any kind. CPython
+# 3.12 counts calls of C code separately, with its own limit: there some 300 nodes can be saved.
 _DEEPEST = 5000
 
 
@@ -79,8 +78,7 @@ class _Full(Exception):
 
 
 class _Sink:
-    """The file that pickles are written to: a shared mapping, so that no limit on the size of the
-    session's own files applies to it."""
+    """The file of pickles as a shared mapping: the limit of file sizes does not apply to it."""
 
     def __init__(self, fd: int, most: int) -> None:
         self._map = mmap.mmap(fd, most, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
@@ -102,14 +100,14 @@ class _Sink:
 
 
 class _Nowhere:
-    """A file for pickles that nobody wants."""
+    """A file object that discards pickles."""
 
     def write(self, data: Any) -> int:
         return memoryview(data).nbytes
 
 
 class _Records:
-    """Writes record after record, and takes those back that fail."""
+    """Writes record after record, and removes those that fail."""
 
     def __init__(self, sink: _Sink, namespace: Namespace) -> None:
         self._sink = sink
@@ -122,7 +120,7 @@ class _Records:
         return Pickler(file, self._namespace.globals, self._namespace.injected)
 
     def add(self, name: str, value: object) -> int:
-        """The size of the record of `value`; raises whatever pickling it raises.
+        """Write the record of `value` and return its size; raises any exception of pickling.
 
         Raises:
             CheckpointError: there is no more room.
@@ -150,7 +148,7 @@ class _Records:
             )
 
     def _take_back(self, record: list[object], start: int) -> None:
-        """Forget what was written of `record`: it is the first of what the failure has left."""
+        """Forget the objects written for `record`, the first of those that the failure left."""
         self._failures += 1
         self._sink.place = start
         memo = self._pickler.memo.copy()
@@ -159,7 +157,7 @@ class _Records:
 
 
 def save(namespace: Namespace, answers: FinalAnswers | None, fd: int, most: int) -> str:
-    """Write at most `most` bytes of pickles into the file `fd`; the report, as JSON.
+    """Write at most `most` bytes of pickles into the file `fd`; return the report as JSON.
 
     Raises:
         CheckpointError: there is more, or it has too many names.
@@ -184,7 +182,7 @@ def save(namespace: Namespace, answers: FinalAnswers | None, fd: int, most: int)
 def _written(
     records: _Records, namespace: Namespace, answers: FinalAnswers | None
 ) -> dict[str, list[tuple[str | int, ...]]]:
-    """Write all there is; what was written, and what is missing and why."""
+    """Write all variables; return those written, and those missing with reasons."""
     variables: list[tuple[str | int, ...]] = []
     missing: list[tuple[str | int, ...]] = []
     state: list[tuple[str | int, ...]] = []
@@ -199,13 +197,13 @@ def _written(
         size = _tried(records, name, read)
         if isinstance(size, int):
             state.append((name, size))
-        elif name != "_":  # displayed, and nobody's variable
+        elif name != "_":  # a displayed value, not a variable
             missing.append((f"({name})", "state", size))
     return {"variables": variables, "missing": missing, "state": state}
 
 
 def _tried(records: _Records, name: str, read: Callable[[], Any]) -> int | str:
-    """The bytes that the record takes; why there is none."""
+    """Return the size of the record, or the reason that there is none."""
     try:
         return records.add(name, read())
     except (CheckpointError, KeyboardInterrupt):
@@ -216,11 +214,11 @@ def _tried(records: _Records, name: str, read: Callable[[], Any]) -> int | str:
 
 
 class _Unsaved(Exception):
-    """A variable that is not tried; the text says why."""
+    """A variable that is not tried; the text gives the reason."""
 
 
 def _accepted(name: str, value: object) -> object:
-    """The value, if it can be tried."""
+    """Return the value if it can be tried."""
     if len(name) > MAX_NAME or not name.isprintable():
         raise _Unsaved(f"its name is not one of at most {MAX_NAME} printable characters")
     kind = type(value)
@@ -236,7 +234,7 @@ def _accepted(name: str, value: object) -> object:
 
 
 def words(error: BaseException) -> str:
-    """What a report says of a failure: its class and its text, cut."""
+    """Return the description of a failure: its class and its text, cut."""
     try:
         text = str(error)
     # Boundary: the exception may be a class of the user's.
@@ -247,7 +245,7 @@ def words(error: BaseException) -> str:
 
 
 def _printable(text: str) -> str:
-    """`text` for a list that people read: with escapes for what is not to be seen."""
+    """Return `text` for a list that people read: invisible characters are escaped."""
     text = text[: 2 * MAX_NAME]
     return text if text.isprintable() else ascii(text)[1:-1]
 
@@ -255,7 +253,7 @@ def _printable(text: str) -> str:
 def _state(
     namespace: Namespace, answers: FinalAnswers | None
 ) -> Iterator[tuple[str, Callable[[], object]]]:
-    """What a session keeps besides variables: names that `loading.py` knows, with readers."""
+    """Return the state besides variables, under names that `checkpoint_reader.py` knows."""
     yield "future", lambda: namespace.future
     yield "sys.path", _own_places
     yield "sources", cell_sources.kept
@@ -270,7 +268,7 @@ def _state(
 
 
 def _own_places() -> list[str]:
-    """Where the session looks for modules of its own: below the current directory, told from it."""
+    """Return the module folders of the session, relative to the current directory."""
     here = os.getcwd()
     return [
         os.path.relpath(place or ".", here)

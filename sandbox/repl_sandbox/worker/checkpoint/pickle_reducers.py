@@ -1,5 +1,6 @@
-"""Pickles of what cells make with the standard library and neither pickle nor cloudpickle can save:
-exceptions with an `__init__` of their own, `singledispatch`, `cached_property`, `ParamSpec`.
+"""Pickles of standard-library objects made by cells that neither pickle nor cloudpickle can save.
+
+Exceptions with their own `__init__`, `singledispatch`, `cached_property`, `ParamSpec`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _DISPATCHING, _OWN = _PLAIN.__code__, _PLAIN.__dict__.keys()
 
 
 def reducer(kind: type, value: Any) -> Callable[[Any], Any] | None:
-    """What makes `value`, whose class is `kind`, a pickle; None if it is not one of these."""
+    """Return the reducer of `value`, whose class is `kind`; None if it is not one of these."""
     if kind is FunctionType:
         return _dispatching if value.__code__ is _DISPATCHING else None
     if kind is functools.cached_property:
@@ -31,7 +32,7 @@ def reducer(kind: type, value: Any) -> Callable[[Any], Any] | None:
 
 
 def _is_of_a_cell(kind: Any) -> bool:
-    """Whether an exception is made by code that pickle would call with other arguments."""
+    """Return whether an exception has code that pickle would call with other arguments."""
     return (
         type(kind.__init__) is FunctionType
         and kind.__reduce__ is BaseException.__reduce__
@@ -52,13 +53,13 @@ def _dispatching(function: Any) -> tuple[Any, ...]:
 
 
 def _cached_property(cached: Any) -> tuple[Any, ...]:
-    """Without its lock, which it has before Python 3.12."""
+    """Reduce a cached_property without its lock, which it has before Python 3.12."""
     state = {name: held for name, held in vars(cached).items() if name != "lock"}
     return functools.cached_property, (cached.func,), state
 
 
 def _dispatching_method(method: Any) -> tuple[Any, ...]:
-    """Without its cache of methods, which it has in some releases of Python 3.12 and 3.13."""
+    """Reduce a singledispatchmethod without its cache, which some Pythons 3.12 and 3.13 have."""
     state = {name: held for name, held in vars(method).items() if name != "_method_cache"}
     return functools.singledispatchmethod, (method.func,), state
 
@@ -71,7 +72,7 @@ def _parameters(parameters: Any) -> tuple[Any, ...]:
 
 
 def make_exception(kind: Any, arguments: tuple[object, ...]) -> BaseException:
-    """An exception, without the `__init__` of its class: it took what nobody has kept."""
+    """Return an exception without calling its class's `__init__`, whose arguments are unknown."""
     made: BaseException = kind.__new__(kind, *arguments)
     inits = (vars(base).get("__init__") for base in kind.__mro__)
     next(init for init in inits if type(init) is WrapperDescriptorType)(made, *arguments)
@@ -79,7 +80,7 @@ def make_exception(kind: Any, arguments: tuple[object, ...]) -> BaseException:
 
 
 def make_dispatching(function: Callable[..., Any]) -> Any:
-    """`function` made generic, without implementations."""
+    """Return `function` made generic, without implementations."""
     return functools.singledispatch(function)
 
 
@@ -92,5 +93,5 @@ def fill_dispatching(function: Any, state: tuple[dict[type, Any], dict[str, Any]
 
 
 def make_parameters(kind: type, name: str) -> object:
-    """A `ParamSpec` or `TypeVarTuple`; its module is that of the code that makes it."""
+    """Return a `ParamSpec` or `TypeVarTuple`; its module is that of the code that makes it."""
     return eval("kind(name)", {"__name__": "__main__", "kind": kind, "name": name})

@@ -1,12 +1,12 @@
-"""Pickles of what cells make: cloudpickle's, but functions of cells stay functions of the session.
+"""Pickles of objects made by cells: cloudpickle, but functions of cells keep the session's globals.
 
-cloudpickle gives a function that it restores a dictionary of its own, with the globals it used.
-Here it looks them up in the live `__main__`, as it did before: it sees what later cells bind, and
-what it used need not be picklable. Cells of closures stay shared, and recursion is no problem,
-because a function is made with empty ones that are filled afterwards.
+cloudpickle gives a restored function a dictionary of its own, with the globals that it used. Here
+the function looks them up in the live `__main__`, as before: it sees names that later cells bind,
+and these globals need not be picklable. Cells of closures stay shared, and recursion works, because
+a function is made with empty cells that are filled afterwards.
 
 The protocol is 3, the last in which each object that may be referred to again carries its number:
-records that could not be loaded leave a gap, and do not shift the numbers of those that follow.
+records that could not be loaded leave a gap, and do not shift the numbers of later ones.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PROTOCOL = 3
 _LAZY_ANNOTATIONS = sys.version_info >= (3, 14)
 _CACHED: type = functools._lru_cache_wrapper
 _NEW_TYPE: type = typing.NewType
-# What a code object is made from, in the order in which it takes them; the same from 3.11 to 3.14.
+# Arguments of a code object's constructor, in order; the same from 3.11 to 3.14.
 _CODE = (
     "co_argcount",
     "co_posonlyargcount",
@@ -53,18 +53,18 @@ _CODE = (
 )
 _ALIAS: type | None = getattr(typing, "TypeAliasType", None)  # since 3.12
 
-# What the session offers while a checkpoint is loaded: functions of the host, `answer`, `_out`.
+# Objects of the session while a checkpoint is loaded: host functions, `answer`, `_out`.
 _offered: Mapping[str, object] = {}
 
 
 def offer(injected: Mapping[str, object]) -> None:
-    """What `injected_as` finds from now on."""
+    """Set the objects that `injected_as` finds."""
     global _offered  # noqa: PLW0603 (pickles call functions, not methods)
     _offered = injected
 
 
 class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """Writes pickles of a session whose `__main__` is `live`; `injected` goes by its names."""
+    """Pickles a session whose `__main__` is `live`; `injected` objects are pickled by name."""
 
     def __init__(self, file: Any, live: dict[str, object], injected: Mapping[str, object]) -> None:
         super().__init__(file, protocol=PROTOCOL)
@@ -75,7 +75,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         self.memo = {id(live): (0, live)}
 
     def reducer_override(self, obj: Any) -> Any:
-        """How `obj` is pickled, asked for all that is not of pickle's own kinds."""
+        """Return the reduction of `obj`; pickle calls this except for its own kinds."""
         name = self._injected.get(id(obj))
         if name is not None:
             return injected_as, (name,)
@@ -88,10 +88,10 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         reduce_value = reducer(kind, obj)
         if reduce_value is not None:
             return reduce_value(obj)
-        # cloudpickle would take the text that is left to read.
+        # cloudpickle would save the unread text.
         if issubclass(kind, io.TextIOWrapper) and obj not in (sys.stdout, sys.stderr):
             raise PicklingError("an open file cannot be pickled")
-        # Its attributes are a bare number, which in the new session is another file's.
+        # Its attributes are a bare number, which is another file's in the new session.
         connections = loaded("multiprocessing.connection")
         if connections is not None and issubclass(kind, connections.Connection):
             raise PicklingError("a connection is open in this process only")
@@ -99,7 +99,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 
     def _function(self, function: Any) -> tuple[Any, ...]:
         cells = function.__closure__ or ()
-        # These are made empty, wherever they are met first; `fill_function` fills them.
+        # These are made empty at first sight; `fill_function` fills them.
         self._shells.update(map(id, cells))
         state = {
             "__defaults__": function.__defaults__,
@@ -120,7 +120,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         return make_function, made, (state, filled), None, None, fill_function
 
     def _code(self, code: CodeType) -> tuple[Any, ...]:
-        # cloudpickle drops the file name since 3.1.3, and with it the lines in a traceback.
+        # cloudpickle drops the file name since 3.1.3, and thereby the lines in a traceback.
         return make_code, tuple(getattr(code, part) for part in _CODE)
 
     def _cell(self, cell: CellType) -> tuple[Any, ...]:
@@ -129,7 +129,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         return CellType, (), cell.cell_contents, None, None, fill_cell
 
     def _cached(self, cached: Any) -> tuple[Any, ...]:
-        """Without what is in its cache."""
+        """Return the reduction of a cached function without its cache."""
         wrapped, options = cached.__wrapped__, cached.cache_parameters()
         return make_cached, (wrapped, options["maxsize"], options["typed"])
 
@@ -162,7 +162,7 @@ def _is_full(cell: CellType) -> bool:
     return True
 
 
-# What a reader loads first: `live_globals` becomes number 0 of the objects that can be referred to.
+# First object of each pickle: `live_globals` gets number 0 among the objects to refer to.
 BEGINNING = b"\x80\x03c%b\nlive_globals\n)Rq\x00." % __name__.encode()
 
 
@@ -170,12 +170,12 @@ BEGINNING = b"\x80\x03c%b\nlive_globals\n)Rq\x00." % __name__.encode()
 
 
 def live_globals() -> dict[str, object]:
-    """The namespace of this session."""
+    """Return the namespace of this session."""
     return vars(sys.modules["__main__"])
 
 
 def injected_as(name: str) -> object:
-    """What this session offers as `name`."""
+    """Return the session's own object `name`."""
     try:
         return _offered[name]
     except KeyError:
@@ -183,14 +183,14 @@ def injected_as(name: str) -> object:
 
 
 def make_code(*parts: Any) -> CodeType:
-    """The code of a function, which goes on naming the cell that it came from."""
+    """Return the code of a function, which still names its original cell."""
     return CodeType(*parts)
 
 
 def make_function(
     code: CodeType, live: dict[str, Any], name: str, closure: tuple[CellType, ...] | None
 ) -> FunctionType:
-    """A function as `def` makes it in a cell, but for what `fill_function` adds."""
+    """Return a function as `def` makes it in a cell, before `fill_function`."""
     return FunctionType(code, live, name, None, closure)
 
 
@@ -211,18 +211,18 @@ def fill_cell(cell: CellType, content: object) -> None:
 
 
 def make_cached(function: Callable[..., Any], maxsize: int | None, typed: bool) -> object:
-    """`function` with an empty cache."""
+    """Return `function` with an empty cache."""
     return functools.lru_cache(maxsize, typed)(function)
 
 
 def make_new_type(name: str, supertype: Any) -> object:
-    """A `typing.NewType` of the session's."""
+    """Return a `typing.NewType` of the session."""
     new = _NEW_TYPE(name, supertype)
     new.__module__ = "__main__"
     return new
 
 
 def make_alias(name: str, value: Any, type_params: tuple[Any, ...]) -> object:
-    """What `type name = value` makes in a cell; its module is that of the code that makes it."""
+    """Return the object of `type name = value`; its module is that of the code that makes it."""
     names = {"__name__": "__main__", "new": _ALIAS, "name": name, "value": value}
     return eval("new(name, value, type_params=given)", {**names, "given": type_params})

@@ -1,4 +1,4 @@
-"""One more sentence for errors whose cause a session knows and the exception does not name."""
+"""Hints: one more sentence for errors whose cause the session knows and the exception omits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from . import non_python_hints
 # More names than this are not compared: a hint is not worth a noticeable time.
 _CANDIDATES = 2_000
 _LONGEST_NAME = 60
-# The similarity from which a name counts as meant; Python's own suggestions are about as strict.
+# Similarity from which a name counts as intended; Python's own suggestions are about as strict.
 _SIMILAR = 0.65
 
 _PROCESSES = "The session's limit of processes and threads (Limits.processes) may be reached."
@@ -35,9 +35,9 @@ _BY_ERRNO = {
     errno.EAFNOSUPPORT: "A session has no network.",
     errno.EAGAIN: _PROCESSES,
 }
-# How far it is followed what led to an error.
+# Number of causes of an error that are followed.
 _CHAIN = 8
-# How messages of asyncio begin that a program meets which expects no loop around itself, or one.
+# Beginnings of asyncio's messages to a program that expects no running loop, or one.
 _OF_LOOPS = (
     "asyncio.run() cannot be called from a running event loop",
     "Runner.run() cannot be called from a running event loop",
@@ -46,7 +46,7 @@ _OF_LOOPS = (
     "There is no current event loop in thread 'MainThread'",
     "no running event loop",
 )
-# What CPython 3.11 to 3.14 and asyncio say of a value that cannot be awaited.
+# Messages of CPython 3.11 to 3.14 and asyncio about a value that cannot be awaited.
 _NOT_AWAITABLE = (
     "can't be used in 'await' expression",
     "object can't be awaited",
@@ -62,25 +62,25 @@ _OF_IPYTHON = {
     "ls": "ls is a command of a shell; os.listdir() lists files.",
     "pwd": "pwd is a command of a shell; os.getcwd() is the working directory.",
 }
-# Bytes of private writable memory that a session begins with, of which its limit is counted; set
-# once, before any code runs. None: it is not known what the limit is.
+# Bytes of private writable memory at the start of a session, the base of its memory limit; set
+# once, before any code runs. None: the limit is unknown.
 _memory_at_start: int | None = None
 _CLOSED = (
     "A session has no network; in tier 'confined' also no locks and queues of multiprocessing."
 )
-# Without one they have other causes.
+# Outside a jail these have other causes.
 _OF_JAILS = (errno.ENOSPC, errno.EROFS, errno.ENETUNREACH, errno.EAFNOSUPPORT)
 _OF_NETWORK = (_CLOSED, _BY_ERRNO[errno.ENETUNREACH])
 
 
 def hint(error: BaseException, namespace: Namespace | None, frame: FrameType | None) -> str:
-    """What can be said about `error`, raised in `frame`, or "".
+    """Return a hint about `error`, raised in `frame`, or "".
 
     Raises:
-        RuntimeError: a dictionary that is read changes meanwhile.
+        RuntimeError: another thread changes a dictionary meanwhile.
     """
     if issubclass(type(error), HostCallError):
-        return ""  # of the host's limits and names, and none of the session's
+        return ""  # about limits and names of the host, not of the session
     found = ""
     for kind, tell in _BY_CLASS:
         if issubclass(type(error), kind):
@@ -90,7 +90,7 @@ def hint(error: BaseException, namespace: Namespace | None, frame: FrameType | N
 
 
 def _behind(error: Any) -> str:
-    """That there is no network, where that led to `error`: libraries raise errors of their own."""
+    """Return that there is no network, where that caused an error of a library."""
     for _ in range(_CHAIN):
         behind = read(error, "__cause__")
         if behind is None and not read(error, "__suppress_context__"):
@@ -105,19 +105,19 @@ def _behind(error: Any) -> str:
 
 
 def assume_no_jail() -> None:
-    """Say nothing of what only a jail takes away; done once, before any code runs."""
+    """Leave out hints about restrictions of a jail; called once, before any code runs."""
     for number in _OF_JAILS:
         _BY_ERRNO.pop(number, None)
 
 
 def count_memory_from(size: int) -> None:
-    """Take what this process has above `size` for what `Limits.memory` counts."""
+    """Count this process's memory above `size` towards `Limits.memory` in hints."""
     global _memory_at_start  # noqa: PLW0603 (set before any code runs)
     _memory_at_start = size
 
 
 def near(name: str, candidates: Iterable[object]) -> str | None:
-    """The candidate that `name` was most likely meant to be, if there is one."""
+    """Return the candidate that `name` most likely means, if there is one."""
     if not name or len(name) > _LONGEST_NAME:
         return None
     names = [c for c in candidates if type(c) is str and 0 < len(c) <= _LONGEST_NAME and c != name]
@@ -126,7 +126,7 @@ def near(name: str, candidates: Iterable[object]) -> str | None:
     for candidate in names:
         if candidate.casefold() == folded:
             return candidate
-    # Not before it is needed: errors are rare, and sessions share this module's memory.
+    # Imported on demand: errors are rare, and sessions share this module's memory.
     found = import_trusted("difflib").get_close_matches(name, names, n=1, cutoff=_SIMILAR)
     return found[0] if found else None
 
@@ -141,7 +141,7 @@ def _name(error: Any, namespace: Namespace | None, frame: FrameType | None) -> s
         return _OF_IPYTHON[name]
     if namespace is not None:
         offered = namespace.globals.get("__builtins__")
-    if type(offered) is dict:  # a language policy's
+    if type(offered) is dict:  # builtins of a language policy
         seen += [key for key in offered if type(key) is str and key[:1] not in "_<"]
     else:
         seen += vars(builtins)
@@ -161,7 +161,7 @@ def _attribute(error: Any, namespace: Namespace | None, frame: FrameType | None)
     elif id(type(owner)) in _BUILTIN_TYPES:
         candidates = list(class_dict(type(owner)))
     else:
-        return ""  # to list the attributes of other objects can run code of the user's
+        return ""  # listing the attributes of other objects can run code of the user's
     found = near(plain(read(error, "name")), candidates)
     return "" if found is None else f"Did you mean: {found!r}?"
 
@@ -174,7 +174,7 @@ def _system(error: Any, namespace: Namespace | None, frame: FrameType | None) ->
     if number == errno.ENOMEM:
         return _memory(error, namespace, frame)
     if number == errno.EACCES and read(error, "filename") is None:
-        # What is refused without a name of a file: a connection (landlock(7)), or a semaphore.
+        # A refusal without a file name is a connection (landlock(7)) or a semaphore.
         return _CLOSED if errno.ENETUNREACH in _BY_ERRNO else ""
     return _BY_ERRNO.get(number, "") if type(number) is int else ""
 
@@ -190,7 +190,7 @@ def _runtime(error: Any, namespace: Namespace | None, frame: FrameType | None) -
 
 
 def _awaited(error: Any, namespace: Namespace | None, frame: FrameType | None) -> str:
-    """For code that awaits what a function of the host has returned."""
+    """Return the hint for code that awaits the result of a host function."""
     arguments = read(error, "args")
     text = plain(arguments[0]) if arguments else ""
     if namespace is None or frame is None or not any(words in text for words in _NOT_AWAITABLE):
@@ -203,7 +203,7 @@ def _awaited(error: Any, namespace: Namespace | None, frame: FrameType | None) -
 
 
 def _names(code: CodeType) -> Iterator[str]:
-    """The names that `code` looks up, and what is defined in it."""
+    """Return the names that `code` looks up, and the names defined in it."""
     yield from code.co_names
     for constant in code.co_consts:
         if type(constant) is CodeType:
@@ -214,26 +214,26 @@ def _module(error: Any, namespace: Namespace | None, frame: FrameType | None) ->
     name = plain(read(error, "name"))
     if namespace is not None and name in namespace.globals:
         return f"{name!r} is a variable of this session, and no module."
-    # Of a module in a package that is there, and of one of Python's own, the message says it all.
+    # For a module of an existing package, or one of Python's own, the message is complete.
     if not name or "." in name or name in sys.modules or name in sys.stdlib_module_names:
         return ""
     return f"{name!r} is neither installed nor in the working directory: {_packages()}."
 
 
 def _packages() -> str:
-    """Why a package cannot be installed."""
+    """Return why a package cannot be installed."""
     closed = "; a session has no network" if errno.ENETUNREACH in _BY_ERRNO else ""
     return f"packages come from the host's environment{closed}"
 
 
 def _overlooked(name: object) -> str:
-    """For a file of the session's own that has the name of a module which is loaded already."""
+    """Return the hint for a file of the session whose module name is loaded already."""
     file = MODULES.overlooked(name) if type(name) is str else ""
     return file and f"{name!r} was loaded before {file} was there: give that file another name."
 
 
 def _import(error: Any, namespace: Namespace | None, frame: FrameType | None) -> str:
-    """For a name that a module lacks, and libraries that say in their words that they lack one."""
+    """Return the hint for a name that a module lacks, or for a library's own message of this."""
     if overlooked := _overlooked(read(error, "name")):
         return overlooked
     behind = read(error, "__cause__")
@@ -275,7 +275,7 @@ _BUILTIN_TYPES = frozenset(map(id, (str, bytes, int, float, list, tuple, dict, s
 
 _Classes = type[BaseException] | tuple[type[BaseException], ...]
 
-# The first class that fits decides.
+# The first matching class decides.
 _BY_CLASS: tuple[tuple[_Classes, Callable[..., str]], ...] = (
     (NameError, _name),
     (AttributeError, _attribute),

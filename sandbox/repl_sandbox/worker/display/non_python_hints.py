@@ -1,11 +1,11 @@
-"""Hints for lines that are not Python but of IPython, a shell or a transcript."""
+"""Hints for lines of IPython, a shell or a transcript in place of Python."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
 
-# A line that is longer is a text, and no command.
+# A longer line is text and no command.
 _LONGEST = 1_000
 
 _SHELL = "Lines that begin with '!' or '%' are IPython's; subprocess.run() runs programs here."
@@ -17,7 +17,7 @@ _MANAGERS = r"(?:pip3?|conda|mamba|micromamba|uv|poetry|pipx|easy_install)"
 _SYSTEM_MANAGERS = r"(?:apt|apt-get|yum|dnf|apk|brew|npm)"
 _OPTIONS = r"(?:-\S++\s++)*+"
 _ASSIGNMENT = r"[\w.,\s\[\]'\"]++=\s*+"
-# All repetitions are possessive: a line may be of blanks alone, and is looked at in linear time.
+# All repetitions are possessive: a line may consist of blanks, and matching takes linear time.
 _INSTALLS = re.compile(
     rf"\s*+(?:{_ASSIGNMENT})?[!%$]{{0,2}}\s*+(?:sudo\s++)?"
     r"(?:(?:(?=\S*python)\S++|\{[^}]*+\})\s++-m\s++)?"
@@ -58,9 +58,9 @@ _BY_MAGIC = {
 
 
 def advice(line: str, column: int, *, packages: str, is_known: Callable[[str], bool]) -> str:
-    """A hint for `line`, which is no Python from `column` on, or "".
+    """Return a hint for `line`, which is no Python from `column` on, or "".
 
-    `packages`: what is said of installing them; `is_known`: whether a name has a value.
+    `packages`: the sentence about installing packages; `is_known`: whether a name has a value.
     """
     if len(line) > _LONGEST:
         return ""
@@ -94,7 +94,7 @@ def _of_magic(sign: str, name: str) -> str:
 
 
 def _of_help(line: str, is_known: Callable[[str], bool]) -> str:
-    """For `?name`, `name?` and `name??`."""
+    """Return the hint for `?name`, `name?` and `name??`."""
     asked = _HELP(line)
     if asked is None or bool(asked[1]) is bool(asked[3]):
         return ""

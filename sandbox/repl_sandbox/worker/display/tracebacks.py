@@ -1,9 +1,9 @@
-"""What a cell's exception was and where, as bounded text with the cell's own lines.
+"""Description of a cell's exception as bounded text with the lines of the cell.
 
-Frames of the library and of this package are left out; all others appear: of cells, of modules of
-the session's own, and of code that was given to `exec`, `eval` or `compile`, under the name that it
-was given. The layout is the running Python's. Describing an exception ends and does not raise,
-whatever code of the exception runs when it is read.
+Frames of the library and of this package are left out. All others appear: frames of cells, of the
+session's own modules, and of code given to `exec`, `eval` or `compile` under its file name. The
+layout is that of the running Python. Describing an exception always ends and never raises, whatever
+code of the exception runs meanwhile.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from .value_display import cut, encodable
 
 # Frames at either end of a traceback: the call that began it and the line that failed.
 _ENDS = 10
-# Characters. A model reads this, and pays for it.
+# Characters. A model reads a traceback and pays for each token.
 _FRAME_LIMIT = 1 << 10
 _BLOCK_LIMIT = 8 << 10
 _TOTAL_LIMIT = 16 << 10
 _MESSAGE_LIMIT = 4 << 10
-# How far causes, members of groups and notes are followed.
+# Number of causes, group members and notes that are followed.
 _CHAIN = 8
 _MEMBERS = 5
 _GROUP_DEPTH = 3
@@ -59,13 +59,13 @@ _CAUSED = (
     "\nDuring handling of the above exception, another exception occurred:\n\n",
 )
 
-# Taken once: the user may bind other objects to the names of the module.
+# References taken once: the user may rebind the names of the module.
 _FrameSummary = traceback.FrameSummary
 _StackSummary = traceback.StackSummary
 _only = traceback.format_exception_only
 _SYNTAX_ERRORS = frozenset(map(id, (SyntaxError, IndentationError, TabError)))
 
-# The fields of an exception, which a class cannot put properties in front of.
+# Fields of an exception, which a class cannot shadow with properties.
 _fields = vars(BaseException)
 _get_cause: Any = _fields["__cause__"].__get__
 _get_context: Any = _fields["__context__"].__get__
@@ -75,27 +75,27 @@ _get_members: Any = vars(BaseExceptionGroup)["exceptions"].__get__
 
 
 def show_files_below(workspace: str) -> None:
-    """Take the files below `workspace` for the user's, where it is not in its common place."""
+    """Treat files below `workspace`, in an unusual place, as the user's."""
     global _user_files  # noqa: PLW0603 (set once, before any code runs)
     _user_files = (_CELLS, f"{workspace}/")
 
 
 def hide_files_of_library() -> None:
-    """In a template: leave out frames of what is on `sys.path` now."""
+    """In a template: leave out frames of files on the current `sys.path`."""
     global _library_files  # noqa: PLW0603 (set once, before any code runs)
     _library_files += tuple(f"{path}/" for path in sys.path if path)
 
 
 def describe(error: BaseException, number: int, namespace: Namespace | None = None) -> ErrorInfo:
-    """`error`, raised by cell `number`, as it is shown. Never raises.
+    """Return `error`, raised by cell `number`, for display. Never raises.
 
-    The `__str__` of the exception runs once; what it raises is said in the message's place. With a
-    `namespace`, a misspelt name is answered with the one that was meant.
+    The exception's `__str__` runs once; an exception from it is described in place of the message.
+    With a `namespace`, a misspelt name gets a suggestion.
     """
     try:
         return _describe(error, cell_name(number), namespace)
-    # Boundary: memory may be short, the user's classes can be hostile, and an interrupt can come in
-    # here. The kind of the error is told in any case.
+    # Boundary: memory may be short, the user's classes can be hostile, and an interrupt can arrive
+    # here. The kind of the error is reported in any case.
     except BaseException:  # noqa: BLE001
         kind = full_name(type(error))
         return ErrorInfo(kind, "", f"{kind}\n", None)
@@ -129,31 +129,34 @@ def _message(error: BaseException) -> str:
 def _hint(error: BaseException, namespace: Namespace | None, frame: FrameType | None) -> str:
     try:
         return hint(error, namespace, frame)
-    # Boundary: a hint reads what the user's code may be changing; without one the error stands.
+    # Boundary: a hint reads objects that the user's code may be changing; the error stands without
+    # one.
     except Exception:  # noqa: BLE001
         return ""
 
 
 def _line(error: BaseException, frames: list[tuple[FrameType, int, int]], cell: str) -> int | None:
-    """The innermost line of the cell that the error came from."""
+    """Return the innermost line of the cell that the error came from."""
     for frame, line, _ in reversed(frames):
         if frame.f_code.co_filename == cell:
             return line
     if id(type(error)) in _SYNTAX_ERRORS and error.filename == cell:  # type: ignore[attr-defined]
         line = error.lineno  # type: ignore[attr-defined]
         return line if type(line) is int else None
-    if type(error) is PolicyError and type(error.line) is int:  # a cell can make one itself
+    if (
+        type(error) is PolicyError and type(error.line) is int
+    ):  # a cell can make such an error itself
         return error.line
     return None
 
 
 def has_lines(error: BaseException) -> bool:
-    """Whether code of the user's is among what `error` went through."""
+    """Return whether `error` passed through code of the user's."""
     return next(_user_frames(error), None) is not None
 
 
 def _user_frames(error: BaseException) -> Iterator[tuple[FrameType, int, int]]:
-    """The frames of the user's code, outermost first, each with its line and instruction."""
+    """Yield the frames of the user's code, outermost first, each with line and instruction."""
     trace: TracebackType | None = _get_traceback(error)
     while trace is not None:
         if _is_users(trace.tb_frame.f_code.co_filename):
@@ -166,7 +169,7 @@ def _is_users(file: str) -> bool:
 
 
 def _chain(error: BaseException, message: str) -> str:
-    """The exception below those that led to it."""
+    """Return the exception after the exceptions that caused it."""
     blocks = [_block(error, message, 0)]
     seen = {id(error)}
     current = error
@@ -188,7 +191,7 @@ def _previous(error: BaseException) -> tuple[BaseException | None, str]:
 
 
 def _block(error: BaseException, message: str, depth: int) -> str:
-    """One exception with its frames, notes and members."""
+    """Return one exception with its frames, notes and members."""
     stack = _stack(error)
     text = (_HEADER + stack if stack else "") + _last_lines(error, message)
     text = cut(text, _BLOCK_LIMIT)
@@ -198,7 +201,7 @@ def _block(error: BaseException, message: str, depth: int) -> str:
 
 
 def _group(members: tuple[BaseException, ...], depth: int) -> str:
-    """The members of an exception group, each behind a bar."""
+    """Return the members of an exception group, each behind a bar."""
     if depth >= _GROUP_DEPTH:
         return "  | ...\n"
     text = ""
@@ -211,7 +214,7 @@ def _group(members: tuple[BaseException, ...], depth: int) -> str:
 
 
 def _stack(error: BaseException) -> str:
-    """The frames of the user's code, without the middle of a deep recursion."""
+    """Return the frames of the user's code, without the middle of a deep recursion."""
     frames = _user_frames(error)
     head = list(islice(frames, _ENDS))
     tail: deque[tuple[FrameType, int, int]] = deque(maxlen=_ENDS)
@@ -227,7 +230,7 @@ def _lines(frames: list[tuple[FrameType, int, int]] | deque[tuple[FrameType, int
     try:
         summaries = [_summary(frame, line, lasti) for frame, line, lasti in frames]
         texts = _StackSummary.from_list(summaries).format()
-    # Boundary: the traceback and linecache modules are the user's to change. The places are kept.
+    # Boundary: the user may change the modules traceback and linecache. The positions are kept.
     except Exception:  # noqa: BLE001
         texts = [
             f'  File "{frame.f_code.co_filename}", line {line}, in {frame.f_code.co_name}\n'
@@ -252,13 +255,13 @@ def _summary(frame: FrameType, line: int, lasti: int) -> traceback.FrameSummary:
 
 
 def _has_lines(file: str, globals_: dict[str, Any]) -> bool:
-    """Have linecache know the lines of `file` as they are now; False if it must not read them."""
+    """Load the current lines of `file` into linecache; False if it must not be read."""
     if file.startswith(_CELLS):
         put_back(file)
         return True
-    with suppress(OSError, ValueError):  # no file, as a rule
+    with suppress(OSError, ValueError):  # usually there is no such file
         status = os.stat(file)
-        # To read a pipe might not end.
+        # Reading a pipe might not end.
         if not stat.S_ISREG(status.st_mode) or status.st_size > _FILE_LIMIT:
             return False
     linecache.checkcache(file)
@@ -267,7 +270,7 @@ def _has_lines(file: str, globals_: dict[str, Any]) -> bool:
 
 
 def _last_lines(error: BaseException, message: str) -> str:
-    """The kind of the exception with its message and notes; for a syntax error also the place."""
+    """Return the exception's kind, message and notes; for a syntax error also the place."""
     if id(type(error)) in _SYNTAX_ERRORS:
         text = "".join(_only(error))
     else:

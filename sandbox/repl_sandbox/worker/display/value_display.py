@@ -1,8 +1,8 @@
-"""The value of a cell's last expression as text, the way a REPL displays it, but bounded.
+"""Display of a cell's last expression, like a REPL's, but bounded.
 
-A value whose repr is short is shown by its own repr. A huge one is cut before it is turned into
-text, so that displaying it takes neither the time nor the memory of its whole repr. The `__repr__`
-of a class of the user's runs as in any REPL, inside the cell and on its clock.
+A value with a short repr is shown by its own repr. A huge value is cut before its conversion to
+text, so its display takes neither the time nor the memory of the whole repr. The `__repr__` of a
+user's class runs as in any REPL, inside the cell and within its time limit.
 """
 
 from __future__ import annotations
@@ -15,15 +15,14 @@ from .value_preview import preview, shallow_size
 
 __all__ = ["DISPLAY_LIMIT", "cut", "display", "encodable", "preview", "shallow_size", "type_name"]
 
-# Characters. A display is read, not processed, and no reader gets further; it also keeps a result
-# well below the largest frame.
+# Characters. No reader reads further, and the limit keeps a result well below the largest frame.
 DISPLAY_LIMIT = 1 << 20
 
-# What is supposed of an object whose repr cannot be told without asking for it. Only the number of
-# objects that are looked at follows from it.
+# Assumed length of an object whose repr is unknown before calling it. Only the number of objects to
+# visit depends on it.
 _OBJECT = 32
-# Containers nested deeper than this are not followed: the walk is recursive, and so is the user's
-# code around it.
+# Containers nested deeper than this are not followed: the walk is recursive, and so may be the
+# user's code around it.
 _DEPTH = 200
 
 _repr = repr
@@ -33,7 +32,7 @@ def _by_id(texts: dict[type, str]) -> dict[int, str]:
     return {id(cls): text for cls, text in texts.items()}
 
 
-# By the identities of classes: a metaclass of the user's may have another `__eq__`, and no hash.
+# By the identity of classes: a user's metaclass may define `__eq__`, and no hash.
 _OPEN = _by_id({list: "[", tuple: "(", set: "{", frozenset: "frozenset({", dict: "{"})
 _CLOSE = _by_id({list: "]", tuple: ")", set: "}", frozenset: "})", dict: "}"})
 _ORDERED = frozenset(map(id, (list, tuple, dict)))
@@ -42,10 +41,10 @@ _SCALARS = frozenset(map(id, (int, float, bool, complex, type(None))))
 
 
 def display(value: object, limit: int = DISPLAY_LIMIT) -> str:
-    """The repr of `value`, with its middle left out beyond `limit` characters.
+    """Return the repr of `value`, with its middle left out beyond `limit` characters.
 
     Raises:
-        what the `__repr__` of a class of the user's raises.
+        Exception: any exception of the `__repr__` of a user's class.
     """
     if id(type(value)) in _SCALARS:
         return _repr(value)
@@ -55,7 +54,7 @@ def display(value: object, limit: int = DISPLAY_LIMIT) -> str:
 
 
 def cut(text: str, limit: int) -> str:
-    """`text` with its middle left out beyond `limit` characters, and a line that says how much."""
+    """Return `text` with its middle beyond `limit` characters replaced by a line with the count."""
     if len(text) <= limit:
         return text
     half = limit // 2
@@ -64,7 +63,7 @@ def cut(text: str, limit: int) -> str:
 
 
 def encodable(text: str) -> str:
-    """`text` with lone surrogates, which no encoding can carry, escaped as in a repr."""
+    """Return `text` with lone surrogates, which no encoding can carry, escaped as in a repr."""
     if text.isascii():
         return text
     try:
@@ -75,12 +74,12 @@ def encodable(text: str) -> str:
 
 
 def _fits(value: Any, limit: int) -> bool:
-    """Whether the repr of `value` is at most `limit` long, as far as built-in values go."""
+    """Return whether the repr of `value` is at most `limit` long, judging built-in values."""
     return _remaining(value, limit, set()) > 0
 
 
 def _remaining(value: Any, limit: int, path: set[int]) -> int:
-    """What the repr of `value` leaves of `limit`; 0 or less as soon as it leaves nothing.
+    """Return the rest of `limit` after the repr of `value`; 0 or less as soon as none is left.
 
     `path` holds the identities of the containers around `value`.
     """
@@ -106,7 +105,7 @@ def _remaining(value: Any, limit: int, path: set[int]) -> int:
 
 
 def _bounded(value: Any, limit: int) -> str:
-    """Both ends of a repr that is too long, without the rest of it."""
+    """Return both ends of a repr that is too long, without computing the rest."""
     cls = id(type(value))
     if cls not in _OPEN and cls not in _TEXTS:
         return cut(_repr(value), limit)
@@ -124,9 +123,9 @@ def _bounded(value: Any, limit: int) -> str:
 
 
 class _End:
-    """The first `room` characters of a repr in pieces; with `backward` the last ones, last first.
+    """The first `room` characters of a repr in pieces; with `backward`, the last ones, last first.
 
-    A piece may go beyond the room.
+    A piece may exceed the room.
     """
 
     def __init__(self, room: int, backward: bool) -> None:
@@ -136,7 +135,7 @@ class _End:
         self._path: set[int] = set()
 
     def write(self, value: Any) -> None:
-        """Add the repr of `value`, as far as there is room."""
+        """Add the repr of `value` as far as there is room."""
         cls = id(type(value))
         if cls in _TEXTS:
             self._add(_repr(value[-self._room :] if self._backward else value[: self._room]))

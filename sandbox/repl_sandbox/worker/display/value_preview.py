@@ -1,7 +1,7 @@
-"""A value in one short line, and its size, without running any code of the user's.
+"""Preview of a value in one short line, and its size, without running any code of the user's.
 
-A `__repr__` may hang, lie, print or be wrong; what a variable holds is shown all the same. Objects
-appear as `Point(x=1, y=2)`, by the attributes that they carry.
+A `__repr__` may hang, lie, print or fail; the preview shows the value all the same. Objects appear
+as `Point(x=1, y=2)`, by the attributes of the instance.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ from ..namespace.safe_inspect import (
     type_name,
 )
 
-# One line of a listing.
+# Characters: one line of a listing.
 PREVIEW_LIMIT = 120
 # Below this depth, containers and objects are shown as `[...]`: enough for a list of records.
 _DEPTH = 3
-# More items than this cannot fit into a line, so no more are looked at.
+# More items than this cannot fit a line, so no further items are read.
 _ITEMS = 60
-# Longer numbers are not turned into digits, which takes quadratic time.
+# Longer numbers are not converted to digits, which takes quadratic time.
 _BITS = 400
 
-_GC_HEAD = 16  # what sys.getsizeof adds for an object that the collector tracks, on 64 bits
+_GC_HEAD = 16  # sys.getsizeof adds this for an object that the collector tracks, on 64 bits
 
-# Taken once: the user may bind other objects to these names of modules.
+# References taken once: the user may rebind these names of modules.
 _repr = repr
 _getsizeof = sys.getsizeof
 
 
 def preview(value: object) -> str:
-    """At most `PREVIEW_LIMIT` characters that tell what `value` is. Never raises."""
+    """Return a preview of `value`, at most `PREVIEW_LIMIT` characters. Never raises."""
     try:
         text = _preview(value, PREVIEW_LIMIT, _DEPTH)
-    # Boundary: other threads of the user may change what is being read (RuntimeError), and memory
-    # may be short. One preview less is no reason to lose a result.
+    # Boundary: other threads of the user may change the value meanwhile (RuntimeError), and memory
+    # may be short. A missing preview is no reason to lose a result.
     except Exception:  # noqa: BLE001
         text = f"<{type_name(value)}>"
     return text if len(text) <= PREVIEW_LIMIT else text[: PREVIEW_LIMIT - 3] + "..."
@@ -82,7 +82,7 @@ def _text(value: str, room: int, depth: int) -> str:
 
 
 def _cut_repr(head: str | bytes, room: int) -> str:
-    """A repr of at most `room` characters of the beginning of `head`, with its quotes closed."""
+    """Return a repr of at most `room` characters of the beginning of `head`, with closed quotes."""
     keep = min(len(head), room)
     shown = _repr(head[:keep])
     while len(shown) > room and keep > 1:
@@ -127,7 +127,7 @@ def _constant(value: object, room: int, depth: int) -> str:
 
 
 def _items(opening: str, closing: str, items: Iterable[str], count: int, room: int) -> str:
-    """The items that fit into `room`, and how many there are if not all do."""
+    """Return the items that fit into `room`, and the total number if not all do."""
     shown: list[str] = []
     used = len(opening) + len(closing) + len(f", ...] ({count:,} items)")
     for item in items:
@@ -191,7 +191,7 @@ def _function(value: types.FunctionType, room: int, depth: int) -> str:
 
 
 def _keywords(value: types.FunctionType, code: types.CodeType) -> Iterable[str]:
-    """What follows the positional parameters of a signature."""
+    """Return the keyword part of a signature, after the positional parameters."""
     end = code.co_argcount + code.co_kwonlyargcount
     names = code.co_varnames
     if code.co_flags & 0x04:  # CO_VARARGS
@@ -260,13 +260,13 @@ _BUILT_IN = frozenset(_BY_IDENTITY)  # none of these has a `__sizeof__` of the u
 
 
 def show(cls: type, as_: type | Callable[[Any], str]) -> None:
-    """Have instances of `cls`, a class of ours, shown as those of a class are, or by a function."""
+    """Preview instances of `cls`, a class of this package, like a user's, or by a function."""
     known = _RENDERERS.get(as_) if isinstance(as_, type) else None
     _BY_IDENTITY[id(cls)] = known or (lambda value, room, depth: str(as_(value)))
 
 
 def _subclass(value: Any, render: Callable[[Any, int, int], str], room: int, depth: int) -> str:
-    """An instance of a class derived from one of the table's."""
+    """Return the preview of an instance of a subclass of a class in the table."""
     name = type_name(value)
     if render in (_module, _exception):
         return render(value, room, depth)
@@ -280,7 +280,7 @@ def _subclass(value: Any, render: Callable[[Any, int, int], str], room: int, dep
 
 
 def _enum_member(value: object) -> str | None:
-    """The name of a member of an enumeration, None for anything else."""
+    """Return the name of a member of an enumeration, None for any other value."""
     enum = loaded_class("enum", "Enum")
     if enum is None or not issubclass(type(value), enum):
         return None
@@ -305,10 +305,10 @@ def _object(value: object, room: int, depth: int) -> str:
 
 
 def shallow_size(value: object) -> int:
-    """The size of `value` in bytes, without what it refers to.
+    """Return the size of `value` in bytes, without objects that it refers to.
 
-    The data of arrays and frames counts. A `__sizeof__` written in Python is not asked, but the
-    built-in one below it.
+    The data of arrays and frames counts. A `__sizeof__` written in Python is not called; the
+    built-in one of a base class is.
     """
     cls = type(value)
     if id(cls) in _BUILT_IN:
@@ -325,4 +325,4 @@ def shallow_size(value: object) -> int:
         own: Any = class_dict(base).get("__sizeof__")
         if type(own) is MethodDescriptorType:
             return int(own(value)) + _GC_HEAD
-    return 0  # not reached: object has one
+    return 0  # unreachable: object has one

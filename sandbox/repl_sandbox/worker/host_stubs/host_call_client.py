@@ -1,4 +1,4 @@
-"""Functions of the host as the session's code sees them, callable from any thread of it."""
+"""Calls of host functions, from any thread of the session's code."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NO_ARGUMENTS = b"[[],{}]"
 
 
 class HostCallClient:
-    """Makes calls for the cell that is running. Its number is 0 while none is."""
+    """Makes calls for the running cell, whose number is 0 while no cell runs."""
 
     def __init__(self, channel: WorkerChannel) -> None:
         self._channel = channel
@@ -35,7 +35,7 @@ class HostCallClient:
         self.forked = False
 
     def function(self, offered: FunctionSchema) -> Callable[..., Any]:
-        """The host's function as it was offered, JSON in and out."""
+        """Return a function that calls the host function with JSON arguments and a JSON result."""
         name = offered.name
         like = None if offered.signature is None else stand_in(name, offered.signature)
         check = like if offered.signature and offered.signature.checked else None
@@ -51,7 +51,7 @@ class HostCallClient:
     def call(
         self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], parts: Parts = ()
     ) -> Any:
-        """Call the host's `name` and return what it returned; `parts` are its raw arguments.
+        """Call the host function `name` and return its result; `parts` are raw arguments.
 
         Raises:
             TypeError, ValueError: the arguments are not JSON, or too large.
@@ -78,7 +78,7 @@ class HostCallClient:
         return self._result(HostCall(number, cell, name, data, parts))
 
     def answer(self, answer: Answer) -> None:
-        """Give the host an answer; ValueError with its words if it refuses."""
+        """Send an answer to the host; ValueError with the host's message if refused."""
         cell, number = self._begin()
         try:
             self._result(Answered(number, cell, answer))
@@ -86,11 +86,12 @@ class HostCallClient:
             raise ValueError(error.message) from None
 
     def memfd(self) -> int:
-        """The file in memory that goes with the command under way: the host sends it when asked.
+        """Request the memfd that belongs to the current command.
 
         Raises:
-            OSError: there was no number left for it, as the session's code has as many as it may
-                open; or the host does not need it any more.
+            OSError: no descriptor number was free, because the session's code uses all of its
+                limit; or
+                the host no longer needs the file.
         """
         reply = self._channel.ask(HostCall(next(self._numbers), self.cell, MEMFD, _NO_ARGUMENTS))
         if not reply.ok:
@@ -98,10 +99,10 @@ class HostCallClient:
         return self._channel.next_descriptor()
 
     def streams(self) -> tuple[int, int]:
-        """New descriptors of the session's standard output and error.
+        """Request new descriptors of the session's standard output and error.
 
         Raises:
-            OSError: there was no number left for one, or the host gives none now.
+            OSError: no descriptor number was free, or the host refuses now.
         """
         reply = self._channel.ask(HostCall(next(self._numbers), self.cell, STREAMS, _NO_ARGUMENTS))
         if not reply.ok:
@@ -129,7 +130,7 @@ class HostCallClient:
 
 
 def _check_parts(name: str, data: bytes, parts: Parts) -> None:
-    """ValueError if the arguments of a call are more than the protocol carries."""
+    """Raise ValueError if the arguments of a call exceed the limits of the protocol."""
     sizes = [len(part.data) for _, raw in parts for part in each_part(raw)]
     total = len(data) + sum(sizes)
     if total > MAX_BLOB:

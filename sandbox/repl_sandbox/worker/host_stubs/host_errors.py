@@ -1,6 +1,6 @@
-"""Exceptions of host functions as a session raises them, which `except ValueError` catches.
+"""Exceptions of host functions as a session raises them; `except ValueError` catches them.
 
-Each is a HostCallError and of the built-in class that the host's exception derives from.
+Each is a HostCallError and an instance of the nearest built-in class of the host's exception.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any
 
 from ...errors import HostCallError
 
-# Of these no exception can be made from a message, or `except` is not all that looks for them: a
-# StopIteration ends a loop. Exception itself is what HostCallError is without a further base.
+# Classes that cannot be built from a message, or that more than `except` reacts to: a StopIteration
+# ends a loop. Exception itself equals a HostCallError without a further base.
 _LEFT_OUT = frozenset({
     "Exception", "ExceptionGroup", "StopAsyncIteration", "StopIteration",
     "UnicodeDecodeError", "UnicodeEncodeError", "UnicodeTranslateError",
@@ -22,21 +22,21 @@ _BASES: dict[str, type[Exception]] = {
     for name, cls in vars(builtins).items()
     if isinstance(cls, type) and issubclass(cls, Exception) and name not in _LEFT_OUT
 }
-# How an OSError shows its number, its words and the file, and a KeyError its key, where that is
-# simple: a text without quotes and backslashes, or a number.
+# The display of an OSError's number, message and file, and of a KeyError's key, where that is
+# simple: text without quotes and backslashes, or a number.
 _SYSTEM_ERROR = re.compile(r"\[Errno (-?\d{1,9})\] (.*?)(?:: '([^'\\]*)')?", re.DOTALL)
 _KEY = re.compile(r"'([^'\\]*)'|(-?\d{1,18})")
 
-# Names come from the host, and a host may make classes as it goes.
+# Names come from the host, and a host may create classes without end.
 _MOST_CLASSES = 256
 _classes: dict[tuple[str, str], type[HostCallError]] = {}
 
 
 def host_error(kind: str, message: str, base: str = "") -> HostCallError:
-    """The exception to raise for the host's of the class named `kind`.
+    """Return the exception to raise for a host exception of the class named `kind`.
 
-    `base` names the nearest built-in class that it derives from; "" is `kind` itself. A plain
-    HostCallError stands for a `base` that cannot be one here.
+    `base` names its nearest built-in base class; "" means `kind` itself. A plain HostCallError
+    stands for a `base` that cannot be raised here.
     """
     base = base or kind
     if base not in _BASES:
@@ -50,7 +50,7 @@ def host_error(kind: str, message: str, base: str = "") -> HostCallError:
 
 
 def _arguments(base: type[Exception], message: str) -> tuple[object, ...]:
-    """The arguments with which an exception of class `base` would show `message`."""
+    """Return the arguments with which an exception of class `base` displays `message`."""
     if issubclass(base, OSError) and (found := _SYSTEM_ERROR.fullmatch(message)):
         number, words, file = found.groups()
         return (int(number), words) if file is None else (int(number), words, file)

@@ -1,9 +1,8 @@
-"""How functions of the host look that are more than JSON in and JSON out
-(`repl_sandbox.HostFunction`).
+"""Stubs of host functions with special return types (`repl_sandbox.HostFunction`).
 
-Loaded in a session when the host offers such a function. Everything here is the session's: code may
-replace any of it, and then has deceived itself. What a text was, whose a handle is and what a call
-costs, the host holds.
+Loaded in a session when the host registers such a function. All objects here belong to the session:
+code may replace any of them, and then deceives only itself. The host keeps the true texts, handles
+and costs.
 """
 
 from __future__ import annotations
@@ -28,11 +27,12 @@ _monotonic = time.monotonic
 
 
 class ReturnedText(str):
-    """Text that the host gave, with what it said of it.
+    """Text from the host, with facts about it.
 
-    A str in all ways; what str methods return is a plain str. `ok`: whether it is what was asked
-    for; `error`: why not, or None; `usage`: what it cost, or None; `truncated`: whether a limit
-    has cut it; `value`: what it stands for where that is more than text, or None.
+    A str in all ways; methods of str return a plain str. `ok`: whether the request succeeded;
+    `error`: the reason for a failure, or None; `usage`: the cost, or None; `truncated`: whether a
+    limit has cut the text; `value`: the value that the text stands for where it is more than text,
+    or None.
     """
 
     __slots__ = ("error", "ok", "truncated", "usage", "value")
@@ -52,7 +52,7 @@ class ReturnedText(str):
         truncated: bool = False,
         value: Any = None,
     ) -> ReturnedText:
-        """Make one of its parts."""
+        """Make a text from its parts."""
         self = str.__new__(cls, text)
         self.ok, self.error, self.usage = ok, error, usage
         self.truncated, self.value = truncated, value
@@ -92,7 +92,7 @@ def _texts(name: str, value: Any) -> list[ReturnedText]:
 
 
 class ObjectHandle:
-    """Something under way on the host, by its id; made by the function that began it."""
+    """An operation in progress on the host, by its id; made by the function that began it."""
 
     __slots__ = ("__weakref__", "_function", "_result", "_state", "id")
 
@@ -109,10 +109,10 @@ class ObjectHandle:
         self._state = state
 
     def result(self, timeout: float | None = None) -> ReturnedText:
-        """What came of it, waiting for that at most `timeout` seconds; None: without an end.
+        """Return the result, after at most `timeout` seconds; None waits without limit.
 
         Raises:
-            TimeoutError: it is not there yet.
+            TimeoutError: there is no result yet.
         """
         if self._result is None:
             value = self._function.methods["result"](self.id, timeout)
@@ -123,14 +123,14 @@ class ObjectHandle:
         return self._result
 
     def done(self) -> bool:
-        """Whether `result` would not wait."""
+        """Return whether `result` would return at once."""
         if self._result is None and self._function.methods["done"](self.id):
             self._state = "done"
             return True
         return self._result is not None
 
     def cancel(self) -> bool:
-        """Ask the host to end it; whether that did something."""
+        """Ask the host to cancel the operation; return whether that had an effect."""
         cancelled = bool(self._function.methods["cancel"](self.id))
         if cancelled:
             self._state = "cancelled"
@@ -143,16 +143,16 @@ class ObjectHandle:
         return restored_handle, (self._function.__name__, self.id, self._result, self._state)
 
 
-# The functions of this session that make handles, by name.
+# Functions of this session that make handles, by name.
 _makers: dict[str, Any] = {}
 
 
 def restored_handle(
     name: str, id: int | str, result: ReturnedText | None, state: str
 ) -> ObjectHandle:
-    """A handle from a pickle: of the function that this session has under the same name.
+    """Return a handle from a pickle, of the function that has the same name in this session.
 
-    Without one, a result that it had is there, and all else a HostCallError.
+    Without such a function, the handle keeps a stored result, and raises HostCallError otherwise.
     """
     return ObjectHandle(_makers.get(name) or _gone(name), id, result, state)
 
@@ -168,7 +168,7 @@ def _gone(name: str) -> Any:
 
 
 def _show_handle(handle: ObjectHandle) -> str:
-    """What is known of it here, read without running code that may have been put in its class."""
+    """Return the display of a handle without running code that may be in its class."""
     function, number, state = (read(handle, name) for name in ("_function", "id", "_state"))
     name = function.__name__ if type(function) is FunctionType else "handle"
     shown = number if type(number) is int else plain(number)
@@ -182,10 +182,10 @@ def _as_completed(wait: Callable[..., Any]) -> Callable[..., Iterator[ObjectHand
     def as_completed(
         handles: Iterable[ObjectHandle], timeout: float | None = None
     ) -> Iterator[ObjectHandle]:
-        """The handles as they get done, the first that is first.
+        """Yield handles in the order of their completion.
 
         Raises:
-            TimeoutError: some are not after `timeout` seconds.
+            TimeoutError: some are not done after `timeout` seconds.
         """
         waiting = {handle.id: handle for handle in handles}
         count, deadline = len(waiting), None if timeout is None else _monotonic() + timeout
@@ -204,14 +204,14 @@ def _as_completed(wait: Callable[..., Any]) -> Callable[..., Iterator[ObjectHand
 
 
 class ReturnTypes:
-    """Makes the functions of one session. `errors`: the classes that they raise, by name."""
+    """Makes the stubs of one session. `errors`: the classes of their exceptions, by name."""
 
     def __init__(self, calls: HostCallClient) -> None:
         self._calls = calls
         self.errors: dict[str, type[HostCallError]] = {}
 
     def function(self, offered: FunctionSchema) -> Callable[..., Any]:
-        """The function as it was offered."""
+        """Return the stub of a host function."""
         name = offered.name
         for error in offered.raises:
             self.errors.setdefault(error, _error_class(error))
@@ -264,7 +264,7 @@ class ReturnTypes:
             if error.type not in offered.raises:
                 raise
             raised = self.errors[error.type](error.message)  # type: ignore[call-arg]
-        raise raised  # out here, where the other is no context of it
+        raise raised  # raised here, so that the other exception is no context of it
 
 
 def _handle(call: Any, value: Any) -> ObjectHandle:
@@ -283,11 +283,11 @@ _FACES: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def _error_class(name: str) -> type[HostCallError]:
-    """A class for what the host raised, called as it is there."""
+    """Return a class for the host's exceptions of one class, with the same name."""
 
     def __init__(self: HostCallError, message: str = "") -> None:  # noqa: N807
         HostCallError.__init__(self, name, message)
-        self.args = (message,)  # of which str() and copies are made
+        self.args = (message,)  # the base of str() and of copies
 
     def __reduce__(self: HostCallError) -> tuple[Any, ...]:  # noqa: N807
         return type(self), self.args
@@ -307,7 +307,7 @@ def _take_raw(
     positions: tuple[str, ...],
     parts: list[tuple[Place, Raw]],
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments with None where one is raw; those go to `parts`."""
+    """Return the arguments with None in place of each raw one; raw ones are added to `parts`."""
     plain_args, plain_kwargs = list(args), dict(kwargs)
     for place, (name, value) in enumerate(zip(positions, args, strict=False)):
         if name in names and (raw := _raw(value)) is not None:
@@ -321,7 +321,7 @@ def _take_raw(
 
 
 def _raw(value: Any) -> Raw | None:
-    """`value` as it travels raw; None if it goes as JSON."""
+    """Return `value` as raw data; None if it is sent as JSON."""
     if isinstance(value, (list, tuple)) and 0 < len(value) <= MAX_PARTS:
         elements = [None if each is None else _part(each) for each in value]
         whole = all(part or each is None for part, each in zip(elements, value, strict=True))

@@ -1,7 +1,7 @@
-"""Stand-ins for host functions in a session, for `inspect.signature`, `help` and checks of calls.
+"""Stand-ins for host functions, for `inspect.signature`, `help` and checks of calls.
 
-A stand-in has the parameters of the host's function and does nothing. It is made of the code of an
-empty function, and compiles no text.
+A stand-in has the parameters of the host function and does nothing. It is made from the code object
+of an empty function, without compiling text.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _types = {name: cls for name, cls in vars(builtins).items() if isinstance(cls, t
 
 
 class StubSignature:
-    """A value of the host's that the session has by its text alone."""
+    """A host value that the session knows only by its text."""
 
     __slots__ = ("_text",)
 
@@ -33,7 +33,7 @@ def _empty() -> None:
 
 
 def stand_in(name: str, signature: Signature) -> Any:
-    """A function of this signature that does nothing."""
+    """Return a function of this signature that does nothing."""
     by_kind: list[list[Parameter]] = [[] for _ in range(5)]
     for parameter in signature.parameters:
         by_kind[parameter.kind].append(parameter)
@@ -59,7 +59,7 @@ def stand_in(name: str, signature: Signature) -> Any:
 
 
 def dress(call: Any, offered: FunctionSchema, like: Any) -> None:
-    """Make `call` look as the host's function does; `like` is its `stand_in`, if there is one."""
+    """Give `call` the signature and docs of the host function; `like` is its `stand_in`, if any."""
     call.__name__ = call.__qualname__ = offered.name
     call.__doc__ = offered.doc or f"{offered.name}: a function of the host."
     call.__module__ = "host"

@@ -1,39 +1,39 @@
-"""The source text of past cells, where tracebacks, warnings and `inspect.getsource` look for it."""
+"""Source text of past cells, stored where tracebacks and `inspect.getsource` look for it."""
 
 from __future__ import annotations
 
 import linecache
 from collections import deque
 
-# What is kept, the newest first. Lines cost memory in every session; functions of an older cell
-# still run, only without their source in a traceback.
+# Number of cells kept, the newest first. Lines cost memory in every session; functions of an older
+# cell still run, only without source in a traceback.
 KEPT_CELLS = 1_000
 KEPT_CHARACTERS = 16 << 20
-# So many more are forgotten together: one with each cell would cost each cell.
+# Cells forgotten together: forgetting one with each cell would cost time in each cell.
 FORGOTTEN_AT_ONCE = 100
-# Characters. All that are kept are counted when one comes that is longer: those that are not come
-# to 4 MiB at most beyond the limit, and to nothing in each cell.
+# Characters. A longer cell triggers a count of all kept sources; shorter cells add at most 4 MiB
+# beyond the limit, and cost nothing each.
 COUNTED = 1 << 12
 
-# What linecache keeps of a file: size, no time of change (so it is never looked up on disk), lines
-# and name.
+# The entry of a file in linecache: size, no modification time (so linecache never checks the disk),
+# lines and name.
 _Entry = tuple[int, None, list[str], str]
 
-# The very dictionary of linecache: the user may bind another one to its name, or empty this one.
+# The dictionary of linecache itself: the user may rebind its name, or empty this one.
 _cache: dict[str, object] = linecache.cache  # type: ignore[assignment]
 _entries: deque[_Entry] = deque()
 _append = _entries.append
 
 
 def cell_name(number: int) -> str:
-    """The file name of a cell."""
+    """Return the file name of a cell."""
     return f"<cell {number}>"
 
 
 def keep(number: int, source: str, *, line: bool = False) -> str:
-    """Make the lines of a cell known, and forget the oldest beyond the limits; its file name.
+    """Store the lines of a cell, forget the oldest beyond the limits; return its file name.
 
-    `line`: whether it is known to be a single one.
+    `line`: whether the source is known to be a single line.
     """
     name = f"<cell {number}>"  # `cell_name`, without the call
     size = len(source)
@@ -46,7 +46,7 @@ def keep(number: int, source: str, *, line: bool = False) -> str:
 
 
 def _lines(source: str) -> list[str]:
-    if "\r" in source:  # the tokenizer takes all three for the end of a line, and nothing else
+    if "\r" in source:  # the tokenizer accepts all three line endings, and no others
         source = source.replace("\r\n", "\n").replace("\r", "\n")
     return [line + "\n" for line in source.split("\n")] if "\n" in source else [source + "\n"]
 
@@ -61,7 +61,7 @@ def _trim() -> None:
 
 
 def put_back(name: str) -> None:
-    """Undo what the user's code did to the lines of the cell `name`, for example clearcache()."""
+    """Undo changes of the user's code to the lines of the cell `name`, for example clearcache()."""
     for entry in reversed(_entries):
         if entry[3] == name:
             linecache.cache[name] = entry
@@ -69,14 +69,14 @@ def put_back(name: str) -> None:
 
 
 def drop_last() -> None:
-    """Forget the cell that was kept last."""
+    """Forget the newest cell."""
     entry = _entries.pop()
     if _cache.get(entry[3]) is entry:
         del _cache[entry[3]]
 
 
 def latest() -> tuple[str, int]:
-    """The file name of the cell that was kept last, and its last line that is not empty."""
+    """Return the file name of the newest cell, and its last line that is not empty."""
     if not _entries:
         return cell_name(0), 0
     _, _, lines, name = _entries[-1]
@@ -84,20 +84,20 @@ def latest() -> tuple[str, int]:
 
 
 def source_line(name: str, number: int | None) -> str | None:
-    """Line `number` of the cell `name` that was kept last, None if it has no such line."""
+    """Return line `number` of the newest cell if it is `name`, else None."""
     if number is None or not _entries or _entries[-1][3] != name:
         return None
     return next(iter(_entries[-1][2][number - 1 : number]), None) if number > 0 else None
 
 
 def kept() -> list[tuple[int, str]]:
-    """The cells that are kept, by number, the oldest first."""
+    """Return the kept cells by number, the oldest first."""
     numbered = ((entry[3].removeprefix("<cell ")[:-1], entry[2]) for entry in _entries)
     return [(int(number), "".join(lines)[:-1]) for number, lines in numbered]
 
 
 def forget() -> None:
-    """Drop all cells."""
+    """Forget all cells."""
     for entry in _entries:
         _cache.pop(entry[3], None)
     _entries.clear()

@@ -1,4 +1,4 @@
-"""Which cell a class is from, for `inspect.getsource`: a class names its module, and no file."""
+"""Sources of classes in cells, for `inspect.getsource`: a class names its module, and no file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _getfile = inspect.getfile
 
 
 def install_lookup() -> None:
-    """Have `inspect` find the classes of cells; done once, in the template."""
+    """Make `inspect` find the classes of cells; called once, in the template."""
     inspect.getfile = _file_or_cell
 
 
@@ -31,7 +31,7 @@ def _file_or_cell(object: Any) -> str:
 
 
 def _cell_of(cls: type) -> str | None:
-    """The cell with the source of `cls`; None if that is not kept, or may be one of several."""
+    """Return the cell with the source of `cls`; None if it is not kept, or ambiguous."""
     cells = {
         cell_sources.cell_name(number): text
         for number, text in cell_sources.kept()
@@ -44,7 +44,7 @@ def _cell_of(cls: type) -> str | None:
 
 
 def _codes(cls: type) -> Iterator[CodeType]:
-    """The code of what a class statement defines."""
+    """Return the code objects of a class statement's definitions."""
     for value in vars(cls).values():
         function = getattr(value, "fget", None) or getattr(value, "__func__", value)
         if type(function) is FunctionType:
@@ -52,7 +52,7 @@ def _codes(cls: type) -> Iterator[CodeType]:
 
 
 def _defines(text: str, cls: type) -> bool:
-    """Whether a cell has a class of this name, at the line that `cls` is from if it tells."""
+    """Return whether a cell defines a class of this name, at the line of `cls` if that is known."""
     if cls.__name__ not in text:
         return False
     try:
@@ -65,7 +65,7 @@ def _defines(text: str, cls: type) -> bool:
 
 
 def _classes(node: ast.AST, within: str) -> Iterator[tuple[str, int]]:
-    """Every class below `node`: its qualified name, and the line of it or its first decorator."""
+    """Yield the qualified name and the line (or first decorator's) of each class below `node`."""
     for child in ast.iter_child_nodes(node):
         name = within
         if isinstance(child, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):

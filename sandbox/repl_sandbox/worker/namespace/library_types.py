@@ -1,6 +1,6 @@
-"""Values of well-known libraries: numpy, pandas, torch and the standard library.
+"""Previews of values of numpy, pandas, torch and the standard library.
 
-Each class is recognised only as the loaded library's own, by identity, and nothing is imported.
+Each class is recognised only as the loaded library's own, by identity; nothing is imported.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ _LONGEST = 200  # characters; a scalar may be a long text
 
 
 def is_array(value: object) -> bool:
-    """Whether `value` is a numpy array, and of no class derived from it.
+    """Return whether `value` is a numpy array, not of a subclass.
 
-    A class that was put in numpy's place has no C field for its size.
+    A class in numpy's place lacks the C field for the size.
     """
     return is_a(value, "numpy", "ndarray") and type(read(value, "nbytes")) is int
 
 
 def is_frame(value: object) -> bool:
-    """Whether `value` is a pandas DataFrame or Series, and of no class derived from them."""
+    """Return whether `value` is a pandas DataFrame or Series, not of a subclass."""
     return is_a(value, "pandas", "DataFrame") or is_a(value, "pandas", "Series")
 
 
 def frame_shape(frame: Any) -> tuple[int, ...] | None:
-    """The shape of a pandas frame or series, which only pandas' own Python code can tell."""
+    """Return the shape of a pandas frame or series, which only pandas' own Python code knows."""
     shape: Any = lookup(type(frame), "shape")
     getter: Any = shape.fget if type(shape) is property else None
     if type(getter) is not FunctionType or getter.__code__.co_filename.startswith("<cell "):
-        return None  # not pandas' own: the user put it there
+        return None  # not pandas' own: the user replaced it
     found = getter(frame)
     return found if type(found) is tuple else None
 
 
 def frame_blocks(frame: object) -> tuple[Any, ...]:
-    """The arrays that hold the columns of a pandas frame or series, several columns in each."""
+    """Return the arrays of a pandas frame or series, each with several columns."""
     manager = dict.get(instance_dict(frame) or {}, "_mgr")
     blocks = read(manager, "blocks")  # a field of a frame's manager, an attribute of a series'
     if blocks is MISSING:
@@ -61,7 +61,7 @@ def _frame(value: Any) -> str | None:
 
 def _moment(value: Any) -> str | None:
     zone = read(value, "tzinfo")
-    # A tzinfo may be a class of the user's, and be asked for its offset.
+    # A tzinfo may be of a user's class, whose code would return the offset.
     return _repr(value) if zone is None or zone is MISSING else None
 
 
@@ -71,13 +71,13 @@ def _pattern(value: Any) -> str | None:
 
 
 def _path(value: Any) -> str | None:
-    parts = read(value, "_raw_paths")  # since 3.12, where they are kept as they were given
+    parts = read(value, "_raw_paths")  # since 3.12, where the parts are kept as given
     if parts is not MISSING and any(type(part) is not str for part in parts):
         return None
     return f"{type_name(value)}({str(value)!r})"
 
 
-# Classes of libraries, recognised only if they are the loaded library's own.
+# Classes of libraries, recognised only as the loaded library's own.
 _LIBRARY: dict[tuple[str, str], Callable[[Any], str | None]] = {
     ("numpy", "ndarray"): _array,
     ("torch", "Tensor"): _array,
@@ -96,7 +96,7 @@ _LIBRARY_NAMES = frozenset(name for _, name in _LIBRARY)
 
 
 def library_preview(value: object) -> str | None:
-    """`value` in a few words if its class is a known one of a loaded library, else None."""
+    """Return a short preview of `value` if its class is a known library's, else None."""
     name = type_name(value)
     if name not in _LIBRARY_NAMES:
         return _numpy_scalar(value, name)

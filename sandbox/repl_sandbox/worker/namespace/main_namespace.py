@@ -1,4 +1,4 @@
-"""What lives from one cell of a session to the next: the `__main__` module and what is ours in it.
+"""State between the cells of a session: the `__main__` module and the engine's objects in it.
 
 Cells run in the dictionary of a real module that is registered as `__main__`: pickle, dataclasses,
 multiprocessing and `typing.get_type_hints` look names up there.
@@ -24,11 +24,10 @@ _MISSING = object()
 class Namespace:
     """A fresh `__main__`, registered in `sys.modules`.
 
-    `future` holds the compiler flags of the `from __future__` statements seen so far, and `loop`
-    the event loop of top-level `await`, made when it is first needed; `offers_loop`: whether code
-    that does not await may start tasks on it; `protected` is what `restore`
-    puts back. `check` is a language policy's: it takes a cell's syntax tree, and returns the one to
-    run or raises.
+    `future`: compiler flags of the `from __future__` statements so far. `loop`: the event loop of
+    top-level `await`, made on first use. `offers_loop`: whether code that does not await may start
+    tasks on the loop. `protected`: objects that `restore` puts back. `check`: a language policy's
+    function that takes a cell's syntax tree, and returns the one to run or raises.
     """
 
     __slots__ = (
@@ -57,10 +56,10 @@ class Namespace:
         sys.modules["__main__"] = self.module
 
     def inject(self, name: str, value: object, *, protected: bool = False) -> None:
-        """Put an object of ours under `name`; it is no variable of the user's while it is there.
+        """Put an object of the engine under `name`, where it is no variable of the user's.
 
-        The user may overwrite or delete it, and what is then under the name is theirs. With
-        `protected`, `restore` puts ours back.
+        The user may overwrite or delete it, and owns the new value. With `protected`, `restore`
+        puts the object back.
         """
         self.globals[name] = value
         self.injected[name] = value
@@ -70,7 +69,7 @@ class Namespace:
             self.protected.pop(name, None)
 
     def restore(self) -> list[str]:
-        """Put the protected names back, and return those that were gone or overwritten."""
+        """Put the protected names back, and return those that were missing or overwritten."""
         restored = []
         present = self.globals.get
         for name, value in self.protected.items():
@@ -81,15 +80,16 @@ class Namespace:
 
     @property
     def hidden(self) -> set[str]:
-        """The injected names that still hold what was injected."""
+        """Return the injected names that still hold the injected object."""
         present = self.globals.get
         return {name for name, value in self.injected.items() if present(name, None) is value}
 
     def variables(self) -> Iterator[tuple[str, object]]:
-        """The user's variables, in the order in which their names were first bound.
+        """Yield the user's variables, in the order in which their names were first bound.
 
-        Not theirs are what is ours, `_`, and names with two underscores at both ends. Keys of the
-        dictionary that are not plain str cannot be named, and are left out.
+        Objects of the engine, `_`, and names with double underscores at both ends are not the
+        user's. Keys of the dictionary that are not plain str have no name in code, and are left
+        out.
         """
         # A copy, because threads of the user may bind names meanwhile; copying is one C call.
         for name, value in self.globals.copy().items():
@@ -97,13 +97,13 @@ class Namespace:
                 yield name, value
 
     def hides(self, name: object, value: object) -> bool:
-        """Whether what `globals` holds under `name` is no variable of the user's."""
+        """Return whether the value under `name` in `globals` is no variable of the user's."""
         if type(name) is not str or self.injected.get(name, _MISSING) is value:
             return True
         return name[:1] == "_" and (name in REPL_NAMES or (name[:2] == "__" == name[-2:]))
 
     def show(self, value: object) -> None:
-        """Bind a displayed `value` to `_`, unless the user keeps something of their own there."""
+        """Bind a displayed `value` to `_`, unless the user keeps a value of their own there."""
         held = self.globals.get("_", _MISSING)
         if held is _MISSING or held is self._shown:
             self.globals["_"] = self._shown = value

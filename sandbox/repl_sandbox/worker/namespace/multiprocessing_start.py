@@ -1,9 +1,9 @@
-"""How multiprocessing starts processes in a session: by fork, as on Linux up to CPython 3.13.
+"""Start method of multiprocessing in a session: fork, as on Linux up to CPython 3.13.
 
-From 3.14 on it would ask a server process of its own, whose children import the program's main
+From 3.14 on, multiprocessing would start a server process whose children import the program's main
 module from its file. A session has no such file: a function of a cell could not be found there, and
-`Pool` starts workers that fail for ever. The reason for the change is programs with threads, which
-a session has none of beside those of its code; that may choose any method, as ever.
+`Pool` would start failing workers for ever. The reason for the change in CPython is programs with
+threads; a session has none but those of its code, and its code may choose any method.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _WHERE_IT_IS_CHOSEN = "multiprocessing.context"
 
 
 class _MultiprocessingFinder:
-    """Finds that module as all others are found, and has it choose when it is imported."""
+    """Finds multiprocessing like other finders, and selects the start method on import."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """As importlib.abc.MetaPathFinder."""
+        """Implement importlib.abc.MetaPathFinder."""
         if name != _WHERE_IT_IS_CHOSEN:
             return None
         spec = PathFinder.find_spec(name, path, target)
@@ -34,7 +34,7 @@ class _MultiprocessingFinder:
 
         def execute_and_choose(module: Any) -> None:
             execute(module)
-            # Private, but `set_start_method` would be the one choice that a program has.
+            # A private name, but `set_start_method` would use up the one choice that a program has.
             module._default_context._default_context = module._concrete_contexts["fork"]
 
         loader.exec_module = execute_and_choose
@@ -42,6 +42,6 @@ class _MultiprocessingFinder:
 
 
 def start_by_fork() -> None:
-    """Have it so in this process and its forks; before multiprocessing is imported."""
+    """Select fork in this process and its forks; call before multiprocessing is imported."""
     if sys.version_info >= (3, 14):
         sys.meta_path.insert(0, _MultiprocessingFinder())

@@ -1,7 +1,7 @@
-"""Modules of the library as the engine's modules use them, whatever code puts in their place.
+"""Private copies of library modules for the engine, unaffected by changes of session code.
 
 A test leaves `socket.socket` patched, and a guard against harmful code sets `os.fork` and
-`os.getcwd` to None. The session goes on with that; its recovery must not.
+`os.getcwd` to None. The session works on with that; its recovery must not be affected.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from types import FunctionType, ModuleType
 
-# Those without state that their functions assign anew, as `threading` does in a fork.
+# Modules without state that their functions rebind, as `threading` does in a fork.
 _MODULES = (
     "base64", "contextlib", "enum", "errno", "fcntl", "functools", "gc", "itertools", "json",
     "mmap", "operator", "os", "posixpath", "re", "resource", "select", "signal", "socket", "stat",
@@ -22,7 +22,7 @@ _copies: dict[int, ModuleType] = {}  # by the ids of the modules
 
 
 def keep_library() -> None:
-    """In a template, before it forks: copy these modules, for all modules of the engine."""
+    """In a template, before it forks: copy these modules for all modules of the engine."""
     kept = {name: _copy(sys.modules[name]) for name in _MODULES if name in sys.modules}
     vars(kept["os"])["path"] = kept["posixpath"]
     _copies.update({id(sys.modules[name]): copy for name, copy in kept.items()})
@@ -30,7 +30,7 @@ def keep_library() -> None:
 
 
 def use_kept() -> None:
-    """Give the engine's modules, of which some may have been imported lately, the copies."""
+    """Give the engine's modules, some perhaps newly imported, the copies."""
     for name, module in list(sys.modules.items()):
         if name.startswith(_PACKAGE):
             own = vars(module)
@@ -38,7 +38,7 @@ def use_kept() -> None:
 
 
 def _copy(module: ModuleType) -> ModuleType:
-    """A module with the same contents, whose functions look each other up in it."""
+    """Return a module with the same contents, whose functions look each other up in it."""
     copy = ModuleType(module.__name__, module.__doc__)
     theirs, own = vars(module), vars(copy)
     own.update(theirs)

@@ -1,9 +1,9 @@
-"""Reading an object without running any code of the user's.
+"""Inspection of an object without running any code of the user's.
 
-Ordinary attribute access, `isinstance`, `len` and `repr` run methods that a class may define. What
-is here reads through the interpreter's own descriptors, which a class cannot replace, and compares
-classes by identity, since a metaclass may define `__eq__` and `__hash__`. Outside of that promise
-is only a class whose own dictionary has keys with an `__eq__` of their own.
+Ordinary attribute access, `isinstance`, `len` and `repr` run methods that a class may define. The
+functions here read through the interpreter's own descriptors, which a class cannot replace, and
+compare classes by identity, because a metaclass may define `__eq__` and `__hash__`. The only
+exception is a class whose own dictionary has keys with their own `__eq__`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 
 MISSING: Final = object()
 
-# Taken once: the user may later bind other objects to `sys.modules`.
+# A reference taken once: the user may later rebind `sys.modules`.
 _modules = sys.modules
 
 mro: Any = type.__dict__["__mro__"].__get__
@@ -27,39 +27,39 @@ _class_flags: Any = type.__dict__["__flags__"].__get__
 module_dict: Any = vars(ModuleType)["__dict__"].__get__
 
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made by a class statement, or by a newer C extension
-# A name can be any str; what is shown of one needs no more.
+# A name can be any str; a display needs no more characters.
 _LONGEST_NAME = 100
 
 
 def plain(text: object, limit: int = _LONGEST_NAME) -> str:
-    """The first `limit` characters of `text` as a true str, "" if it is none."""
+    """Return the first `limit` characters of `text` as a true str, "" if it is no str."""
     if not issubclass(type(text), str):
         return ""
     return str.__getitem__(cast(str, text), slice(0, limit))
 
 
 def class_name(cls: type) -> str:
-    """The name of a class, as its statement gave it."""
+    """Return the name of a class, as given by its statement."""
     return plain(_class_name(cls))
 
 
 def full_name(cls: type) -> str:
-    """The name of a class with its module, which is left out for builtins and `__main__`."""
+    """Return the name of a class with its module, left out for builtins and `__main__`."""
     try:
         module = plain(_class_module(cls))
-    except AttributeError:  # a class can be left without a module
+    except AttributeError:  # a class may lack a module
         module = ""
     name = plain(_class_qualname(cls))
     return name if module in ("", "builtins", "__main__") else f"{module}.{name}"
 
 
 def type_name(value: object) -> str:
-    """The name of the class of `value`."""
+    """Return the name of the class of `value`."""
     return class_name(type(value))
 
 
 def lookup(cls: type, name: str) -> object:
-    """What the class and its bases hold under `name`, not bound to anything; MISSING if nothing."""
+    """Return the unbound attribute `name` of the class and its bases; MISSING if there is none."""
     for base in mro(cls):
         found = class_dict(base).get(name, MISSING)
         if found is not MISSING:
@@ -68,28 +68,28 @@ def lookup(cls: type, name: str) -> object:
 
 
 def read(value: object, name: str) -> Any:
-    """The attribute `name` of `value` if it is kept in C (a slot, a C field), else MISSING."""
+    """Return the attribute `name` of `value` if stored in C (a slot, a C field), else MISSING."""
     entry: Any = lookup(type(value), name)
     kind = type(entry)
     if kind is not GetSetDescriptorType and kind is not MemberDescriptorType:
         return MISSING
     try:
         return entry.__get__(value)
-    except AttributeError:  # a slot that holds nothing
+    except AttributeError:  # an empty slot
         return MISSING
 
 
 def instance_dict(value: object) -> dict[Any, Any] | None:
-    """The `__dict__` of an instance, or None if it has none of the ordinary kind.
+    """Return the `__dict__` of an instance, or None if it has none of the ordinary kind.
 
-    It may be of a subclass of dict: read it with dict's own methods.
+    The dict may be of a subclass: read it with dict's own methods.
     """
     found = read(value, "__dict__")
     return found if issubclass(type(found), dict) else None
 
 
 def attributes(value: object) -> Iterator[tuple[str, object]]:
-    """The named attributes that an instance itself carries: slots first, then its `__dict__`."""
+    """Yield the named attributes of an instance itself: slots first, then its `__dict__`."""
     for base in mro(type(value)):
         if not _class_flags(base) & _HEAP_TYPE:
             continue
@@ -106,7 +106,7 @@ def attributes(value: object) -> Iterator[tuple[str, object]]:
 
 
 def loaded_class(module: str, name: str) -> type | None:
-    """The class `name` of the library `module` if that has been imported, else None."""
+    """Return the class `name` of the library `module` if that has been imported, else None."""
     found = _modules.get(module)
     if type(found) is not ModuleType:
         return None
@@ -115,6 +115,6 @@ def loaded_class(module: str, name: str) -> type | None:
 
 
 def is_a(value: object, module: str, name: str) -> bool:
-    """Whether the class of `value` is exactly the class `name` of the library `module`."""
+    """Return whether the class of `value` is exactly the class `name` of the library `module`."""
     cls = type(value)
     return _class_name(cls) == name and cls is loaded_class(module, name)

@@ -1,8 +1,8 @@
-"""Imports of the worker's own after code of the session has run.
+"""Imports of the engine after code of the session has run.
 
-They find what they would have found in the template, whatever the code has put into its folders,
-`sys.path` or `sys.meta_path`: a `difflib.py` in the workspace is not what names are compared with.
-Other threads meanwhile import as ever.
+They find the same modules as in the template, whatever the code has put into its folders,
+`sys.path` or `sys.meta_path`: a `difflib.py` in the workspace does not replace the library's. Other
+threads meanwhile import as usual.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ _import_module = importlib.import_module
 
 
 class _Library:
-    """A finder that finds what the template's finders find on the template's path."""
+    """A finder that uses the template's finders on the template's path."""
 
     def __init__(self) -> None:
-        self._thread = 0  # whose imports these are; 0: of nobody
+        self._thread = 0  # the thread whose imports it serves; 0: none
         self._path: list[str] = []
         self._finders: list[Any] = []
-        # Of the library, by names under which the session has modules of its own.
+        # The library's modules whose names the session's own modules have.
         self._displaced: dict[str, ModuleType] = {}
 
     def note(self) -> None:
-        """In a template: what is there now is the library."""
+        """In a template: record the current modules and finders as the library."""
         self._path, self._finders = list(sys.path), list(sys.meta_path)
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """As importlib.abc.MetaPathFinder; it raises where there is none, for others follow."""
+        """Implement importlib.abc.MetaPathFinder; raise for no module, so no finder follows."""
         if get_ident() != self._thread:
             return None
         for finder in self._finders:
@@ -52,11 +52,11 @@ class _Library:
 
     @contextmanager
     def only(self) -> Iterator[None]:
-        """Have this thread import from the library alone."""
+        """Let this thread import from the library alone."""
         if self._thread == get_ident():
             yield
             return
-        found = MODULES.found.copy()  # threads may import meanwhile
+        found = MODULES.found.copy()  # a copy, because threads may import meanwhile
         aside = {name: _modules.pop(name) for name in found if name in _modules}
         _modules.update({name: self._displaced[name] for name in aside if name in self._displaced})
         finders = sys.meta_path
@@ -66,7 +66,7 @@ class _Library:
             yield
         finally:
             self._thread = 0
-            with suppress(ValueError):  # code has removed it
+            with suppress(ValueError):  # session code has removed it
                 finders.remove(self)
             self._displaced.update({name: _modules[name] for name in aside if name in _modules})
             _modules.update(aside)
@@ -79,7 +79,7 @@ from_library = _library.only
 
 
 def import_trusted(name: str) -> Any:
-    """The module `name` of the library or of this package, for the worker's own use."""
+    """Return the module `name` of the library or of this package, for the engine's own use."""
     module = _held.get(name)
     if module is None:
         with from_library():
@@ -89,12 +89,12 @@ def import_trusted(name: str) -> Any:
 
 
 def loaded_class(module: str, name: str) -> type | None:
-    """A class of the library if it is loaded, and code has put nothing else in its place."""
+    """Return a class of the library if it is loaded and code has not replaced it."""
     kind = getattr(loaded(module), name, None)
     return kind if issubclass(type(kind), type) else None
 
 
 def loaded(name: str) -> Any:
-    """The module `name` of the library if it has been imported, by whomever, else None."""
+    """Return the library's module `name` if it has been imported by anyone, else None."""
     held = _held.get(name)
     return held if held is not None or name in MODULES.found else _modules.get(name)

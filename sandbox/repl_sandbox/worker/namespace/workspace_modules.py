@@ -1,11 +1,11 @@
-"""Modules of a session's own: files of the workspace and of other folders that code can write.
+"""Modules of the session: files of the workspace and of other folders that code can write.
 
-The workspace comes first on `sys.path`, as the folder of a script does, then the current directory,
-as in an interactive interpreter. A path hook of our own finds the modules there, because the
-interpreter's trusts times of files: it does not see a file that is made within the tick in which it
-listed the folder, and takes the bytecode of a file that was changed within the same second. Here
-nothing of that is kept: the folder is looked at for each module, and bytecode is neither read nor
-written. Loaders that code makes for itself write none either, so that they read none.
+The workspace comes first on `sys.path`, like the folder of a script, then the current directory, as
+in an interactive interpreter. A path hook of this package finds the modules there, because the
+interpreter's trusts file times: it misses a file made within the tick in which it listed the
+folder, and takes the bytecode of a file that was changed within the same second. This hook caches
+nothing: it looks into the folder for each module, and neither reads nor writes bytecode. Loaders
+that session code makes write none either, so that they read none.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from typing import Any
 from ...errors import PolicyError
 from .safe_inspect import module_dict
 
-# A function of the syntax tree of a module and the package that the module is in; it raises
-# PolicyError for what a language policy refuses.
+# A function of a module's syntax tree and package; it raises PolicyError for code that a language
+# policy refuses.
 Check = Callable[[Module, str], None]
 
-# The current directory, whichever that is.
+# The current directory at the time of the import.
 _HERE = ""
 
 _isfile, _lexists = os.path.isfile, os.path.lexists
@@ -45,17 +45,17 @@ class _Loader(SourceFileLoader):
     """Compiles the source each time."""
 
     def path_stats(self, path: Any) -> Any:
-        """Raise OSError: by that the base class neither reads bytecode nor writes it."""
+        """Raise OSError: the base class then neither reads nor writes bytecode."""
         raise OSError
 
 
 class _CheckedLoader(_Loader):
-    """Has each module pass the check of the session's language policy."""
+    """Applies the session's language policy to each module."""
 
     check: Check
 
     def source_to_code(self, data: Any, path: Any, **options: Any) -> Any:  # type: ignore[override]
-        """As the base class; PolicyError if the policy refuses the source."""
+        """Compile like the base class; PolicyError if the policy refuses the source."""
         tree: Any = compile(data, path, "exec", PyCF_ONLY_AST, dont_inherit=True)
         package = self.name if self.is_package(self.name) else self.name.rpartition(".")[0]
         try:
@@ -74,7 +74,7 @@ _UNCHECKED: _Loaders = (
 
 
 class _WorkspaceFinder(FileFinder):
-    """Finds modules in one folder as it is now, and notes their names in `found`."""
+    """Finds modules in the current content of one folder, and records their names in `found`."""
 
     def __init__(self, path: str, loaders: _Loaders, found: set[str]) -> None:
         super().__init__(path, *loaders)
@@ -82,7 +82,7 @@ class _WorkspaceFinder(FileFinder):
         self._suffixes = ["", *(suffix for _, suffixes in loaders for suffix in suffixes)]
 
     def find_spec(self, fullname: str, target: ModuleType | None = None) -> ModuleSpec | None:
-        """As the base class, which lists the whole folder; so only if there may be something."""
+        """Find like the base class, which lists the whole folder; so only for a possible match."""
         place = f"{self.path}/{fullname.rpartition('.')[2]}"
         if not any(_lexists(place + suffix) for suffix in self._suffixes):
             return None
@@ -94,9 +94,9 @@ class _WorkspaceFinder(FileFinder):
 
 
 class WorkspaceModules:
-    """The folders of one session in which code may put modules.
+    """Folders of one session in which code may put modules.
 
-    `found`: the full names of modules that were found there.
+    `found`: full names of modules that were found there.
     """
 
     def __init__(self) -> None:
@@ -107,11 +107,11 @@ class WorkspaceModules:
         self._library: tuple[str, ...] = ()
 
     def install(self, check: Check | None) -> None:
-        """In a template: find modules in all folders but those that are on `sys.path` now."""
+        """In a template: find modules in all folders but those on the current `sys.path`."""
         sys.dont_write_bytecode = True
         self._library = tuple(f"{path}/" for path in sys.path if path)
         if check is None:
-            # Behind that of archives.
+            # After the hook of archives.
             place = sys.path_hooks.index(zipimport.zipimporter) + 1
         else:
             # Nothing but source can be checked.
@@ -120,20 +120,20 @@ class WorkspaceModules:
         sys.path_hooks.insert(place, self._finder)
 
     def begin(self) -> None:
-        """In a worker, and in no process of init's: import from the workspace."""
+        """In a worker, not in a helper process of init: import from the workspace."""
         if self.folder and not self._begun:
             self._begun = True
             sys.path[:0] = [self.folder, _HERE]
 
     def overlooked(self, name: str) -> str:
-        """The file of a module `name` in the workspace if another one is loaded, else ""."""
+        """Return the file of a module `name` in the workspace if another one is loaded, else ""."""
         if not self.folder or name in self.found:
             return ""
         place = f"{self.folder}/{name}"
         return next(filter(_isfile, (f"{place}.py", f"{place}/__init__.py")), "")
 
     def move(self, folder: str) -> None:
-        """In a branch: the workspace is `folder` now, with copies of what was in the old one."""
+        """In a branch: switch to the workspace `folder`, a copy of the old one."""
         if not self.folder:
             return
         old, self.folder = self.folder, folder
@@ -145,10 +145,10 @@ class WorkspaceModules:
                 places[:] = [_moved(path, old, folder) for path in places]
 
     def _finder(self, path: str) -> _WorkspaceFinder:
-        """As a hook of `sys.path_hooks`; a folder that is not there yet is taken, too.
+        """Return a finder, as a hook of `sys.path_hooks`; also for a future folder.
 
-        So is an archive where modules are checked, for its own hook would check none: the finder
-        finds nothing in it.
+        Archives are accepted where modules are checked, because their own hook would not check
+        them: the finder finds nothing in an archive.
         """
         inside = f"{path}/"
         ours = bool(self.folder) and inside.startswith(f"{self.folder}/")
@@ -159,7 +159,7 @@ class WorkspaceModules:
 
 
 def _moved(path: Any, old: str, new: str) -> Any:
-    """`path`, in `new` if it leads to `old`."""
+    """Return `path`, moved to `new` if it leads to `old`."""
     below = type(path) is str and f"{path}/".startswith(f"{old}/")
     return new + path[len(old) :] if below else path
 

@@ -1,7 +1,7 @@
 """Final answers of a cell, in every dialect, sent to the host as values.
 
 `FINAL(x)`, `FINAL_VAR("x")`, `SUBMIT(...)`, `final_answer(x)`, the dict `answer`, printed forms.
-What counts, and whether it fits a schema, the host decides; when it refuses, the cell is told.
+The host decides whether an answer counts and fits a schema; the cell sees a refusal.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from ..namespace.main_namespace import Namespace
 from ..namespace.safe_inspect import MISSING, plain, type_name
 from .printed_answers import parse
 
-# Bytes of the text in UTF-8, and of the value as JSON. An answer is read by people and rubrics;
-# what is larger is data, and would not fit into one message with the rest of a result.
+# Bytes of the text in UTF-8, and of the value as JSON. People and rubrics read an answer; anything
+# larger is data, and would not fit one message with the rest of a result.
 
 _JSON_SCALARS = frozenset(map(id, (str, int, bool, type(None))))
 
 
 class AnswerDict(dict[str, Any]):
-    """The dict `answer`: `{"content": "", "ready": False}`; it tells of every change at once.
+    """The dict `answer`: `{"content": "", "ready": False}`; reports every change at once.
 
-    Copied or pickled, it becomes a plain dict.
+    A copy or pickle is a plain dict.
     """
 
     __slots__ = ("_tell",)
@@ -61,11 +61,11 @@ AnswerDict.update = _telling("update")  # type: ignore[assignment,method-assign]
 
 
 class FinalAnswers:
-    """Puts the functions and the dict for answers into a namespace.
+    """Puts the answer functions and the dict `answer` into a namespace.
 
-    `submit` sends an answer; its ValueError says why the host refuses it, and is raised in the
-    cell. The functions in capitals are put back if a cell overwrites them; `final_answer` and
-    `answer` are names that people give to variables of their own, and may be overwritten.
+    `submit` sends an answer; its ValueError gives the host's reason for a refusal, and is raised in
+    the cell. The functions in capitals are restored if a cell overwrites them; `final_answer` and
+    `answer` are common names of variables, and may be overwritten.
     """
 
     def __init__(self, namespace: Namespace, submit: Callable[[Answer], None]) -> None:
@@ -73,13 +73,13 @@ class FinalAnswers:
         self._submit = submit
         self._told: tuple[str, JSON] | None = None
         for function in (*_capitals(self), _final_answer(self)):
-            # The name that errors of a call and the display say, and not where it is defined.
+            # The name in call errors and in the display, without the enclosing function.
             name = function.__qualname__ = function.__name__
             namespace.inject(name, function, protected=name.isupper())
         namespace.inject("answer", AnswerDict(self._tell))
 
     def poll(self) -> None:
-        """Look at `answer` when a cell ends: it may be a new dict by now, or changed deep inside.
+        """Check `answer` when a cell ends: it may be a new dict by now, or changed deep inside.
 
         A refusal is written to standard error, and `ready` is set to False.
         """
@@ -88,7 +88,7 @@ class FinalAnswers:
             return
         try:
             self._tell(held)  # type: ignore[arg-type]
-        # Boundary: the cell has ended, and what its values do when they become text cannot be
+        # Boundary: the cell has ended, so exceptions of its values on conversion to text cannot be
         # raised in it any more.
         except Exception as error:  # noqa: BLE001
             problem = describe(error, 0)
@@ -96,27 +96,29 @@ class FinalAnswers:
             os.write(2, text.encode())
 
     def forget(self) -> None:
-        """The host gave `answer` anew: what is told next is told, even if it was told before."""
+        """Send the next answer even if it was sent before: the host has set `answer` anew."""
         self._told = None
 
     def state(self) -> tuple[dict[Any, Any] | None, object]:
-        """What a checkpoint keeps: what `answer` holds, unless a cell replaced it, and what was
-        told of it."""
+        """Return the state for a checkpoint: the content of `answer`, and its last answer.
+
+        Without content if a cell replaced `answer`.
+        """
         held: Any = self._namespace.injected["answer"]
         ours = self._namespace.globals.get("answer") is held
         return (dict(held) if ours else None), self._told
 
     def restore(self, state: tuple[dict[Any, Any] | None, Any]) -> None:
-        """Hold again what `state` returned; nothing is told that was told before."""
+        """Restore a result of `state`; answers sent before are not sent again."""
         content, self._told = state
         if content is not None:
             held: Any = self._namespace.injected["answer"]
             dict.update(held, content)
 
     def printed(self, text: str, last: bool) -> None:
-        """Send the printed form that `text` begins with; an incomplete one is none.
+        """Send the printed form at the start of `text`; an incomplete form is none.
 
-        `last`: it was the cell's last expression, which is displayed and not printed.
+        `last`: the text was the cell's last expression, which is displayed and not printed.
         """
         form = parse(text)
         if form is None:
@@ -131,15 +133,15 @@ class FinalAnswers:
         """Send `value` as the answer, and return it as text.
 
         Raises:
-            ValueError: it is too large, or the host refuses it.
-            what `str(value)` raises.
+            ValueError: the answer is too large, or the host refuses it.
+            Exception: any exception of `str(value)`.
         """
         text = _as_text(value)
         self._submit(Answer(form, text, _as_json(value), printed))
         return text
 
     def variable(self, name: object) -> object:
-        """What FINAL_VAR means by `name`: the variable's value, or a value that is no name.
+        """Return the value of the variable `name`, or `name` itself if it is no name.
 
         Raises:
             NameError: `name` could be a name, but there is no such variable.
@@ -151,7 +153,7 @@ class FinalAnswers:
         if found is not MISSING:
             return found
         variables = dict(self._namespace.variables())
-        # FINAL_VAR(x), where x holds text: the very object is that of a variable.
+        # FINAL_VAR(x), where x holds text: the same object is the value of a variable.
         if not key.isidentifier() or any(value is name for value in variables.values()):
             return name
         meant = near(key, variables)
@@ -159,13 +161,13 @@ class FinalAnswers:
         raise NameError(f"FINAL_VAR: there is no variable {key!r}.{advice}")
 
     def show_variables(self) -> str:
-        """The user's variables but `answer`, with their types, as text."""
+        """Return the user's variables except `answer`, with their types, as text."""
         variables = self._namespace.variables()
         types = {name: type_name(value) for name, value in variables if name != "answer"}
         return f"Available variables: {types}" if types else "No variables created yet."
 
     def _tell(self, held: dict[Any, Any]) -> None:
-        """Send what `answer` holds if it is ready and was not sent yet."""
+        """Send the content of `answer` if it is ready and was not sent yet."""
         if not dict.get(held, "ready"):
             self._told = None
             return
@@ -181,7 +183,7 @@ class FinalAnswers:
 
 
 def _also_by(*names: str) -> Callable[[Callable[[Any], Any]], Callable[..., Any]]:
-    """Let a function of one argument be called with that under other names, as in its dialects."""
+    """Let a function of one argument accept it under other names, as its dialects do."""
 
     def with_names(function: Callable[[Any], Any]) -> Callable[..., Any]:
         own = function.__code__.co_varnames[0]
@@ -200,7 +202,7 @@ def _also_by(*names: str) -> Callable[[Callable[[Any], Any]], Callable[..., Any]
 
 
 def _capitals(answers: FinalAnswers) -> tuple[Callable[..., Any], ...]:
-    """The functions whose names are in capitals, as models know them."""
+    """Return the functions with names in capitals, which models know."""
 
     @_also_by("answer")
     def FINAL(value: object) -> str:  # noqa: N802
@@ -218,7 +220,7 @@ def _capitals(answers: FinalAnswers) -> tuple[Callable[..., Any], ...]:
             raise TypeError("SUBMIT takes one value, or fields by name: SUBMIT(answer=...)")
         if len(value) + bool(fields) == 1:
             answers.send("SUBMIT", fields or value[0])
-        else:  # the host has the schema, and puts them together
+        else:  # the host has the schema, and assembles the fields
             answers.send("arguments", {"values": value, "fields": fields})
 
     def SHOW_VARS() -> str:  # noqa: N802
@@ -245,12 +247,12 @@ def _as_text(value: object) -> str:
 
 
 def _as_json(value: object) -> JSON:
-    """The value as JSON carries it, None if it cannot: NaN, an object, two keys that are one."""
+    """Return the value as JSON carries it, None if it cannot: NaN, an object, two equal keys."""
     if id(type(value)) in _JSON_SCALARS:
         return value  # type: ignore[return-value]
     try:
         text = encoded(value, ascii_only=False, any_keys=True)
-    # Boundary: classes of the user's may do anything when they are read. Their text is kept.
+    # Boundary: reading a user's classes may do anything. The text of the answer is kept.
     except Exception:  # noqa: BLE001
         return None
     _check_size(text, "value")

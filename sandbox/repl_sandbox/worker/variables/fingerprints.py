@@ -1,8 +1,8 @@
-"""Marks: small values that tell, at bounded cost, whether an object changed in place.
+"""Fingerprints: small values that show, at bounded cost, whether an object changed in place.
 
-Two marks of one object are equal if it did not change, as far as was sampled. A mark refers to no
-object of the user's: it is made of small scalars, hashes of text, and identities. No code of the
-user's runs. What happens deep inside an object, or between the samples of a large one, is missed.
+Two fingerprints of an unchanged object are equal. A fingerprint refers to no object of the user's:
+it consists of small scalars, hashes of text, and identities. No code of the user's runs. Changes
+deep inside an object, or between the samples of a large one, are missed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..namespace.safe_inspect import instance_dict, read
 
 # A collection of at most this many items is compared item by item.
 SAMPLE = 64
-# Longer texts are told apart by length and identity, because hashing them takes time.
+# Longer texts are distinguished by length and identity, because hashing them takes time.
 _TEXT = 4_096
 _BITS = 64
 # Elements of an array that are compared: all of a small one, evenly spread ones of a large one.
@@ -26,7 +26,7 @@ _ELEMENTS = 256
 
 
 def mark(value: Any, sample: int = SAMPLE) -> object:
-    """The mark of `value`, of about `sample` of its items.
+    """Return the fingerprint of `value`, from about `sample` of its items.
 
     Raises:
         RuntimeError: another thread changes it meanwhile.
@@ -46,12 +46,12 @@ def mark(value: Any, sample: int = SAMPLE) -> object:
 
 
 def is_scalar(value: object) -> bool:
-    """Whether an equal object in its place is no change: a number, a text or None."""
+    """Return whether replacing it by an equal object is no change: a number, a text or None."""
     return id(type(value)) in _SCALAR_IDS
 
 
 def is_small(value: Any) -> bool:
-    """Whether to hold the value itself costs nothing worth counting: a scalar of a few bytes."""
+    """Return whether keeping the value itself costs nothing notable: a scalar of a few bytes."""
     cls = type(value)
     if cls is int:
         return bool(value.bit_length() <= _BITS)
@@ -59,7 +59,7 @@ def is_small(value: Any) -> bool:
 
 
 def _token(value: Any) -> object:
-    """What stands for an item: its value if it is a scalar, else its identity and length."""
+    """Return the token of an item: its value if it is a scalar, else its identity and length."""
     cls = type(value)
     if cls is float or cls is bool or value is None:
         return cls, value
@@ -92,12 +92,12 @@ def _list(value: list[Any], sample: int) -> object:
 
 
 def _tuple(value: tuple[Any, ...], sample: int) -> object:
-    """A tuple stays what it is; its mutable items may not."""
+    """Return the tokens of mutable items: a tuple itself stays the same."""
     return [_token(item) for item in islice(tuple.__iter__(value), sample)]
 
 
 def _first(base: Any) -> Callable[[Any, int], object]:
-    """For what can only be walked: its length and the first items."""
+    """Return the length and the first items of a value that can only be iterated."""
 
     def make(value: Any, sample: int) -> object:
         return base.__len__(value), [_token(item) for item in islice(base.__iter__(value), sample)]
@@ -127,7 +127,7 @@ def _attributes(value: object, sample: int) -> object:
 
 
 def _array(value: Any) -> object:
-    """The shape of a numpy array and some of its elements; of another kind, its identity."""
+    """Return the shape of a numpy array and some elements; of another kind, its identity."""
     if not is_array(value):
         return id(value)
     elements = read(value, "flat")[:: read(value, "size") // _ELEMENTS + 1]
@@ -137,7 +137,7 @@ def _array(value: Any) -> object:
 _SCALARS = (int, float, bool, str, bytes, type(None))
 _FIXED = (complex, range, frozenset, FunctionType, BuiltinFunctionType, ModuleType, type)
 
-# How each class is marked. Of what cannot change in place, nothing but the identity matters.
+# Fingerprint by class. Values that cannot change in place need only their identity.
 _MARKS: dict[type, Callable[[Any, int], object]] = {
     **dict.fromkeys(_SCALARS, _scalar),
     **dict.fromkeys(_FIXED, _identity),
@@ -150,7 +150,7 @@ _MARKS: dict[type, Callable[[Any, int], object]] = {
 }
 _COLLECTIONS = (dict, list, set, collections.deque, bytearray, tuple)
 
-# By identity, because a class may have a metaclass of the user's, with a hash of its own.
+# By identity, because a class may have a user's metaclass with its own hash.
 _SCALAR_IDS = frozenset(map(id, _SCALARS))
 _BY_IDENTITY = {id(cls): make for cls, make in _MARKS.items()}
 _SIZED = frozenset(map(id, (list, dict, set, bytearray, collections.deque)))

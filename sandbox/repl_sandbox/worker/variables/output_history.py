@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-# The host functions behind it; names that users cannot give to functions of theirs.
+# The host functions behind it; names that users cannot give to their own functions.
 LENGTH = "_output_length"
 TEXT = "_output_text"
 
-# The host gives at most this many characters at once; longer slices are several reads.
+# Characters that the host returns at most at once; longer slices take several reads.
 PAGE = 1 << 18
 
 
 class CellOutput:
-    """What one cell wrote to one stream. Slices are read when they are asked for."""
+    """Output of one cell to one stream. Slices are read on demand."""
 
     def __init__(self, call: Callable[..., Any], cell: int, stream: str) -> None:
         self._call = call
@@ -24,11 +24,11 @@ class CellOutput:
 
     @property
     def stderr(self) -> CellOutput:
-        """What the same cell wrote to standard error."""
+        """Output of the same cell to standard error."""
         return CellOutput(self._call, self._cell, "stderr")
 
     def page(self, number: int, size: int = 8192) -> str:
-        """Page `number`, from 0, of pages of `size` characters."""
+        """Return page `number`, from 0, of pages of `size` characters."""
         return self[number * size : (number + 1) * size]
 
     def __len__(self) -> int:
@@ -62,7 +62,7 @@ class CellOutput:
 
 
 class OutputHistory:
-    """`_out[n]` is the output of cell n, `_out[-1]` that of the cell before this one."""
+    """`_out[n]` is the output of cell n, `_out[-1]` that of the previous cell."""
 
     def __init__(self, call: Callable[..., Any], running: Callable[[], int]) -> None:
         self._call = call

@@ -1,7 +1,7 @@
-"""Printed forms of an answer: text that a cell itself writes and that begins like `FINAL(`.
+"""Printed forms of an answer: text that a cell writes itself and that begins like `FINAL(`.
 
-They are found in the cell's syntax tree, where the text is written, and never in output: a document
-that passes through `print` may say what it likes.
+They are recognised in the cell's syntax tree, where the text is written, and never in output: a
+document that passes through `print` may contain any text.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from typing import Any, NamedTuple
 _PREFIX = re.compile(r"\s*+(?:FINAL|FINAL_VAR)\(")
 _FINAL = "FINAL("
 
-# The name under which a rewritten cell finds its hook among the builtins. No identifier, so nobody
-# can write it, and no listing of variables shows it.
+# Name of the hook among the builtins of a rewritten cell. It is no identifier, so no code can use
+# it, and no listing of variables shows it.
 HOOK = "<printed>"
 
 _builtins = vars(builtins)
@@ -40,18 +40,18 @@ _VARIABLE = re.compile(r"""FINAL_VAR\(\s*(["']?)([^\W\d]\w*)\1\s*\)""")
 
 
 class PrintedForm(NamedTuple):
-    """What a printed form says: `text` between FINAL's parentheses, or FINAL_VAR's `variable`."""
+    """Content of a printed form: `text` between FINAL's parentheses, or FINAL_VAR's `variable`."""
 
     text: str | None
     variable: str | None
 
 
 def parse(text: str) -> PrintedForm | None:
-    """The form that `text` begins with, behind blanks, or None if it is not complete.
+    """Return the form at the start of `text`, after blanks, or None if it is incomplete.
 
-    FINAL's parentheses are balanced, not counting those in quotes that close on the same line;
-    where they never balance, the last one of the first line that has any ends the text. White
-    space around it is not part of it.
+    FINAL's parentheses are balanced, except those in quotes that close on the same line; where they
+    never balance, the last one of the first line with a parenthesis ends the text. White space
+    around the text is not part of it.
     """
     text = text.lstrip()
     variable = _VARIABLE.match(text)
@@ -65,7 +65,7 @@ def parse(text: str) -> PrintedForm | None:
 
 
 def _closing(text: str, start: int) -> int | None:
-    """Where the parenthesis that is open at `start` closes."""
+    """Return the position where the parenthesis open at `start` closes."""
     depth, position = 1, start
     unclosed: dict[str, int] = {}
     while position < len(text):
@@ -85,10 +85,10 @@ def _closing(text: str, start: int) -> int | None:
 
 
 def _after_quote(text: str, position: int, unclosed: dict[str, int]) -> int:
-    """The position after a quoted text, or after a character that is an apostrophe.
+    """Return the position after a quoted text, or after a character that is an apostrophe.
 
-    `unclosed`: for each kind of quote, up to where it is known not to be closed any more. One that
-    is not closed stands before none of its kind but escaped ones, which are not closed either.
+    `unclosed`: for each kind of quote, the position up to which no closing quote exists. An
+    unclosed quote is followed only by escaped quotes of its kind, which are unclosed too.
     """
     quote = text[position]
     if position < unclosed.get(quote, 0) or (position and text[position - 1].isalnum()):
@@ -113,9 +113,9 @@ def rewrite(tree: Module) -> None:
 
 
 def install(printed: Callable[[str, bool], None]) -> None:
-    """Set what rewritten cells call with each form, and whether it is the last expression.
+    """Set the function that rewritten cells call with a form, and whether it comes last.
 
-    It stays: functions keep the calls that they were compiled with.
+    It stays set: functions keep the calls that they were compiled with.
     """
     held = _builtins.get(HOOK)
     if type(held) is not _Hook or held.printed is not printed:
@@ -135,18 +135,18 @@ class _Hook:
 
 
 def _from_its_line(text: str) -> str:
-    """`text` without the empty lines before its form: what stands at the start of a line."""
+    """Return `text` without the empty lines before its form, which must begin a line."""
     blanks = text[: len(text) - len(text.lstrip())]
     return text[blanks.rfind("\n") + 1 :]
 
 
 def call_hook(value: Any, last: bool) -> Any:
-    """The hook, for code whose builtins are not Python's own."""
+    """Return the hook, for code whose builtins are not Python's own."""
     return _builtins[HOOK](value, last)
 
 
 def _is_form(node: expr) -> bool:
-    """Whether the node is text written in the cell whose beginning is that of a form."""
+    """Return whether the node is text written in the cell that begins like a form."""
     while True:
         match node:
             case BinOp(op=Add() | Mod()):

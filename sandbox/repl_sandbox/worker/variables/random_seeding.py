@@ -1,4 +1,4 @@
-"""Random numbers of a session's own: its template's state is every session's."""
+"""Random numbers of each session: without seeding, all sessions share the template's state."""
 
 from __future__ import annotations
 
@@ -12,14 +12,12 @@ _NUMPY = "numpy.random"
 
 
 def seed(number: int | None) -> None:
-    """Start `random`'s and NumPy's numbers from `number`; None: from what the system gives.
+    """Seed `random` and NumPy with `number`; None: with entropy of the system.
 
-    NumPy's start there also if a cell imports it later on.
+    NumPy is seeded also if a cell imports it later.
     """
     if number is not None or loaded("random") is not None:
-        import_trusted("random").seed(
-            number
-        )  # the template does without: a fork is cheaper the less there is
+        import_trusted("random").seed(number)  # a fork is cheaper with a smaller template
     _Seeder.leave()
     numpy = loaded("numpy")
     if numpy is not None:
@@ -34,18 +32,18 @@ def _start(generator: Any, number: int | None) -> None:
 
 
 class _Seeder:
-    """Finds NumPy's random numbers as they would be found, and seeds them when they are loaded."""
+    """Finds NumPy's random module like other finders, and seeds it when it is loaded."""
 
     def __init__(self, number: int) -> None:
         self._number = number
 
     @classmethod
     def leave(cls) -> None:
-        """Have none of them among the finders, which are the session's to change."""
+        """Remove such finders from the list, which session code may change."""
         sys.meta_path[:] = [each for each in sys.meta_path if not isinstance(each, cls)]
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """As any finder; None for all other modules."""
+        """Implement a finder; None for all other modules."""
         if name != _NUMPY:
             return None
         spec = PathFinder.find_spec(name, path, target)
@@ -55,7 +53,7 @@ class _Seeder:
         load = loader.exec_module
 
         def exec_module(module: Any) -> None:
-            del loader.exec_module  # it is an ordinary one again, for whoever asks it for sources
+            del loader.exec_module  # an ordinary loader again, for code that asks it for sources
             self.leave()
             load(module)
             _start(module, self._number)

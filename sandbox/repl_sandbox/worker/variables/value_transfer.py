@@ -1,4 +1,4 @@
-"""Values that cross: what the host binds to a name and asks for by one, as text, bytes or JSON."""
+"""Values of variables that the host sets or gets, as text, bytes or JSON."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from ..display.tracebacks import describe
 
 
 def read(assign: Assign, memfd: Callable[[], int]) -> object:
-    """The value that `assign` brings, in a file of its own where it is large.
+    """Return the value in `assign`, from a separate file if it is large.
 
-    Raises MemoryError, RecursionError, ValueError or OSError where it is more than this process can
-    hold.
+    Raises:
+        MemoryError, RecursionError, ValueError, OSError: the value is more than this process can
+            hold.
     """
     if assign.size is None:
         return _CONVERT[assign.kind](assign.data)
@@ -32,7 +33,7 @@ def read(assign: Assign, memfd: Callable[[], int]) -> object:
 
 
 def write(value: object) -> Value | Failed:
-    """The answer to who asks for `value`."""
+    """Return the reply to a request for `value`."""
     try:
         data = dump_json(value)
     except (TypeError, ValueError) as error:
@@ -49,7 +50,7 @@ def write(value: object) -> Value | Failed:
 
 
 def unknown(name: str) -> Failed:
-    """The answer to who asks for a variable that is not there."""
+    """Return the reply to a request for a missing variable."""
     return Failed("unknown", f"no variable {name!r}")
 
 

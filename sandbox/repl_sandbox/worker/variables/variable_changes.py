@@ -1,9 +1,8 @@
-"""What a cell did to the session's variables: new, modified and deleted ones.
+"""Changes of the session's variables by a cell: new, modified and deleted ones.
 
-A name that is bound to another object was modified, unless both are equal numbers or texts; an
-object that was changed in place is found by its mark (`marks.py`), at bounded cost, so that a
-change deep inside of it may be missed. Looking at a variable runs none of the user's code and keeps
-nothing alive.
+A name bound to another object is modified, unless both are equal numbers or texts. A change of an
+object in place shows in its fingerprint (`fingerprints.py`), at bounded cost, so a change deep
+inside may be missed. Inspecting a variable runs none of the user's code and keeps no object alive.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from .fingerprints import SAMPLE, is_scalar, is_small, mark
 # More changes than this are counted, not listed: nobody reads them, and each costs a preview.
 MOST_CHANGES = 200
 
-# Beyond this many variables, fewer items of each are compared, so that a cell's cost stays at a few
-# microseconds for each.
+# Beyond this many variables, fewer items of each are compared, so that each variable costs a few
+# microseconds.
 _MANY = 500
 _SMALL_SAMPLE = 8
 
@@ -34,13 +33,13 @@ _Changed: TypeAlias = tuple[str, object, Literal["new", "modified"]]
 
 
 class _Seen:
-    """What was known of a variable when it was last looked at."""
+    """Facts about a variable at the last inspection."""
 
     __slots__ = ("cls", "held", "identity", "mark", "preview", "sample", "size", "type")
 
     def __init__(self, value: object, sample: int) -> None:
-        # Identities and not the objects: they belong to the user, and may go at any time. A small
-        # scalar is nobody's, and while it is held nothing else has its identity.
+        # Identities and not the objects: they belong to the user, and may be freed at any time. A
+        # small scalar may be kept, and while it is kept no other object has its identity.
         self.held = value if is_small(value) else _NOTHING
         self.identity = id(value)
         self.cls = id(type(value))
@@ -51,7 +50,7 @@ class _Seen:
         self.preview = ""
 
     def is_still(self, value: object) -> bool:
-        """Whether `value` is what was seen, as far as a mark tells."""
+        """Return whether `value` is unchanged, as far as a fingerprint shows."""
         if self.held is not _NOTHING:
             return type(value) is type(self.held) and value == self.held
         if id(value) != self.identity and not is_scalar(value):
@@ -62,8 +61,8 @@ class _Seen:
 def _mark(value: object, sample: int) -> object:
     try:
         return mark(value, sample)
-    # Boundary: threads of the user may change what is being read, and memory may be short. Then the
-    # variable counts as modified the next time, which is true or does no harm.
+    # Boundary: threads of the user may change the value meanwhile, and memory may be short. Then
+    # the variable counts as modified the next time, which is true or harmless.
     except Exception:  # noqa: BLE001
         return None
 
@@ -76,20 +75,21 @@ class VariableChanges:
         self._seen: dict[str, _Seen] = {}
         # Names that a module has from the start, and that are never variables.
         self._constants = frozenset(vars(ModuleType("__main__"))) | {"__builtins__"}
-        # What is bound where nothing but another object there is a change: small scalars, as in
-        # `_Seen.held`, and what is ours. If that is all there is, one look tells that all is so.
+        # Bindings for which only another object counts as a change: small scalars, as in
+        # `_Seen.held`, and objects of the engine. If a namespace holds nothing else, one comparison
+        # shows no change.
         self._settled: dict[str, object] = {}
-        self._loose: set[str] = set()  # the names of all other variables that were seen
-        self._ours = 0  # how many injected names there were when these were taken in
-        self._shown = 0  # and the identity of what was shown last
+        self._loose: set[str] = set()  # names of all other known variables
+        self._ours = 0  # number of injected names at the last update
+        self._shown = 0  # identity of the last displayed value
         self.since_last()
         self._settle()
 
     def since_last(self) -> list[Change]:
-        """The changes since the last call, in the order of the namespace, deleted ones last.
+        """Return the changes since the last call, in the order of the namespace, deleted ones last.
 
-        At most `MOST_CHANGES`; if there were more, one further Change follows, whose name is
-        `MORE_CHANGES` and whose preview says how many. Those are not reported again.
+        At most `MOST_CHANGES`; if there are more, one further Change follows, whose name is
+        `MORE_CHANGES` and whose preview gives the number. Those are not reported again.
         """
         everything = self._namespace.globals
         try:
@@ -110,23 +110,24 @@ class VariableChanges:
         return []
 
     def _settle(self) -> None:
-        """Take in what is ours."""
+        """Record the engine's objects."""
         everything, injected = self._namespace.globals.copy(), self._namespace.injected
         self._ours, self._shown = len(injected), id(everything.get("_"))
         for name, value in everything.items():
-            # What is ours, and what of the user's is no variable and costs nothing to hold.
+            # Objects of the engine, and values of the user that are no variables and cost nothing
+            # to keep.
             if type(name) is not str or not self._namespace.hides(name, value):
                 continue
             if value is builtins or is_small(value) or injected.get(name) is value:
                 self._settled[name] = value
 
     def _look(self, everything: dict[str, object]) -> tuple[list[_Changed], bool]:
-        """What is not as it was last seen, and whether something is not there any more."""
+        """Return the bindings that differ from the last inspection, and whether any are missing."""
         changed: list[_Changed] = []
         left = len(self._seen)
         seen_as, injected, constants = self._seen.get, self._namespace.injected.get, self._constants
         hides = self._namespace.hides
-        # The usual case first: nothing changed, and nothing is made to find that out.
+        # The usual case first: no change, found without allocating an object.
         for name, value in everything.items():
             if type(name) is not str:
                 continue
@@ -171,7 +172,7 @@ class VariableChanges:
         return changes
 
     def _forget(self, changes: list[Change]) -> int:
-        """Add the variables that are gone to `changes`; return how many did not fit."""
+        """Add the deleted variables to `changes`; return how many did not fit."""
         there = {name for name, _ in self._namespace.variables()}
         unlisted = 0
         for name in sorted(self._seen.keys() - there):
@@ -185,7 +186,7 @@ class VariableChanges:
         return unlisted
 
     def variables(self) -> list[Variable]:
-        """All variables of the user's, modules and functions included."""
+        """Return all variables of the user, modules and functions included."""
         return [
             Variable(name, type_name(value), shallow_size(value), preview(value))
             for name, value in self._namespace.variables()
