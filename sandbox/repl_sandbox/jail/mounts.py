@@ -1,14 +1,14 @@
-"""What a session sees of the file system.
+"""Mount view of a session: its file system.
 
-Covers: a read-only root with the interpreter, its libraries and a made-up /etc and /dev; private
-/tmp, /workspace and /dev/shm of limited size; /proc of the session's own processes.
-Does not cover: kernel bugs (seccomp), network (namespaces), memory of the tmpfs beyond their sizes.
+Covers: a read-only root with the interpreter, its libraries and a synthetic /etc and /dev; private
+/tmp, /workspace and /dev/shm of limited size; /proc with the session's own processes. Does not
+cover: kernel bugs (seccomp), network (namespaces), memory of a tmpfs beyond its size.
 
-The root is staged once, by the zygote, in a mount namespace of its own that it then pivots into: a
-session starts in a copy of that view and adds only what is private to it. Nothing of the host's
-tree is reachable from there. (The zygote still sees the host's /proc, which each session covers
-with its own; so modules to preload are trusted.) In the session's user namespace the copied mounts
-are locked (mount_namespaces(7)): nobody inside can take one away or make it writable.
+The zygote stages the root once, in a mount namespace of its own into which it then pivots. A
+session starts in a copy of that view and adds only its private mounts. No path leads from there to
+the host's tree. (The zygote still sees the host's /proc, which each session covers with its own;
+modules to preload are therefore trusted.) In the session's user namespace the copied mounts are
+locked (mount_namespaces(7)): no process inside can remove one or make it writable.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from . import recipe_slots
 WORKSPACE = "/workspace"
 PRIVATE = ("/tmp", WORKSPACE, "/dev/shm")
 
-# A tmpfs file costs kernel memory besides its size; this bounds it at some 64 MiB a mount.
+# A tmpfs file costs kernel memory besides its size; this limits that to some 64 MiB a mount.
 _INODES = 65_536
 _INODE_SIZE = 1 << 10  # with its name: shmem_inode_cache has 0.7 KiB, a dentry 0.2
-# Where the template keeps what lies below a private place, which each session covers with its own.
+# Place in the template for directories below a private mount, which hides them in each session.
 _ASIDE = "/run/aside"
-_SHM_SIZE = 64 << 20  # as container engines give it
-_SCRATCH = 256 << 20  # for modules that write as they are imported; as much as a workspace has
+_SHM_SIZE = 64 << 20  # as in container engines
+_SCRATCH = 256 << 20  # for modules that write when imported; the size of a workspace
 
 _DEVICES = ("null", "zero", "full", "random", "urandom")
 _DEVICE_LINKS = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
@@ -39,7 +39,7 @@ _DEVICE_LINKS = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stde
 # Top-level entries of a system that are links into /usr, or directories where /usr is not merged.
 _SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 
-# Read by the dynamic loader, fontconfig, matplotlib and Debian's BLAS; none says who the host is.
+# Read by the dynamic loader, fontconfig, matplotlib and Debian's BLAS; none identifies the host.
 _ETC = ("alternatives", "fonts", "ld.so.cache", "matplotlibrc", "localtime", "mime.types")
 _MOST_ETC = 4 << 20  # the largest, ld.so.cache, has some 30 KiB, on a full desktop 300
 _ETC_FILES = {
@@ -52,13 +52,13 @@ _ETC_FILES = {
 
 
 def stage(binds: Mapping[str, str]) -> None:
-    """Build the read-only root and make it this process's root; the host's tree is then gone.
+    """Build the read-only root and make it this process's root, without access to the host's tree.
 
     `binds` maps paths inside to paths of the host without links. Needs a mount namespace of this
     process's own, and the right to mount in it.
     """
     libc.mount("", "/", "", libc.MS_REC | libc.MS_PRIVATE)
-    # Any directory will do; the tmpfs is moved away from it by the first pivot.
+    # Any directory will do; the first pivot moves the tmpfs away from it.
     libc.mount("tmpfs", "/tmp", "tmpfs", libc.MS_NOSUID | libc.MS_NODEV, "mode=755,size=16m")
     os.mkdir("/tmp/host")
     os.mkdir("/tmp/root")
@@ -66,7 +66,7 @@ def stage(binds: Mapping[str, str]) -> None:
     os.chdir("/")
     aside = {place: binds[path] for path, place in covered(binds).items()}
     _fill({**binds, **aside})
-    # pivot_root wants a mount point; the self-bind makes one of the plain directory.
+    # pivot_root needs a mount point; the self-bind makes the plain directory one.
     libc.mount("/root", "/root", "", libc.MS_BIND | libc.MS_REC)
     os.chdir("/root")
     libc.pivot_root(".", ".")
@@ -91,7 +91,7 @@ def _fill(binds: Mapping[str, str]) -> None:
     for inside, outside in sorted(binds.items()):
         _bind(outside, inside)
     _fill_dev()
-    # A new /proc may be mounted in a user namespace only while a complete one is in view
+    # A new /proc may be mounted in a user namespace only while a complete one is visible
     # (mount_too_revealing in fs/namespace.c); each session covers this one with its own.
     libc.mount("/host/proc", f"{root}/proc", "", libc.MS_BIND | libc.MS_REC)
 
@@ -101,7 +101,8 @@ def _fill_etc() -> None:
         _write(f"/root/etc/{name}", text.encode())
     for name in _ETC:
         if os.path.exists(f"/host/etc/{name}"):
-            # Copied, for each session copies every mount of its template, and these are small.
+            # Copied, because each session copies every mount of its template, and these files are
+            # small.
             _copy(f"/host/etc/{name}", f"/root/etc/{name}")
 
 
@@ -119,7 +120,7 @@ def _copy(source: str, target: str) -> None:
 
 
 def _write(target: str, data: bytes) -> None:
-    # Without the codecs of open(): nothing can be imported until the interpreter is in view.
+    # Without the codecs of open(): nothing can be imported until the interpreter is visible.
     fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o444)
     os.write(fd, data)
     os.close(fd)
@@ -130,7 +131,7 @@ def _fill_dev() -> None:
         target = f"/root/dev/{name}"
         os.close(os.open(target, os.O_CREAT | os.O_CLOEXEC, 0o666))
         libc.mount(f"/host/dev/{name}", target, "", libc.MS_BIND)
-        # Devices are written to all the same; but the times of the host's nodes stay.
+        # Devices stay writable all the same; the times of the host's nodes do not change.
         attributes = libc.MOUNT_ATTR_RDONLY | libc.MOUNT_ATTR_NOSUID
         libc.mount_setattr(target, attributes, recursive=False)
     for name, target in _DEVICE_LINKS.items():
@@ -151,14 +152,14 @@ def _bind(outside: str, inside: str) -> None:
 
 
 def mount_proc_rows() -> Rows:
-    """Show the processes of this pid namespace, and only those."""
+    """Return the rows that show the processes of this pid namespace, and only those."""
     flags = libc.MS_NOSUID | libc.MS_NODEV | libc.MS_NOEXEC
     yield call("mount", b"proc", b"/proc", b"proc", flags, 0)
 
 
 @contextmanager
 def writable(covered: Mapping[str, str]) -> Iterator[None]:
-    """Have private places as a session has them, for as long as this lasts; then they are gone."""
+    """Provide the private mounts of a session within the context; they are removed afterwards."""
     perform(mount_private_rows(_SCRATCH, os.geteuid()))
     try:
         perform(uncover_rows(covered))
@@ -169,18 +170,18 @@ def writable(covered: Mapping[str, str]) -> Iterator[None]:
 
 
 def covered(paths: Iterable[str]) -> dict[str, str]:
-    """Those of `paths` that a private mount hides, and where else the template has each."""
+    """Map each of `paths` that a private mount hides to the template's other path of it."""
     hidden = [path for path in paths if path.startswith(tuple(f"{place}/" for place in PRIVATE))]
     return {path: f"{_ASIDE}/{number}" for number, path in enumerate(sorted(hidden))}
 
 
 def uncover_rows(covered: Mapping[str, str]) -> Rows:
-    """Show again what the private mounts have hidden, read-only as it was.
+    """Return the rows that show the hidden paths again, read-only as before.
 
-    The private mounts are new: nothing else is in them.
+    The private mounts are new and empty.
     """
     made, shown = {*PRIVATE}, tuple[str, ...]()
-    for path, aside in sorted(covered.items()):  # before what lies in it
+    for path, aside in sorted(covered.items()):  # before paths inside of it
         where = path.encode()
         if not path.startswith(shown):
             for folder in _above(path):
@@ -198,19 +199,19 @@ def uncover_rows(covered: Mapping[str, str]) -> Rows:
 
 
 def _above(path: str) -> list[str]:
-    """The folders that it lies in, from the private place on."""
+    """Return the parent directories of a path, from the private mount on."""
     folders = (path[:at] for at, each in enumerate(path) if each == "/")
     return [folder for folder in folders if folder.startswith(PRIVATE)]
 
 
 def capacity(workspace_size: int) -> int:
-    """The most memory that the private places can take, files of no size included."""
+    """Return the most memory that the private mounts can use, including files of no size."""
     inodes = len(PRIVATE) * _INODES * _INODE_SIZE
     return 2 * workspace_size + _SHM_SIZE + inodes
 
 
 def mount_private_rows(workspace_size: int, owner: int) -> Rows:
-    """The session's own writable places, empty, owned by uid `owner` of this namespace."""
+    """Return the rows of the session's own writable mounts, empty, owned by uid `owner`."""
     inside = f"nr_inodes={_INODES},uid={owner},gid={owner}"
     for path, mode, size in (
         ("/tmp", 1777, workspace_size),

@@ -1,8 +1,8 @@
-"""Which namespaces a session gets: all that Linux has but time, which nothing here needs.
+"""Namespaces of a session: all that Linux has except time, which nothing here needs.
 
-Covers: own process, network, ipc, host name, cgroup and mount views, and a user namespace in which
-the session's users mean nobody outside. Does not cover: what stands in the mount view (mounts),
-who the users are outside (users), kernel bugs (seccomp narrows what can be reached).
+Covers: own process, network, ipc, host name, cgroup and mount views, and a user namespace whose
+users have no rights outside. Does not cover: content of the mount view (mounts), outside users
+(users), kernel bugs (seccomp narrows the reachable kernel).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from ..native import libc
 from ..native.libc import call
 from ..native.steps import Rows
 
-# user first in the list because it is what allows the others to an ordinary user.
+# user first in the list because it allows the others to an ordinary user.
 SESSION: dict[str, int] = {
     "user": libc.CLONE_NEWUSER,
     "pid": libc.CLONE_NEWPID,
@@ -22,12 +22,12 @@ SESSION: dict[str, int] = {
     "cgroup": libc.CLONE_NEWCGROUP,
 }
 
-# Those that are made for each session with its first process; networks are used again.
+# Namespaces made for each session with its first process; network namespaces are reused.
 FLAGS = sum(SESSION.values()) & ~libc.CLONE_NEWNET
 
 _HOSTNAME = b"repl"
 
 
 def set_hostname_rows() -> Rows:
-    """Have a host name that says nothing about the host."""
+    """Return the rows that set a host name which does not identify the host."""
     yield call("sethostname", _HOSTNAME, len(_HOSTNAME))

@@ -1,8 +1,8 @@
-"""What a process of a session may never do again, and when it must die.
+"""Irrevocable restrictions of a session's processes, and the end of their descendants.
 
-Covers: gaining privileges by exec, outliving its parent, being inspected by others of its uid,
-sharing a process group with what is not of the session.
-Does not cover: inspection by the session's own code of itself, which is its right.
+Covers: gaining privileges by exec, outliving the parent, inspection by others of the same uid,
+sharing a process group with processes outside the session. Does not cover: inspection by the
+session's own code of itself, which is its right.
 """
 
 from __future__ import annotations
@@ -19,52 +19,52 @@ from . import reserved_descriptors
 
 
 def have_one_thread_rows() -> Rows:
-    """Fail where there is another thread: unshare(2)."""
+    """Return the rows that fail if there is another thread: unshare(2)."""
     yield call("unshare", libc.CLONE_THREAD)
 
 
 def leave_group_rows() -> Rows:
-    """Lead a session and a process group of its own, without a terminal."""
+    """Return the rows that start a session and a process group, without a terminal."""
     yield call("setsid")
 
 
 def forbid_new_privileges_rows() -> Rows:
-    """PR_SET_NO_NEW_PRIVS: no exec gains anything, and seccomp filters may be loaded."""
+    """PR_SET_NO_NEW_PRIVS: no exec gains privileges, and seccomp filters may be loaded."""
     yield call("prctl", libc.PR_SET_NO_NEW_PRIVS, 1)
 
 
 def die_with_parent_rows(by: int = signal.SIGKILL) -> Rows:
-    """PR_SET_PDEATHSIG: signal `by` when the parent goes. A change of credentials clears it."""
+    """PR_SET_PDEATHSIG: signal `by` when the parent ends. A change of credentials clears it."""
     yield call("prctl", libc.PR_SET_PDEATHSIG, int(by))
 
 
 def adopt_orphans_rows(*, needed: bool = True) -> Rows:
-    """PR_SET_CHILD_SUBREAPER: whatever loses its parent below this process becomes its child.
+    """PR_SET_CHILD_SUBREAPER: orphans below this process become its children.
 
-    Not `needed`: a kernel that has no such thing is none to fail on.
+    Unless `needed`, a kernel without it does not fail.
     """
     tolerated = () if needed else (EINVAL, ENOSYS, EPERM)
     yield call("prctl", libc.PR_SET_CHILD_SUBREAPER, 1, tolerated=tolerated)
 
 
 def hide_memory_rows() -> Rows:
-    """PR_SET_DUMPABLE 0: no ptrace, no /proc/PID/mem, no core, for whoever has the same uid."""
+    """PR_SET_DUMPABLE 0: no ptrace, no /proc/PID/mem, no core, for any process of the same uid."""
     yield call("prctl", libc.PR_SET_DUMPABLE, 0)
 
 
 def keep_descriptors_rows(kept: set[int]) -> Rows:
-    """Close every descriptor but those of `kept`."""
+    """Return the rows that close every descriptor except `kept`."""
     for first, last in reserved_descriptors.gaps(kept):
         yield call("close_range", first, last, 0)
 
 
 def forbid_new_privileges() -> None:
-    """Make `forbid_new_privileges_rows`."""
+    """Apply `forbid_new_privileges_rows`."""
     perform(forbid_new_privileges_rows())
 
 
 def gains_no_privileges() -> int:
-    """PR_GET_NO_NEW_PRIVS: 1 if no exec gains anything."""
+    """PR_GET_NO_NEW_PRIVS: 1 if no exec gains privileges."""
     return int(libc.prctl(_GET_NO_NEW_PRIVS, 0))
 
 
@@ -73,34 +73,33 @@ _GET_NO_NEW_PRIVS = 39
 
 
 def die_with_parent() -> None:
-    """Make `die_with_parent_rows`, by SIGKILL."""
+    """Apply `die_with_parent_rows`, with SIGKILL."""
     perform(die_with_parent_rows())
 
 
 def adopt_orphans(*, needed: bool = True) -> None:
-    """Make `adopt_orphans_rows`."""
+    """Apply `adopt_orphans_rows`."""
     perform(adopt_orphans_rows(needed=needed))
 
 
 def hide_memory() -> None:
-    """Make `hide_memory_rows`."""
+    """Apply `hide_memory_rows`."""
     perform(hide_memory_rows())
 
 
 def stop_children() -> None:
-    """Stop all that was started below this process, as `end_children` does before it kills."""
+    """Stop all descendants of this process, as `end_children` does before it kills."""
     _stopped(children())
 
 
 def end_children(kept: Container[int] = (), asked: int = 0) -> float:
-    """End all that was started below this process but the children `kept`; it has one thread.
+    """End all descendants of this process except the children `kept`; the process has one thread.
 
     Returns the CPU seconds of child `asked`, 0 if it was not among them.
 
-    Without a pid namespace there is no call that reaches all at once, and one by one a process that
-    forks all the time gets ahead. So all are stopped first, which takes no new ones' place, and
-    killed when none is left that could fork. Each leaves its children to this process, which adopts
-    orphans; so nothing can get away.
+    Without a pid namespace no call reaches all processes at once, and a process that forks all the
+    time outruns single kills. So all are first stopped, until none is left that could fork, and
+    then killed. This process adopts the orphans of each, so none can escape.
     """
     cpu = 0.0
     while mine := [pid for pid in children() if pid not in kept]:
@@ -114,12 +113,12 @@ def end_children(kept: Container[int] = (), asked: int = 0) -> float:
 
 
 def _stopped(roots: list[int]) -> set[int]:
-    """`roots` and all below them, stopped."""
+    """Return `roots` and all their descendants, stopped."""
     return stop_all(lambda: [pid for root in roots for pid in descendants(root)])
 
 
 def stop_all(members: Callable[[], Iterable[int]]) -> set[int]:
-    """Stop `members`, asked for again until it names none that was not stopped; who was."""
+    """Stop `members`, read again until it names no running process; return those stopped."""
     stopped: set[int] = set()
     for _ in range(_MOST_ROUNDS):
         found = set(members()) - stopped
@@ -131,7 +130,7 @@ def stop_all(members: Callable[[], Iterable[int]]) -> set[int]:
     return stopped
 
 
-# Rounds of stopping before killing: one that others of its session wake is met again after it.
+# Rounds of stopping before killing: another process of the session may wake a stopped one.
 _MOST_ROUNDS = 100
 
 
@@ -143,8 +142,8 @@ def _signal(pid: int, number: int) -> None:
 
 
 def descendants(pid: int) -> Iterator[int]:
-    """`pid` and all processes below it; proc(5) lists them by the thread that made them."""
-    # No recursion: code decides how deep its processes lie below each other.
+    """Return `pid` and all its descendants; proc(5) lists them by the thread that made them."""
+    # No recursion: code decides how deep its processes are nested.
     found = [pid]
     while found:
         pid = found.pop()
@@ -153,7 +152,7 @@ def descendants(pid: int) -> Iterator[int]:
 
 
 def threads(pids: Iterable[int]) -> int:
-    """How many threads the processes `pids` have together."""
+    """Return the number of threads of the processes `pids` together."""
     return sum(map(_threads_of, pids))
 
 
@@ -182,7 +181,7 @@ def _children_of(pid: int) -> Iterator[int]:
 
 
 def _children_by_parents(parent: int) -> Iterator[int]:
-    """The same on a kernel that does not list them, by what each process says of its parent."""
+    """Return the same on a kernel without those lists, from each process's parent."""
     for name in os.listdir("/proc"):
         if name.isdecimal():
             try:
@@ -195,7 +194,7 @@ def _children_by_parents(parent: int) -> Iterator[int]:
 
 
 def cpu_seconds(pids: Iterable[int]) -> float:
-    """CPU time of processes, and of the children that they have waited for."""
+    """Return the CPU time of processes, and of the children that they have waited for."""
     return sum(map(_ticks, pids)) / os.sysconf("SC_CLK_TCK")
 
 
@@ -206,7 +205,7 @@ _CPU_FIELDS = slice(11, 15)
 def _ticks(pid: int) -> int:
     try:
         with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
-            # The name comes second, in parentheses, and may hold any byte.
+            # The name comes second, in parentheses, and may contain any byte.
             fields = file.read().rpartition(b") ")[2].split()
     except OSError:
         return 0
@@ -214,9 +213,9 @@ def _ticks(pid: int) -> int:
 
 
 def children() -> list[int]:
-    """The children of this process, which has one thread: proc(5), children.
+    """Return the children of this process, which has one thread: proc(5), children.
 
-    Until it waits for one, no other process can be given that one's number.
+    Until it waits for one, no other process can get that child's number.
     """
     try:
         with open("/proc/thread-self/children", "rb", buffering=0) as file:
@@ -236,5 +235,5 @@ def _one_child() -> list[int]:
 
 
 def thread_count() -> int:
-    """How many threads this process has, those of C libraries too."""
+    """Return the number of threads of this process, including those of C libraries."""
     return os.stat("/proc/self/task").st_nlink - 2

@@ -1,8 +1,8 @@
-"""The tiers as ordered lists: of a session's birth, its init, its view, and of each worker.
+"""Recipes of the tiers: ordered steps of a session's spawn, its init, its view, and each worker.
 
-Each step is the system calls that make it, which `native/steps.c` performs in order, or a function
-of Python. The order is the security property. The first step that fails ends all of it; there is no
-half-built jail to fall back to.
+Each step is a list of system calls, which `native/steps.c` performs in order, or a function of
+Python. The order is the security property. The first step that fails aborts the recipe, because a
+half-built jail must not run code.
 """
 
 from __future__ import annotations
@@ -39,39 +39,39 @@ from .seccomp import fork_notifications, seccomp_filters
 
 
 class ForkLimit(NamedTuple):
-    """By which process forks are admitted, and how many processes a session may have."""
+    """Admission of forks by another process, and the maximum number of processes of a session."""
 
     limiter: socket.socket
-    filter: bytes  # as fork_notices.program makes it
+    filter: bytes  # from fork_notifications.program
     most: int
 
 
 @dataclass(slots=True)
 class Jail:
-    """What the steps need to know of one session."""
+    """Settings of one session's jail, used by the steps."""
 
     slot: int | None  # number of the session's own uids; None: the host may not assign any
     workspace: int  # bytes
-    rlimits: list[tuple[int, tuple[int, int]]]  # as rlimits.plan makes them
+    rlimits: list[tuple[int, tuple[int, int]]]  # from rlimits.plan
     last_capability: int
-    seal: bytes  # the filter that closes what the template still needs
+    seal: bytes  # closes the calls that only the template needs
     files: ruleset.Plan
     tier: str = "jailed"
     folder: str = ""  # the session's own directory; "" where it has private mounts
     interpreter: Sequence[str] = ()  # paths that code must be able to read
-    covered: Mapping[str, str] = field(default_factory=dict)  # as mounts.covered has it
-    # How many groups the session joins; none if it is born into its group; None: it has none.
+    covered: Mapping[str, str] = field(default_factory=dict)  # from mounts.covered
+    # Number of cgroups to join; 0 if the session is born into its cgroup; None without a cgroup.
     groups: int | None = None
-    states: int = -1  # how many a session keeps besides the current one; -1: not even that
-    shared: int = 0  # where the page that init and worker share is mapped; 0: there is none
-    kept: set[int] = field(default_factory=set)  # descriptors of the process that is contained
-    held: dict[str, int] = field(default_factory=dict)  # what the worker found, before any code
+    states: int = -1  # number of snapshots besides the current one; -1: none at all
+    shared: int = 0  # address of the page that init and worker share; 0: there is none
+    kept: set[int] = field(default_factory=set)  # descriptors of the contained process
+    held: dict[str, int] = field(default_factory=dict)  # the worker's measurements, before any code
     home: str = ""  # the workspace of a branch; "" for the session's own
-    forks: ForkLimit | None = None  # where nothing of the kernel's bounds the session's processes
+    forks: ForkLimit | None = None  # where the kernel does not limit the session's processes
 
 
 class Step(NamedTuple):
-    """One row of a recipe: the system calls that make it, or where it is more, a function."""
+    """One row of a recipe: its system calls, or a function if it needs more."""
 
     name: str
     reason: str
@@ -79,7 +79,7 @@ class Step(NamedTuple):
     function: Callable[[Jail], None] | None = None
 
 
-# A word that is said between the processes of a new session when one need wait no longer.
+# Word sent between the processes of a new session to end a wait.
 DONE: Final = bytes(4)
 _ACCESS: Final = mmap.PROT_READ | mmap.PROT_WRITE
 _MAP_FIXED: Final = 0x10  # uapi/linux/mman.h
@@ -106,7 +106,7 @@ def _descriptors(jail: Jail) -> Rows:
         moved.append((recipe_slots.ORDERS_THEIRS, reserved_descriptors.ORDERS_THEIRS))
     if jail.tier == "jailed":
         moved.append((recipe_slots.MAPPED, reserved_descriptors.MAPPED))
-        # Else a reader would wait for ever, if the zygote were killed before it has written.
+        # Otherwise a reader would wait for ever if the zygote were killed before writing.
         yield call("close", recipe_slots.WRITTEN)
     for slot, fd in moved:
         yield call("dup3", slot, fd, os.O_CLOEXEC)
@@ -126,7 +126,7 @@ def _be_first_to_go(jail: Jail) -> Rows:
 
 
 def _empty_bounding_set_as_root(jail: Jail) -> Rows:
-    # To an ordinary user it is not given, and says nothing: no_new_privs closes what it bounds.
+    # An ordinary user may not do this and does not need it: no_new_privs closes the same way.
     return () if jail.slot is None else capabilities.empty_bounding_set_rows(jail.last_capability)
 
 
@@ -147,7 +147,7 @@ def _act_as_code(jail: Jail) -> Rows:
 
 def _uncover(jail: Jail) -> Rows:
     if jail.covered:
-        # To make directories there, this process must be somebody in the session.
+        # To make directories there, this process must have a uid of the session.
         yield from _become(users.INIT_ID)(jail)
         yield from mounts.uncover_rows(jail.covered)
 
@@ -167,8 +167,8 @@ def _wait(fd: int, why: str) -> Rows:
 
 
 def _tell_worker(jail: Jail) -> Rows:
-    # The very last call: a session whose worker was told must not fail. That the worker has failed
-    # and is gone, init learns otherwise.
+    # The very last call: a session must not fail after it has told its worker. Init learns of the
+    # worker's own failure separately.
     yield call(
         "write", reserved_descriptors.DONE, DONE, len(DONE), least=len(DONE), tolerated=(EPIPE,)
     )
@@ -187,7 +187,7 @@ def _enter_folder(jail: Jail) -> None:
     os.environ["MPLCONFIGDIR"] = f"{jail.folder}/{session_directory.TEMPORARY}/matplotlib"
     if "tempfile" in sys.modules:
         sys.modules["tempfile"].tempdir = None  # type: ignore[attr-defined]  # the template's
-    # Code of an earlier generation may have removed them.
+    # Code of an earlier worker may have removed them.
     for name in ("HOME", "TMPDIR"):
         os.makedirs(os.environ[name], exist_ok=True)
     os.chdir(os.environ["HOME"])
@@ -209,7 +209,7 @@ def _note_privileges(jail: Jail) -> None:
 
 
 def _limit_forks(jail: Jail) -> None:
-    # Where the kernel cannot have them wait, the watchdog is what there is.
+    # Where the kernel cannot make forks wait, the watchdog limits them.
     if jail.forks is None:
         return
     limiter, filter_, most = jail.forks
@@ -218,14 +218,14 @@ def _limit_forks(jail: Jail) -> None:
     except OSError:
         return
     jail.held["forks"] = 1
-    with suppress(OSError):  # the zygote is gone, and the session about to end
+    with suppress(OSError):  # the zygote has ended, and the session is about to
         fork_notifications.introduce(listener, limiter, os.getppid(), most)
     limiter.close()
 
 
 # ── the recipes ─────────────────────────────────────────────────────────────────────────────────
 
-# In a session's first process before it forks the first worker, which has all of it too.
+# In a session's first process before it forks the first worker, which inherits all of it.
 BIRTH: Sequence[Step] = (
     Step(
         "cgroup",
@@ -265,8 +265,8 @@ INIT: Sequence[Step] = (
     Step("memory access", "code must not read init", lambda jail: processes.hide_memory_rows()),
 )
 
-# In the first worker, which is in init's namespaces and still has its capabilities there. It, and
-# not init, because what a process touches after a fork is copied, and the worker will need it.
+# In the first worker, which is in init's namespaces and still has its capabilities there. Not in
+# init, because pages touched after a fork are copied, and the worker will need these.
 VIEW: Sequence[Step] = (
     Step("hostname", "it says who the host is", lambda jail: namespaces.set_hostname_rows()),
     Step(
@@ -303,9 +303,9 @@ WORKER: Sequence[Step] = (
         lambda jail: processes.have_one_thread_rows(),
     ),
     Step("workspace", "code begins where its files are", _enter_workspace),
-    # With a group, clone makes no cgroup namespace: it would begin at the template's group.
+    # With a cgroup, clone makes no cgroup namespace: it would begin at the template's cgroup.
     Step("cgroup namespace", "groups above the session's are the host's", _close_group_view),
-    # While it still may.
+    # Before the capability for it is dropped.
     Step(
         "bounding set",
         "no exec gains a capability",
@@ -329,9 +329,9 @@ WORKER: Sequence[Step] = (
         "processes of the same uid must not read the worker",
         lambda jail: processes.hide_memory_rows(),
     ),
-    # All that it names is mounted by now, and it forbids to mount more.
+    # All paths of its rules are mounted by now, and it forbids further mounts.
     Step("Landlock", "files by path, TCP, signals and sockets to others", _restrict_files),
-    # Last: it forbids what the steps above need.
+    # Last: it forbids calls that the steps above need.
     Step(
         "seccomp",
         "system calls that code does not need",
@@ -340,9 +340,9 @@ WORKER: Sequence[Step] = (
 )
 
 
-# Without namespaces init is one process among the host's. What it would get from a pid namespace it
-# does itself: adopt whatever the session leaves, and end it. It keeps the host's user, whose right
-# it is to end processes of others and to remove what they leave.
+# Without namespaces init is one process among the host's. It replaces the work of a pid namespace:
+# it adopts orphans of the session, and ends them. It keeps the host's user, which may end processes
+# of other users and remove their files.
 PROCESS_INIT: Sequence[Step] = (
     *INIT[:2],
     Step(
@@ -374,12 +374,12 @@ _OWN_FOLDER = Step("workspace", "code begins where its files are", None, _enter_
 CONFINED_WORKER: Sequence[Step] = (
     _OWN_GROUP,
     _OWN_DESCRIPTORS,
-    # A filter of a container need not pass unshare(2).
+    # The filter of a container may refuse unshare(2).
     Step("single thread", "as in tier jailed", None, _have_one_thread),
     Step("bounding set", "no exec gains a capability", _empty_bounding_set_as_root),
     _LIMITS,
     Step("code user", "each session is a user of its own, where root can give one", _become_own),
-    # As who will need them.
+    # With the uid that will need them.
     Step("interpreter", "the code's user must be able to read it", None, _read_interpreter),
     _OWN_FOLDER,
     _CAPABILITIES,
@@ -390,11 +390,11 @@ CONFINED_WORKER: Sequence[Step] = (
         "fork limit", "nothing of the kernel's bounds the session's processes", None, _limit_forks
     ),
     _LANDLOCK,
-    # Last: it forbids what the steps above need.
+    # Last: it forbids calls that the steps above need.
     _SECCOMP,
 )
 
-# What a kernel may lack that only one session has.
+# Errnos of a call that a kernel for only one session may lack.
 _LACKS: Final = (EINVAL, ENOSYS, EPERM)
 _ALONE: Mapping[str, Sequence[Step]] = {
     "resource limits": (
@@ -418,7 +418,7 @@ _ALONE: Mapping[str, Sequence[Step]] = {
 
 
 def _alone(steps: Sequence[Step]) -> Sequence[Step]:
-    """`steps` as a kernel takes them that only one session has."""
+    """Return `steps` for a kernel that serves only one session."""
     return tuple(step for each in steps for step in _ALONE.get(each.name, (each,)))
 
 
@@ -430,7 +430,7 @@ PROCESS_WORKER: Sequence[Step] = (
     _LIMITS,
     _OWN_FOLDER,
     _DIES_WITH_INIT,
-    # An ordinary user may load filters only into what gains no privileges any more.
+    # An ordinary user may load filters only after giving up new privileges.
     Step(
         "fork limit privileges",
         "the filter of the next step asks for it",
@@ -445,10 +445,10 @@ PROCESS_WORKER: Sequence[Step] = (
     ),
 )
 
-# In a process of init's code that opens files of the session for the host.
+# In a helper process of init that opens files of the session for the host.
 CLERK: Sequence[Step] = (
     INIT[1],
-    # So that files are the code's, and what it may not do cannot be done for it by mistake.
+    # Files belong to the code's user, and no access exceeds that user's rights by mistake.
     Step("file user", "files are the code's", _act_as_code),
     _CAPABILITIES,
     # After the last change of credentials, which would clear both.
@@ -458,8 +458,8 @@ CLERK: Sequence[Step] = (
 
 PROCESS_CLERK: Sequence[Step] = (INIT[1], _DIES_WITH_INIT)
 
-# In the first worker last: not before init has closed itself off may code run beside it. It does so
-# meanwhile, and is waited for at the very end.
+# Last step of the first worker: no code may run before init has contained itself. Init does so at
+# the same time, so the wait comes at the very end.
 WAIT_FOR_INIT: Sequence[Step] = (
     Step(
         "init",
@@ -467,14 +467,14 @@ WAIT_FOR_INIT: Sequence[Step] = (
         lambda jail: _wait(reserved_descriptors.CONTAINED, "it failed"),
     ),
 )
-# In init last.
+# Last step of init.
 TELL_WORKER: Sequence[Step] = (
     Step("worker", "it waits for the end of init's steps", _tell_worker),
 )
 
 
 class Recipe(NamedTuple):
-    """How a tier is made: steps of init, of the first worker, of each later one, of each clerk."""
+    """Steps of a tier: of init, of the first worker, of each later worker, of each file helper."""
 
     init: Sequence[Step]
     first_worker: Sequence[Step]
@@ -511,7 +511,7 @@ RECIPES: Final[Mapping[str, Recipe]] = {
 
 
 def batch(jail: Jail, steps: Iterable[Step]) -> SyscallBatch:
-    """The system calls of `steps`, of which all are such."""
+    """Return the system calls of `steps`, all of which must be such steps."""
     rows = []
     for step in steps:
         if step.calls is None:
@@ -547,6 +547,6 @@ def _perform(jail: Jail, calls: SyscallBatch) -> None:
 
 
 def note_findings(jail: Jail, calls: SyscallBatch) -> None:
-    """Have the jail say what a batch that has run found out."""
+    """Store the findings of a batch that has run in the jail."""
     if ruleset.was_tried(calls):
         jail.held["landlock"] = jail.files.abi

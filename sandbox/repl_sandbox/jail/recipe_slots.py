@@ -6,7 +6,7 @@ from typing import Final
 
 from ..native.steps import Slot
 
-# Numbers of a new session's descriptors in the zygote.
+# Descriptors of a new session, by their numbers in the zygote.
 CONTROL: Final = Slot(0)
 WORKER: Final = Slot(1)
 STDOUT: Final = Slot(2)
@@ -18,24 +18,24 @@ DONE: Final = Slot(7)
 ORDERS_OURS: Final = Slot(8)
 ORDERS_THEIRS: Final = Slot(9)
 
-WORD: Final = Slot(10)  # what a pipe has brought
-OPENED: Final = Slot(11)  # the descriptor that was opened last
+WORD: Final = Slot(10)  # the word read from a pipe
+OPENED: Final = Slot(11)  # the descriptor opened last
 RULESET: Final = Slot(12)  # the descriptor of a Landlock ruleset
-TRIAL: Final = Slot(13)  # 0 once it was seen that a Landlock ruleset holds
+TRIAL: Final = Slot(13)  # 0 once a Landlock ruleset was seen to be in force
 
-# Of each group of version 1 the descriptor by which it is joined.
+# For each cgroup of version 1, the descriptor to join it by.
 GROUPS: Final = 16
 MOST_GROUPS: Final = 16
-# Of each Landlock rule two: its rights and its path's descriptor, side by side as the kernel reads
+# Two for each Landlock rule: its rights and its path's descriptor, side by side as the kernel reads
 # them (struct landlock_path_beneath_attr).
 RULES: Final = GROUPS + MOST_GROUPS
 
 
 def group(index: int) -> Slot:
-    """That of a group."""
+    """Return the slot of a cgroup."""
     return Slot(GROUPS + index)
 
 
 def rule(index: int) -> tuple[Slot, Slot]:
-    """Those of a Landlock rule."""
+    """Return the slots of a Landlock rule."""
     return Slot(RULES + 2 * index), Slot(RULES + 2 * index + 1)

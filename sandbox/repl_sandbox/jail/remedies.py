@@ -1,7 +1,7 @@
-"""What the operator can change when a step of the jail fails: rows of step, errno and remedy.
+"""Remedies for an operator when a step of the jail fails: rows of step, errno and remedy.
 
-Covers: refusals that are met on real systems. Does not cover: any step itself; a failure without a
-row is reported without a remedy.
+Covers: refusals on real systems. Does not cover: any step itself; a failure without a row is
+reported without a remedy.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ _REMEDIES: dict[tuple[str, int | None], str] = {
     ("namespaces", EMFILE): "Raise the limit of open files (ulimit -n)",
     ("namespaces", EAGAIN): "Raise the limit of processes: RLIMIT_NPROC, pids.max of the cgroup",
     ("namespaces", None): _NAMESPACES,
-    # user_namespaces(7): who writes the map must hold the ids, and the right to give them away.
+    # user_namespaces(7): the writer of the map needs the ids, and the right to give them away.
     ("id maps", None): (
         "Give the container the whole range of ids (no user namespace of its own) and CAP_SETUID "
         "and CAP_SETGID, or run as an ordinary user"
     ),
-    # cgroup.procs(7): ENODEV where the group was removed, EACCES where it is not the host's.
+    # cgroup.procs(7): ENODEV where the cgroup was removed, EACCES where it is not the host's.
     ("cgroup", None): (
         "Leave the folders repl-env-* of the cgroup hierarchies to the process that made them, or "
         "make the sandbox with cgroup='off'"
     ),
-    # pthread_atfork(3): what the template itself has not, its forks may have.
+    # pthread_atfork(3): forks of a template may start threads that the template itself lacks.
     ("single thread", None): (
         "Leave out of preload the module whose library starts a thread in each process that is "
         "forked"
     ),
     # mount_setattr(2) is of Linux 5.12.
     ("root", ENOSYS): "Use Linux 5.12 or newer",
-    # mount(2): what is moved or bound must be a mount, which the root of a chroot(2) is not.
+    # mount(2): a moved or bound path must be a mount, which the root of a chroot(2) is not.
     ("root", EINVAL): (
         "Enter the root directory by pivot_root, as systemd-nspawn and bwrap do, and not by chroot"
     ),
@@ -55,7 +55,7 @@ _REMEDIES: dict[tuple[str, int | None], str] = {
         "Run the container with an uncovered /proc: --security-opt systempaths=unconfined in "
         "Docker, --security-opt unmask=ALL in Podman, procMount: Unmasked in Kubernetes"
     ),
-    # The kernel has it, and something between refuses it: the filter of an old container engine.
+    # The kernel has it, and a layer in between refuses it: the filter of an old container engine.
     ("Landlock", None): (
         "Let the container's system-call filter pass landlock_create_ruleset, landlock_add_rule "
         "and landlock_restrict_self (Docker 23 and Podman 4.1 do)"
@@ -80,7 +80,7 @@ _REMEDIES: dict[tuple[str, int | None], str] = {
         "or another closed home), or run as an ordinary user"
     ),
     ("seccomp", None): "Use a kernel with CONFIG_SECCOMP_FILTER",
-    # proc(5): hidepid and subset take from view what a session is looked at by.
+    # proc(5): hidepid and subset hide the files by which the host measures a session.
     ("probe", None): (
         "Mount /proc so that this user sees its own processes (without hidepid and subset)"
     ),
@@ -88,11 +88,11 @@ _REMEDIES: dict[tuple[str, int | None], str] = {
 
 
 def known(step: str) -> str:
-    """What helps where `step` fails, whatever it met; "" if nothing is known."""
+    """Return the remedy if `step` fails, whatever the errno; "" if none is known."""
     return _REMEDIES.get((step, None), "")
 
 
 def step_error(step: str, error: OSError, tier: str = "jailed") -> IsolationError:
-    """The error for a `step` of `tier` that met `error`, with what is known to help."""
+    """Return the error for a `step` of `tier` that failed with `error`, with its remedy."""
     remedy = _REMEDIES.get((step, error.errno)) or known(step)
     return IsolationError(tier, step, str(error), remedy)

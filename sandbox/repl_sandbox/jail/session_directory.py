@@ -1,12 +1,12 @@
-"""A session's own directory, where there is no mount view to give it private places.
+"""A session's own directory, for tiers without a mount view and its private mounts.
 
-Covers: making it, so that only the session's user may look into it; how much it holds; removing it
-with whatever it holds, however deep, whatever its permissions. Does not cover: who else may look
-(users, landlock), and a size that the kernel enforces: files that are unlinked and still open are
-not found by looking (Limits.file_size and Limits.open_files bound those).
+Covers: making it accessible only to the session's user; measuring its size; removing it with all
+content, whatever its depth and permissions. Does not cover: access by others (users, landlock), and
+a size that the kernel enforces: files that are unlinked and still open are not found by a walk
+(Limits.file_size and Limits.open_files limit those).
 
-All directories of one sandbox lie below one *base*. Whoever makes the base holds a lock on it for
-life, so that the next one can tell a base that was left behind by a crash, and removes it.
+All directories of one sandbox are below one *base*. The process that makes the base holds a lock on
+it for life, so that a later sandbox can recognise and remove a base left behind by a crash.
 """
 
 from __future__ import annotations
@@ -24,23 +24,24 @@ TEMPORARY = "tmp"
 
 _PREFIX = "repl-sandbox-"
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# A file costs more than its data; as many as the private mounts of other tiers have.
+# A file costs more than its data; the number equals that of the private mounts in other tiers.
 _MOST_FILES = 65_536
-_BLOCK = 512  # what st_blocks counts in, stat(2)
-_DEEPEST = 64  # looking takes a descriptor for each level
+_BLOCK = 512  # unit of st_blocks, stat(2)
+_DEEPEST = 64  # a walk takes a descriptor for each level
 _TOO_MUCH = 1 << 62
-_ATTEMPTS = 1000  # to remove what others close or fill again and again: see `_open_base`
+_ATTEMPTS = 1000  # to remove directories that session code closes or fills again: see `_open_base`
 _AGAIN = (errno.EACCES, errno.EPERM, errno.ENOTEMPTY)
 
 
 def make_base(place: str) -> str:
-    """A new base below the directory `place`; bases there that nobody holds are removed.
+    """Make a new base below the directory `place`; remove bases there without a live owner.
 
-    Others may pass through it and not list it. It is held until this process and its forks end.
+    Others may pass through it and not list it. The lock is held until this process and its forks
+    end.
     """
     _sweep(place)
     token = _token()
-    # Under its own name only once it is held, or another's sweep could take it for left behind.
+    # Renamed only once it is locked: another sandbox's sweep could take it for left behind.
     new = f"{place}/.{_PREFIX}{token}"
     os.mkdir(new, 0o700)
     fcntl.flock(os.open(new, _DIRECTORY), fcntl.LOCK_SH)
@@ -51,20 +52,20 @@ def make_base(place: str) -> str:
 
 
 def make(folder: str, owner: int | None) -> None:
-    """A session's directory, for uid and gid `owner` alone; None: for this process's own."""
+    """Make a session's directory for uid and gid `owner` alone; None: for this process's own."""
     try:
         os.mkdir(folder, 0o700)
     except PermissionError:
-        os.close(_open_base(folder.rpartition("/")[0]))  # somebody closed it: see there
+        os.close(_open_base(folder.rpartition("/")[0]))  # session code closed it: see there
         os.mkdir(folder, 0o700)
     _furnish(folder, owner)
 
 
 def clear(folder: str, owner: int | None, others: Sequence[str] = ()) -> None:
-    """Remove all that is in `folder`, but for its own two directories and `others`, emptied.
+    """Remove all content of `folder`; its own two directories and `others` are emptied and kept.
 
-    All these stay the directories that they are: processes that go on work in them, and the ruleset
-    that the copies of a worker have for life is of this `folder`, and of no other with its name.
+    All these stay the same directories: running processes work in them, and the ruleset that the
+    snapshots of a worker have for life refers to this `folder`, not to a new one of the same name.
     """
     base, _, name = folder.rpartition("/")
     _insist(lambda: _clear(base, name, {WORKSPACE, TEMPORARY, *others}))
@@ -82,9 +83,9 @@ def _furnish(folder: str, owner: int | None) -> None:
 
 
 def remove(folder: str, seconds: float = float("inf")) -> bool:
-    """Remove `folder`, whoever's files are in it; False if that was not done within `seconds`.
+    """Remove `folder` with files of any owner; False if that was not done within `seconds`.
 
-    No process may be left that writes there. A later call goes on with what is left.
+    No process may be left that writes there. A later call continues the removal.
     """
     base, _, name = folder.rpartition("/")
     until = time.monotonic() + seconds
@@ -95,7 +96,9 @@ def remove(folder: str, seconds: float = float("inf")) -> bool:
 
 
 def _insist(act: Callable[[], None]) -> bool:
-    """Whether `act` succeeds, though others may close or fill again what it has just emptied."""
+    """Return whether `act` succeeds in the end, though others may close or fill again an emptied
+    directory.
+    """
     for _ in range(_ATTEMPTS):
         try:
             act()
@@ -109,8 +112,8 @@ def _insist(act: Callable[[], None]) -> bool:
 def _remove(base: str, name: str, until: float, kept: Collection[str] = ()) -> None:
     base_fd = _open_base(base)
     try:
-        # Directories from within are moved beside it as "NAME.TOKEN", one level deep, for a path
-        # can be made that is too long for the kernel and too deep for a recursion.
+        # Directories from within are moved beside it as "NAME.TOKEN", one level deep, because a
+        # path can be too long for the kernel and too deep for a recursion.
         while found := [
             each
             for each in os.listdir(base_fd)
@@ -130,7 +133,7 @@ def _clear(base: str, name: str, kept: set[str]) -> None:
         fd = _open(base_fd, name)
         try:
             for each in kept & {*os.listdir(fd)}:
-                with suppress(NotADirectoryError):  # the code has put something else there
+                with suppress(NotADirectoryError):  # the code has replaced it
                     _empty(fd, each, name, never)
         finally:
             os.close(fd)
@@ -141,7 +144,7 @@ def _clear(base: str, name: str, kept: set[str]) -> None:
 
 
 def remove_base(base: str) -> None:
-    """Remove `base` with all below it."""
+    """Remove `base` with all content."""
     base_fd = _open_base(base)
     try:
         names = {each.partition(".")[0] for each in os.listdir(base_fd)}
@@ -153,12 +156,12 @@ def remove_base(base: str) -> None:
 
 
 def use(folder: str, most: int) -> int:
-    """Bytes that the files below `folder` take, looked at until they are more than `most`.
+    """Return the bytes used by files below `folder`; the walk stops beyond `most`.
 
     More than 65,536 files, or directories nested over 64 deep, count as more than any size.
 
     Raises:
-        PermissionError: something in it was closed to this process while it looked.
+        PermissionError: a directory was closed to this process during the walk.
     """
     total = files = 0
     base, _, name = folder.rpartition("/")
@@ -175,10 +178,10 @@ def use(folder: str, most: int) -> int:
 
 
 def _open_base(base: str) -> int:
-    """A descriptor of `base`, opened to this process again if need be.
+    """Return a descriptor of `base`, made accessible to this process again if needed.
 
-    Where sessions have this process's user, their code can close the base to it: chmod(2) asks for
-    the owner only, and no filter and no ruleset can tell one path from another there.
+    Where sessions have this process's user, their code can close the base to it: chmod(2) checks
+    only the owner, and no filter and no ruleset can distinguish paths there.
     """
     place, _, name = base.rpartition("/")
     place_fd = os.open(place or "/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -189,9 +192,9 @@ def _open_base(base: str) -> int:
 
 
 def _empty(base: int, name: str, stem: str, until: float, kept: Collection[str] = ()) -> None:
-    """Unlink what is in directory `name` of `base`; the directories in it are moved to `base`.
+    """Unlink the files in directory `name` of `base`; move the directories in it to `base`.
 
-    But for directories with names in `kept`.
+    Names in `kept` stay.
     """
     fd = _open(base, name)
     try:
@@ -203,7 +206,7 @@ def _empty(base: int, name: str, stem: str, until: float, kept: Collection[str] 
             except (IsADirectoryError, PermissionError):
                 if entry in kept:
                     continue
-                os.close(_open(fd, entry))  # it must be writable to be given another parent
+                os.close(_open(fd, entry))  # a directory must be writable to get another parent
                 moved = f"{stem}.{_token()}"
                 os.rename(entry, moved, src_dir_fd=fd, dst_dir_fd=base)
     finally:
@@ -211,10 +214,10 @@ def _empty(base: int, name: str, stem: str, until: float, kept: Collection[str] 
 
 
 def _open(parent: int, name: str) -> int:
-    """A descriptor of the directory `name` in `parent`, by which it can be listed and changed.
+    """Return a descriptor of the directory `name` in `parent`, for listing and changing it.
 
-    Its owner may have closed it to himself. By descriptor, because a name could be made a link to
-    elsewhere between two calls.
+    Its owner may have removed the permissions. By descriptor, because a name could be replaced by a
+    link between two calls.
     """
     path = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
     try:
@@ -226,13 +229,13 @@ def _open(parent: int, name: str) -> int:
 
 
 def _sizes(parent: int, name: str, deeper: int) -> Iterator[int]:
-    """The size of each file below directory `name`, as it is found; others may change it."""
+    """Yield the size of each file below directory `name`; others may change the tree meanwhile."""
     try:
         fd = _open(parent, name)
     except PermissionError:
         raise
     except OSError:
-        return  # it is gone, or something else by now
+        return  # it is gone, or replaced
     try:
         for entry in os.listdir(fd):
             try:
@@ -249,7 +252,7 @@ def _sizes(parent: int, name: str, deeper: int) -> Iterator[int]:
 
 
 def _token() -> str:
-    # Not of the module secrets: its `random` would be in every session, in one and the same state.
+    # Not from the module secrets: its `random` would be in every session, in the same state.
     return os.urandom(8).hex()
 
 
@@ -268,6 +271,6 @@ def _sweep(place: str) -> None:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 remove_base(f"{place}/{name}")
         except OSError:
-            pass  # held by one that lives, or another sweep is at it
+            pass  # locked by a live owner, or another sweep removes it
         finally:
             os.close(fd)

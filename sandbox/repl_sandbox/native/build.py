@@ -1,6 +1,6 @@
-"""Compile the native library, for `make native`, the build hook in `hatch_build.py`, and Spaces.
+"""Build of the native library, for `make native`, the build hook in `hatch_build.py`, and Spaces.
 
-Standard library only: the hook looks for a compiler before any dependency of a build is installed.
+Standard library only: the hook searches a compiler before any dependency of a build is installed.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from . import library, sources
 FOLDER = Path(sources.FOLDER)
 # A compiler for all machines, on all systems, which pip installs and which needs nothing else.
 ZIG = "ziglang>=0.13,<0.18"
-# The smallest of the files: a compiler that makes a library of it is not broken.
+# The smallest of the files: a compiler that makes a library of it works.
 _PROOF = ("build_hash.c",)
 _SECONDS = 120.0
 
 
 class BuildError(Exception):
-    """The library cannot be built; the text says why, for each compiler that was tried."""
+    """The library cannot be built; the text gives the reason of each compiler that was tried."""
 
 
 def supported() -> bool:
-    """Whether the engine runs on this system; on others the library is not built."""
+    """Return whether the engine runs on this system; on others the library is not built."""
     return sys.platform == "linux" and os.uname().machine in sources.MACHINES
 
 
 def requirements(machine: str) -> list[str]:
-    """The packages that `compile_library` needs: none if a compiler here builds the library."""
+    """Return the packages that `compile_library` needs: none if a compiler here works."""
     with tempfile.TemporaryDirectory() as folder:
         try:
             compile_library(machine, Path(folder, "library.so"))
@@ -48,9 +48,9 @@ def requirements(machine: str) -> list[str]:
 def compile_library(machine: str, target: Path, *, strict: bool = False) -> None:
     """Compile all C files into `target`, which is replaced as a whole.
 
-    A compiler that does not build the library is passed over: it may be broken, or warn of code
-    that other compilers accept, and neither may stop an installation. With `strict`, for
-    developers, the first compiler that builds a test file decides.
+    A compiler that does not build the library is skipped: it may be broken, or warn of code that
+    other compilers accept, and neither may stop an installation. With `strict`, for developers, the
+    first compiler that builds a test file decides.
 
     Raises:
         BuildError: no compiler here builds the library.
@@ -73,7 +73,7 @@ def compile_library(machine: str, target: Path, *, strict: bool = False) -> None
 
 
 def build_in_place() -> None:
-    """Compile the library of this machine beside its sources, if it is missing or does not fit.
+    """Compile the library of this machine beside its sources, if it is missing or stale.
 
     Raises:
         BuildError: the library cannot be built.
@@ -87,15 +87,15 @@ def build_in_place() -> None:
 
 
 def install_compiler(machine: str) -> None:
-    """Have pip install ziglang for this interpreter, unless a compiler here is proven."""
+    """Install ziglang for this interpreter by pip, unless a compiler here works."""
     if not any(_proven(compiler, machine) for compiler in _compilers(machine)):
         pip = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "install")
-        # What pip says is enough; without the package, the build fails and says what is missing.
+        # pip's own message is enough; without the package, the build fails and says so.
         subprocess.run([*pip, ZIG], check=False)
 
 
 def _compilers(machine: str) -> Iterator[list[str]]:
-    """The command of each compiler here: $CC and the system's for its own machine, then Zig."""
+    """Yield the command of each compiler: $CC and the system's for its machine, then Zig."""
     if supported() and machine == os.uname().machine:
         named = shlex.split(os.environ.get("CC", ""))
         for command in (named, ["cc"], ["gcc"], ["clang"]):
@@ -116,7 +116,7 @@ def _proven(compiler: Sequence[str], machine: str) -> bool:
 
 
 def _compile(compiler: Sequence[str], machine: str, files: Sequence[str], target: Path) -> None:
-    """Compile `files`; BuildError if the compiler fails, or if what it writes is not a library."""
+    """Compile `files`; BuildError if the compiler fails, or if its output is not a library."""
     command = [
         *compiler,
         *sources.FLAGS,
@@ -125,7 +125,7 @@ def _compile(compiler: Sequence[str], machine: str, files: Sequence[str], target
         *("-o", str(target)),
         *files,
     ]
-    # Zig caches in the home directory, which a user who builds may not have.
+    # Zig caches in the home directory, which a user who builds may lack.
     cache = dict.fromkeys(("ZIG_LOCAL_CACHE_DIR", "ZIG_GLOBAL_CACHE_DIR"), str(target.parent))
     try:
         done = subprocess.run(
@@ -149,7 +149,7 @@ def _compile(compiler: Sequence[str], machine: str, files: Sequence[str], target
 
 
 def refusal(path: Path, machine: str) -> str | None:
-    """Why the file at `path` is not the library of these sources for `machine`."""
+    """Return why the file at `path` is not the library of these sources for `machine`."""
     try:
         library.read_build(str(path), machine)
     except OSError as error:
@@ -160,7 +160,7 @@ def refusal(path: Path, machine: str) -> str | None:
 
 
 def _replace(target: Path, content: bytes) -> None:
-    """Write `target` anew: processes that have mapped the old file keep it."""
+    """Replace `target`: processes that have mapped the old file keep it."""
     with tempfile.NamedTemporaryFile(dir=target.parent, prefix=".native-", delete=False) as file:
         file.write(content)
     os.chmod(file.name, 0o644)  # sessions of other users read it
@@ -168,7 +168,7 @@ def _replace(target: Path, content: bytes) -> None:
 
 
 def main() -> int:
-    """Build in place; 1 if that cannot be done."""
+    """Build in place; return 1 on failure."""
     try:
         if supported():
             build_in_place()

@@ -1,4 +1,4 @@
-"""What the kernel and the C library's allocator are asked to do with this process's memory."""
+"""Requests to the kernel and the C library's allocator about this process's memory."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _libc.malloc.restype = ctypes.c_void_p
 
 
 def advise_huge_pages(address: int, size: int) -> None:
-    """madvise(2) with MADV_HUGEPAGE for the whole pages from `address` on: before they are used.
+    """madvise(2) with MADV_HUGEPAGE for the whole pages from `address` on, before their first use.
 
-    An advice: where the kernel has no such pages or they are switched off, nothing happens.
+    This is advice: where the kernel has no such pages or they are switched off, nothing happens.
     """
     _madvise(address, size, _MADV_HUGEPAGE)
 
 
 def _madvise(address: int, size: int, *advices: int) -> None:
-    """madvise(2) for the whole pages from `address` on. A refusal is no error: an advice is one."""
+    """madvise(2) for the whole pages from `address` on. A refusal of advice is no error."""
     page = os.sysconf("SC_PAGE_SIZE")
     first, last = -(-address // page) * page, (address + size) // page * page
     if last > first:
@@ -33,7 +33,7 @@ def _madvise(address: int, size: int, *advices: int) -> None:
 
 
 def trim_heap() -> None:
-    """malloc_trim(3): give the kernel back what was freed, where the C library can (glibc)."""
+    """malloc_trim(3): return freed memory to the kernel, where the C library can (glibc)."""
     try:
         trim = _libc.malloc_trim
     except AttributeError:
@@ -42,27 +42,27 @@ def trim_heap() -> None:
 
 
 def keep_freed(size: int) -> None:
-    """Have the allocator keep blocks of up to `size` bytes that are freed for who asks next.
+    """Make the allocator keep freed blocks of up to `size` bytes for later requests.
 
-    glibc gives a block back to the kernel if it is larger than the largest that was freed before,
-    128 KiB at first, and what lies free at the end of its heap beyond twice that: mallopt(3),
+    glibc returns a block to the kernel if it is larger than the largest that was freed before, 128
+    KiB at first, and free memory at the end of its heap beyond twice that: mallopt(3),
     M_MMAP_THRESHOLD. Other C libraries have rules of their own.
     """
     _libc.free(ctypes.c_void_p(_libc.malloc(ctypes.c_size_t(size))))
 
 
 def empty_end(size: int) -> None:
-    """Have `size` bytes or more free at the end of the heap, without pages; small ones come there.
+    """Keep `size` bytes or more free at the end of the heap, without pages; small blocks go there.
 
-    Where glibc asks for huge pages, `malloc_trim` shortens a heap by whole ones only, and the first
-    byte of the next would bring all of it. Elsewhere, and in glibc before 2.33, nothing happens.
+    Where glibc uses huge pages, `malloc_trim` shortens a heap by whole ones only, and the first
+    byte of the next would allocate all of it. Elsewhere, and in glibc before 2.33, nothing happens.
     """
     try:
         info = _libc.mallinfo2
     except AttributeError:
         return
     info.restype = _Mallinfo2
-    keep_freed(size)  # the heap has grown by what it lacked
+    keep_freed(size)  # the heap has grown by the missing part
     free = info().keepcost - os.sysconf("SC_PAGE_SIZE")
     if free > 0 and (block := _libc.malloc(ctypes.c_size_t(free))) is not None:
         _madvise(block, free, _MADV_DONTNEED, _MADV_NOHUGEPAGE)

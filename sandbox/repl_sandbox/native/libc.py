@@ -1,7 +1,7 @@
-"""The thin layer over libc: kernel calls that the standard library lacks, errno in, OSError out.
+"""Bindings to libc: kernel calls that the standard library lacks, errno in, OSError out.
 
-Covers: calling convention, names for numbers, errno. Does not cover: any order or policy; that is
-the recipe's. Constants are those of the kernel's uapi headers, named as there.
+Covers: calling convention, names for numbers, errno. Does not cover: any order or policy, which
+belong to the recipe. Constants have the names and values of the kernel's uapi headers.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ _libc.prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
 
 
 def number(name: str) -> int:
-    """The number of system call `name` on this machine; OSError where it is not known."""
+    """Return the number of system call `name` on this machine; OSError if unknown."""
     if _column is None:
         raise OSError(0, f"no system call numbers for {os.uname().machine}")
     return _NUMBERS[name][_column]
@@ -111,15 +111,15 @@ def call(
     tolerated: tuple[int, ...] = (),
     why: str = "",
 ) -> SyscallRow:
-    """System call `name` as a row of a batch; see `native.steps.Row`."""
+    """Return system call `name` as a row of a batch; see `native.steps.SyscallRow`."""
     return SyscallRow(name, number(name), arguments, keeps, least, exactly, tolerated, why)
 
 
 def set_scheduling(thread: int, policy: int, nanoseconds: int) -> None:
-    """Give `thread` a policy and a slice (sched_setattr(2)); 0 is the kernel's own length of slice.
+    """Set the policy and slice of `thread` (sched_setattr(2)); 0 is the kernel's default slice.
 
     Its nice value stays. A thread in the idle or a real-time class stays as it is. OSError if it
-    has ended or is another user's.
+    has ended or belongs to another user.
     """
     attributes = ctypes.create_string_buffer(_SCHED_ATTR.size)
     if _libc.syscall(number("sched_getattr"), thread, attributes, _SCHED_ATTR.size, 0):
@@ -132,8 +132,8 @@ def set_scheduling(thread: int, policy: int, nanoseconds: int) -> None:
         fail("sched_setattr")
 
 
-# struct sched_attr, as it was at first: size, policy, flags, nice, priority; runtime, deadline,
-# period in nanoseconds. The runtime is the slice of who has neither of the others.
+# struct sched_attr in its first version: size, policy, flags, nice, priority; runtime, deadline,
+# period in nanoseconds. The runtime is the slice for policies without the other two.
 _SCHED_ATTR: Final = struct.Struct("=IIQiIQQQ")
 
 
@@ -144,34 +144,34 @@ def fail(call: str) -> NoReturn:
 
 
 def check(result: int, call: str) -> int:
-    """`result`, unless it says that `call` has failed, by -1: then OSError."""
+    """Return `result`; OSError if it is -1, a failure of `call`."""
     return result if result != -1 else fail(call)
 
 
 class NativeCall:
-    """System call `name` with arguments of `kinds`, ctypes' types: a function of C, prepared once.
+    """System call `name` with arguments of `kinds`, ctypes' types: a C function, prepared once.
 
-    In a process that has just been forked each Python function on the way costs some microseconds,
-    for its pages and lines of cache are nobody's yet; so do objects made for arguments.
+    In a process that has just been forked, each Python function called costs some microseconds,
+    because its pages and cache lines are cold; so do objects made for arguments.
     """
 
     def __init__(self, name: str, *kinds: type[ctypes._SimpleCData[Any]]) -> None:
         self._name = name
-        # By a library object of its own, because a function's types belong to the function.
+        # A library object of its own, because a function's types belong to the function.
         function = ctypes.CDLL(None, use_errno=True).syscall
         function.argtypes = (_long, *kinds)
         function.restype = _long
-        # As it is: -1 where it fails, and then `failed` has to follow.
+        # Unchecked: -1 on failure, after which `failed` must be called.
         self.raw: Callable[..., int] = partial(function, -1 if _column is None else number(name))
 
     def __call__(self, *args: int | bytes) -> int:
-        """What it returns; raises OSError with its errno."""
+        """Return the call's result; OSError with its errno on failure."""
         result = self.raw(*args)
         return result if result != -1 else self.failed()
 
     def failed(self) -> NoReturn:
         """Raise OSError for a call of `raw` that has just failed."""
-        number(self._name)  # which raises where there is none
+        number(self._name)  # raises where there is none
         fail(self._name)
 
 
@@ -182,7 +182,7 @@ def unshare(flags: int) -> None:
 
 
 def setns(fd: int, kind: int) -> None:
-    """setns(2): be in the namespace that is open as `fd`, which is one of `kind`."""
+    """setns(2): enter the namespace open as `fd`, which is of `kind`."""
     if _libc.setns(fd, kind):
         fail("setns")
 
@@ -233,5 +233,5 @@ def prctl(option: int, first: int = 0, second: int = 0) -> int:
 
 
 def knows_capability(capability: int) -> bool:
-    """Whether this kernel has a capability of that number."""
+    """Return whether this kernel has a capability of that number."""
     return bool(_libc.prctl(PR_CAPBSET_READ, capability, 0, 0, 0) >= 0)

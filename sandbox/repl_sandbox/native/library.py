@@ -1,4 +1,4 @@
-"""The native library, found beside this file, checked, and loaded once per process.
+"""Loader of the native library beside this file: checked, and loaded once per process.
 
 The check reads the file before the dynamic loader maps it: no code of a stale, foreign or truncated
 library runs.
@@ -38,7 +38,7 @@ class NativeLibrary:
     dll: ctypes.PyDLL
 
     def function(self, name: str, result: Any, *arguments: Any) -> Any:
-        """The C function `name` with its types, as ctypes describes them.
+        """Return the C function `name` with its types, as ctypes describes them.
 
         Raises:
             IsolationError: the library has no such function.
@@ -69,7 +69,7 @@ def load() -> NativeLibrary:
 
 
 def read_build(path: str, machine: str) -> tuple[str, str]:
-    """The build hash and the compiler of the library at `path`.
+    """Return the build hash and the compiler of the library at `path`.
 
     Raises:
         IsolationError: the file is no whole library for `machine` of the C files beside this one.
@@ -94,7 +94,7 @@ def _check_elf(path: str, content: bytes, machine: str) -> None:
     (number,) = struct.unpack_from("<H", content, 18)
     if number != _ELF_MACHINES.get(machine):
         raise _failed(f"{path} was not built for {machine}")
-    # The section headers end the file; a loader that maps a shorter one meets SIGBUS.
+    # The section headers end the file; a loader that maps a shorter file gets SIGBUS.
     (start,) = struct.unpack_from("<Q", content, 40)
     size, count = struct.unpack_from("<HH", content, 58)
     if start + size * count > len(content):

@@ -1,6 +1,6 @@
-"""Forks that the standard library has not: without hooks, and beside the caller.
+"""Forks that the standard library lacks: without hooks, or as a sibling of the caller.
 
-CPython's own, `os.fork`, runs what `os.register_at_fork` was told, and makes children only.
+CPython's `os.fork` runs the hooks of `os.register_at_fork`, and makes children only.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import ctypes
 import errno
 import os
 import select
-from _signal import SIGCHLD, SIGKILL  # plain numbers, which the public module's are not
+from _signal import SIGCHLD, SIGKILL  # plain numbers, unlike those of the public module
 from typing import Final
 
 from . import spawn
@@ -17,23 +17,24 @@ from .libc import CLONE_PARENT, check
 
 # Bytes; more than struct sigaction has in any C library.
 _SIGACTION_SIZE: Final = 256
-# Waits of so many milliseconds, in which a fork of a fork is made, also of gigabytes. They are not
-# one: when this process is not run for seconds, the other may not be either, and that counts once.
+# Waits of this many milliseconds in which a fork of a fork is made, also of gigabytes. Several and
+# not one: if this process is not scheduled for seconds, the other may not be either, and that
+# counts once.
 _WAIT_BETWEEN: Final = 200
 _MOST_WAITS: Final = 10
 
 # PyDLL keeps the GIL held: a fork through it leaves the child with the interpreter's lock.
 _libc_with_gil = ctypes.PyDLL(None, use_errno=True)
-# Looked up here, once: in a forked process the search through all libraries copies some 60 pages.
+# Looked up once, here: in a forked process the search through all libraries copies some 60 pages.
 _fork = _libc_with_gil.fork
 
 
 def fork() -> int:
     """fork(3) for a process with one thread, without CPython's hooks.
 
-    These repair what other threads may hold; there are none, and running them costs half a
-    millisecond of copied pages. The GIL stays with the caller, whose thread keeps its identity in
-    the child.
+    The hooks repair state that other threads may hold; there are none, and running the hooks costs
+    half a millisecond of copied pages. The GIL stays with the caller, whose thread keeps its
+    identity in the child.
     """
     return check(_fork(), "fork")
 
@@ -41,16 +42,16 @@ def fork() -> int:
 def fork_beside() -> int:
     """clone(2) as a fork whose child is the caller's sibling; 0 in the child.
 
-    Its parent is the caller's, who reaps it: the caller's own waits never meet it. For a process
-    with one thread, as `fork`.
+    Its parent is the caller's parent, which reaps it: the caller's own waits never see it. For a
+    process with one thread, as `fork`.
     """
     return spawn.fork_process(CLONE_PARENT)
 
 
 def makes_siblings() -> bool:
-    """Whether `fork_beside` makes siblings: a kernel may take the flag, and make children.
+    """Return whether `fork_beside` makes siblings: a kernel may accept the flag and make children.
 
-    Tried; this process must have no child whose end it has to hear of.
+    Tried; this process must have no child whose end it must learn of.
     """
     between = fork()
     if between == 0:
@@ -69,12 +70,12 @@ def makes_siblings() -> bool:
 
 
 def fork_beside_threads() -> int:
-    """As `fork_beside`, for a process with other threads; the child has the caller's alone.
+    """`fork_beside` for a process with other threads; the child has the caller's thread alone.
 
-    What these threads hold of the C library and of CPython is repaired by fork(3) and by CPython's
-    hooks, those of os.register_at_fork among them. fork(3) makes only children, so one is made that
-    makes another and ends: that one goes to whoever adopts the orphans of this session, its init.
-    Of the end of the one between no handler hears, in whichever thread.
+    fork(3) and CPython's hooks, those of os.register_at_fork among them, repair state of the C
+    library and of CPython that these threads hold. fork(3) makes only children, so an intermediate
+    child forks the final one and ends: the session's init adopts the orphan. No handler in any
+    thread learns of the end of the intermediate child.
     """
     handled = ctypes.create_string_buffer(_SIGACTION_SIZE)
     quiet = ctypes.create_string_buffer(_SIGACTION_SIZE)  # all zero: SIG_DFL
@@ -85,12 +86,12 @@ def fork_beside_threads() -> int:
     finally:
         _libc_with_gil.sigaction(SIGCHLD, handled, None)
     if pid and not had_ended and _has_ended():
-        os.kill(os.getpid(), SIGCHLD)  # of a child of the code's that nobody was told of
+        os.kill(os.getpid(), SIGCHLD)  # for a child of the code whose signal was suppressed
     return pid
 
 
 def _has_ended() -> bool:
-    """Whether a child waits to be waited for."""
+    """Return whether a child waits to be reaped."""
     try:
         return os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     except ChildProcessError:
@@ -117,7 +118,7 @@ def _fork_by_another() -> int:
         check(between, "fork")
         answer = _said(reading)
         if answer is None:
-            # Held up by a hook of the code's, or by a lock of a C library that a thread held.
+            # Blocked by a hook of session code, or by a lock of a C library that a thread held.
             os.kill(between, SIGKILL)
         os.waitpid(between, 0)
     finally:
@@ -128,7 +129,7 @@ def _fork_by_another() -> int:
 
 
 def _said(reading: int) -> int | None:
-    """The number that comes by a pipe; None if none does in time."""
+    """Return the number read from a pipe; None if none arrives in time."""
     poller = select.poll()
     poller.register(reading, select.POLLIN)
     for _ in range(_MOST_WAITS):

@@ -1,4 +1,4 @@
-"""Forks of a worker that wait without running Python: snapshot.c with what it is told."""
+"""Forks of a worker that wait without running Python: the binding of snapshot.c."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import TypeAlias
 from . import library
 from .spawn import Pollfd, thread_id_at
 
-# What a worker does after the fork, until its host has said something, without Python: see
-# `worker.copies.Rest`.
+# Work of a worker after the fork, without Python, until its host sends a command: see
+# `snapshots.snapshot_processes.SnapshotLeftover`.
 Rest: TypeAlias = tuple[int, int, tuple[int, int], int, int]
 
 
@@ -43,7 +43,7 @@ class SnapshotFork:
     """Laid out once, in a template, for all processes that are forked from it."""
 
     def __init__(self, wakes: int) -> None:
-        """`wakes`: the signal that a copy waits for."""
+        """`wakes`: the signal that a snapshot waits for."""
         self._rest = _Rest(host=Pollfd.of(-1))
         self._rest_at = ctypes.addressof(self._rest)
         self._snapshot = _Snapshot(0, wakes, thread_id_at(), None)
@@ -51,11 +51,11 @@ class SnapshotFork:
         self._fork = library.load().function("fork_snapshot", ctypes.c_long, ctypes.c_void_p)
 
     def __call__(self, closed: int, rest: Rest | None = None) -> int:
-        """Fork: the copy's process id; 0 in the copy, once it is woken.
+        """Fork: return the snapshot's process id; 0 in the snapshot, once it is activated.
 
-        The copy is the caller's sibling. It closes all descriptors from `closed` on, then leads a
-        process group, and then waits. The caller has one thread and has blocked all signals, which
-        so are the copy's.
+        The snapshot is the caller's sibling. It closes all descriptors from `closed` on, then leads
+        a process group, and then waits. The caller has one thread and has blocked all signals, so
+        they are blocked in the snapshot.
 
         Raises:
             OSError: there is no room for another process.
@@ -67,7 +67,7 @@ class SnapshotFork:
         return pid
 
     def prepare(self, closed: int, rest: Rest | None = None) -> None:
-        """Do what a fork does before it; of use to who rehearses."""
+        """Do the preparations of a fork in advance, for warm-up."""
         self._snapshot.closed = closed
         self._snapshot.rest = None if rest is None else self._rest_at
         if rest is not None:
@@ -77,5 +77,5 @@ class SnapshotFork:
 
 @cache
 def prepare(wakes: int) -> SnapshotFork:
-    """That of this process, made when it is asked for first."""
+    """Return the object of this process, made on first use."""
     return SnapshotFork(wakes)

@@ -1,6 +1,6 @@
-"""The C files of this folder, how they are compiled, and the hash of both.
+"""The C files of this folder, their compiler flags, and the hash of both.
 
-Imported by the loader and by the build, on any system.
+The loader and the build import this, on any system.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ FLAGS = (
     *("-fno-stack-protector", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror"),
     *("-Wl,-z,defs", "-Wl,-z,noexecstack", "-Wl,-z,now", "-Wl,--build-id=none", "-Wl,-s"),
 )
-# GCC would call functions of its own library for atomic operations.
+# Otherwise GCC calls functions of its own library for atomic operations.
 MACHINE_FLAGS = {"aarch64": ("-mno-outline-atomics",)}
 
 
 def file_name(machine: str) -> str:
-    """The name of the library for a machine, as uname(2) names it."""
+    """Return the name of the library for a machine, named as by uname(2)."""
     return f"repl_native-{machine}.so"
 
 
 def c_files(folder: str = FOLDER) -> list[str]:
-    """The names of the files to compile, sorted."""
+    """Return the sorted names of the files to compile."""
     return sorted(name for name in os.listdir(folder) if name.endswith(".c"))
 
 
 def build_hash(folder: str = FOLDER) -> str:
-    """The hash of all C files, headers and flags: a library with another one is stale."""
+    """Return the hash of all C files, headers and flags: a library with another one is stale."""
     digest = hashlib.sha256(repr((FLAGS, MACHINE_FLAGS)).encode())
     for name in sorted(name for name in os.listdir(folder) if name.endswith((".c", ".h"))):
         with open(os.path.join(folder, name), "rb") as file:

@@ -1,4 +1,4 @@
-"""The spawn of sessions: spawn.c with what it is told, and who comes back from it."""
+"""Spawn of sessions: the binding of spawn.c, and the role of each process that returns from it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PR_GET_TID_ADDRESS: Final = 40  # prctl(2)
 
 
 class Role(IntEnum):
-    """Whose process comes back from a spawn."""
+    """The process that returns from a spawn."""
 
     ZYGOTE = 0
     INIT = 1
@@ -34,7 +34,7 @@ class Pollfd(ctypes.Structure):
 
     @classmethod
     def of(cls, fd: int) -> Pollfd:
-        """Input on `fd`."""
+        """Return an entry for input on `fd`."""
         return cls(fd, select.POLLIN)
 
 
@@ -74,9 +74,9 @@ class _Spawn(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class Handshake:
-    """What a first worker says once it is contained, and the socket that it then listens to.
+    """Report of a contained first worker, and the socket that it then polls.
 
-    `report` goes to `control`, which is closed, or `report_untried` if slot `trial` is not 0.
+    `report` goes to `control`, which is closed; `report_untried` does if slot `trial` is not 0.
     """
 
     control: int
@@ -103,10 +103,11 @@ class Spawner:
         worker_mask: int,
         handshake: Handshake | None,
     ) -> None:
-        """`awaited`: descriptors that init waits for input on; none: init comes back at once.
+        """Prepare spawns.
 
-        `worker_mask`: the signals that a first worker has blocked. Without a `handshake` it comes
-        back when its batch is done.
+        `awaited`: descriptors on which init waits for input; none: init returns at once.
+        `worker_mask`: the signals blocked in a first worker. Without a `handshake`, the worker
+        returns after its batch.
         """
         self._batches = birth, init, first_worker
         spawn = self._spawn = _Spawn(thread_id=thread_id_at(), error=_errno_at(), fork=_fork_at())
@@ -125,7 +126,7 @@ class Spawner:
     def spawn(self, flags: int, cgroup: int = NO_CGROUP) -> int:
         """clone(2) of a session: the process id of its init, 0 in the session's processes.
 
-        `flags`: of new namespaces. `cgroup`: descriptor of the group of version 2 to be born into.
+        `flags`: of new namespaces. `cgroup`: descriptor of the cgroup of version 2 to be born into.
 
         Raises:
             OSError: as of clone(2) or clone3(2).
@@ -136,7 +137,7 @@ class Spawner:
 
     @property
     def role(self) -> Role:
-        """Whose process this is."""
+        """The process that this is."""
         return Role(self._spawn.role)
 
     @property
@@ -145,10 +146,10 @@ class Spawner:
         return int(self._spawn.worker)
 
     def check(self) -> None:
-        """In a session's process: see that none of its steps has failed.
+        """In a session's process: check that none of its steps has failed.
 
         Raises:
-            StepError: the one that has.
+            StepError: the failed step.
         """
         spawn, (birth, init, first_worker) = self._spawn, self._batches
         own = (first_worker, spawn.first_worker) if self.role == Role.WORKER else (init, spawn.init)
@@ -159,7 +160,7 @@ class Spawner:
 
 
 def fork_process(flags: int = 0, cgroup: int = NO_CGROUP) -> int:
-    """clone(2) as a fork of a process with one thread: as of `Spawner.spawn`, and no steps.
+    """clone(2) as a fork of a process with one thread: like `Spawner.spawn`, without steps.
 
     No hooks of CPython and no handlers of the C library run. The GIL stays with the caller.
     """
@@ -174,10 +175,10 @@ def _checked(result: int, call: str) -> int:
 
 @cache
 def thread_id_at() -> int:
-    """Where the C library keeps the id of its main thread; 0 if that is not known.
+    """Return the address of the main thread's id in the C library; 0 if unknown.
 
-    glibc has the kernel clear that word when the thread ends, so the kernel knows it (prctl(2)). In
-    musl that word is a lock.
+    glibc makes the kernel clear that word when the thread ends, so the kernel knows the address
+    (prctl(2)). In musl that word is a lock.
     """
     where = ctypes.c_void_p()
     refused = ctypes.CDLL(None).prctl(_PR_GET_TID_ADDRESS, ctypes.byref(where), 0, 0, 0)

@@ -1,6 +1,6 @@
 """Batches of system calls: rows of Python, laid out as the table that steps.c performs.
 
-A batch stops at the first call that fails. Rows may pass on what earlier rows returned, by slots.
+A batch stops at the first call that fails. Slots pass results of earlier rows to later ones.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ARGUMENTS: Final = 6
 _TOLERATED: Final = 4
 _NO_SLOT: Final = -1
 _MOST: Final = (1 << 63) - 1
-# As the least result: the call must fail, with an errno that is tolerated.
+# As the least result: the call must fail, with a tolerated errno.
 REFUSED: Final = _MOST
 # Raw pointers and masks have the highest bit set; a long has not.
 _SIGN: Final = 1 << 63
@@ -32,13 +32,13 @@ class Slot(int):
 
 
 class Address(NamedTuple):
-    """As an argument: where the word of a slot is."""
+    """As an argument: the address of a slot's word."""
 
     slot: Slot
 
 
 class Preset(NamedTuple):
-    """Among rows: what a slot holds before the first call."""
+    """Among rows: the value of a slot before the first call."""
 
     slot: Slot
     value: int
@@ -51,9 +51,9 @@ Argument: TypeAlias = (
 
 
 class SyscallRow(NamedTuple):
-    """One system call. `least`: the smallest result that is a success, as `tolerated` errnos are.
+    """One system call. `least`: the smallest successful result; `tolerated` errnos succeed too.
 
-    With `exactly` a larger one is none. `call` and `why` are for the error: the name of the call,
+    With `exactly`, a larger result fails. `call` and `why` are for the error: the name of the call,
     and the meaning of another result.
     """
 
@@ -71,7 +71,7 @@ Rows: TypeAlias = Iterable[SyscallRow | Preset]
 
 
 class Failure(ctypes.Structure):
-    """Why a batch stopped; `name` is that of the step, None if no step failed."""
+    """Reason that a batch stopped; `name` is that of the step, None if no step failed."""
 
     _fields_ = (("row", ctypes.c_long), ("error", ctypes.c_long), ("name", ctypes.c_char_p))
 
@@ -101,7 +101,7 @@ class SyscallBatch:
 
     def __init__(self, steps: Iterable[tuple[str, Rows]]) -> None:
         """Lay the rows out, in the order of `steps`."""
-        self._held: list[object] = []  # what rows point to
+        self._held: list[object] = []  # objects that rows point to
         self._rows: list[SyscallRow] = []
         presets: list[Preset] = []
         named: list[tuple[int, SyscallRow]] = []
@@ -124,10 +124,10 @@ class SyscallBatch:
         self.table = Table(rows_at, len(named), self._slots_at, count)
 
     def run(self) -> None:
-        """Perform all rows. A signal that interrupts one is handled, and the row made again.
+        """Perform all rows. A row that a signal interrupts is repeated after the signal's handler.
 
         Raises:
-            StepError: a row has failed; those after it were not performed.
+            StepError: a row has failed; later rows were not performed.
         """
         run, table, first = _run(), self.table, 0
         while run(
@@ -143,7 +143,7 @@ class SyscallBatch:
                 raise self.error()
 
     def error(self, failure: Failure | None = None) -> StepError:
-        """The error that a `failure` of these rows stands for, by default that of the last run."""
+        """Return the error for a `failure` of these rows, by default that of the last run."""
         failure = self.table.failure if failure is None else failure
         step = (failure.name or b"").decode()
         if not step:
@@ -195,15 +195,15 @@ def _slots_of(rows: Iterable[SyscallRow]) -> Iterator[int]:
 
 
 def _signed(value: int) -> int:
-    """`value` as a long has it."""
+    """Return `value` as a C long."""
     return value - 2 * _SIGN if value >= _SIGN else value
 
 
 def perform(rows: Rows, step: str = "") -> None:
-    """Perform `rows`, which are no step of a recipe.
+    """Perform `rows` outside of a recipe.
 
     Raises:
-        StepError: one has failed.
+        StepError: a row has failed.
     """
     SyscallBatch([(step or "template", rows)]).run()
 

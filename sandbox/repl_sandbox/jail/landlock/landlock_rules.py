@@ -1,7 +1,7 @@
-"""What of the file system the code of a session may use, by tier: path, rights, reason.
+"""File system rights of a session's code, by tier: path, rights, reason.
 
-This table is the policy; `landlock` makes a ruleset of it. What no row gives is refused: devices
-and their commands, and everything else that is not there to be read.
+This table is the policy; `ruleset` makes a ruleset of it. Anything without a row is refused:
+devices and their commands, and everything else that is not there to be read.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ OWN: Final = (
     | FileAccess.REFER
 )
 
-# Everybody may write it by its permissions, and no row of any tier lets a session do so: opening it
+# Its permissions let everybody write it, and no row of any tier lets a session do so: opening it
 # shows whether the ruleset is in force.
 TRIAL: Final = "/dev/random"
 
@@ -36,8 +36,9 @@ _DEVICES: Final = (
     Grant("/dev/full", READ | WRITE, "programs test by it that they notice a full disk"),
 )
 
-# The view holds nothing that is not meant for the session, so all of it can be read. It is mounted
-# read-only, and this says so once more; /proc, where the view cannot, is not written either.
+# The view holds only files that are meant for the session, so all of it can be read. It is mounted
+# read-only, and this row repeats that; /proc, which the view cannot protect, is not writable
+# either.
 JAILED: Final[tuple[Grant, ...]] = (
     Grant("/", RUN, "the view, which has been made for the session"),
     Grant("/tmp", OWN, "the session's own"),
@@ -46,8 +47,8 @@ JAILED: Final[tuple[Grant, ...]] = (
     *_DEVICES,
 )
 
-# There is no view here, so every path is one of the host's, and what no row names does not open.
-# The interpreter, its libraries and what the operator mounts are added by the template.
+# There is no view here, so every path is one of the host's, and a path without a row does not open.
+# The template adds the interpreter, its libraries and the operator's mounts.
 CONFINED: Final[tuple[Grant, ...]] = (
     Grant("/usr", RUN, "programs and libraries of the system"),
     Grant("/bin", RUN, "the same, where /usr is not merged", optional=True),
@@ -64,8 +65,8 @@ CONFINED: Final[tuple[Grant, ...]] = (
     Grant("/proc/cpuinfo", READ, "BLAS and torch choose code for the processor", optional=True),
     Grant("/proc/meminfo", READ, "how much memory there is", optional=True),
     Grant("/proc/stat", READ, "the C library counts processors", optional=True),
-    # Of the worker alone, for its children have other numbers; and not all, for `mounts` and `net`
-    # are the host's.
+    # Of the worker alone, because its children have other numbers; and not the whole directory,
+    # because `mounts` and `net` are the host's.
     Grant("/proc/self/status", READ, "own memory, threads"),
     Grant("/proc/self/stat", READ, "own usage"),
     Grant("/proc/self/statm", READ, "own memory"),

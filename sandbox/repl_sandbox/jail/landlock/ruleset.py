@@ -1,13 +1,14 @@
-"""Landlock: which files a process may use whatever their permissions say, and whom it may reach.
+"""Landlock rulesets: file access beyond permissions, and reach to other processes.
 
-Covers: opening, listing, running, making and removing files (each right is handled; `grants` says
-who has it where); TCP; signals and abstract UNIX sockets to processes outside; ioctl on devices.
-Does not cover: stat, chmod, chown, utime, flock and inotify, which no version restricts; UDP; what
-a descriptor that is already open may do (see the mounts, users and seccomp).
+Covers: opening, listing, running, making and removing files (each right is handled;
+`landlock_rules` has the rights by path); TCP; signals and abstract UNIX sockets to processes
+outside; ioctl on devices. Does not cover: stat, chmod, chown, utime, flock and inotify, which no
+version restricts; UDP; use of a descriptor that is already open (see the mounts, users and
+seccomp).
 
 Source: landlock(7) and the kernel's Documentation/userspace-api/landlock.rst; numbers are those of
 uapi/linux/landlock.h. A ruleset binds to inodes when a rule is added, so a mount needs its rule
-after it is made; and a process under one may mount nothing, so it comes after all mounts.
+after it is made; and a process under a ruleset may not mount, so it comes after all mounts.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _PATH_BENEATH: Final = 1  # LANDLOCK_RULE_PATH_BENEATH
 
 
 class FileAccess(IntFlag):
-    """LANDLOCK_ACCESS_FS_*: what a rule can give below its path."""
+    """LANDLOCK_ACCESS_FS_*: rights that a rule can give below its path."""
 
     EXECUTE = 1 << 0
     WRITE_FILE = 1 << 1
@@ -58,14 +59,14 @@ class NetworkAccess(IntFlag):
 
 
 class Scope(IntFlag):
-    """LANDLOCK_SCOPE_*: whom a process may reach is whoever is held by the same ruleset."""
+    """LANDLOCK_SCOPE_*: a process reaches only processes under the same ruleset."""
 
     ABSTRACT_UNIX_SOCKET = 1 << 0
     SIGNAL = 1 << 1
 
 
 _FIRST: Final = FileAccess((FileAccess.MAKE_SYM << 1) - 1)
-# What a rule on a file, and not on a directory, can give.
+# Rights that a rule on a file, and not on a directory, can give.
 _OF_A_FILE: Final = (
     FileAccess.EXECUTE
     | FileAccess.WRITE_FILE
@@ -77,18 +78,18 @@ _OF_A_FILE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """One version of the kernel's interface: what it adds, and what that is good for."""
+    """One version of the kernel's interface: its additions, and their use."""
 
     abi: int
     kernel: str
     reason: str
-    files: int = 0  # of Files
-    net: int = 0  # of Net
+    files: int = 0  # of FileAccess
+    net: int = 0  # of NetworkAccess
     scope: int = 0  # of Scope
 
     @property
     def restricts(self) -> bool:
-        """Whether it adds something that a process can be kept from."""
+        """Whether the version adds a restriction."""
         return bool(self.files or self.net or self.scope)
 
 
@@ -122,7 +123,7 @@ VERSIONS: Final[tuple[Version, ...]] = (
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """`files` is given at `path` and below it; `optional`: systems exist that lack the path."""
+    """`files` is given at `path` and below it; `optional`: some systems lack the path."""
 
     path: str
     files: FileAccess
@@ -131,8 +132,8 @@ class Grant:
 
 
 class _RulesetAttr(ctypes.Structure):
-    # A kernel takes a shorter structure than its own for an older interface, and a longer one only
-    # if what it does not know is zero.
+    # A kernel accepts a shorter structure than its own for an older interface, and a longer one
+    # only if the fields unknown to it are zero.
     _fields_ = [(name, ctypes.c_uint64) for name in ("files", "net", "scope")]
 
 
@@ -140,9 +141,8 @@ class _RulesetAttr(ctypes.Structure):
 class Plan:
     """A ruleset without its inodes: made once for a template, loaded by each worker.
 
-    `abi` is what the kernel offers, 0 for nothing, and then the plan does nothing. `rules` are
-    paths and rights. `trial` is a path that its permissions let be written and the rules do not,
-    or "" where there is none.
+    `abi`: the kernel's version; with 0 the plan does nothing. `rules`: paths and rights. `trial`: a
+    path that permissions let a process write and the rules do not, or "" where there is none.
     """
 
     abi: int
@@ -155,16 +155,16 @@ _create_ruleset: Final = NativeCall(
     "landlock_create_ruleset", ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint
 )
 _RULESET_SIZE: Final = ctypes.sizeof(_RulesetAttr)
-# What the ruleset makes of an attempt to write; and why permissions may not let it be tried.
+# Errnos of a refused write by the ruleset; permissions may also refuse it before.
 _REFUSALS: Final = (errno.EACCES, errno.EPERM)
 _NOT_PERMITTED: Final = (*_REFUSALS, errno.EROFS, errno.ENOENT)
 
 
 def kernel_abi() -> int:
-    """The version of Landlock that this kernel offers, 0 if it has or runs none.
+    """Return the version of Landlock that this kernel offers, 0 if it has or runs none.
 
     Raises:
-        OSError: the kernel answers something else, as a filter of a container may.
+        OSError: the kernel answers otherwise, as a container's filter may.
     """
     try:
         return _create_ruleset(0, 0, _VERSION_FLAG)
@@ -176,9 +176,9 @@ def kernel_abi() -> int:
 
 
 def plan(grants: Iterable[Grant], abi: int, trial: str = "") -> Plan:
-    """What `grants` come to under version `abi`. Paths that are optional and not there drop out.
+    """Return the plan of `grants` under version `abi`, without optional paths that do not exist.
 
-    `trial`: a path for `restrict` to try that no grant lets be written.
+    `trial`: a path for `restrict` to try that no grant lets a process write.
     """
     known = [version for version in VERSIONS if version.abi <= abi]
     files = sum(version.files for version in known)
@@ -195,12 +195,11 @@ def plan(grants: Iterable[Grant], abi: int, trial: str = "") -> Plan:
 
 
 def restrict_rows(plan: Plan, more: Iterable[tuple[str, int]] = ()) -> Rows:
-    """Put this thread and all that it starts under `plan`, for good; see that it holds.
+    """Return the rows that put this thread and its children under `plan`, and check that it holds.
 
-    `more` are rules besides those of the plan: paths, and rights as of `FileAccess`, all of which
-    the
-    kernel need not know. Needs `no_new_privs`. Afterwards `was_tried` tells whether a trial was
-    refused that permissions alone allow. A trial that is allowed is a failure.
+    `more`: further rules: paths, and rights as of `FileAccess`, some perhaps unknown to the kernel.
+    Needs `no_new_privs`. Afterwards `was_tried` tells whether a write was refused that permissions
+    alone allow. A successful write is a failure.
     """
     if not plan.abi:
         return
@@ -222,7 +221,7 @@ def restrict_rows(plan: Plan, more: Iterable[tuple[str, int]] = ()) -> Rows:
 
 
 def _try(trial: str) -> Rows:
-    # access(2) asks for permissions alone; the ruleset refuses only to open.
+    # access(2) checks permissions alone; the ruleset refuses only to open.
     path = trial.encode()
     asked = AT_FDCWD, path, os.W_OK
     yield call("faccessat", *asked, keeps=recipe_slots.TRIAL, tolerated=_NOT_PERMITTED)
@@ -232,29 +231,29 @@ def _try(trial: str) -> Rows:
 
 
 def restrict(plan: Plan, more: Iterable[tuple[str, int]] = ()) -> bool:
-    """Make `restrict_rows`; whether a trial was refused that permissions alone allow.
+    """Apply `restrict_rows`; return whether a write was refused that permissions alone allow.
 
     Raises:
-        OSError: a rule cannot be added or the ruleset not be loaded, or the trial succeeded.
+        OSError: a rule cannot be added, the ruleset cannot be loaded, or the write succeeded.
     """
     batch = SyscallBatch([("Landlock", (NOT_TRIED, *restrict_rows(plan, more)))])
     batch.run()
     return was_tried(batch)
 
 
-# Among the rows of a batch that may have `restrict_rows` in it, before them.
+# Belongs before `restrict_rows` in a batch that may contain them.
 NOT_TRIED: Final = Preset(recipe_slots.TRIAL, 1)
 
 
 def was_tried(batch: SyscallBatch) -> bool:
-    """Whether a batch that has run has seen that a ruleset holds."""
+    """Return whether a finished batch has seen that a ruleset holds."""
     return batch.slots[recipe_slots.TRIAL] == 0
 
 
 def pin(plan: Plan) -> list[int]:
-    """Descriptors that keep the kernel from forgetting the plan's inodes while they are open.
+    """Return descriptors that keep the kernel from forgetting the plan's inodes while open.
 
-    In /proc a file that nobody uses is made anew when it is next looked up; a rule would then be
-    about another one.
+    In /proc, an unused file gets a new inode at the next lookup; a rule would then refer to another
+    file.
     """
     return [os.open(path, os.O_PATH | os.O_CLOEXEC) for path, _ in plan.rules]

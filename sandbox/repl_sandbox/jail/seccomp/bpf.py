@@ -1,9 +1,9 @@
-"""Classic BPF as seccomp takes it: instructions as bytes, and short searches among numbers.
+"""Classic BPF for seccomp: instructions as bytes, and short searches among numbers.
 
 Covers: loads from the system call's data, masks, comparisons, returns (kernel:
 Documentation/userspace-api/seccomp_filter.rst; opcodes: uapi/linux/bpf_common.h). Does not cover:
-any policy (see `syscalls`, `seccomp`). It keeps to instructions that the kernel can follow by
-itself at load time (seccomp_is_const_allow, Linux 5.11), so that a call which is always allowed
+any policy (see `syscalls`, `seccomp_filters`). Programs use only instructions that the kernel can
+evaluate at load time (seccomp_is_const_allow, Linux 5.11), so that a call which is always allowed
 never runs the filter.
 """
 
@@ -36,15 +36,15 @@ _FARTHEST_JUMP: Final = 0xFF  # jt and jf are one byte each
 
 
 def argument_offset(argument: int) -> int:
-    """Where the low 32 bits of an argument (0 to 5) lie; both architectures are little-endian."""
+    """Return the offset of the low 32 bits of an argument (0 to 5), little-endian."""
     return _ARGUMENTS_OFFSET + _ARGUMENT_SIZE * argument
 
 
 class Assembler:
-    """Lays a program down from its last instruction to its first.
+    """Builds a program from its last instruction to its first.
 
     BPF jumps only forward. Backwards, the target of every jump is known when the jump is written.
-    `load` and `mask` fall through to whatever was laid down just before them.
+    `load` and `mask` fall through to the instruction built just before them.
     """
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ class Assembler:
         return self._lay(_ALU_AND_K, bits)
 
     def assemble(self) -> bytes:
-        """The program, first instruction first."""
+        """Return the program, first instruction first."""
         return b"".join(reversed(self._backwards))
 
     def _lay(self, code: int, operand: int, yes: int = 0, no: int = 0) -> Label:
@@ -99,7 +99,7 @@ class Span(Generic[VerdictT]):
 
 @dataclass(frozen=True, slots=True)
 class Leaf(Generic[VerdictT]):
-    """The numbers from `first` to the next leaf: one verdict, but for some single numbers."""
+    """The numbers from `first` to the next leaf: one verdict, except for some single numbers."""
 
     first: int
     verdict: VerdictT
@@ -112,11 +112,11 @@ class _Plan(NamedTuple, Generic[VerdictT]):
 
 
 def fewest_comparisons(spans: Iterable[Span[VerdictT]]) -> tuple[Leaf[VerdictT], ...]:
-    """The leaves of the cheapest search tree for `spans`, which are adjacent and in order.
+    """Return the leaves of the cheapest search tree for `spans`, which are adjacent and in order.
 
     A new leaf costs a comparison, and so does an exception within a leaf. A single number between
-    two spans of another verdict is therefore cheaper as an exception. For each verdict that the
-    last leaf may have, the best plan so far is kept; so the result is the best there is.
+    two spans of another verdict is therefore cheaper as an exception. For each verdict of the last
+    leaf, the best plan so far is kept, so the result is optimal.
     """
     best: list[_Plan[VerdictT]] = [_Plan(0, ())]
     for span in spans:
@@ -130,7 +130,7 @@ def fewest_comparisons(spans: Iterable[Span[VerdictT]]) -> tuple[Leaf[VerdictT],
 
 
 def _continue(plan: _Plan[VerdictT], span: Span[VerdictT]) -> Iterator[_Plan[VerdictT]]:
-    """The ways to take `span` into `plan`."""
+    """Yield the ways to add `span` to `plan`."""
     if not plan.leaves:
         yield from (_Plan(0, (Leaf(span.first, verdict),)) for verdict in span.accepted)
         return
@@ -150,7 +150,7 @@ def lay_search(
     leaves: Sequence[Leaf[VerdictT]],
     target: Callable[[VerdictT], Label],
 ) -> Label:
-    """Lay down a binary search for the loaded word, with jumps to the `target` of its verdict."""
+    """Build a binary search for the loaded word, with jumps to the `target` of its verdict."""
     if len(leaves) > 1:
         middle = len(leaves) // 2
         high = lay_search(assembler, leaves[middle:], target)

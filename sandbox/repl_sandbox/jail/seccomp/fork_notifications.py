@@ -1,9 +1,9 @@
-"""A filter under which each fork of a process waits for the word of another process.
+"""A filter under which each fork of a process waits for the decision of another process.
 
 Covers: clone, clone3, fork and vfork, of threads too, by seccomp's notifications
-(seccomp_unotify(2), Linux 5.9 with the end of file that says that nobody is left under a filter).
+(seccomp_unotify(2), Linux 5.9, which reports end of file once no process is left under a filter).
 Does not cover: foreign system-call entries (i386, x32), which the tiers' own filter closes, and the
-decision, which is `zygote.fork_limiter`'s.
+decision, which belongs to `zygote.fork_limiter`.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ _NOTIF_SET_FLAGS: Final = 0x40082104
 _NOTICE_SIZE: Final = 80
 _ANSWER: Final = struct.Struct("=QqiI")  # id, value, errno, flags
 _ID: Final = struct.Struct("=Q")
-# Linux 6.6: the one who asks runs at once where the one who answers did.
+# Linux 6.6: the waiting process continues at once, on the processor of the answering one.
 _FD_SYNC_WAKE_UP: Final = struct.pack("=Q", 1)
-# What is sent with a listener: the process id of the session's init, and its limit of processes.
+# Message with a listener: the process id of the session's init, and its limit of processes.
 _INTRODUCTION: Final = struct.Struct("=II")
 _CALLS: Final = ("clone", "clone3", "fork", "vfork")
 
 
 def program() -> bytes:
-    """The filter. OSError where there are no numbers of system calls."""
+    """Return the filter. OSError where the numbers of system calls are unknown."""
     assembler = Assembler()
     allow = assembler.ret(SECCOMP_RET_ALLOW)
     notify = assembler.ret(SECCOMP_RET_USER_NOTIF)
@@ -61,12 +61,12 @@ def program() -> bytes:
 
 
 def load(filter_: bytes) -> int:
-    """Have each fork of this process, and of what it forks, wait; where forks are heard of.
+    """Make each fork of this process and its descendants wait; return the listener.
 
     This process has one thread, and may load filters.
 
     Raises:
-        OSError: the kernel knows no such filters, or has given one to this process before.
+        OSError: the kernel lacks such filters, or has given one to this process before.
     """
     fprog = Program.of(filter_)
     flags = SECCOMP_FILTER_FLAG_NEW_LISTENER
@@ -74,9 +74,9 @@ def load(filter_: bytes) -> int:
 
 
 def introduce(listener: int, limiter: socket.socket, init: int, most: int) -> None:
-    """Leave it to `limiter` what becomes of forks.
+    """Leave decisions about forks to `limiter`.
 
-    `init`: all below that process count. `most`: how many there may be, threads among them.
+    `init`: all its descendants count. `most`: their maximum number, threads included.
     """
     try:
         socket.send_fds(limiter, [_INTRODUCTION.pack(init, most)], [listener])
@@ -85,11 +85,11 @@ def introduce(listener: int, limiter: socket.socket, init: int, most: int) -> No
 
 
 def receive(limiter: socket.socket) -> tuple[int, int, int] | None:
-    """What `introduce` sent: init, most, the listener; None once nobody is left to send.
+    """Return the message of `introduce`: init, most, the listener; None once all senders are gone.
 
-    The listener is -1 where this process may open no more.
+    The listener is -1 where this process may open no more descriptors.
     """
-    # In one piece: they are sent so, and descriptors come with the data that they were sent with.
+    # In one piece, as they are sent; descriptors come with the data that they were sent with.
     data, ancillary, _, _ = limiter.recvmsg(_INTRODUCTION.size, socket.CMSG_SPACE(4))
     if not data:
         return None
@@ -105,7 +105,7 @@ def receive(limiter: socket.socket) -> tuple[int, int, int] | None:
 
 
 def hear(listener: int) -> int | None:
-    """The next fork that waits, as a number to answer it by; None if it waits no more."""
+    """Return the next waiting fork, as a number to answer it by; None if it no longer waits."""
     notice = bytearray(_NOTICE_SIZE)
     try:
         fcntl.ioctl(listener, _NOTIF_RECV, notice)
@@ -117,10 +117,10 @@ def hear(listener: int) -> int | None:
 
 
 def answer(listener: int, fork: int, *, admitted: bool) -> None:
-    """Let the fork happen, or fail with EAGAIN."""
+    """Let the fork happen, or make it fail with EAGAIN."""
     error, flags = (0, _SECCOMP_USER_NOTIF_FLAG_CONTINUE) if admitted else (-EAGAIN, 0)
     try:
         fcntl.ioctl(listener, _NOTIF_SEND, bytearray(_ANSWER.pack(fork, 0, error, flags)))
     except OSError as failure:
-        if failure.errno != ENOENT:  # it waits no more
+        if failure.errno != ENOENT:  # it no longer waits
             raise

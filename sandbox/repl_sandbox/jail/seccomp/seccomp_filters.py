@@ -1,16 +1,16 @@
-"""The system-call filter of a session, made of the rows of `syscalls`.
+"""System-call filters of a session, compiled from the rows of `syscalls`.
 
-Covers: which system calls reach the kernel's code, by number and by the arguments that lie in
-registers; foreign entries (i386, x32), which end the process. Does not cover: anything behind a
-pointer, such as paths (see the mounts), and `no_new_privs`, which comes before `load`.
+Covers: system calls by number and by the arguments in registers; foreign entries (i386, x32), which
+end the process. Does not cover: data behind a pointer, such as paths (see the mounts), and
+`no_new_privs`, which comes before `load`.
 
-Two ways to the same result:
+Two ways lead to the same result:
 
-- `program`, loaded by a session as its last step;
-- `base_program`, loaded once by a trusted parent and inherited by fork, and `seal_program`, loaded
-  by a session as its last step. The base leaves open what it takes to build a session (`SETUP`),
-  the seal takes exactly that back. Loading costs in proportion to length, and the seal is short.
-  The seal alone is no protection.
+- `program`, loaded by a session as its last step; - `base_program`, loaded once by a trusted parent
+and inherited by fork, and `final_program`, loaded by a session as its last step. The base leaves
+open the calls that build a session (`SETUP`), and the final filter closes exactly those. Loading
+costs in proportion to length, and the final filter is short. The final filter alone is no
+protection.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _AUDIT_ARCH: Final[dict[Arch, int]] = {"x86_64": 0xC000003E, "aarch64": 0xC00000
 _X32_NUMBERS: Final = 0x40000000
 _NUMBERS_END: Final = 1 << 32  # the filter sees numbers as unsigned 32-bit words
 
-# What happens to a call: an action of seccomp, or a rule that chooses between two by arguments.
+# Verdict on a call: an action of seccomp, or a rule that chooses between two by arguments.
 Verdict: TypeAlias = int | Rule
 Accepted: TypeAlias = tuple[Verdict, ...]
 
@@ -79,13 +79,13 @@ _UNKNOWN: Final = SECCOMP_RET_ERRNO | ENOSYS
 class Program(ctypes.Structure):
     """struct sock_fprog."""
 
-    # A buffer made for each program would do too, but costs a session 0.1 ms:
-    # ctypes makes a class for every length.
+    # A buffer made for each program would also work, but costs a session 0.1 ms: ctypes makes a
+    # class for every length.
     _fields_ = [("len", ctypes.c_ushort), ("filter", ctypes.c_char_p)]
 
     @classmethod
     def of(cls, instructions: bytes) -> Program:
-        """The one of these."""
+        """Return the program with these instructions."""
         return cls(len(instructions) // INSTRUCTION.size, instructions)
 
 
@@ -93,7 +93,7 @@ call_seccomp: Final = NativeCall("seccomp", ctypes.c_uint, ctypes.c_uint, ctypes
 
 
 def native_arch() -> Arch:
-    """The architecture of this machine; OSError (ENOTSUP) if there is no table for it."""
+    """Return the architecture of this machine; OSError (ENOTSUP) if there is no table for it."""
     machine = os.uname().machine
     for arch in _AUDIT_ARCH:
         if arch == machine:
@@ -102,31 +102,31 @@ def native_arch() -> Arch:
 
 
 def audit_arch() -> int:
-    """What a filter is told of native system calls; OSError as of `native_arch`."""
+    """Return the audit number of native system calls; OSError as of `native_arch`."""
     return _AUDIT_ARCH[native_arch()]
 
 
 @cache
 def program(arch: Arch, tier: Tier = "jailed") -> bytes:
-    """The whole filter. ValueError for an unknown `arch`."""
+    """Return the whole filter. ValueError for an unknown `arch`."""
     strict = _verdicts(arch, tier)
     return _build(arch, lambda n: (strict.get(n, _UNKNOWN),), foreign=SECCOMP_RET_KILL_PROCESS)
 
 
 @cache
 def base_program(arch: Arch, tier: Tier = "jailed") -> bytes:
-    """The filter without what `SETUP` needs. ValueError for an unknown `arch`."""
+    """Return the filter that leaves `SETUP` open. ValueError for an unknown `arch`."""
     base = _verdicts(arch, tier, setup=True)
     return _build(arch, lambda n: (base.get(n, _UNKNOWN),), foreign=SECCOMP_RET_KILL_PROCESS)
 
 
 @cache
 def seal_program(arch: Arch, tier: Tier = "jailed") -> bytes:
-    """What makes `program` of `base_program`. ValueError for an unknown `arch`.
+    """Return the filter that completes `base_program`. ValueError for an unknown `arch`.
 
-    The kernel runs all filters and takes the strictest action, at equal actions the one of the
-    filter loaded last. So the seal may repeat a refusal of the base or leave it to the base,
-    whichever is shorter; and foreign entries it leaves to the base.
+    The kernel runs all filters and takes the strictest action, at equal actions that of the filter
+    loaded last. So the final filter may repeat a refusal of the base or leave it to the base,
+    whichever is shorter; foreign entries it leaves to the base.
     """
     strict, base = _verdicts(arch, tier), _verdicts(arch, tier, setup=True)
 
@@ -142,7 +142,7 @@ def seal_program(arch: Arch, tier: Tier = "jailed") -> bytes:
 
 
 def load_rows(program: bytes) -> Rows:
-    """Put all threads of this process under `program`, for good: seccomp(2).
+    """Return the rows that put all threads of this process under `program`, for good: seccomp(2).
 
     Needs `no_new_privs` or CAP_SYS_ADMIN. Fails if a thread runs under other filters.
     """
@@ -152,12 +152,12 @@ def load_rows(program: bytes) -> Rows:
 
 
 def load(program: bytes) -> None:
-    """Make `load_rows`."""
+    """Put this process under `program` by `load_rows`."""
     perform(load_rows(program))
 
 
 def _verdicts(arch: Arch, tier: Tier, *, setup: bool = False) -> dict[int, Verdict]:
-    """The verdict on each number that has a row; with `setup`, what `SETUP` names is allowed."""
+    """Return the verdict on each number with a row; with `setup`, calls in `SETUP` are allowed."""
     if arch not in _AUDIT_ARCH:
         raise ValueError(f"arch={arch!r} is none of {', '.join(_AUDIT_ARCH)}")
     by_name: dict[str, Verdict] = {row.name: SECCOMP_RET_ALLOW for row in ALLOW}
@@ -176,9 +176,9 @@ def _refusal(row: Refuse) -> int:
 
 
 def _build(arch: Arch, accepted: Callable[[int], Accepted], *, foreign: int | None) -> bytes:
-    """A filter that gives each number one of the verdicts `accepted` for it.
+    """Return a filter that gives each number one of the verdicts `accepted` for it.
 
-    Entries of foreign architectures get the action `foreign`; None: no care is taken of them.
+    Entries of foreign architectures get the action `foreign`; None: they are not checked.
     """
     has_x32 = foreign is not None and arch == "x86_64"
     spans = _spans(
@@ -197,7 +197,7 @@ def _build(arch: Arch, accepted: Callable[[int], Accepted], *, foreign: int | No
 
 
 def _spans(accepted: Callable[[int], Accepted], unknown: int, end: int) -> list[Span[Verdict]]:
-    """The numbers below `end` in spans of equal `accepted`; from `unknown` on, none has a row."""
+    """Return the numbers below `end` in spans of equal `accepted`; rows end at `unknown`."""
     spans = []
     for verdicts, group in groupby(range(unknown + 1), key=accepted):
         numbers = list(group)
@@ -207,7 +207,7 @@ def _spans(accepted: Callable[[int], Accepted], unknown: int, end: int) -> list[
 
 
 class _Targets:
-    """Where the search jumps to for a verdict; laid down when it is first asked for."""
+    """Jump targets of the search by verdict, built on first use."""
 
     def __init__(self, assembler: Assembler) -> None:
         self._assembler = assembler
@@ -243,7 +243,7 @@ class _Targets:
                 if mask is not None:
                     self._assembler.mask(mask)
             case Within(argument, rows):
-                # All of them before the comparisons, which fall through to nothing but each other.
+                # All of them before the comparisons, which fall through only to each other.
                 laid = [(v, self._lay_check(row, holds=holds, fails=fails)) for v, row in rows]
                 label = fails
                 for value, inner in reversed(laid):

@@ -1,11 +1,11 @@
-"""The system calls of a session: which it may make, which are refused, and why.
+"""System calls of a session: the allowed ones, the refused ones, and reasons.
 
-This table is the policy; `seccomp` makes a filter of it. A call with no row here does not exist in
-a session: it fails with ENOSYS, so that new calls of the kernel stay closed until somebody decides,
-and the C library takes its older path. What code needs is allowed. What is dangerous is refused
-with EPERM, so that programs print a sensible error. No row ends the process: one library that
-probes for a feature at import would end the session. (Kernels from 6.14 on let uretprobe pass all
-filters, and answer it with SIGILL by themselves.)
+This table is the policy; `seccomp_filters` compiles it to a filter. A call without a row here does
+not exist in a session: it fails with ENOSYS, so that new calls of the kernel stay closed until
+somebody decides, and the C library uses its older path. Calls that code needs are allowed.
+Dangerous calls are refused with EPERM, so that programs print a sensible error. No row ends the
+process: one library that probes for a feature at import would end the session. (Kernels from 6.14
+on let uretprobe pass all filters, and answer it with SIGILL themselves.)
 
 Numbers are those of the kernel's tables (arch/x86/entry/syscalls/syscall_64.tbl and
 include/uapi/asm-generic/unistd.h), None where an architecture lacks the call.
@@ -28,7 +28,7 @@ from ...native.libc import (
 )
 
 Arch: TypeAlias = Literal["x86_64", "aarch64"]
-Tier: TypeAlias = Literal["jailed", "confined"]  # those that have a filter
+Tier: TypeAlias = Literal["jailed", "confined"]  # tiers with a filter
 
 CLONE_NEWTIME: Final = 0x00000080  # uapi/linux/sched.h
 CLONE_NAMESPACES: Final = (
@@ -42,8 +42,8 @@ CLONE_NAMESPACES: Final = (
     | CLONE_NEWTIME
 )
 
-# Linux's own values, whatever the system this is imported on: linux/socket.h, linux/net.h,
-# uapi/linux/in.h, uapi/asm-generic/ioctls.h, and of options uapi/asm-generic/socket.h,
+# Linux's own values, whatever system imports this module: linux/socket.h, linux/net.h,
+# uapi/linux/in.h, uapi/asm-generic/ioctls.h, and for options uapi/asm-generic/socket.h,
 # uapi/linux/in.h, in6.h and tcp.h.
 AF_UNIX: Final = 1
 AF_INET: Final = 2
@@ -80,7 +80,7 @@ INIT_PROCESS: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class SystemCall:
-    """A system call, its number on each architecture, and why it stands where it stands."""
+    """A system call, its number on each architecture, and the reason for its place."""
 
     name: str
     x86_64: int | None
@@ -88,13 +88,13 @@ class SystemCall:
     reason: str
 
     def number(self, arch: Arch) -> int | None:
-        """The call's number on `arch`, or None if it does not exist there."""
+        """Return the call's number on `arch`, or None if it does not exist there."""
         return self.x86_64 if arch == "x86_64" else self.aarch64
 
 
 @dataclass(frozen=True, slots=True)
 class Allow(SystemCall):
-    """A call that sessions may make, unless a rule in `RULES` says more."""
+    """A call that sessions may make, unless a rule in `RULES` restricts it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class Refuse(SystemCall):
     errno: int = EPERM
 
 
-# Every check compares the low 32 bits of an argument: each one named below is an int or an unsigned
+# Every check compares the low 32 bits of an argument: each argument below is an int or an unsigned
 # int in the kernel, which ignores the high bits. A comparison of all 64 would be a way around
 # (CVE-2019-10063: TIOCSTI with a high bit set).
 
@@ -147,7 +147,7 @@ Check: TypeAlias = OneOf | NoneOf | NoBits | Within
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """An allowed call succeeds only if every check holds, else it fails with `errno`."""
+    """An allowed call succeeds only if every check holds, otherwise it fails with `errno`."""
 
     call: str
     checks: tuple[Check, ...]
@@ -157,16 +157,16 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """A call, refused or limited in a session, that the trusted code of `tiers` needs for one."""
+    """A call, refused or limited in a session, that trusted code of `tiers` needs to build one."""
 
     call: str
     reason: str
     tiers: tuple[Tier, ...] = ("jailed",)
 
 
-# What programs set on sockets, by level. All else does not exist: programs that the kernel runs on
-# what arrives (SO_ATTACH_FILTER and its kin), other protocols on top (TCP_ULP is kernel TLS,
-# UDP_ENCAP is IPsec), keys, pages lent to the network (SO_ZEROCOPY), multicast and routing.
+# Options that programs set on sockets, by level. All others do not exist: programs that the kernel
+# runs on incoming data (SO_ATTACH_FILTER and its kin), other protocols on top (TCP_ULP is kernel
+# TLS, UDP_ENCAP is IPsec), keys, pages lent to the network (SO_ZEROCOPY), multicast and routing.
 SOCKET_OPTIONS: Final[dict[int, dict[str, int]]] = {
     SOL_SOCKET: {
         "SO_REUSEADDR": 2,
@@ -191,7 +191,7 @@ SOCKET_OPTIONS: Final[dict[int, dict[str, int]]] = {
         "TCP_QUICKACK": 12,
         "TCP_USER_TIMEOUT": 18,
     },
-    # The resolver of the C library asks for IP_RECVERR.
+    # The resolver of the C library sets IP_RECVERR.
     IPPROTO_DEFAULT: {"IP_TOS": 1, "IP_TTL": 2, "IP_RECVERR": 11},
     IPPROTO_IPV6: {"IPV6_RECVERR": 25, "IPV6_V6ONLY": 26},
 }
@@ -328,9 +328,9 @@ SETUP: Final[tuple[Setup, ...]] = (
 )
 
 # Tier `confined` has no namespaces: its sockets would be on the host's network, its paths are the
-# host's, and a process id may be anybody's. These take the place of the rows of the same name.
-# A file of an ordinary user's session is that user's, and lies where others of the machine may run
-# it once code has opened its directory to them: with these bits it would run as that user.
+# host's, and a process id may be anybody's. These rows replace the rows of the same name. Files of
+# an ordinary user's session belong to that user, and others of the machine may run them once code
+# has opened its directory to them: with these bits a file would run as that user.
 _OTHER_USER: Final = 0o6000  # S_ISUID, S_ISGID
 _NO_OTHER_USER: Final = "a program made in a session must not lend anybody the host's user"
 
@@ -365,7 +365,7 @@ CONFINED: Final[tuple[Rule | Refuse, ...]] = (
     ),
 )
 
-# Columns: name, number on x86-64, number on aarch64, who needs it.
+# Columns: name, number on x86-64, number on aarch64, user of the call.
 ALLOW: Final[tuple[Allow, ...]] = (
     # Files by descriptor
     Allow("read", 0, 63, "the wire, pipes, files"),
@@ -598,7 +598,7 @@ ALLOW: Final[tuple[Allow, ...]] = (
     Allow("shutdown", 48, 210, "socket.shutdown"),
 )
 
-# Columns: name, number on x86-64, number on aarch64, what it would give away.
+# Columns: name, number on x86-64, number on aarch64, consequence of allowing it.
 REFUSE: Final[tuple[Refuse, ...]] = (
     # Namespaces and mounts: the walls of the jail
     Refuse("unshare", 272, 97, "a nested user namespace opens the kernel code that root may reach"),
@@ -717,8 +717,9 @@ REFUSE: Final[tuple[Refuse, ...]] = (
     Refuse("removexattrat", 466, 466, "takes security attributes off"),
     Refuse("getxattrat", 464, 464, "new path form; getxattr serves"),
     Refuse("listxattrat", 465, 465, "new path form; listxattr serves"),
-    # Memory that no limit sees: it belongs to no process, and to no mount with a size. Python uses
-    # none of it (multiprocessing works in /dev/shm), so the reference lists that allow it are left.
+    # Memory outside all limits: it belongs to no process, and to no mount with a size. Python uses
+    # none of it (multiprocessing works in /dev/shm), so this table departs from reference lists
+    # that allow it.
     Refuse(
         "memfd_create", 319, 279, "unmapped, it counts nowhere; the host makes those of the wire"
     ),
@@ -759,6 +760,6 @@ REFUSE: Final[tuple[Refuse, ...]] = (
     Refuse("modify_ldt", 154, None, "16-bit segments: past flaws in the entry code"),
     Refuse("vm86", None, None, "virtual 8086 mode; 32-bit only"),
     Refuse("vm86old", None, None, "virtual 8086 mode; 32-bit only"),
-    # Flags behind a pointer, where no filter can look
+    # Flags behind a pointer, which no filter can read
     Refuse("clone3", 435, 435, "hides its flags; ENOSYS makes the C library use clone", ENOSYS),
 )
