@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -14,9 +14,9 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from .exit_status import ExitStatus
-from .host_facilities import Facility, Finding, look
 
-Looked = Sequence[tuple[Facility, Finding]]
+if TYPE_CHECKING:
+    from repl_sandbox import Facility
 
 
 class Tier(StrEnum):
@@ -71,7 +71,9 @@ def doctor(
     if clean:
         remove_containers()
         return
-    looked = look()
+    from repl_sandbox import probe
+
+    facilities = probe()
     tried: dict[str, dict[str, str | None]] = {tier.value: {} for tier in Tier}
     if image is not None:
         tried = {Tier.JAILED.value: {}, CONTAINER: {"image": image, "runtime": runtime}, **tried}
@@ -79,9 +81,9 @@ def doctor(
     enough = trials[: list(tried).index(require.value) + 1]
     found = any(trial.works for trial in enough)
     if as_json:
-        typer.echo(json.dumps(report(looked, trials), indent=2))
+        typer.echo(json.dumps(report(facilities, trials), indent=2))
     else:
-        show(Console(), looked, trials)
+        show(Console(), facilities, trials)
         if not found:
             typer.echo(f"There is no tier here that is {require.value} or stronger.")
     raise typer.Exit(ExitStatus.OK if found else ExitStatus.TIER_UNAVAILABLE)
@@ -124,7 +126,7 @@ def try_tier(tier: str, **arguments: str | None) -> Trial:
     return Trial(tier, isolation.tier == tier, layers)
 
 
-def report(looked: Looked, trials: Sequence[Trial]) -> dict[str, Any]:
+def report(facilities: Sequence[Facility], trials: Sequence[Trial]) -> dict[str, Any]:
     """The same facts as the tables, for programs. `session` is the strongest that works."""
     strongest = next((trial for trial in trials if trial.works), trials[0])
     return {
@@ -132,30 +134,30 @@ def report(looked: Looked, trials: Sequence[Trial]) -> dict[str, Any]:
         "facilities": [
             {
                 "name": facility.name,
-                "ok": finding.ok,
+                "ok": facility.ok,
                 "tiers": list(facility.tiers),
-                "detail": finding.detail,
-                "remedy": "" if finding.ok else finding.remedy or facility.remedy,
+                "detail": facility.detail,
+                "remedy": facility.remedy,
             }
-            for facility, finding in looked
+            for facility in facilities
         ],
         "session": asdict(strongest),
         "sessions": {trial.tier: asdict(trial) for trial in trials},
     }
 
 
-def show(console: Console, looked: Looked, trials: Sequence[Trial]) -> None:
+def show(console: Console, facilities: Sequence[Facility], trials: Sequence[Trial]) -> None:
     """Print the facilities, the layers of the sessions that were tried, and the verdicts."""
     # A path or a remedy that is cut is of no use.
     names = ("facility", "", "found", "needed by", "remedy")
     table = Table(*(Column(name, overflow="fold") for name in names), title="This system")
-    for facility, finding in looked:
+    for facility in facilities:
         table.add_row(
             facility.name,
-            _mark(finding.ok, bool(facility.tiers)),
-            escape(finding.detail),
+            _mark(facility.ok, bool(facility.tiers)),
+            escape(facility.detail),
             ", ".join(facility.tiers),
-            "" if finding.ok else escape(finding.remedy or facility.remedy),
+            escape(facility.remedy),
         )
     console.print(table)
     seen = dict.fromkeys(layer["name"] for trial in trials for layer in trial.layers)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         SessionBusy,
         SessionClosed,
     )
+    from .host_facilities import Facility, probe
     from .protocol.checkpoint_manifest import CheckpointInfo, Manifest, read_manifest
     from .sandbox import Sandbox
     from .session.drivers.asyncio_ import AsyncSession
@@ -58,6 +59,7 @@ _HOME = {
     "AsyncSession": "session.drivers.asyncio_",
     "HostFunction": "session.host_functions.host_function",
     "ContainerLimits": "backends.container_settings",
+    **dict.fromkeys(("Facility", "probe"), "host_facilities"),
     **dict.fromkeys(
         ("Manifest", "CheckpointInfo", "read_manifest"), "protocol.checkpoint_manifest"
     ),
@@ -109,6 +111,7 @@ __all__ = [
     "CheckpointInfo",
     "ContainerLimits",
     "ErrorInfo",
+    "Facility",
     "File",
     "Finished",
     "HostCallError",
@@ -136,6 +139,7 @@ __all__ = [
     "TimedOut",
     "Usage",
     "Variable",
+    "probe",
     "read_manifest",
 ]
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar, Unp
 
 from .backends.sandbox_arguments import SandboxArguments
 from .errors import IsolationError, SandboxError
-from .pool.async_acquire import acquire
+from .pool.async_acquire import acquire_links
 from .protocol.checkpoint_manifest import parse
 from .sandbox import NO_PICKLE, Sandbox
 from .session.cells.cell_answers import Accept
@@ -123,7 +123,7 @@ class AsyncSandbox:
             arguments = (sandbox._loop_executor, host, limits, seed, answers, on_answer)
             await asyncio.sleep(0)  # whoever was cancelled hears of it before it takes one
             if sandbox._zygote.hears:
-                return AsyncSession(await acquire(sandbox, *arguments), sandbox._home)
+                return AsyncSession(await _make_core(sandbox, *arguments), sandbox._home)
             # Many are asked for at once, and the zygote has to catch up.
             making = asyncio.create_task(asyncio.to_thread(sandbox._core, *arguments))
             try:
@@ -235,6 +235,14 @@ class AsyncSandbox:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(f"an AsyncSandbox {NO_PICKLE}")
+
+
+async def _make_core(sandbox: Sandbox, *arguments: Any) -> Core:
+    """`Sandbox._core`, awaited: the event loop waits for the session, and no thread does."""
+    limits, make = sandbox._maker(*arguments)
+    with sandbox._taking():
+        core = make(await acquire_links(sandbox._supply, sandbox._zygote, limits))
+    return sandbox._opened(core)
 
 
 def _end_when_made(making: asyncio.Task[Core], sandbox: Sandbox) -> None:

@@ -17,6 +17,7 @@ from .backends.container_settings import ContainerLimits, ContainerSettings, Ins
 from .backends.isolation_tiers import acceptable, strongest
 from .backends.sandbox_arguments import Grouping, RecoveryMode, Tier
 from .errors import CheckpointError, IsolationError, SandboxClosed, SandboxError
+from .fair_share.fair_scheduler import FairScheduler
 from .limits.watchdog import Watchdog
 from .pool.session_limiter import SessionLimiter
 from .pool.template_process import TemplateProcess
@@ -186,7 +187,8 @@ class Sandbox:
         """Have sessions of `template`, which is this sandbox's own from here on."""
         self._template, self._zygote = template, template.zygote
         self._allowance = allowance = template.allowance
-        self._watchdog = Watchdog(allowance.template_memory, yielding=allowance.yielding)
+        shares = FairScheduler(charged=allowance.yielding)
+        self._watchdog = Watchdog(allowance.template_memory, shares)
         try:
             self._supply = WarmPool(template, self._limits, self._ready, after=self._ready_after)
         except BaseException:

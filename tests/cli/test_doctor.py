@@ -14,8 +14,8 @@ import typer
 from typer.testing import CliRunner
 
 import repl_sandbox
-from repl_env.cli import host_facilities
 from repl_env.cli.main import build
+from repl_sandbox import host_facilities
 from repl_sandbox.errors import IsolationError
 from repl_sandbox.limits.cgroups import cgroup_root
 from repl_sandbox.native import sources
@@ -138,10 +138,8 @@ def test_off_linux_it_still_answers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_facility_that_can_be_missing_has_a_remedy() -> None:
-    assert all(facility.remedy for facility in host_facilities.FACILITIES)
-    assert len({facility.name for facility in host_facilities.FACILITIES}) == len(
-        host_facilities.FACILITIES
-    )
+    assert all(check.remedy for check in host_facilities.CHECKS)
+    assert len({check.name for check in host_facilities.CHECKS}) == len(host_facilities.CHECKS)
 
 
 def test_the_command_needs_no_engine_to_be_built() -> None:

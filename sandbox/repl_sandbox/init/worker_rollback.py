@@ -15,11 +15,12 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ..jail import mounts, processes, rlimits, session_directory
+from ..jail.processes import WAKE_SIGNAL
 from ..jail.recipe import Jail
 from ..native import process_forks, snapshot
 from ..snapshots.snapshot_channel import SnapshotChannel
 from ..snapshots.snapshot_messages import BRANCHED, KEEP, ORDER
-from ..snapshots.snapshot_processes import WAKE, SnapshotRecovery
+from ..snapshots.snapshot_processes import SnapshotRecovery
 from ..snapshots.snapshot_table import Row, SnapshotTable
 from ..snapshots.workspace_snapshots import WorkspaceSnapshots
 from .process_ownership import is_child, is_stopped
@@ -84,7 +85,7 @@ class WorkerRollback:
             self._workspace(),
             process_forks.fork_beside,
             process_forks.fork_beside_threads,
-            snapshot.prepare(WAKE),
+            snapshot.prepare(WAKE_SIGNAL),
             rlimits.SPARE_FILES,
         )
 
@@ -150,7 +151,7 @@ class WorkerRollback:
         lost = self.files.restore(after)
         self.orders.empty()  # of the words of a worker or a copy that is gone
         # First, for one whom the code has woken before must not go on before this is sent.
-        _signal(pid, WAKE)
+        _signal(pid, WAKE_SIGNAL)
         if not self.orders.give(ORDER.pack(pid, cpu_left, -1, 0), [fd], wait=True):
             return RolledBackWorker(0, cpu, [])
         return RolledBackWorker(pid, cpu, lost)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
-from ..session.core import Core
 from ..types import KillReason
-from ..zygote.client.session_links import SessionLinks
 from . import proc_memory
+
+if TYPE_CHECKING:
+    from ..session.core import Core
+    from ..zygote.client.session_links import SessionLinks
 
 # How many times as long as it took, until a directory is looked through again.
 _REST = 9

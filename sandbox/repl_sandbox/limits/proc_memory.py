@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from ..jail import session_directory
 from ..jail.mounts import PRIVATE
-from ..snapshots.snapshot_processes import WAITS
+from ..jail.processes import SNAPSHOT_SIGNAL
 
 # Looks at a directory that was closed while it was looked at.
 _LOOKS = 3
@@ -29,7 +29,7 @@ _WHOLE = (b"VmRSS:",)
 # What nobody else maps.
 _OWN = (b"Private_Clean:", b"Private_Dirty:")
 # proc(5), SigBlk: the sign of a copy that waits.
-_WAITS = 1 << (WAITS - 1)
+_WAITS = 1 << (SNAPSHOT_SIGNAL - 1)
 _KILL = 1 << (signal.SIGKILL - 1)
 # linux/sched.h: PF_EXITING, PF_SIGNALED; proc_pid_stat(5) has them in `flags`.
 _PF_ENDING = 0x4 | 0x400

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ..jail import mounts as private
 from ..jail.rlimits import open_files
 from ..types import Limits
-from ..zygote.client.session_links import SessionLinks
+
+if TYPE_CHECKING:
+    from ..zygote.client.session_links import SessionLinks
 
 # init, besides the code's own process.
 _OWN_PROCESSES = 2

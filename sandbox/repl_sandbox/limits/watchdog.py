@@ -11,11 +11,14 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import TYPE_CHECKING
 
-from ..fair_share.fair_scheduler import FairScheduler
-from ..session.core import Core
 from ..types import KillReason
 from .accounting import SessionUsage
+
+if TYPE_CHECKING:
+    from ..fair_share.fair_scheduler import FairScheduler
+    from ..session.core import Core
 
 # Memory can grow by some 100 MB between two looks on the machines this was measured on.
 _PERIOD = 0.05
@@ -36,13 +39,13 @@ _PATIENCE = 100
 class Watchdog:
     """One thread for all sessions of a sandbox; it starts with the first session.
 
-    `memory`: bytes of the template, which are not the sessions', also where they have written to
-    them and so have copies. `yielding`: have sessions that burn CPU time give way, and not storms
-    of processes alone.
+    `memory`: bytes of the template, which count for no session, even where a session has written to
+    them and so has copies of the pages. `shares`: the scheduler, which gets to know the processes
+    that the watchdog finds.
     """
 
-    def __init__(self, memory: int, *, yielding: bool = False) -> None:
-        self._shares = FairScheduler(charged=yielding)
+    def __init__(self, memory: int, shares: FairScheduler) -> None:
+        self._shares = shares
         self._template_memory = memory
         self._watched: dict[int, SessionUsage] = {}
         self._lock = threading.Lock()

@@ -1,42 +1,31 @@
-"""Opening a session on an event loop: the loop waits for the session, and no thread does."""
+"""Acquire a session on an event loop: the loop waits for the session, and no thread does."""
 
 from __future__ import annotations
 
-from typing import Any
-
-from ..sandbox import Sandbox
-from ..session.core import Core
 from ..session.drivers.loop_wait import readable
 from ..types import Limits
 from ..zygote.client.session_links import SessionLinks
+from .template_process import AnyZygote
+from .warm_pool import WarmPool
 
 
-async def acquire(sandbox: Sandbox, *arguments: Any) -> Core:
-    """The core of a session as `Sandbox._core` makes it of `arguments`."""
-    limits, make = sandbox._maker(*arguments)
-    with sandbox._taking():
-        core = make(await _taken(sandbox, limits))
-    return sandbox._opened(core)
-
-
-async def _taken(sandbox: Sandbox, limits: Limits) -> SessionLinks:
-    """As `Supply.take`, of a session that has spoken."""
-    supply = sandbox._supply
-    for links in supply.ahead(limits):
-        await _spoken(sandbox, links)
-        if supply.arrives(links):
+async def acquire_links(pool: WarmPool, zygote: AnyZygote, limits: Limits) -> SessionLinks:
+    """Return the links of a session whose worker has sent its first message, as `WarmPool.take`."""
+    for links in pool.ahead(limits):
+        await _first_message(zygote, links)
+        if pool.arrives(links):
             return links
-    links = supply.begin(limits)
-    await _spoken(sandbox, links)
+    links = pool.begin(limits)
+    await _first_message(zygote, links)
     return links
 
 
-async def _spoken(sandbox: Sandbox, links: SessionLinks) -> None:
+async def _first_message(zygote: AnyZygote, links: SessionLinks) -> None:
     if links.worker_pid or links.speaks:
         return
     try:
-        # What does not come in time is told by whoever reads then.
-        await readable(links.worker.fileno(), sandbox._zygote.seconds)
+        # The next reader of the links reports a message that does not come in time.
+        await readable(links.worker.fileno(), zygote.seconds)
     except BaseException:
-        sandbox._zygote.abandon(links)
+        zygote.abandon(links)
         raise

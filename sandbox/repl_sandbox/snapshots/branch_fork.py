@@ -22,12 +22,13 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
+from ..jail.processes import HELD_SIGNALS
 from ..protocol.messages import VERSION, Ready, Restored, encode
 from . import lost_resources, shared_mappings
 from .lost_resources import LostResources
 from .snapshot_messages import BRANCHED, WORD, SnapshotCommand
 from .snapshot_messages import read as read_order
-from .snapshot_processes import ALL_SIGNALS, HELD, SETTLING, SnapshotProcesses, Woken, has_threads
+from .snapshot_processes import ALL_SIGNALS, SETTLING, SnapshotProcesses, Woken, has_threads
 from .workspace import workspace_copy
 
 # Asked for as a variable, which cannot have this name, it makes a worker that has answered wait for
@@ -35,7 +36,7 @@ from .workspace import workspace_copy
 ASK_FOR_BRANCH = " "
 
 _HANDLED = tuple(
-    set(ALL_SIGNALS).difference(HELD)
+    set(ALL_SIGNALS).difference(HELD_SIGNALS)
 )  # a worker that blocked those would count as a copy
 _BLOCK, _SETMASK = _signal.SIG_BLOCK, _signal.SIG_SETMASK
 _sigmask = _signal.pthread_sigmask
@@ -101,7 +102,7 @@ class BranchFork(SnapshotProcesses):
                 # As for a copy: hooks of the code's run, and so may its handlers.
                 _sigmask(_SETMASK, before)
                 looked = self._look()
-            _sigmask(_BLOCK, HELD)
+            _sigmask(_BLOCK, HELD_SIGNALS)
             if looked is not None and self._fits(looked.lacks):
                 pid, ahead = self._forked(forker.pid, looked, foresee)
             if pid < 0:

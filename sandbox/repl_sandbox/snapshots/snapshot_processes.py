@@ -21,6 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from ..jail.processes import HELD_SIGNALS, WAKE_SIGNAL
 from ..worker.namespace.main_namespace import Namespace
 from . import lost_resources, shared_mappings
 from .descriptors import placeholder_descriptors
@@ -34,14 +35,7 @@ from .workspace.file_changes import FileChanges
 if TYPE_CHECKING:
     from ..native.snapshot import SnapshotFork
 
-# To a copy: the next message of init's is yours.
-WAKE = _signal.SIGUSR1
-# Blocked in a copy that waits, and the sign by which the host knows one. WAKE itself is none: while
-# a process waits for a signal in sigtimedwait, the kernel shows it as not blocked.
-WAITS = _signal.SIGRTMAX
-
-_WAKES = (WAKE,)
-HELD = (WAKE, WAITS)
+_WAKES = (WAKE_SIGNAL,)
 ALL_SIGNALS = tuple(_signal.valid_signals())  # but those that cannot be blocked
 
 _close, _getpid, _kill = os.close, os.getpid, os.kill
@@ -185,7 +179,7 @@ class SnapshotProcesses:
         if self._files.changed(self.states.files):
             self._socket.sendall(WORD.pack(KEEP, self.cell))
             self._socket.recv(len(KEPT))
-        before = _sigmask(_BLOCK, ALL_SIGNALS if snapshot_fork else HELD)
+        before = _sigmask(_BLOCK, ALL_SIGNALS if snapshot_fork else HELD_SIGNALS)
         rest = self._rest(before) if rests and snapshot_fork else None
         self._hold_garbage()
         try:
@@ -355,7 +349,7 @@ class SnapshotProcesses:
     ) -> Woken:
         """Be the worker of the session, or of a branch, that has the copies `rows`."""
         while _signal.sigtimedwait(ALL_SIGNALS, 0) is not None:
-            pass  # what the code has sent it, another WAKE among it
+            pass  # what the code has sent it, another WAKE_SIGNAL among it
         _sigmask(_SETMASK, before)
         self._rows = rows
         # Numbers that are opened again there, or kept.

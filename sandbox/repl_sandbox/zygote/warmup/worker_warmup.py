@@ -12,10 +12,10 @@ import socket
 from _signal import SIG_BLOCK, SIG_SETMASK, pthread_sigmask, sigwait
 from typing import TYPE_CHECKING
 
+from ...jail.processes import WAKE_SIGNAL
 from ...protocol.connection import HostConnection
 from ...protocol.function_schema import FunctionSchema
 from ...protocol.messages import Assign, Configure, Execute, HostMessage
-from ...snapshots.snapshot_processes import WAKE
 from ...snapshots.snapshot_table import SnapshotTable
 from ...worker.main import Worker
 from ...worker.namespace import cell_sources
@@ -66,7 +66,7 @@ def warm_up_worker(rules: PolicyRules | None = None) -> None:
 
 def _wait_for_a_signal() -> None:
     """As each copy does, and nothing else: the first call looks it up, in all libraries."""
-    before = pthread_sigmask(SIG_BLOCK, (WAKE,))
-    os.kill(os.getpid(), WAKE)
-    sigwait((WAKE,))
+    before = pthread_sigmask(SIG_BLOCK, (WAKE_SIGNAL,))
+    os.kill(os.getpid(), WAKE_SIGNAL)
+    sigwait((WAKE_SIGNAL,))
     pthread_sigmask(SIG_SETMASK, before)

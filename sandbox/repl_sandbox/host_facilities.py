@@ -1,8 +1,7 @@
-"""What this system offers to hold a session, found by trying it.
+"""`probe`: the kernel facilities that the isolation tiers need, each tried on this system.
 
-Covers: the kernel facilities that the tiers are made of, one row each, tried in a forked child so
-that nothing of this process changes. Does not cover: whether a session works as a whole; only
-starting one shows that (`doctor` does).
+Covers: one trial for each facility, in a forked child, so that nothing of this process changes.
+Does not cover: a session as a whole; `repl-env doctor` also starts one.
 """
 
 from __future__ import annotations
@@ -16,8 +15,33 @@ from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
+class Facility:
+    """A facility of the system, and whether it works here.
+
+    Attributes:
+        name: Its name for people.
+        tiers: The isolation tiers that need it. Other tiers are stronger with it.
+        ok: Whether it works.
+        detail: The result of the trial: a version, a path, or the error.
+        remedy: How to get it; empty if it works.
+    """
+
+    name: str
+    tiers: tuple[str, ...]
+    ok: bool
+    detail: str
+    remedy: str
+
+
+def probe() -> tuple[Facility, ...]:
+    """Try every facility that sessions can use; off Linux only those that exist everywhere."""
+    checks = CHECKS if sys.platform == "linux" else CHECKS[:2]
+    return tuple(check.run() for check in checks)
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
-    """What trying a facility showed; `remedy` where that says more than the facility's."""
+    """The result of one trial; `remedy` where the trial knows a better one than the check."""
 
     ok: bool
     detail: str
@@ -25,27 +49,22 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Facility:
-    """One thing a system can offer. `tiers` cannot be had without it; to the others it adds."""
+class Check:
+    """How to try one facility. `tiers`: as of `Facility`."""
 
     name: str
     tiers: tuple[str, ...]
-    probe: Callable[[], Finding]
+    trial: Callable[[], Finding]
     remedy: str
 
-
-def look() -> list[tuple[Facility, Finding]]:
-    """Every facility with what was found; off Linux only those that exist everywhere."""
-    rows = FACILITIES if sys.platform == "linux" else FACILITIES[:2]
-    return [(facility, _probed(facility)) for facility in rows]
-
-
-def _probed(facility: Facility) -> Finding:
-    """What the probe found; a system that has not even what it looks at has not the facility."""
-    try:
-        return facility.probe()
-    except OSError as error:
-        return Finding(False, f"cannot be looked at: {error}")
+    def run(self) -> Facility:
+        """Try the facility. A system without the files that the trial reads lacks the facility."""
+        try:
+            found = self.trial()
+        except OSError as error:
+            found = Finding(False, f"the trial failed: {error}")
+        remedy = "" if found.ok else found.remedy or self.remedy
+        return Facility(self.name, self.tiers, found.ok, found.detail, remedy)
 
 
 def _system() -> Finding:
@@ -62,8 +81,8 @@ def _machine() -> Finding:
 
 
 def _native() -> Finding:
-    from repl_sandbox.errors import IsolationError
-    from repl_sandbox.native import library
+    from .errors import IsolationError
+    from .native import library
 
     try:
         found = library.load()
@@ -73,14 +92,14 @@ def _native() -> Finding:
 
 
 def _tried(action: Callable[[], None], detail: str = "works") -> Finding:
-    """Whether `action` raises no OSError in a forked child; its errno is the child's status."""
+    """Run `action` in a forked child; the errno of its OSError is the child's exit status."""
     child = os.fork()
     if child == 0:
         try:
             action()
         except OSError as error:
             os._exit(error.errno or 255)
-        except BaseException:  # noqa: BLE001 (the child must end here, whatever happened)
+        except BaseException:  # noqa: BLE001 (the child must end here, whatever was raised)
             os._exit(255)
         os._exit(0)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -91,17 +110,17 @@ def _tried(action: Callable[[], None], detail: str = "works") -> Finding:
 
 def _namespace(kind: str) -> Callable[[], Finding]:
     def probe() -> Finding:
-        from repl_sandbox.native import libc
+        from .native import libc
 
         flag = getattr(libc, f"CLONE_NEW{kind}")
-        # Together with a user namespace: that is how a session gets one, as root too.
+        # Together with a user namespace, as a session gets the namespace, as root too.
         return _tried(lambda: libc.unshare(libc.CLONE_NEWUSER | flag))
 
     return probe
 
 
 def _mount_setattr() -> Finding:
-    from repl_sandbox.native import libc
+    from .native import libc
 
     def action() -> None:
         libc.unshare(libc.CLONE_NEWUSER | libc.CLONE_NEWNS)
@@ -113,7 +132,7 @@ def _mount_setattr() -> Finding:
 
 
 def _fresh_proc() -> Finding:
-    from repl_sandbox.native import libc
+    from .native import libc
 
     def mount_in_new_pid_namespace() -> None:
         libc.unshare(libc.CLONE_NEWUSER | libc.CLONE_NEWPID | libc.CLONE_NEWNS)
@@ -134,7 +153,7 @@ def _seccomp() -> Finding:
     try:
         actions = Path("/proc/sys/kernel/seccomp/actions_avail").read_text().split()
     except OSError:  # a /proc that shows processes only
-        from repl_sandbox.jail.seccomp import bpf, seccomp_filters
+        from .jail.seccomp import bpf, seccomp_filters
 
         assembler = bpf.Assembler()
         assembler.ret(seccomp_filters.SECCOMP_RET_ALLOW)
@@ -143,43 +162,45 @@ def _seccomp() -> Finding:
 
 
 def _load(program: bytes) -> None:
-    from repl_sandbox.jail import processes
-    from repl_sandbox.jail.seccomp import seccomp_filters
+    from .jail import processes
+    from .jail.seccomp import seccomp_filters
 
     processes.forbid_new_privileges()
     seccomp_filters.load(program)
 
 
 def _landlock() -> Finding:
-    from repl_sandbox.jail.landlock import ruleset
+    from .jail.landlock import ruleset
 
     try:
         abi = ruleset.kernel_abi()
     except OSError as error:
         return Finding(False, os.strerror(error.errno or 0))
-    return Finding(abi > 0, f"ABI {abi}" if abi else "the kernel has none, or runs none")
+    return Finding(
+        abi > 0, f"ABI {abi}" if abi else "the kernel lacks Landlock, or does not enable it"
+    )
 
 
 def _landlock_scopes() -> Finding:
-    from repl_sandbox.jail.landlock import ruleset
+    from .jail.landlock import ruleset
 
     try:
         abi = ruleset.kernel_abi()
     except OSError as error:
         return Finding(False, os.strerror(error.errno or 0))
-    return Finding(abi >= ruleset.SCOPES, f"ABI {abi}, they came with {ruleset.SCOPES}")
+    return Finding(abi >= ruleset.SCOPES, f"ABI {abi}; scopes need ABI {ruleset.SCOPES}")
 
 
 def _uids() -> Finding:
     if os.geteuid() != 0:
         return Finding(False, f"an ordinary user, uid {os.geteuid()}")
-    from repl_sandbox.jail import users
+    from .jail import users
 
     return _tried(lambda: users.become(users.own_id(0)))
 
 
 def _cgroup() -> Finding:
-    from repl_sandbox.limits.cgroups.cgroup_root import CgroupUnavailable, find
+    from .limits.cgroups.cgroup_root import CgroupUnavailable, find
 
     found = find()
     if isinstance(found, CgroupUnavailable):
@@ -208,8 +229,9 @@ _USER_NAMESPACES = (
     "Run as root, or allow them: `sysctl kernel.unprivileged_userns_clone=1` (Debian), "
     "`sysctl kernel.apparmor_restrict_unprivileged_userns=0` (Ubuntu 23.10 and later), "
     "`sysctl user.max_user_namespaces=10000`; under Docker also "
-    "`--security-opt seccomp=unconfined --security-opt apparmor=unconfined`. In a chroot(2) nobody "
-    "may make one: enter the directory by pivot_root, as `systemd-nspawn` and `bwrap` do."
+    "`--security-opt seccomp=unconfined --security-opt apparmor=unconfined`. The kernel "
+    "forbids them in a chroot(2): enter the directory by pivot_root, as `systemd-nspawn` and "
+    "`bwrap` do."
 )
 _NAMESPACES = "Needs a kernel built with this namespace, and user namespaces (above)."
 
@@ -217,71 +239,71 @@ _JAILED = ("jailed",)
 _FILTERED = ("jailed", "confined")
 _ALL = ("jailed", "confined", "process")
 
-FACILITIES: tuple[Facility, ...] = (
-    Facility("Linux", _ALL, _system, "Sessions are made of what Linux has; use it, or a server."),
-    Facility("Python", _ALL, _python, "Needs CPython 3.11 or later."),
-    Facility("architecture", _ALL, _machine, "System calls are known for x86-64 and aarch64."),
-    Facility(
+CHECKS: tuple[Check, ...] = (
+    Check("Linux", _ALL, _system, "Sessions need Linux. Use it, or connect to a server."),
+    Check("Python", _ALL, _python, "Needs CPython 3.11 or later."),
+    Check("architecture", _ALL, _machine, "System calls are known for x86-64 and aarch64."),
+    Check(
         "native library",
         _ALL,
         _native,
         "Install repl-env from a wheel for this machine, or from source.",
     ),
-    Facility("user namespace", _JAILED, _namespace("USER"), _USER_NAMESPACES),
-    Facility("pid namespace", _JAILED, _namespace("PID"), _NAMESPACES),
-    Facility("mount namespace", _JAILED, _namespace("NS"), _NAMESPACES),
-    Facility("network namespace", _JAILED, _namespace("NET"), _NAMESPACES),
-    Facility("ipc namespace", _JAILED, _namespace("IPC"), _NAMESPACES),
-    Facility("uts namespace", _JAILED, _namespace("UTS"), _NAMESPACES),
-    Facility("cgroup namespace", _JAILED, _namespace("CGROUP"), _NAMESPACES),
-    Facility(
+    Check("user namespace", _JAILED, _namespace("USER"), _USER_NAMESPACES),
+    Check("pid namespace", _JAILED, _namespace("PID"), _NAMESPACES),
+    Check("mount namespace", _JAILED, _namespace("NS"), _NAMESPACES),
+    Check("network namespace", _JAILED, _namespace("NET"), _NAMESPACES),
+    Check("ipc namespace", _JAILED, _namespace("IPC"), _NAMESPACES),
+    Check("uts namespace", _JAILED, _namespace("UTS"), _NAMESPACES),
+    Check("cgroup namespace", _JAILED, _namespace("CGROUP"), _NAMESPACES),
+    Check(
         "mount_setattr",
         _JAILED,
         _mount_setattr,
         "Needs Linux 5.12 or later, and user namespaces (above).",
     ),
-    Facility(
+    Check(
         "own /proc",
         _JAILED,
         _fresh_proc,
         "Needs user namespaces (above). A container that masks parts of /proc forbids a fresh one: "
         "run it with `--security-opt systempaths=unconfined`.",
     ),
-    Facility("seccomp filter", _FILTERED, _seccomp, "Needs a kernel with CONFIG_SECCOMP_FILTER."),
-    Facility(
+    Check("seccomp filter", _FILTERED, _seccomp, "Needs a kernel with CONFIG_SECCOMP_FILTER."),
+    Check(
         "Landlock",
         ("confined",),
         _landlock,
         "Needs Linux 5.13 or later with `landlock` in the boot parameter `lsm=`, and in a "
-        "container a system-call filter that lets it pass.",
+        "container a seccomp profile that allows its system calls.",
     ),
-    Facility(
+    Check(
         "Landlock scopes",
         (),
         _landlock_scopes,
         "Needs Linux 6.12 or later. Until then code of tier confined that shares this user's uid "
         "can signal this user's processes.",
     ),
-    Facility(
+    Check(
         "uid per session",
         (),
         _uids,
         "Run as root with CAP_SETUID, CAP_SETGID and CAP_CHOWN. Until then code of tier confined "
         "shares this user's uid: it can chmod and stat this user's files.",
     ),
-    Facility(
+    Check(
         "cgroup",
         (),
         _cgroup,
         "Delegate one (`systemd-run --user --scope -p Delegate=yes ...`) or run as root; until "
         "then rlimits and a watchdog hold the limits.",
     ),
-    Facility(
+    Check(
         "/proc visibility",
         (),
         _proc_visibility,
-        "The watchdog cannot see other users' processes, and tier confined of an ordinary user "
-        "cannot be looked at: mount /proc without hidepid and subset, or add this user to its gid= "
-        "group.",
+        "Until then the watchdog cannot see processes of other users, and the layers of tier "
+        "confined cannot be verified for an ordinary user. Mount /proc without hidepid and subset, "
+        "or add this user to the group of its gid= option.",
     ),
 )
