@@ -28,7 +28,7 @@ from repl_env.models import (
 )
 from repl_env.rlm.subcalls.subcall_settings import BUDGET, NAMES, SubcallSettings
 from repl_sandbox.protocol.values.variable_names import check_free
-from repl_sandbox.session.host_functions.host_function import check_offered
+from repl_sandbox.session.host_functions.host_function import check_function_name
 from repl_sandbox.types import Answers, check_seed
 
 _RESERVED = frozenset({*NAMES, BUDGET})
@@ -170,7 +170,7 @@ def checked_tools(tools: Mapping[str, Callable[..., Any]] | None) -> dict[str, C
     if not isinstance(tools, Mapping | None):
         raise TypeError(f"tools must be a dict of functions, not {type(tools).__name__}")
     for name, tool in (tools or {}).items():
-        check_name(check_offered(name, "tools"), "tools")
+        check_name(check_function_name(name, "tools"), "tools")
         check_callable(tool, f"tools: {name}")
     return dict(tools or {})
 

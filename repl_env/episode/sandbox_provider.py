@@ -35,7 +35,7 @@ class SandboxSettings:
     recovery: RecoveryMode = "snapshot"
     ready: int = 0
     history: int = 0  # no episode undoes a cell; each kept state would be one more copy of it
-    yielding: bool = False
+    fair_share: bool = False
     mounts: tuple[tuple[str, str], ...] = ()  # pairs of a path inside and one of the host
     image: str | None = None
     runtime: str | None = None
@@ -77,7 +77,7 @@ class SandboxSettings:
             "recovery": self.recovery,
             "ready": self.ready,
             "history": self.history,
-            "yielding": self.yielding,
+            "fair_share": self.fair_share,
             "mounts": dict(self.mounts),
             "image": self.image,
             "runtime": self.runtime,

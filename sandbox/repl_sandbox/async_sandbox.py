@@ -123,7 +123,8 @@ class AsyncSandbox:
             arguments = (sandbox._loop_executor, host, limits, seed, answers, on_answer)
             await asyncio.sleep(0)  # whoever was cancelled hears of it before it takes one
             if sandbox._zygote.hears:
-                return AsyncSession(await _make_core(sandbox, *arguments), sandbox._home)
+                core = await _make_core(sandbox, *arguments)
+                return AsyncSession(core, sandbox._lifecycle.owner(sandbox))
             # Many are asked for at once, and the zygote has to catch up.
             making = asyncio.create_task(asyncio.to_thread(sandbox._core, *arguments))
             try:
@@ -132,7 +133,7 @@ class AsyncSandbox:
                 # The thread goes on, and nobody else would close what it makes.
                 _end_when_made(making, sandbox)
                 raise
-            return AsyncSession(core, sandbox._home)
+            return AsyncSession(core, sandbox._lifecycle.owner(sandbox))
 
         return SessionRequest(start)
 
@@ -240,15 +241,17 @@ class AsyncSandbox:
 async def _make_core(sandbox: Sandbox, *arguments: Any) -> Core:
     """`Sandbox._core`, awaited: the event loop waits for the session, and no thread does."""
     limits, make = sandbox._maker(*arguments)
-    with sandbox._taking():
-        core = make(await acquire_links(sandbox._supply, sandbox._zygote, limits))
-    return sandbox._opened(core)
+    lifecycle = sandbox._lifecycle
+    with lifecycle.starting():
+        links = await acquire_links(lifecycle.pool, sandbox._zygote, limits)
+        core = lifecycle.finish(make, links)
+    return lifecycle.register(core)
 
 
 def _end_when_made(making: asyncio.Task[Core], sandbox: Sandbox) -> None:
     def end(made: asyncio.Task[Core]) -> None:
         if not made.cancelled() and made.exception() is None:
-            sandbox._end(made.result())
+            sandbox._lifecycle.end(made.result())
 
     making.add_done_callback(end)
 

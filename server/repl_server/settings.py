@@ -13,7 +13,7 @@ from repl_env.episode.sandbox_provider import SandboxSettings
 from repl_env.llm.model_spec import LLM
 from repl_env.rlm.budget.budget_limits import Budget
 from repl_sandbox import Limits, Policy
-from repl_sandbox.backends.sandbox_arguments import RecoveryMode, check_states
+from repl_sandbox.backends.sandbox_arguments import RecoveryMode, check_snapshots
 
 from .quotas.tenant_quota import TenantQuota
 from .tenants.client_address import is_loopback
@@ -49,7 +49,7 @@ _KINDS: Mapping[str, tuple[UnionType | type, str]] = {
     "api_keys": (Path | None, "a pathlib.Path"),
     "metrics_key": (str | None, "the name of a key"),
     "no_auth": (bool, "a bool"),
-    "yielding": (bool, "a bool"),
+    "fair_share": (bool, "a bool"),
     "log_contents": (bool, "a bool"),
     "limits": (Limits, "a Limits (from repl_env import Limits)"),
     "llm": (LLM | None, "an LLM (from repl_env import LLM)"),
@@ -120,8 +120,8 @@ class Settings:
         limits, policy, preload: of the sessions' sandbox. `limits.output` is OUTPUT if no limits
             are given.
         pool: sessions made ahead of time; None: POOL, or `max_sessions` if these are fewer.
-        yielding: of the sessions' sandbox: those that burn CPU time give way to the others, and to
-            the server.
+        fair_share: of the sessions' sandbox: those that burn CPU time give way to the others, and
+            to the server.
         max_timeout_s: the most that a step may ask for as its own limit of execution; one that asks
             for none has `limits.timeout`, which is no more. None: LONGEST_STEP_S, or that if it is
             more.
@@ -169,7 +169,7 @@ class Settings:
     policy: Policy | None = None
     preload: tuple[str, ...] = ()
     pool: int | None = None
-    yielding: bool = True
+    fair_share: bool = True
     max_timeout_s: float | None = None
     message_bytes: int | None = None
     context_bytes: int = CONTEXT
@@ -209,7 +209,7 @@ class Settings:
             *(self.isolation, self.require, self.limits, self.preload, self.policy, self.image),
             self.runtime,
         )
-        check_states(self.recovery, 0)
+        check_snapshots(self.recovery, 0)
         self._check_together()
 
     def _check_together(self) -> None:

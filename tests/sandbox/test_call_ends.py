@@ -204,7 +204,7 @@ def test_a_handle_outlives_the_cell_that_began_it_but_not_a_wait_for_it(cells: C
     """What is under way is the host's; a call that waits for it is the cell's."""
     waiting = Hanging()
     methods = {"result": waiting.function(), "done": lambda number: True, "cancel": lambda n: True}
-    begin = HostFunction(lambda: {"id": "a"}, face="handle", methods=methods)
+    begin = HostFunction(lambda: {"id": "a"}, returns="handle", methods=methods)
 
     async def begun() -> bool:
         return waiting.begun.is_set()

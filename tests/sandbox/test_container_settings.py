@@ -33,9 +33,9 @@ from repl_sandbox import ContainerLimits, IsolationError, Limits, Sandbox
             "kernel of its own",
         ),
         (
-            {"isolation": "container", "image": "p", "runtime": "kata", "yielding": True},
+            {"isolation": "container", "image": "p", "runtime": "kata", "fair_share": True},
             ValueError,
-            "yielding",
+            "fair_share",
         ),
         ({"isolation": "confined", "per_session": True}, ValueError, "per_session is for"),
         ({"isolation": "jailed", "inside": "jailed"}, ValueError, "inside is for"),

@@ -47,8 +47,8 @@ async def ask_all(prompts: list[str]) -> list[dict[str, Any]]:
     return [ask(prompt) for prompt in prompts]
 
 
-TEXT = HostFunction(ask, face="text", signature=SIGNATURE, raises=["BudgetExceeded"])
-TEXTS = HostFunction(ask_all, face="texts")
+TEXT = HostFunction(ask, returns="text", signature=SIGNATURE, raises=["BudgetExceeded"])
+TEXTS = HostFunction(ask_all, returns="texts")
 
 
 class Children:
@@ -84,7 +84,7 @@ class Children:
     def offer(self) -> HostFunction:
         names = ("result", "done", "cancel", "wait")
         methods = {name: getattr(self, name) for name in names}
-        return HostFunction(self.begin, face="handle", methods=methods)
+        return HostFunction(self.begin, returns="handle", methods=methods)
 
 
 @pytest.fixture(scope="module")
@@ -137,19 +137,19 @@ def test_a_list_of_texts_keeps_its_length_and_order(cells: Cells) -> None:
 
 
 def test_what_was_left_out_of_a_text_has_its_default(cells: Cells) -> None:
-    offer = HostFunction(lambda: {"text": "x", "later": 1}, face="text")
+    offer = HostFunction(lambda: {"text": "x", "later": 1}, returns="text")
     code = "x = f()\nx.ok, x.error, x.usage, x.truncated, x.value"
     assert values(cells({"f": offer}, code)) == ["(True, None, None, False, None)"]
 
 
-@pytest.mark.parametrize("face", ["text", "texts", "handle"])
+@pytest.mark.parametrize("returns", ["text", "texts", "handle"])
 @pytest.mark.parametrize("value", [None, 1, {"text": 1}, {"id": None}, {}, [1], [None]])
 def test_a_function_that_returns_something_else_is_an_error_in_the_cell(
-    sandbox: Sandbox, face: Any, value: Any
+    sandbox: Sandbox, returns: Any, value: Any
 ) -> None:
-    methods = {"result": ask, "done": ask, "cancel": ask} if face == "handle" else {}
+    methods = {"result": ask, "done": ask, "cancel": ask} if returns == "handle" else {}
     with sandbox.session(
-        host={"f": HostFunction(lambda: value, face=face, methods=methods)}
+        host={"f": HostFunction(lambda: value, returns=returns, methods=methods)}
     ) as session:
         outcome = session.run("f()")
         assert isinstance(outcome, Raised)
@@ -327,7 +327,7 @@ def test_a_signature_is_shown_and_holds(cells: Cells) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        {"face": "pretty"},
+        {"returns": "pretty"},
         {"raw": "context"},
         {"raw": ["not a name"]},
         {"raw": [1]},
@@ -346,25 +346,25 @@ def test_a_signature_is_shown_and_holds(cells: Cells) -> None:
         {"raises": "BudgetExceeded"},
         {"methods": {"result": ask}},
         {"methods": [ask]},
-        {"face": "handle"},
-        {"face": "handle", "methods": {"result": ask, "done": ask, "cancel": 1}},
-        {"face": "handle", "methods": {"result": ask, "done": ask, "cancel": ask, "more": ask}},
+        {"returns": "handle"},
+        {"returns": "handle", "methods": {"result": ask, "done": ask, "cancel": 1}},
+        {"returns": "handle", "methods": {"result": ask, "done": ask, "cancel": ask, "more": ask}},
     ],
 )
 def test_an_offer_that_is_none_is_refused_by_its_field(arguments: dict[str, Any]) -> None:
     with pytest.raises((TypeError, ValueError)) as refusal:
         HostFunction(ask, **arguments)
-    field = "face" if arguments == {"face": "pretty"} else list(arguments)[-1]
+    field = "returns" if arguments == {"returns": "pretty"} else list(arguments)[-1]
     if arguments.get("raw") == ["other"]:
         field = "raw"
-    if arguments == {"face": "handle"}:
+    if arguments == {"returns": "handle"}:
         field = "methods"
     assert field in str(refusal.value)
 
 
 def test_an_offer_is_frozen_and_holds_a_function() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
-        TEXT.face = "plain"  # type: ignore[misc]
+        TEXT.returns = "plain"  # type: ignore[misc]
     with pytest.raises(TypeError, match="function"):
         HostFunction("ask")
 
@@ -377,7 +377,7 @@ def test_a_name_is_a_function_or_an_error_and_not_both(sandbox: Sandbox) -> None
 def test_a_branch_is_offered_what_its_code_was_told_of(sandbox: Sandbox) -> None:
     with sandbox.session(host={"ask": TEXT}) as session:
         session.run("x = 1")
-        for host in ({"ask": ask}, {"ask": dataclasses.replace(TEXT, face="plain")}, {}):
+        for host in ({"ask": ask}, {"ask": dataclasses.replace(TEXT, returns="plain")}, {}):
             with pytest.raises(ValueError, match="ask"):
                 session.branch(host=host)
         other = dataclasses.replace(TEXT, function=lambda prompt: {"text": "other"})

@@ -26,7 +26,7 @@ def pid(session: Session) -> int:
 
 
 def waiting(sandbox: Sandbox) -> set[int]:
-    return {links.pid for links in sandbox._supply.ready}
+    return {links.pid for links in sandbox._lifecycle.pool.ready}
 
 
 def test_one_that_nothing_was_told_serves_the_next(sandbox: Sandbox) -> None:

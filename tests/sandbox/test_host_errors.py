@@ -164,7 +164,7 @@ def test_drivers_and_offers_raise_alike(sandbox: Sandbox, open_python: str) -> N
 
     code = "try:\n    fail()\nexcept ValueError as error:\n    print('fallback', error)"
     host = {"fail": fail}
-    offered = {"fail": HostFunction(fail, face="text")}
+    offered = {"fail": HostFunction(fail, returns="text")}
     outcomes: list[Outcome] = []
     for each in (host, offered):
         with sandbox.session(host=each) as session:

@@ -109,7 +109,7 @@ def test_sessions_made_ahead_of_time_are_not_handed_out_once_their_template_has_
 
 def test_a_session_that_ended_while_it_waited_is_not_handed_out() -> None:
     with Sandbox(ready=2) as sandbox:
-        for links in sandbox._supply.ready:
+        for links in sandbox._lifecycle.pool.ready:
             os.kill(links.pid, signal.SIGKILL)
             eventually(lambda links=links: links.ended)
 

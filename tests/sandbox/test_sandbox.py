@@ -753,7 +753,7 @@ def test_a_session_that_could_not_be_made_holds_no_retired_sandbox(
         sandbox.retire()
         raise SandboxError("no room")
 
-    monkeypatch.setattr(sandbox._supply, "take", retired)
+    monkeypatch.setattr(sandbox._lifecycle.pool, "take", retired)
     with pytest.raises(SandboxError, match="no room"):
         sandbox.session()
     assert "closed" in repr(sandbox)

@@ -837,7 +837,7 @@ def test_handles_cannot_be_pickled(sandbox: Sandbox, session: Session) -> None:
 def test_handles_are_dead_in_a_forked_process(sandbox: Sandbox, session: Session) -> None:
     session.run("x = 1")
     # As where other threads, such as the watchdog's, hold them just now.
-    locks = sandbox._lock, sandbox._watchdog._lock
+    locks = sandbox._lock, sandbox._lifecycle.watchdog._lock
     for lock in locks:
         lock.acquire()
     pid = os.fork()

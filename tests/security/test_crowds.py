@@ -38,7 +38,7 @@ def sandbox(
     monkeypatch.setattr(throttle, "AT_ONCE", 1)
     python = open_python if request.param == "confined" else None
     limits = Limits(timeout=PATIENCE, grace=PATIENCE)
-    with Sandbox(isolation=request.param, python=python, limits=limits, yielding=True) as made:
+    with Sandbox(isolation=request.param, python=python, limits=limits, fair_share=True) as made:
         yield made
 
 
@@ -70,7 +70,7 @@ def test_a_crowd_that_is_alone_is_left_alone(sandbox: Sandbox) -> None:
         with sandbox.session() as other:
             crowd.run(CROWD)
             eventually(lambda: bool(other.run("1 + 1")) and stopped(crowd) == 13)
-        watchdog = sandbox._watchdog
+        watchdog = sandbox._lifecycle.watchdog
 
         def undisturbed() -> bool:
             """For half a second, in which it would have waited five times."""
@@ -133,7 +133,7 @@ def test_a_crowd_that_has_ended_has_no_turn(sandbox: Sandbox) -> None:
             eventually(lambda: stopped(one) > 8)
             eventually(lambda: stopped(two) > 8)
             family = two._core.links.family
-            share = sandbox._watchdog._shares._shares[family]
+            share = sandbox._lifecycle.watchdog._shares._shares[family]
         assert not share.throttled
         assert not share.waits
 

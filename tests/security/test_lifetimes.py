@@ -26,7 +26,7 @@ from repl_sandbox import (
     Session,
     SessionClosed,
 )
-from repl_sandbox import sandbox as sandbox_module
+from repl_sandbox.pool import session_lifecycle
 from repl_sandbox.protocol import control_channel
 from repl_sandbox.zygote.client import zygote_process as interpreter
 from tests.descriptors import opened
@@ -365,7 +365,7 @@ def test_a_session_that_is_closed_within_its_own_cell_leaves_no_descriptor(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever closes it is the cell's caller, who must not wait for himself."""
-    monkeypatch.setattr(sandbox_module, "_LEAVE_TIMEOUT", 10_000.0)
+    monkeypatch.setattr(session_lifecycle, "_LEAVE_TIMEOUT", 10_000.0)
     with sandbox.session(host={"double": lambda x: 2 * x}) as session:
         session.run("1")
     before = opened("self")
@@ -461,7 +461,7 @@ from repl_sandbox import Sandbox
 
 with Sandbox() as sandbox, sandbox.session() as session, session.branch() as branch:
     # As another thread may hold them when this one forks; the child has no such thread.
-    with sandbox._lock, sandbox._watchdog._lock:
+    with sandbox._lock, sandbox._lifecycle.watchdog._lock:
         child = os.fork()
         if child == 0:
             signal.alarm(60)

@@ -44,7 +44,7 @@ def sandbox(
         "no group": {"cgroup": "off"},
         "confined": {"isolation": "confined", "python": open_python},
     }[request.param]
-    with Sandbox(limits=Limits(timeout=PATIENCE), yielding=True, **how) as made:
+    with Sandbox(limits=Limits(timeout=PATIENCE), fair_share=True, **how) as made:
         yield made
 
 
@@ -122,7 +122,7 @@ def test_who_is_lowered_runs_long_at_a_time_all_of_it_and_as_before_after(
     monkeypatch.setattr(cpu_credit, "EARNED", 1.0)
     limits = Limits(timeout=PATIENCE)
     with (
-        Sandbox(limits=limits, yielding=True, cgroup=cgroup) as sandbox,
+        Sandbox(limits=limits, fair_share=True, cgroup=cgroup) as sandbox,
         sandbox.session() as burner,
         sandbox.session() as other,
     ):
@@ -164,7 +164,7 @@ def test_one_that_ends_low_leaves_no_group_low() -> None:
             assert shares(after) == {False}
             return after._core.links.group is before
 
-    with Sandbox(yielding=True, cgroup="require") as sandbox:
+    with Sandbox(fair_share=True, cgroup="require") as sandbox:
         until(is_used_again)
 
 
@@ -184,7 +184,7 @@ def test_a_place_that_cannot_weigh_still_holds_the_limits(monkeypatch: pytest.Mo
     monkeypatch.setattr("repl_sandbox.pool.template_process.find", lambda: place)
     if place.version == 2:
         pytest.skip("the folder is that of the limits")
-    with Sandbox(yielding=True, cgroup="require") as sandbox, sandbox.session() as session:
+    with Sandbox(fair_share=True, cgroup="require") as sandbox, sandbox.session() as session:
         assert session._core.links.group is not None
         assert not session._core.links.group.weighed
 
@@ -201,7 +201,7 @@ def test_a_crowd_keeps_its_share(sandbox: Sandbox) -> None:
 @pytest.mark.skipif(isinstance(FOUND, CgroupUnavailable), reason="no groups can be made here")
 def test_a_fork_too_many_is_refused_before_others_wait_for_it_and_named() -> None:
     """By the resource limit, which counts first; the group would refuse when all is copied."""
-    with Sandbox(limits=Limits(processes=8), yielding=True, cgroup="require") as sandbox:
+    with Sandbox(limits=Limits(processes=8), fair_share=True, cgroup="require") as sandbox:
         with sandbox.session() as session:
             group = session._core.links.group
             assert group is not None

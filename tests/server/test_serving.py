@@ -357,7 +357,7 @@ def test_options_are_variables_of_the_environment_too(monkeypatch):
     assert settings.llm_urls == ("http://a/v1", "http://b/v1")
     assert settings.quota == TenantQuota(sessions=8, steps_per_second=0.5)
     assert settings.message_bytes == 1 << 20
-    assert settings.yielding is False
+    assert settings.fair_share is False
     assert len(APIKeys.of(settings)) == 2
 
 

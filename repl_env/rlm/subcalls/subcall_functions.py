@@ -51,7 +51,7 @@ def subcall_functions(
         "rlm_query_batched": _offer(partial(ask_all, "rlm"), _ASK_ALL, deep),
         "rlm_spawn": HostFunction(
             _documented(spawn, _SPAWN),
-            face="handle",
+            returns="handle",
             raw=("context",),
             raises=_RAISES,
             signature=_ONE,
@@ -67,7 +67,7 @@ def _offer(
     single = context is not None
     return HostFunction(
         _documented(function, doc.format(who=who, context=context)),
-        face="text" if single else "texts",
+        returns="text" if single else "texts",
         raw=("context",),
         raises=_RAISES,
         signature=_ONE if single else _MANY,

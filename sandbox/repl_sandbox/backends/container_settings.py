@@ -81,7 +81,7 @@ def check(
     *,
     per_session: bool | None = None,
     inside: str = "confined",
-    yielding: bool = False,
+    fair_share: bool = False,
 ) -> None:
     """See that the arguments for a container are given for one, and that they can be meant.
 
@@ -100,7 +100,7 @@ def check(
             "container_limits must be a ContainerLimits (from repl_sandbox import ContainerLimits),"
             f" not {type(limits).__name__}"
         )
-    _check_how(runtime, per_session, inside, yielding=yielding)
+    _check_how(runtime, per_session, inside, fair_share=fair_share)
     if isolation != "container":
         given: dict[str, object] = {"image": image, "runtime": runtime, "container_limits": limits}
         given |= {"per_session": per_session}
@@ -114,7 +114,7 @@ def check(
         )
 
 
-def _check_how(runtime: str | None, per_session: object, inside: str, *, yielding: bool) -> None:
+def _check_how(runtime: str | None, per_session: object, inside: str, *, fair_share: bool) -> None:
     """See that the container can hold its sessions so."""
     if per_session is not None and not isinstance(per_session, bool):
         raise TypeError(f"per_session must be a bool or None, not {type(per_session).__name__}")
@@ -122,7 +122,7 @@ def _check_how(runtime: str | None, per_session: object, inside: str, *, yieldin
         raise ValueError(f"inside must be 'confined' or 'jailed', not {inside!r}")
     if inside == "jailed" and per_session:
         raise ValueError("inside='jailed' divides sessions, and per_session=True has one of them")
-    for name, asked in (("inside='jailed'", inside == "jailed"), ("yielding=True", yielding)):
+    for name, asked in (("inside='jailed'", inside == "jailed"), ("fair_share=True", fair_share)):
         if asked and has_own_kernel(runtime):
             raise ValueError(f"{name} cannot be had of {runtime!r}, which has a kernel of its own")
 

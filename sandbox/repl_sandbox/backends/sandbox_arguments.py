@@ -35,7 +35,7 @@ class SandboxArguments(TypedDict, total=False):
     history: int
     branches: int
     hash_seed: int | None
-    yielding: bool
+    fair_share: bool
     image: str | None
     runtime: str | None
     container_limits: ContainerLimits | None
@@ -92,7 +92,7 @@ def check_grouping(cgroup: str, tiers: tuple[str, ...]) -> tuple[str, ...]:
     return ("jailed",)
 
 
-def check_states(recovery: str, history: int) -> int:
+def check_snapshots(recovery: str, history: int) -> int:
     """How many states a session keeps besides its current one; -1 for not even that."""
     if recovery not in ("snapshot", "restart"):
         raise ValueError(f"recovery must be 'snapshot' or 'restart', not {recovery!r}")

@@ -35,16 +35,16 @@ _OWN_MEMORY = 32 << 20
 class ResourceBudget:
     """That of the sessions of one template, by the limits of each.
 
-    `states`: how many a session keeps besides its current one, -1 for not even that.
+    `snapshots`: how many a session keeps besides its current one, -1 for not even that.
     `data_segment` and `room`: what the zygote says of itself. `template_memory`: bytes that it
-    holds. `yielding`: sessions must not harm others. `own_user`: each has a user of its own.
+    holds. `fair_share`: sessions must not harm others. `own_user`: each has a user of its own.
     """
 
-    states: int
+    snapshots: int
     data_segment: int
     room: int
     template_memory: int
-    yielding: bool
+    fair_share: bool
     own_user: bool
 
     @property
@@ -52,7 +52,7 @@ class ResourceBudget:
         """Processes of one line that are not its code's, and its worker."""
         # Copies: of each state that is kept, of the current one, and one more while it is made, for
         # which there may be a process between.
-        return _OWN_PROCESSES + (0 if self.states < 0 else self.states + 3)
+        return _OWN_PROCESSES + (0 if self.snapshots < 0 else self.snapshots + 3)
 
     def rlimits(self, limits: Limits) -> dict[str, int]:
         """The limits of each process of a session, by the names of `jail.rlimits`."""
@@ -70,7 +70,7 @@ class ResourceBudget:
 
     def of_group(self, limits: Limits, lines: int = 1) -> tuple[int, int]:
         """The limits of a session's group while it has so many lines: bytes, and processes."""
-        spare = _SPARE_PROCESSES if self.yielding else 0
+        spare = _SPARE_PROCESSES if self.fair_share else 0
         return self._memory(limits, lines), self._processes(limits, lines) + spare
 
     def forked(self, limits: Limits) -> int:
@@ -89,7 +89,7 @@ class ResourceBudget:
 
     def _memory(self, limits: Limits, lines: int) -> int:
         # What a cell rewrites is there twice while a copy keeps what it was.
-        theirs = int(limits.memory) * (1 if self.states < 0 else 2)
+        theirs = int(limits.memory) * (1 if self.snapshots < 0 else 2)
         # Its files outlive its worker, so they must leave the next one all of its memory.
         files = private.capacity(int(limits.workspace))
         return lines * theirs + files + self.template_memory + _OWN_MEMORY

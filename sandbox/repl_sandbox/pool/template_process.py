@@ -39,7 +39,7 @@ AnyZygote: TypeAlias = ZygoteHandle | ZygotePerSession
 
 
 class TemplateProcess:
-    """What `start` starts. `states` and `yielding` are as in `ResourceBudget`.
+    """What `start` starts. `snapshots` and `fair_share` are as in `ResourceBudget`.
 
     `groups` are its own from here on, whatever happens; None: its sessions have none.
     """
@@ -48,9 +48,9 @@ class TemplateProcess:
         self,
         start: Callable[[], AnyZygote],
         groups: CgroupPool | None,
-        states: int,
+        snapshots: int,
         *,
-        yielding: bool,
+        fair_share: bool,
     ) -> None:
         self._groups = groups
         try:
@@ -63,12 +63,12 @@ class TemplateProcess:
         except BaseException:
             self.close()
             raise
-        self.allowance = ResourceBudget(
-            states if zygote.copies else -1,
+        self.budget = ResourceBudget(
+            snapshots if zygote.copies else -1,
             zygote.data_segment,
             zygote.room,
             memory,
-            yielding,
+            fair_share,
             zygote.privileged,
         )
 
@@ -79,9 +79,9 @@ class TemplateProcess:
         tier: str,
         cgroup: Grouping,
         limits: Limits,
-        states: int,
+        snapshots: int,
         *,
-        yielding: bool,
+        fair_share: bool,
     ) -> TemplateProcess:
         """One of `tier`, of which a session with `limits` was made to see that it is what it says.
 
@@ -91,8 +91,8 @@ class TemplateProcess:
             IsolationError: the tier, or the group that `cgroup` requires, cannot be had.
             SandboxError: as `ZygoteHandle`.
         """
-        groups = _groups(cgroup, weighed=yielding) if tier == "jailed" else None
-        template = cls(start, groups, states, yielding=yielding)
+        groups = _groups(cgroup, weighed=fair_share) if tier == "jailed" else None
+        template = cls(start, groups, snapshots, fair_share=fair_share)
         try:
             template._try(tier, cgroup, limits)
         except BaseException:
@@ -105,13 +105,13 @@ class TemplateProcess:
 
         It is not tried: this one was.
         """
-        states, yielding = self.allowance.states, self.allowance.yielding
-        groups = None if self._groups is None else _groups("require", weighed=yielding)
+        snapshots, fair_share = self.budget.snapshots, self.budget.fair_share
+        groups = None if self._groups is None else _groups("require", weighed=fair_share)
         return TemplateProcess(
             lambda: _grown(self.zygote, parcel),
             groups,
-            states,
-            yielding=yielding,
+            snapshots,
+            fair_share=fair_share,
         )
 
     def begin(self, limits: Limits) -> SessionLinks:
@@ -139,12 +139,12 @@ class TemplateProcess:
         self, limits: Limits
     ) -> tuple[int, int, dict[str, int], SessionCgroup | None, int, int]:
         """What a session is asked for by."""
-        rlimits, slot = self.allowance.rlimits(limits), next(_slots) % SLOTS
+        rlimits, slot = self.budget.rlimits(limits), next(_slots) % SLOTS
         group = None
         if self._groups is not None:
-            group = self._groups.take(*self.allowance.of_group(limits))
-        states, most = self.allowance.states, self.allowance.forked(limits)
-        return slot, int(limits.workspace), rlimits, group, states, most
+            group = self._groups.take(*self.budget.of_group(limits))
+        snapshots, most = self.budget.snapshots, self.budget.forked(limits)
+        return slot, int(limits.workspace), rlimits, group, snapshots, most
 
     def _try(self, tier: str, cgroup: Grouping, limits: Limits) -> None:
         try:

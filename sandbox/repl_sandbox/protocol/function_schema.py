@@ -66,7 +66,7 @@ class FunctionSchema:
 
     name: str
     doc: str = ""
-    face: str = "plain"
+    returns: str = "plain"
     signature: Signature | None = None
     raw: tuple[str, ...] = ()
     methods: tuple[str, ...] = ()
@@ -75,27 +75,27 @@ class FunctionSchema:
     @property
     def is_plain(self) -> bool:
         """Whether the function takes and returns JSON and needs no further stub."""
-        return self.face == "plain" and not (self.raw or self.raises)
+        return self.returns == "plain" and not (self.raw or self.raises)
 
     def row(self) -> list[Any]:
         """Return the fields in order, as JSON."""
         lists = [list(names) for names in (self.raw, self.methods, self.raises)]
         signature = None if self.signature is None else self.signature.row()
-        return [self.name, self.doc, self.face, signature, *lists]
+        return [self.name, self.doc, self.returns, signature, *lists]
 
 
 def read(row: Any) -> FunctionSchema:
     """Return the schema that `row` describes; TypeError if it describes none."""
     if type(row) is not list or len(row) != 7:
         raise TypeError("a function is not a list of 7 fields")
-    name, doc, face, signature, *lists = row
-    if not all(type(text) is str for text in (name, doc, face)):
-        raise TypeError("name, docstring or face of a function is not text")
+    name, doc, returns, signature, *lists = row
+    if not all(type(text) is str for text in (name, doc, returns)):
+        raise TypeError("name, docstring or returns of a function is not text")
     for names in lists:
         if type(names) is not list or not all(type(each) is str for each in names):
             raise TypeError("a function has a field that is no list of names")
     told = None if signature is None else _signature(signature)
-    return FunctionSchema(name, doc, face, told, *map(tuple, lists))
+    return FunctionSchema(name, doc, returns, told, *map(tuple, lists))
 
 
 def _signature(row: Any) -> Signature:

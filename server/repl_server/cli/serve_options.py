@@ -120,9 +120,9 @@ Language: TypeAlias = Annotated[
 # ── all sessions ──────────────────────────────────────────────────────────────────────────────────
 
 Ready: TypeAlias = Annotated[int | None, option("--pool", "Sessions made ahead of time.", min=0)]
-Yielding: TypeAlias = Annotated[
+FairShare: TypeAlias = Annotated[
     bool,
-    option("--yielding/--no-yielding", "Sessions that burn CPU time give way to all others."),
+    option("--fair-share/--no-fair-share", "Sessions that burn CPU time give way to all others."),
 ]
 MaxSessions: TypeAlias = Annotated[
     int,
@@ -213,7 +213,7 @@ def settings(
     max_timeout: MaxTimeout = None,
     language: Language = LanguageName.FULL,
     pool: Ready = None,
-    yielding: Yielding = True,
+    fair_share: FairShare = True,
     max_sessions: MaxSessions = 64,
     max_waiting: MaxWaiting = 64,
     wait: Wait = 10.0,
@@ -271,7 +271,7 @@ def settings(
             max_timeout_s=max_timeout,
             policy=policy_of(language),
             pool=pool,
-            yielding=yielding,
+            fair_share=fair_share,
             max_sessions=max_sessions,
             max_waiting=max_waiting,
             wait_s=wait,

@@ -339,5 +339,5 @@ def _sandbox_settings(settings: Settings) -> SandboxSettings:
         policy=settings.policy,
         recovery=settings.recovery,
         ready=settings.ready,
-        yielding=settings.yielding,
+        fair_share=settings.fair_share,
     )

@@ -33,15 +33,21 @@ _get_ident = threading.get_ident
 
 @dataclass(frozen=True, slots=True)
 class SessionOwner:
-    """What a session needs of its sandbox: to end it, and for a branch of it.
+    """The functions of a sandbox that its session handles call.
 
-    `end_at_once` says whether it did, which takes no time. `end_soon` has it ended, and returns a
-    descriptor that is ready when the session is gone, for `forget` to be called then; None if it is
-    `end`'s to do. `widen`
-    gives that room, before it is made, and `narrow` takes the room back if it could not be; `add`
-    has it counted and watched as any session.
+    Attributes:
+        sandbox: The sandbox, which the reference keeps alive.
+        end: Ends a session, and waits for its end.
+        end_at_once: Ends a session if that needs no waiting; returns whether it did.
+        end_soon: Requests the end, and returns a descriptor that becomes readable when the session
+            is gone, for `forget` to be called then; None if only `end` can end the session.
+        forget: Releases a session that `end_soon` ended.
+        add: Counts and watches a new branch.
+        widen: Reserves the resources of one more branch, before it is made.
+        narrow: Releases what `widen` reserved.
     """
 
+    sandbox: object
     end: Callable[[Core], None]
     end_at_once: Callable[[Core], bool]
     end_soon: Callable[[Core], int | None]

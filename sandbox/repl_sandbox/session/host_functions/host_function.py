@@ -1,4 +1,4 @@
-"""`HostFunction`: a function of the host, and how it looks to the code of a session."""
+"""`HostFunction`: a function of the host, and how code in a session calls it."""
 
 from __future__ import annotations
 
@@ -13,49 +13,50 @@ from ...protocol.function_schema import Signature
 from ...protocol.values.variable_names import check_name
 from .signatures import of_text, signature_of
 
-Face: TypeAlias = Literal["plain", "text", "texts", "handle"]
+Returns: TypeAlias = Literal["plain", "text", "texts", "handle"]
 
-FACES: frozenset[str] = frozenset(get_args(Face))
-# What a handle calls; `wait` is what `as_completed` is made of, and may be left out.
+RETURN_TYPES: frozenset[str] = frozenset(get_args(Returns))
+# The methods of a handle. Without the optional `wait` there is no `as_completed`.
 _METHODS = frozenset({"result", "done", "cancel"})
 _OPTIONAL = frozenset({"wait"})
-# Characters; a name travels with each call.
+# Characters; each call carries its name.
 _LONGEST_NAME = 60
 _LONGEST_SIGNATURE = 2_000
 
 
 @dataclass(frozen=True)
 class HostFunction:
-    """A function for `Sandbox.session(host=)` that is more than JSON in and JSON out.
+    """A function for `Sandbox.session(host=)` that takes or returns more than JSON.
 
-    `face`: what code in the session gets for what the function returns.
+    `returns`: the type that code in the session gets for the function's result.
 
     - "plain": the JSON itself.
-    - "text": for `{"text", "ok", "error", "usage", "truncated"}`, of which all but the first may be
-      left out, and perhaps "value": a `Text`, a str with these as attributes.
-    - "texts": for a list of such a list of `Text`.
+    - "text": a `Text`, a str with attributes, for `{"text", "ok", "error", "usage", "truncated",
+      "value"}`; all keys but the first may be left out.
+    - "texts": a list of `Text`, for a list of such dicts.
     - "handle": for `{"id": int | str}` a `Handle` with `result(timeout=None)`, `done()`,
-      `cancel()`. They call `methods`: `result(id, timeout)` returns what "text" takes, or None if
-      it is not ready within that many seconds, which is a TimeoutError in the session; `done(id)`
-      and `cancel(id)` return a bool. With `wait(ids, timeout)`, which returns the ids that are
-      done, the function has `as_completed(handles, timeout=None)`. An id comes from the session,
-      which may make one up: whose it is, is for the methods to know.
+      `cancel()`. They call `methods`: `result(id, timeout)` returns such a dict, or None if
+      the result is not ready within that many seconds, which raises TimeoutError in the session;
+      `done(id)` and `cancel(id)` return a bool. With `wait(ids, timeout)`, which returns the ids
+      that are done, the function has `as_completed(handles, timeout=None)`. Code in the session can
+      make up an id: the methods must check that the id belongs to the session.
 
-    `raw`: parameters that may be a str or bytes, or a list of such or None, which then travel as
-    they are and not as JSON, all arguments of a call up to 64 MiB; by position only where it is
-    known what the function takes. `signature` says that in place of the function's own, as
-    "(prompt, model=None, *, context=None)", with literals for defaults, which are not sent: `help`
-    shows it, and calls are checked by it before they leave the session.
-    `raises`: names of exception classes of the host that are classes of the session as well, each
-    under its name and a `HostCallError`. All others are `HostCallError` and the nearest built-in
-    class that they derive from.
+    `raw`: parameters whose str or bytes (also None, or a list of these) are sent as they are and
+    not as JSON, up to 64 MiB for all arguments of a call. A raw argument may be passed by position
+    only if the function's parameters are known.
+    `signature`: replaces the function's own, as "(prompt, model=None, *, context=None)", with
+    literals as defaults, which are not sent. `help` shows it, and the session checks calls against
+    it before it sends them.
+    `raises`: names of exception classes of the host that exist in the session as well, as
+    subclasses of `HostCallError`. Every other exception arrives as `HostCallError` and the nearest
+    built-in class that it derives from.
 
     Raises:
         TypeError, ValueError: naming the field.
     """
 
     function: Callable[..., Any]
-    face: Face = field(default="plain", kw_only=True)
+    returns: Returns = field(default="plain", kw_only=True)
     raw: Iterable[str] = field(default=(), kw_only=True)
     methods: Mapping[str, Callable[..., Any]] = field(default_factory=dict, kw_only=True)
     signature: str | None = field(default=None, kw_only=True)
@@ -64,13 +65,14 @@ class HostFunction:
     def __post_init__(self) -> None:
         if not callable(self.function):
             raise TypeError(f"function must be callable, not {type(self.function).__name__}")
-        if self.face not in FACES:
-            raise ValueError(f"face must be one of {', '.join(sorted(FACES))}, not {self.face!r}")
+        if self.returns not in RETURN_TYPES:
+            known = ", ".join(sorted(RETURN_TYPES))
+            raise ValueError(f"returns must be one of {known}, not {self.returns!r}")
         for name in ("raw", "raises"):
             object.__setattr__(self, name, _names(getattr(self, name), name))
         for name in self.raises:
             if hasattr(builtins, name):
-                raise ValueError(f"raises: {name!r} is a name of Python's own")
+                raise ValueError(f"raises: {name!r} is the name of a built-in of Python")
         self._check_methods()
         self._check_signature()
 
@@ -80,10 +82,11 @@ class HostFunction:
         for name, method in self.methods.items():
             if not callable(method):
                 raise TypeError(f"methods[{name!r}] must be callable, not {type(method).__name__}")
-        given, needed = set(self.methods), _METHODS if self.face == "handle" else frozenset()
+        given, needed = set(self.methods), _METHODS if self.returns == "handle" else frozenset()
         if not needed <= given <= (needed and needed | _OPTIONAL):
             raise ValueError(
-                f"methods of face {self.face!r} must be {sorted(needed) or 'none'}, "
+                f"methods of a function that returns {self.returns!r} must be "
+                f"{sorted(needed) or 'none'}, "
                 f"not {sorted(given)}"
             )
 
@@ -98,13 +101,13 @@ class HostFunction:
 
     @property
     def parameters(self) -> Signature | None:
-        """The parameters that the session is shown: `signature`'s, or else the function's."""
+        """The parameters that the session shows: those of `signature`, else of the function."""
         if self.signature is None:
             return signature_of(self.function)
         return _shown(self.signature)
 
     def places(self, parameters: Signature | None) -> frozenset[int | str]:
-        """Where in a call raw arguments may be: their names, and their positions."""
+        """The places of a call that may hold raw arguments: names and positions."""
         raw = frozenset(self.raw)
         names = () if parameters is None or not parameters.checked else parameters.by_position
         return raw | {place for place, name in enumerate(names) if name in raw}
@@ -115,16 +118,16 @@ def _names(names: object, name: str) -> tuple[str, ...]:
         raise TypeError(f"{name} must be a list of names, not {type(names).__name__}")
     checked: list[str] = []
     for each in names:
-        checked.append(check_offered(each, name))
+        checked.append(check_function_name(each, name))
         if len(each) > _LONGEST_NAME:
             raise ValueError(f"{name}: {each!r} is longer than {_LONGEST_NAME} characters")
     return tuple(dict.fromkeys(checked))
 
 
-def check_offered(name: object, argument: str) -> str:
-    """`name` if the host may offer something by it; else TypeError or ValueError for `argument`."""
+def check_function_name(name: object, argument: str) -> str:
+    """Return `name` if a host function may have it; else raise TypeError or ValueError."""
     checked = check_name(name, argument)
-    if checked.startswith("_"):  # the session keeps these for functions of its own
+    if checked.startswith("_"):  # reserved for functions of the session itself
         raise ValueError(f"{argument}: {name!r} must not begin with an underscore")
     return checked
 
@@ -134,19 +137,19 @@ def _named(parameters: ast.arguments) -> list[ast.arg]:
 
 
 def _parameters(signature: object) -> ast.arguments:
-    """The parameters that a signature names; TypeError, ValueError if it is none."""
+    """Parse a signature; raise TypeError or ValueError if it is not one."""
     if not isinstance(signature, str):
         raise TypeError(f"signature must be a str, not {type(signature).__name__}")
     return _parsed(signature)
 
 
-# Each session is offered the same functions, and to parse seven signatures takes a tenth of the
-# time that a child run has on the host.
+# Sessions usually have the same functions, and parsing seven signatures takes a tenth of the host's
+# time for a child run.
 @lru_cache(maxsize=64)
 def _parsed(signature: str) -> ast.arguments:
     try:
         (statement,) = ast.parse(f"def f{signature}: pass").body
-        compile(f"def f{signature}: pass", "", "exec")  # a name that is there twice
+        compile(f"def f{signature}: pass", "", "exec")  # refuses a name that occurs twice
         if not isinstance(statement, ast.FunctionDef) or not signature.startswith("("):
             raise ValueError("not one function")
         (body,) = statement.body
@@ -158,8 +161,8 @@ def _parsed(signature: str) -> ast.arguments:
                 ast.literal_eval(default)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise ValueError(
-            f"signature: {signature!r:.200} is not parameters in parentheses with literals as "
-            "defaults, as '(prompt, model=None, *, context=None)'"
+            f"signature: {signature!r:.200} must be parameters in parentheses with literals as "
+            "defaults, such as '(prompt, model=None, *, context=None)'"
         ) from None
     if any(each.annotation for each in _all(parameters)) or statement.returns is not None:
         raise ValueError("signature: annotations are not shown; write them into the docstring")

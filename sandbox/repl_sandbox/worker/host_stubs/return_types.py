@@ -229,7 +229,7 @@ class ReturnTypes:
             return convert(self._ask(offered, name, args, kwargs, parts))
 
         def convert(value: Any) -> Any:
-            return _FACES[offered.face](call, value)
+            return _RETURN_TYPES[offered.returns](call, value)
 
         dress(call, offered, like)
         if offered.methods:
@@ -274,7 +274,7 @@ def _handle(call: Any, value: Any) -> ObjectHandle:
     return ObjectHandle(call, held)
 
 
-_FACES: dict[str, Callable[[Any, Any], Any]] = {
+_RETURN_TYPES: dict[str, Callable[[Any, Any], Any]] = {
     "plain": lambda call, value: value,
     "text": lambda call, value: _text(call.__name__, value),
     "texts": lambda call, value: _texts(call.__name__, value),
