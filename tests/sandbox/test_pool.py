@@ -122,7 +122,7 @@ def test_an_event_loop_does_not_wait_for_the_template_to_bury_those_that_ended()
         async with AsyncSandbox(ready=2) as sandbox:
             plain = sandbox.plain
             assert plain is not None
-            for links in plain._supply.ready:
+            for links in plain._lifecycle.pool.ready:
                 os.kill(links.pid, signal.SIGKILL)
                 await asyncio.to_thread(eventually, lambda links=links: links.ended)
             os.kill(plain._zygote.pid, signal.SIGSTOP)
