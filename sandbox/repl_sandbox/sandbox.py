@@ -143,7 +143,7 @@ class Sandbox:
             settings = ContainerSettings(
                 image, runtime, container_limits, python, mounts, per_session, inside
             )
-            launch = partial(backends.container, settings)
+            launch = partial(backends.container_launcher, settings)
             mounts = {inside: inside for inside in mounts}  # the container shows them so
 
         def start(tier: str) -> TemplateProcess:

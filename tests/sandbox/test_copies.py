@@ -353,11 +353,11 @@ os._exit(1)
 # Prints that of the last cell, and the table after it.
 _NAMED = """
 import json, os, socket, sys
-from repl_sandbox.snapshots.snapshot_processes import Copies, Recovery
-from repl_sandbox.snapshots.snapshot_table import States
+from repl_sandbox.snapshots.snapshot_processes import SnapshotProcesses, SnapshotRecovery
+from repl_sandbox.snapshots.snapshot_table import SnapshotTable
 
 os.closerange(3, 100)  # as in a session; libffi holds one from 3.5 on
-states, seen = States(), []
+states, seen = SnapshotTable(), []
 orders, init = socket.socketpair()
 init.sendall(b"k" * 8)
 worker = os.dup2(init.detach(), 500)
@@ -368,7 +368,8 @@ def fork(*_):
     seen.append(states.read())
     return next(numbers)
 
-copies = Copies(Recovery(states, orders, {kept}, sys.argv[1], fork, fork, {quiet}), worker)
+recovery = SnapshotRecovery(states, orders, {kept}, sys.argv[1], fork, fork, {quiet})
+copies = SnapshotProcesses(recovery, worker)
 for copies.cell in {cells}:
     seen.clear()
     copies.make()

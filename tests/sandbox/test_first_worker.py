@@ -18,7 +18,8 @@ spec = importlib.util.spec_from_file_location("boot", {boot!r})
 boot = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(boot)
 boot._load_package()
-from repl_sandbox.jail import libc, recipe
+from repl_sandbox.jail import recipe
+from repl_sandbox.native import libc
 from repl_sandbox.jail.recipe import Step
 
 def add(step, before, tier="jailed"):

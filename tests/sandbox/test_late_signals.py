@@ -9,7 +9,7 @@ from tests.late_signals import told_by
 _STRUCK = """
 import select
 from repl_sandbox import Sandbox
-from repl_sandbox.session.drivers.batch import Batch
+from repl_sandbox.session.drivers.batch import SessionBatch
 from tests.late_signals import struck
 
 plain, armed = select.poll, []
@@ -42,7 +42,7 @@ with Sandbox() as sandbox:
 
 @pytest.mark.parametrize(
     "wait",
-    ["session.run(FOR_EVER, timeout=1e6)", "Batch().run([(session, FOR_EVER, 1e6)])"],
+    ["session.run(FOR_EVER, timeout=1e6)", "SessionBatch().run([(session, FOR_EVER, 1e6)])"],
     ids=["one", "batch"],
 )
 def test_a_ctrl_c_that_strikes_as_a_wait_begins_is_not_late(wait: str) -> None:

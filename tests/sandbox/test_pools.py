@@ -18,10 +18,10 @@ PACKAGE = Path(repl_sandbox.__file__).parent
 POOLS = sys.implementation.name == "cpython" and "t" not in sys.abiflags
 
 # Leaves holes of some sizes, each 25th object of many; prints for each size on how many pages new
-# ones lie, without and with `fill_holes`.
+# ones lie, without and with `compact_heap`.
 HOLES = """
 import json
-from repl_sandbox.zygote.warmup.heap_compaction import fill_holes
+from repl_sandbox.zygote.warmup.heap_compaction import compact_heap
 
 def pages(size):
     return len({id(each) >> 12 for each in [bytes(size) for _ in range(10)]})
@@ -32,7 +32,7 @@ for size in sizes:
     del many[::25]
     globals()[f"many_{size}"] = many
 before = [pages(size) for size in sizes]
-filled = fill_holes()
+filled = compact_heap()
 print(json.dumps([before, [pages(size) for size in sizes]]))
 """
 

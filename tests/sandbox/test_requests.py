@@ -43,7 +43,7 @@ def test_the_settings_of_a_session_come_back_as_they_were() -> None:
 
 def test_the_protocol_has_every_order_that_a_host_gives() -> None:
     """To a zygote, to init and to a clerk."""
-    senders = [*(ENGINE / "session").glob("*.py"), *(ENGINE / "zygote").glob("*handle.py")]
+    senders = [*(ENGINE / "session").rglob("*.py"), *(ENGINE / "zygote").rglob("*handle.py")]
     given = {op for file in senders for op in re.findall(r'"op": "(\w+)"', file.read_text())}
     given |= set(SessionBranch._ORDERS)
     page = (ENGINE.parents[1] / "docs" / "protocol.md").read_text()
@@ -67,20 +67,20 @@ def test_an_answer_is_for_its_own_number() -> None:
 # In a process of its own, which has no other threads: the fork is for such.
 _LOOKS_NOTHING_UP = """
 import ctypes, os, sys
-from repl_sandbox.jail import forks
+from repl_sandbox.native import process_forks
 from repl_sandbox.native.libc import call
-from repl_sandbox.native.steps import Batch
+from repl_sandbox.native.steps import SyscallBatch
 
 # The host's name stays as it is, whoever runs this: the size is past what can be set.
-step = Batch([("first", [call("close", -1, tolerated=(9,))])])
+step = SyscallBatch([("first", [call("close", -1, tolerated=(9,))])])
 step.run()
-step = Batch([("hostname", [call("sethostname", b"x" * 1000, 1000)])])
+step = SyscallBatch([("hostname", [call("sethostname", b"x" * 1000, 1000)])])
 
 def look_up(library, name):
     raise AssertionError(f"{name} was looked up")
 
 ctypes.CDLL.__getattr__ = ctypes.CDLL.__getitem__ = look_up
-pid = forks.fork()
+pid = process_forks.fork()
 if pid == 0:
     status = 1
     try:

@@ -12,14 +12,14 @@ INIT = """
 import os, signal, sys
 from repl_sandbox.jail import processes
 from repl_sandbox.jail.recipe import Jail
-from repl_sandbox.snapshots.snapshot_table import States
-from repl_sandbox.init.session_branches import Line
-from repl_sandbox.snapshots.snapshot_channel import Orders
-from repl_sandbox.init.worker_rollback import Revival
+from repl_sandbox.snapshots.snapshot_table import SnapshotTable
+from repl_sandbox.init.session_branches import SessionBranch
+from repl_sandbox.snapshots.snapshot_channel import SnapshotChannel
+from repl_sandbox.init.worker_rollback import WorkerRollback
 
 jail = Jail(None, 0, [], 0, b"", (), "confined", states=1)
 jail.folder = "/nowhere"
-revival = Revival(jail, 200, States(), Orders(200))
+revival = WorkerRollback(jail, 200, SnapshotTable(), SnapshotChannel(200))
 
 def fork(own):
     pid = os.fork()
@@ -37,7 +37,7 @@ if sys.argv[1] == "replaced":
     revival.states.write([(copy, 1)])
     assert revival.rows() == [(copy, 1)]
 else:
-    Line(None, jail, 0, 0, revival.states, revival).kill_all()
+    SessionBranch(None, jail, 0, 0, revival.states, revival).kill_all()
     assert revival.trusted == set()
 revival._end_all(set(), 0)
 print("well", revival.trusted)

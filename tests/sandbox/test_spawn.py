@@ -20,7 +20,8 @@ from tests.waiting import LONG
 _ZYGOTE = """
 import errno, json, os, resource, signal, socket, sys
 from dataclasses import replace
-from repl_sandbox.jail import descriptors, landlock, slots
+from repl_sandbox.jail import recipe_slots as slots, reserved_descriptors as descriptors
+from repl_sandbox.jail.landlock import ruleset as landlock
 from repl_sandbox.native.libc import call
 from repl_sandbox.jail.namespaces import FLAGS
 from repl_sandbox.jail.recipe import BIRTH, RECIPES, Jail, Step, batch
@@ -127,7 +128,7 @@ def test_both_are_there_and_init_comes_back_when_its_worker_has_died() -> None:
 # A mount of version 2 of the process's own: machines that use version 1 have none.
 _GROUP = """
 import atexit, tempfile
-from repl_sandbox.jail import libc
+from repl_sandbox.native import libc
 libc.unshare(libc.CLONE_NEWNS)
 libc.mount("none", "/", "none", libc.MS_REC | libc.MS_PRIVATE)
 place = tempfile.mkdtemp()

@@ -27,14 +27,14 @@ from tests.waiting import LONG, PATIENCE
 ORDINARY_UID = 64321
 
 _LACKING = """
-from repl_sandbox import template
-from repl_sandbox.zygote import process
-process.BOOT = {boot!r}
-template.confirm = lambda tier, seen: None
+from repl_sandbox.pool import template_process
+from repl_sandbox.zygote.client import zygote_process
+zygote_process.BOOT = {boot!r}
+template_process.confirm = lambda tier, seen: None
 """
 
 _NAMESPACES_ALLOWED = """
-from repl_sandbox.jail import libc
+from repl_sandbox.native import libc
 try:
     libc.unshare(libc.CLONE_NEWUSER)
 except OSError as error:

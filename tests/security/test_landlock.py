@@ -145,7 +145,8 @@ def test_the_layer_says_what_it_restricts(session: Session) -> None:
 
 ALONE = """
 import json, os
-from repl_sandbox.jail import grants, landlock, processes
+from repl_sandbox.jail import processes
+from repl_sandbox.jail.landlock import landlock_rules as grants, ruleset as landlock
 processes.forbid_new_privileges()
 rows = [landlock.Grant("/", grants.RUN, "all is read")]
 held = landlock.restrict(landlock.plan(rows, {abi}, "/dev/random"))
@@ -227,7 +228,9 @@ def test_a_filter_that_refuses_it_fails_the_sandbox() -> None:
     script = """
 import json
 from repl_sandbox import IsolationError, Sandbox
-from repl_sandbox.jail import bpf, libc, processes, seccomp
+from repl_sandbox.jail import processes
+from repl_sandbox.jail.seccomp import bpf, seccomp_filters as seccomp
+from repl_sandbox.native import libc
 assembler = bpf.Assembler()
 allow, deny = assembler.ret(0x7FFF0000), assembler.ret(0x00050001)
 assembler.jump(bpf.JEQ, 444, deny, allow)

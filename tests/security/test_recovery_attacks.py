@@ -19,8 +19,8 @@ TIERS = ("jailed", "confined")
 # The parts of the machinery that code can find from the outside of its Python names.
 FIND = """
 import ctypes, fcntl, gc, mmap, os, signal, socket, stat, struct, threading, time
-from repl_sandbox.worker import copies
-worker = next(o for o in gc.get_objects() if isinstance(o, copies.Copies))
+from repl_sandbox.snapshots import snapshot_processes as copies
+worker = next(o for o in gc.get_objects() if isinstance(o, copies.SnapshotProcesses))
 recovery, states = worker._recovery, worker._recovery.states
 orders = recovery.orders
 """
@@ -325,8 +325,8 @@ def test_a_cell_ends_in_its_time_while_its_requests_keep_the_keeper_busy(
 
 def test_what_a_worker_says_it_lacks_is_bounded(session: Session) -> None:
     code = FIND + (
-        "from repl_sandbox.worker import remains\n"
-        "remains.Remains.bring_back = lambda self, namespace: ['\\x1b' * 10**6] * 1000"
+        "from repl_sandbox.snapshots import lost_resources as remains\n"
+        "remains.LostResources.bring_back = lambda self, namespace: ['\\x1b' * 10**6] * 1000"
     )
     outcome = attack(session, code)
     assert sum(map(len, outcome.lost)) < 1 << 20

@@ -25,7 +25,8 @@ landlocked = pytest.mark.skipif(not kernel_abi(), reason="this kernel has no Lan
 
 # As the default filter of container engines does, and nothing else.
 WITHOUT_NAMESPACES = """
-from repl_sandbox.jail import bpf, processes, seccomp
+from repl_sandbox.jail import processes
+from repl_sandbox.jail.seccomp import bpf, seccomp_filters as seccomp
 from repl_sandbox.native.libc import number
 from repl_sandbox.jail.seccomp.syscalls import CLONE_NAMESPACES, REFUSE
 
@@ -55,7 +56,8 @@ with open("/proc/sys/user/max_user_namespaces", "w") as file:
 """
 
 WITHOUT_LANDLOCK = """
-from repl_sandbox.jail import bpf, processes, seccomp
+from repl_sandbox.jail import processes
+from repl_sandbox.jail.seccomp import bpf, seccomp_filters as seccomp
 from repl_sandbox.native.libc import number
 assembler = bpf.Assembler()
 allow, deny = assembler.ret(0x7FFF0000), assembler.ret(0x00050000 | {errno})
@@ -239,7 +241,8 @@ def test_each_tier_needs_all_that_a_weaker_one_does_but_landlock() -> None:
 HIDDEN = """
 import json, os, sys
 from repl_sandbox import IsolationError, Sandbox
-from repl_sandbox.jail import capabilities, libc, users
+from repl_sandbox.jail import capabilities, users
+from repl_sandbox.native import libc
 from repl_sandbox.native.steps import perform
 users.enter_namespace(users.CODE_ID)
 libc.unshare(libc.CLONE_NEWPID | libc.CLONE_NEWNS)

@@ -39,7 +39,7 @@ def drop_steps(*names: str) -> None:
 
 def share_network() -> None:
     """Leave sessions in the network of the template, which is the host's."""
-    networks = module("zygote.networks").Networks
+    networks = module("zygote.network_namespaces").NetworkNamespacePool
     networks.__init__ = networks.enter = networks.leave = networks.forked = lambda *_: None
     networks.forget = networks.recover = networks.patience = networks.let_go = lambda *_: None
 
@@ -53,7 +53,7 @@ def drop_namespace(name: str) -> None:
         be_users_of_the_host()
     if name == "pid":
         # It ends all that it may signal: never where that is not the session alone.
-        module("zygote.lines").Line.kill_all = lambda line: None
+        module("init.session_branches").SessionBranch.kill_all = lambda branch: None
 
 
 def be_users_of_the_host() -> None:
@@ -66,7 +66,7 @@ def be_users_of_the_host() -> None:
 
 def drop_root() -> None:
     """Leave the root of the view writable."""
-    libc = module("jail.libc")
+    libc = module("native.libc")
     set_attributes = libc.mount_setattr
 
     def all_but_the_root(path: str, *args: Any, **options: Any) -> None:
@@ -92,7 +92,7 @@ def drop_users() -> None:
 
 def drop_capabilities() -> None:
     """Nor let the change of users take them, as it does where no namespace is entered."""
-    libc, users = module("jail.libc"), module("jail.users")
+    libc, users = module("native.libc"), module("jail.users")
     become = users.become_rows
 
     def become_with_capabilities(number: int) -> Iterator[Any]:
@@ -105,7 +105,7 @@ def drop_capabilities() -> None:
 
 def show_memory() -> None:
     """As a process shows it, where no change of users has hidden it before."""
-    libc, processes = module("jail.libc"), module("jail.processes")
+    libc, processes = module("native.libc"), module("jail.processes")
     processes.hide_memory_rows = lambda: [libc.call("prctl", libc.PR_SET_DUMPABLE, 1)]
 
 
@@ -155,7 +155,7 @@ def _main() -> None:
     boot = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(boot)
     boot._load_package()
-    module("zygote.start")
+    module("zygote.startup")
     LACKS[Path(sys.argv[0]).stem]()
     boot._main(int(sys.argv[1]), sys.argv[2], inside=len(sys.argv) > 3)
 

@@ -1,4 +1,4 @@
-"""Ways to start a template elsewhere than as a child of this process, loaded when one is used."""
+"""Where a template process runs: as a child of this process, or in a container."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from .container_settings import ContainerSettings
 
 
-def container(settings: ContainerSettings) -> ZygoteLauncher:
-    """The launcher of a template in a container.
+def container_launcher(settings: ContainerSettings) -> ZygoteLauncher:
+    """Return the launcher of a template in a container.
 
     Raises:
-        IsolationError: there is no daemon, or no package to talk to it.
+        IsolationError: no daemon answers, or the Python package `docker` is missing.
     """
     try:
         from .docker import ContainerLauncher
@@ -25,10 +25,11 @@ def container(settings: ContainerSettings) -> ZygoteLauncher:
 
 
 def clean() -> list[str]:
-    """Remove containers that outlived the processes that they were made for; their names.
+    """Remove containers whose host process has ended; return their names.
 
     Raises:
-        SandboxError: no daemon answers, or it refuses; or there is no package to talk to it.
+        SandboxError: no daemon answers, the daemon refuses, or the Python package `docker` is
+            missing.
     """
     try:
         from .orphaned_containers import remove
