@@ -1,4 +1,4 @@
-"""`AsyncSandbox`: a sandbox for asyncio. What waits for processes does so in a thread."""
+"""`AsyncSandbox`: a sandbox for asyncio. Waits for processes happen in threads."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class AsyncSandbox:
     """`Sandbox` for asyncio: `async with`, sessions awaited. Arguments are those of `Sandbox`.
 
     Raises:
-        TypeError: there is no such argument. What their values are is looked at by `start`.
+        TypeError: there is no such argument. `start` checks the values.
     """
 
     def __init__(self, **arguments: Unpack[SandboxArguments]) -> None:
@@ -46,13 +46,14 @@ class AsyncSandbox:
 
     @classmethod
     def of(cls, sandbox: Sandbox) -> AsyncSandbox:
-        """The asynchronous face of a `Sandbox` that runs, which stays its owner's.
+        """An asynchronous interface to a running `Sandbox`, which stays its owner's.
 
-        Any number of faces, on any event loops, beside its plain sessions. To close a face closes
-        nothing: sessions are closed by whoever opened them, and the sandbox by its owner.
+        A sandbox can have any number of them, on any event loops, beside its synchronous sessions.
+        Closing the interface closes nothing: whoever opened a session closes it, and the owner the
+        sandbox.
 
         Raises:
-            TypeError: `sandbox` is no Sandbox.
+            TypeError: `sandbox` is not a Sandbox.
         """
         if not isinstance(sandbox, Sandbox):
             told = "sandbox must be a Sandbox (from repl_sandbox import Sandbox)"
@@ -67,7 +68,7 @@ class AsyncSandbox:
 
     @property
     def plain(self) -> Sandbox | None:
-        """The `Sandbox` that this is a face of; None before it has started."""
+        """The underlying `Sandbox`; None before it has started."""
         return self._sandbox
 
     @property
@@ -99,7 +100,7 @@ class AsyncSandbox:
             )
         starting = self._starting
         try:
-            # One for all who wait, and kept for `close` if they leave first.
+            # One task for all callers that wait; `close` awaits it if they were cancelled.
             self._sandbox = await asyncio.shield(starting)
         finally:
             if starting.done() and self._starting is starting:
@@ -121,16 +122,16 @@ class AsyncSandbox:
             sandbox = self._sandbox
             assert sandbox is not None
             arguments = (sandbox._loop_executor, host, limits, seed, answers, on_answer)
-            await asyncio.sleep(0)  # whoever was cancelled hears of it before it takes one
+            await asyncio.sleep(0)  # a cancelled task notices here, before it acquires a session
             if sandbox._zygote.hears:
                 core = await _make_core(sandbox, *arguments)
                 return AsyncSession(core, sandbox._lifecycle.owner(sandbox))
-            # Many are asked for at once, and the zygote has to catch up.
+            # Many sessions are being started at once, and the zygote has to catch up.
             making = asyncio.create_task(asyncio.to_thread(sandbox._core, *arguments))
             try:
                 core = await asyncio.shield(making)
             except asyncio.CancelledError:
-                # The thread goes on, and nobody else would close what it makes.
+                # The thread goes on, and nobody else would close the session.
                 _end_when_made(making, sandbox)
                 raise
             return AsyncSession(core, sandbox._lifecycle.owner(sandbox))
@@ -178,7 +179,7 @@ class AsyncSandbox:
         return self._growing(lambda sandbox: partial(sandbox.with_shared, **objects))
 
     def with_parcel(self, parcel: SharedObjects) -> SandboxRequest:
-        """As `Sandbox.with_parcel`; who is cancelled meanwhile may close the parcel as well."""
+        """As `Sandbox.with_parcel`; a cancelled caller may close the parcel meanwhile."""
 
         def growing(sandbox: Sandbox) -> Callable[[], Sandbox]:
             copy = replace(parcel, fd=os.dup(parcel.fd))
@@ -213,11 +214,11 @@ class AsyncSandbox:
         return Statistics(0, 0, 0) if self._sandbox is None else self._sandbox.statistics()
 
     async def close(self) -> None:
-        """As `Sandbox.close`; of a face (`of`) nothing."""
+        """As `Sandbox.close`; does nothing after `of`."""
         await self._in_thread(Sandbox.close)
 
     async def retire(self) -> None:
-        """As `Sandbox.retire`; of a face (`of`) nothing."""
+        """As `Sandbox.retire`; does nothing after `of`."""
         await self._in_thread(Sandbox.retire)
 
     async def _in_thread(self, end: Callable[[Sandbox], None]) -> None:
@@ -259,7 +260,7 @@ def _end_when_made(making: asyncio.Task[Core], sandbox: Sandbox) -> None:
 def _close_when_made(making: asyncio.Task[Sandbox]) -> None:
     def end(made: asyncio.Task[Sandbox]) -> None:
         if not made.cancelled() and made.exception() is None:
-            # It may wait for processes, and this is the event loop's thread.
+            # Closing may wait for processes, and this is the event loop's thread.
             threading.Thread(target=made.result().close, name="repl-close").start()
 
     making.add_done_callback(end)
@@ -273,7 +274,7 @@ _T = TypeVar("_T", bound=_Closable)
 
 
 class _Request(Generic[_T]):
-    """Something to come: awaitable, and an async context manager that closes it."""
+    """A pending object: awaitable, and an async context manager that closes it."""
 
     def __init__(self, start: Callable[[], Awaitable[_T]]) -> None:
         self._start = start
@@ -297,8 +298,8 @@ class _Request(Generic[_T]):
 
 
 class SessionRequest(_Request[AsyncSession]):
-    """A session to come: awaitable, and an async context manager that closes it."""
+    """A pending session: awaitable, and an async context manager that closes it."""
 
 
 class SandboxRequest(_Request[AsyncSandbox]):
-    """A sandbox to come: awaitable, and an async context manager that closes it."""
+    """A pending sandbox: awaitable, and an async context manager that closes it."""

@@ -33,14 +33,14 @@ __all__ = [
 
 
 class SandboxError(Exception):
-    """The engine could not do what was asked of it."""
+    """The engine could not do what the caller requested."""
 
 
 class IsolationError(SandboxError):
-    """A layer of isolation could not be set up; no weaker one was used in its place.
+    """A layer of isolation could not be set up; the engine did not use a weaker one instead.
 
-    `tier` is the tier that was asked for, `step` the step of the recipe that failed, and `remedy`
-    says what the operator can change, or is empty where nothing is known to help.
+    `tier` is the requested tier, `step` the step of the recipe that failed, and `remedy` what the
+    operator can change, empty if no remedy is known.
     """
 
     def __init__(self, tier: str, step: str, message: str, remedy: str = "") -> None:
@@ -52,12 +52,13 @@ class IsolationError(SandboxError):
         super().__init__(f"{text}. {remedy}" if remedy else text)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # As of a HostCallError; and a pool of processes waits for ever for what it cannot read.
+        # As for HostCallError: a process pool would wait for ever for an exception that it cannot
+        # unpickle.
         return IsolationError, (self.tier, self.step, self.message, self.remedy), vars(self)
 
 
 class SandboxClosed(SandboxError):
-    """The sandbox is closed, its template was ended, or it belongs to another process."""
+    """The sandbox is closed, its template has ended, or it belongs to another process."""
 
 
 class SessionClosed(SandboxError):
@@ -69,7 +70,7 @@ class SessionBusy(SandboxError):
 
 
 class CheckpointError(SandboxError):
-    """A checkpoint could not be made, is damaged, or does not load; the text says which and why."""
+    """A checkpoint could not be made, is damaged, or does not load; the message says which and why."""
 
 
 class ProtocolError(SandboxError):
@@ -81,14 +82,14 @@ class LocalProtocolError(ProtocolError):
 
 
 class RemoteProtocolError(ProtocolError):
-    """The other side broke the protocol; nothing it says can be used any more."""
+    """The other side broke the protocol; its further messages are ignored."""
 
 
 class HostCallError(Exception):
-    """Raised inside a cell when a function of the host failed.
+    """Raised inside a cell when a host function failed.
 
-    An exception of a built-in class on the host is raised as one of that class as well, so that
-    `except ValueError` catches it; its text is then the message alone.
+    A built-in exception class of the host is a base class of the exception, so that `except
+    ValueError` catches it; its text is then the message alone.
 
     `type` is the name of the exception's class on the host and `message` its text. Neither carries
     anything else of the host.
@@ -100,18 +101,18 @@ class HostCallError(Exception):
         super().__init__(f"{type}: {message}" if message else type)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A copy is made of what it was made of, and not of its text.
+        # Copies are made from the constructor's arguments, not from the text.
         return HostCallError, (self.type, self.message)
 
 
 class PolicyError(Exception):
-    """Raised in place of what the session's language policy refuses.
+    """Raised for code that the session's language policy forbids.
 
-    `line` and `column` (from 1) say where in the cell, for what was found before any of it ran; for
-    what was found while it ran they are None, and the traceback says it.
+    `line` and `column` (from 1) give the place in the cell, if it was found before the cell ran;
+    for what was found while the cell ran they are None, and the traceback has the place.
     """
 
-    # Read by models and people, as the names of Python's own errors are.
+    # Shown to models and people without a module, as Python's own exceptions are.
     __module__ = "builtins"
 
     def __init__(self, message: str, line: int | None = None, column: int | None = None) -> None:

@@ -1,4 +1,4 @@
-"""The engine's vocabulary: limits in, outcomes out. Frozen values, standard library only."""
+"""The engine's vocabulary: limits, policies and outcomes. Frozen values, standard library only."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Clock: TypeAlias = Literal["execution", "host_call"]
 KillReason: TypeAlias = Literal[
     "memory", "cpu", "processes", "workspace", "output", "exit", "signal", "protocol"
 ]
-# "arguments": several of SUBMIT, as {"values": [...], "fields": {...}}.
+# "arguments": several arguments of SUBMIT, as {"values": [...], "fields": {...}}.
 AnswerForm: TypeAlias = Literal[
     "FINAL", "FINAL_VAR", "SUBMIT", "arguments", "final_answer", "answer", "printed"
 ]
@@ -46,7 +46,7 @@ Answers: TypeAlias = Literal["compatible", "strict"]
 FileKind: TypeAlias = Literal["file", "directory", "symlink", "other"]
 Language: TypeAlias = Literal["full", "lint", "restricted"]
 
-# What a session with answers has in its namespace for them (`worker/answers.py`).
+# The names that a session with answers has for them (`worker/variables/final_answers.py`).
 ANSWER_NAMES = ("answer", "FINAL", "FINAL_VAR", "SUBMIT", "final_answer", "SHOW_VARS")
 
 _UNITS = {"": 1, **{unit: 1000**n for n, unit in enumerate("KMGT", 1)}}
@@ -54,12 +54,12 @@ _UNITS |= {f"{unit}I": 1024**n for n, unit in enumerate("KMGT", 1)}
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]I?)?B?\s*", re.IGNORECASE)
 
 
-# Above this no machine can mean it, and the kernel's signed 64-bit sizes could wrap.
+# No machine has more, and the kernel's signed 64-bit sizes could overflow.
 _LARGEST = 1 << 50
 
 
 def parse_size(size: int | str, name: str = "size") -> int:
-    """Bytes in `size`: an int, or text such as "512MiB" or "1.5 GB"; at most 1 PiB.
+    """Return the bytes of `size`: an int, or text such as "512MiB" or "1.5 GB"; at most 1 PiB.
 
     Raises:
         TypeError, ValueError: naming the argument `name`.
@@ -78,23 +78,23 @@ def parse_size(size: int | str, name: str = "size") -> int:
     return size
 
 
-# As many processes as Linux can number on a 64-bit machine (PID_MAX_LIMIT).
+# PID_MAX_LIMIT: the number of process ids on a 64-bit Linux.
 _MOST_COUNTED = 1 << 22
-# The stack of one thread is 8 MiB, and an ordinary cell with its copy and a child takes some more:
-# with less, whether a cell works depends on where the allocator has room by chance.
+# The stack of one thread is 8 MiB, and an ordinary cell with its snapshot and a child process takes
+# some more: with less, whether a cell works depends on the allocator's luck.
 _LEAST_MEMORY = 16 << 20
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What one session may use. Sizes are bytes or text such as "512MiB"; times are seconds.
+    """The limits of one session. Sizes are bytes or text such as "512MiB"; times are seconds.
 
     `memory` (at least 16 MiB) counts all processes of the session beyond the template it was forked
-    from; `open_files` is of each process, three of them kept for recovery, and at most half of this
-    process's own where sessions share its user (`ulimit -n`); `cpu_seconds` (None: no limit) counts
-    over the session's life; `output` bounds what is kept of a session's output. A cell may execute
-    for `timeout` and then has `grace` to end by itself when interrupted; the calls it makes to the
-    host may take `host_timeout` in all.
+    from; `open_files` is of each process, three of them reserved for recovery, and at most half of
+    this process's own where sessions share its user (`ulimit -n`); `cpu_seconds` (None: no limit)
+    counts over the session's life; `output` bounds the kept output of a session. A cell may execute
+    for `timeout`, is then interrupted, and has `grace` to end; its calls of host functions may take
+    `host_timeout` in all.
     """
 
     memory: int | str = "1GiB"
@@ -126,7 +126,8 @@ class Limits:
 
 
 def check_seconds(value: float, name: str) -> float:
-    """`value`, of any kind of number, as a float; TypeError, ValueError naming it if it is no time.
+    """Return `value`, a number of any type, as a float; raise TypeError or ValueError for a bad
+    time.
 
     A time is finite and above 0.
     """
@@ -134,21 +135,21 @@ def check_seconds(value: float, name: str) -> float:
         raise TypeError(f"{name} must be a number of seconds, not {type(value).__name__}")
     try:
         seconds = float(value)
-    except (TypeError, ValueError, OverflowError):  # an array of several; 10**400
+    except (TypeError, ValueError, OverflowError):  # an array of several numbers, or 10**400
         seconds = math.nan
     if not (math.isfinite(seconds) and seconds > 0):
         raise ValueError(f"{name} must be a finite number of seconds above 0")
     return seconds
 
 
-# What the session's process takes for a number; above it, it would end for a broken message.
+# The largest seed that the session's process accepts; a larger one would break the protocol.
 _MOST_SEED = (1 << 63) - 1
 
 
 def check_seed(seed: int | None) -> int | None:
-    """`seed` as an int, or None; else TypeError, or ValueError for 2**63 and more.
+    """Return `seed` as an int, or None; else raise TypeError, or ValueError for 2**63 and more.
 
-    Of any kind of int: seeds are drawn, and numpy draws ints of its own.
+    Integers of any type: seeds are often drawn, and numpy draws its own integer types.
     """
     if seed is None:
         return None
@@ -165,21 +166,22 @@ def check_seed(seed: int | None) -> int | None:
 
 LANGUAGES: tuple[Language, ...] = ("full", "lint", "restricted")
 
-# A policy travels in the message that starts a template, and is read by people when it refuses.
+# A policy travels in the message that starts a template, and people read it when it refuses code.
 _MOST_NAMES = 256
 _LONGEST_NAME = 100
 
 
 @dataclass(frozen=True)
 class Policy:
-    """Which Python the cells of a sandbox may use: a rule for well-meant code, never a wall.
+    """The part of Python that the cells of a sandbox may use: a rule for well-meant code, not
+    isolation.
 
-    `language`: "full", all of it; "lint", a look at each cell's syntax tree before it runs;
+    `language`: "full", all of it; "lint", a check of each cell's syntax tree before it runs;
     "restricted", RestrictedPython compiled in the session, with modules behind proxies. `imports`:
     the modules that may be imported; a name allows its submodules. None is all of them under
     "lint", and the default rows of `repl_sandbox.policies.modules` under "restricted".
     `calls_denied`: functions that may not be called, as "eval" or "os.system"; a module or class
-    stands for everything in it. What a policy refuses is a `PolicyError` of the cell.
+    stands for everything in it. Forbidden code raises `PolicyError` in the cell.
 
     Raises:
         TypeError, ValueError: naming the field.
@@ -206,17 +208,17 @@ class Policy:
 
 
 def _dotted_names(names: Iterable[str], field_name: str) -> tuple[str, ...]:
-    """`names` without repetitions and in order, so that equal rules are equal values."""
+    """Return `names` without repetitions and sorted, so that equal policies are equal values."""
     if isinstance(names, str) or not isinstance(names, Iterable):
         raise TypeError(f"{field_name} must be a list of names, not {type(names).__name__}")
-    from unicodedata import normalize  # no session needs it
+    from unicodedata import normalize  # not loaded in sessions
 
     checked = set()
     for name in names:
         if not isinstance(name, str):
             raise TypeError(f"{field_name}: {name!r} must be a str, not {type(name).__name__}")
         parts = name.split(".")
-        # The parser normalises identifiers; a rule in another form would never be met.
+        # The parser normalises identifiers; a name in another form would never match.
         if (
             len(name) > _LONGEST_NAME
             or normalize("NFKC", name) != name
@@ -251,9 +253,9 @@ class Variable:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A variable of a session that a checkpoint, or what was restored from it, does not have.
+    """A variable of a session that a checkpoint, or the session restored from it, lacks.
 
-    A name in parentheses is none of a variable, but of other state, as "(random)".
+    A name in parentheses stands for other state than a variable, as "(random)".
     """
 
     name: str
@@ -261,15 +263,15 @@ class Missing:
     reason: str
 
 
-# The name of the last change when there were more than are listed: no variable can be called so.
+# The name of the last change when there are more than are listed: no variable can have it.
 MORE_CHANGES = "..."
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A variable that a cell made or changed, or what was one before the cell deleted it.
+    """A variable that a cell made, changed or deleted.
 
-    Under the name `MORE_CHANGES` it says how many more there were, in its `preview`.
+    Under the name `MORE_CHANGES` its `preview` is the number of further changes.
     """
 
     kind: Literal["new", "modified", "deleted"]
@@ -279,14 +281,14 @@ class Change:
     preview: str
 
 
-# Without slots, as the outcomes: see `session/core.py` for how each step's are made.
+# Without slots, like the outcomes: `session/cells/cell_execution.py` sets their fields directly.
 @dataclass(frozen=True)
 class Usage:
-    """What a cell cost, as the host measured it, but for `peak_memory`, which the session reports.
+    """The resources that a cell used, as the host measured them; the session reports `peak_memory`.
 
-    `peak_memory` is the largest resident size so far, in bytes. `cpu_seconds` may have in it what
-    threads of the code used between the last cell and this one, where that was less than 5 ms. Of
-    a cell of less than 0.1 ms it may be all the time that it took.
+    `peak_memory` is the largest resident size so far, in bytes. `cpu_seconds` may include CPU time
+    below 5 ms that threads of the code used between the last cell and this one. For a cell of less
+    than 0.1 ms it may be the cell's whole duration.
     """
 
     execution_seconds: float = 0.0
@@ -297,11 +299,11 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A final answer that a cell gave, by value.
+    """A final answer that a cell gave.
 
-    `text` is the answer as text and `value` as JSON (None where JSON cannot carry it). For the
-    form "printed", `printed` is the text that must stand at the start of a line of stdout for the
-    answer to count, or None if the cell's last expression was that text.
+    `text` is the answer as text and `value` as JSON (None where JSON cannot carry it). For the form
+    "printed", `printed` is the text that must stand at the start of a line of stdout for the answer
+    to count, or None if the cell's last expression was that text.
     """
 
     form: AnswerForm
@@ -312,14 +314,13 @@ class Answer:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a cell came to; one of `Finished`, `Raised`, `TimedOut`, `Killed`.
+    """The outcome of a cell; one of `Finished`, `Raised`, `TimedOut`, `Killed`.
 
-    `limits`: those that the kernel has enforced on processes of the session since they were looked
-    at last, whatever came of the cell: "memory" when it ended one of them, "processes" when it
-    refused one. Known only in a session that has a cgroup.
-    `state`: what the session has now: "kept", all that the cell left; "rolled_back", what it had
-    before the cell; "restarted", nothing. `lost`: what could not be brought back with that state,
-    as threads, child processes and connections, in words.
+    `limits`: the limits that the kernel has enforced on processes of the session since the last
+    outcome, whatever the outcome is: "memory" if it killed one, "processes" if it refused a fork.
+    Known only in a session that has a cgroup. `state`: the session's state now: "kept", as the cell
+    left it; "rolled_back", as before the cell; "restarted", empty. `lost`: descriptions of what
+    could not be restored with that state, such as threads, child processes and connections.
     """
 
     stdout: str = ""
@@ -347,12 +348,12 @@ class Finished(Outcome):
 
 @dataclass(frozen=True)
 class Raised(Outcome):
-    """The cell raised, or could not be compiled; `error` says what and where."""
+    """The cell raised, or could not be compiled; `error` has the exception and the line."""
 
 
 @dataclass(frozen=True)
 class TimedOut(Outcome):
-    """The cell was stopped by a clock: its own execution, or the host calls it waited for."""
+    """A clock stopped the cell: its own execution time, or the time of its host calls."""
 
     clock: Clock = "execution"
 
@@ -369,11 +370,11 @@ AnyOutcome: TypeAlias = "Finished | Raised | TimedOut | Killed"
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """An entry of a session's workspace, as the session left it: data of a stranger.
+    """An entry of a session's workspace, as the session reports it: untrusted data.
 
-    `path` is relative to the workspace; bytes that are no UTF-8 are in it as surrogates, as
-    `os.fsdecode` has them. `size` is that of a file in bytes (which may be all holes), else 0.
-    `modified`: seconds since 1970.
+    `path` is relative to the workspace; bytes that are not UTF-8 appear as surrogates, as
+    `os.fsdecode` has them. `size` is that of a file in bytes (perhaps sparse), else 0. `modified`:
+    seconds since 1970.
     """
 
     path: str
@@ -383,7 +384,7 @@ class File:
 
 
 class Listing(tuple[File, ...]):  # noqa: SLOT001 - a tuple has no room for slots with values
-    """The entries of a workspace by path. `complete` is False if a bound has left some out."""
+    """The entries of a workspace by path. `complete` is False if a bound left some out."""
 
     complete: bool
 
@@ -396,7 +397,7 @@ class Listing(tuple[File, ...]):  # noqa: SLOT001 - a tuple has no room for slot
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One layer of isolation, as found by probing a session: `active`, and what was seen."""
+    """One layer of isolation, as found by probing a session: `active`, and the observation."""
 
     name: str
     active: bool
@@ -405,7 +406,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Isolation:
-    """The tier a session is held in, and its layers as probed, not as configured."""
+    """The isolation tier of a session, and its layers as probed, not as configured."""
 
     tier: str
     layers: tuple[Layer, ...]
@@ -413,7 +414,7 @@ class Isolation:
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """A sandbox at one moment: sessions open, ready in the pool, and started so far."""
+    """A sandbox at one moment: the numbers of sessions open, ready in the pool, and started so far."""
 
     open: int
     ready: int

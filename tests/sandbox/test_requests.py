@@ -43,7 +43,7 @@ def test_the_settings_of_a_session_come_back_as_they_were() -> None:
 
 def test_the_protocol_has_every_order_that_a_host_gives() -> None:
     """To a zygote, to init and to a clerk."""
-    senders = [*(ENGINE / "session").rglob("*.py"), *(ENGINE / "zygote").rglob("*handle.py")]
+    senders = [*(ENGINE / "session").rglob("*.py"), *(ENGINE / "zygote/client").glob("*.py")]
     given = {op for file in senders for op in re.findall(r'"op": "(\w+)"', file.read_text())}
     given |= set(SessionBranch._ORDERS)
     page = (ENGINE.parents[1] / "docs" / "protocol.md").read_text()

@@ -1,4 +1,4 @@
-"""`ContainerSettings`: the image, the runtime and the limits of a template's container, checked."""
+"""`ContainerSettings`: the image, the runtime and the limits of a template's container."""
 
 from __future__ import annotations
 
@@ -9,24 +9,25 @@ from typing import Literal, TypeAlias
 
 from ..types import Limits, parse_size
 
-# The tier that holds sessions inside their container.
+# The tier of the sessions inside their container.
 Inside: TypeAlias = Literal["confined", "jailed"]
 
-# A session of the default limits may have 64 processes; PID_MAX_LIMIT bounds all.
+# A session with the default limits may have 64 processes; PID_MAX_LIMIT bounds all.
 _PROCESSES = 8192
 _MOST_PROCESSES = 1 << 22
-# With less the interpreter, its template and one session find no room.
+# The least for an interpreter, its template and one session.
 _LEAST_MEMORY = 64 << 20
 _LEAST_PROCESSES = 16
-# Beginnings of the names of runtimes that put a kernel of their own around the container, as
-# io.containerd.kata.v2. No descriptors pass into it, and its processes are not in this system's
-# /proc: the template is spoken with by a stream. "stream" is for those that have other names.
+# Beginnings of the names of runtimes whose containers have a kernel of their own, as
+# io.containerd.kata.v2. Descriptors cannot be passed into such a container, and its processes are
+# not in this system's /proc: the host reaches the template by a stream. "stream" is for runtimes
+# with other names.
 OWN_KERNEL = ("runsc", "gvisor", "kata", "krun", "firecracker", "stream")
 
 
 @dataclass(frozen=True)
 class ContainerLimits:
-    """What a container of tier "container" may use, with all its sessions.
+    """The limits of a container of tier "container", with all its sessions.
 
     `memory`: bytes or text such as "4GiB", of the template, its sessions and their files together;
     None: three quarters of the machine's. `processes`: of all sessions. `cpus`: processors, as 1.5;
@@ -61,7 +62,7 @@ class ContainerLimits:
 class ContainerSettings:
     """The container of one template. `mounts`: {path inside: path of the host}, read-only.
 
-    `per_session`: the template has one session. `inside`: the tier that sessions have inside.
+    `per_session`: the template has one session. `inside`: the tier of the sessions inside.
     """
 
     image: str
@@ -83,7 +84,7 @@ def check(
     inside: str = "confined",
     fair_share: bool = False,
 ) -> None:
-    """See that the arguments for a container are given for one, and that they can be meant.
+    """Check the arguments for a container: that they belong to one, and are valid.
 
     Raises:
         TypeError, ValueError: naming the argument.
@@ -115,7 +116,7 @@ def check(
 
 
 def _check_how(runtime: str | None, per_session: object, inside: str, *, fair_share: bool) -> None:
-    """See that the container can hold its sessions so."""
+    """Check the combination of arguments."""
     if per_session is not None and not isinstance(per_session, bool):
         raise TypeError(f"per_session must be a bool or None, not {type(per_session).__name__}")
     if inside not in ("confined", "jailed"):
@@ -128,7 +129,7 @@ def _check_how(runtime: str | None, per_session: object, inside: str, *, fair_sh
 
 
 def check_room(limits: Limits, container: ContainerLimits | None) -> None:
-    """ValueError if one session with `limits` may have more than its container."""
+    """Raise ValueError if one session with `limits` could exceed its container."""
     container = container or ContainerLimits()
     for name, most in (("memory", container.memory), ("processes", container.processes)):
         wanted = int(getattr(limits, name))
@@ -140,5 +141,5 @@ def check_room(limits: Limits, container: ContainerLimits | None) -> None:
 
 
 def has_own_kernel(runtime: str | None) -> bool:
-    """True if the name of a runtime is one of `OWN_KERNEL`; a name proves nothing."""
+    """Whether the name of a runtime matches `OWN_KERNEL`; a name proves nothing."""
     return any(part.startswith(OWN_KERNEL) for part in (runtime or "").lower().split("."))

@@ -1,10 +1,11 @@
-"""Templates in containers, by the API of Docker and the `docker` package; Podman has the same API.
+"""`ContainerLauncher`: templates in containers, by the API of Docker and the `docker` package;
+Podman has the same API.
 
-A container holds the template and its sessions besides what holds each session. With a runtime that
-shares this system's kernel the zygote connects to a socket that is mounted into the container
-(`MountedSocketTransport`); with one that has a kernel of its own all goes by the container's
-standard input and
-output (`StreamTransport`). The daemon starts the container and removes it.
+A container adds isolation around the template and its sessions. With a runtime that shares this
+system's kernel the zygote connects to a socket that is mounted into the container
+(`MountedSocketTransport`); with a runtime that has a kernel of its own all data goes through the
+container's standard input and output (`StreamTransport`). The daemon starts the container and
+removes it.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ from .container.stream_transport import StreamTransport
 from .container_settings import ContainerLimits, ContainerSettings, has_own_kernel
 
 TIER = "container"
-# Where the package is inside, below nothing that an image is likely to have.
+# The path of the package inside: no image is likely to have it.
 _MOUNTED = "/opt/repl-env/repl_sandbox"
 _PLACE = "/tmp"
 _PYTHON = "python3"
-# Docker 19.03: the oldest whose API has all that is asked for here.
+# Docker 19.03: the oldest API with every feature in use here.
 _LEAST_API = (1, 40)
 _SECONDS = 60.0
 _START_SECONDS = 60.0
@@ -48,7 +49,7 @@ _MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 
 
 class ContainerLauncher:
-    """The launcher of a zygote in a container of its own; see `process.Launcher`.
+    """The launcher of a zygote in a container of its own; see `ZygoteLauncher`.
 
     Raises:
         IsolationError: this user can reach no daemon that can start such containers.
@@ -58,12 +59,13 @@ class ContainerLauncher:
         self._settings, self._python = settings, settings.python or _PYTHON
         self.place = _PLACE if settings.inside != "jailed" else ""
         self._client = connect()
-        self._scratch = ""  # the host's folder for the sessions' folders, where root is not there
+        # the directory for the sessions' directories, unless root is in the container
+        self._scratch = ""
         self._transport: MountedSocketTransport | StreamTransport
         self._last_words = "it said nothing"
 
     def start(self, hash_seed: int | None) -> tuple[Lifeline, zygote_process.ZygoteProcess]:
-        """As of `process.Launcher`."""
+        """As of `ZygoteLauncher`."""
         with ExitStack() as undo, translated(self._settings.image):
             undo.callback(self._client.close)
             facts = self._client.info()
@@ -87,7 +89,7 @@ class ContainerLauncher:
     def stillborn(
         self, child: zygote_process.ZygoteProcess, preload: Sequence[str]
     ) -> SandboxError:
-        """As of `process.Launcher`."""
+        """As of `ZygoteLauncher`."""
         modules = f" (preload: {', '.join(preload)})" if preload else ""
         return SandboxError(
             f"the container of image {self._settings.image} ended before it held a template"
@@ -95,7 +97,7 @@ class ContainerLauncher:
         )
 
     def outside(self, child: zygote_process.ZygoteProcess) -> IsolationBaseline:
-        """As of `process.Launcher`."""
+        """As of `ZygoteLauncher`."""
         outside = self._transport.outside()
         assert outside.enclosure is not None
         enclosure = replace(outside.enclosure, one=self._settings.per_session)
@@ -104,7 +106,7 @@ class ContainerLauncher:
         )
 
     def seen(self, path: str) -> str:
-        """As of `process.Launcher`."""
+        """As of `ZygoteLauncher`."""
         if self._scratch:
             return self._scratch + path.removeprefix(_PLACE)
         return self._transport.seen(path)
@@ -121,7 +123,7 @@ class ContainerLauncher:
             )
 
     def _check_image(self, facts: dict[str, Any]) -> None:
-        """Have the daemon pull an image that it lacks, and see that it is for this machine."""
+        """Have the daemon pull an image that it lacks, and check the image's architecture."""
         name = self._settings.image
         try:
             image = self._client.images.get(name)
@@ -137,7 +139,7 @@ class ContainerLauncher:
             )
 
     def _pull(self, name: str) -> None:
-        """Have the daemon pull an image; the end of a pull that fails is told on its way."""
+        """Have the daemon pull an image; raise the error that ends its progress report."""
         repository, tag = parse_repository_tag(name)
         for told in self._client.api.pull(repository, tag or "latest", stream=True, decode=True):
             if "error" in told:
@@ -148,7 +150,7 @@ class ContainerLauncher:
         return self._settings.limits or ContainerLimits()
 
     def _memory(self, facts: dict[str, Any]) -> int:
-        """Bytes that the container may have."""
+        """The memory limit of the container in bytes."""
         return int(self._limits.memory or int(facts["MemTotal"]) * 3 // 4)
 
     def _create(self, facts: dict[str, Any], memory: int, hash_seed: int | None) -> Container:
@@ -200,14 +202,14 @@ class ContainerLauncher:
             host_config=host,
             runtime=settings.runtime,
             stdin_open=transport.takes_input,
-            stop_signal="SIGKILL",  # it would not hear another: the first process of a container
+            stop_signal="SIGKILL",  # the first process of a container ignores other signals
             healthcheck={"test": ["NONE"]},
         )
         return self._client.containers.get(made["Id"])
 
     @property
     def _tier_inside(self) -> str:
-        """The container's profile denies what a nested jail is made of, unless it is asked for."""
+        """ "confined" unless requested: the container's profile denies what a nested jail needs."""
         if self._settings.inside == "jailed":
             return "jailed"
         return "alone" if self._settings.per_session else "confined"
@@ -236,7 +238,7 @@ class ContainerLauncher:
         return " / ".join(line.strip() for line in lines[-3:])[-500:] or self._last_words
 
     def _forget(self, container: Container) -> None:
-        """The zygote has ended, and the container with it."""
+        """Note that the zygote has ended, and the container with it."""
         self._last_words = self._said()
         _remove(container)
         if self._scratch:
@@ -248,7 +250,7 @@ def connect() -> DockerClient:
     """A client of the daemon that DOCKER_HOST names, else of the one at Docker's usual socket.
 
     Raises:
-        IsolationError: there is none, this user may not talk to it, or it is too old.
+        IsolationError: no daemon answers, this user has no permission, or the daemon is too old.
     """
     path = daemon_socket.find()
     try:
@@ -266,7 +268,7 @@ def connect() -> DockerClient:
 
 @contextmanager
 def translated(image: str = "") -> Iterator[None]:
-    """Have what the daemon refuses, and its end, raised as errors of this package."""
+    """Translate errors of the daemon, and its end, into errors of this package."""
     try:
         yield
     except docker.errors.APIError as error:
@@ -285,7 +287,7 @@ def _bound(inside: str, outside: str, *, read_only: bool = True) -> Mount:
 
 
 def _remove(container: Container) -> None:
-    """Have a container gone, and wait for that as long as there is a daemon to ask."""
+    """Remove a container, and wait for its end while the daemon answers."""
     with suppress(docker.errors.APIError, requests.exceptions.RequestException):
         try:
             container.remove(force=True, v=True)

@@ -1,4 +1,4 @@
-"""Which tier a sandbox gets: what the caller accepts, what works here, and no silent fallback."""
+"""The choice of a sandbox's tier: what the caller accepts and this system supports."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STRONGEST_FIRST = tuple(TIERS)
 
 
 def named(isolation: str, require: str | None) -> tuple[str, ...]:
-    """The tiers that are good enough, the strongest first, whatever this system offers.
+    """Return the acceptable tiers, the strongest first, whatever this system supports.
 
     Raises:
         ValueError: a name is unknown, or the two exclude each other.
@@ -37,16 +37,16 @@ def named(isolation: str, require: str | None) -> tuple[str, ...]:
         raise ValueError(f"require={require!r} excludes isolation={isolation!r}, which is weaker")
     if isolation != "auto":
         return (isolation,)
-    # A container is of an image, which only the operator can choose: by name.
+    # Only by name: the operator has to choose an image.
     return tuple(tier for tier in enough if tier != "container")
 
 
 def acceptable(isolation: str, require: str | None) -> tuple[str, ...]:
-    """The tiers to try, the strongest first.
+    """Return the tiers to try, the strongest first.
 
     Raises:
         ValueError: as `named`.
-        IsolationError: this system is none that the engine runs on.
+        IsolationError: the engine does not run on this system.
     """
     tiers = named(isolation, require)
     if sys.platform != "linux":
@@ -62,7 +62,8 @@ def acceptable(isolation: str, require: str | None) -> tuple[str, ...]:
 def strongest(
     tiers: Sequence[str], start: Callable[[str], _T]
 ) -> tuple[_T, tuple[IsolationError, ...]]:
-    """What `start` makes of the first of `tiers` that works, and why those before did not.
+    """Return the result of `start` for the first of `tiers` that works, and the errors of those
+    before.
 
     Raises:
         IsolationError: none works. It is that of the last, and has the others as notes.
@@ -88,7 +89,7 @@ def _note(error: SandboxError, refusals: Sequence[IsolationError]) -> None:
 
 
 def confirm(tier: str, seen: Isolation) -> None:
-    """IsolationError unless a session of `tier` was seen to have all that the tier needs."""
+    """Raise IsolationError unless a session of `tier` was seen to have all that the tier needs."""
     lacking = lacks(tier, [each.name for each in seen.layers if each.active])
     missing = [each for each in seen.layers if each.name in lacking]
     if missing:

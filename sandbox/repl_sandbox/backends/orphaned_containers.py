@@ -1,4 +1,4 @@
-"""Containers that outlived the processes that they were made for, as after a daemon's crash."""
+"""Containers that outlived the process that made them, as after a crash of the daemon."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from .docker import connect, translated
 
 
 def remove() -> list[str]:
-    """Remove such containers; their names.
+    """Remove such containers; return their names.
 
     Raises:
-        SandboxError: no daemon answers, or it refuses.
+        SandboxError: no daemon answers, or the daemon refuses.
     """
     client = connect()
     try:

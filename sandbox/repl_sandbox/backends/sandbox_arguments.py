@@ -1,4 +1,4 @@
-"""The arguments of `Sandbox`, checked before anything is started: an error names the argument."""
+"""Checks of the arguments of `Sandbox`, before anything starts: an error names the argument."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RecoveryMode: TypeAlias = Literal["snapshot", "restart"]
 
 
 class SandboxArguments(TypedDict, total=False):
-    """The arguments of `Sandbox`, for those who pass them on."""
+    """The arguments of `Sandbox`, for functions that pass them on."""
 
     python: str | None
     preload: Sequence[str]
@@ -44,9 +44,9 @@ class SandboxArguments(TypedDict, total=False):
 
 
 _GROUPINGS = ("auto", "require", "off")
-# Each state is a process; the page that lists them has room for 169.
+# Each snapshot is a process; the page that lists them holds 169.
 _MOST_HISTORY = 128
-# What each session has of its own; a mount there would be covered, or stand in for a device.
+# Paths that each session has for itself; a mount there would be hidden, or replace a device.
 _OWN_PLACES = ("/proc", "/dev", *PRIVATE)
 
 
@@ -58,7 +58,7 @@ def check_limits(limits: Limits | None) -> Limits | None:
 
 
 def check_policy(policy: Policy | None) -> Policy | None:
-    """`policy`, or None where it asks for nothing."""
+    """Return `policy`, or None if it forbids nothing."""
     if policy is None:
         return None
     if not isinstance(policy, Policy):
@@ -80,7 +80,7 @@ def check_hash_seed(seed: int | None) -> int | None:
 
 
 def check_grouping(cgroup: str, tiers: tuple[str, ...]) -> tuple[str, ...]:
-    """The tiers in which sessions have what `cgroup` asks for."""
+    """Return the tiers in which sessions have the cgroup that `cgroup` requires."""
     if cgroup not in _GROUPINGS:
         raise ValueError(f"cgroup must be one of {', '.join(_GROUPINGS)}, not {cgroup!r}")
     if cgroup != "require":
@@ -93,7 +93,7 @@ def check_grouping(cgroup: str, tiers: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def check_snapshots(recovery: str, history: int) -> int:
-    """How many states a session keeps besides its current one; -1 for not even that."""
+    """Return the number of snapshots kept besides the current one; -1: not even that."""
     if recovery not in ("snapshot", "restart"):
         raise ValueError(f"recovery must be 'snapshot' or 'restart', not {recovery!r}")
     if isinstance(history, bool) or not isinstance(history, int):
@@ -154,14 +154,16 @@ def check_mounts(mounts: Mapping[str, str]) -> dict[str, str]:
 
 
 def _check_place(inside: str) -> None:
-    """ValueError for a place that sessions have of their own; below the private ones is room."""
+    """Raise ValueError for a path that sessions have for themselves; paths below the private ones
+    are free.
+    """
     below = inside.startswith(("/proc/", "/dev/")) and not inside.startswith("/dev/shm/")
     if inside in _OWN_PLACES or below:
         raise ValueError(f"mounts: {inside!r} is a place that each session has of its own")
 
 
 def _check_above(inside: str, mounts: Mapping[str, str]) -> None:
-    """ValueError where `inside` lies in another mount, read-only, that has nothing of its name."""
+    """Raise ValueError if `inside` lies in another, read-only mount that has no entry of its name."""
     for above in (str(path) for path in PurePosixPath(inside).parents if str(path) in mounts):
         if not os.path.exists(mounts[above] + inside.removeprefix(above)):
             raise ValueError(
@@ -172,7 +174,7 @@ def _check_above(inside: str, mounts: Mapping[str, str]) -> None:
 
 
 def _check_mounted(path: str) -> None:
-    """ValueError unless `path` is a file or a directory: read-only says nothing to all else."""
+    """Raise ValueError unless `path` is a file or a directory: read-only means nothing for others."""
     try:
         mode = os.stat(path).st_mode
     except OSError:

@@ -1,11 +1,11 @@
-"""`CpuCredit`: CPU time that a session may use before it has to give way to others.
+"""`CpuCredit`: CPU time that a session may use before the scheduler slows it down.
 
-A session earns some CPU time with each cell, and a little while none of its processes wants a
-processor. It can save some, and pays for what it uses. A session whose credit is spent gives way
-until it has rested for a few seconds. So a client of short steps never gives way to a session that
-computes for long, and sessions that all compute give way to one another equally.
+A session earns CPU time with each cell, and a little while none of its processes wants a processor.
+It can save some, and pays for what it uses. A session without credit is slowed down until it has
+rested for a few seconds. So a client of short steps is never slowed down for a session that
+computes for long, and sessions that all compute share the processors equally.
 
-A rate of CPU time alone does not tell these apart: each of twenty loops on two processors uses
+A rate of CPU time alone does not distinguish these: each of twenty loops on two processors uses
 little, and each of many clients of short steps uses as much.
 """
 
@@ -24,8 +24,8 @@ FIRST: Final = 0.03
 SAVED: Final = 0.1
 # The most debt, however long a session computed: it is paid after 4 s of rest.
 OWED: Final = 0.05
-# Seconds for which one look that found a process wanting a processor counts, unless the look before
-# found the same: in a large sandbox a session is looked at every half minute.
+# Seconds for which one observation of a process that wants a processor counts, unless the
+# observation before it was the same: in a large sandbox a session is observed every half minute.
 _STANDS: Final = 0.1
 
 
@@ -40,9 +40,9 @@ class CpuCredit:
         self._wanted = False
 
     def charge(self, used: float, cells: int, now: float, *, wants: bool) -> bool:
-        """Return whether the session is solvent now, after `used` CPU seconds since it began.
+        """Return whether the session has credit now, after `used` CPU seconds since it began.
 
-        `cells`: how many were begun since the last call. `wants`: a process of the session runs or
+        `cells`: the number begun since the last call. `wants`: a process of the session runs or
         waits for nothing but a processor. A `used` that has shrunk counts as unchanged: the CPU
         time of processes that nobody waited for is lost.
         """
@@ -53,7 +53,7 @@ class CpuCredit:
         saved = had - max(0.0, used - self._used)
         self._saved = min(SAVED, max(-OWED, saved))
         self._since, self._used, self._wanted = now, used, wants
-        # A session becomes solvent a little above where it stops to be, so as not to change at
-        # each look.
+        # The threshold for recovering is a little above that for running out, so that the state
+        # does not change at each observation.
         self.solvent = self._saved >= (0.0 if self.solvent else FIRST)
         return self.solvent

@@ -1,7 +1,7 @@
 """`FairScheduler`: how the sessions of one sandbox share the processors.
 
-Each gives way by what it used lately (`session_share.py`). Crowds of processes run in turn; storms
-do in every sandbox (`throttle.py`).
+A session is slowed down by its recent use (`session_share.py`). Sessions of many busy processes run
+in turn; fork bombs do so in every sandbox (`throttle.py`).
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from ..zygote.client.session_links import SessionFamily
 from .session_share import SessionShare
 from .throttle import storm_turn, turn
 
-# A round in which no storm has its turn while others work.
+# The number of a round in which no fork bomb runs while other sessions work.
 _NO_STORMS_TURN = -1
-# Seconds for which a session that began a cell counts as one that works.
+# Seconds for which a session that began a cell counts as working.
 _OTHERS = 1.0
 
 
 @dataclass(slots=True)
 class _Line:
-    """A session or a branch, and the last cell that was begun before it was looked at."""
+    """A session or a branch, and the number of its last cell when it was observed."""
 
     core: Core
     looked: int
@@ -33,13 +33,13 @@ class _Line:
 
 
 class FairScheduler:
-    """That of the sessions of one sandbox; `charged`: they have CPU credit to spend."""
+    """The scheduler of the sessions of one sandbox; `charged`: they have CPU credit to spend."""
 
     def __init__(self, *, charged: bool) -> None:
         self._charged = charged
         self._lock = threading.Lock()
         self._lines: dict[int, _Line] = {}
-        # Branches of a session are one with it: they have one init, and one group.
+        # The branches of a session share one init and one cgroup, and so one entry.
         self._shares: weakref.WeakKeyDictionary[SessionFamily, SessionShare] = (
             weakref.WeakKeyDictionary()
         )
@@ -61,31 +61,31 @@ class FairScheduler:
             share.leave(core.links)
 
     def waits(self, core: Core) -> bool:
-        """Whether the session waits for its turn."""
+        """Whether the session is stopped until its turn."""
         share = self._shares.get(core.links.family)
         return share is not None and share.waits
 
     def is_busy(self, core: Core) -> bool:
-        """Whether the session has to be looked at soon again, although no cell runs."""
+        """Whether the session has to be observed again soon, although no cell runs."""
         share = self._shares.get(core.links.family)
         return share is not None and share.busy
 
     def look(self, core: Core, processes: Sequence[int], *, full: bool) -> None:
-        """Take account of `processes`, all that the session has; `full`: no more may be forked."""
+        """Observe `processes`, all of the session; `full`: no more can be forked."""
         line, share = self._lines.get(id(core)), self._shares.get(core.links.family)
         if core.links.outside.is_apart:
-            return  # the limit of its container bounds its use of processors
+            return  # the limits of its container bound its use of processors
         if line is None or share is None:
             return  # it is about to end
         cell = core.cell
         begun, line.looked = max(0, cell - line.looked), cell
         share.look(core.links, processes, begun, time.monotonic(), full=full)
         if share.storms and not share.waits:
-            # At once: the rest of a round takes long beside a storm.
+            # Immediately: the rest of a round takes long beside a fork bomb.
             self.take_turns(_NO_STORMS_TURN)
 
     def take_turns(self, number: int) -> None:
-        """Let the crowds go on whose turn it is in round `number`, and stop the others."""
+        """Continue the sessions whose turn it is in round `number`, and stop the others."""
         with self._lock:
             lines = list(self._lines.values())
             crowds = [each for each in self._shares.values() if each.throttled]
@@ -97,13 +97,13 @@ class FairScheduler:
             core, share = line.core, self._shares.get(line.core.links.family)
             begun, line.turned = core.cell != line.turned, core.cell
             if share in workers:
-                # The worker of a storm goes on: the next cell waits for no turn.
+                # The worker of a fork bomb continues: its next cell waits for no turn.
                 if core.interrupting or share.storms:
                     workers[share].add(core.links.worker_pid)
             elif begun or core.running_since:
                 self._others_until = now + _OTHERS
         runs = _running(crowds, number, others=now < self._others_until)
-        # The others stop first.
+        # Stop the others first.
         for share in crowds:
             if share not in runs:
                 share.wait(workers[share])
@@ -112,7 +112,7 @@ class FairScheduler:
 
 
 def _running(crowds: Sequence[SessionShare], number: int, *, others: bool) -> set[SessionShare]:
-    """Return those of `crowds` whose turn is `number`."""
+    """Return the entries of `crowds` whose turn is `number`."""
     storms = [each for each in crowds if others and each.storms]
     crowds = [each for each in crowds if each not in storms]
     chosen = turn(number, len(crowds), others=others) if crowds else ()

@@ -1,5 +1,5 @@
-"""`SchedulingPolicy`: long slices of the processor, and the batch policy, for a session that gives
-way.
+"""`SchedulingPolicy`: long scheduler slices, and the batch policy, for a session that is slowed
+down.
 
 EEVDF runs the process with the next deadline first; the deadline is as far off as the process's
 slice is long and its weight small. Of twenty loops of little weight one is always about to reach
@@ -8,9 +8,8 @@ move their deadlines off. A process may have a slice of its own since Linux 6.12
 ignore the request.
 
 A batch process (SCHED_BATCH, sched(7)) does not interrupt a running process when it wakes. Neither
-needs a privilege, and both can be taken back by the same user. The idle class is not used: a
-session in it starves beside a process that computes for hours, and an ordinary user cannot take the
-class back.
+needs a privilege, and the same user can undo both. The idle class is not used: a session in it
+starves beside a process that computes for hours, and an ordinary user cannot undo it.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ from typing import Final
 from ..limits.proc_stat import ProcStat, without_init
 from ..native.libc import set_scheduling
 
-# Nanoseconds. Beside 20 loops on two processors, the longest of a hundred times until a process
-# ran that woke was 12 ms, with slices of 6 ms 3.0, of 10 1.8, of 20 1.7, of 100 (the most that
-# there is) 1.4. A cell of a session that gives way waits for the slices of the others.
+# Nanoseconds. Beside 20 loops on two processors, the longest of a hundred wake-up latencies was 12
+# ms, with slices of 6 ms 3.0, of 10 1.8, of 20 1.7, of 100 (the maximum) 1.4. A cell of a session
+# that is slowed down waits for the slices of the others.
 LONG: Final = 20_000_000
 _ORDINARY: Final = 0
-# Processes that are changed in one look: those of a fork bomb are new in each, and inherit it.
+# Processes changed in one call: those of a fork bomb are always new, and inherit the attributes.
 _MOST: Final = 64
-# Looks: a process that was forked during the first one may have inherited what its parent had.
+# Calls: a process that was forked during the first one may have inherited its parent's attributes.
 _RESTORES: Final = 2
 # Errors for a process of another user, and of a kernel without the call.
 _NEVER: Final = (errno.EPERM, errno.ENOSYS)
@@ -40,12 +39,13 @@ class SchedulingPolicy:
     """The scheduling attributes of one session's processes."""
 
     def __init__(self) -> None:
-        self._lowered: dict[int, int] = {}  # process id: when it began
-        self.restores = 0  # looks at which processes are still to be restored
+        self._lowered: dict[int, int] = {}  # process id: its start
+        self.restores = 0  # remaining calls in which processes are restored
         self._works = True
 
     def lower(self, init: int, processes: Sequence[ProcStat], *, batch: bool) -> None:
-        """Give `processes`, but for `init` and its helpers, long slices; `batch`: and that policy.
+        """Give `processes`, except `init` and its helpers, long slices, and with `batch` that
+        policy.
 
         Processes that they fork inherit both.
         """
@@ -71,7 +71,7 @@ class SchedulingPolicy:
         for thread in _threads(process.pid) if process.threads > 1 else (process.pid,):
             try:
                 set_scheduling(thread, policy, nanoseconds)
-            except OSError as error:  # or it has ended
+            except OSError as error:  # or the process has ended
                 if error.errno in _NEVER:
                     self._works = False
 
@@ -80,4 +80,4 @@ def _threads(pid: int) -> Iterator[int]:
     try:
         yield from map(int, os.listdir(f"/proc/{pid}/task"))
     except OSError:
-        return  # it has ended
+        return  # the process has ended

@@ -1,7 +1,8 @@
-"""`SessionShare`: a session gives way when its CPU credit is spent; a storm of processes, always.
+"""`SessionShare`: slows down a session without CPU credit, and every fork bomb.
 
-A session that gives way has little weight of a contended processor, if it has a control group, and
-long slices (`scheduling.py`). A crowd or a storm is stopped but for its turns (`throttle.py`).
+A session that is slowed down has a low weight of contended processors, if it has a cgroup, and long
+slices (`scheduling_policy.py`). Sessions of many busy processes are stopped between their turns
+(`throttle.py`).
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from .throttle import CROWD, Throttle
 
 
 class SessionShare:
-    """The share of one session and its branches, which begins at `now`, on the monotonic clock.
+    """The share of one session and its branches, from `now` on, on the monotonic clock.
 
-    `charged`: whether it has CPU credit to spend; otherwise only a storm gives way.
+    `charged`: whether it has CPU credit to spend; otherwise only fork bombs are slowed down.
     """
 
     def __init__(self, now: float, *, charged: bool) -> None:
@@ -33,40 +34,42 @@ class SessionShare:
         self._workers: Collection[int] = ()  # not stopped
         self.low = False
         self.throttled = False
-        self.waits = False  # for its turn
+        self.waits = False  # until its turn
 
     @property
     def busy(self) -> bool:
-        """Whether it has to be looked at soon again, although no cell runs."""
+        """Whether the session has to be observed again soon, although no cell runs."""
         return self.low or self.throttled or self._scheduling.restores > 0
 
     @property
     def storms(self) -> bool:
-        """Whether it is throttled as a storm."""
+        """Whether it is throttled as a fork bomb."""
         return self.throttled and self._throttle.storms
 
     def join(self, links: SessionLinks) -> None:
-        """One line more is watched."""
+        """Add the links of a session or branch."""
         with self._lock:
             self._links.append(links)
 
     def leave(self, links: SessionLinks) -> None:
-        """One line less: it is about to end, at its ordinary weight.
+        """Remove a session or branch, which is about to end, and restore its weight.
 
         The caller that ends it waits for its processes, and others for the caller.
         """
         with self._lock:
             self._links.remove(links)
             self._weigh(links, low=False)
-            if not self._links:  # a session that ends has no turn any more, and dies stopped too
+            # a session that ends has no turns any more, and dies although it is stopped
+            if not self._links:
                 self.throttled = self.waits = False
 
     def look(
         self, links: SessionLinks, pids: Sequence[int], cells: int, now: float, *, full: bool
     ) -> None:
-        """Take account of `pids`, all processes of the session, and lower or stop them by that.
+        """Observe `pids`, all processes of the session, and slow them down or stop them
+        accordingly.
 
-        `cells`: how many were begun since the last look. `full`: no more may be forked.
+        `cells`: the number begun since the last call. `full`: no more processes can be forked.
         """
         if not self._charged and len(pids) <= CROWD and not self.throttled:
             return
@@ -81,7 +84,7 @@ class SessionShare:
             crowds = self._throttle.crowds
             if self._charged:
                 solvent = self._credit.charge(used, cells, now, wants=wants)
-                # A process of little weight that forks holds locks of the kernel for long.
+                # A process of low weight that forks holds locks of the kernel for long.
                 self._lower(links, processes, low=not solvent and not crowds)
             self.throttled = crowds and (self._charged or self._throttle.storms)
             if not self.throttled:
@@ -97,7 +100,7 @@ class SessionShare:
             self._scheduling.restore(processes)
 
     def wait(self, workers: Collection[int]) -> None:
-        """Stop all processes but `workers`, for it is the turn of others."""
+        """Stop all processes but `workers`, because it is the turn of other sessions."""
         with self._lock:
             if self.throttled and self._links:
                 self._workers = workers
@@ -107,7 +110,7 @@ class SessionShare:
                     self._stop(proc_stat.look(descendants(self._links[0].pid)))
 
     def go_on(self) -> None:
-        """Let it run again."""
+        """Continue the stopped processes."""
         with self._lock:
             if self.waits and self._links:
                 self._resume()
@@ -121,10 +124,10 @@ class SessionShare:
         self.waits = False
 
     def _weigh(self, links: SessionLinks, *, low: bool) -> bool:
-        """Weigh the session's group; False if there is none that can be weighed."""
+        """Set the weight of the session's cgroup; False if it has none that is weighed."""
         self.low, group = low, links.group
         if group is None or not group.weighed:
             return False
-        with suppress(OSError):  # the session has ended, or somebody removed its group
+        with suppress(OSError):  # the session has ended, or its cgroup was removed
             group.weigh(low=low)
         return True

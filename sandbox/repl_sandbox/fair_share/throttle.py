@@ -1,20 +1,20 @@
 """`Throttle`: the processes of a session of many busy processes, stopped between its turns.
 
-A fork and the end of a process take locks of the kernel for which all processes wait that map the
-same files, and the process that gets a lock has to have a processor before the next can get it. If
-a thousand processes want two processors, each waits for seconds; a low weight makes that worse. So
-the processes of a storm are stopped (SIGSTOP), which happens on their way out of the kernel, where
+A fork and the end of a process take kernel locks that all processes need that map the same files,
+and the process that gets a lock needs a processor before the next one can get it. If a thousand
+processes want two processors, each waits for seconds; a low weight makes that worse. So the
+processes of a fork bomb are stopped (SIGSTOP), which takes effect when they leave the kernel, where
 they hold no lock.
 
 A crowd is a session in which many processes want to run; crowds run in turn, and are stopped as
-they grow: twenty bombs have a thousand processes within two seconds, beside which the watchdog
-itself gets no processor any more. A storm is a crowd of more processes than there are processors
-that has as many processes as it may, or goes on forking. It does no work that its number of
-processes would speed up, so while other sessions work its turn comes seldom.
+they grow: twenty fork bombs have a thousand processes within two seconds, beside which the watchdog
+itself gets no processor. A storm (a fork bomb) is a crowd of more processes than there are
+processors that has as many processes as allowed, or goes on forking. More processes do not speed up
+its work, so while other sessions work its turn comes seldom.
 
-Covers: every process of a session but its init and init's helpers. Does not cover:
-processes that code outside of the stopped session continues; a process that the session's own code
-stopped meanwhile is continued with the others.
+Covers: every process of a session except init and init's helpers. Does not cover: processes that
+code outside of the stopped session continues; a process that the session's own code stopped
+meanwhile is continued with the others.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from ..limits.proc_stat import ProcStat
 CROWD: Final = 8
 # More than these may be a storm.
 STORM: Final = max(CROWD, os.cpu_count() or 1)
-# Of so many turns a storm has one while others work.
+# Of so many turns a storm has one while other sessions work.
 SELDOM: Final = 64
-# Of so many crowds each process may have a processor of its own.
+# The number of crowds at a time, such that each process may have a processor of its own.
 AT_ONCE: Final = max(1, (os.cpu_count() or 1) // CROWD)
-# Looks that must agree that processes are forked all the time: a pool of them starts but once.
+# Observations in a row that must find new processes: a process pool starts only once.
 _SURE: Final = 2
 
 
@@ -43,14 +43,14 @@ class Throttle:
     """The stopped processes of one session."""
 
     def __init__(self) -> None:
-        self._stopped: dict[int, int] = {}  # process id: when it began
-        self._known: set[tuple[int, int]] = set()  # likewise, all that were seen last
-        self._floods = 0  # looks in a row that found many new processes
+        self._stopped: dict[int, int] = {}  # process id: its start
+        self._known: set[tuple[int, int]] = set()  # likewise, all processes of the last observation
+        self._floods = 0  # observations in a row that found many new processes
         self.crowds = False
         self.storms = False
 
     def look(self, processes: Sequence[ProcStat], *, full: bool) -> None:
-        """Set `crowds` and `storms` by all `processes` of a session; `full`: no more may be."""
+        """Set `crowds` and `storms` by all `processes` of a session; `full`: no more can be forked."""
         there = {(each.pid, each.began) for each in processes}
         self._stopped = {pid: at for pid, at in self._stopped.items() if (pid, at) in there}
         self._floods = self._floods + 1 if len(there - self._known) > CROWD else 0
@@ -78,7 +78,7 @@ class Throttle:
 
 
 def turn(number: int, crowds: int, *, others: bool) -> set[int]:
-    """Return which of so many crowds run in turn `number`.
+    """Return the crowds, of so many, that run in turn `number`.
 
     `others`: other sessions work as well, and have every other turn without any crowd.
     """
@@ -92,13 +92,13 @@ def turn(number: int, crowds: int, *, others: bool) -> set[int]:
 
 
 def storm_turn(number: int, storms: int) -> set[int]:
-    """Return which of so many storms run in turn `number` while other sessions work."""
+    """Return the storms, of so many, that run in turn `number` while other sessions work."""
     place, rest = divmod(number % (SELDOM * max(1, storms)), SELDOM)
     return set() if rest or not storms else {place}
 
 
 def _send(pid: int, began: int, number: signal.Signals) -> bool:
-    """Send a signal to the process `pid` that began then, and to no later one of that number."""
+    """Send a signal to the process `pid` with that start, and to no later process of that number."""
     try:
         process = os.pidfd_open(pid)
     except OSError:

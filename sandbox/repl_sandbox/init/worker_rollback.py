@@ -15,9 +15,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ..jail import mounts, processes, rlimits, session_directory
-from ..jail.processes import WAKE_SIGNAL
 from ..jail.recipe import Jail
 from ..native import process_forks, snapshot
+from ..protocol.snapshot_signals import WAKE_SIGNAL
 from ..snapshots.snapshot_channel import SnapshotChannel
 from ..snapshots.snapshot_messages import BRANCHED, KEEP, ORDER
 from ..snapshots.snapshot_processes import SnapshotRecovery

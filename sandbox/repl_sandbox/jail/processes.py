@@ -17,13 +17,6 @@ from ..native.libc import call
 from ..native.steps import Rows, perform
 from . import reserved_descriptors
 
-# Sent by init to a snapshot: the next message is addressed to it.
-WAKE_SIGNAL = signal.SIGUSR1
-# Blocked in a waiting snapshot: the mark by which the host recognises it. WAKE_SIGNAL cannot be the
-# mark: while a process waits for a signal in sigtimedwait, the kernel shows it as not blocked.
-SNAPSHOT_SIGNAL = signal.SIGRTMAX
-HELD_SIGNALS = (WAKE_SIGNAL, SNAPSHOT_SIGNAL)
-
 
 def have_one_thread_rows() -> Rows:
     """Return the rows that fail if there is another thread: unshare(2)."""

@@ -1,4 +1,4 @@
-"""`SessionUsage`: one line of a session, and whether the session uses more than it may."""
+"""`SessionUsage`: the resources that a session uses, compared with its limits."""
 
 from __future__ import annotations
 
@@ -12,32 +12,33 @@ if TYPE_CHECKING:
     from ..session.core import Core
     from ..zygote.client.session_links import SessionLinks
 
-# How many times as long as it took, until a directory is looked through again.
+# The pause between two scans of a directory, as a multiple of the duration of a scan.
 _REST = 9
-# Looks that must agree where copies wait: a kernel under load takes its time to end one.
+# Measurements in a row that must agree if there are snapshots: a kernel under load takes its time
+# to end one.
 _SURE = 3
 
 
 class SessionUsage:
-    """The session of `core`; `template_memory` is in bytes, and not its own."""
+    """The usage of the session of `core`; its template's `template_memory` bytes do not count."""
 
     def __init__(self, core: Core, template_memory: int) -> None:
         self.core = core
         self._template_memory = template_memory
         self._exact_due = 0.0  # on the monotonic clock
         self._folder_due = 0.0
-        self._passed = False  # whether more processes were there that run
-        self._suspicions = 0  # looks in a row that found too much memory
+        self._passed = False  # whether there were more running processes than allowed
+        self._suspicions = 0  # measurements in a row with too much memory
 
     def full(self, processes: list[int]) -> bool:
-        """Whether `processes`, all that the session has, are as many as may be; it is noted."""
-        # What is seen is of all branches of a session, and so are the limits.
+        """Note and return whether `processes`, all of the session, are as many as allowed."""
+        # The processes are those of all branches of a session, and so are the limits.
         look = self.core.links.outside.look
         most = self.core.limits.processes + self._lines * (self.core.ours + 1) - 1
         full: bool = look("threads", processes) > most
         if full:
             self.core.is_full()
-        # In namespaces the kernel refuses what is more. Elsewhere it counts by user, who may have
+        # In namespaces the kernel refuses more processes. Elsewhere it counts by user, who may have
         # processes besides the session's.
         counted = full and bool(self.core.links.folder)
         self._passed = counted and look("running", processes) > most
@@ -48,10 +49,10 @@ class SessionUsage:
         return self.core.links.family.lines
 
     def breach(self, processes: list[int]) -> KillReason | None:
-        """The limit that `processes` were seen to pass, when `full` was asked of them."""
+        """Return the limit that `processes` exceed, after `full` was called with them."""
         limits, links, lines = self.core.limits, self.core.links, self._lines
         limit = lines * int(limits.memory)
-        # First, for a flood of processes also holds much memory.
+        # First, because a flood of processes also uses much memory.
         if self._passed:
             return "processes"
         exceeds = None
@@ -60,7 +61,7 @@ class SessionUsage:
             exceeds = group_exceeds(links, processes, most, lines * self.core.ours)
         if exceeds is None:
             exceeds = self._exceeds(processes, limit + self.core.lent)
-        # The memory of a copy that is just being ended is in no process and yet in the group.
+        # The memory of a snapshot that is ending is in no process, but still in the cgroup.
         if exceeds is not None:
             self._suspicions = self._suspicions + 1 if exceeds else 0
         if self._suspicions >= (1 if self.core.ours == 1 else _SURE):
@@ -75,7 +76,7 @@ class SessionUsage:
         return seconds
 
     def _overfull(self) -> bool:
-        """Whether a directory that the kernel does not bound holds more than it may."""
+        """Whether a directory that the kernel does not bound holds more than allowed."""
         start = time.monotonic()
         if start < self._folder_due:
             return False
@@ -88,11 +89,12 @@ class SessionUsage:
     def _exceeds(self, processes: list[int], limit: int) -> bool | None:
         """Whether a session holds more than `limit` bytes beyond its template's.
 
-        What only its waiting copies hold does not count. None: it is too early for another look.
+        The memory of waiting snapshots alone does not count. None: it is too early for another
+        measurement.
         """
         links = self.core.links
         look = links.outside.look
-        # init and the worker are forks of the template: its pages show in both, and are shared.
+        # init and the worker are forks of the template: both show its pages, which are shared.
         most = limit + 2 * self._template_memory
         if look("resident", processes) <= most:
             return False
@@ -100,8 +102,9 @@ class SessionUsage:
         processes = [pid for pid in processes if pid not in copies]
         if look("resident", processes) <= most:
             return False
-        # That counts a page once for each process that maps it, as after os.fork. What counts it
-        # once walks the page tables, 16 ms for each process's gigabyte: half of the time at most.
+        # That counts a page once for each process that maps it, as after os.fork. The exact
+        # measurement walks the page tables, 16 ms for each process's gigabyte, and may take half of
+        # the time at most.
         start = time.monotonic()
         if start < self._exact_due:
             return None
@@ -113,16 +116,16 @@ class SessionUsage:
 
 
 def group_exceeds(links: SessionLinks, processes: list[int], limit: int, ours: int) -> bool | None:
-    """Whether a group's processes hold more than `limit`; None if it cannot be told."""
+    """Whether a cgroup's processes hold more than `limit`; None if it is unknown."""
     group, init = links.group, links.pid
     assert group is not None
     try:
-        if group.version == 1:  # which does not say how much of its memory page tables are
+        if group.version == 1:  # its total includes page tables, which version 1 does not report
             limit -= proc_memory.page_tables(processes)
         if group.held() <= limit:
             return False
-        # Files of the session's tmpfs are charged to the group as well. They come and go between
-        # the looks at each: what was there before or after is given to them.
+        # Files of the session's tmpfs are charged to the cgroup as well. They change between the
+        # two readings: the larger amount, before or after, is subtracted.
         files = proc_memory.in_files(init)
         memory = group.held() - max(files, proc_memory.in_files(init))
         if memory <= limit:

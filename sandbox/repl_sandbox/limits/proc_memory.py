@@ -1,7 +1,7 @@
-"""What processes of a session hold, as `/proc` and its files say: memory, threads, files.
+"""The memory, threads and files of a session's processes, from `/proc`.
 
-Mapped files count for nobody. Without a group of the kernel's: shared anonymous memory that is kept
-without being in view (unmapped in part, or given to madvise) is not seen.
+Mapped files count for nobody. Without a cgroup, shared anonymous memory that is kept but not mapped
+(unmapped in part, or given to madvise) is not seen.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from ..jail import session_directory
 from ..jail.mounts import PRIVATE
-from ..jail.processes import SNAPSHOT_SIGNAL
+from ..protocol.snapshot_signals import SNAPSHOT_SIGNAL
 
-# Looks at a directory that was closed while it was looked at.
+# Scans of a directory that code made unreadable during a scan.
 _LOOKS = 3
 
 # proc(5): private pages, pages of shared memory, page tables.
@@ -24,25 +24,26 @@ _RESIDENT = (b"RssAnon:", b"RssShmem:", b"VmPTE:")
 _PROPORTIONAL = (b"Pss_Anon:", b"Pss_Shmem:")
 _PAGE_TABLES = (b"VmPTE:",)
 _PRIVATE = (b"RssAnon:",)
-# With the pages of files: of a kernel that does not tell these apart.
+# With the pages of files: for a kernel that does not distinguish them.
 _WHOLE = (b"VmRSS:",)
-# What nobody else maps.
+# Pages that no other process maps.
 _OWN = (b"Private_Clean:", b"Private_Dirty:")
-# proc(5), SigBlk: the sign of a copy that waits.
+# proc(5), SigBlk: the mark of a waiting snapshot.
 _WAITS = 1 << (SNAPSHOT_SIGNAL - 1)
 _KILL = 1 << (signal.SIGKILL - 1)
 # linux/sched.h: PF_EXITING, PF_SIGNALED; proc_pid_stat(5) has them in `flags`.
 _PF_ENDING = 0x4 | 0x400
-_ENDED = (b"Z", b"X")  # for kernels that have no such flags
+_ENDED = (b"Z", b"X")  # for kernels without such flags
 
 
 def copies(init: int, processes: Iterable[int], most: int) -> set[int]:
-    """The waiting copies of a worker among `processes`, at most so many, and all that is ending.
+    """The waiting snapshots of a worker among `processes`, at most so many, and all ending
+    processes.
 
-    Copies are children of its init, process groups of their own, and have one signal blocked as a
-    sign. Code that makes itself look so is held by what all processes of its session may hold with
-    such copies. What is ending runs no code any more; on a machine under load it has its memory for
-    a while yet, as copies have that were replaced.
+    Snapshots are children of init, lead process groups of their own, and block a signal as a mark.
+    Code that imitates the mark is still bounded by the total limit of a session with snapshots. An
+    ending process runs no code; on a machine under load it keeps its memory for a while, as
+    replaced snapshots do.
     """
     seen = {pid: _state(pid) for pid in processes}
     ending = {pid for pid, state in seen.items() if state is not None and state.ending}
@@ -55,14 +56,16 @@ def copies(init: int, processes: Iterable[int], most: int) -> set[int]:
 
 
 def runs(pid: int) -> bool:
-    """Whether the process is there, and not just ending."""
+    """Whether the process exists and is not ending."""
     state = _state(pid)
     return state is not None and not state.ending
 
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """What /proc says of a process: its parent, its group, signals, whether it will ever run."""
+    """The parent, process group and blocked signals of a process from /proc, and whether it is
+    ending.
+    """
 
     parent: int
     group: int
@@ -70,7 +73,7 @@ class _State:
     ending: bool
 
     def waits(self, pid: int, init: int) -> bool:
-        """Whether it looks like a copy of the worker of this init."""
+        """Whether the process looks like a snapshot of the worker of this init."""
         return self.parent == init and self.group == pid and bool(self.blocked & _WAITS)
 
 
@@ -93,34 +96,34 @@ def _state(pid: int) -> _State | None:
 
 
 def own(processes: Iterable[int]) -> int:
-    """Bytes of pages that nobody maps besides one of `processes`."""
+    """Bytes of pages that no process besides one of `processes` maps."""
     return sum(_kilobytes(f"/proc/{pid}/smaps_rollup", _OWN) for pid in processes) << 10
 
 
 def private(process: int) -> int:
-    """Bytes of anonymous memory of one process, none of it shared by intent."""
+    """Bytes of private anonymous memory of one process."""
     return _kilobytes(f"/proc/{process}/status", _PRIVATE, _WHOLE) << 10
 
 
 def page_tables(processes: Iterable[int]) -> int:
-    """Bytes that the kernel holds to map the memory of `processes`."""
+    """Bytes of the page tables of `processes`."""
     return sum(_kilobytes(f"/proc/{pid}/status", _PAGE_TABLES) for pid in processes) << 10
 
 
 def also_held(copies: Iterable[int]) -> int:
-    """Bytes of pages that `copies` share with others: the part that counts there for them."""
+    """Bytes of pages that `copies` share with others: their proportional part of them."""
     total = 0
     for pid in copies:
         try:
             shares = _kilobytes(f"/proc/{pid}/smaps_rollup", _PROPORTIONAL)
             total += shares - _kilobytes(f"/proc/{pid}/smaps_rollup", _OWN)
         except PermissionError:
-            continue  # then the shares of the others are not known either, and are counted whole
+            continue  # then the parts of the others are unknown too, and are counted in full
     return max(0, total) << 10
 
 
 def in_files(init: int) -> int:
-    """Bytes in the private places of the session whose init is `init`."""
+    """Bytes in the private mounts of the session whose init is `init`."""
     total = 0
     for place in PRIVATE:
         seen = os.statvfs(f"/proc/{init}/root{place}")
@@ -129,12 +132,12 @@ def in_files(init: int) -> int:
 
 
 def resident(processes: Iterable[int]) -> int:
-    """Bytes that `processes` hold, each looked at alone."""
+    """Bytes that `processes` hold, each measured alone."""
     return sum(_kilobytes(f"/proc/{pid}/status", _RESIDENT, _WHOLE) for pid in processes) << 10
 
 
 def proportional(processes: Iterable[int]) -> int:
-    """Bytes that `processes` hold, a page that several map shared out among them."""
+    """Bytes that `processes` hold, with shared pages divided among the processes that map them."""
     total = 0
     for pid in processes:
         try:
@@ -143,7 +146,7 @@ def proportional(processes: Iterable[int]) -> int:
         except PermissionError:
             known = False
         if not known:
-            # Too much is better than nothing: this side of a limit is the safe one.
+            # Too large an estimate is the safe side of a limit.
             total += resident((pid,))
         else:
             total += (shares + _kilobytes(f"/proc/{pid}/status", _PAGE_TABLES)) << 10
@@ -151,12 +154,12 @@ def proportional(processes: Iterable[int]) -> int:
 
 
 def _kilobytes(path: str, names: tuple[bytes, ...], otherwise: tuple[bytes, ...] = ()) -> int:
-    """The sum of the rows `names` of a file that says "NAME: 123 kB"; 0 for a process that is gone.
+    """The sum of the rows `names` of a file with rows "NAME: 123 kB"; 0 for a process that is gone.
 
-    Of the rows `otherwise` where the file has none of the first.
+    The rows `otherwise` count if the file has none of the first.
 
     Raises:
-        PermissionError: this process may not look.
+        PermissionError: this process may not read the file.
     """
     try:
         with open(path, "rb", buffering=0) as file:
@@ -169,7 +172,7 @@ def _kilobytes(path: str, names: tuple[bytes, ...], otherwise: tuple[bytes, ...]
 
 
 def use(folder: str, most: int) -> int:
-    """Bytes that the files of a directory take, as far as they are not more than `most`."""
+    """Bytes of the files of a directory, up to about `most`."""
     for _ in range(_LOOKS):
         try:
             return session_directory.use(folder, most)
@@ -177,4 +180,4 @@ def use(folder: str, most: int) -> int:
             continue
         except OSError:
             return 0  # the session has ended
-    return most + 1  # what code closes to this process again and again, it hides
+    return most + 1  # a directory that code makes unreadable again and again counts as too large

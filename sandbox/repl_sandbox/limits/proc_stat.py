@@ -1,4 +1,4 @@
-"""`ProcStat`: what proc_pid_stat(5) says of a process and its use of processors."""
+"""`ProcStat`: the fields of proc_pid_stat(5) about a process and its use of processors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-# Threads that are looked at, one by one: as many as an ordinary session may have processes.
+# The threads to inspect one by one: as many as an ordinary session may have processes.
 _MOST_THREADS: Final = 64
 _RUNS: Final = b"R"
 # proc_pid_stat(5), counted after the name.
@@ -19,20 +19,20 @@ class ProcStat:
     """One process."""
 
     pid: int
-    state: bytes  # of its first thread
-    session: int  # that of setsid(2)
-    ticks: int  # CPU time, of the children that it has waited for as well
+    state: bytes  # of the first thread
+    session: int  # as of setsid(2)
+    ticks: int  # CPU time, including that of children that were waited for
     threads: int
-    began: int  # in ticks since the system did
+    began: int  # the start, in ticks since the system booted
 
     @property
     def busy(self) -> bool:
-        """Whether its first thread runs, or waits for a processor or in the kernel."""
+        """Whether the first thread runs, or waits for a processor or in the kernel."""
         return self.state in (_RUNS, b"D")
 
     @property
     def wants(self) -> bool:
-        """Whether it runs, or waits for nothing but a processor."""
+        """Whether the process runs, or waits for nothing but a processor."""
         if self.state == _RUNS or self.threads == 1:
             return self.state == _RUNS
         path = f"/proc/{self.pid}/task"
@@ -44,19 +44,21 @@ class ProcStat:
 
 
 def look(pids: Iterable[int]) -> list[ProcStat]:
-    """Those that are still there."""
+    """Return those of the processes that still exist."""
     return [stat for pid in pids if (stat := _stat(pid))]
 
 
 def without_init(processes: Iterable[ProcStat], init: int) -> list[ProcStat]:
-    """Return `processes` of a session but `init` and its helpers; none if `init` is not there."""
+    """Return `processes` of a session except `init` and its helpers; none if `init` is not among
+    them.
+    """
     found = list(processes)
     ours = {each.session for each in found if each.pid == init}
     return [each for each in found if ours and each.session not in ours]
 
 
 def cpu_seconds(processes: Iterable[ProcStat]) -> float:
-    """CPU time of `processes`, and of the children that they have waited for."""
+    """The CPU time of `processes`, including that of children that they have waited for."""
     return sum(each.ticks for each in processes) / os.sysconf("SC_CLK_TCK")
 
 
@@ -70,13 +72,13 @@ def _stat(pid: int) -> ProcStat | None:
 
 
 def began(pid: int) -> int:
-    """When process `pid` began, in ticks since the system did; -1 if it is gone."""
+    """The start of process `pid` in ticks since the system booted; -1 if it is gone."""
     fields = _fields(f"/proc/{pid}/stat")
     return int(fields[_BEGAN]) if fields else -1
 
 
 def _fields(path: str) -> list[bytes]:
-    """The fields behind the name, which comes in parentheses and may hold any byte."""
+    """The fields behind the name, which is in parentheses and may contain any byte."""
     try:
         with open(path, "rb", buffering=0) as file:
             return file.read().rpartition(b") ")[2].split()

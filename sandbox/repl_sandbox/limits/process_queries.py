@@ -1,7 +1,6 @@
-"""Looks at processes and their files, by name: for a session that only another process can see.
+"""Queries about processes and their files, by name: for sessions that only another process can see.
 
-`here` looks by itself. The answers are JSON, so what another process looks at for this one can be
-sent.
+`here` answers them itself. The answers are JSON, so that another process can send them.
 """
 
 from __future__ import annotations
@@ -20,28 +19,28 @@ Look: TypeAlias = Callable[..., Any]
 
 # In the order in which they are reported.
 NAMESPACES: Final = ("user", "pid", "mnt", "net", "ipc", "uts", "cgroup")
-# Of /proc/PID/status, proc_pid_status(5): a few of some sixty lines, read for every session.
+# Rows of /proc/PID/status, proc_pid_status(5): a few of some sixty, read for every session.
 _FIELD = re.compile(r"^(Uid|NSpid|Cap\w+|NoNewPrivs|Seccomp|Seccomp_filters):\t(.*)$", re.MULTILINE)
 
 
 def namespace(pid: int | str, name: str) -> str:
-    """A namespace that a process is in: its name and number, as proc_pid_ns(5) has them."""
+    """A namespace of a process: its name and number, as proc_pid_ns(5) has them."""
     return os.readlink(f"/proc/{pid}/ns/{name}")
 
 
 def status(pid: int | str) -> dict[str, str]:
-    """Users, capabilities and filters of a process, as the kernel writes them."""
+    """The users, capabilities and filters of a process, as the kernel writes them."""
     return dict(_FIELD.findall(read(pid, "status")))
 
 
 def read(pid: int | str, name: str) -> str:
-    """A file of a process in /proc; unbuffered, for each is read once and in one piece."""
+    """A file of a process in /proc; unbuffered, because each is read once and in one piece."""
     with open(f"/proc/{pid}/{name}", "rb", buffering=0) as file:
         return file.read().decode("utf-8", "replace")
 
 
 def _is_read_only(pid: int) -> bool:
-    # Of the file system and of the mount: each can be read-only by itself, statvfs(3).
+    # Flags of the file system and of the mount: each can be read-only by itself, statvfs(3).
     return bool(os.statvfs(f"/proc/{pid}/root").f_flag & os.ST_RDONLY)
 
 
@@ -94,5 +93,5 @@ TABLE: Final[Mapping[str, Look]] = {
 
 
 def here(name: str, *arguments: Any) -> Any:
-    """The answer for a process that this one can see; OSError where it cannot."""
+    """Answer a query about a process that this one can see; OSError if it cannot."""
     return TABLE[name](*arguments)

@@ -1,8 +1,8 @@
-"""What one session may hold: the limits of each of its processes, and of its group.
+"""`ResourceBudget`: the limits of each process of a session, and of its cgroup.
 
-`Limits` are what code may use. Beside that a session has processes of ours, copies that wait, and
-pages of its template that it has written to. Branches of a session are one with it: each of these
-lines may hold as much again, in the one group.
+`Limits` are for the user's code. Besides, a session has processes of the engine, snapshots, and
+pages of its template that it has written to. The branches of a session share its cgroup: each may
+hold as much again.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from ..types import Limits
 if TYPE_CHECKING:
     from ..zygote.client.session_links import SessionLinks
 
-# init, besides the code's own process.
+# init, besides the worker.
 _OWN_PROCESSES = 2
-# Of a group whose session must not harm others, above RLIMIT_NPROC, which counts the worker's user
-# alone: a flood of forks is then refused in 3 µs by the one, before anything is done, and not in
-# 300 by the other, when all is copied under locks that every fork on the machine waits for.
+# Spare processes of the cgroup of a session under fair share, above RLIMIT_NPROC, which counts the
+# worker's user alone: RLIMIT_NPROC then refuses the forks of a fork bomb in 3 µs, before anything
+# is copied; the cgroup would take 300 µs, under locks that every fork on the machine needs.
 _SPARE_PROCESSES = 16
-# Of a session whose forks are admitted one by one, above its limit: the watchdog can then see that
-# it passed the limit.
+# Spare processes of a session whose forks are admitted one by one: the watchdog can then see that
+# the limit was exceeded.
 _EXCESS = 2
-# And what a group is charged for them: init's pages, page tables, stacks in the kernel.
+# Memory of the cgroup for the engine: init's pages, page tables, kernel stacks.
 _OWN_MEMORY = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceBudget:
-    """That of the sessions of one template, by the limits of each.
+    """The limits of the sessions of one template.
 
-    `snapshots`: how many a session keeps besides its current one, -1 for not even that.
-    `data_segment` and `room`: what the zygote says of itself. `template_memory`: bytes that it
+    `snapshots`: the number that a session keeps besides the current one, -1 for not even that.
+    `data_segment` and `room`: the zygote's report of itself. `template_memory`: bytes that it
     holds. `fair_share`: sessions must not harm others. `own_user`: each has a user of its own.
     """
 
@@ -49,17 +49,17 @@ class ResourceBudget:
 
     @property
     def own_processes(self) -> int:
-        """Processes of one line that are not its code's, and its worker."""
-        # Copies: of each state that is kept, of the current one, and one more while it is made, for
-        # which there may be a process between.
+        """Processes of one branch that are not its code's, and its worker."""
+        # Snapshots: of each state that is kept, of the current one, and one more while it is made,
+        # perhaps with a process between.
         return _OWN_PROCESSES + (0 if self.snapshots < 0 else self.snapshots + 3)
 
     def rlimits(self, limits: Limits) -> dict[str, int]:
         """The limits of each process of a session, by the names of `jail.rlimits`."""
         rlimits = {
             "DATA": self.data_segment + int(limits.memory),
-            # The kernel counts by user. Where that is also the host's, this only stops a flood of
-            # them, and the watchdog counts the session's.
+            # The kernel counts by user. If that is also the host's user, this only stops fork
+            # bombs, and the watchdog counts the session's processes.
             "NPROC": self.room or self._processes(limits, 1),
             "NOFILE": open_files(limits.open_files, own_user=self.own_user),
             "FSIZE": int(limits.file_size),
@@ -69,16 +69,20 @@ class ResourceBudget:
         return rlimits
 
     def of_group(self, limits: Limits, lines: int = 1) -> tuple[int, int]:
-        """The limits of a session's group while it has so many lines: bytes, and processes."""
+        """The limits of a session's cgroup for so many branches: bytes, and processes."""
         spare = _SPARE_PROCESSES if self.fair_share else 0
         return self._memory(limits, lines), self._processes(limits, lines) + spare
 
     def forked(self, limits: Limits) -> int:
-        """Beyond how many processes no fork of a session is admitted, where forks are."""
+        """The number of processes beyond which a session's forks are refused, where forks are
+        admitted.
+        """
         return self._processes(limits, 1) + _EXCESS
 
     def fit(self, links: SessionLinks, limits: Limits) -> Callable[[int], None]:
-        """What gives the session at these links the room for so many lines."""
+        """Return a function that adapts the cgroup of the session at `links` to its number of
+        branches.
+        """
         group = links.group
 
         def fit(lines: int) -> None:
@@ -88,9 +92,9 @@ class ResourceBudget:
         return fit
 
     def _memory(self, limits: Limits, lines: int) -> int:
-        # What a cell rewrites is there twice while a copy keeps what it was.
+        # Memory that a cell rewrites exists twice while a snapshot keeps the old pages.
         theirs = int(limits.memory) * (1 if self.snapshots < 0 else 2)
-        # Its files outlive its worker, so they must leave the next one all of its memory.
+        # Files outlive the worker, so they must leave the next worker all of its memory.
         files = private.capacity(int(limits.workspace))
         return lines * theirs + files + self.template_memory + _OWN_MEMORY
 

@@ -1,10 +1,10 @@
-"""Limits that no single process can be held to: what all processes of a session use together.
+"""`Watchdog`: limits on all processes of a session together, which no rlimit enforces.
 
-Covers: the sum of memory and of CPU time over a session's processes, looked at 20 times a second
-while a cell runs and now and then while none does. The kernel adds the memory up where the session
-has a group (cgroups); elsewhere it is read from the processes. Does not cover: bursts between two
-looks (a group's own limit bounds them, else RLIMIT_DATA for each process) and the memory of the
-session's tmpfs, which have sizes. `accounting.py` says what a limit is held against.
+Covers: the sums of memory and CPU time over a session's processes, measured 20 times a second while
+a cell runs, and now and then while none does. The kernel adds up the memory if the session has a
+cgroup; otherwise it is read from the processes. Does not cover: bursts between two measurements
+(the cgroup bounds them, else RLIMIT_DATA for each process) and the memory of the session's tmpfs
+mounts, which have sizes. `accounting.py` compares with the limits.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     from ..fair_share.fair_scheduler import FairScheduler
     from ..session.core import Core
 
-# Memory can grow by some 100 MB between two looks on the machines this was measured on.
+# Memory can grow by some 100 MB between two measurements.
 _PERIOD = 0.05
-# Into so many parts at most a round of looks is divided, with pauses between: all at once they hold
-# up for milliseconds who shares the processor and the interpreter's lock. More parts make a round
-# last longer where each has to wait for both: bombs of forks are seen later.
+# The parts of a round, with pauses between: in one part a round would hold up other threads for
+# milliseconds, by its use of the processor and of the interpreter's lock. More parts make a round
+# last longer if each has to wait for both, and fork bombs are found later.
 _PARTS = 4
-# Sessions without a running cell, looked at in turn: so many, once in so many periods.
+# So many sessions without a running cell are measured, in turn, once in so many periods.
 _IDLE_A_LOOK = 16
 _IDLE_PERIODS = 10
 # Sessions that wait for their turn: little of them runs.
 _WAITING_PERIODS = 10
 # Periods without any session after which the thread waits to be woken. Waking it costs the caller
-# that opens a session a tenth of a millisecond, so it is not done for each.
+# that opens a session 0.1 ms, so it is not done for each.
 _PATIENCE = 100
 
 
@@ -40,8 +40,8 @@ class Watchdog:
     """One thread for all sessions of a sandbox; it starts with the first session.
 
     `memory`: bytes of the template, which count for no session, even where a session has written to
-    them and so has copies of the pages. `shares`: the scheduler, which gets to know the processes
-    that the watchdog finds.
+    them and so has copies of the pages. `shares`: the scheduler, which receives the processes that
+    the watchdog finds.
     """
 
     def __init__(self, memory: int, shares: FairScheduler) -> None:
@@ -104,8 +104,8 @@ class Watchdog:
         try:
             reason = self._look(watched) if id(core) in self._watched else None
         except OSError:
-            # The host may be out of descriptors for a moment; this thread must not end by that,
-            # for no limit would be looked at again. The next look is soon.
+            # The host may be out of descriptors for a moment. The thread must not end by that,
+            # because no limit would be checked again; the next round is soon.
             return
         if reason is not None and not self._is_anothers_doing(core):
             core.breach(reason, generation)
@@ -117,7 +117,7 @@ class Watchdog:
             self._alone = 0 if everybody else self._alone + 1
             if self._alone > _PATIENCE and not self._closed.is_set():
                 self._wanted.clear()
-        # A cell younger than a period is left alone: most steps take microseconds.
+        # A cell younger than a period is not measured: most steps take microseconds.
         young = time.monotonic() - _PERIOD
         due = [watched for watched in everybody if 0 < watched.core.running_since < young]
         if self._round % _WAITING_PERIODS:
@@ -132,9 +132,9 @@ class Watchdog:
         return due
 
     def _is_anothers_doing(self, core: Core) -> bool:
-        """Whether a line of a session does nothing while another does.
+        """Whether a branch of a session does nothing while another one runs.
 
-        What is seen is of all of them. The one that runs is looked at as well, and is to end.
+        The measurements are of all branches. The one that runs is measured as well, and is to end.
         """
         if core.running_since:
             return False

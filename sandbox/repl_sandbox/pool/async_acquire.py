@@ -24,7 +24,7 @@ async def _first_message(zygote: AnyZygote, links: SessionLinks) -> None:
     if links.worker_pid or links.speaks:
         return
     try:
-        # The next reader of the links reports a message that does not come in time.
+        # The next reader of the links reports a message that does not arrive in time.
         await readable(links.worker.fileno(), zygote.seconds)
     except BaseException:
         zygote.abandon(links)

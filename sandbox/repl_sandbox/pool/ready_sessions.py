@@ -1,4 +1,6 @@
-"""Sessions begun ahead of time, unconfigured, so that taking one costs a round trip."""
+"""`ReadySessions`: sessions that start ahead of time, unconfigured, so that acquiring one costs a
+round trip.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +10,21 @@ from collections.abc import Callable, Iterator
 
 from ..zygote.client.session_links import SessionLinks
 
-# Sessions that were given back are kept beside those that are begun ahead: 3 MB each, and for so
-# many clients who come and go at the same time nothing need be made.
+# The number of returned sessions that are kept besides those started ahead: 3 MB each; so many
+# clients can come and go at the same time without a new session.
 _GIVEN_BACK = 8
 
 
 class ReadySessions:
-    """Up to `size` sessions that were begun and not waited for; `fill` begins those that lack.
+    """Up to `size` sessions that were requested and not waited for; `fill` requests the missing
+    ones.
 
-    Beginning a session is one message to the zygote, so no thread does it: the caller who takes a
-    session has the next one begun.
+    Starting a session is one message to the zygote, so no thread does it: the caller that takes a
+    session requests the next one.
     """
 
     def __init__(self, size: int, begin: Callable[[], SessionLinks], *, after: int = 0) -> None:
-        """`after`: so many are asked for before any is begun."""
+        """`after`: the number of sessions to be taken before the first is started ahead of time."""
         self._size = size
         self._begin = begin
         self._lock = threading.Lock()
@@ -34,13 +37,13 @@ class ReadySessions:
         return iter(tuple(self._ahead))
 
     def take(self) -> SessionLinks | None:
-        """The session that was begun first; None if there is none."""
+        """The session that was started first; None if there is none."""
         with self._lock:
             self._left_alone = max(0, self._left_alone - 1)
             return self._ahead.popleft() if self._ahead else None
 
     def fill(self) -> None:
-        """Begin the sessions that lack. Raises what `begin` raises."""
+        """Start the missing sessions. Raises what `begin` raises."""
         while self._claims_one():
             try:
                 links = self._begin()
@@ -58,24 +61,26 @@ class ReadySessions:
 
     @property
     def lacks(self) -> bool:
-        """Whether `fill` has something to do."""
+        """Whether sessions are missing."""
         missing = self._size - len(self._ahead) - self._beginning
         return missing > 0 and not (self._closed or self._left_alone)
 
     @property
     def wants_more(self) -> bool:
-        """Whether a session that was taken, and not used, is kept for another caller."""
+        """Whether a session that was acquired, and not used, is kept for another caller."""
         return len(self._ahead) < self._size + _GIVEN_BACK
 
     def give_back(self, links: SessionLinks) -> bool:
-        """Keep the session, and hand it out first, for it is there; False once this is closed."""
+        """Keep the session, the first to be taken next, because it is ready; False once this is
+        closed.
+        """
         with self._lock:
             if not self._closed:
                 self._ahead.appendleft(links)
             return not self._closed
 
     def close(self) -> tuple[SessionLinks, ...]:
-        """Begin no more; the sessions that were left."""
+        """Start no more sessions; return the remaining ones."""
         with self._lock:
             self._closed = True
             left = tuple(self._ahead)

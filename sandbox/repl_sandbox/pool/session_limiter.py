@@ -1,4 +1,4 @@
-"""Which sessions of a sandbox are open, and that no more are than there may be."""
+"""`SessionLimiter`: the open sessions of a sandbox, and the limit of their number."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from ..session.core import Core
 
 
 class SessionLimiter:
-    """Of `most` sessions, branches among them; None: of any number. Iterating gives the open ones.
+    """At most `most` open sessions and branches; None: any number. Iterating gives the open ones.
 
-    A session has its place before it is made, for others may be made at the same time.
+    A session counts before it is made, because others may be made at the same time.
     """
 
     def __init__(self, most: int | None) -> None:
@@ -30,19 +30,19 @@ class SessionLimiter:
 
     @property
     def free(self) -> bool:
-        """Whether no session is open, nor made."""
+        """Whether no session is open or being made."""
         with self._lock:
             return not self._open and not self._making
 
     def take(self) -> None:
-        """For a session to come; SandboxError if there is no place."""
+        """Count a session that will be made; raise SandboxError if the limit is reached."""
         with self._lock:
             if self._most is not None and len(self._open) + self._making >= self._most:
                 raise SandboxError(f"max_sessions={self._most} sessions are open; close one first")
             self._making += 1
 
     def give_back(self) -> None:
-        """There will be no such session."""
+        """Stop counting a session that could not be made."""
         with self._lock:
             self._making -= 1
 
@@ -57,12 +57,12 @@ class SessionLimiter:
             raise
 
     def fill(self, core: Core) -> None:
-        """The session that a place was taken for is open."""
+        """Add the session that was counted before; it is open now."""
         with self._lock:
             self._making -= 1
             self._open[id(core)] = core
 
     def leave(self, core: Core) -> bool:
-        """Whether it had a place, which is free from here on."""
+        """Remove a session; return whether it was among the open ones."""
         with self._lock:
             return self._open.pop(id(core), None) is not None

@@ -1,6 +1,6 @@
-"""`TemplateProcess`: a zygote that runs, and what holds its sessions from outside: their groups.
+"""`TemplateProcess`: a running zygote, and the cgroups of its sessions.
 
-A sandbox starts it first and ends it last. It knows how a session is made, and not which there are.
+A sandbox starts it first and ends it last. It can start sessions, and does not keep them.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ from ..zygote.client.zygote_per_session import ZygotePerSession
 if TYPE_CHECKING:
     from ..zygote.client.shared_objects import SharedObjects
 
-# Steps that only a session with a group has.
+# Steps of sessions with a cgroup only.
 _GROUP_STEPS = ("cgroup", "memory kill")
 
-# Each session of this process gets its own slot, hence its own uids; processes start apart.
+# Each session of this process gets its own slot, hence its own uids; processes start at random
+# slots.
 _slots = itertools.count(secrets.randbelow(SLOTS))
 
 
@@ -39,9 +40,9 @@ AnyZygote: TypeAlias = ZygoteHandle | ZygotePerSession
 
 
 class TemplateProcess:
-    """What `start` starts. `snapshots` and `fair_share` are as in `ResourceBudget`.
+    """The zygote that `start` starts. `snapshots` and `fair_share` are as in `ResourceBudget`.
 
-    `groups` are its own from here on, whatever happens; None: its sessions have none.
+    It owns `groups` from here on, even if it raises; None: its sessions have no cgroups.
     """
 
     def __init__(
@@ -83,12 +84,12 @@ class TemplateProcess:
         *,
         fair_share: bool,
     ) -> TemplateProcess:
-        """One of `tier`, of which a session with `limits` was made to see that it is what it says.
+        """Start a template of `tier`, and verify the tier with a session with `limits`.
 
-        A jail that cannot be built is the error of who makes the sandbox, not of a session.
+        A jail that cannot be built is thus an error of `Sandbox`, not of a session.
 
         Raises:
-            IsolationError: the tier, or the group that `cgroup` requires, cannot be had.
+            IsolationError: the tier, or the cgroup that `cgroup` requires, does not work here.
             SandboxError: as `ZygoteHandle`.
         """
         groups = _groups(cgroup, weighed=fair_share) if tier == "jailed" else None
@@ -101,9 +102,9 @@ class TemplateProcess:
         return template
 
     def fork(self, parcel: SharedObjects) -> TemplateProcess:
-        """One that is forked from this one, with objects in it; SandboxError if it cannot be.
+        """Fork a template with shared objects in it; raise SandboxError if that fails.
 
-        It is not tried: this one was.
+        It is not verified again.
         """
         snapshots, fair_share = self.budget.snapshots, self.budget.fair_share
         groups = None if self._groups is None else _groups("require", weighed=fair_share)
@@ -115,11 +116,11 @@ class TemplateProcess:
         )
 
     def begin(self, limits: Limits) -> SessionLinks:
-        """Ask for a session with these limits, as `ZygoteHandle.begin`."""
+        """Request a session with these limits, as `ZygoteHandle.begin`."""
         return self.zygote.begin(*self._terms(limits))
 
     def spawn(self, limits: Limits) -> SessionLinks:
-        """A session with these limits: its jail is complete and its worker waits.
+        """Start a session with these limits: its jail is complete and its worker waits.
 
         Raises:
             IsolationError: a step of the jail failed.
@@ -129,7 +130,7 @@ class TemplateProcess:
         return links
 
     def close(self) -> None:
-        """End it, and with it all its sessions."""
+        """End the template, and with it all its sessions."""
         try:
             self.zygote.close()
         finally:
@@ -138,7 +139,7 @@ class TemplateProcess:
     def _terms(
         self, limits: Limits
     ) -> tuple[int, int, dict[str, int], SessionCgroup | None, int, int]:
-        """What a session is asked for by."""
+        """The arguments of a request for a session."""
         rlimits, slot = self.budget.rlimits(limits), next(_slots) % SLOTS
         group = None
         if self._groups is not None:
@@ -152,7 +153,7 @@ class TemplateProcess:
         except IsolationError as error:
             if cgroup != "auto" or self._groups is None or error.step not in _GROUP_STEPS:
                 raise
-            # Nothing was promised yet; the layer will say that there is none.
+            # "auto" permits no cgroup; the layer will be reported as not active.
             self._remove_groups()
             self._try_session(tier, limits)
 
@@ -181,7 +182,7 @@ def _groups(cgroup: Grouping, *, weighed: bool) -> CgroupPool | None:
 
 
 def _grown(zygote: AnyZygote, parcel: SharedObjects) -> AnyZygote:
-    """A fork of `zygote` with objects in it."""
+    """Fork `zygote` with objects in it."""
     if isinstance(zygote, ZygotePerSession):
         return zygote.grown(parcel.fd, parcel.manifest)
     return NestedZygote(zygote, parcel.fd, parcel.manifest)

@@ -1,4 +1,4 @@
-"""Where a sandbox has its sessions from: begun ahead of time, or when they are asked for."""
+"""`WarmPool`: the source of a sandbox's sessions: started ahead of time, or on demand."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from .template_process import TemplateProcess
 
 
 class WarmPool:
-    """The links of one template's sessions. `started`: how many were, ready ones among them."""
+    """The links of one template's sessions. `started`: the number of all, ready ones included."""
 
     def __init__(
         self, template: TemplateProcess, limits: Limits, ready: int, *, after: int = 0
     ) -> None:
-        """`ready`, `after`: as of `ReadySessions`; those have `limits`.
+        """`ready`, `after`: as of `ReadySessions`; ready sessions have `limits`.
 
         Raises:
             SandboxError: as of `TemplateProcess.spawn`.
@@ -32,7 +32,7 @@ class WarmPool:
             self._begin_ahead(self._pool)
 
     def _begin_ahead(self, pool: ReadySessions) -> None:
-        """Have the first sessions there: a jail that cannot be built is told now."""
+        """Start the first sessions and wait for them: a jail that cannot be built is an error now."""
         try:
             pool.fill()
             for links in pool:
@@ -44,24 +44,25 @@ class WarmPool:
 
     @property
     def ready(self) -> tuple[SessionLinks, ...]:
-        """Those that were begun ahead of time, are there and were not taken yet."""
+        """The sessions that are ready to be taken."""
         return tuple(links for links in self._pool or () if links.worker_pid or links.speaks)
 
     def ahead(self, limits: Limits) -> Iterator[SessionLinks]:
-        """Sessions that were begun ahead of time, each to be waited for and given to `arrives`.
+        """The sessions that were started ahead of time, each to be waited for and passed to
+        `arrives`.
 
         Raises:
             SandboxClosed: the template has ended.
         """
         while self._pool is not None and limits == self._limits:
-            self._zygote.check_alive()  # sessions that wait end with the zygote
+            self._zygote.check_alive()  # waiting sessions end with the zygote
             links = self._pool.take()
             if links is None:
                 return
             yield links
 
     def arrives(self, links: SessionLinks) -> bool:
-        """Wait until a session that was begun ahead of time is there; False if it never will be.
+        """Wait until a session that was started ahead of time is ready; False if it never will be.
 
         Raises:
             SandboxClosed: the template has ended.
@@ -69,16 +70,16 @@ class WarmPool:
         try:
             self._zygote.finish(links)
         except SandboxError:
-            # The session that is begun in its place meets the error where it can be told.
+            # The session that is started in its place meets the error, and can report it.
             self._zygote.check_alive()
             return False
         if links.ended:
-            self._zygote.abandon(links)  # others ended it while it waited: out of memory, say
+            self._zygote.abandon(links)  # it was killed while it waited, for example for memory
             return False
         return True
 
     def take(self, limits: Limits) -> SessionLinks:
-        """A session that was begun ahead of time and is there, or one that has just been begun.
+        """Return a ready session that was started ahead of time, or one that was just requested.
 
         Raises:
             SandboxClosed, SandboxError: as of `TemplateProcess.begin`.
@@ -89,12 +90,12 @@ class WarmPool:
         return self.begin(limits)
 
     def begin(self, limits: Limits) -> SessionLinks:
-        """A session that has just been begun; raises as `TemplateProcess.begin`."""
+        """Request a session; raises as `TemplateProcess.begin`."""
         self.started += 1
         return self._template.begin(limits)
 
     def refill(self) -> None:
-        """Begin others in place of those that were taken."""
+        """Start sessions in place of those that were taken."""
         if self._pool is None or not self._pool.lacks:
             return
         if self._zygote.hears:
@@ -108,22 +109,23 @@ class WarmPool:
     def _fill(self, pool: ReadySessions) -> None:
         try:
             pool.fill()
-        # Boundary: the caller has a session. The next one begins its own, and meets the error.
+        # Boundary: the caller has a session. The next caller starts its own, and meets the error.
         except Exception:  # noqa: BLE001
             return
 
     def wants(self, limits: Limits) -> bool:
-        """Whether a session with these limits, which is as it was made, should not be ended."""
+        """Whether an unused session with these limits should be kept."""
         return self._pool is not None and limits == self._limits and self._pool.wants_more
 
     def give_back(self, links: SessionLinks) -> bool:
-        """Have such a one serve another caller; False if nobody is served any more."""
+        """Keep an unused session for another caller; False if the pool is closed."""
         return self._pool is not None and self._pool.give_back(links)
 
     def close(self) -> tuple[SessionLinks, ...]:
-        """Make no more; those that were left are the caller's to end.
+        """Start no more sessions; the caller ends those that are returned.
 
-        One that is being begun in a thread is waited for: its container is gone when this returns.
+        A session that is being started in a thread is waited for: its container is gone when this
+        returns.
         """
         left = () if self._pool is None else self._pool.close()
         with self._lock:

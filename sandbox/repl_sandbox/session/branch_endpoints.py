@@ -1,4 +1,4 @@
-"""The host's ends of what connects it to a branch, before that is there."""
+"""`BranchEndpoints`: the host's connections to a branch, made before the branch exists."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _ONE_PAGE = fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 
 
 class BranchEndpoints(SessionEndpoints):
-    """Its init is given one more: the table of copies.
+    """`SessionEndpoints` and one descriptor more for init: the snapshot table.
 
     Raises:
-        SandboxError: this process may open no more descriptors.
+        SandboxError: this process has no free descriptors.
     """
 
     def __init__(self) -> None:
@@ -33,12 +33,14 @@ class BranchEndpoints(SessionEndpoints):
     def _add_table(self) -> None:
         self.theirs.append(os.memfd_create("states", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
         os.truncate(self.theirs[-1], mmap.PAGESIZE)
-        # Init has it mapped, and would end by reading what code has cut off. And memory that is in
-        # a file, and mapped by nobody, counts nowhere.
+        # Init maps the table, and would die of a bus error if code truncated the file. Besides, the
+        # memory of a file that no process maps counts for nobody.
         fcntl.fcntl(self.theirs[-1], fcntl.F_ADD_SEALS, _ONE_PAGE)
 
     def links(self, parent: SessionLinks) -> SessionLinks:
-        """Those of a branch of the session that `parent` connects to; they are the caller's now."""
+        """Return the links of a branch of the session that `parent` connects to; the caller owns
+        them.
+        """
         control, worker, stdout, stderr = self.take()
         return replace(
             parent,

@@ -1,4 +1,4 @@
-"""`Branches`: forks of a session's worker that are sessions, each with links of its own."""
+"""`Branches`: forks of a session's worker that become sessions with links of their own."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from .namespace_queries import NamespaceQueries
 from .recovery import RESTART_TIMEOUT, REVIVE_TIMEOUT, Recovery
 from .shielded_operations import ShieldedOperations
 
-# Of a worker that ends just then, a copy takes over, and is asked in its turn.
+# If the worker ends at that moment, a snapshot takes over and gets the request again.
 _MOST_WORKERS = 2
 
 _monotonic = time.monotonic
 
 
 class Branches:
-    """Those of one session that lives."""
+    """The branches of one session."""
 
     def __init__(
         self,
@@ -38,9 +38,9 @@ class Branches:
     def make(
         self, seed: int | None, take_room: Callable[[], None]
     ) -> Generator[float, Ready_, SessionLinks]:
-        """Have the worker fork a branch; what connects the host to it.
+        """Have the worker fork a branch, and return the links to it.
 
-        `take_room` is called once, before there is one.
+        `take_room` is called once, before the branch exists.
         """
         if not self._recovery.keeps:
             raise SandboxError(
@@ -57,8 +57,8 @@ class Branches:
 
         try:
             for _ in range(_MOST_WORKERS):
-                # Before it answers anything, the worker has a copy made of what it is now; and one
-                # that has answered this waits for the order.
+                # Before a worker answers anything, it makes a snapshot of its state; a worker that
+                # has answered this query waits for the order.
                 yield from self._questions.ask(Fetch(ASK_FOR_BRANCH), meanwhile=connect)
                 assert ends is not None
                 if (yield from self._completion.of(self._order(seed, ends))):
@@ -77,7 +77,9 @@ class Branches:
         )
 
     def _order(self, seed: int | None, ends: BranchEndpoints) -> Generator[float, Ready_, bool]:
-        """Whether init has the worker fork a branch. Heard out: meanwhile neither hears a cell."""
+        """Return whether init has the worker fork a branch. The order is completed: meanwhile
+        neither process reads a cell.
+        """
         self._io.init.order_branch(seed, tuple(ends.theirs))
         ends.close_theirs()
         deadline = _monotonic() + REVIVE_TIMEOUT
@@ -88,12 +90,14 @@ class Branches:
             if self._worker.dead:
                 self._io.turn_from_worker()
         if not self._worker.dead:
-            # Of one that has ended just then.
+            # The notice is about a worker that has just ended.
             self._io.receive([(self._io.worker_fd, select.POLLIN)])
         return self._io.init.branched
 
     def begin(self) -> Generator[float, Ready_, tuple[str, ...]]:
-        """Wait until this session, a branch, speaks; what of the other it could not take along."""
+        """Wait until the worker of this session, a branch, answers; return what it lost in the
+        fork.
+        """
         deadline = _monotonic() + RESTART_TIMEOUT
         while not isinstance(self._io.answer, Restored):
             self._io.receive_new((yield deadline))

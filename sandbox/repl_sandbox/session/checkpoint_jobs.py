@@ -1,8 +1,8 @@
-"""Making and loading checkpoints: work of ours that a session does, held as a cell is held.
+"""Jobs that save and load checkpoints; they run in the session like cells.
 
-Pickles travel in files in memory that the host made. The one to write has its full size from the
-start and is sealed against growing, so no session makes the host hold more; once it is read, it is
-emptied, whoever has it open.
+The pickles are written to files in memory that the host makes. A file for saving has its full size
+from the start and is sealed against growing, so a session cannot make the host hold more; after
+reading, the host truncates it, whoever has it open.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from ..types import AnyOutcome, Finished, Killed, Missing, Raised, TimedOut
 from .core import Core
 from .session_operations import memfd
 
-# What the host holds for a checkpoint: twice this while it is put together. It is as much as the
-# files of a session may be by default, where the same data would be kept otherwise.
+# The maximum size of a checkpoint; the host holds twice this while it assembles one. The files of a
+# session have the same default limit.
 DEFAULT_LIMIT = "256MiB"
 
 
@@ -35,15 +35,16 @@ class Draft:
     fd: int
 
     def finish(self) -> bytes:
-        """The checkpoint; the file is gone afterwards.
+        """Return the checkpoint; the file is closed.
 
         Raises:
-            CheckpointError: the file is shorter than the session said, or there are too many names.
+            CheckpointError: the file is shorter than the session reported, or there are too many
+                names.
         """
         size = self.manifest.size
         try:
             with open(self.fd, "rb", closefd=False) as file:
-                file.seek(0)  # where it stands is shared with the session
+                file.seek(0)  # the session shares the file position
                 payload = file.read(size)
         finally:
             _drop(self.fd)
@@ -74,7 +75,7 @@ def saving(core: Core, most: int, timeout: float) -> Generator[float, Any, Draft
 def loading(
     core: Core, saved: Checkpoint, timeout: float
 ) -> Generator[float, Any, tuple[Missing, ...]]:
-    """Have the session load a checkpoint; what it has not afterwards."""
+    """Have the session load a checkpoint; return the variables that did not load."""
     fd, size = memfd(bytes(saved.payload))
     manifest = checkpoint_manifest.dump(saved.manifest)
     try:
@@ -86,22 +87,22 @@ def loading(
     except (TypeError, ValueError, RemoteProtocolError) as error:
         message = f"the session's report of what it loaded is malformed: {error}"
         raise CheckpointError(message) from None
-    # Functions keep the numbers of their cells, and no other cell may be taken for one of those.
+    # Functions keep the numbers of their cells, which no new cell may reuse.
     core.running.number = saved.manifest.cell
     return saved.manifest.missing + lost
 
 
 def _writable(size: int) -> int:
-    """A descriptor of a file in memory that is full of holes and cannot grow."""
+    """Return the descriptor of a sparse file in memory that cannot grow."""
     fd = os.memfd_create("checkpoint", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.ftruncate(fd, size)
-    # Not against shrinking: the host frees it so.
+    # Not sealed against shrinking: the host truncates the file to free it.
     fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
     return fd
 
 
 def _drop(fd: int) -> None:
-    """Close such a file and free it: a session may have it open or mapped, but it cannot grow."""
+    """Truncate and close such a file: a session may have it open or mapped, but cannot grow it."""
     os.ftruncate(fd, 0)
     os.close(fd)
 
@@ -110,7 +111,7 @@ def _carry_out(
     core: Core, message: Callable[[int], HostMessage], fd: int, size: int, timeout: float
 ) -> Generator[float, Any, AnyOutcome]:
     core.cells.begin_job(message, fd, timeout)
-    # No more than its own memory over again, whatever the caller lets a checkpoint have.
+    # At most the session's memory limit, however large a checkpoint the caller allows.
     core.lent = min(size, int(core.limits.memory))
     try:
         return (yield from core.cells.run())
@@ -120,7 +121,7 @@ def _carry_out(
 
 
 def _value(outcome: AnyOutcome) -> str:
-    """What the session reported; CheckpointError if it came to something else."""
+    """Return the session's report; raise CheckpointError for any other outcome."""
     match outcome:
         case Finished(value=str(value)):
             return value
@@ -134,4 +135,4 @@ def _value(outcome: AnyOutcome) -> str:
     raise CheckpointError("the session reported nothing")
 
 
-_LONGEST = 2000  # characters of the session's words
+_LONGEST = 2000  # characters of the session's message

@@ -1,8 +1,8 @@
-"""`Core`: one session's logic, composed of its parts, for any driver.
+"""`Core`: the logic of one session, composed of its parts, for any driver.
 
-Each operation that has to wait is a generator: it yields the time at which it wants to be woken if
-nothing happens, and is resumed with the descriptors that are ready. All reads and writes are
-non-blocking; a driver does nothing but wait for `io.descriptors`.
+An operation that has to wait is a generator: it yields the time at which it wants to continue if
+nothing happens, and receives the descriptors that are ready. All reads and writes are non-blocking;
+a driver does nothing but wait for `io.descriptors`.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ _monotonic = time.monotonic
 
 
 class Closable(Protocol):
-    """Something of a driver's that ends with the session."""
+    """A driver's resource that ends with the session."""
 
     def close(self) -> None:
-        """Let go of what it holds."""
+        """Release the resource."""
 
 
 class Core:
     """One session.
 
     Attributes:
-        io, output: what passes between the host and the session's processes.
-        cells, questions, branches: what can be asked of the session.
-        recovery, calls: how it goes on after a death; what its code asks of the host.
-        running: the cell that runs, or ran last.
+        io, output: The data between the host and the session's processes.
+        cells, questions, branches: The operations of the session.
+        recovery, calls: Recovery after deaths; host functions.
+        running: The cell that runs, or ran last.
     """
 
     def __init__(
@@ -72,8 +72,8 @@ class Core:
         self.ours = ours  # for the watchdog: processes besides those of the code
         # For the watchdog: bytes of a memfd that the worker maps while it copies them.
         self.lent = 0
-        # A module of the template may hold random numbers' state, which is every session's until
-        # the session is told to draw its own.
+        # A preloaded module may have the state of a random generator, which all sessions share
+        # until each is told to draw its own.
         plain = not (offers.rows or preloaded or answers is not None or seed is not None)
         configuration = WorkerConfiguration(Configure(offers.rows, seed, answers), plain=plain)
         open_calls, completion = OpenCalls(offers, executor), ShieldedOperations()
@@ -89,20 +89,20 @@ class Core:
             io, cell, self.calls, self.output, self.recovery, completion, limits
         )
         self._completion = completion
-        self.busy = threading.Lock()  # held by the one caller at a time
-        # To take it, if nobody has it: of a loop over this the first turn says whether it is taken.
-        # Python looks for signals after a call, and from CPython 3.14 on also within `with`, after
-        # `__enter__`: a Ctrl-C there would leave the lock taken for good. Between what a loop asks
-        # for its next item and the body of the loop it does not look.
+        self.busy = threading.Lock()  # held by the caller in progress
+        # Takes the lock if it is free: the first iteration of a loop over this tells. Python checks
+        # for signals after a call, and from CPython 3.14 on also within `with`, after `__enter__`:
+        # a KeyboardInterrupt there would leave the lock taken for good. Python does not check
+        # between the iterator's `next` and the body of a loop.
         self.takes = map(self.busy.acquire, repeat(False))
-        self.holder = 0  # the thread of the last one
-        self.waiting: Closable | None = None  # what a driver waits with, until the end
-        self.owner: object = None  # looks whether who has the session lets go of it before its end
-        self.ended = False  # whether the session has, by itself or with its sandbox
+        self.holder = 0  # the thread of the last caller
+        self.waiting: Closable | None = None  # the driver's resource for waiting, until the end
+        self.owner: object = None  # a weak reference that warns of a handle that was never closed
+        self.ended = False  # whether the session has ended, by itself or with its sandbox
         self._forgone = False
 
     def ready(self) -> None:
-        """The worker is there; called once, before anything else is asked."""
+        """Follow the CPU clock of the worker, which has started; called once, before any operation."""
         self.io.worker.follow(self.links.cpu_clock())
 
     # ── for threads that watch sessions ───────────────────────────────────────────────────────
@@ -114,31 +114,33 @@ class Core:
 
     @property
     def running_since(self) -> float:
-        """When the cell began that runs, on the monotonic clock; 0 while none runs."""
+        """The start of the running cell on the monotonic clock; 0 while no cell runs."""
         return self.running.running_since
 
     @property
     def generation(self) -> int:
-        """Another number for each worker."""
+        """The number of the current worker; each worker has another."""
         return self.io.init.generation
 
     @property
     def interrupting(self) -> bool:
-        """Whether the running cell was interrupted, and has not ended yet."""
+        """Whether the running cell was interrupted and has not ended yet."""
         return self.io.init.interrupting
 
     def breach(self, reason: KillReason, generation: int) -> None:
-        """End the worker of this generation because a limit is passed."""
+        """Kill the worker of this generation because it exceeded a limit."""
         self.io.init.breach(reason, generation)
 
     def is_full(self) -> None:
-        """All processes are there that may be: forks are refused."""
+        """Note that the session has as many processes as allowed: forks fail."""
         self.cells.limit_hits.is_full()
 
     # ── branches ──────────────────────────────────────────────────────────────────────────────
 
     def check_offers(self, offers: FunctionRegistry | None) -> None:
-        """ValueError if the code of a branch would miss one of these, or know nothing of it."""
+        """Raise ValueError unless code of a branch can use these functions as it uses the
+        session's.
+        """
         own = self.calls.open_calls.offers
         if offers is not None and offers.differ(own):
             names = sorted(row.name for row in own.rows)
@@ -149,7 +151,7 @@ class Core:
     def branch_at(
         self, links: SessionLinks, offers: FunctionRegistry | None, on_answer: Accept | None
     ) -> Core:
-        """The logic of the branch at `links`, which has all that this session has.
+        """Return the core of the branch at `links`, which has the state of this session.
 
         `offers` and `on_answer` may be its own; the names of functions stay.
         """
@@ -175,12 +177,12 @@ class Core:
     # ── leaving in the middle ─────────────────────────────────────────────────────────────────
 
     def abandon(self) -> Generator[float, Ready_, None]:
-        """The caller left amid a cell or a question: end that, and be ready for the next."""
+        """End the cell or query whose caller left, and be ready for the next call."""
         cell, worker, init = self.running, self.io.worker, self.io.init
         self.output.begin(None)
         if self._completion.unfinished is not None:
             yield from self._completion.of_abandoned()
-            cell.running_since = 0.0  # a cell that waited for it is not begun any more
+            cell.running_since = 0.0  # a cell that waited for it does not start any more
             self.cells.end_job()
             return
         if self.questions.is_asking:
@@ -198,24 +200,25 @@ class Core:
 
     @property
     def engaged(self) -> bool:
-        """Whether the worker is at something that the next call would have to wait for."""
+        """Whether the worker is busy with something that the next call would have to wait for."""
         unfinished = self._completion.unfinished is not None
         return bool(self.running.running_since) or self.questions.is_asking or unfinished
 
     def release(self) -> None:
-        """The caller who held `busy` leaves."""
+        """Release `busy` for the next caller."""
         self.busy.release()
         self.left()
 
     def left(self) -> None:
-        """The caller who held `busy` has left."""
+        """Finish an end of the session that waited for the caller who held `busy`."""
         if self.ended:
             self.forsake()
 
     def withdraw_untouched(self) -> SessionLinks | None:
-        """End the session for its host, if it is as it was made: what it may be another's by.
+        """End the session for its host and return the links, if no code ran in it: another can have
+        it.
 
-        None where it is not, or a call is under way.
+        None if the session was used, or a call is in progress.
         """
         if not self.busy.acquire(False):
             return None
@@ -230,9 +233,10 @@ class Core:
         return self.links
 
     def forsake(self) -> None:
-        """The session has ended: drop what belongs to the host, now or as its caller leaves.
+        """Release the host's resources of the session, which has ended, now or when its caller
+        leaves.
 
-        That may be who ends it, in an `on_output` or a handler of signals.
+        That caller may be the one that ends the session, in an `on_output` or a signal handler.
         """
         self.ended = True
         self.owner = None
@@ -247,8 +251,8 @@ class Core:
             self.busy.release()
 
     def close(self) -> None:
-        """Drop what belongs to the host; the links are the sandbox's to end."""
-        self.io.listen(None)  # the two refer to each other, and would wait for the collector
+        """Release the host's resources; the sandbox ends the links."""
+        self.io.listen(None)  # breaks a reference cycle
         self.calls.open_calls.close()
         self.output.forget()
         if self.waiting is not None:

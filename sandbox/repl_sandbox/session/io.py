@@ -1,8 +1,7 @@
-"""`SessionIO`: what passes between the host and the processes of one session, without waiting.
+"""`SessionIO`: non-blocking input and output between the host and the processes of one session.
 
-All reads and writes are non-blocking. An operation that has to wait is a generator: it yields the
-time at which it wants to be woken if nothing happens, is resumed with the descriptors that are
-ready, and hands these to `receive`.
+An operation that has to wait is a generator: it yields the time at which it wants to continue if
+nothing happens, receives the descriptors that are ready, and hands these to `receive`.
 """
 
 from __future__ import annotations
@@ -26,30 +25,32 @@ from .transport.worker_state import WorkerState
 
 Ready_: TypeAlias = "list[tuple[int, int]]"
 
-# Bytes that are read of a worker at a time, unless a driver says otherwise.
+# Bytes of one read from a worker, unless a driver sets another number.
 READ = 1 << 16
 
 
 class Handler(Protocol):
-    """Takes what comes in and is no affair of the sockets."""
+    """Handles the input of a session."""
 
     def take(self, message: WorkerMessage) -> None:
-        """Take in one message of the worker; RemoteProtocolError if it is against the rules."""
+        """Handle one message of the worker; raise RemoteProtocolError if it breaks the protocol."""
 
     def wake(self, fd: int) -> None:
-        """Take in what there is at `fd`: standard output or error, or replies of host functions."""
+        """Read `fd`: standard output or error, or replies of host functions."""
 
 
 class SessionIO:
     """The host's ends of a session.
 
     Attributes:
-        worker, init, configuration: the worker's state, the way to init, what workers are told.
-        descriptors: what drivers wait for. The first is the worker's socket, while it lives.
-        worker_fd: that socket; `outbox.interest` says what to wait for there.
-        most_read: bytes to read of the worker at a time.
-        answer: the last message of the worker that is neither a result nor a call.
-        closing: whether the sandbox ends the session, perhaps amid a call.
+        worker, init, configuration: The worker's state, the channel to init, the worker's
+            configuration.
+        descriptors: The descriptors that drivers wait for. The first is the worker's socket, while
+            the worker lives.
+        worker_fd: That socket; `outbox.interest` has the events to wait for there.
+        most_read: Bytes of one read from the worker.
+        answer: The last message of the worker that is neither a result nor a host call.
+        closing: Whether the sandbox ends the session, perhaps during a call.
     """
 
     def __init__(
@@ -76,13 +77,13 @@ class SessionIO:
         self.name_descriptors()
 
     def listen(self, handler: Handler | None) -> None:
-        """Hand what comes in to `handler` from now on; None: nothing more is taken in."""
+        """Pass input to `handler` from now on; None: read no more."""
         self._handler = handler
 
     # ── what is waited for ────────────────────────────────────────────────────────────────────
 
     def name_descriptors(self) -> None:
-        """Have drivers wait for all descriptors, the worker's socket too."""
+        """Have drivers wait for all descriptors, including the worker's socket."""
         links = self.links
         others = self.init.fd, links.stdout, links.stderr, *self._wakes
         self.descriptors: tuple[int, ...] = (self.worker_fd, *others)
@@ -94,7 +95,7 @@ class SessionIO:
             self.name_descriptors()
 
     def turn_from_worker(self) -> None:
-        """Wait no more for a dead one: its socket is readable for ever, and a wait would spin."""
+        """Stop waiting for a dead worker: its socket is always readable, and a wait would spin."""
         self.descriptors = tuple(fd for fd in self.descriptors if fd != self.worker_fd)
         self.outbox = SendBuffer(self.links.worker)
         self._lending.forget()
@@ -102,11 +103,11 @@ class SessionIO:
     # ── what comes in ─────────────────────────────────────────────────────────────────────────
 
     def receive(self, ready: Ready_) -> None:
-        """Take in what there is to read at the descriptors that are ready."""
+        """Read the descriptors that are ready."""
         if len(ready) == 1 and ready[0][0] == self.worker_fd and not self.outbox:
-            # What the cell wrote before its result was in the pipes before the worker said so.
-            # The worker's socket is looked at first, so if nothing is ready besides, nothing is
-            # left in the pipes.
+            # Output that a cell wrote before its result was in the pipes before the result was in
+            # the socket. The socket is polled first, so if nothing else is ready, the pipes are
+            # empty.
             self._cell.quiet = self.take(self.read_worker())
             return
         for fd, _ in ready:
@@ -122,10 +123,10 @@ class SessionIO:
                 self._handler.wake(fd)
 
     def read_worker(self) -> bytes:
-        """What the worker sent, once; nothing if there was nothing, or if that was the end."""
+        """Read once from the worker; empty if there is nothing, or at the end of the stream."""
         most = self.most_read
         if most < READ:
-            # A frame that has begun may be large, and is looked at once it is whole.
+            # The rest of a large frame is parsed when the frame is complete.
             most = min(max(most, self.links.connection.missing), READ)
         try:
             data = self.links.worker.recv(most)
@@ -138,7 +139,7 @@ class SessionIO:
         return data
 
     def take(self, data: bytes) -> bool:
-        """Take in what the worker sent; whether that was the result and nothing before it."""
+        """Parse bytes of the worker; return whether they were the result and nothing before it."""
         if not data:
             return False
         connection, cell = self.links.connection, self._cell
@@ -160,7 +161,7 @@ class SessionIO:
     # ── what goes out ─────────────────────────────────────────────────────────────────────────
 
     def say_first(self) -> None:
-        """Tell a worker what each is told before anything else."""
+        """Send the configuration, which each worker receives before anything else."""
         configure = self.configuration.due()
         if configure is not None:
             self.send(configure)
@@ -168,36 +169,37 @@ class SessionIO:
                 self.configuration.was_sent()
 
     def send(self, message: HostMessage, descriptors: Sequence[int] = ()) -> None:
-        """Send a message to the worker, or keep it until it can be sent."""
+        """Send a message to the worker, or keep it until the socket accepts it."""
         if not self.outbox.send(self.links.connection.send(message), descriptors):
             self.worker.eof = True
 
     def send_frame(self, frame: bytes) -> bool:
-        """Send what the connection has made a frame already; False if the worker is gone."""
+        """Send a frame that the connection has made; return False if the worker is gone."""
         if self.outbox.send(frame):
             return True
         self.worker.eof = True
         return False
 
     def offer(self, memfd: int | None) -> None:
-        """Let the worker have the file in memory `memfd` when it asks; None: no more."""
+        """Let the worker have the file in memory `memfd` when it asks; None: no file."""
         self._lending.offer(memfd)
 
     def withdraw(self) -> None:
-        """Lend the worker nothing any more: who lent it takes it back."""
+        """Stop offering a file to the worker: the owner closes it."""
         self._lending.offer(None)
 
     def ask_for_memfd(self, call: HostCall) -> None:
-        """The worker asks for the file that it is offered, by `call`.
+        """Attach the offered file to the reply to `call`, by which the worker asks for it.
 
         Raises:
-            RemoteProtocolError: it has asked, and was not answered yet.
+            RemoteProtocolError: the worker has already asked, and has no reply yet.
         """
         self._lending.ask(call)
         self._lend()
 
     def _lend(self) -> None:
-        # The file goes with the first byte of the reply, so all before that must have been sent.
+        # The file travels with the first byte of the reply, so everything before it must be sent
+        # first.
         if not self.outbox and (lent := self._lending.reply()) is not None:
             reply, descriptor = lent
             self.send(reply, () if descriptor is None else (descriptor,))
@@ -205,7 +207,7 @@ class SessionIO:
     # ── another worker ────────────────────────────────────────────────────────────────────────
 
     def adopt(self, socket_: socket.socket) -> None:
-        """Speak with another worker from now on, which has not said anything yet."""
+        """Switch to another worker, which has not sent anything yet."""
         links = self.links
         links.worker.close()
         links.worker, links.connection, links.worker_pid = socket_, HostConnection(), 0
@@ -218,7 +220,7 @@ class SessionIO:
         self.init.unacknowledged = 0
 
     def receive_new(self, ready: Ready_) -> None:
-        """As `receive`, while the first message of a new worker is waited for."""
+        """As `receive`, while waiting for the first message of a new worker."""
         for fd, _ in ready:
             if fd != self.worker_fd:
                 self.receive([(fd, select.POLLIN)])
@@ -232,8 +234,8 @@ class SessionIO:
         try:
             links.worker_pid = read_ready(links)
         except BlockingIOError:
-            return  # what is sent out of band wakes a reader, and is not read
-        except (OSError, RemoteProtocolError):  # what was woken is no copy of ours
+            return  # out-of-band data wakes a reader, and is not read
+        except (OSError, RemoteProtocolError):  # the process is not a snapshot of this session
             pass
         if not links.worker_pid:
             self.worker.eof = True
@@ -242,7 +244,7 @@ class SessionIO:
         self.worker.follow(links.cpu_clock())
         self.init.worker_came()
         try:
-            for message in links.connection.receive(b""):  # what came in the same chunk
+            for message in links.connection.receive(b""):  # sent in the same chunk
                 self._hand(message)
         except RemoteProtocolError:
             self.worker.eof = True
@@ -251,5 +253,5 @@ class SessionIO:
 
     @property
     def untouched(self) -> bool:
-        """Whether nothing was told to any process of the session's, and all of them live."""
+        """Whether no process of the session has received anything, and all of them live."""
         return self.configuration.silent and not self.init.told and not self.worker.dead

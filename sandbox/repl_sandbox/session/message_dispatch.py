@@ -1,4 +1,4 @@
-"""`MessageDispatch`: hands each thing that comes in from a session to the part that it concerns."""
+"""`MessageDispatch`: passes each input of a session to the part that handles it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class MessageDispatch:
         self._io, self._cell, self._calls, self._output = io, cell, calls, output
 
     def take(self, message: WorkerMessage) -> None:
-        """Take in one message of the worker; RemoteProtocolError if it is against the rules."""
+        """Handle one message of the worker; raise RemoteProtocolError if it breaks the protocol."""
         kind = type(message)
         if kind is Result:
             assert isinstance(message, Result)
@@ -34,6 +34,6 @@ class MessageDispatch:
             self._io.answer = message
 
     def wake(self, fd: int) -> None:
-        """Take in output, or else send the replies that wait."""
+        """Read output, or else send the replies that are ready."""
         if not self._output.read(fd):
             self._calls.reply()

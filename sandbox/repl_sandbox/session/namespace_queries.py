@@ -1,4 +1,4 @@
-"""`NamespaceQueries`: what the host asks of a session between its cells, and the answers."""
+"""`NamespaceQueries`: requests to a session between its cells, and the answers."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _monotonic = time.monotonic
 
 
 def _nothing() -> None:
-    """What there is to do while most questions are answered."""
+    """The default `meanwhile`: nothing."""
 
 
 class NamespaceQueries:
-    """Those to one session, which answers with a new worker if need be."""
+    """The requests to one session; a dead worker is replaced first."""
 
     def __init__(
         self,
@@ -49,9 +49,9 @@ class NamespaceQueries:
         *,
         meanwhile: Callable[[], None] = _nothing,
     ) -> Generator[float, Ready_, WorkerMessage]:
-        """Send a question and return the worker's answer; `memfd` is for it to ask for.
+        """Send a request and return the worker's answer; `memfd` is a file for the request.
 
-        `meanwhile` is called while the worker is at it; what it raises, when it has answered.
+        `meanwhile` is called while the worker is busy; its exception is raised after the answer.
         """
         try:
             return (yield from self._answer_to(question, memfd, meanwhile))
@@ -65,7 +65,7 @@ class NamespaceQueries:
         self._io.answer = None
         yield from self._say(question, memfd)
         if self._worker.dead:
-            # The worker died between cells, and the question went nowhere: give it a new worker.
+            # The worker died between cells and the request was lost: start another worker.
             yield from self._replace_between()
             self._io.answer = None
             yield from self._say(question, memfd)
@@ -73,7 +73,7 @@ class NamespaceQueries:
         try:
             meanwhile()
         except Exception as error:  # noqa: BLE001
-            failed = error  # is raised below: who leaves now may cost the copy that is being made
+            failed = error  # raised below: leaving now could cost the snapshot in progress
         deadline = _monotonic() + self._patience
         while self._io.answer is None and not self._worker.dead:
             self._io.receive((yield deadline))
@@ -88,7 +88,7 @@ class NamespaceQueries:
         return self._io.answer
 
     def _say(self, question: HostMessage, memfd: int | None) -> Generator[float, Ready_, None]:
-        """Send a question when all that was said before it is sent."""
+        """Send a request after everything before it is sent."""
         self._io.say_first()
         deadline = _monotonic() + self._patience
         while self._io.outbox and not self._worker.dead:
@@ -106,7 +106,7 @@ class NamespaceQueries:
         return self._io.links.connection.phase is ProtocolPhase.ASKING
 
     def outwait(self) -> Generator[float, Ready_, None]:
-        """Take the answer that nobody wants; a worker that gives none is ended."""
+        """Read an answer that no caller waits for; a worker that does not answer is killed."""
         deadline = _monotonic() + self._grace
         while (self.is_asking or self._worker.doomed) and not self._worker.dead:
             self._io.receive((yield deadline))
@@ -117,7 +117,7 @@ class NamespaceQueries:
             yield from self._replace_between()
 
     def _replace_between(self) -> Generator[float, Ready_, State]:
-        """Go on with another worker; that it is empty, the outcome of the next cell says."""
+        """Start another worker; the outcome of the next cell reports an empty namespace."""
         came_to = yield from self._completion.of(self._recovery.replace())
         self._worker.emptied = self._worker.emptied or came_to == "restarted"
         return came_to

@@ -1,4 +1,4 @@
-"""What a session writes: kept up to a limit, streamed, and readable again by its later cells."""
+"""`OutputCapture`: the output of a session, bounded, streamed, and kept for its later cells."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import termios
 from collections import OrderedDict, deque
 from collections.abc import Callable
 
-# One read takes a whole default pipe. A stream that fills it gets the largest pipe an ordinary user
-# may ask for (/proc/sys/fs/pipe-max-size), so that a flood costs fewer switches.
+# One read empties a whole default pipe. A stream that fills it gets the largest pipe that an
+# ordinary user may have (/proc/sys/fs/pipe-max-size): fewer context switches.
 _READ = 1 << 16
 _LARGE_PIPE = 1 << 20
-# What the two pipes of a session can hold.
+# The capacity of the two pipes of a session.
 _MOST_PIPED = 2 * _LARGE_PIPE
 
 
 class OutputCapture:
-    """Both streams of one session; `history` has what its past cells wrote."""
+    """Both streams of one session; `history` has the output of past cells."""
 
     def __init__(self, stdout: int, stderr: int, limit: int) -> None:
         self.stdout = Stream(stdout, limit)
@@ -35,7 +35,7 @@ class OutputCapture:
             self._pipes.register(fd, select.POLLIN)
 
     def take_turns(self) -> None:
-        """Of many sessions that one thread drives: take little of its output at a time."""
+        """Read little at a time, because one thread drives many sessions."""
         for stream in self._by_fd.values():
             stream.take_turns()
 
@@ -45,7 +45,7 @@ class OutputCapture:
         return self.stdout.overflows or self.stderr.overflows
 
     def begin(self, on_output: Callable[[str, str], None] | None) -> None:
-        """From here on text goes to `on_output` as well, as it comes."""
+        """From now on pass text to `on_output` as well, as it arrives."""
         self.told, self._raised = on_output is not None, None
         for name, stream in (("stdout", self.stdout), ("stderr", self.stderr)):
             tell = on_output and functools.partial(self._tell, on_output, name)
@@ -56,18 +56,19 @@ class OutputCapture:
             return
         try:
             on_output(name, text)
-        # Boundary: text is read while a worker is being replaced, too, which must not be left out.
+        # Boundary: the callback is the user's. Text is also read while a worker is replaced, which
+        # must not be interrupted.
         except BaseException as error:  # noqa: BLE001
             self._raised = error
 
     def check(self) -> None:
-        """Raise what `on_output` has raised, once."""
+        """Raise the exception of `on_output`, once."""
         raised, self._raised = self._raised, None
         if raised is not None:
             raise raised
 
     def read(self, fd: int) -> bool:
-        """Take what is there on `fd`, once; whether that is a stream of these."""
+        """Read once from `fd`; return whether it is one of the two streams."""
         stream = self._by_fd.get(fd)
         if stream is None:
             return False
@@ -75,7 +76,9 @@ class OutputCapture:
         return True
 
     def drain(self) -> None:
-        """Take what the cell has written; not for ever, for what it left behind may go on."""
+        """Read what the cell has written; bounded, because its background processes may go on
+        writing.
+        """
         taken = 0
         while taken < _MOST_PIPED and self._pipes.poll(0):
             read = self.stdout.read() + self.stderr.read()
@@ -84,21 +87,21 @@ class OutputCapture:
             taken += read
 
     def end(self, cell: int | None) -> tuple[str, str]:
-        """The texts of the two since the last end, kept as those of `cell` if it is one."""
+        """Return the texts of both streams since the last end, and keep them as those of `cell`."""
         stdout, stderr = self.stdout.end(), self.stderr.end()
         if cell is not None and (stdout or stderr):
             self.history.add(cell, stdout, stderr)
         return stdout, stderr
 
     def forget(self) -> None:
-        """Let go of all text: the session is over, but the collector may find it late."""
+        """Drop all text: the session is over, and the garbage collector may be late."""
         self.stdout.forget()
         self.stderr.forget()
         self.history = History(0)
 
 
 class Stream:
-    """One output stream of one session; `begin` and `end` mark a cell.
+    """One output stream of one session; `begin` and `end` delimit a cell.
 
     `head_size`: bytes kept of its beginning, 0 only if nothing came.
     """
@@ -113,7 +116,7 @@ class Stream:
         self.forget()
 
     def forget(self) -> None:
-        """Begin with nothing."""
+        """Drop the text."""
         self._head: list[bytes] = []
         self.head_size = 0
         self._tail: deque[bytes] = deque()
@@ -121,12 +124,12 @@ class Stream:
         self._dropped = 0
 
     def begin(self, on_text: Callable[[str], None] | None) -> None:
-        """A cell starts; its text goes to `on_text` as it comes. Earlier output stays in."""
+        """Start a cell; its text goes to `on_text` as it arrives. Earlier output stays."""
         self._on_text = on_text
         self._decode = _new_decoder("replace") if on_text else None
 
     def take_turns(self) -> None:
-        """Take little at a time: whoever reads has other streams to read."""
+        """Read little at a time: the thread has other streams to read."""
         self._largest_read = _READ
 
     @property
@@ -135,7 +138,7 @@ class Stream:
         return self._dropped > 0
 
     def read(self) -> int:
-        """Take what is there, once; the number of bytes, 0 if nothing was."""
+        """Read once; return the number of bytes, 0 if there were none."""
         try:
             data = os.read(self.fd, self._there())
         except BlockingIOError:
@@ -150,7 +153,9 @@ class Stream:
         return len(data)
 
     def _there(self) -> int:
-        """How much to read: of a large pipe what it holds. What is asked for is taken anew."""
+        """The size of the next read: for a large pipe the number of bytes in it, for the buffer is
+        allocated each time.
+        """
         if self._read_size == _READ:
             return _READ
         held = int.from_bytes(fcntl.ioctl(self.fd, termios.FIONREAD, bytes(4)), sys.byteorder)
@@ -160,7 +165,7 @@ class Stream:
         try:
             fcntl.fcntl(self.fd, fcntl.F_SETPIPE_SZ, _LARGE_PIPE)
         except OSError:
-            # The user's pipe budget is used up (pipe(7)): slower, not wrong.
+            # The user's pipe budget is used up (pipe(7)): slower, but correct.
             pass
         self._read_size = _LARGE_PIPE
 
@@ -180,7 +185,7 @@ class Stream:
             self._dropped += dropped
 
     def end(self) -> str:
-        """The cell's text so far, head and tail with a marker between if some was dropped."""
+        """The cell's text so far: head and tail, with a marker between them if some was dropped."""
         if not self._head:
             return ""
         self._on_text = None
@@ -195,7 +200,7 @@ class Stream:
         tail = b"".join(self._tail)
         if not self._dropped and len(tail) <= self._half:
             return b"".join((*self._head, tail)).decode("utf-8", "replace")
-        # The tail was kept in whole chunks; what is shown is exact.
+        # The tail is kept in whole chunks; the text shown is exact.
         self._dropped += max(0, len(tail) - self._half)
         tail = tail[-self._half :]
         head = b"".join(self._head).decode("utf-8", "replace")
@@ -215,13 +220,13 @@ class History:
         self._cells: OrderedDict[tuple[int, str], str] = OrderedDict()
 
     def copy(self) -> History:
-        """The same, to go on with apart."""
+        """Return an independent copy."""
         other = History(self._limit)
         other._size, other._cells = self._size, self._cells.copy()
         return other
 
     def add(self, cell: int, stdout: str, stderr: str) -> None:
-        """Keep what cell number `cell` wrote, at the cost of the oldest."""
+        """Keep the output of cell number `cell`, and drop the oldest."""
         for name, text in (("stdout", stdout), ("stderr", stderr)):
             if text:
                 self._cells[cell, name] = text
@@ -230,9 +235,9 @@ class History:
             self._size -= len(self._cells.pop(next(iter(self._cells))))
 
     def text(self, cell: int, stream: str, start: int, stop: int) -> str:
-        """A slice of what a cell wrote."""
+        """A slice of the output of a cell."""
         return self._cells.get((cell, stream), "")[start:stop]
 
     def length(self, cell: int, stream: str) -> int:
-        """Characters kept of what a cell wrote to a stream."""
+        """Characters kept of a cell's output to a stream."""
         return len(self._cells.get((cell, stream), ""))

@@ -1,7 +1,7 @@
-"""`Recovery`: how a session goes on when its worker is dead, or is to be what it was cells ago.
+"""`Recovery`: replaces a dead worker, and returns a session to an earlier state.
 
-The host's end of `zygote.revival`: it names the state, and speaks with the copy that wakes up, or
-with an empty worker if there is none.
+The host's end of `init.worker_rollback`: it names the state, and speaks with the snapshot that is
+activated, or with an empty worker if there is no snapshot.
 """
 
 from __future__ import annotations
@@ -19,22 +19,23 @@ from .cells.running_cell import RunningCell
 from .io import Ready_, SessionIO
 from .shielded_operations import ShieldedOperations
 
-# A worker dies within microseconds of its socket; init's notice follows. Longer means that code of
-# the session closed the socket and lives on, or that the machine has no time for either.
+# A worker dies within microseconds of the end of its socket, and init's notice follows. A longer
+# time means that code of the session closed the socket and lives on, or that the machine is
+# overloaded.
 NOTICE_TIMEOUT = 1.0
-# Init obeys in milliseconds; a machine that is overloaded may not run it for seconds. Who does not
-# obey by then will not.
+# Init obeys in milliseconds; an overloaded machine may not run it for seconds. An init that does
+# not obey by then never will.
 INIT_TIMEOUT = 10.0
 # A fork in init takes milliseconds.
 RESTART_TIMEOUT = 10.0
-# Init ends what runs and a copy opens its files: milliseconds, but for the memory of a large
-# session, which the kernel has to free; and on a machine that is overloaded each of those who take
-# part in it may wait seconds for a processor.
+# Init kills the processes and a snapshot opens its files in milliseconds, but the kernel has to
+# free the memory of a large session, and on an overloaded machine each process involved may wait
+# seconds for a processor.
 REVIVE_TIMEOUT = 30.0
-# What is woken then looks for what it lacks among its objects, of which there may be millions.
+# An activated snapshot searches its objects, of which there may be millions, for lost resources.
 _RESTORE_TIMEOUT = 10.0
 
-# What a call is told whose session is ended on purpose, by another thread, task or handler.
+# The error of a call whose session another thread, task or signal handler closes.
 CLOSED_AMID = "the session was closed amid this call"
 
 _NO_ANSWER = "the session's init does not answer; close the session"
@@ -46,8 +47,8 @@ class Recovery:
     """The states of one session, and the way back to them.
 
     Attributes:
-        keeps: whether states are kept at all.
-        history: which cells made the namespace what it is.
+        keeps: Whether snapshots are kept at all.
+        history: The cells that made the namespace.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class Recovery:
         rlimits: Mapping[str, int],
         states: int,
     ) -> None:
-        """`states`: kept besides the current one; -1: no copies of the worker wait."""
+        """`states`: the number kept besides the current one; -1: the worker makes no snapshots."""
         self._io, self._cell, self._completion = io, cell, completion
         self._worker, self._init = io.worker, io.init
         self._rlimits = dict(rlimits)
@@ -68,18 +69,20 @@ class Recovery:
 
     @property
     def kept_first(self) -> int | None:
-        """Of which cell there has to be a copy before the next may cost what that one did."""
+        """The cell whose snapshot must exist before a worker is killed, lest its effects are lost;
+        None: no cell.
+        """
         return self.history.last if self.history else None
 
     # ── after a death ─────────────────────────────────────────────────────────────────────────
 
     def replace(self) -> Generator[float, Ready_, State]:
-        """Hear how the worker died, and go on with another."""
+        """Read how the worker died, and start another."""
         yield from self.collect_death()
         return (yield from self.revive())
 
     def collect_death(self) -> Generator[float, Ready_, None]:
-        """Wait for init's notice that the worker and all that it left are gone."""
+        """Wait for init's notice that the worker and all its processes are gone."""
         worker = self._worker
         self._io.turn_from_worker()
         deadline = _monotonic() + NOTICE_TIMEOUT
@@ -88,7 +91,7 @@ class Recovery:
             if _monotonic() >= deadline and worker.notice is None:
                 if worker.silent:
                     raise SandboxError(_NO_ANSWER)
-                # Should it be dead already, the notice that comes late says how it died.
+                # If the worker is dead already, the late notice says how it died.
                 worker.silent = True
                 self._init.kill_worker()
                 deadline = _monotonic() + INIT_TIMEOUT
@@ -96,11 +99,11 @@ class Recovery:
             raise SandboxError(f"the session's worker: {worker.notice['message']}")
 
     def revive(self) -> Generator[float, Ready_, State]:
-        """Go on in the latest copy of the worker that has died, else with an empty one."""
+        """Continue in the latest snapshot of the dead worker, else with an empty worker."""
         worker = self._worker
         assert worker.notice is not None
         if worker.init_is_gone:
-            self._cell.running_since = 0.0  # there is nothing to leave in order
+            self._cell.running_since = 0.0  # nothing is left to clean up
             if self._io.closing:
                 raise SessionClosed(CLOSED_AMID)
             raise SessionClosed(
@@ -108,8 +111,8 @@ class Recovery:
                 "one; open another session"
             )
         worker.cpu_of_dead += worker.notice["cpu"]
-        worker.notice["cpu"] = 0.0  # should this have to be tried again
-        # What it had before its first cell is nothing, and needs no copy.
+        worker.notice["cpu"] = 0.0  # this may be tried again
+        # The state before the first cell is empty, and needs no snapshot.
         if self.keeps and self.history and (yield from self._wake_copy()):
             return "rolled_back"
         whole = self.keeps and not self.history
@@ -119,7 +122,7 @@ class Recovery:
     # ── going back ────────────────────────────────────────────────────────────────────────────
 
     def rollback(self, cells: int) -> Generator[float, Ready_, tuple[str, ...]]:
-        """Undo the last `cells` cells; what could not be brought back."""
+        """Undo the last `cells` cells; return what could not be restored."""
         self._check_history(cells)
         before = self.history.before(cells)
         self._cell.clear()
@@ -139,9 +142,9 @@ class Recovery:
         return lost
 
     def _go_back(self, cell: int | None) -> Generator[float, Ready_, bool]:
-        """Whether the session is as it was after `cell`; None: empty.
+        """Return whether the session has the state after `cell`; None: the empty one.
 
-        If not it is as it was, or empty if the copy of that state was woken and ended.
+        Otherwise the session is unchanged, or empty if the snapshot was activated and ended.
         """
         if cell is not None:
             born = self._worker.born
@@ -168,7 +171,7 @@ class Recovery:
             )
 
     def _wake_copy(self, cell: int | None = None) -> Generator[float, Ready_, bool]:
-        """Whether the copy made after `cell` (None: the latest) was woken, and answers."""
+        """Return whether the snapshot of `cell` (None: the latest) was activated and answers."""
         left = self._remaining()["CPU"] if "CPU" in self._rlimits else 0
         ours = self._order({"op": "revive", "cell": cell, "cpu_left": left})
         try:
@@ -199,7 +202,7 @@ class Recovery:
         return True
 
     def _hear_of_copy(self) -> Generator[float, Ready_, control_channel.Message]:
-        """What init says of the copy that it was to wake."""
+        """Wait for init's report on the snapshot that it was to activate."""
         deadline = _monotonic() + REVIVE_TIMEOUT
         while self._init.revived is None:
             self._io.receive((yield deadline))
@@ -208,7 +211,7 @@ class Recovery:
         return self._init.revived
 
     def _start_empty(self, *, whole: bool) -> Generator[float, Ready_, None]:
-        """Have init start the next worker, empty; with `whole`, the files go back as well."""
+        """Have init start an empty worker; with `whole`, the files are restored as well."""
         order = {"op": "start", "rlimits": self._remaining(), "files": whole}
         ours = self._order(order)
         self._worker.born += 1
@@ -226,10 +229,10 @@ class Recovery:
         self.history.clear()
 
     def _order(self, order: control_channel.Message) -> socket.socket:
-        """Give init an order, and with it the other end of what the next worker is to speak on.
+        """Send init an order, with the socket of the next worker; return the host's end.
 
         Raises:
-            SandboxError: this process may open no more descriptors; nothing was done.
+            SandboxError: this process has no free descriptors; nothing was done.
         """
         try:
             ours, theirs = socket.socketpair()

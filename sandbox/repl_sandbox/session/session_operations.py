@@ -1,4 +1,4 @@
-"""What a caller may ask of a session besides running a cell, with the checks of each argument."""
+"""The operations of a session besides running a cell, with checks of their arguments."""
 
 from __future__ import annotations
 
@@ -24,24 +24,26 @@ from ..protocol.values.variable_names import check_name
 from ..types import JSON, Limits, Variable, check_seconds
 from .core import Core
 
-# A cell is a message of a model, not data: data goes by `set`. CPython's parser takes seconds and
-# some 100 bytes of memory for each byte of source.
+# A cell is a message of a model; data is passed by `set`. CPython's parser takes seconds and some
+# 100 bytes of memory for each byte of source.
 MAX_CODE = 8 << 20
-# Below this a copy through the socket is cheaper than making and mapping a memfd.
+# Below this size a copy through the socket is cheaper than making and mapping a memfd.
 _BULK = 1 << 16
 # Encoding in pieces keeps the copy in the processor's cache.
 _PIECE = 1 << 20
 
 
 def check_code(code: str) -> bytes:
-    """`code` as bytes for the wire, without a BOM; TypeError or ValueError if it is no cell."""
+    """Return `code` encoded, without a BOM; raise TypeError or ValueError if it is not a valid
+    cell.
+    """
     if not isinstance(code, str):
         raise TypeError(f"code must be a str, not {type(code).__name__}")
     code = code.removeprefix("\ufeff")
     try:
         data = code.encode()
     except UnicodeEncodeError:
-        data = code.encode("utf-8", "surrogatepass")  # takes longer
+        data = code.encode("utf-8", "surrogatepass")  # slower
     if len(data) > MAX_CODE:
         raise ValueError(
             f"code is {len(data):,} bytes; the limit is {MAX_CODE:,}. Pass data with set()"
@@ -50,14 +52,16 @@ def check_code(code: str) -> bytes:
 
 
 def check_answer_handler(on_output: Callable[[str, str], None]) -> None:
-    """TypeError if `on_output` is no function, or one whose coroutines nobody would await."""
+    """Raise TypeError unless `on_output` is a plain function: nobody would await a coroutine."""
     if not callable(on_output) or inspect.iscoroutinefunction(on_output):
         kind = "coroutine function" if callable(on_output) else type(on_output).__name__
         raise TypeError(f"on_output must be a plain function, which is not awaited, and no {kind}")
 
 
 def check_timeout(timeout: float | None, limits: Limits, timeout_s: float | None = None) -> float:
-    """Seconds that a cell may execute; the argument has two names, of which one may be used."""
+    """The execution limit of a cell in seconds; the argument has two names, of which one may be
+    used.
+    """
     if timeout_s is None:
         return limits.timeout if timeout is None else check_seconds(timeout, "timeout")
     if timeout is not None:
@@ -66,7 +70,7 @@ def check_timeout(timeout: float | None, limits: Limits, timeout_s: float | None
 
 
 def store(core: Core, name: str, value: str | bytes | JSON) -> Generator[float, Any, None]:
-    """Bind a variable. Bulk travels in a sealed memfd, the rest in the frame."""
+    """Bind a variable. Large values travel in a sealed memfd, others in the frame."""
     check_name(name, "name")
     kind, source = _kind(value)
     if len(source) <= _BULK:
@@ -103,7 +107,9 @@ def _kind(value: str | bytes | JSON) -> tuple[str, str | bytes]:
 
 
 def memfd(source: str | bytes) -> tuple[int, int]:
-    """A descriptor of a sealed file in memory that holds `source`, and its size in bytes."""
+    """Return the descriptor of a sealed file in memory with the content `source`, and its size in
+    bytes.
+    """
     fd = os.memfd_create("repl", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         size = 0
@@ -122,7 +128,7 @@ def memfd(source: str | bytes) -> tuple[int, int]:
 
 
 def fetch(core: Core, name: str, *, as_answer: bool) -> Generator[float, Any, JSON]:
-    """Read a variable; ValueError if it is larger than an answer may be, and is to be one."""
+    """Read a variable; with `as_answer`, raise ValueError if it exceeds the size of an answer."""
     answer = yield from core.questions.ask(Fetch(check_name(name, "name")))
     if isinstance(answer, Failed):
         raise _FETCH_ERRORS.get(answer.kind, SandboxError)(f"{name}: {answer.message}")

@@ -1,6 +1,4 @@
-"""`ShieldedOperations`: operations that come to their end even if their caller leaves in the
-middle.
-"""
+"""`ShieldedOperations`: operations that complete even if their caller leaves in the middle."""
 
 from __future__ import annotations
 
@@ -13,18 +11,18 @@ _T = TypeVar("_T")
 
 
 class ShieldedOperations:
-    """`unfinished`: the steps of an operation whose caller has left, or still waits."""
+    """`unfinished`: the steps of an operation in progress, whose caller may have left."""
 
     def __init__(self) -> None:
         self.unfinished: Generator[float, Ready_, object] | None = None
 
     def of(self, steps: Generator[float, Ready_, _T]) -> Generator[float, Ready_, _T]:
-        """The result of `steps`, none of which may be left out."""
+        """Run `steps` and return their result; they complete even if the caller leaves."""
         self.unfinished = steps
         return (yield from self._drive(steps, begun=False))
 
     def of_abandoned(self) -> Generator[float, Ready_, None]:
-        """Bring to its end what a caller has left unfinished."""
+        """Complete the operation whose caller has left."""
         if self.unfinished is not None:
             yield from self._drive(self.unfinished, begun=True)
 

@@ -1,4 +1,6 @@
-"""What an event loop has a thread do, and what is done whoever is cancelled meanwhile."""
+"""`put_in_thread`: work in a thread that an event loop waits for and that cancellation does not
+stop.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,10 @@ _T = TypeVar("_T")
 
 
 def put_in_thread(work: Callable[[], _T]) -> asyncio.Future[_T]:
-    """`work`, begun in a thread of the running loop's; shielded, it is done whoever is cancelled.
+    """Start `work` in a thread of the running loop; the work is done even if the caller is
+    cancelled.
 
-    A task is not: the loop cancels all that are left when it ends, and then `to_thread` begins
-    nothing any more, and is over for who waits while its thread goes on.
+    A task for `asyncio.to_thread` would not do: the loop cancels all remaining tasks when it ends;
+    then a thread that has not begun never begins, and the task ends before a thread that has begun.
     """
     return asyncio.get_running_loop().run_in_executor(None, work)

@@ -22,8 +22,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
-from ..jail.processes import HELD_SIGNALS
 from ..protocol.messages import VERSION, Ready, Restored, encode
+from ..protocol.snapshot_signals import HELD_SIGNALS
 from . import lost_resources, shared_mappings
 from .lost_resources import LostResources
 from .snapshot_messages import BRANCHED, WORD, SnapshotCommand

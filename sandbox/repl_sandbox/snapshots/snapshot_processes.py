@@ -21,7 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..jail.processes import HELD_SIGNALS, WAKE_SIGNAL
+from ..protocol.snapshot_signals import HELD_SIGNALS, WAKE_SIGNAL
 from ..worker.namespace.main_namespace import Namespace
 from . import lost_resources, shared_mappings
 from .descriptors import placeholder_descriptors

@@ -19,12 +19,12 @@ from ..init.supervisor import Init
 from ..init.worker_entry import complain, limiter_of, report, run_worker
 from ..init.worker_rollback import WorkerRollback
 from ..jail import recipe_slots, reserved_descriptors
-from ..jail.processes import SNAPSHOT_SIGNAL
 from ..jail.recipe import BIRTH, RECIPES, Jail, batch
 from ..jail.remedies import step_error
 from ..native.spawn import NO_CGROUP, Handshake, Role, Spawner
 from ..native.steps import StepError
 from ..protocol import control_channel
+from ..protocol.snapshot_signals import SNAPSHOT_SIGNAL
 from ..snapshots.snapshot_channel import SnapshotChannel
 from ..snapshots.snapshot_processes import ALL_SIGNALS
 from ..snapshots.snapshot_table import SnapshotTable

@@ -1,4 +1,6 @@
-"""The walls of a container, as the kernel shows them of its first process. No name is a proof."""
+"""The isolation of a container, as the kernel shows it of its first process, whatever the runtime's
+name.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,9 @@ _CAPABILITIES = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
 
 
 def look(pid: int) -> ContainerIsolation:
-    """What holds process `pid`, which must not have hidden its memory yet.
+    """Probe the isolation of process `pid`, which must not have hidden its memory yet.
 
-    A wall that cannot be seen counts as missing. OSError: the process is gone.
+    A layer that cannot be seen counts as missing. OSError: the process is gone.
     """
     seen, own = status(pid), status("self")
     filters = int(seen.get("Seccomp_filters", "0"))
@@ -47,6 +49,6 @@ def _holds(stands: Callable[[], bool]) -> bool:
 
 
 def _interfaces(pid: int) -> Iterator[str]:
-    """The network interfaces in view of a process: proc_pid_net(5), after two lines of titles."""
+    """The network interfaces that a process sees: proc_pid_net(5), after two header lines."""
     for line in read(pid, "net/dev").splitlines()[2:]:
         yield line.partition(":")[0].strip()

@@ -1,8 +1,9 @@
-"""The profile of a container whose sessions are jailed inside: rights added, calls still refused.
+"""The profile of a container whose sessions are jailed inside: added rights, and calls still
+refused.
 
-The engine's filter forbids the namespaces and mounts that a jail is made of, and its covers over
-/proc forbid a /proc for each session. In their place: a filter that refuses what nothing in a
-container needs, and an uncovered /proc, whose files are those of another user.
+The container engine's filter forbids the namespaces and mounts that a jail consists of, and its
+masks over /proc forbid a /proc for each session. Instead: a filter that refuses what no container
+needs, and an unmasked /proc, whose files belong to another user.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-# By the names of `libseccomp`: what the engine's default filter refuses to a container without
-# capabilities, but for namespaces, mounts and what names them.
+# By the names of `libseccomp`: the calls that the engine's default filter refuses to a container
+# without capabilities, except for namespaces, mounts and the hostname.
 _REFUSED: Final = (
     *("acct", "add_key", "bpf", "clock_adjtime", "clock_settime", "create_module"),
     *("delete_module", "fanotify_init", "finit_module", "get_kernel_syms", "get_mempolicy"),
@@ -26,11 +27,13 @@ _EPERM: Final = 1
 
 
 def security_options() -> list[str]:
-    """Of the container: the filter, and no profile of AppArmor, which forbids to mount."""
+    """The security options of the container: the filter, and no AppArmor profile, which forbids
+    mounts.
+    """
     rules = [{"names": list(_REFUSED), "action": "SCMP_ACT_ERRNO", "errnoRet": _EPERM}]
     profile = {"defaultAction": "SCMP_ACT_ALLOW", "syscalls": rules}
     return [f"seccomp={json.dumps(profile)}", "apparmor=unconfined"]
 
 
-# Of the daemon's configuration of a container, for which the `docker` package has no argument.
+# Part of the daemon's configuration of a container, for which the `docker` package has no argument.
 UNCOVERED: Final[dict[str, Any]] = {"MaskedPaths": [], "ReadonlyPaths": []}

@@ -1,4 +1,4 @@
-"""Labels of containers: the process that they were made for, and whether that is still there."""
+"""Labels of containers: the process that made the container, and whether it still lives."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from ...limits.proc_stat import began
 
-# One label, for a daemon can list by it.
+# One label, because a daemon can filter by it.
 OWNER = "repl-env.owner"
 
 
@@ -18,9 +18,9 @@ def of_this_process() -> dict[str, str]:
 
 
 def is_left(labels: Mapping[str, str]) -> bool:
-    """Whether the process that a container was made for is gone.
+    """Whether the process that made a container is gone.
 
-    Of a process in another pid namespace nothing is known, and so its containers are not left.
+    Processes in other pid namespaces are unknown, so their containers do not count as orphaned.
     """
     system, _, rest = labels.get(OWNER, "").partition(" ")
     numbers = rest.split()
@@ -35,6 +35,6 @@ def is_left(labels: Mapping[str, str]) -> bool:
 
 
 def _system() -> str:
-    """This start of the system, and the namespace that process ids are of."""
+    """The boot id of the system, and the pid namespace."""
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         return f"{file.read().strip()}/{os.readlink('/proc/self/ns/pid')}"

@@ -1,4 +1,4 @@
-"""The attached standard streams of a container, as the `docker` package gives them."""
+"""The attached standard streams of a container, as the `docker` package provides them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _READ = 1 << 16
 
 
 def rest(attached: Any) -> bytes:
-    """The output, since `attached` was made, of a container that ends or has ended."""
+    """The output of a container that ends or has ended, since `attached` was made."""
     fd, unwrapper, said = descriptor(attached), Unwrapper(), b""
     poller = select.poll()
     poller.register(fd, select.POLLIN)
@@ -28,12 +28,12 @@ def rest(attached: Any) -> bytes:
 
 
 def descriptor(attached: Any) -> int:
-    """The descriptor of the stream, which stays the package's."""
+    """The descriptor of the stream, which the package owns."""
     return int(getattr(attached, "_sock", attached).fileno())
 
 
 def close(attached: Any) -> None:
-    """The package has no call that closes the answer, its file and the socket below."""
+    """Close the response, its file and its socket, for which the package has no call."""
     below, answer = getattr(attached, "_sock", attached), getattr(attached, "_response", attached)
     for each in (answer, attached, below):
         each.close()

@@ -1,4 +1,4 @@
-"""Who a container's user is, which limits it has, and whether it can read this package."""
+"""The user of a container, its limits, and whether it can read this package."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from ...errors import IsolationError
 from ...jail.users import SLOTS, own_id
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-# A daemon that maps the users of its containers has so many of them.
+# The number of users that a daemon maps for its containers.
 _MAPPED_USERS = range(20_000, 60_000)
-# Open files of the template; processes of its user, which the container has a limit of its own for.
+# Open files of the template; processes of its user, which the container limits as well.
 _LIMITS = {
     "nofile": (resource.RLIMIT_NOFILE, 1 << 20),
     "nproc": (resource.RLIMIT_NPROC, 1 << 15),
@@ -21,7 +21,7 @@ _LIMITS = {
 
 
 def user(options: Sequence[str]) -> str:
-    """The container's user and group: this process's where that is not root, else nobody's."""
+    """The container's user and group: this process's own, or nobody's if that is root."""
     if os.geteuid() != 0:
         return f"{os.geteuid()}:{os.getegid()}"
     if any("userns" in option or "rootless" in option for option in options):
@@ -32,14 +32,14 @@ def user(options: Sequence[str]) -> str:
 
 
 def limits() -> Iterator[tuple[str, int]]:
-    """At most this process's own limits: those of an engine may be more than it may give."""
+    """At most this process's own limits: the engine's may be more than it can grant."""
     for name, (number, enough) in _LIMITS.items():
         _, most = resource.getrlimit(number)
         yield name, enough if most == resource.RLIM_INFINITY else min(most, enough)
 
 
 def check_readable() -> None:
-    """IsolationError if a user who owns nothing cannot read this package."""
+    """Raise IsolationError if a user who owns nothing cannot read this package."""
     for path, wanted in ((PACKAGE, 0o005), (f"{PACKAGE}/zygote/boot.py", 0o004)):
         if os.stat(path).st_mode & wanted != wanted:
             raise IsolationError(

@@ -1,4 +1,4 @@
-"""The words with which a daemon refuses, as errors that say who can do what about it."""
+"""The daemon's refusals as errors that name a remedy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _LOGIN = ("pull access denied", "unauthorized", "no basic auth")
 
 
 def refusal(image: str, told: str) -> SandboxError:
-    """The error for the daemon's answer `told` about a container of `image`."""
+    """Return the error for the daemon's answer `told` about a container of `image`."""
     lower = told.lower()
     if "no space left on device" in lower:
         return SandboxError(f"the daemon's disk is full: {told}")

@@ -1,4 +1,4 @@
-"""The socket of the daemon: where it is, and whether this user may connect to it."""
+"""The daemon's socket: its path, and whether this user may connect."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SECONDS = 5.0
 
 
 def find() -> str:
-    """The path of the socket that DOCKER_HOST names, else of Docker's usual one.
+    """Return the path of the socket that DOCKER_HOST names, else of Docker's usual one.
 
     Raises:
         IsolationError: nothing answers there, or this user may not connect.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class MountedSocketTransport:
-    """Descriptors pass by the socket, and the container's processes are seen in /proc."""
+    """Descriptors pass through the socket, and the container's processes appear in /proc."""
 
     takes_input = False
 
@@ -34,7 +34,7 @@ class MountedSocketTransport:
         self._output: Any = None
 
     def attach(self, container: Container, undo: ExitStack) -> None:
-        """Before the container starts."""
+        """Attach to the container's output, before it starts."""
         self._output = container.attach_socket(
             params={"stdout": 1, "stderr": 1, "stream": 1, "logs": 0}
         )
@@ -43,11 +43,11 @@ class MountedSocketTransport:
     def meet(
         self, container: Container, seconds: float, forget: Callable[[], None], undo: ExitStack
     ) -> tuple[Lifeline, zygote_process.ZygoteProcess] | None:
-        """After it was started: what leads to the zygote; None if the container has ended.
+        """After the start: return the connection to the zygote; None if the container has ended.
 
         Raises:
-            TimeoutError: nobody has connected in so many seconds.
-            IsolationError: the container is not seen to be on this system.
+            TimeoutError: the zygote has not connected in so many seconds.
+            IsolationError: the container's processes do not appear on this system.
         """
         met = self._meeting.await_zygote(self._output.fileno(), seconds)
         if met is None:
@@ -69,11 +69,11 @@ class MountedSocketTransport:
         return lifeline, child
 
     def connected(self) -> None:
-        """The zygote is met: nobody else is to connect."""
+        """Accept no further connection: the zygote is connected."""
         self._meeting.close()
 
     def outside(self) -> IsolationBaseline:
-        """The surroundings of the sessions."""
+        """The isolation baseline of the sessions."""
         self.let_go()
         return IsolationBaseline(self._pid, self._enclosure)
 
@@ -88,7 +88,7 @@ class MountedSocketTransport:
         return said
 
     def let_go(self) -> None:
-        """Of the container's output."""
+        """Release the container's output."""
         attached, self._output = self._output, None
         if attached is not None:
             container_output.close(attached)

@@ -1,9 +1,9 @@
-"""`RendezvousSocket`: a socket in a folder that is mounted into a container, for its zygote to
+"""`RendezvousSocket`: a socket in a directory that is mounted into a container, for its zygote to
 connect to.
 
-The kernel names the process that connected, and 0 for one that this system does not show. Only this
-user can enter the folder on the host. The folder that is mounted lies in it and is open to every
-user, so that the container's can connect.
+The kernel reports the process that connected, and 0 for a process that this system does not show.
+Only this user can enter the directory on the host. The mounted directory lies in it and is open to
+every user, so that the container's can connect.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ def _bind(listener: socket.socket, folder: str) -> None:
 
 
 class RendezvousSocket:
-    """A context manager, which removes the folder. `shown`: what to mount; `inside`: at which path.
+    """A context manager, which removes the directory. `shown`: what to mount; `inside`: its path
+    there.
 
     Raises:
-        OSError: there is no room for it.
+        OSError: the directory or the socket cannot be made.
     """
 
     inside = "/run/repl-env"
@@ -60,13 +61,13 @@ class RendezvousSocket:
         return f"{self.inside}/{_NAME}"
 
     def await_zygote(self, output: int, seconds: float) -> tuple[Lifeline, int] | None:
-        """The connected socket and the pid of the process at its other end; None if none will be.
+        """Return the connected socket and the pid of its peer; None if the container has ended.
 
-        `output`: a descriptor at whose end the container has ended. The pid is 0 for a process that
+        `output`: a descriptor that ends when the container ends. The pid is 0 for a process that
         this one cannot see.
 
         Raises:
-            TimeoutError: nothing came of it in so many `seconds`.
+            TimeoutError: nothing connected in so many `seconds`.
         """
         poller, until = select.poll(), time.monotonic() + seconds
         poller.register(self._listener, select.POLLIN)
@@ -81,7 +82,7 @@ class RendezvousSocket:
         return Lifeline(fileno=accepted.detach()), _CREDENTIALS.unpack(said)[0]
 
     def close(self) -> None:
-        """Let nobody connect any more."""
+        """Accept no connections any more."""
         self._listener.close()
         self._remove()
 

@@ -1,6 +1,4 @@
-"""`StreamTransport`: a zygote whose host speaks with it by the container's standard input and
-output.
-"""
+"""`StreamTransport`: the host reaches a zygote by the container's standard input and output."""
 
 from __future__ import annotations
 
@@ -34,9 +32,9 @@ _CAPABILITIES = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
 
 
 class ProcessQueryClient:
-    """Asks the first process of a container about processes in it; a `Look`. Thread-safe.
+    """Asks the first process of a container about processes in it; a `ProcessQuery`. Thread-safe.
 
-    The answers are the container's word: each is taken for what it should be, or an error.
+    The container is not trusted: each answer has the expected type, or raises an error.
     """
 
     def __init__(self, ours: socket.socket) -> None:
@@ -45,7 +43,7 @@ class ProcessQueryClient:
         _open.add(self)
 
     def __call__(self, name: str, *arguments: Any) -> Any:
-        """The answer; OSError if there is none."""
+        """Return the answer; OSError if there is none."""
         answer = self.ask(name, *(_plain(each) for each in arguments))
         if not isinstance(answer, _KINDS.get(name, object)) or isinstance(answer, bool) != (
             name in _YES_OR_NO
@@ -56,14 +54,14 @@ class ProcessQueryClient:
         return answer
 
     def ask(self, name: str, *arguments: Any, seconds: float = _SECONDS) -> Any:
-        """As above, and with any JSON."""
+        """As above, for any JSON."""
         with self._lock:
             try:
                 self._socket.settimeout(seconds)
                 self._socket.send(json.dumps([name, *arguments]).encode())
                 answer = json.loads(self._socket.recv(_MOST) or b"{}")
             except (OSError, ValueError, RecursionError) as error:
-                self._socket.close()  # what comes late would be taken for the next answer
+                self._socket.close()  # a late answer would be taken for the next one
                 raise OSError(ESRCH, "the container does not answer") from error
         if not isinstance(answer, dict) or "told" not in answer:
             errno = answer.get("errno") if isinstance(answer, dict) else None
@@ -72,7 +70,7 @@ class ProcessQueryClient:
         return answer["told"]
 
     def close(self) -> None:
-        """Ask nothing any more."""
+        """Ask no more."""
         self._socket.close()
 
 
@@ -103,9 +101,9 @@ os.register_at_fork(after_in_child=_drop_all)
 
 
 class RelayProcess:
-    """The relay of a container, which lives as long as the stream does; see `process.Process`.
+    """The relay of a container, which lives as long as the stream; see `ZygoteProcess`.
 
-    `forget` is called with what the container said last, when it has ended.
+    `forget` is called with the container's last output when the relay has ended.
     """
 
     def __init__(self, process: subprocess.Popen[bytes], forget: Callable[[bytes], None]) -> None:
@@ -114,11 +112,11 @@ class RelayProcess:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """The relay's process id."""
         return self._process.pid
 
     def poll(self) -> int | None:
-        """None while it lives."""
+        """None while the relay lives."""
         return self._process.poll()
 
     def wait(self, timeout: float | None = None) -> int:
@@ -132,12 +130,12 @@ class RelayProcess:
         return status
 
     def kill(self) -> None:
-        """End it."""
+        """Kill the relay."""
         self._process.kill()
 
 
 class StreamTransport:
-    """A relay, which is a process beside this one, carries what would pass by sockets.
+    """A relay process carries the data that would otherwise pass through sockets.
 
     `most`: bytes of the files that the container may send for one request.
     """
@@ -155,7 +153,7 @@ class StreamTransport:
         self._facts: dict[str, Any] = {}
 
     def attach(self, container: Container, undo: ExitStack) -> None:
-        """Before the container starts."""
+        """Attach to the container's streams, before it starts."""
         self._attached = container.attach_socket(
             params={"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1, "logs": 0}
         )
@@ -164,7 +162,7 @@ class StreamTransport:
     def meet(
         self, container: Container, seconds: float, forget: Callable[[], None], undo: ExitStack
     ) -> tuple[Lifeline, zygote_process.ZygoteProcess] | None:
-        """As of `Mounted`."""
+        """As of `MountedSocketTransport`."""
         lifeline, self._questions = self._start(forget)
         undo.callback(lifeline.close)
         relay = self._relay
@@ -205,34 +203,35 @@ class StreamTransport:
         forget()
 
     def connected(self) -> None:
-        """As of `Mounted`."""
+        """As of `MountedSocketTransport`."""
 
     def outside(self) -> IsolationBaseline:
-        """As of `Mounted`."""
+        """As of `MountedSocketTransport`."""
         found = self._facts.get("zygote")
         zygote = found if type(found) is int else 0
         return IsolationBaseline(zygote, enclosure(self._facts), self._questions)
 
     def seen(self, path: str) -> str:
-        """As of `Mounted`."""
+        """As of `MountedSocketTransport`."""
         return path
 
     def said(self) -> bytes:
-        """As of `Mounted`."""
+        """As of `MountedSocketTransport`."""
         return self._said
 
     def let_go(self) -> None:
-        """As of `Mounted`: the relay has the stream."""
+        """As of `MountedSocketTransport`: the relay has the stream."""
         attached, self._attached = self._attached, None
         if attached is not None:
             container_output.close(attached)
 
 
 def enclosure(facts: dict[str, Any]) -> ContainerIsolation:
-    """The walls of a container, by what its first process found. No runtime's name is a proof.
+    """The isolation of a container by its first process's observations, whatever the runtime's
+    name.
 
-    A kernel of its own, which says that it is another than this system's, needs no namespaces and
-    no filter: it is neither this one's processes' nor takes their system calls.
+    A kernel of its own, which reports another identity than this system's, needs no namespaces and
+    no filter: it neither runs this kernel's processes nor passes on their system calls.
     """
     seen = facts.get("status") or {}
     own_kernel = facts.get("kernel") != [platform.release(), platform.version()]

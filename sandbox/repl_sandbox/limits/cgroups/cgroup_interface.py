@@ -1,8 +1,7 @@
-"""What the kernel calls a group's files in version 1 and in version 2, and how they are written.
+"""`CgroupInterface`: the files of a cgroup in version 1 and in version 2, and how to write them.
 
-Covers: limits of memory without swap and of processes, what was refused, what is held, and the
-share of a contended processor.
-Does not cover: limits of CPU time.
+Covers: limits of memory without swap and of processes, events, usage, and CPU weight. Does not
+cover: limits of CPU time.
 
 Sources: Documentation/admin-guide/cgroup-v1/{memory,pids}.rst, cgroup-v2.rst and
 Documentation/scheduler/sched-design-CFS.rst of the kernel.
@@ -14,7 +13,7 @@ import os
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-# Number of the folder in `Place.folders`, name.
+# The index of the folder in `CgroupRoot.folders`, and the file's name.
 File: TypeAlias = "tuple[int, str]"
 
 
@@ -24,24 +23,24 @@ class CgroupInterface:
 
     version: int
     memory: str  # the limit, in the first folder
-    swap: str  # there as well: version 1 limits it together with memory, version 2 alone
+    swap: str  # there as well: version 1 limits swap together with memory, version 2 alone
     pids: File
-    # Writing "0" to these, as far as there are such folders, moves the process that writes. None on
-    # version 2, where a session is born into its group: there the write takes up to 25 ms, see
+    # Writing "0" to these, in the folders that exist, moves the writing process. None on version 2,
+    # where a session is forked into its cgroup: there the write takes up to 25 ms, see
     # native.spawn.fork_process.
     join: tuple[File, ...]
     kills: File  # row oom_kill
     refusals: File  # row max
-    members: File  # how many processes and threads are in it
-    used: File  # all that is charged, what the kernel can drop included
-    held: tuple[bytes, ...]  # rows of memory.stat: what processes and tmpfs hold
-    weight: File  # its share of a processor that is contended; there if groups are weighed
-    ordinary: int  # what the kernel gives it at first
-    low: int  # one hundredth of that, which is what nice 19 is to nice 0
+    members: File  # the number of processes and threads in it
+    used: File  # all charged memory, including what the kernel can reclaim
+    held: tuple[bytes, ...]  # rows of memory.stat: memory of processes and tmpfs
+    weight: File  # the share of a contended processor; only if cgroups are weighed
+    ordinary: int  # the kernel's default
+    low: int  # one hundredth of it, the ratio of nice 19 to nice 0
 
 
 # `tasks`, not `cgroup.procs`: a thread that moves itself need not stop all forks of the machine
-# meanwhile (cgroup_procs_write_start in kernel/cgroup/cgroup.c), and it is the only one there.
+# meanwhile (cgroup_procs_write_start in kernel/cgroup/cgroup.c), and it is the only thread.
 VERSION_1: Final = CgroupInterface(
     version=1,
     memory="memory.limit_in_bytes",
@@ -84,13 +83,13 @@ def _read(path: str) -> bytes:
 
 
 def number(path: str) -> int:
-    """The number that a file holds; -1 for "max"."""
+    """The number in a file; -1 for "max"."""
     text = _read(path).strip()
     return -1 if text == b"max" else int(text)
 
 
 def rows(path: str, *names: bytes) -> int:
-    """The sum of the rows `names` of a file that says "name number" in each line."""
+    """The sum of the rows `names` of a file with rows "name number"."""
     total = 0
     for line in _read(path).splitlines():
         name, _, value = line.partition(b" ")
@@ -100,7 +99,7 @@ def rows(path: str, *names: bytes) -> int:
 
 
 def put(path: str, value: int | str) -> None:
-    """Write `value` to a file that is there already; OSError names it."""
+    """Write `value` to an existing file; OSError names the file."""
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
         try:
@@ -112,11 +111,11 @@ def put(path: str, value: int | str) -> None:
 
 
 def limit_memory(folder: str, files: CgroupInterface, size: int) -> None:
-    """Limit the memory of a group to `size` bytes, and leave it no swap."""
+    """Limit the memory of a cgroup to `size` bytes, without swap."""
     memory, swap = f"{folder}/{files.memory}", f"{folder}/{files.swap}"
     together = files.version == 1
     if not os.path.exists(swap):
-        # The kernel does not count swap of groups. Version 1 can be told not to use it.
+        # The kernel does not count swap of cgroups. Version 1 can be told not to use it.
         put(memory, size)
         if together:
             put(f"{folder}/memory.swappiness", 0)
@@ -124,12 +123,12 @@ def limit_memory(folder: str, files: CgroupInterface, size: int) -> None:
         put(swap, 0)
         put(memory, size)
     else:
-        # Memory and swap together may at no time be less than memory.
+        # The limit of memory and swap together may never be below that of memory.
         for path in (swap, memory) if number(swap) < size else (memory, swap):
             put(path, size)
 
 
 def limits(folders: tuple[str, ...], files: CgroupInterface) -> tuple[int, int]:
-    """The limits of memory and processes as the kernel has them; -1 for none."""
+    """The limits of memory and processes from the kernel; -1 for none."""
     folder, name = files.pids
     return number(f"{folders[0]}/{files.memory}"), number(f"{folders[folder]}/{name}")

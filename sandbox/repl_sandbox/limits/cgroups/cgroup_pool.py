@@ -1,8 +1,9 @@
-"""A sandbox's groups: made, reused, removed; and what dead hosts left behind.
+"""`CgroupPool`: the cgroups of a sandbox, created, reused and removed; removal of those of dead
+hosts.
 
 All lie in one folder of the sandbox's own, `repl-env-PID-RANDOM`, in each hierarchy. The sandbox
-holds a lock on the folder (flock(2)); the kernel lets go of it however the process ends. So a
-folder that can be locked belongs to nobody, whatever process id it names.
+holds a lock on the folder (flock(2)), which the kernel releases however the process ends. So a
+folder that can be locked belongs to nobody, whatever process id its name has.
 """
 
 from __future__ import annotations
@@ -25,22 +26,21 @@ from .cgroup_root import LEAF, NEEDED, WEIGHING, CgroupRoot, CgroupUnavailable, 
 from .session_cgroup import SessionCgroup, refusal
 
 _OWN = re.compile(r"repl-env-\d+-[0-9a-f]{8}")
-# Free groups that are kept for later sessions. Each is some 100 KiB of the kernel's memory on a
+# Free cgroups that are kept for later sessions. Each takes some 100 KiB of the kernel's memory on a
 # machine with few processors.
 _SPARE = 32
-# A process that has been waited for can be counted a moment longer, while it is switched out: where
-# others keep the processors busy, until it has had its turn.
+# A reaped process still counts until it is switched out: on a busy machine until its next turn.
 _PATIENCE = 10.0
 _PAUSE = 0.002
 
 
 class CgroupPool:
-    """The groups of one sandbox. Thread-safe; dead in a process that was forked from this one.
+    """The cgroups of one sandbox. Thread-safe; unusable in a forked child.
 
-    `weighed`: their shares of the processor can be set, which is only where `place` has that.
+    `weighed`: their CPU weights can be set, which requires that the root has that controller.
 
     Raises:
-        IsolationError: a folder cannot be made or controllers not be given on.
+        IsolationError: a folder cannot be made, or controllers cannot be enabled.
     """
 
     def __init__(self, place: CgroupRoot, *, weighed: bool = False) -> None:
@@ -64,7 +64,7 @@ class CgroupPool:
                 _move_to_leaf(place.folders[0])
             if place.version == 2:
                 _give_on(places[0], controllers)
-            # Where a version 1 has two controllers in one hierarchy, there is one folder twice.
+            # A version 1 hierarchy with two controllers has one folder twice.
             for folder in dict.fromkeys(places):
                 sweep(folder)
                 self._locks.append(_make_locked(f"{folder}/{name}"))
@@ -78,7 +78,7 @@ class CgroupPool:
         _alive.add(self)
 
     def take(self, memory: int, processes: int) -> SessionCgroup:
-        """An empty group with these limits: bytes, and processes with their threads.
+        """Return an empty cgroup with these limits: bytes, and processes with their threads.
 
         Raises:
             IsolationError: it cannot be made, or its limits cannot be set.
@@ -114,7 +114,7 @@ class CgroupPool:
         return group
 
     def _gone(self, group: SessionCgroup) -> None:
-        """The session of `group` has ended, or was given up and will."""
+        """Handle the end of the session of `group`, which has ended or will."""
         with self._lock:
             if group not in self._all:  # the sandbox was closed first
                 return
@@ -134,14 +134,14 @@ class CgroupPool:
             self._remove_leaving()
 
     def _remove_leaving(self) -> None:
-        """Remove the groups that are not used again; those that end still, at the next turn."""
+        """Remove the cgroups that are not reused; those that are not empty yet, at the next call."""
         leaving, self._leaving = self._leaving, []
         for group in leaving:
             if not all(list(map(_remove, dict.fromkeys(group.folders)))):
                 self._leaving.append(group)
 
     def close(self) -> None:
-        """Remove all groups. The sessions have ended."""
+        """Remove all cgroups. The sessions have ended."""
         with self._lock:
             self._all = set()
         self._free.clear()
@@ -151,16 +151,16 @@ class CgroupPool:
             os.close(self._locks.pop())
 
     def forked(self) -> None:
-        """In a child of the host: let go of the locks, so that they are the host's alone."""
+        """In a forked child: release the locks, so that only the host has them."""
         while self._locks:
             os.close(self._locks.pop())
 
 
 def open_groups(found: CgroupRoot | CgroupUnavailable, *, weighed: bool = False) -> CgroupPool:
-    """The groups of a sandbox that must have them, `weighed` if it can be.
+    """Return the cgroups of a sandbox that must have them, weighed if `weighed` and possible.
 
     Raises:
-        IsolationError: `found` is no place, or turns out to be none.
+        IsolationError: `found` is unavailable, or turns out not to work.
     """
     if isinstance(found, CgroupUnavailable):
         raise IsolationError("jailed", "cgroup", found.reason, found.remedy)
@@ -171,14 +171,14 @@ def open_groups(found: CgroupRoot | CgroupUnavailable, *, weighed: bool = False)
 
 
 def sweep(folder: str) -> None:
-    """Remove the groups in `folder` whose sandboxes are gone."""
+    """Remove the cgroups in `folder` whose sandboxes are gone."""
     for name in os.listdir(folder):
         if not _OWN.fullmatch(name):
             continue
         try:
             fd = _lock(f"{folder}/{name}")
         except OSError:
-            continue  # somebody's, or removed by another sweep
+            continue  # locked by its owner, or removed by another sweep
         try:
             _clear(f"{folder}/{name}", 0.0)
         finally:
@@ -189,7 +189,7 @@ def _lock(folder: str) -> int:
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.stat(folder)  # a sweep that came first has removed it
+        os.stat(folder)  # another sweep has removed it
     except OSError:
         os.close(fd)
         raise
@@ -197,7 +197,7 @@ def _lock(folder: str) -> int:
 
 
 def _make_locked(folder: str) -> int:
-    """Make `folder` and hold its lock; a sweep of another process may take it in between."""
+    """Make `folder` and lock it; a sweep of another process may lock it in between."""
     while True:
         os.mkdir(folder)
         try:
@@ -208,7 +208,7 @@ def _make_locked(folder: str) -> int:
 
 
 def _clear(folder: str, patience: float) -> None:
-    """Remove `folder` and the groups in it, or leave them for a later sweep."""
+    """Remove `folder` and the cgroups in it, or leave them for a later sweep."""
     end = time.monotonic() + patience
     try:
         inside = [entry.path for entry in os.scandir(folder) if entry.is_dir()]
@@ -220,9 +220,9 @@ def _clear(folder: str, patience: float) -> None:
 
 
 def _remove(folder: str) -> bool:
-    """Remove an empty group; False if somebody is in it still.
+    """Remove an empty cgroup; False if it has processes.
 
-    One that this process may not remove any more, since it gave up its user, is left to a sweep.
+    One that this process may no longer remove, because it changed its user, is left to a sweep.
     """
     try:
         os.rmdir(folder)
@@ -237,7 +237,7 @@ def _remove(folder: str) -> bool:
 
 
 def _give_on(folder: str, controllers: set[str]) -> None:
-    """Let the groups in `folder` have the controllers."""
+    """Enable the controllers for the cgroups in `folder`."""
     path = f"{folder}/cgroup.subtree_control"
     missing = controllers - set(words(path))
     if missing:
@@ -245,7 +245,7 @@ def _give_on(folder: str, controllers: set[str]) -> None:
 
 
 def _move_to_leaf(folder: str) -> None:
-    """Move our processes from `folder` to a leaf in it, for only leaves may hold processes."""
+    """Move this program's processes from `folder` into a leaf: only leaves may hold processes."""
     leaf = f"{folder}/{LEAF}"
     try:
         os.mkdir(leaf)

@@ -1,9 +1,9 @@
-"""Where this process may make groups: found in /proc/self, changed nothing.
+"""`find`: the cgroup in which this process may create others, from /proc/self, without changes.
 
 Covers: version 2, delegated or root's own; version 1 with memory and pids, each mounted somewhere;
-machines with both, where a controller belongs to one of the two. Containers, whose view of the
-hierarchy begins at a group of the host.
-Does not cover: whether the kernel lets a group be made there; `supply` finds out by making one.
+machines with both, where a controller belongs to one of the two; containers, whose view of the
+hierarchy begins at a cgroup of the host. Does not cover: whether the kernel permits creating one;
+`cgroup_pool` tries it.
 
 Sources: cgroups(7), proc_pid_mountinfo(5), Documentation/admin-guide/cgroup-v2.rst of the kernel,
 https://systemd.io/CGROUP_DELEGATION.
@@ -16,11 +16,12 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-# Each holds a limit that nothing else holds: no rlimit counts the memory of several processes.
+# Each limits what nothing else limits: no rlimit counts the memory of several processes.
 NEEDED = ("memory", "pids")
-# Wanted besides, and done without: shares of the processor can be had by other means (weights).
+# Optional: processors can also be shared by other means (weights).
 WEIGHING = "cpu"
-# Where our own processes go in a delegated group of version 2: only a leaf may hold processes.
+# The leaf for this program's own processes in a delegated cgroup of version 2: only leaves may hold
+# processes.
 LEAF = "repl-env-host"
 
 _DELEGATE = (
@@ -44,17 +45,17 @@ _MOUNTED = "Mount cgroup2 at /sys/fs/cgroup, as systemd and container engines do
 
 @dataclass(frozen=True, slots=True)
 class CgroupRoot:
-    """A group of each hierarchy in which groups can be made. On version 2 they are one folder."""
+    """A cgroup of each hierarchy in which cgroups can be created. On version 2 they are one folder."""
 
     version: int
     folders: tuple[str, ...]  # in the order of NEEDED; one folder on version 2
-    crowded: bool = False  # version 2: processes of ours must move to a leaf first
-    weighing: str = ""  # the folder of WEIGHING; none if it cannot be had
+    crowded: bool = False  # version 2: this program's processes must move to a leaf first
+    weighing: str = ""  # the folder of WEIGHING; none if it is missing
 
 
 @dataclass(frozen=True, slots=True)
 class CgroupUnavailable:
-    """Why there is no place, and what the operator can change."""
+    """The reason why cgroups are unavailable, and what the operator can change."""
 
     reason: str
     remedy: str
@@ -63,14 +64,14 @@ class CgroupUnavailable:
 @dataclass(frozen=True, slots=True)
 class _Mount:
     kind: str
-    root: str  # the group that is seen at `point`
+    root: str  # the cgroup that is mounted at `point`
     point: str
     options: frozenset[str]  # of the hierarchy: on version 1 its controllers
     writable: bool
 
 
 def find(proc: str = "/proc/self") -> CgroupRoot | CgroupUnavailable:
-    """Where groups can be made; `proc` is where the kernel describes this process."""
+    """Return where cgroups can be created; `proc` is the kernel's description of this process."""
     try:
         mounts = list(_mounts(f"{proc}/mountinfo"))
         groups = _groups(f"{proc}/cgroup")
@@ -80,7 +81,7 @@ def find(proc: str = "/proc/self") -> CgroupRoot | CgroupUnavailable:
     places = [place for place in found if isinstance(place, CgroupRoot)]
     if places:
         return places[0]
-    # Version 1 has a word only where it has the controllers, and then version 2 cannot have them.
+    # Version 1 counts only where it has the controllers, and then version 2 cannot have them.
     reasons = [missing for missing in found if isinstance(missing, CgroupUnavailable)]
     return reasons[-1] if reasons else CgroupUnavailable("no hierarchy is mounted", _MOUNTED)
 
@@ -102,14 +103,14 @@ def _plain(text: str) -> str:
 
 
 def _groups(path: str) -> dict[str, str]:
-    """This process's group by controller; that of version 2 has the name ""."""
+    """This process's cgroup by controller; that of version 2 has the name ""."""
     with open(path, encoding="utf-8", errors="surrogateescape") as file:
         rows = [line.rstrip("\n").split(":", 2) for line in file]
     return {name: group for _, names, group in rows for name in names.split(",")}
 
 
 def _folder(mount: _Mount, group: str) -> str | None:
-    """Where `group` is seen; None if it lies outside of what is mounted."""
+    """The path of `group`; None if it lies outside of the mounted hierarchy."""
     inside = os.path.relpath(group, mount.root)
     if inside.startswith(".."):
         return None
@@ -183,9 +184,9 @@ def _version_2(
 
 
 def _divisible(folder: str, group: str) -> CgroupRoot | CgroupUnavailable:
-    """The group itself must give its controllers on, which it may only while it holds no process.
+    """Whether the cgroup can pass on its controllers, which it may only while it holds no process.
 
-    The one at the top is exempt; only it has no cgroup.events.
+    The root cgroup is exempt; only it has no cgroup.events.
     """
     processes = [int(pid) for pid in words(f"{folder}/cgroup.procs")]
     if not processes or not os.path.exists(f"{folder}/cgroup.events"):
@@ -202,7 +203,7 @@ def _divisible(folder: str, group: str) -> CgroupRoot | CgroupUnavailable:
 
 
 def _delegated(folder: str) -> bool:
-    """Whether systemd gave the group away: it says so, or the group has another owner."""
+    """Whether systemd delegated the cgroup: an attribute says so, or it has another owner."""
     owner = os.stat(folder).st_uid
     if owner == os.geteuid() != 0:
         return True
@@ -211,12 +212,12 @@ def _delegated(folder: str) -> bool:
             if os.getxattr(folder, name) == b"1":
                 return True
         except OSError:
-            continue  # not set, or not for this user to see
+            continue  # not set, or not visible to this user
     return False
 
 
 def _ours(pid: int) -> bool:
-    """Whether `pid` is this process, or one that it or its descendants have started."""
+    """Whether `pid` is this process, or a descendant of it."""
     while pid > 1 and pid != os.getpid():
         try:
             with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
@@ -227,7 +228,7 @@ def _ours(pid: int) -> bool:
 
 
 def words(path: str) -> list[str]:
-    """The words of a file of the hierarchy; none if it is not there or not readable."""
+    """The words of a file of the hierarchy; none if it is missing or unreadable."""
     try:
         with open(path, encoding="ascii") as file:
             return file.read().split()

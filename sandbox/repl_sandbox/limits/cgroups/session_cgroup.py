@@ -1,4 +1,4 @@
-"""One session's group: its limits, what leads into it, what the kernel says of it."""
+"""`SessionCgroup`: the cgroup of one session: its limits, descriptors to enter it, its counters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ...errors import IsolationError
 from ...types import KillReason
 from .cgroup_interface import CgroupInterface, limit_memory, limits, number, put, rows
 
-# A group that still holds more than this after its session keeps it from the next one's account.
+# A cgroup that still holds more than this after its session would charge the next one.
 _CLEAN: Final = 1 << 20
 
 
@@ -22,16 +22,16 @@ _REMEDY = (
 
 
 def refusal(error: OSError) -> IsolationError:
-    """The error for a group that cannot be made, limited or entered."""
+    """The error for a cgroup that cannot be made, limited or entered."""
     what = f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror)
     return IsolationError("jailed", "cgroup", what, _REMEDY)
 
 
 class SessionCgroup:
-    """A group with its limits; the folders are there already. OSError where the kernel refuses.
+    """A cgroup with limits; its folders exist already. OSError if the kernel refuses.
 
     Nothing is kept open between uses: a host with a thousand sessions has few descriptors to spare,
-    and to open a file of the hierarchy takes 6 µs.
+    and opening a file of the hierarchy takes 6 µs.
     """
 
     def __init__(
@@ -68,12 +68,12 @@ class SessionCgroup:
             self._processes = processes
 
     def limits(self) -> tuple[int, int]:
-        """The limits as the kernel has them: bytes, and processes. -1: none."""
+        """The limits from the kernel: bytes, and processes. -1: none."""
         return limits(self.folders, self._files)
 
     @contextmanager
     def entrance(self) -> Iterator[list[int]]:
-        """Descriptors that lead into it: files to write to, or the folder to be born into."""
+        """Return descriptors by which to enter it: files to write to, or the folder to fork into."""
         opened: list[int] = []
         try:
             try:
@@ -97,47 +97,49 @@ class SessionCgroup:
             opened.append(os.open(self.folders[0], passing))
 
     def hit(self) -> tuple[KillReason, ...]:
-        """Which limits the kernel has enforced since this was last asked, as far as is known."""
+        """The limits that the kernel has enforced since the last call, as far as known."""
         before = self._seen
         try:
             self._seen = self._counts()
         except OSError:
-            return ()  # somebody removed the group, which `Session.isolation` shows
+            return ()  # the cgroup was removed, which `Session.isolation` shows
         names: tuple[KillReason, KillReason] = ("memory", "processes")
         pairs = zip(names, before, self._seen, strict=True)
         return tuple(name for name, old, new in pairs if new > old)
 
     def _counts(self) -> tuple[int, int]:
-        """Processes that were ended, and forks that were refused."""
+        """The numbers of killed processes and of refused forks."""
         files = self._files
         return rows(self._path(files.kills), b"oom_kill"), rows(self._path(files.refusals), b"max")
 
     def held(self) -> int:
-        """Bytes that are charged to it and that the kernel cannot drop, files in tmpfs included.
+        """Bytes charged to it that the kernel cannot reclaim, files in tmpfs included.
 
         Page tables among them on version 2 only.
         """
         return rows(self._path((0, "memory.stat")), *self._files.held)
 
     def weigh(self, *, low: bool) -> None:
-        """Give it little of a contended processor, or its ordinary share; if it is weighed."""
+        """Set the low or the ordinary CPU weight, if the cgroup is weighed."""
         if low != self._low:
             files = self._files
             put(self._path(files.weight), files.low if low else files.ordinary)
             self._low = low
 
     def reusable(self) -> bool:
-        """Whether nobody is in it any more and the next session would find it as new."""
+        """Whether it has no processes and is as new for the next session."""
         self.weigh(low=False)
         if number(self._path(self._files.members)):
             return False
-        # What is charged is cheaper to read than what it is made of, and often enough to know.
+        # The charge is cheaper to read than its parts, and often sufficient.
         if number(self._path(self._files.used)) > _CLEAN and self.held() > _CLEAN:
             return False
         self._seen = self._counts()
         return True
 
     def release(self) -> None:
-        """Its session has ended, or will. In a forked child: nothing, the group is the parent's."""
+        """Release it: its session has ended, or will. In a forked child: nothing, the parent owns
+        it.
+        """
         if os.getpid() == self._pid:
             self.gone(self)

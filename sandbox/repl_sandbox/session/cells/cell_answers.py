@@ -1,4 +1,4 @@
-"""The answers that one cell gives: bounded, in order, the answer dict's latest alone."""
+"""`CellAnswers`: the answers of one cell, in order and bounded; of `answer[...]` only the latest."""
 
 from __future__ import annotations
 
@@ -10,34 +10,35 @@ from ...protocol.messages import Answered
 from ...protocol.values.json_text import MAX_ANSWER_VALUES
 from ...types import Answer
 
-# One answer is enough; a loop that gives them must not fill the host's memory.
+# One answer suffices; a loop of answers must not fill the host's memory.
 _MOST = 64
 _MOST_CHARACTERS = 16 << 20
-# Some 100 bytes each: what the largest four answers may have.
+# Some 100 bytes each: the values of the four largest answers.
 _MOST_VALUES = 4 * MAX_ANSWER_VALUES
 
-# Who says whether an answer is taken: refuses by a ValueError, at once or once it was awaited.
+# Accepts an answer, or raises ValueError to refuse it, immediately or when awaited.
 Accept: TypeAlias = Callable[[Answer], Awaitable[None] | None]
 
 
 class CellAnswers:
-    """`kept`: in order; empty when a cell begins."""
+    """The answers of the running cell; `kept` is empty when a cell begins."""
 
     def __init__(self) -> None:
         self.kept: list[Answered] = []
-        self._undecided: dict[int, Answered] = {}  # by the numbers of the calls that brought them
+        # by the number of the host call that brought the answer
+        self._undecided: dict[int, Answered] = {}
 
     def all(self) -> tuple[Answer, ...]:
-        """What was kept."""
+        """The answers that were kept."""
         return tuple(each.answer for each in self.kept)
 
     def offer(self, answered: Answered, accept: Accept | None) -> Awaitable[None] | None:
-        """Keep the answer that came if there is room and it is accepted.
+        """Keep an answer if the limits allow it and `accept` accepts it.
 
-        Returns what is to be awaited before that is said by `decided`, if anything.
+        Returns an awaitable if the decision takes longer; `decided` receives its result.
 
         Raises:
-            ValueError: it is refused; the words for the cell.
+            ValueError: the answer is refused; the message is for the cell.
         """
         self._check_room(answered)
         verdict = None if accept is None else accept(answered.answer)
@@ -48,13 +49,13 @@ class CellAnswers:
         return None
 
     def decided(self, call: int, taken: bool) -> None:
-        """What came as number `call`, if that was an answer, is taken or refused."""
+        """Keep or drop the answer of host call number `call`, if that call brought an answer."""
         answered = self._undecided.pop(call, None)
         if answered is not None and taken:
             self._keep(answered)
 
     def leave_undecided(self) -> None:
-        """The cell is over: what is not decided is not kept."""
+        """Drop the answers without a decision: the cell is over."""
         self._undecided.clear()
 
     def _check_room(self, new: Answered) -> None:

@@ -1,7 +1,7 @@
-"""`CellExecution`: runs a session's cells, each from its code to its outcome.
+"""`CellExecution`: runs the cells of a session, each from its code to its outcome.
 
-Most cells end at once and have nothing to tell but a result: `try_finish` makes the outcome of
-those. Output to be waited for, calls, answers, clocks, limits and deaths are for `run`.
+Most cells end soon and send only a result: `try_finish` makes their outcome. `run` handles output
+that is still in the pipes, host calls, answers, clocks, limits and deaths.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ from .limit_hits import LimitHits
 from .outcome_builder import outcome_of
 from .running_cell import RunningCell
 
-# The number of an internal job, which is held as a cell is. Cells count from 1, and are never so
-# many.
+# The cell number of an internal job, which runs like a cell. Cells count from 1 and never reach it.
 _JOB = (1 << 53) - 1
 
 _monotonic = time.monotonic
@@ -34,7 +33,7 @@ _POLLIN = select.POLLIN
 
 
 class CellExecution:
-    """Those of one session, one at a time: `begin`, wait, `try_finish`, and `run` if need be."""
+    """The cells of one session, one at a time: `begin`, wait, `try_finish`, and `run` if necessary."""
 
     def __init__(
         self,
@@ -52,7 +51,7 @@ class CellExecution:
         self._grace = limits.grace
         self.limit_hits = LimitHits(io.links, cell, copies=recovery.keeps)
         self._job: tuple[Callable[[int], HostMessage], int] | None = None
-        self._last_number = 0  # of a cell, while a job runs
+        self._last_number = 0  # the number of the last cell, while a job runs
         self._grace_over: float | None = None
 
     # ── the usual cell ────────────────────────────────────────────────────────────────────────
@@ -60,7 +59,7 @@ class CellExecution:
     def begin(
         self, code: bytes, timeout: float, on_output: Callable[[str, str], None] | None
     ) -> float:
-        """Start a cell. Returns when to stop waiting, and go on with `run`."""
+        """Start a cell. Return the time at which to stop waiting and call `run`."""
         cell, output = self._cell, self._output
         cell.number += 1
         if cell.clocks is not None:
@@ -76,7 +75,8 @@ class CellExecution:
     def _send(self) -> None:
         io, cell = self._io, self._cell
         if self._worker.notice is not None:
-            # The worker is dead and could not be replaced. It is now, as its socket's end is read.
+            # The worker is dead and could not be replaced. `run` tries again when it reads the end
+            # of the socket.
             io.name_descriptors()
             cell.begun = False
             return
@@ -91,7 +91,9 @@ class CellExecution:
         cell.begun = io.send_frame(frame)
 
     def try_finish(self, ready: Ready_) -> AnyOutcome | None:
-        """Take in what came first; the outcome, if that was the cell's result and nothing else."""
+        """Process the first input; return the outcome if that was the cell's result and nothing
+        else.
+        """
         io, cell = self._io, self._cell
         if len(ready) != 1 or ready[0][0] != io.worker_fd or io.outbox.interest != _POLLIN:
             cell.follow_clocks()
@@ -114,9 +116,9 @@ class CellExecution:
         return None
 
     def _usual_outcome(self, result: Result | None, peak: int, now: float) -> Finished | None:
-        """The outcome if nothing is to be looked at besides the result that has come.
+        """Return the outcome if the result is all there is to consider.
 
-        Without a `result` it is that of a cell that told nothing.
+        No `result`: the worker reported an empty result.
         """
         worker, output = self._worker, self._output
         took = now - self._cell.running_since
@@ -133,8 +135,8 @@ class CellExecution:
             or output.stderr.head_size
         ):
             return None
-        # All that is not set is as in the classes. They are frozen, and so set each field by a
-        # call, which takes longer than the rest of a step's end.
+        # Fields that are not set have the defaults of the classes. Frozen dataclasses set each
+        # field by a call, which takes longer than the rest of the end of a step.
         usage, outcome = _new(Usage), _new(Finished)
         costs, fields = usage.__dict__, outcome.__dict__
         costs["execution_seconds"] = took
@@ -152,12 +154,12 @@ class CellExecution:
     # ── any cell ──────────────────────────────────────────────────────────────────────────────
 
     def run(self) -> Generator[float, Ready_, AnyOutcome]:
-        """Run the cell that was begun to its outcome."""
+        """Run the cell that `begin` started to its outcome."""
         state: State = "kept"
         cell, worker = self._cell, self._worker
         clocks = cell.follow_clocks()
         if not cell.begun:
-            # The worker died between cells, so this one has not begun: give it a new worker.
+            # The worker died between cells, so this cell has not begun: start another worker.
             state = yield from self._completion.of(self._recovery.replace())
             self._send()
         expired: Clock | None = None
@@ -176,19 +178,21 @@ class CellExecution:
         return outcome
 
     def _overrun(self, now: float, wake: float) -> float:
-        """The cell's time is over: interrupt it, then end its worker. When to look again."""
+        """Interrupt a cell whose time is over, later kill its worker. Return the time of the next
+        check.
+        """
         if self._grace_over is None:
             self._grace_over = now + self._grace
             self._init.interrupt()
             return self._grace_over
         if now < wake:
             return wake
-        # A worker that was not run since may not have begun, and have made no copy yet.
+        # A worker that was not scheduled since may not have begun, nor have made its snapshot.
         self._init.kill_worker(self._recovery.kept_first)
         return now + NOTICE_TIMEOUT
 
     def finish(self, expired: Clock | None, state: State) -> Generator[float, Ready_, AnyOutcome]:
-        """The outcome of a cell that has its result, or whose worker is dead."""
+        """Return the outcome of a cell that has its result, or whose worker is dead."""
         reason: KillReason | None = None
         cell, worker = self._cell, self._worker
         clocks = cell.follow_clocks()
@@ -230,16 +234,16 @@ class CellExecution:
         return self.limit_hits.added_to(outcome)
 
     def _settle_interrupts(self) -> Generator[float, Ready_, None]:
-        """No interrupt of this cell may strike the next: wait until init has sent them all."""
+        """Wait until init has sent all interrupts of this cell, so that none hits the next cell."""
         deadline = _monotonic() + INIT_TIMEOUT
         while self._init.unacknowledged > 0 and not self._worker.dead:
             self._io.receive((yield deadline))
             if _monotonic() > deadline:
                 self._init.kill_worker()
-                self._worker.eof = True  # nothing more is taken from it
+                self._worker.eof = True  # nothing more is read from it
 
     def _was_copied(self, state: State) -> bool:
-        """Whether the cell had ended, and a copy made of what it left, before its worker died."""
+        """Whether the cell had ended, and its state was in a snapshot, before the worker died."""
         copy = self._io.answer
         return (
             state == "rolled_back" and isinstance(copy, Restored) and copy.cell == self._cell.number
@@ -257,27 +261,29 @@ class CellExecution:
             return "cpu"
         if os.WTERMSIG(status) != signal.SIGKILL:
             return "signal"
-        if expired is not None:  # and it was killed by init
+        if expired is not None:  # and init killed it
             return "signal"
-        if self.limit_hits.memory_was_hit():  # the kernel's own kill
+        if self.limit_hits.memory_was_hit():  # the kernel's own SIGKILL
             return "memory"
-        return "protocol" if worker.silent else "signal"  # it had hung up, and lived on until then
+        # it had closed its socket, and lived on until then
+        return "protocol" if worker.silent else "signal"
 
     # ── internal jobs ─────────────────────────────────────────────────────────────────────────
 
     def begin_job(
         self, message: Callable[[int], HostMessage], descriptor: int, timeout: float
     ) -> float:
-        """Start an internal job in place of a cell: `message`, given its number, with `descriptor`.
+        """Start an internal job in place of a cell: `message`, called with its number, and
+        `descriptor`.
 
-        It is held as a cell is, and `run` goes on with it; but it takes no number from the cells.
-        Before the descriptor is closed, there has to be `SessionIO.withdraw`.
+        The job runs like a cell, and `run` continues it, but it takes no cell number. Call
+        `SessionIO.withdraw` before the descriptor is closed.
         """
         self._job, self._last_number = (message, descriptor), self._cell.number
         self._cell.number = _JOB - 1
         return self.begin(b"", timeout, None)
 
     def end_job(self) -> None:
-        """What runs is a cell again."""
+        """Leave the job: the next one to run is a cell."""
         if self._job is not None:
             self._job, self._cell.number = None, self._last_number

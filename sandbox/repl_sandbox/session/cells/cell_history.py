@@ -1,29 +1,29 @@
-"""Which cells made a session's namespace what it is: the last of them."""
+"""`CellHistory`: the latest cells that made a session's namespace."""
 
 from __future__ import annotations
 
 from collections import deque
 
-# More than there are states to go back to (Sandbox(history=)), and no memory to speak of.
+# More than there are snapshots to return to (Sandbox(history=)); the memory is negligible.
 REMEMBERED = 1000
 
 
 class CellHistory:
-    """The numbers of the cells that count, oldest first; of the oldest of many only that they were.
+    """The numbers of the cells whose effects are in the namespace, oldest first.
 
-    `add` appends one. A cell whose effects are gone is none of them.
+    `add` appends one. The numbers of the oldest of many cells are forgotten.
     """
 
     __slots__ = ("_assigned", "_cells", "_cut", "add")
 
     def __init__(self) -> None:
         self._cells: deque[int] = deque(maxlen=REMEMBERED)
-        self._cut = False  # whether cells before these count as well, and were forgotten
-        self._assigned = False  # whether the host has set a variable before the first of all
-        self.add = self._cells.append  # each cell pays for it
+        self._cut = False  # whether earlier cells count as well, and were forgotten
+        self._assigned = False  # whether the host set a variable before the first cell
+        self.add = self._cells.append  # an attribute, for speed: each cell calls it
 
     def __bool__(self) -> bool:
-        """Whether anything has made the namespace what it is."""
+        """Whether the namespace differs from an empty one."""
         return bool(self._cells) or self._assigned
 
     @property
@@ -36,16 +36,17 @@ class CellHistory:
         return self._cut or len(self._cells) == REMEMBERED
 
     def assign(self) -> None:
-        """The host has set a variable: there is a state before the first cell."""
+        """Note that the host set a variable: there is a state before the first cell."""
         self._assigned = self._assigned or not self._cells
 
     def before(self, cells: int) -> int | None:
-        """The cell whose state has the last `cells` undone: 0 for that before the first cell.
+        """The cell after which the namespace was as before the last `cells` cells; 0: before the
+        first cell.
 
-        None if that state is an empty namespace, -1 if nobody knows any more.
+        None if the namespace was empty then, -1 if the number is forgotten.
 
         Raises:
-            ValueError: not so many cells have run.
+            ValueError: fewer cells have run.
         """
         if cells < len(self._cells):
             return self._cells[-cells - 1]
@@ -56,7 +57,7 @@ class CellHistory:
         return 0 if self._assigned else None
 
     def go_back(self, cell: int) -> tuple[int, int] | None:
-        """Forget all after `cell`; the first and the last number of those, if there are any."""
+        """Forget all cells after `cell`; return the first and the last number of those, if any."""
         cut, last, first = self._is_cut and cell > 0, self.last, 0
         while self._cells and self._cells[-1] > cell:
             first = self._cells.pop()
@@ -67,12 +68,12 @@ class CellHistory:
         return (first, last) if first else None
 
     def clear(self) -> None:
-        """The namespace is empty."""
+        """Note that the namespace is empty."""
         self._cells.clear()
         self._cut = self._assigned = False
 
     def of_branch(self) -> CellHistory:
-        """That of a branch, which has all that this session has."""
+        """A copy for a branch, which starts with the same namespace."""
         past = CellHistory()
         past._cells.extend(self._cells)
         past._cut, past._assigned = self._cut, True

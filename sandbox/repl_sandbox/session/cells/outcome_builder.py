@@ -1,4 +1,4 @@
-"""What a cell came to, put together: what the session said of it, and what the host saw."""
+"""`outcome_of`: the outcome of a cell, from the worker's result and the host's observations."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from ...types import (
     Usage,
 )
 
-# Of these a cell is said to have died, also when its time was over: the kill that ends it then
-# reads as a signal, and a limit that was passed meanwhile has the better claim.
+# These count as the reason of a death even if the cell's time was over too: the kill that ends such
+# a cell reads as a signal, and a limit that was passed meanwhile is the better explanation.
 _OUTWEIGH_TIME = ("memory", "cpu", "protocol")
 
 
@@ -31,9 +31,9 @@ def outcome_of(
     expired: Clock | None,
     died: KillReason | None,
 ) -> AnyOutcome:
-    """The outcome of a cell. `result`: what its worker said, None if that did not come.
+    """Return the outcome of a cell. `result`: the worker's, None if there is none.
 
-    `expired`: the clock that ran out, `died`: why its worker is gone, if it is.
+    `expired`: the clock that expired, `died`: the reason of the worker's death, if any.
     """
     if result is None or died is not None:
         if expired is not None and died not in _OUTWEIGH_TIME:

@@ -11,15 +11,15 @@ class RunningCell:
     """The state of one cell at a time.
 
     Attributes:
-        number: of the cell; cells count from 1.
-        running_since: when it began, on the monotonic clock; 0 while none runs. Other threads read
+        number: Cells count from 1.
+        running_since: The start on the monotonic clock; 0 while no cell runs. Other threads read
             this and `number`.
-        code, timeout: of the cell, for a worker that has to be told again.
-        cpu_begun: CPU seconds of the workers as it began.
-        begun: whether a worker was there to take it.
-        clocks: made when somebody asks, for most cells end before.
-        result: what the worker said of its end.
-        quiet: whether the result came, and nothing with it or in the pipes before it.
+        code, timeout: Kept for a new worker, if the cell must be sent again.
+        cpu_begun: CPU seconds of the workers at the start.
+        begun: Whether a worker received the cell.
+        clocks: Made on demand: most cells end before.
+        result: The worker's result.
+        quiet: Whether nothing came with the result, nor into the pipes before it.
     """
 
     def __init__(self, host_timeout: float) -> None:
@@ -34,7 +34,7 @@ class RunningCell:
         self.clear()
 
     def clear(self) -> None:
-        """Forget what came of the last cell."""
+        """Forget the result of the last cell."""
         self.quiet = False
         self.result: Result | None = None
         self.clocks: CellClocks | None = None
@@ -42,7 +42,7 @@ class RunningCell:
             self.answers = CellAnswers()
 
     def follow_clocks(self) -> CellClocks:
-        """The cell's clocks, started as of when it began."""
+        """The cell's clocks, started at the start of the cell."""
         if self.clocks is None:
             begun, cpu = self.running_since, self.cpu_begun
             self.clocks = CellClocks(self.timeout, self._host_timeout, begun, cpu)
@@ -50,5 +50,5 @@ class RunningCell:
         return self.clocks
 
     def is_running(self, number: int) -> bool:
-        """Whether cell `number` runs and has no result yet, so that it may call its host."""
+        """Whether cell `number` runs and has no result yet, so that it may call host functions."""
         return number == self.number and self.clocks is not None and self.result is None

@@ -1,4 +1,4 @@
-"""`AsyncSession`: the same session, waited for on an event loop."""
+"""`AsyncSession`: a session that an event loop drives."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ from .session_handle import SessionHandle, SessionOwner, SessionSlot
 
 _T = TypeVar("_T")
 
-# Seconds between two reads of what a cell writes past the limit. All of it is dropped, so nobody
-# waits for it, and the loop has others to serve; the code waits, with a full pipe.
+# Seconds between two reads of output past the limit. All of it is dropped, so nobody waits for it,
+# and the loop has other sessions to serve; the code waits, with a full pipe.
 _PAUSE = 0.01
 
 _monotonic = time.monotonic
 
 
 class AsyncSession(SessionHandle):
-    """`Session`, awaited. Cancelling a call interrupts the cell and leaves the session usable."""
+    """`Session`, awaited. Cancelling a call interrupts the cell; the session can still be used."""
 
     def __init__(self, core: Core, home: SessionOwner) -> None:
         super().__init__(core, home)
@@ -60,8 +60,8 @@ class AsyncSession(SessionHandle):
     ) -> AnyOutcome:
         """As `Session.run`.
 
-        `on_output` is called on the event loop, which waits for it: what takes long belongs in a
-        thread or a queue.
+        `on_output` is called on the event loop, which waits for it: slow work belongs in a thread
+        or a queue.
         """
         data = check_code(code)
         if on_output is not None:
@@ -134,7 +134,7 @@ class AsyncSession(SessionHandle):
 
     @property
     def files(self) -> AsyncSessionFiles:
-        """The files of its workspace: `put`, `get`, `list`, awaited."""
+        """The files of the session's workspace: `put`, `get`, `list`, awaited."""
         return AsyncSessionFiles(self)
 
     async def checkpoint(
@@ -162,10 +162,10 @@ class AsyncSession(SessionHandle):
         self._core.io.init.interrupt()
 
     async def close(self) -> None:
-        """As `Session.close`. It goes on if who awaits it is cancelled."""
+        """As `Session.close`. It completes even if its caller is cancelled."""
         if self._away:
-            # In a forked child nothing is waited for, and the loop that watches is the parent's,
-            # with which it shares what the loop waits on.
+            # In a forked child nothing may be waited for: the watching loop is the parent's, and
+            # both share the descriptors that the loop waits on.
             if not self._closed:
                 self._closed = True
                 self._home.end(self._core)
@@ -183,10 +183,10 @@ class AsyncSession(SessionHandle):
             await asyncio.shield(ending)
 
     async def _forgotten(self, gone: int) -> None:
-        """Let go of the session when the descriptor `gone` says that nothing of it is left."""
+        """Release the session when the descriptor `gone` reports that all its processes have ended."""
         try:
             await readable(gone)
-        finally:  # a loop that ends waits for nobody, and the zygote ends the session all the same
+        finally:  # a loop that ends waits for nothing, and the zygote ends the session all the same
             os.close(gone)
             self._home.forget(self._core)
             self._watch.close()
@@ -214,7 +214,9 @@ class AsyncSession(SessionHandle):
         return result
 
     async def _leave(self) -> None:
-        """Cancelled, or an `on_output` raised: leave the session as one that can go on."""
+        """After a cancellation, or an exception of `on_output`: leave the session so that it can go
+        on.
+        """
         core = self._core
         if self._away or not core.engaged:
             core.release()
@@ -227,7 +229,7 @@ class AsyncSession(SessionHandle):
     def _left(self, leaving: asyncio.Task[None]) -> None:
         self._core.release()
         if not leaving.cancelled():
-            leaving.exception()  # of a session that was closed meanwhile; nobody may be waiting
+            leaving.exception()  # the session was closed meanwhile; there may be no caller left
 
     async def _wait(self, steps: Generator[float, Any, _T]) -> _T:
         core = self._core
@@ -248,7 +250,7 @@ class AsyncSession(SessionHandle):
             return result
 
     async def _ready(self, wake: float) -> Ready_:
-        """The descriptors to read by the time `wake`; late, if the session owes time."""
+        """Return the descriptors that are ready by the time `wake`; later if the session owes time."""
         core, pace, now = self._core, self._pace, _monotonic()
         core.io.most_read = READ
         if pace.owes(now):
@@ -262,7 +264,7 @@ class AsyncSession(SessionHandle):
         return ready
 
     async def _pay_for_breach(self) -> None:
-        """Keep code that breaks the protocol again and again from busying the machine so."""
+        """Book a breach of the protocol, so that code that repeats it cannot keep the machine busy."""
         now = _monotonic()
         turn = self._watch.turns().next(BREACH, now)
         if turn > now:

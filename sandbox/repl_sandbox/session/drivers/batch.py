@@ -1,8 +1,8 @@
 """`SessionBatch`: cells of many sessions at once, driven by one thread.
 
-The sessions work side by side, each in its own process; what the host does for each of them is so
-short that more threads would only wait for one another. All is as if `Session.run` were called on
-each: clocks, limits, host functions (which run in threads of their own), output.
+Each session works in its own processes; the host's part is so short that more threads would only
+wait for one another. Clocks, limits, host functions (which run in threads of their own) and output
+are as if `Session.run` were called on each session.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from ..session_operations import check_code, check_timeout
 from .blocking import Session
 from .blocking_wait import LONGEST_WAIT
 
-# What `Session.run` raises, in place of an outcome.
+# The exceptions of `Session.run`, returned in place of an outcome.
 Come: TypeAlias = "AnyOutcome | Exception"
 
 _Steps: TypeAlias = Generator[float, list[tuple[int, int]], AnyOutcome]
 
 
 class _Cell:
-    """One cell that runs, at its place in the batch."""
+    """A running cell, and its place in the batch."""
 
     __slots__ = ("core", "index", "session", "steps", "wake")
 
@@ -41,7 +41,7 @@ class _Cell:
 class SessionBatch:
     """Runs cells of many sessions side by side. For one thread at a time.
 
-    The sessions may be others each time; what is known of the last ones saves registering them.
+    Each call may have other sessions; those of the last call need not be registered again.
     """
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class SessionBatch:
     def run(self, cells: Sequence[tuple[Session, str, float | None]]) -> list[Come]:
         """Run one cell in each session: (session, code, timeout in seconds of execution or None).
 
-        What each came to, in their order: its outcome, or what `Session.run` raises.
+        Return for each, in order, its outcome or the exception that `Session.run` would raise.
         """
         come: list[Come | None] = [None] * len(cells)
         running: dict[Session, _Cell] = {}
@@ -71,7 +71,7 @@ class SessionBatch:
                         del running[cell.session]
                         cell.core.release()
         except BaseException:
-            # Ctrl-C: leave all as sessions that can go on.
+            # After a KeyboardInterrupt: leave all sessions so that they can go on.
             self._leave(running)
             raise
         return [made for made in come if made is not None]
@@ -90,14 +90,14 @@ class SessionBatch:
         return cell
 
     def _wait(self, running: dict[Session, _Cell]) -> list[tuple[_Cell, list[tuple[int, int]]]]:
-        """The cells that something has come of, or whose time to wake is there."""
+        """Return the cells with input, or whose time to continue has come."""
         wake = min(cell.wake for cell in running.values())
         # As in `Session`: whole milliseconds, rounded up.
         wait = int((wake - monotonic()) * 1000) + 1
         ready: dict[Session, list[tuple[int, int]]] = {}
         for event in self._poller.poll(min(max(wait, 0), LONGEST_WAIT)):
             ready.setdefault(self._owners[event[0]], []).append(event)
-        # What other sessions write while they run no cell is for the next one that they run.
+        # Output of a session that runs no cell belongs to the next cell that it runs.
         self._forget([session for session in ready if session not in running])
         due = [
             (running[session], events) for session, events in ready.items() if session in running
@@ -132,7 +132,7 @@ class SessionBatch:
         return None
 
     def _register(self, session: Session) -> None:
-        """Have the poller look at the session's descriptors, as they are now."""
+        """Register the session's current descriptors with the poller."""
         core = session._core
         wanted = core.io.descriptors, core.io.outbox.interest
         if self._registered.get(session) == wanted:
@@ -140,7 +140,7 @@ class SessionBatch:
         self._forget([session])
         descriptors, interest = wanted
         for fd in descriptors:
-            # In this order, which is that of poll(2): see `SessionIO.receive`.
+            # The order matters for poll(2): see `SessionIO.receive`.
             self._poller.register(fd, interest if fd == core.io.worker_fd else select.POLLIN)
             self._owners[fd] = session
         self._registered[session] = wanted

@@ -1,4 +1,4 @@
-"""`Session`: one session, driven by the calling thread. A step is a write, a wait and a read."""
+"""`Session`: one session, driven by the calling thread. A step is one write, wait and read."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _T = TypeVar("_T")
 
 
 class Session(SessionHandle):
-    """One persistent namespace in a jail of its own. A context manager; one caller at a time."""
+    """One persistent namespace in its own sandbox. A context manager; one caller at a time."""
 
     def __init__(self, core: Core, home: SessionOwner) -> None:
         super().__init__(core, home)
@@ -44,16 +44,16 @@ class Session(SessionHandle):
         timeout_s: float | None = None,
         on_output: Callable[[str, str], None] | None = None,
     ) -> AnyOutcome:
-        """Run `code` as the session's next cell and return what it came to.
+        """Run `code` as the session's next cell and return its outcome.
 
-        `timeout`: seconds of execution, not counting waits for host calls; default
-        `Limits.timeout`; `timeout_s` is another name of it, the environment's.
-        `on_output("stdout" | "stderr", text)` is called as output comes, a plain function in the
-        thread of the caller; what it raises ends the cell.
+        `timeout`: seconds of execution, not counting waits for host functions; default
+        `Limits.timeout`. `timeout_s` is another name of it, as the environment has it.
+        `on_output("stdout" | "stderr", text)` is called as output arrives, in the thread of the
+        caller; it is a plain function, and its exception ends the cell.
 
         Raises:
-            TypeError, ValueError: `code` is not a str, or is over 8 MiB; `timeout` is no number
-                of seconds, or is given under both names; `on_output` is no plain function.
+            TypeError, ValueError: `code` is not a str, or is over 8 MiB; `timeout` is not a number
+                of seconds, or is given under both names; `on_output` is not a plain function.
             SessionClosed, SessionBusy: the session cannot be used now.
         """
         data = check_code(code)
@@ -85,19 +85,19 @@ class Session(SessionHandle):
         """Bind `name` in the namespace to a copy of `value`.
 
         Raises:
-            TypeError, ValueError: `name` is no identifier, or JSON cannot carry `value`.
-            SandboxError: the session has no room for it.
+            TypeError, ValueError: `name` is not an identifier, or JSON cannot carry `value`.
+            SandboxError: the session's memory does not suffice.
         """
         self._drive(lambda core: store(core, name, value))
 
     def get(self, name: str, *, as_answer: bool = False) -> JSON:
-        """The value of the variable `name`, as JSON.
+        """Return the value of the variable `name`, as JSON.
 
         Raises:
             KeyError: there is no such variable.
-            TypeError: JSON cannot carry its value, or reading that raised.
-            ValueError: it is over 64 MiB, or more than the session has room to write as JSON, or
-                with `as_answer` more than an answer may be.
+            TypeError: JSON cannot carry its value, or reading the value raised.
+            ValueError: the JSON is over 64 MiB, or exceeds the session's memory, or with
+                `as_answer` the size of an answer.
         """
         return self._drive(lambda core: fetch(core, name, as_answer=as_answer))
 
@@ -106,15 +106,15 @@ class Session(SessionHandle):
         return self._drive(list_variables)
 
     def rollback(self, n: int = 1) -> tuple[str, ...]:
-        """Undo the last `n` cells: the session has again what it had before them.
+        """Undo the last `n` cells: the session returns to its state before them.
 
-        Returns what could not be brought back, in words: threads, child processes, connections.
-        What the cells did outside of the session stands: calls to the host, answers.
+        Return descriptions of what could not be restored: threads, child processes, connections.
+        Effects outside of the session remain: calls of host functions, answers.
 
         Raises:
-            TypeError, ValueError: `n` is no count, or more than `Sandbox(history=)` keeps or has
-                run.
-            SandboxError: the sandbox keeps no copies, or that one could not be made.
+            TypeError, ValueError: `n` is not a positive integer, or more than `Sandbox(history=)`
+                keeps or than cells have run.
+            SandboxError: the sandbox keeps no snapshots, or the one needed could not be made.
         """
         return self._drive(lambda core: core.recovery.rollback(n))
 
@@ -125,19 +125,20 @@ class Session(SessionHandle):
         host: Mapping[str, HostCallable | HostFunction] | None = None,
         on_answer: Accept | None = None,
     ) -> Session:
-        """A copy of this live session that goes on apart from it.
+        """Return an independent session that starts with the state of this one.
 
-        It has the variables, modules, open files and the random numbers' state (unless `seed` gives
-        another), and a copy of the workspace in a directory of its own, where HOME and the current
-        directory lead; a path that code wrote down in full leads to the original's. Threads, child
-        processes and connections stay with the original: `lost` names them. Limits are those of
-        this session, and each branch counts apart. `host` replaces the functions of the host by
+        The branch has the variables, modules, open files and the state of random generators (unless
+        `seed` gives another), and a copy of the workspace in a directory of its own, to which HOME
+        and the current directory lead; an absolute path that code stored leads to the original's.
+        Threads, child processes and connections stay with the original: `lost` names them. The
+        branch has the limits of this session, counted apart. `host` replaces the host functions by
         others of the same names, `on_answer` the receiver of answers.
 
-        Branches of a session trust one another: they share users, namespaces and the view.
+        Branches of a session trust one another: they share users, namespaces and the mount table.
 
         Raises:
-            SandboxError: the sandbox keeps no copies, or there is no room for one more.
+            SandboxError: the sandbox keeps no snapshots, or the resources for one more branch are
+                missing.
             TypeError, ValueError: naming the argument.
         """
         seed = check_seed(seed)
@@ -166,7 +167,7 @@ class Session(SessionHandle):
 
     @property
     def files(self) -> SessionFiles:
-        """The files of its workspace: `put`, `get`, `list`."""
+        """The files of the session's workspace: `put`, `get`, `list`."""
         return SessionFiles(self)
 
     def checkpoint(
@@ -176,14 +177,16 @@ class Session(SessionHandle):
         timeout_s: float | None = None,
         limit: int | str = DEFAULT_LIMIT,
     ) -> bytes:
-        """The namespace as bytes, for `Sandbox.restore` at another time or on another machine.
+        """Return the namespace as bytes, for `Sandbox.restore` at another time or on another
+        machine.
 
-        What cannot be pickled is left out and listed (`read_manifest(data).missing`). The workspace
-        is not part of it. `timeout`: seconds, as of a cell, and in the session's memory and limits;
-        `limit`: the most bytes of pickles.
+        Variables that cannot be pickled are left out and listed (`read_manifest(data).missing`).
+        The workspace is not included. `timeout`: seconds, as for a cell, and within the session's
+        limits; `limit`: the maximum size of the pickles in bytes.
 
         Raises:
-            CheckpointError: there is more, it takes longer, or the session has no cloudpickle.
+            CheckpointError: the pickles are larger, pickling takes longer, or the session has no
+                cloudpickle.
             TypeError, ValueError: naming the argument.
         """
         seconds = check_timeout(timeout, self._core.limits, timeout_s)
@@ -195,7 +198,7 @@ class Session(SessionHandle):
         self._missing = self._drive(lambda core: loading(core, saved, seconds))
 
     def interrupt(self) -> None:
-        """Raise KeyboardInterrupt in the cell that runs, if one does. From any thread."""
+        """Raise KeyboardInterrupt in the running cell, if any. From any thread."""
         self._check_open()
         self._core.io.init.interrupt()
 
@@ -236,7 +239,9 @@ class Session(SessionHandle):
         raise self._busy()
 
     def _leave(self) -> None:
-        """Ctrl-C, or an `on_output` that raised: leave the session as one that can go on."""
+        """After a KeyboardInterrupt, or an exception of `on_output`: leave the session so that it
+        can go on.
+        """
         if not self._away and self._core.engaged:
             self._leaving = True
             self._wait(self._core.abandon())
@@ -244,7 +249,7 @@ class Session(SessionHandle):
 
     def _enter_late(self) -> None:
         super()._enter_late()
-        if self._leaving:  # another Ctrl-C came, while that was being done
+        if self._leaving:  # another KeyboardInterrupt came meanwhile
             self._leave()
 
     def _wait(self, steps: Generator[float, Any, _T]) -> _T:

@@ -1,4 +1,4 @@
-"""`BlockingWait`: what a caller waits with for a session's descriptors, one caller at a time."""
+"""`BlockingWait`: waits for the descriptors of a session, one caller at a time."""
 
 from __future__ import annotations
 
@@ -8,34 +8,35 @@ from contextlib import suppress
 
 from ..io import Ready_, SessionIO
 
-# Milliseconds; whoever wakes early looks at the clock again. Python's handlers run between two of
-# its own instructions: a signal that strikes after the last one before poll(2) does not end that
-# call, and a Ctrl-C of that moment is seen after it.
+# Milliseconds; a caller that wakes early checks the clock again. Python runs signal handlers
+# between two of its own instructions: a signal that arrives after the last one before poll(2) does
+# not interrupt the call, and a Ctrl-C of that moment is seen after it.
 LONGEST_WAIT = 1_000
 
 
 class BlockingWait:
-    """poll(2), which looks at descriptors in their order: the first is where the worker speaks.
+    """poll(2), which reports descriptors in their order: the first is the worker's socket.
 
-    The others are behind one, an epoll(7), as each that poll(2) looks at takes a step half a
-    microsecond. It has what became ready before the worker spoke, for it is looked at after that.
+    The others are behind one descriptor, an epoll(7), because each descriptor of poll(2) costs a
+    step half a microsecond. The epoll has what became ready before the worker's message, because it
+    is polled after the socket.
     """
 
     def __init__(self) -> None:
-        self._descriptors: tuple[int, ...] = ()  # what `_poll` waits for, with `_interest`
+        self._descriptors: tuple[int, ...] = ()  # the descriptors of `_poll`, with `_interest`
         self._interest = 0
-        self._seconds, self._milliseconds = 0.0, 0  # how long was waited last at most
+        self._seconds, self._milliseconds = 0.0, 0  # the limit of the last wait
         self._poll = select.poll().poll
-        self._behind: set[int] = set()  # what the epoll may have
+        self._behind: set[int] = set()  # the largest result that the epoll may return
         try:
             self._epoll: select.epoll | None = select.epoll()
-        except OSError:  # as many descriptors as may be: it takes longer without
+        except OSError:  # the maximum number of descriptors: slower without
             self._epoll = None
         self.others = -1 if self._epoll is None else self._epoll.fileno()
 
     def follow(self, descriptors: tuple[int, ...], worker: int, interest: int) -> None:
-        """Wait to read each of `descriptors` from now on, but for `interest` of `worker`."""
-        # An epoll tells of what can be read behind it.
+        """Wait for input of each of `descriptors` from now on, but for `interest` of `worker`."""
+        # An epoll descriptor is readable when a descriptor behind it is.
         direct = 1 if interest == select.POLLIN else descriptors.index(worker) + 1
         poller = select.poll()
         for fd in descriptors[:direct]:
@@ -46,7 +47,7 @@ class BlockingWait:
         self._descriptors, self._interest = descriptors, interest
 
     def wait(self, io: SessionIO, seconds: float) -> Ready_:
-        """Wait so long at most, rounded up: waking early would spin. What is ready, or nothing."""
+        """Wait at most so long, rounded up, because waking early would spin. Return what is ready."""
         descriptors, interest = io.descriptors, io.outbox.interest
         if self._descriptors is not descriptors or self._interest != interest:
             self.follow(descriptors, io.worker_fd, interest)
@@ -59,9 +60,9 @@ class BlockingWait:
         return ready
 
     def _put_behind(self, fds: tuple[int, ...]) -> tuple[int, ...]:
-        """Have these behind `others` and none else; what is to be polled in their place.
+        """Put exactly these descriptors behind the epoll; return the descriptors for poll(2).
 
-        After a Ctrl-C amid this it is done again.
+        It can be repeated after a KeyboardInterrupt.
         """
         if self._epoll is None:
             return fds
@@ -70,12 +71,12 @@ class BlockingWait:
             with suppress(FileExistsError):
                 self._epoll.register(fd, select.EPOLLIN)
         for fd in self._behind.difference(fds):
-            with suppress(OSError):  # it is gone with the worker that it belonged to
+            with suppress(OSError):  # it was closed with the worker that it belonged to
                 self._epoll.unregister(fd)
         self._behind.intersection_update(fds)
         return (self.others,)
 
     def close(self) -> None:
-        """Let go of what waits; the session's descriptors are not its own."""
+        """Release the poller; the session's descriptors stay open."""
         if self._epoll is not None:
             self._epoll.close()

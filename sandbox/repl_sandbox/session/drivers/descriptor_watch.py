@@ -1,4 +1,4 @@
-"""`DescriptorWatch`: waiting on an event loop until one of a session's descriptors is ready."""
+"""`DescriptorWatch`: an event loop waits until a descriptor of a session is ready."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _running_loop = asyncio.get_running_loop
 
 
 class DescriptorWatch:
-    """What an event loop watches for one session, from its first wait to `close`.
+    """The registration of one session with an event loop, from the first wait to `close`.
 
-    The loop knows one descriptor, whatever the session's own are at the moment, and goes on
-    watching it between calls: to tell it about a descriptor and to forget that takes longer than
-    the wait. What comes in while nobody waits makes it forget.
+    The loop watches one descriptor, whatever the session's current ones are, also between calls:
+    registering and unregistering a descriptor takes longer than the wait. Input that arrives while
+    no caller waits unregisters it.
     """
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
-        # poll(2) looks at descriptors in their order, and the worker's is the first of them.
+        # poll(2) reports descriptors in their order, and the worker's is the first.
         self._poller = select.poll()
         self._registered: tuple[int, ...] = ()
         self._interest = 0
@@ -32,8 +32,8 @@ class DescriptorWatch:
         self._turns: Turns | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._stray = False
-        # A timer is left for the next wait, which mostly ends later: to set one and to cancel it
-        # for each step is a tenth of what the step takes the host.
+        # A timer is kept for the next wait, which mostly ends later: setting and cancelling one for
+        # each step would be a tenth of the host's time for the step.
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ends = self._wake = 0.0
 
@@ -54,14 +54,14 @@ class DescriptorWatch:
         return self._poller.poll(0)
 
     def turns(self) -> Turns:
-        """Those of the loop that runs."""
+        """The time shares of the running loop."""
         loop = _running_loop()
         if self._turns is None or loop is not self._loop:
             self._turns = turns_of(loop)
         return self._turns
 
     def close(self) -> None:
-        """Watch nothing any more; the descriptors may be others' from now on."""
+        """Stop watching; the numbers of the descriptors may be reused from now on."""
         self._forget()
         self._epoll.close()
 
@@ -72,7 +72,7 @@ class DescriptorWatch:
         self._timer = loop.call_later(max(0.0, self._wake - _monotonic()), self._look_up)
 
     def _look_up(self) -> None:
-        """The time of a wait has come; perhaps of an earlier one."""
+        """Handle the timer of a wait, perhaps of an earlier one."""
         self._timer = None
         if self._waiter is None or self._waiter.done() or self._loop is None:
             return
@@ -89,7 +89,7 @@ class DescriptorWatch:
         elif self._stray:
             self._forget()
         else:
-            # The loop has looked once more before the one who waited could read.
+            # The loop polled again before the waiting caller could read.
             self._stray = True
 
     def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -111,7 +111,8 @@ class DescriptorWatch:
             try:
                 self._epoll.unregister(fd)
             except OSError:
-                # Closed with the worker it belonged to; the kernel has forgotten it already.
+                # It was closed with the worker that it belonged to; the kernel has removed it
+                # already.
                 pass
         interest = io.outbox.interest
         for fd in io.descriptors:

@@ -1,4 +1,4 @@
-"""Waiting on an event loop for one descriptor, once."""
+"""`readable`: an event loop waits once for one descriptor."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import partial
 
 
 async def readable(fd: int, seconds: float | None = None) -> None:
-    """Wait until `fd` is ready to be read, at its end, or so many seconds have passed."""
+    """Wait until `fd` is readable or at its end, or until so many seconds have passed."""
     loop = asyncio.get_running_loop()
     came: asyncio.Future[None] = loop.create_future()
     loop.add_reader(fd, partial(_set, came))

@@ -1,4 +1,6 @@
-"""What sync and async sessions share: whose they are, and whether they can be used now."""
+"""`SessionHandle`: the common part of sync and async sessions: their owner, and whether they can be
+used.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,8 @@ from ...types import Isolation, Missing
 from ...zygote.client.measured_isolation import probe
 from ..core import Core
 
-# Another object in each process: a forked child has a new one. Who forks without Python's hooks
-# may not run Python in the child (PyOS_AfterFork_Child).
+# A different object in each process: a forked child gets a new one. Programs that fork without
+# Python's hooks must not run Python in the child (PyOS_AfterFork_Child).
 _process = object()
 
 
@@ -58,7 +60,7 @@ class SessionOwner:
 
 
 class SessionSlot:
-    """That of one branch of a session."""
+    """The reservation of one branch of a session."""
 
     def __init__(self, home: SessionOwner, core: Core) -> None:
         self._home = home
@@ -66,27 +68,27 @@ class SessionSlot:
         self._taken = False
 
     def take(self) -> None:
-        """SandboxError if there is none."""
+        """Reserve a branch; raise SandboxError if none is left."""
         self._home.widen(self._core)
         self._taken = True
 
     def give_back(self) -> None:
-        """There is no branch."""
+        """Release the reservation: there is no branch."""
         if self._taken:
             self._home.narrow(self._core)
 
 
 def _dropped(session: str, pid: int, _: object) -> None:
-    if os.getpid() == pid:  # else it is the process's that forked this one
+    if os.getpid() == pid:  # else it belongs to the process that forked this one
         message = f"unclosed {session}: close it, or use it in a `with` statement"
         warnings.warn(message, ResourceWarning, stacklevel=2)
 
 
 class SessionHandle:
-    """What sync and async sessions share: whose they are and whether they are open."""
+    """The common part of sync and async sessions."""
 
     _missing: tuple[Missing, ...] = ()
-    _leaving = False  # whether a call that was given up is not brought to its end yet
+    _leaving = False  # whether a cancelled call is not complete yet
 
     def __init__(self, core: Core, home: SessionOwner) -> None:
         self._core = core
@@ -94,8 +96,8 @@ class SessionHandle:
         self._lost: tuple[str, ...] = ()
         self._process = _process
         self._closed = False
-        # The core is the sandbox's to end, and outlives a handle that nobody closed: from there is
-        # seen that it was let go of.
+        # The sandbox ends the core, which outlives a handle that nobody closed: a weak reference of
+        # the core tells that the handle was dropped.
         session = f"<{type(self).__name__} {core.links.tier}>"
         core.owner = weakref.ref(self, partial(_dropped, session, os.getpid()))
 
@@ -106,7 +108,7 @@ class SessionHandle:
 
     @property
     def lost(self) -> tuple[str, ...]:
-        """Of a branch: what of the original it could not take along, in words."""
+        """For a branch: descriptions of what it could not take along from the original."""
         return self._lost
 
     @property
@@ -117,11 +119,11 @@ class SessionHandle:
 
     @property
     def cpu_seconds(self) -> float:
-        """CPU time so far of all its processes, those that have ended and its branches' too.
+        """The CPU time of all processes of the session so far, ended ones and branches included.
 
-        The usage of an outcome is of one cell's own process; children, and threads that run on
-        between cells, are in this alone. A hundredth of a second is the smallest step. It can be
-        asked while a cell runs, by any thread, and takes a tenth of a millisecond or so.
+        The usage of an outcome is that of one cell's own process; only this includes children, and
+        threads that run between cells. The resolution is 10 ms. Any thread may read it while a cell
+        runs; reading takes about 0.1 ms.
         """
         self._check_open()
         links = self._core.links
@@ -132,12 +134,12 @@ class SessionHandle:
 
     @property
     def missing(self) -> tuple[Missing, ...]:
-        """The variables that a restored session does not have, with the reasons; else ()."""
+        """The variables that a restored session lacks, with the reasons; else ()."""
         return self._missing
 
     @property
     def _away(self) -> bool:
-        """Whether it is closed, or another process's."""
+        """Whether the handle is closed, or belongs to another process."""
         return self._closed or self._process is not _process
 
     def _check_open(self) -> None:
@@ -158,18 +160,18 @@ class SessionHandle:
             raise
 
     def _busy(self) -> SessionBusy:
-        self._check_open()  # it may have ended, and its last caller be on the way out
+        self._check_open()  # it may have ended, with its last caller about to return
         return SessionBusy("the session is busy with another call; use one session per thread")
 
     def _enter(self) -> None:
-        """What is to be done first by who holds `busy`."""
+        """Do the checks at the start of a call, which holds `busy`."""
         core = self._core
         core.holder = _get_ident()
         if self._closed or self._process is not _process or core.ended or self._leaving:
             self._enter_late()
 
     def _enter_late(self) -> None:
-        """Something came between the last call and this one."""
+        """Handle a change since the last call."""
         self._check_open()
 
     def __reduce__(self) -> NoReturn:

@@ -1,4 +1,4 @@
-"""The host's side of a clerk: the process of init's that does one thing with a session's files."""
+"""`FileClient`: the host's end of a file helper, a child of init for one operation on files."""
 
 from __future__ import annotations
 
@@ -17,15 +17,14 @@ from ..recovery import CLOSED_AMID
 
 _T = TypeVar("_T")
 
-# Seconds for all that an attempt takes: code with the clerk's uid may be able to stop it and let it
-# go on, before Linux 6.12. One is forked in milliseconds; a machine that swaps takes a thousand
-# times that.
+# Seconds for one attempt: code with the helper's uid may be able to stop and continue it, before
+# Linux 6.12. A helper starts in milliseconds; a machine that swaps takes a thousand times that.
 _PATIENCE = 60.0
-# A worker's death ends a clerk that is at work. There is no other worker to die before a cell is
-# run, so whoever ends the second is the session's code, and would end the third.
+# The death of a worker ends a helper at work. No other worker can die before a cell runs, so the
+# session's code must have killed the second helper, and would kill the third.
 _ATTEMPTS = 2
 
-# Where the kernel's words say too little, or something else.
+# Errors for which the kernel's text says too little, or something else.
 _WORDS = {
     EAGAIN: "Processes of the session are at their limit, or hold the file",
     EINVAL: "Not a regular file",
@@ -35,18 +34,18 @@ _WORDS = {
 
 
 class _NoAnswer(Exception):
-    """The clerk ended before it answered."""
+    """The helper ended before it answered."""
 
 
 class FileClient:
-    """The host's end of a socket to who works on a session's files, for so many seconds in all."""
+    """The host's end of a helper's socket, with a limit in seconds for the whole conversation."""
 
     def __init__(self, ours: socket.socket, patience: float) -> None:
         self._socket, self._patience = ours, patience
         self._until = time.monotonic() + patience
 
     def next(self, request: control_channel.Message) -> tuple[control_channel.Message, int]:
-        """The answer to one more request."""
+        """Return the answer to one more request."""
         try:
             control_channel.send(self._socket, request)
         except (BrokenPipeError, ConnectionResetError):
@@ -54,8 +53,8 @@ class FileClient:
         return self.receive()
 
     def receive(self) -> tuple[control_channel.Message, int]:
-        """The next message, and the descriptor that came with it or -1."""
-        # Zero would not wait at all, and say so in other words.
+        """Return the next message, and the descriptor that came with it or -1."""
+        # Zero would not wait at all, and raise another error.
         self._socket.settimeout(max(self._until - time.monotonic(), 0.001))
         try:
             message, descriptors = control_channel.receive_with_descriptors(self._socket)
@@ -78,13 +77,13 @@ def ask(
     given: Sequence[int] = (),
     longer: float = 0.0,
 ) -> _T:
-    """What `take` makes of a clerk's answer: its message, what follows, the descriptor it sent.
+    """Run a helper, and return what `take` makes of its answer: message, data, descriptor.
 
-    It has so many seconds `longer` than for anything that is small.
+    `longer`: seconds more than for a small operation.
 
     Raises:
-        OSError: what the clerk was refused, with that of `paths` at which it was.
-        SandboxError, SessionClosed: it does not answer, or init is gone.
+        OSError: the helper's error, with the path of `paths` at which it occurred.
+        SandboxError, SessionClosed: the helper does not answer, or init is gone.
     """
     for _ in range(_ATTEMPTS):
         with (
@@ -110,9 +109,9 @@ def ask(
 def _asked(
     core: Core, op: str, request: control_channel.Message, given: Sequence[int], patience: float
 ) -> Iterator[FileClient]:
-    """The host's end of a socket whose other end init got for `op`, and which has `request` in it.
+    """Return the host's end of a socket with `request` in it; init gets the other end for `op`.
 
-    By "files" a new clerk gets it, by "keep" init answers itself.
+    For "files" init starts a helper, "keep" it answers itself.
     """
     ours, theirs = control_channel.pair()
     with ours:
@@ -130,7 +129,7 @@ def _asked(
 
 
 def have_kept(core: Core) -> None:
-    """Have init keep the files as they are now: as those after the last cell.
+    """Have init keep the current files as those after the last cell.
 
     Raises:
         SandboxError, SessionClosed: init does not answer, or is gone.
@@ -143,19 +142,19 @@ def have_kept(core: Core) -> None:
 
 
 def _gone(core: Core) -> SessionClosed:
-    """Why init does not answer any more."""
+    """The error for an init that does not answer any more."""
     if core.io.closing:
         return SessionClosed(CLOSED_AMID)
     return SessionClosed("the session's init process is gone; open another session")
 
 
 def refusal(core: Core, errno: int, path: str) -> OSError:
-    """Why there is nothing at `path`; where there is no room, by which limit."""
+    """Return the error for `path`; where space is missing, it names the limit."""
     detail = f"the limit is {int(core.limits.workspace):,} bytes (workspace)"
     return error_of(errno, path, detail if errno == ENOSPC else "")
 
 
 def error_of(errno: int, path: str, detail: str = "") -> OSError:
-    """The error of this number, in words that say enough."""
+    """Return the error of this number, with an explanation."""
     words = _WORDS.get(errno) or os.strerror(errno)
     return OSError(errno, f"{words}; {detail}" if detail else words, path)

@@ -1,8 +1,9 @@
-"""`session.files`: what a session's workspace holds, put there, read and listed by the host.
+"""`session.files`: the host puts, reads and lists files of a session's workspace.
 
-The code of the session may change every name while this looks. So the host opens no path of the
-session: init's clerk does, below the workspace and without following links, with the rights of the
-session's code; the host gets a descriptor, sees that it is a file, and reads so many bytes of it.
+Code of the session may rename every file meanwhile. So the host opens no path of the session:
+init's file helper does, below the workspace, without following links and with the rights of the
+session's code. The host gets a descriptor, checks that it is a regular file, and reads a bounded
+number of bytes.
 """
 
 from __future__ import annotations
@@ -31,63 +32,63 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-_SLOWEST = 4 << 20  # bytes a second that any disk takes
-_SLOWEST_ROWS = 10_000  # entries a second that any directory shows
+_SLOWEST = 4 << 20  # bytes per second that any disk achieves
+_SLOWEST_ROWS = 10_000  # entries per second that any directory listing achieves
 _MOST_ROWS = 1_000_000
-# Of the files that one clerk makes: bytes of their names, in a message, and of them, in memory.
+# Bounds of the files that one helper writes: bytes of their names, in one message, and bytes of
+# their contents, in memory.
 _MOST_TEXT, _MOST_BYTES = 48 << 10, 16 << 20
 
 
 class SessionFiles:
-    """Files of a session's workspace. Not while a cell runs: that is SessionBusy.
+    """The files of a session's workspace; SessionBusy while a cell runs.
 
     Paths are relative to the workspace. Links are not followed, archives not unpacked: a cell can
-    do that, inside. All raise SessionClosed and SessionBusy as `Session.run`, TypeError and
+    do that. All methods raise SessionClosed and SessionBusy as `Session.run`, TypeError and
     ValueError naming the argument, and OSError with the path: PermissionError where the session's
-    own code may not either.
+    own code has no permission either.
     """
 
     def __init__(self, handle: SessionHandle) -> None:
         self._handle = handle
 
     def put(self, path: str, data: bytes | str) -> None:
-        """Make `data` (a str as UTF-8) the file `path`; directories above it are made.
+        """Write `data` (a str as UTF-8) to the file `path`; directories above it are made.
 
-        A regular file is replaced, all at once; nothing else is. If there is no room, there is no
-        file: OSError with ENOSPC (`Limits.workspace`) or EFBIG (`Limits.file_size`).
+        A regular file is replaced, atomically; nothing else is. If the space does not suffice,
+        there is no file: OSError with ENOSPC (`Limits.workspace`) or EFBIG (`Limits.file_size`).
         """
         self._do(putting(self._handle._core, [(path, _content(data, "data"))]))
 
     def put_all(self, files: Mapping[str, bytes | str]) -> None:
-        """`put` for each of these, in their order and much faster than one by one.
+        """As `put` for each of these files in order, but much faster than one by one.
 
-        What is wrong with a path, or a size, is said before anything is written. If there is no
-        room, or something is in the way, the files before that one are there.
+        Errors of paths and sizes are raised before anything is written. After another error the
+        files before the faulty one are there.
         """
         self._do(putting(self._handle._core, _contents(files)))
 
     def get(self, path: str, *, limit: int | str = "64MiB") -> bytes:
-        """The content of the regular file `path`, as long as it was when it was opened.
+        """Return the content of the regular file `path`, as long as it was when it was opened.
 
-        OSError with EFBIG if that is more than `limit` bytes; FileNotFoundError,
-        IsADirectoryError.
+        OSError with EFBIG if that is more than `limit` bytes; FileNotFoundError, IsADirectoryError.
         """
         return self._do(getting(self._handle._core, path, limit))
 
     def get_all(
         self, paths: Iterable[str], *, limit: int | str = "64MiB"
     ) -> dict[str, bytes | OSError]:
-        """The contents of these regular files, much faster than one by one.
+        """Return the contents of these regular files, much faster than one by one.
 
-        In place of one that cannot be read is the OSError that says why; of one, too, with which
-        it would be more than `limit` bytes in all.
+        A file that cannot be read, or would exceed `limit` bytes in all, is represented by its
+        OSError.
         """
         return self._do(getting_all(self._handle._core, paths, limit))
 
     def list(self, path: str = "", *, limit: int = 10_000) -> Listing:
-        """What is below directory `path`, 64 levels deep, at most `limit` entries.
+        """List directory `path`, 64 levels deep, at most `limit` entries.
 
-        Links are told and not followed. Paths are told from the workspace, in their order.
+        Links are listed and not followed. Paths are relative to the workspace, and sorted.
         """
         return self._do(listing(self._handle._core, path, limit))
 
@@ -138,7 +139,7 @@ class AsyncSessionFiles:
     async def _do(self, operation: Callable[[], _T]) -> _T:
         core = self._handle._core
         self._handle._claim()
-        # Before the thread begins, which nobody can take back.
+        # The claim is taken before the thread begins, because a thread cannot be cancelled.
         core.io.init.told = True
         try:
             doing = put_in_thread(operation)
@@ -149,7 +150,7 @@ class AsyncSessionFiles:
         try:
             return await asyncio.shield(doing)
         except asyncio.CancelledError:
-            # It cannot be stopped in the middle; who goes on with the session finds it free.
+            # The thread cannot be stopped in the middle; the next caller finds the session free.
             await asyncio.wait({doing})
             raise
 
@@ -158,7 +159,7 @@ class AsyncSessionFiles:
 
 
 def putting(core: Core, files: Iterable[tuple[str, bytes]]) -> Callable[[], None]:
-    """What `put` and `put_all` do, once their arguments are checked."""
+    """The steps of `put` and `put_all`, after the checks of their arguments."""
     most = int(core.limits.file_size)
     coming = []
     for path, content in files:
@@ -175,14 +176,14 @@ def putting(core: Core, files: Iterable[tuple[str, bytes]]) -> Callable[[], None
                 _send(core, batch)
         finally:
             if core.recovery.keeps:
-                # They belong to the state that the next cell may have to go back to.
+                # The files belong to the state that recovery may have to restore.
                 have_kept(core)
 
     return put
 
 
 class _Coming(NamedTuple):
-    """A file that is to be in the workspace."""
+    """A file to write into the workspace."""
 
     path: str
     names: Sequence[str]
@@ -190,7 +191,7 @@ class _Coming(NamedTuple):
 
 
 def _batches(coming: Iterable[_Coming]) -> Iterator[list[_Coming]]:
-    """Files for one clerk each: the names fit into a message, the contents into little memory."""
+    """Divide files among helpers: the names fit into one message, the contents into little memory."""
     batch: list[_Coming] = []
     text = size = 0
     for each in coming:
@@ -205,7 +206,7 @@ def _batches(coming: Iterable[_Coming]) -> Iterator[list[_Coming]]:
 
 
 def _send(core: Core, batch: Sequence[_Coming]) -> None:
-    alone = len(batch) == 1  # and perhaps large: not copied once more
+    alone = len(batch) == 1  # perhaps large: not copied once more
     source, size = memfd(batch[0].content if alone else b"".join(each.content for each in batch))
     request = {
         "op": "put",
@@ -220,7 +221,7 @@ def _send(core: Core, batch: Sequence[_Coming]) -> None:
 
 
 def getting(core: Core, path: str, limit: int | str) -> Callable[[], bytes]:
-    """What `get` does, once its arguments are checked."""
+    """The steps of `get`, after the checks of its arguments."""
     names, most = _named(core, path), parse_size(limit, "limit")
 
     def read(message: control_channel.Message, clerk: FileClient, fd: int) -> bytes:
@@ -232,7 +233,7 @@ def getting(core: Core, path: str, limit: int | str) -> Callable[[], bytes]:
 def getting_all(
     core: Core, paths: Iterable[str], limit: int | str
 ) -> Callable[[], dict[str, bytes | OSError]]:
-    """What `get_all` does, once its arguments are checked."""
+    """The steps of `get_all`, after the checks of its arguments."""
     named = [(path, _named(core, path)) for path in paths]
     most = parse_size(limit, "limit")
 
@@ -256,7 +257,7 @@ def getting_all(
 
 
 def listing(core: Core, path: str, limit: int) -> Callable[[], Listing]:
-    """What `list` does, once its arguments are checked."""
+    """The steps of `list`, after the checks of its arguments."""
     names = parse(path, core.links.tier)
     if isinstance(limit, bool) or not isinstance(limit, int):
         raise TypeError(f"limit must be an int, not {type(limit).__name__}")
@@ -291,7 +292,7 @@ def _content(data: object, name: str) -> bytes:
 
 
 def _check_room(core: Core, coming: Iterable[_Coming]) -> None:
-    """Where no mount bounds a session's files: whether there is room for these as well."""
+    """Check the limit of the workspace, where no mount enforces it."""
     workspace, folder = int(core.limits.workspace), core.links.folder
     if not folder:
         return
@@ -321,7 +322,7 @@ def _read_next(clerk: FileClient, path: str, names: Sequence[str], most: int) ->
 
 
 def _read(path: str, fd: int, most: int) -> bytes:
-    """The file that is open as `fd`, whatever is its name by now."""
+    """Read the file that is open as `fd`, whatever its name is by now."""
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode):
         raise error_of(EISDIR if stat.S_ISDIR(status.st_mode) else EINVAL, path)

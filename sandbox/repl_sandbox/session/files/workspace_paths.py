@@ -1,4 +1,4 @@
-"""Paths in a session's workspace, as a caller gives them: checked and taken apart."""
+"""Parse the paths in a session's workspace that callers give."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ _LONGEST_NAME = 255  # bytes: NAME_MAX of the kernel
 
 
 def parse(path: str, tier: str = "jailed") -> list[str]:
-    """The names that `path` is made of, none for the workspace itself.
+    """Return the components of `path`, none for the workspace itself.
 
-    It is relative to the workspace; in tier "jailed" "/workspace/..." is the same.
+    `path` is relative to the workspace; in tier "jailed" "/workspace/..." is the same.
 
     Raises:
-        TypeError, ValueError: naming `path` and what is wrong with it.
+        TypeError, ValueError: naming `path` and its fault.
     """
     if not isinstance(path, str):
         raise TypeError(f"path must be a str, not {type(path).__name__}")
@@ -26,7 +26,7 @@ def parse(path: str, tier: str = "jailed") -> list[str]:
         del names[0]
     if ".." in names:
         raise ValueError(f"path {path!r} must not lead upwards by '..'")
-    # The last name is a file's and takes no directory.
+    # The last component is a file's, which cannot end in a slash.
     if len(names) > DEEPEST + 1:
         raise ValueError(f"path {path[:80]!r}... is over {DEEPEST} directories deep")
     return names
@@ -36,7 +36,7 @@ def _check_bytes(path: str) -> None:
     if "\0" in path:
         raise ValueError(f"path {path!r} has a null character in it")
     try:
-        # As the kernel has it, whatever this process's own encoding is.
+        # The kernel's encoding, whatever this process's own is.
         encoded = path.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:
         raise ValueError(f"path {path!r} cannot be encoded: {error.reason}") from None

@@ -1,7 +1,6 @@
-"""Where functions of the host run when a session calls them: off the driver's thread.
+"""`FunctionExecutor`: runs host functions outside of the driver's thread.
 
-Off its thread, because a function may take minutes while the cell's clocks, its output and its
-other calls go on.
+A function may take minutes, while the clocks, the output and other calls of the cell go on.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ from ...protocol.values.utf8_text import read_text
 from .function_registry import HostCallable
 from .function_threads import HostThreads
 
-# Threads start only when none is idle. There must be enough for every open call: a function may run
-# a session of its own and wait for calls of that, and parents that hold all threads would deadlock.
+# A thread starts only if none is idle. There must be enough for every open call: a function may run
+# a session of its own and wait for its calls, and parents that hold all threads would deadlock.
 _THREADS = 1 << 14
 # Characters of an exception's message: a model reads it, and it travels in one frame.
 _LONGEST_MESSAGE = 1 << 20
@@ -39,13 +38,13 @@ _built_in = vars(builtins)
 
 
 def refusal(call: int, kind: str, message: str, base: str | None = None) -> HostReply:
-    """The reply to a call that failed: `kind` derives from the built-in class `base`, or is one."""
+    """Return the reply to a failed call: `kind` derives from the built-in class `base`, or is one."""
     derived = [] if base in (None, kind) else [base]
     return HostReply(call, False, dump_json([kind, message[:_LONGEST_MESSAGE], *derived]))
 
 
 def failure(call: int, error: BaseException) -> HostReply:
-    """The reply to a call whose function raised `error`."""
+    """Return the reply to a call whose function raised `error`."""
     kind = type(error)
     try:
         message = str(error)
@@ -59,11 +58,10 @@ def failure(call: int, error: BaseException) -> HostReply:
 def arguments(
     call: HostCall, places: frozenset[Place] = frozenset()
 ) -> tuple[list[Any], dict[str, Any]]:
-    """The arguments of a call, raw ones in their places.
+    """Return the arguments of a call, with the raw ones in their places.
 
     Raises:
-        RemoteProtocolError: they are not what the protocol says, or a raw one is at none of
-            `places`.
+        RemoteProtocolError: they do not follow the protocol, or a raw one is at none of `places`.
     """
     parsed = parse_arguments(call.data)
     if not isinstance(parsed, list) or len(parsed) != 2:
@@ -92,15 +90,15 @@ def _value(raw: Raw) -> object:
 
 
 def size(call: HostCall) -> int:
-    """Bytes of a call's arguments."""
+    """The size of a call's arguments in bytes."""
     return len(call.data) + sum(len(part.data) for _, raw in call.parts for part in each_part(raw))
 
 
 def success(call: HostCall, value: object) -> HostReply:
-    """The reply that carries `value`; a refusal where JSON cannot.
+    """Return the reply that carries `value`, or an error reply if JSON cannot.
 
     Raises:
-        what a function that is a generator raises in its body.
+        the exception of the body of a function that is a generator.
     """
     if isinstance(value, GeneratorType):
         value = elements(value)
@@ -115,10 +113,10 @@ def success(call: HostCall, value: object) -> HostReply:
 
 
 class CallReplies:
-    """Replies of finished calls, and a descriptor that is readable while there are any.
+    """The replies of finished calls, and a descriptor that is readable while there are any.
 
-    A child that the host forks amid a cell shares the descriptor, by which its parent is woken, and
-    may have a copy of the lock that nobody will release: there it takes none.
+    A child that the host forks during a cell shares the descriptor, which wakes its parent, and may
+    have a copy of the lock that nobody will release: in the child this takes no reply.
     """
 
     def __init__(self) -> None:
@@ -129,14 +127,14 @@ class CallReplies:
         self._closed = False
 
     def put(self, cell: int, reply: HostReply) -> None:
-        """Called by whatever thread ran the function for cell number `cell`."""
+        """Add a reply for cell number `cell`; called by the thread that ran the function."""
         with self._lock:
             if not self._closed:
                 self._done.append((cell, reply))
                 os.eventfd_write(self.wake_fd, 1)
 
     def take(self) -> list[tuple[int, HostReply]]:
-        """The replies since the last call, each with the cell that it is for."""
+        """Return the replies since the last call, each with its cell."""
         if os.getpid() != self._pid:
             return []
         with self._lock:
@@ -149,7 +147,7 @@ class CallReplies:
             return replies
 
     def close(self) -> None:
-        """No more replies."""
+        """Accept no more replies."""
         with self._lock:
             if not self._closed:
                 self._closed = True
@@ -157,10 +155,10 @@ class CallReplies:
 
 
 class RunningCall:
-    """A call that a function of the host is at, of `size` bytes of arguments.
+    """A call in progress of a host function, with `size` bytes of arguments.
 
-    Whoever made it may have left. A coroutine is then cancelled, wherever it runs; a plain function
-    that is not begun never will be, and one that is goes on.
+    If the caller leaves, a coroutine is cancelled, wherever it runs; a plain function that has not
+    begun never does, and one that has goes on.
     """
 
     __slots__ = ("_lock", "_stop", "ended", "size")
@@ -172,7 +170,9 @@ class RunningCall:
         self._lock = threading.Lock()
 
     def stop_by(self, stop: Callable[[], object]) -> None:
-        """`stop` is how it can be stopped; called at once if it has ended meanwhile."""
+        """Set the function that stops the call; it is called at once if the call was ended
+        meanwhile.
+        """
         with self._lock:
             if not self.ended:
                 self._stop = stop
@@ -180,7 +180,7 @@ class RunningCall:
         stop()
 
     def end(self) -> None:
-        """Nobody waits for it any more. From any thread; idempotent."""
+        """Stop the call: no caller waits for it any more. From any thread; idempotent."""
         with self._lock:
             self.ended = True
             stop, self._stop = self._stop, None
@@ -210,10 +210,10 @@ class FunctionExecutor:
         running: RunningCall,
         done: Done,
     ) -> None:
-        """Run `function` with the arguments of `call` and hand its reply to `done`.
+        """Run `function` with the arguments of `call`, and pass its reply to `done`.
 
         Raises:
-            RemoteProtocolError: the arguments are not what the protocol says.
+            RemoteProtocolError: the arguments do not follow the protocol.
         """
         args, kwargs = arguments(call, places)
         context = contextvars.copy_context()
@@ -228,11 +228,11 @@ class FunctionExecutor:
                     loop.call_soon_threadsafe(_begin, loop, value, call, running, done)
                     return
                 reply = success(call, value)
-            # Boundary: whatever the host's function raises is the session's to know, as text; what
-            # would end a process, as `sys.exit`, too, or the cell would wait for a reply.
+            # Boundary: the session receives whatever the host's function raises, as text, and also
+            # what would end a process, such as SystemExit; otherwise the cell would wait for ever.
             except BaseException as error:  # noqa: BLE001
                 reply = failure(call.call, error)
-            with suppress(RuntimeError, OSError):  # nobody waits for it any more
+            with suppress(RuntimeError, OSError):  # no caller waits for it any more
                 done(reply)
 
         self._of_host().do(run)
@@ -240,7 +240,7 @@ class FunctionExecutor:
     def wait_for(
         self, awaited: Awaitable[object], call: HostCall, running: RunningCall, done: Done
     ) -> None:
-        """Have `awaited` awaited, and hand what it comes to, as the reply to `call`, to `done`."""
+        """Await `awaited`, and pass its result, as the reply to `call`, to `done`."""
         loop = self._running_loop()
         loop.call_soon_threadsafe(_begin, loop, awaited, call, running, done)
 
@@ -261,7 +261,7 @@ class FunctionExecutor:
             return self._loop
 
     def close(self) -> None:
-        """Take no more calls; what runs is not waited for, its replies go nowhere."""
+        """Take no more calls; calls in progress are not waited for, and their replies are dropped."""
         with self._lock:
             if self._threads is not None:
                 self._threads.close()
@@ -270,13 +270,13 @@ class FunctionExecutor:
 
 
 def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
-    """Turn `loop` until it is stopped; what still waits on it is cancelled."""
+    """Run `loop` until it is stopped; then cancel its tasks."""
     try:
         while True:
             try:
                 loop.run_forever()
             except (KeyboardInterrupt, SystemExit):
-                continue  # a task's, which has it; the others go on
+                continue  # the exception of a task, which has it; other tasks go on
             break
         left = asyncio.all_tasks(loop)
         for task in left:
@@ -290,10 +290,10 @@ def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
 def _begin(
     loop: asyncio.AbstractEventLoop, value: Any, call: HostCall, running: RunningCall, done: Done
 ) -> None:
-    """On `loop`: wait for what a function has returned to be awaited, unless nobody would."""
+    """On `loop`: wrap the result of a function as a task, unless the caller has left."""
     if running.ended:
         if inspect.iscoroutine(value):
-            value.close()  # or it would complain that nobody awaited it
+            value.close()  # avoids the warning that it was never awaited
         return
     _spawn(loop, lambda: value, call, running, done)
 
@@ -307,7 +307,7 @@ def _spawn(
 ) -> None:
     """On `loop`: await what `begin` returns, in a task that ends with the call."""
     task = loop.create_task(_finish(begin, call, done))
-    # Kept here, because a loop keeps only weak references to its tasks.
+    # Kept here, because a loop has only weak references to its tasks.
     _tasks.add(task)
     task.add_done_callback(_tasks.discard)
     running.stop_by(partial(_cancel, loop, task))
@@ -317,17 +317,18 @@ def _cancel(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> None:
     try:
         loop.call_soon_threadsafe(task.cancel)
     except RuntimeError:
-        pass  # the loop is closed, and the task over with it
+        pass  # the loop is closed, and the task has ended with it
 
 
 async def _finish(begin: Callable[[], Any], call: HostCall, done: Done) -> None:
     try:
         reply = success(call, await begin())
     except asyncio.CancelledError:
-        # Of the call's end, and then this goes nowhere; or the host's own doing.
+        # Cancelled because the call ended, so the reply is dropped; or by the host itself.
         done(refusal(call.call, "Cancelled", "the host has cancelled this call"))
         raise
-    # Boundary: as in Executor.start. Ctrl-C, which strikes the main thread, is the caller's too.
+    # Boundary: as in FunctionExecutor.start. KeyboardInterrupt, which hits the main thread, is the
+    # caller's too.
     except BaseException as error:
         done(failure(call.call, error))
         main = threading.current_thread() is threading.main_thread()

@@ -47,7 +47,7 @@ class FunctionRegistry:
 
 
 def _without_doc(row: FunctionSchema) -> tuple[Any, ...]:
-    # Parameters matter only where an argument travels by its position.
+    # Parameters matter only where an argument travels by position.
     positions = row.signature.by_position if row.raw and row.signature is not None else ()
     return row.name, row.returns, positions, row.raw, frozenset(row.methods), row.raises
 

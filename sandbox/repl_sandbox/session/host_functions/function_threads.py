@@ -1,4 +1,4 @@
-"""Threads in which plain functions of the host run."""
+"""`HostThreads`: threads for plain host functions."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from collections.abc import Callable
 class HostThreads:
     """At most so many threads, whose names begin with `name`; each starts when none is idle.
 
-    The process ends whatever they are at. It waits for those of a `ThreadPoolExecutor`, and whoever
-    pressed Ctrl-C amid a call that blocks would have to wait for its end.
+    The process can end while they work. It would wait for those of a `ThreadPoolExecutor`, so a
+    Ctrl-C during a blocking call would have to wait for its end.
     """
 
     def __init__(self, most: int, name: str) -> None:
@@ -23,10 +23,10 @@ class HostThreads:
         self._closed = False
 
     def do(self, work: Callable[[], None]) -> None:
-        """Have a thread do `work`, which raises nothing; after `close` none does.
+        """Run `work`, which raises nothing, in a thread; after `close` it is dropped.
 
         Raises:
-            RuntimeError: the system has no room for another thread.
+            RuntimeError: the system cannot start another thread.
         """
         with self._changed:
             if self._closed:
@@ -40,7 +40,7 @@ class HostThreads:
             self._changed.notify()
 
     def close(self) -> None:
-        """Forget what waits. Who is at something ends after it, and is not waited for."""
+        """Drop the work that waits. Threads end after the work in progress, and are not waited for."""
         with self._changed:
             self._closed = True
             self._waiting.clear()
@@ -49,7 +49,7 @@ class HostThreads:
     def _serve(self) -> None:
         while (work := self._next()) is not None:
             work()
-            del work  # what it was about is not kept until there is more
+            del work  # releases the work while the thread waits
             with self._changed:
                 self._idle += 1
 

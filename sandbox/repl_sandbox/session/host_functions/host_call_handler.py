@@ -1,6 +1,6 @@
-"""`HostCallHandler`: what the code of a cell asks of its host, and the replies.
+"""`HostCallHandler`: the calls of a cell to the host, and the replies.
 
-Functions of the host, answers, pages of earlier output, and descriptors that the worker lacks.
+Host functions, answers, pages of earlier output, and descriptors that the worker lacks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _CALL_IS_LATE = "the cell that made this call has ended"
 
 
 class HostCallHandler:
-    """Those of one session. `count`: calls of functions of the host so far."""
+    """The calls of one session. `count`: calls of host functions so far."""
 
     def __init__(
         self,
@@ -41,10 +41,10 @@ class HostCallHandler:
         self.count = 0
 
     def take(self, call: HostCall) -> None:
-        """Begin what the worker asks for by `call`, or refuse it.
+        """Start the call, or refuse it.
 
         Raises:
-            RemoteProtocolError: no worker of ours would ask so.
+            RemoteProtocolError: the engine's own worker never sends such a call.
         """
         if call.name == MEMFD:
             self._io.ask_for_memfd(call)
@@ -72,7 +72,7 @@ class HostCallHandler:
         """Keep an answer of the cell, refuse it, or ask `on_answer`.
 
         Raises:
-            RemoteProtocolError: no worker of ours would say so.
+            RemoteProtocolError: the engine's own worker never sends such an answer.
         """
         if not self._cell.is_running(answered.cell):
             self._refuse(answered.call, "Cancelled", "the cell that answered has ended")
@@ -101,7 +101,7 @@ class HostCallHandler:
             self._io.send(reply)
 
     def refuse_open(self) -> None:
-        """The cell is over: end the calls that it has open."""
+        """End the open calls of the cell, which is over."""
         if not self.open_calls.running:
             return
         self._cell.answers.leave_undecided()
@@ -111,9 +111,9 @@ class HostCallHandler:
             self._go_on_clock()
 
     def _give_streams(self, call: HostCall) -> None:
-        """Give the worker its standard output and error, which code has closed.
+        """Send the worker its standard output and error again, which code has closed.
 
-        A worker that does not read what it is given cannot have more of it.
+        A worker that does not read them cannot get more.
         """
         late = call.cell != self._cell.number or self._cell.result is not None
         if late or not self._io.outbox.is_read():

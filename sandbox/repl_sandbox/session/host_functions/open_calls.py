@@ -1,4 +1,4 @@
-"""`OpenCalls`: the calls to the host that the running cell has open, and their replies."""
+"""`OpenCalls`: the open host calls of the running cell, and their replies."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ...protocol.messages import HostCall, HostReply
 from .function_executor import CallReplies, FunctionExecutor, RunningCall, refusal, size
 from .function_registry import FunctionRegistry
 
-# Calls that one session may have open; a further one is refused at once.
+# The number of calls that one session may have open; the host refuses another one.
 MAX_OPEN_CALLS = 256
 # Bytes of arguments that the open calls of one session may have together, likewise.
 MAX_OPEN_BYTES = 256 << 20
@@ -23,15 +23,15 @@ class OpenCalls:
         self.executor = executor
         # Made when first needed: a descriptor for each session, and one more to wait for.
         self._replies = CallReplies() if offers.rows else None
-        self.running: dict[int, RunningCall] = {}  # by their numbers
+        self.running: dict[int, RunningCall] = {}  # by call number
 
     @property
     def wakes(self) -> tuple[int, ...]:
-        """What is readable while there are `replies`."""
+        """The descriptors that are readable while there are `replies`."""
         return () if self._replies is None else (self._replies.wake_fd,)
 
     def refused(self, call: HostCall) -> HostReply | None:
-        """Why `call` cannot be opened; None if it can."""
+        """Return the reason why `call` cannot be opened; None if it can."""
         if call.name not in self.offers.functions or self._replies is None:
             return refusal(call.call, "NameError", f"the host offers no function {call.name!r}")
         if len(self.running) >= MAX_OPEN_CALLS:
@@ -43,10 +43,10 @@ class OpenCalls:
         return None
 
     def begin(self, call: HostCall, cell: int) -> None:
-        """Have the function run that `cell` calls, which was not refused.
+        """Run the host function that `cell` calls, after `refused` returned None.
 
         Raises:
-            RemoteProtocolError: the arguments are not what the protocol says.
+            RemoteProtocolError: the arguments do not follow the protocol.
         """
         assert self._replies is not None
         self.running[call.call] = running = RunningCall(size(call))
@@ -55,7 +55,7 @@ class OpenCalls:
         self.executor.start(function, call, places, running, put)
 
     def wait_for(self, awaited: Awaitable[None], call: HostCall, size: int) -> None:
-        """Have `awaited` awaited, whose end replies to `call`."""
+        """Await `awaited`, whose result is the reply to `call`."""
         if self._replies is None:
             self._replies = CallReplies()
         self.running[call.call] = running = RunningCall(size)
@@ -63,9 +63,9 @@ class OpenCalls:
         self.executor.wait_for(awaited, call, running, put)
 
     def replies(self, cell: int) -> list[HostReply]:
-        """The replies of calls that have finished, unless the cell that made them is over.
+        """The replies of finished calls, unless the cell that made them is over.
 
-        Call numbers start again with each worker; only with the cell do they name one call.
+        Call numbers start again with each worker; only together with the cell they identify a call.
         """
         if self._replies is None:
             return []
@@ -73,7 +73,7 @@ class OpenCalls:
         return [reply for reply in finished if self.running.pop(reply.call, None) is not None]
 
     def end(self) -> list[int]:
-        """End all that are open; their numbers."""
+        """End all open calls; return their numbers."""
         numbers = list(self.running)
         for running in self.running.values():
             running.end()
@@ -81,7 +81,7 @@ class OpenCalls:
         return numbers
 
     def close(self) -> None:
-        """End all that are open, and take no reply any more."""
+        """End all open calls, and accept no more replies."""
         for running in list(self.running.values()):
             running.end()
         if self._replies is not None:

@@ -1,4 +1,4 @@
-"""What `_out` in a session asks for: its earlier output, answered without leaving the driver."""
+"""`page`: replies to requests for earlier output, by `_out`, without leaving the driver."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from ...worker.variables.output_history import LENGTH, PAGE, TEXT
 from ..output import History
 from .function_executor import arguments, refusal, success
 
-# One chunk from a worker can ask for hundreds of pages; so many threads may read at once.
+# One chunk from a worker can request hundreds of pages; so many threads may read at once.
 _MOST_PAGED = 16 * PAGE
 # Bytes of a call's arguments: three numbers and the name of a stream.
 _MOST_ARGUMENTS = 1 << 10
 
 
 def page(history: History, call: HostCall, unread: int) -> HostReply:
-    """The reply to a call of PAGING, where the worker has so many bytes of others to read yet.
+    """Return the reply to a PAGING call of a worker that still has so many bytes of others to read.
 
     Raises:
-        RemoteProtocolError: it has other arguments than `_out` gives it.
+        RemoteProtocolError: the arguments are not those that `_out` sends.
     """
     if len(call.data) > _MOST_ARGUMENTS or call.parts:
         _bad_paging(call)
@@ -49,7 +49,7 @@ def _bad_paging(call: HostCall) -> NoReturn:
     raise RemoteProtocolError(f"arguments of {call.name}")
 
 
-# By the names that no function of a user's can have.
+# A name that no host function can have.
 PAGING: dict[str, Callable[[History, HostCall, list[Any]], HostReply]] = {
     LENGTH: _length,
     TEXT: _text,

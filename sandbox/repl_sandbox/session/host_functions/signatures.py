@@ -1,7 +1,7 @@
-"""The parameters of a host function as a session is shown them.
+"""The parameters of a host function, as a session may know them.
 
-Never the values that an untrusted session must not see: a default can be a key of the host's, so
-only short ones that are plain literals are told, and none that a `functools.partial` has bound.
+An untrusted session must not see every default, which may be a key of the host's: only short plain
+literals are sent, and none that a `functools.partial` has bound.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ from ...protocol.function_schema import (
     Signature,
 )
 
-# Characters. Names of modes and separators are shorter, and keys and tokens longer.
+# Characters. Names of modes and separators are shorter, keys and tokens longer.
 _LONGEST_TEXT = 20
 _MOST_ELEMENTS = 8
 _LONGEST_ANNOTATION = 200
 _MOST_PARAMETERS = 100
 _LISTS = (tuple, list, set, frozenset)
-# From 3.14 annotations are evaluated when they are read, and may name what only a checker imports.
+# From 3.14 on annotations are evaluated when they are read, and may name what only a type checker
+# imports.
 _OPTIONS: dict[str, Any] = {}
 if sys.version_info >= (3, 14):
     from annotationlib import Format
@@ -42,13 +43,13 @@ if sys.version_info >= (3, 14):
     _OPTIONS["annotation_format"] = Format.FORWARDREF
 
 
-# Each session is offered the same functions, and to look at six takes 0.2 ms. Of plain functions
-# alone: another object can be compared by code of its own.
+# Sessions usually have the same functions, and inspecting six takes 0.2 ms. For plain functions
+# alone: comparing another object can run code of its own.
 _known: WeakKeyDictionary[FunctionType, Signature | None] = WeakKeyDictionary()
 
 
 def signature_of(function: Callable[..., Any]) -> Signature | None:
-    """The parameters of `function`; None if it does not tell."""
+    """Return the parameters of `function`; None if they cannot be inspected."""
     if type(function) is not FunctionType:
         return _read(function)
     if function not in _known:
@@ -64,23 +65,23 @@ def _read(function: Callable[..., Any]) -> Signature | None:
         bound = _bound(function)
         rows = tuple(_parameter(each, bound) for each in told.parameters.values())
         returns = _annotation(told.return_annotation)
-    # Boundary: the function may be any object of the caller's, whose attributes may do anything.
+    # Boundary: the function may be any object of the caller's, with attributes that raise anything.
     except Exception:  # noqa: BLE001
         return None
     return Signature(rows, returns, _is_own(function, told))
 
 
 def _is_own(function: Any, told: inspect.Signature) -> bool:
-    """Whether `told` is what `function` takes; a wrapper may take other arguments than it says."""
+    """Whether the signature is that of `function` itself; a wrapper may take other arguments."""
     try:
         own = inspect.signature(function, follow_wrapped=False, **_OPTIONS)
-    except ValueError:  # of C, as what functools.cache makes
+    except ValueError:  # a C function, such as functools.cache returns
         return False
     return own == told and not hasattr(function, "__signature__")
 
 
 def of_text(parameters: ast.arguments) -> Signature:
-    """The parameters that an author has written down, with literals as their defaults."""
+    """Return the parameters of a signature in text form, with literals as defaults."""
     positional = [*parameters.posonlyargs, *parameters.args]
     left_out: list[ast.expr | None] = [None] * (len(positional) - len(parameters.defaults))
     rows = [
@@ -143,7 +144,7 @@ def _told(value: Any) -> Default:
 
 
 def _is_scalar(value: Any) -> bool:
-    """Whether it crosses as the JSON that it is."""
+    """Whether the value is a JSON scalar."""
     if type(value) is float:
         return math.isfinite(value)
     return value is None or type(value) in (bool, int, str)

@@ -1,7 +1,7 @@
-"""`AttachedFile`: the file in memory that goes with a question, for the worker to ask for.
+"""`AttachedFile`: a file in memory that belongs to a request, for the worker to ask for.
 
-It is not sent with the question itself. A worker that waits for a command would have to look for a
-descriptor beside each, by recvmsg(2), which takes a step two microseconds longer than recv(2).
+It is not sent with the request: a worker that waits for requests would have to receive each by
+recvmsg(2), which takes a step two microseconds longer than recv(2).
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from ..host_functions.function_executor import refusal, success
 
 
 class AttachedFile:
-    """What one session is offered. A descriptor is handed over once, and while it is offered only:
-    afterwards its number may be another file's."""
+    """The file that is offered to one session. Its descriptor is sent once, and only while it is
+    offered: afterwards its number may be another file's.
+    """
 
     __slots__ = ("_asked", "_offered")
 
@@ -22,25 +23,25 @@ class AttachedFile:
         self._asked: HostCall | None = None
 
     def offer(self, descriptor: int | None) -> None:
-        """From here on the worker may have `descriptor`; None: no more."""
+        """Offer `descriptor` to the worker; None: no file."""
         self._offered = descriptor
 
     def ask(self, call: HostCall) -> None:
-        """The worker asks, by a call of `MEMFD`.
+        """Note that the worker asks, by a call of `MEMFD`.
 
         Raises:
-            RemoteProtocolError: it has asked, and was not answered yet.
+            RemoteProtocolError: it has already asked, and has no reply yet.
         """
         if self._asked is not None:
             raise RemoteProtocolError(f"{MEMFD} is called twice")
         self._asked = call
 
     def forget(self) -> None:
-        """Who asked is gone."""
+        """Forget the request of a worker that is gone."""
         self._asked = None
 
     def reply(self) -> tuple[HostReply, int | None] | None:
-        """What to say to who asks, and what to send beside it; None if nobody does."""
+        """Return the reply and its descriptor; None if the worker has not asked."""
         call, self._asked = self._asked, None
         if call is None:
             return None

@@ -1,4 +1,4 @@
-"""`InitChannel`: what the host tells a session's init (pid 1), and what init tells the host."""
+"""`InitChannel`: the messages between the host and a session's init (pid 1)."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ class InitChannel:
     """The host's end of the control socket.
 
     Attributes:
-        fd: the descriptor to wait for.
-        told: whether init was told anything, after which a session is not as it was made.
-        unacknowledged: interrupts that were ordered, and that init has not said to have sent.
-        generation: another number for each worker, for threads that look at processes.
-        revived, branched: what init said of the last order to wake a copy, or to fork a branch.
+        fd: The descriptor to wait for.
+        told: Whether init has received anything; if so, another caller cannot have the session.
+        unacknowledged: The number of interrupts that init has not yet reported as sent.
+        generation: The number of the current worker, for threads that look at processes.
+        revived, branched: Init's reports on the last order to activate a snapshot, or to fork a
+            branch.
     """
 
     def __init__(self, links: SessionLinks, worker: WorkerState, cell: RunningCell) -> None:
@@ -31,16 +32,16 @@ class InitChannel:
         self.generation = 0
         self.revived: control_channel.Message | None = None
         self.branched: bool | None = None
-        self._branches = 0  # that were ordered
-        # Whether init was told to end the worker, and there is no other yet.
+        self._branches = 0  # the number of ordered interrupts
+        # Whether init has the order to kill the worker, and there is no other worker yet.
         self._replacing = False
-        self._interrupted = 0  # the last cell that was
+        self._interrupted = 0  # the last cell that was interrupted
         self._lock = threading.Lock()
 
     # ── orders ────────────────────────────────────────────────────────────────────────────────
 
     def tell(self, message: control_channel.Message, descriptors: tuple[int, ...] = ()) -> None:
-        """Send a message, with descriptors. That init is gone, `read` finds."""
+        """Send a message, with descriptors. `read` finds out whether init is gone."""
         self.told = True
         try:
             control_channel.send(self._links.control, message, descriptors)
@@ -48,12 +49,14 @@ class InitChannel:
             self.unacknowledged = 0
 
     def kill_worker(self, after: int | None = None) -> None:
-        """Have init kill the worker; but not before there is a copy of what cell `after` left."""
+        """Have init kill the worker, but not before there is a snapshot of the state after cell
+        `after`.
+        """
         self._worker.doomed = True
         self.tell({"op": "kill"} if after is None else {"op": "kill", "after": after})
 
     def order_worker(self, order: control_channel.Message, end: int) -> None:
-        """Have init end the worker and bring another one, which is to speak on descriptor `end`."""
+        """Have init replace the worker by another, which will speak on descriptor `end`."""
         self.revived = None
         with self._lock:
             self._replacing = True
@@ -66,11 +69,11 @@ class InitChannel:
         self.tell(order, ends)
 
     def worker_stays(self) -> None:
-        """No other worker comes in place of this one."""
+        """Note that no other worker replaces this one."""
         self._replacing = False
 
     def worker_came(self) -> None:
-        """Another worker is there: what was seen of the last one is no longer so."""
+        """Note that there is another worker: observations of the last one are void."""
         with self._lock:
             self.generation += 1
             self._replacing = False
@@ -88,13 +91,13 @@ class InitChannel:
 
     @property
     def interrupting(self) -> bool:
-        """Whether the running cell was interrupted, and has not ended yet."""
+        """Whether the running cell was interrupted and has not ended yet."""
         return bool(self._cell.running_since) and self._interrupted == self._cell.number
 
     def breach(self, reason: KillReason, generation: int) -> None:
-        """End the worker because a limit is passed.
+        """Kill the worker because it exceeded a limit.
 
-        `generation`: that of the worker which was seen to pass it. Its successor has not.
+        `generation`: that of the worker that exceeded it; its successor is spared.
         """
         with self._lock:
             if generation == self.generation and not self._replacing:
@@ -104,7 +107,7 @@ class InitChannel:
     # ── notices ───────────────────────────────────────────────────────────────────────────────
 
     def read(self) -> None:
-        """Take in one message, if there is one."""
+        """Read one message, if there is one."""
         try:
             message = control_channel.receive(self._links.control)
         except BlockingIOError:
@@ -121,18 +124,19 @@ class InitChannel:
         worker = self._worker
         if "interrupted" in message:
             with self._lock:
-                # One that its worker did not live to get is not waited for any more.
+                # An interrupt that its worker did not live to get needs no acknowledgement.
                 self.unacknowledged = max(0, self.unacknowledged - 1)
         elif "held" in message:
             self._links.held = message["held"]
         elif "revived" in message:
             self.revived = message
         elif "branched" in message:
-            if message["number"] == self._branches:  # else of a call that was given up
+            if message["number"] == self._branches:  # else the report belongs to a cancelled call
                 self.branched = message["branched"]
         elif "lost" in message:
             worker.lost = tuple(message["lost"])
         elif 0 < message.get("died", 0) < worker.born:
-            worker.cpu_of_dead += message["cpu"]  # of one that was replaced meanwhile
+            # the notice of a worker that was replaced meanwhile
+            worker.cpu_of_dead += message["cpu"]
         elif "died" in message or "failed" in message:
             worker.notice = message

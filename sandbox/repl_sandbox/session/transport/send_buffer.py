@@ -1,7 +1,7 @@
-"""What the host has to say to a worker, and what the worker does not take yet.
+"""`SendBuffer`: bytes for a worker that its socket does not accept yet.
 
-A hostile worker may stop reading. The host never blocks on it, and while much is unread it takes
-nothing more in: who wants to be answered must take the answers.
+A hostile worker may stop reading. The host never blocks on it, and while much is unread it reads
+nothing from it: a worker gets answers only if it reads them.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from collections.abc import Sequence
 # Unread bytes above which nothing more is read from the worker.
 _MOST_UNREAD = 1 << 20
 
-_UNREAD = termios.TIOCOUTQ  # SIOCOUTQ: bytes of kernel memory that hold it
+_UNREAD = termios.TIOCOUTQ  # SIOCOUTQ: bytes of kernel memory
 
 
 class SendBuffer:
-    """The bytes on their way to one worker. That it is gone is reported as False, not raised."""
+    """The bytes on their way to one worker. False, not an exception, reports that it is gone."""
 
     def __init__(self, worker: socket.socket) -> None:
         self._worker = worker
         self._unread = bytearray()
-        # What to wait for on the worker's socket; poll(2) and epoll(7) agree on the bits.
+        # The events to wait for on the worker's socket; poll(2) and epoll(7) use the same bits.
         self.interest = select.POLLIN
 
     def __len__(self) -> int:
-        """Bytes that the worker has not taken."""
+        """The number of bytes that the socket has not accepted."""
         return len(self._unread)
 
     def is_read(self) -> bool:
@@ -36,9 +36,9 @@ class SendBuffer:
         return not self._unread and not any(fcntl.ioctl(self._worker, _UNREAD, bytes(4)))
 
     def send(self, data: bytes, descriptors: Sequence[int] = ()) -> bool:
-        """Send what can be sent now and keep the rest; False if the worker is gone.
+        """Send as much as possible now and keep the rest; return False if the worker is gone.
 
-        `descriptors` need an outbox that is empty: they go with the first byte.
+        `descriptors` need an empty buffer: they travel with the first byte.
         """
         if self._unread:
             self._keep(data)
@@ -57,7 +57,7 @@ class SendBuffer:
         return True
 
     def flush(self) -> bool:
-        """Send more of what was kept; False if the worker is gone."""
+        """Send more of the kept bytes; return False if the worker is gone."""
         try:
             del self._unread[: self._worker.send(self._unread)]
         except BlockingIOError:

@@ -1,6 +1,6 @@
-"""`WorkerConfiguration`: what each worker of a session is told before anything else.
+"""`WorkerConfiguration`: the message that each worker of a session receives before any other.
 
-The first worker is told variables as well, which cost no question of their own then.
+The first worker receives variables with it, which then need no request of their own.
 """
 
 from __future__ import annotations
@@ -10,29 +10,30 @@ from dataclasses import replace
 from ...protocol.messages import Assign, Configure
 from ...protocol.values.json_text import MAX_DEPTH, MAX_DIGITS
 
-# Bytes of variables beside those of the template, with their names: one write to a socket.
+# Bytes of variables besides those of the template, with their names: one write to a socket.
 _MOST_VARIABLES = 1 << 14
-# Bytes of a variable's row in the header, beside its name, each of whose bytes may be an escape of
+# Bytes of a variable's row in the header, besides its name, each byte of which may be an escape of
 # six.
 _ROW, _ESCAPE = 32, 6
 
 
 class WorkerConfiguration:
-    """`message`, and whether the worker of now knows it."""
+    """The configuration, and whether the current worker has it."""
 
     def __init__(self, message: Configure, *, plain: bool) -> None:
-        """`plain`: a worker need not be told."""
+        """`plain`: a worker works without it."""
         self.message = message
         self._plain = plain
-        self.known = False  # whether this worker was told, or need not be
-        self.silent = True  # whether no worker was told anything so far
-        self._was_sent = False  # whether a worker has got it
-        self._size = 0  # bytes of variables in it
+        self.known = False  # whether this worker has the configuration, or needs none
+        self.silent = True  # whether no worker has received anything so far
+        self._was_sent = False  # whether a worker has received it
+        self._size = 0  # bytes of the variables in it
 
     def add(self, variable: Assign) -> bool:
-        """Have the session begin with `variable`; False if it has begun, or that is too much.
+        """Have the session start with `variable`; False if it has started, or the limit is
+        exceeded.
 
-        A variable that a worker might have to refuse is not taken either: the worker is asked.
+        False also for a variable that a worker might refuse: the worker has to be asked.
         """
         size = self._size + _ROW + _ESCAPE * len(variable.name.encode()) + len(variable.data)
         if not self.silent or size > _MOST_VARIABLES or not _is_readable(variable):
@@ -43,7 +44,7 @@ class WorkerConfiguration:
         return True
 
     def due(self) -> Configure | None:
-        """The message if this worker is to be told it now, before what is said next."""
+        """Return the message if this worker must receive it before the next one."""
         self.silent = False
         if self.known:
             return None
@@ -51,17 +52,17 @@ class WorkerConfiguration:
         return None if self._plain else self.message
 
     def was_sent(self) -> None:
-        """A worker has got the message that was `due`."""
+        """Note that a worker has received the message of `due`."""
         self._was_sent = True
 
     def restored(self) -> None:
-        """Another worker is there that has been told, as it is a copy of one that was."""
+        """Note that a snapshot took over: it has the configuration of its original."""
         self.known, self.silent = True, False
 
     def emptied(self, *, keeps_variables: bool) -> None:
-        """Another worker is there that was told nothing.
+        """Note that an empty worker took over, which has no configuration.
 
-        Variables that a worker has got are part of the namespace, and lost with it.
+        Variables that a worker has received are part of the namespace, and lost with it.
         """
         if self._was_sent and not keeps_variables:
             self.message = replace(self.message, variables=())
@@ -69,7 +70,7 @@ class WorkerConfiguration:
 
 
 def _is_readable(variable: Assign) -> bool:
-    """Whether any worker can read it: no JSON that may be too deep, or have too long a number."""
+    """Whether any worker can read it: not JSON that may be too deep, or have too long a number."""
     data = variable.data
     return variable.kind != "json" or (
         len(data) <= MAX_DIGITS and data.count(b"[") + data.count(b"{") <= MAX_DEPTH

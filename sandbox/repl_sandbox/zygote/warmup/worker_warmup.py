@@ -12,10 +12,10 @@ import socket
 from _signal import SIG_BLOCK, SIG_SETMASK, pthread_sigmask, sigwait
 from typing import TYPE_CHECKING
 
-from ...jail.processes import WAKE_SIGNAL
 from ...protocol.connection import HostConnection
 from ...protocol.function_schema import FunctionSchema
 from ...protocol.messages import Assign, Configure, Execute, HostMessage
+from ...protocol.snapshot_signals import WAKE_SIGNAL
 from ...snapshots.snapshot_table import SnapshotTable
 from ...worker.main import Worker
 from ...worker.namespace import cell_sources
