@@ -70,7 +70,9 @@ class SessionBusy(SandboxError):
 
 
 class CheckpointError(SandboxError):
-    """A checkpoint could not be made, is damaged, or does not load; the message says which and why."""
+    """A checkpoint could not be made, is damaged, or does not load; the message says which and
+    why.
+    """
 
 
 class ProtocolError(SandboxError):

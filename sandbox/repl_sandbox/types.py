@@ -414,7 +414,9 @@ class Isolation:
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """A sandbox at one moment: the numbers of sessions open, ready in the pool, and started so far."""
+    """A sandbox at one moment: the numbers of sessions open, ready in the pool, and started so
+    far.
+    """
 
     open: int
     ready: int

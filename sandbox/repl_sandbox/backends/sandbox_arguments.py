@@ -163,7 +163,9 @@ def _check_place(inside: str) -> None:
 
 
 def _check_above(inside: str, mounts: Mapping[str, str]) -> None:
-    """Raise ValueError if `inside` lies in another, read-only mount that has no entry of its name."""
+    """Raise ValueError if `inside` lies in another, read-only mount that has no entry of its
+    name.
+    """
     for above in (str(path) for path in PurePosixPath(inside).parents if str(path) in mounts):
         if not os.path.exists(mounts[above] + inside.removeprefix(above)):
             raise ValueError(
@@ -174,7 +176,9 @@ def _check_above(inside: str, mounts: Mapping[str, str]) -> None:
 
 
 def _check_mounted(path: str) -> None:
-    """Raise ValueError unless `path` is a file or a directory: read-only means nothing for others."""
+    """Raise ValueError unless `path` is a file or a directory: read-only means nothing for
+    others.
+    """
     try:
         mode = os.stat(path).st_mode
     except OSError:

@@ -50,7 +50,9 @@ class Throttle:
         self.storms = False
 
     def look(self, processes: Sequence[ProcStat], *, full: bool) -> None:
-        """Set `crowds` and `storms` by all `processes` of a session; `full`: no more can be forked."""
+        """Set `crowds` and `storms` by all `processes` of a session; `full`: no more can be
+        forked.
+        """
         there = {(each.pid, each.began) for each in processes}
         self._stopped = {pid: at for pid, at in self._stopped.items() if (pid, at) in there}
         self._floods = self._floods + 1 if len(there - self._known) > CROWD else 0
@@ -98,7 +100,9 @@ def storm_turn(number: int, storms: int) -> set[int]:
 
 
 def _send(pid: int, began: int, number: signal.Signals) -> bool:
-    """Send a signal to the process `pid` with that start, and to no later process of that number."""
+    """Send a signal to the process `pid` with that start, and to no later process of that
+    number.
+    """
     try:
         process = os.pidfd_open(pid)
     except OSError:

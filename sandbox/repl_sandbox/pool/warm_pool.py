@@ -32,7 +32,9 @@ class WarmPool:
             self._begin_ahead(self._pool)
 
     def _begin_ahead(self, pool: ReadySessions) -> None:
-        """Start the first sessions and wait for them: a jail that cannot be built is an error now."""
+        """Start the first sessions and wait for them: a jail that cannot be built is an error
+        now.
+        """
         try:
             pool.fill()
             for links in pool:

@@ -102,7 +102,9 @@ class Core:
         self._forgone = False
 
     def ready(self) -> None:
-        """Follow the CPU clock of the worker, which has started; called once, before any operation."""
+        """Follow the CPU clock of the worker, which has started; called once, before any
+        operation.
+        """
         self.io.worker.follow(self.links.cpu_clock())
 
     # ── for threads that watch sessions ───────────────────────────────────────────────────────

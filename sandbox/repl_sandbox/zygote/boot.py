@@ -1,17 +1,18 @@
-"""What the zygote's interpreter runs: `python -I boot.py SOCKET TIER`.
+"""The program of the zygote's interpreter: `python -I boot.py SOCKET TIER`.
 
 SOCKET is an open descriptor, or, in a container, the path of a socket to connect to, or "stream":
-standard input and output. `boot.py relay STREAM LIFELINE LOOKS MOST` is the host's end of that.
+standard input and output. `boot.py relay STREAM LIFELINE LOOKS MOST` is the host's end of that
+stream.
 
 Makes this copy of the package importable, wherever it lies and whatever the interpreter has
 installed, without putting its neighbours on the path.
 
-In tier `jailed` an ordinary user's zygote enters a user namespace and starts itself anew there,
-because the memory of a process belongs to the namespace in which its program was started, also
-after forks (mm->user_ns in the kernel). The host's user owns that namespace, and so may look at the
-sessions' processes, which hide their memory; else only root could (__ptrace_may_access). The
-namespace has no uid 0, for that would own the files in /proc of such processes (task_dump_owner);
-now nobody does.
+In tier `jailed` an ordinary user's zygote enters a user namespace and starts itself again there:
+the memory of a process belongs to the namespace in which its program was started, also after forks
+(mm->user_ns in the kernel). The host's user owns that namespace and so may inspect the sessions'
+processes, which hide their memory; otherwise only root could (__ptrace_may_access). The namespace
+has no uid 0, which would own the files in /proc of such processes (task_dump_owner); so nobody owns
+them.
 """
 
 import importlib.util
@@ -34,7 +35,7 @@ def _load_package() -> None:
 
 
 def _enter_user_namespace(fd: int) -> None:
-    """Start this program anew in a user namespace of its own; only failing returns."""
+    """Start this program again in a user namespace of its own; returns only on failure."""
     from repl_sandbox.jail import remedies, users
 
     try:
@@ -49,14 +50,14 @@ def _enter_user_namespace(fd: int) -> None:
 
 
 def _connected(where: str) -> int:
-    """The descriptor of the socket to the host."""
+    """Return the descriptor of the socket to the host."""
     if where.isdigit():
         return int(where)
     if where == "stream":
         from repl_sandbox.zygote.stream import container_agent
 
         return container_agent.split_streams()
-    import socket  # not before the vocabulary, where there is none to connect to
+    import socket  # imported late, because the names come first
 
     host = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     host.connect(where)
@@ -82,5 +83,5 @@ if __name__ == "__main__":
         sys.exit()
     importlib.import_module(
         "repl_sandbox.zygote.warmup.intern_names"
-    )  # before all that uses its names
+    )  # before everything that uses the names
     _main(_connected(sys.argv[1]), sys.argv[2], inside=len(sys.argv) > 3)

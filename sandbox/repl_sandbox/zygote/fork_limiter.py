@@ -1,13 +1,13 @@
-"""The process that holds sessions to their limit of processes where the kernel cannot.
+"""`ForkLimiter`: the process that limits the processes of sessions where the kernel cannot.
 
-RLIMIT_NPROC counts all processes of a user, so it bounds a session only where the session has a
-user of its own, and a group of processes needs rights. Without namespaces each fork of a session
-therefore waits for this process, which counts what there is below the session's init and lets the
-fork happen or fail. One serves all sessions of a sandbox. It is none of their parents: whatever a
-session does, the zygote and its init have nothing to do with it.
+RLIMIT_NPROC counts all processes of a user, so it limits a session only if the session has a user
+of its own, and cgroups need privileges. Without namespaces each fork of a session therefore waits
+for this process, which counts the descendants of the session's init and lets the fork succeed or
+fail. One limiter serves all sessions of a sandbox. It is no ancestor of them: whatever a session
+does, the zygote and init are not involved.
 
-A fork for which there is no room waits for some, and a session that has forked a lot lately waits
-for each further fork. So code that forks in a loop sleeps, and its neighbours have the processors.
+A fork beyond the limit waits for a process to end, and a session that has forked a lot lately waits
+for each further fork. So code that forks in a loop sleeps, and other sessions have the processors.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from ..jail.recipe import ForkLimit
 from ..jail.seccomp import fork_notifications
 from ..native.process_forks import fork
 
-# Answers that a session has at once, and so many more each second: a program that starts others in
-# a loop starts fewer, because each start takes a millisecond or more.
+# Forks that a session may make at once, and so many more each second: a program that starts others
+# in a loop starts fewer, because each start takes a millisecond or more.
 _AT_ONCE: Final = 128
 _A_SECOND: Final = 1000
-# Seconds until a fork fails for which there is no room: by then the watchdog has seen that the
-# session passed its limit, and ended the worker, or something else has ended.
+# Seconds until a fork beyond the limit fails: by then the watchdog has seen the excess and killed
+# the worker, or another process has ended.
 _REFUSED_AFTER: Final = 0.5
-# Seconds that a fork may take from the answer until its child can be counted, on a busy machine.
+# Seconds from the answer to a fork until its child can be counted, on a busy machine.
 _UNDER_WAY: Final = 0.02
-# A count takes this process a tenth of its time at most.
+# The inverse share of this process's time that counting may take: a tenth.
 _REST: Final = 9
 
 
 class ForkLimiter:
-    """Serves until nobody is left who could introduce a session on `introductions`."""
+    """Serves until no process is left that could introduce a session on `introductions`."""
 
     def __init__(self, introductions: socket.socket) -> None:
         self._introductions = introductions
         self._poller = select.poll()
         self._poller.register(introductions, select.POLLIN)
         self._sessions: dict[int, _Session] = {}  # by listener
-        self._waiting: set[_Session] = set()  # those with forks that are not answered yet
+        self._waiting: set[_Session] = set()  # those with unanswered forks
 
     def serve(self) -> NoReturn:
         """Answer forks."""
@@ -61,7 +61,9 @@ class ForkLimiter:
                     self._part(fd)
 
     def _settle(self) -> float | None:
-        """Answer what can be; milliseconds until more can, None if nothing waits."""
+        """Answer the forks that can be answered; return milliseconds until the next, None if none
+        waits.
+        """
         now = time.monotonic()
         due = {session: when for session in self._waiting if (when := session.settle(now))}
         self._waiting = {*due}
@@ -73,12 +75,12 @@ class ForkLimiter:
             os._exit(0)
         init, most, listener = met
         if listener < 0:
-            return  # there are no descriptors left: the session cannot fork
+            return  # no descriptors are left: the session cannot fork
         self._sessions[listener] = _Session(init, most, listener)
         self._poller.register(listener, select.POLLIN)
 
     def _part(self, listener: int) -> None:
-        """Nobody is left under the filter."""
+        """Remove a session without processes under the filter."""
         self._waiting.discard(self._sessions[listener])
         self._poller.unregister(listener)
         os.close(listener)
@@ -86,24 +88,25 @@ class ForkLimiter:
 
 
 class _Session:
-    """One worker, and all that was ever forked from it."""
+    """One worker, and everything that was ever forked from it."""
 
     def __init__(self, init: int, most: int, listener: int) -> None:
         self._init, self._most, self._listener = init, most, listener
         self._counted = most  # nothing is known yet
         self._count_due = 0.0  # on the monotonic clock, as all times here
-        self._admitted: deque[float] = deque()  # when forks were let happen that may be uncounted
-        self._waiting: deque[tuple[int, float]] = deque()  # forks, and since when
+        # times of admitted forks whose children may be uncounted
+        self._admitted: deque[float] = deque()
+        self._waiting: deque[tuple[int, float]] = deque()  # waiting forks, and since when
         self._answers, self._answers_of = float(_AT_ONCE), time.monotonic()
 
     def hear(self) -> None:
-        """Take up a fork that waits."""
+        """Register a fork that waits."""
         waiting = fork_notifications.hear(self._listener)
         if waiting is not None:
             self._waiting.append((waiting, time.monotonic()))
 
     def settle(self, now: float) -> float | None:
-        """Answer those of which the answer is known and due; when to come back, if any is left."""
+        """Answer the forks that are due; return when to come back, if any is left."""
         self._answers += (now - self._answers_of) * _A_SECOND
         self._answers, self._answers_of = min(self._answers, float(_AT_ONCE)), now
         while self._waiting:
@@ -119,7 +122,7 @@ class _Session:
         return None
 
     def _admits(self, now: float, since: float) -> bool | None:
-        """Whether there is room for one more; None: perhaps at the next count."""
+        """Whether the limit admits one more; None: perhaps at the next count."""
         if self._counted + len(self._admitted) >= self._most and now >= self._count_due:
             self._count()
         if self._counted + len(self._admitted) < self._most:
@@ -137,19 +140,21 @@ class _Session:
 
 
 class LimiterLink(NamedTuple):
-    """The zygote's side of the fork limiter."""
+    """The zygote's end of the fork limiter."""
 
     pid: int
     introductions: socket.socket
     filter: bytes
 
     def of(self, most: int) -> ForkLimit:
-        """That of sessions with at most so many processes."""
+        """The limiter for sessions with at most so many processes."""
         return ForkLimit(self.introductions, self.filter, most)
 
 
 def start(host: socket.socket) -> LimiterLink | None:
-    """Fork one from this process, the zygote of `host`; None where forks cannot wait for it."""
+    """Fork a limiter from this process, the zygote of `host`; None where forks cannot wait for
+    it.
+    """
     try:
         filter_ = fork_notifications.program()
     except OSError:

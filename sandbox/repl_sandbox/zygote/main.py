@@ -1,7 +1,7 @@
-"""The zygote: forks sessions from its template when the host asks, until the host is gone.
+"""`Zygote`: forks sessions from its template at the host's requests, until the host is gone.
 
-Started by exec with an environment made of nothing, never by forking the host. It has one thread
-and one socket; end of file on that socket ends it, however the host left.
+Started by exec with a fixed environment, never by forking the host. It has one thread and one
+socket; end of file on that socket ends it, however the host ends.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from .teardown import TeardownQueue
 from .template import nested_template
 from .template.sealed_template import SealedTemplate
 
-# clone3(2): what is wrong with the group that the child should be born into, or there is no such
-# call, as under some seccomp filters of container engines.
+# clone3(2): the cgroup for the child is unusable, or the call does not exist, as under some seccomp
+# filters of container engines.
 _NOT_INTO_GROUP = (EACCES, EBUSY, ENODEV, ENOENT, ENOSYS, EOPNOTSUPP)
 
 
@@ -49,9 +49,9 @@ class Zygote:
         self._limiter = limiter
         self._template = template
         self._networks = networks
-        self._spawns: SessionSpawn | None = None  # of sessions as the one before
-        self._key: tuple[object, ...] = ()  # by which it is found
-        self._settings = b""  # of the session before
+        self._spawns: SessionSpawn | None = None  # of sessions like the one before
+        self._key: tuple[object, ...] = ()  # the key of the current ones
+        self._settings = b""  # of the last session
         self._workspace = 0
         self._rlimits: list[tuple[int, tuple[int, int]]] = []
         self._states = -1
@@ -64,7 +64,7 @@ class Zygote:
         self._nested: set[int] = set()  # zygotes that were forked from this one
 
     def serve(self) -> NoReturn:
-        """Answer requests until end of file, and say what has ended."""
+        """Answer requests until end of file, and report ends."""
         host, endings, networks = self._host.fileno(), self._endings, self._networks
         while True:
             patience = endings.patience() if networks is None else networks.patience()
@@ -113,7 +113,7 @@ class Zygote:
     def _do(
         self, question: control_channel.Message, descriptors: list[int]
     ) -> control_channel.Message:
-        """What the host asks once in a while, done; the answer."""
+        """Handle a rare request; return the answer."""
         if question["op"] == "nest":
             return self._nest(question, descriptors)
         return {"gone": self._forget(question["nested"])}
@@ -121,13 +121,13 @@ class Zygote:
     def _nest(
         self, message: control_channel.Message, descriptors: list[int]
     ) -> control_channel.Message:
-        """Fork a template with objects in it; it speaks for itself from here on."""
+        """Fork a template with objects in it, which then answers for itself."""
         tier = self._template.tier
         if processes.thread_count() != 1:
             error = IsolationError(tier, "single thread", "the template has more than one")
             return control_channel.failure(error)
         if self._networks is not None:
-            self._networks.let_go()  # the other will need some, and their number has a limit
+            self._networks.let_go()  # the child needs some, and their number is limited
         try:
             pid = fork()
         except OSError as error:
@@ -139,7 +139,7 @@ class Zygote:
 
     def _be_nested(self, message: control_channel.Message, fd: int, parcel: int) -> NoReturn:
         try:
-            # The parent's conversation ends with the parent, and what it waits for is its own.
+            # The parent's conversation ends with the parent, whose waiting objects are its own.
             self._host.close()
             self._endings.forked()
             for pidfd in self._removing:
@@ -150,7 +150,8 @@ class Zygote:
             host = socket.socket(fileno=fd)
             try:
                 template = nested_template.grow(self._template, parcel, message["manifest"])
-            # Boundary: there is nobody else to tell, and the parent's code must not be returned to.
+            # Boundary: nobody else can report the error, and the parent's code must not continue
+            # here.
             except Exception as error:  # noqa: BLE001
                 control_channel.send(host, control_channel.refusal(error))
             else:
@@ -213,9 +214,9 @@ class Zygote:
             spawns.close()
 
     def _spawns_of(self, group: bytes, descriptors: list[int]) -> SessionSpawn:
-        """What spawns sessions in namespaces of their own, as the next is."""
+        """Return the prepared spawn for sessions in namespaces of their own."""
         template, version = self._template, int(group)
-        # Any slot: the id maps are written to what is in the jail when a session is spawned.
+        # Any slot: the id maps are written when a session is spawned.
         jail = self._jail(0 if template.privileged else None)
         jail.groups = None if not version else 0 if version == 2 else len(descriptors[4:])
         spawns = SessionSpawn(jail, template.worker, template.ready)
@@ -223,7 +224,7 @@ class Zygote:
         return spawns
 
     def _forget_spawns(self) -> None:
-        """Have nothing that later sessions could share with earlier ones, or with another's."""
+        """Drop everything that later sessions could share with earlier ones."""
         if self._spawns is not None:
             self._spawns.close()
             self._spawns = None
@@ -237,7 +238,7 @@ class Zygote:
         networks: NetworkNamespacePool,
     ) -> None:
         """Spawn a session into namespaces of its own, and write its id maps."""
-        # Its cgroup namespace each worker takes itself, once it is in the group.
+        # Each worker enters a cgroup namespace itself, once it is in the cgroup.
         flags = FLAGS & ~CLONE_NEWCGROUP if version else FLAGS
         cgroup = descriptors[4] if version == 2 else NO_CGROUP
         try:
@@ -255,7 +256,7 @@ class Zygote:
             os.close(written)
 
     def _plan(self, settings: bytes) -> None:
-        """Read what is the same for most sessions of a template."""
+        """Read the settings that most sessions of a template share."""
         read = spawn_requests.read_settings(settings)
         self._workspace, self._rlimits = read["workspace"], rlimits.plan(read["rlimits"])
         self._states, self._most = read["states"], read["processes"]
@@ -275,10 +276,12 @@ class Zygote:
         try:
             os.write(written, 2 * DONE)  # for init and for the first worker
         except BrokenPipeError:
-            pass  # init failed in an earlier step, and has told the host which
+            pass  # init failed in an earlier step, and has reported it to the host
 
     def _end(self, session: int, number: int) -> None:
-        """End what request `session` made; request `number` is answered when all of it is gone."""
+        """End what request `session` started; request `number` is answered when all of it is
+        gone.
+        """
         pid = self._sessions.pop(session, None)
         endings = self._endings
         ending = endings.of(session) if pid is None else endings.begin(session, pid)
@@ -300,7 +303,7 @@ class Zygote:
             self._say(spawn_requests.gone(number, known=True))
 
     def _remove(self, folder: str) -> None:
-        """Remove what an init left of its directory, beside other requests."""
+        """Remove an init's directory, concurrently with other requests."""
         if session_directory.remove(folder, 0):
             return
         pid = fork()
@@ -313,13 +316,15 @@ class Zygote:
         self._poller.register(pidfd, select.POLLIN)
 
     def _is_removed(self, pidfd: int) -> None:
-        """Collect a process that has removed a directory."""
+        """Reap a process that has removed a directory."""
         self._poller.unregister(pidfd)
         os.close(pidfd)
         os.waitpid(self._removing.pop(pidfd), 0)
 
     def _end_strays(self) -> None:
-        """End what inits left that were killed: their sessions are this process's by then."""
+        """End the sessions of inits that were killed: their processes are this process's children
+        by then.
+        """
         ending = (each.pid for each in self._endings)
         kept = {*self._sessions.values(), *ending, *self._removing.values(), *self._nested}
         if self._limiter is not None:
@@ -327,7 +332,9 @@ class Zygote:
         processes.end_children(kept)
 
     def _leave(self) -> NoReturn:
-        """The host is gone: where the kernel does not end the sessions with this process, do so."""
+        """Handle the host's end: end the sessions if the kernel does not end them with this
+        process.
+        """
         if self._template.base and self._template.tier != "alone":
             self._endings.forget_host()
             sessions = [*self._sessions, *(each.session for each in self._endings)]
@@ -346,9 +353,9 @@ class Zygote:
 
 
 def _tell(control_fd: int, error: IsolationError) -> None:
-    """Say through a session's control socket why there is no session."""
+    """Report through a session's control socket why there is no session."""
     with socket.socket(fileno=os.dup(control_fd)) as session:
         try:
             control_channel.send(session, control_channel.failure(error))
         except OSError:
-            pass  # the host has left, or init was there first
+            pass  # the host has left, or init reported first

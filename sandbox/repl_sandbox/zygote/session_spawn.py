@@ -1,8 +1,8 @@
-"""How sessions are spawned: what their processes are told, and what these do when Python goes on.
+"""`SessionSpawn`: spawns sessions: their first processes, and what these do once Python runs.
 
-The first process of a session forks the first worker at once, and is the session's init then. Both
-take their steps and wait without running Python (`native/spawn.c`), but for a first worker of the
-tiers without namespaces, whose steps are more than system calls.
+The first process of a session forks the first worker at once, and is then the session's init. Both
+take their steps and wait without running Python (`native/spawn.c`), except for a first worker of
+the tiers without namespaces, whose steps are more than system calls.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ..snapshots.snapshot_processes import ALL_SIGNALS
 from ..snapshots.snapshot_table import SnapshotTable
 from ..worker.main import Worker
 
-# A worker that has SNAPSHOT_SIGNAL blocked would count as a copy.
+# A worker with SNAPSHOT_SIGNAL blocked would count as a snapshot.
 _MASK: Final = sum(1 << (number - 1) for number in ALL_SIGNALS if number != SNAPSHOT_SIGNAL)
 
 
@@ -61,15 +61,16 @@ def _kept_by_worker(jail: Jail) -> set[int]:
 
 
 class SessionSpawn:
-    """Spawns sessions that are alike, one after the other: made once, used for all of them.
+    """Spawns sessions with equal settings, one after the other: made once, used for all of them.
 
     `jail.slot` may be changed between two of them.
     """
 
     def __init__(self, jail: Jail, worker: Worker, ready: bytes) -> None:
-        """`worker`: made before the fork, to serve in one of this process. `ready`: its greeting.
+        """`worker`: made before the fork, serves in a child of this process. `ready`: its first
+        message.
 
-        Without a greeting a first worker takes its steps in Python.
+        Without that message a first worker takes its steps in Python.
         """
         self._states = SnapshotTable()
         jail.shared = self._states.address
@@ -103,23 +104,23 @@ class SessionSpawn:
             birth,
             init,
             first_worker,
-            # In the other tiers it has a signal to take that is not ready to come yet.
+            # In the other tiers it handles a signal that cannot come yet.
             awaited=awaited if ready else (),
             worker_mask=_MASK,
             handshake=handshake if ready else None,
         )
 
     def prepare(self) -> None:
-        """In the zygote: have the worker belong to the sessions that are spawned next."""
+        """In the zygote: assign the worker to the sessions that are spawned next."""
         if self._greets:
             recovery = None if self._revival is None else self._revival.recovery()
             self._worker.belong_to(reserved_descriptors.WORKER, self._states, recovery)
 
     def spawn(self, given: Sequence[int], flags: int, cgroup: int = NO_CGROUP) -> tuple[int, int]:
-        """Spawn one: the process id of its init, and where to write once it has its id maps.
+        """Spawn one; return the pid of its init, and the pipe to write to once it has its id maps.
 
-        `given`: its control socket, worker socket, stdout and stderr, and what leads to its groups
-        of version 1. `flags`, `cgroup`: as of `Spawner.spawn`.
+        `given`: its control socket, worker socket, stdout and stderr, and the entrances of its
+        cgroups of version 1. `flags`, `cgroup`: as of `Spawner.spawn`.
 
         Raises:
             OSError: as of clone(2), or there are too many descriptors.
@@ -146,13 +147,13 @@ class SessionSpawn:
         return pid, written
 
     def _fill(self, *numbers: int) -> None:
-        """Fill the slots of descriptors, in the order of `jail.slots`."""
+        """Fill the slots of descriptors, in the order of `jail.recipe_slots`."""
         if max(numbers) >= reserved_descriptors.FIRST:
             raise OSError(EMFILE, "the zygote has too many files open")
         self._slots[: len(numbers)] = list(numbers)
 
     def close(self) -> None:
-        """In the zygote: let go of what was made for it. No session shares it."""
+        """In the zygote: release the resources. No session shares them."""
         if self._revival is not None:
             self._revival.orders.drop()
         self._states.close()
@@ -160,7 +161,7 @@ class SessionSpawn:
     # ── in the session ────────────────────────────────────────────────────────────────────────
 
     def _be_session(self) -> NoReturn:
-        """Be init, or the first worker, from where it needs Python."""
+        """Be init, or the first worker, from the first step that needs Python."""
         role, tier = self._spawner.role, self.jail.tier
         try:
             try:
@@ -178,11 +179,11 @@ class SessionSpawn:
                 self._states,
                 self._revival,
             ).serve()
-        # Boundary: this process has nowhere else to say what went wrong in it.
+        # Boundary: this process can report its errors only here.
         except Exception as error:  # noqa: BLE001
             report(reserved_descriptors.CONTROL, tier, role.name.lower(), error)
         finally:
-            # Whatever happened, this process must not return into the zygote's code.
+            # In any case, this process must not return into the zygote's code.
             os._exit(1)
 
     def _be_worker(self) -> NoReturn:
@@ -201,7 +202,7 @@ class SessionSpawn:
         try:
             self._worker.serve_on()
             os._exit(0)
-        # Boundary: the session ends with its worker; its own standard error is what is left to it.
+        # Boundary: the session ends with its worker, which can only write to its standard error.
         except Exception as error:  # noqa: BLE001
             complain(error)
         finally:

@@ -1,7 +1,8 @@
-"""What a host asks its zygote for each session, and the answer: words with a space between.
+"""The host's requests to its zygote for each session, and the answers: words separated by spaces.
 
-All else between them is JSON (`control`). But what a process writes to after a fork is copied, to
-parse JSON writes to some 60 pages, and the zygote forks between any two of these requests.
+All other messages are JSON (`control_channel`). But each page that a process writes to after a fork
+is copied, parsing JSON writes to some 60 pages, and the zygote forks between any two of these
+requests.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from collections.abc import Mapping
 
 from ..protocol import control_channel
 
-# Numbers, and the settings of a session, whose names and values are our own.
+# Numbers, and the settings of a session, whose names and values are the engine's own.
 _MAX_REQUEST = 4096
-# The number of an `end` that is not answered; requests count from 1.
+# The number of an `end` that needs no answer; requests count from 1.
 UNANSWERED = 0
 _SPACE = socket.CMSG_SPACE(control_channel.MAX_DESCRIPTORS * 4)
 _FLAGS = int(socket.MSG_CMSG_CLOEXEC)
@@ -24,7 +25,7 @@ _SOL_SOCKET, _SCM_RIGHTS = int(socket.SOL_SOCKET), int(socket.SCM_RIGHTS)
 def settings(
     workspace: int, rlimits: Mapping[str, int], states: int = -1, processes: int = 0
 ) -> bytes:
-    """What is the same for most sessions of a template, which then need not be read again."""
+    """Encode the settings that most sessions of a template share, so that they are read once."""
     chosen = {
         "workspace": workspace,
         "rlimits": dict(rlimits),
@@ -35,7 +36,7 @@ def settings(
 
 
 def read_settings(data: bytes) -> control_channel.Message:
-    """What `settings` made."""
+    """Read the result of `settings`."""
     message: control_channel.Message = json.loads(data)
     return message
 
@@ -51,7 +52,7 @@ def end(number: int, session: int) -> bytes:
 
 
 def ask(number: int, question: control_channel.Message) -> bytes:
-    """Anything else, asked once in a while; the descriptors that go with it are its own affair."""
+    """Any other request, which is rare; its descriptors depend on it."""
     return b"ask %d %b" % (number, json.dumps(question).encode())
 
 
@@ -66,16 +67,18 @@ def gone(number: int, *, known: bool) -> bytes:
 
 
 def read_answer(data: bytes) -> tuple[int, bytes]:
-    """The number of the request that `data` answers, and what it says."""
+    """Return the number of the request that `data` answers, and the answer."""
     _, number, rest = data.split(b" ", 2)
     return int(number), rest
 
 
 def receive(sock: socket.socket) -> tuple[bytes, list[int]]:
-    """The next request and its descriptors, which close on exec; b"" when the host is gone."""
+    """Return the next request and its descriptors, which close on exec; b"" when the host is
+    gone.
+    """
     try:
         data, ancillary, _, _ = sock.recvmsg(_MAX_REQUEST, _SPACE, _FLAGS)
-    except ConnectionResetError:  # with answers that it had not read
+    except ConnectionResetError:  # with unread answers
         return b"", []
     for level, kind, payload in ancillary:
         if level == _SOL_SOCKET and kind == _SCM_RIGHTS:

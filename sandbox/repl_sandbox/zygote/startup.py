@@ -1,4 +1,4 @@
-"""How the interpreter that `boot` started becomes a zygote, or says why it will be none."""
+"""Turns the interpreter that `boot` started into a zygote, or reports why it cannot become one."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from .main import Zygote
 from .network_namespaces import NetworkNamespacePool
 from .template.sealed_template import build
 
-# Variables that have done what they are for; the programs that sessions start are others.
+# Variables that have had their effect; programs that sessions start do not get them.
 _OF_THE_TEMPLATE = ("LD_BIND_NOW", "GLIBC_TUNABLES")
-# Those that each interpreter ignores, and SIGINT here.
+# Signals that each interpreter ignores, and SIGINT here.
 _IGNORED = {signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ}
 
 
 def refuse(fd: int, error: IsolationError) -> NoReturn:
-    """Say on socket `fd`, to the request that configures the zygote, that there will be none."""
+    """Answer on socket `fd`, to the request that configures the zygote, that it cannot start."""
     with socket.socket(fileno=fd) as host:
         if (configuration := control_channel.receive(host)) is not None:
             _say(host, spawn_requests.said(configuration["number"], control_channel.failure(error)))
@@ -36,10 +36,10 @@ def refuse(fd: int, error: IsolationError) -> NoReturn:
 
 
 def serve(fd: int, tier: str, *, privileged: bool) -> NoReturn:
-    """Be the zygote on socket `fd`: the first message configures it, the answer says how it went.
+    """Be the zygote on socket `fd`: the first message configures it, the answer reports the result.
 
-    `tier`: what its sessions are held by. `privileged`: this process is root on the host, and not
-    only of a user namespace of its own.
+    `tier`: the tier of its sessions. `privileged`: this process is root on the host, and not only
+    in a user namespace of its own.
     """
     host = socket.socket(fileno=fd)
     for name in _OF_THE_TEMPLATE:
@@ -47,10 +47,10 @@ def serve(fd: int, tier: str, *, privileged: bool) -> NoReturn:
     _take_signals()
     signal.signal(signal.SIGCHLD, _wake)
     if tier != "process":
-        # Roots and folders are made here for other uids, which a mask of 077 would keep out.
+        # Roots and directories are made here for other uids, which a mask of 077 would lock out.
         os.umask(0o022)
     if tier != "jailed":
-        # By it the zygote tells an init to end; each takes it when it is ready to.
+        # The zygote's signal to an init to end; each init handles it when it is ready to.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     configuration = control_channel.receive(host)
     if configuration is None:
@@ -87,16 +87,16 @@ def serve(fd: int, tier: str, *, privileged: bool) -> NoReturn:
 
 
 def _wake(signum: int, frame: object) -> None:
-    """Do nothing; but who waits is woken, as by no signal that is ignored."""
+    """Do nothing: the signal interrupts a wait, which an ignored signal would not."""
 
 
 def _take_signals() -> None:
-    """Take signals as a new process does, whatever is blocked or ignored in who started this one.
+    """Reset signals as in a new process, whatever the starting process blocks or ignores.
 
-    Its sessions inherit that: who blocks SIGINT would have no cell interrupted, and children of
-    code could not be terminated.
+    Sessions inherit the signals: if SIGINT were blocked, cells could not be interrupted, and code
+    could not terminate its children.
     """
-    # Its sessions decide about their own; the terminal's Ctrl-C is the host's business.
+    # Its sessions set their own handler; the terminal's Ctrl-C is for the host.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for number in signal.valid_signals() - _IGNORED:
         if signal.getsignal(number) is signal.SIG_IGN:
@@ -105,13 +105,15 @@ def _take_signals() -> None:
 
 
 def _say(host: socket.socket, said: bytes) -> None:
-    # A host that has left meanwhile is no fault to be told of; its end is what is read next.
+    # A host that has left meanwhile is no error; its end of file is read next.
     with suppress(BrokenPipeError, ConnectionResetError):
         host.send(said)
 
 
 def _check_descriptors() -> None:
-    """SandboxError where the sockets of sessions, which lie at WORKER, have no room."""
+    """Raise SandboxError if the limit of descriptors is too low for the sockets of sessions, from
+    WORKER on.
+    """
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if 0 <= limit < LEAST_FILES:  # -1 is no limit
         raise SandboxError(

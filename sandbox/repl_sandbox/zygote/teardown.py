@@ -1,7 +1,7 @@
-"""Sessions that were told to end, until all of them is gone.
+"""`TeardownQueue`: sessions that are ending, until all their processes are gone.
 
-To end a session takes as long as to begin one, so nobody waits for it: a descriptor of its init's
-says when it has ended, beside all else that the zygote hears.
+Ending a session takes as long as starting one, so the zygote does not wait for it: a descriptor of
+init reports the end, polled with the zygote's other input.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from dataclasses import dataclass, field
 
 # Seconds. Ending a session takes milliseconds, or as long as the kernel needs to free its memory.
 _TIMEOUT = 10.0
-# Each has a descriptor, of which a process has 1,024 by default.
+# Each needs a descriptor, of which a process has 1,024 by default.
 _MOST = 128
 
 
 @dataclass(slots=True)
 class SessionTeardown:
-    """One session. `asked` are the requests that are answered when it has ended."""
+    """One ending session. `asked` are the requests to answer when it has ended."""
 
     session: int
     pid: int
     pidfd: int
-    until: float | None  # by time.monotonic: then its init has taken too long to end the rest
+    until: float | None  # by time.monotonic: its init has had too long then
     asked: list[int] = field(default_factory=list)
 
 
 class TeardownQueue:
-    """Those of one zygote. `poller` is told of their descriptors, and has that of the `host`.
+    """The ending sessions of one zygote. Their descriptors, and that of `host`, are in `poller`.
 
-    Where one has to end before the next is told to, the host is not heard meanwhile.
-    `jailed`: with an init the kernel ends all of its session; in other tiers the init does that.
+    If one has to end before the next can, requests of the host wait meanwhile. `jailed`: the kernel
+    ends a session with its init; in other tiers the init does that.
     """
 
     def __init__(self, poller: select.poll, host: int, *, jailed: bool) -> None:
@@ -48,16 +48,16 @@ class TeardownQueue:
 
     @property
     def full(self) -> bool:
-        """Whether one has to end before the next is told to."""
+        """Whether one has to end before another can start ending."""
         return len(self._by_pidfd) >= _MOST
 
     def of(self, session: int) -> SessionTeardown | None:
-        """The ending of `session`, if it was told to."""
+        """The entry of `session`, if it is ending."""
         return next((each for each in self if each.session == session), None)
 
     def begin(self, session: int, pid: int) -> SessionTeardown:
         """Tell the init `pid` of `session` to end."""
-        # It may have ended by itself; until it is waited for, the pid is nobody else's.
+        # It may have ended by itself; until it is reaped, the pid is not reused.
         pidfd = os.pidfd_open(pid)
         os.kill(pid, signal.SIGKILL if self._jailed else signal.SIGTERM)
         ending = SessionTeardown(
@@ -70,7 +70,7 @@ class TeardownQueue:
         return ending
 
     def bury(self, pidfd: int) -> SessionTeardown:
-        """Take away the one whose descriptor says that it has ended."""
+        """Reap the session whose descriptor reports its end."""
         if self.full:
             self._hear_host(select.POLLIN)
         ending = self._by_pidfd.pop(pidfd)
@@ -84,13 +84,13 @@ class TeardownQueue:
             self._poller.modify(self._host, events)
 
     def forget_host(self) -> None:
-        """The host is gone: it has no more to say."""
+        """Forget the host, which is gone."""
         if self._host is not None:
             self._poller.unregister(self._host)
             self._host = None
 
     def patience(self) -> float | None:
-        """Milliseconds until `kill_the_late` has something to do; None if it never will."""
+        """Milliseconds until `kill_the_late` has something to do; None if never."""
         if self._jailed:
             return None
         until = [ending.until for ending in self if ending.until is not None]
@@ -107,7 +107,7 @@ class TeardownQueue:
                 ending.until = None
 
     def wait(self) -> None:
-        """Wait until one has ended or is late. Nothing else is heard of meanwhile."""
+        """Wait until one has ended or is late. Other input waits meanwhile."""
         for fd, _ in self._poller.poll(self.patience()):
             if fd in self._by_pidfd:
                 self.bury(fd)
@@ -119,6 +119,6 @@ class TeardownQueue:
             self.wait()
 
     def forked(self) -> None:
-        """In a fork of the zygote: let go of the descriptors; the sessions are its parent's."""
+        """In a fork of the zygote: close the descriptors; the sessions are the parent's."""
         for pidfd in self._by_pidfd:
             os.close(pidfd)

@@ -134,7 +134,9 @@ class CgroupPool:
             self._remove_leaving()
 
     def _remove_leaving(self) -> None:
-        """Remove the cgroups that are not reused; those that are not empty yet, at the next call."""
+        """Remove the cgroups that are not reused; those that are not empty yet, at the next
+        call.
+        """
         leaving, self._leaving = self._leaving, []
         for group in leaving:
             if not all(list(map(_remove, dict.fromkeys(group.folders)))):

@@ -45,7 +45,9 @@ _MOUNTED = "Mount cgroup2 at /sys/fs/cgroup, as systemd and container engines do
 
 @dataclass(frozen=True, slots=True)
 class CgroupRoot:
-    """A cgroup of each hierarchy in which cgroups can be created. On version 2 they are one folder."""
+    """A cgroup of each hierarchy in which cgroups can be created. On version 2 they are one
+    folder.
+    """
 
     version: int
     folders: tuple[str, ...]  # in the order of NEEDED; one folder on version 2

@@ -73,7 +73,9 @@ class SessionCgroup:
 
     @contextmanager
     def entrance(self) -> Iterator[list[int]]:
-        """Return descriptors by which to enter it: files to write to, or the folder to fork into."""
+        """Return descriptors by which to enter it: files to write to, or the folder to fork
+        into.
+        """
         opened: list[int] = []
         try:
             try:

@@ -1,4 +1,6 @@
-"""`CellAnswers`: the answers of one cell, in order and bounded; of `answer[...]` only the latest."""
+"""`CellAnswers`: the answers of one cell, in order and bounded; of `answer[...]` only the
+latest.
+"""
 
 from __future__ import annotations
 

@@ -33,7 +33,9 @@ _POLLIN = select.POLLIN
 
 
 class CellExecution:
-    """The cells of one session, one at a time: `begin`, wait, `try_finish`, and `run` if necessary."""
+    """The cells of one session, one at a time: `begin`, wait, `try_finish`, and `run` if
+    necessary.
+    """
 
     def __init__(
         self,

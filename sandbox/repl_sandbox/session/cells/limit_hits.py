@@ -21,7 +21,9 @@ _OF_A_COPY = 0.0005
 
 
 class LimitHits:
-    """The limits that the running cell hit. `full`: the session had as many processes as allowed."""
+    """The limits that the running cell hit. `full`: the session had as many processes as
+    allowed.
+    """
 
     def __init__(self, links: SessionLinks, cell: RunningCell, *, copies: bool) -> None:
         """`copies`: whether the worker makes a snapshot after each cell."""

@@ -183,7 +183,9 @@ class AsyncSession(SessionHandle):
             await asyncio.shield(ending)
 
     async def _forgotten(self, gone: int) -> None:
-        """Release the session when the descriptor `gone` reports that all its processes have ended."""
+        """Release the session when the descriptor `gone` reports that all its processes have
+        ended.
+        """
         try:
             await readable(gone)
         finally:  # a loop that ends waits for nothing, and the zygote ends the session all the same
@@ -250,7 +252,9 @@ class AsyncSession(SessionHandle):
             return result
 
     async def _ready(self, wake: float) -> Ready_:
-        """Return the descriptors that are ready by the time `wake`; later if the session owes time."""
+        """Return the descriptors that are ready by the time `wake`; later if the session owes
+        time.
+        """
         core, pace, now = self._core, self._pace, _monotonic()
         core.io.most_read = READ
         if pace.owes(now):
@@ -264,7 +268,9 @@ class AsyncSession(SessionHandle):
         return ready
 
     async def _pay_for_breach(self) -> None:
-        """Book a breach of the protocol, so that code that repeats it cannot keep the machine busy."""
+        """Book a breach of the protocol, so that code that repeats it cannot keep the machine
+        busy.
+        """
         now = _monotonic()
         turn = self._watch.turns().next(BREACH, now)
         if turn > now:

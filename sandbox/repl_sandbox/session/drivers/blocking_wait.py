@@ -47,7 +47,9 @@ class BlockingWait:
         self._descriptors, self._interest = descriptors, interest
 
     def wait(self, io: SessionIO, seconds: float) -> Ready_:
-        """Wait at most so long, rounded up, because waking early would spin. Return what is ready."""
+        """Wait at most so long, rounded up, because waking early would spin. Return what is
+        ready.
+        """
         descriptors, interest = io.descriptors, io.outbox.interest
         if self._descriptors is not descriptors or self._interest != interest:
             self.follow(descriptors, io.worker_fd, interest)

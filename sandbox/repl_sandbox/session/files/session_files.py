@@ -191,7 +191,9 @@ class _Coming(NamedTuple):
 
 
 def _batches(coming: Iterable[_Coming]) -> Iterator[list[_Coming]]:
-    """Divide files among helpers: the names fit into one message, the contents into little memory."""
+    """Divide files among helpers: the names fit into one message, the contents into little
+    memory.
+    """
     batch: list[_Coming] = []
     text = size = 0
     for each in coming:

@@ -38,7 +38,9 @@ _built_in = vars(builtins)
 
 
 def refusal(call: int, kind: str, message: str, base: str | None = None) -> HostReply:
-    """Return the reply to a failed call: `kind` derives from the built-in class `base`, or is one."""
+    """Return the reply to a failed call: `kind` derives from the built-in class `base`, or is
+    one.
+    """
     derived = [] if base in (None, kind) else [base]
     return HostReply(call, False, dump_json([kind, message[:_LONGEST_MESSAGE], *derived]))
 
@@ -261,7 +263,9 @@ class FunctionExecutor:
             return self._loop
 
     def close(self) -> None:
-        """Take no more calls; calls in progress are not waited for, and their replies are dropped."""
+        """Take no more calls; calls in progress are not waited for, and their replies are
+        dropped.
+        """
         with self._lock:
             if self._threads is not None:
                 self._threads.close()

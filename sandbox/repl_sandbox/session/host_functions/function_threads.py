@@ -40,7 +40,9 @@ class HostThreads:
             self._changed.notify()
 
     def close(self) -> None:
-        """Drop the work that waits. Threads end after the work in progress, and are not waited for."""
+        """Drop the work that waits. Threads end after the work in progress, and are not waited
+        for.
+        """
         with self._changed:
             self._closed = True
             self._waiting.clear()

@@ -1,4 +1,6 @@
-"""`WorkerState`: whether a session's worker lives, the CPU time of its workers, and lost objects."""
+"""`WorkerState`: whether a session's worker lives, the CPU time of its workers, and lost
+objects.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a session is told apart from: the host, and the template that it was forked from."""
+"""`IsolationBaseline`: the host and the template, with which a session's isolation is compared."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ __all__ = ["NAMESPACES", "ContainerIsolation", "IsolationBaseline", "namespace",
 
 @dataclass(frozen=True, slots=True)
 class ContainerIsolation:
-    """A template's container, as it was found before the template was configured.
+    """A template's container, as probed before the template was configured.
 
-    `missing`: the walls that it was not seen to have. `filters`: its filters of seccomp, with those
-    of the host. `own_kernel`: whether its kernel was seen to be another than the host's. `one`:
-    whether it is made for one session.
+    `missing`: layers that were not found. `filters`: the number of its seccomp filters, with those
+    of the host. `own_kernel`: whether its kernel is another than the host's. `one`: whether it is
+    made for one session.
     """
 
     missing: tuple[str, ...]
@@ -29,13 +29,13 @@ class ContainerIsolation:
 
 
 class IsolationBaseline:
-    """This process and that of the template, whose process id is `template`.
+    """This process, and the template with process id `template`.
 
-    Each fact is looked at once, with OSError when it is asked for and cannot be seen: what the host
-    changes about itself is not its sessions', which are forked from the template. Is to be made
-    before the template serves, which for each session enters another network. `enclosure`: the
-    container that the template is in. `look`: looks at processes where these are; "self" is then
-    the one that looks.
+    Each fact is read once, when it is needed, with OSError if it cannot be read: changes of the
+    host do not concern its sessions, which are forked from the template. Made before the template
+    serves, because the template enters another network for each session. `enclosure`: the container
+    that the template is in. `look`: queries processes where these are; "self" is then the process
+    that answers.
     """
 
     def __init__(
@@ -49,12 +49,12 @@ class IsolationBaseline:
             _ = self.namespaces
 
     def of(self, template: int) -> IsolationBaseline:
-        """The same for a template that was forked from this one."""
+        """The baseline of a template that was forked from this one."""
         return IsolationBaseline(template, self.enclosure, self.look if self.is_apart else None)
 
     @cached_property
     def namespaces(self) -> Mapping[str, frozenset[str]]:
-        """The host's namespaces and the template's, by name."""
+        """The namespaces of the host and of the template, by name."""
         return {
             name: frozenset(self.look("namespace", pid, name) for pid in ("self", self.template))
             for name in NAMESPACES
@@ -62,13 +62,13 @@ class IsolationBaseline:
 
     @cached_property
     def uid_map(self) -> str:
-        """Which users of its parent namespace those of the host's are."""
+        """The host's uid map: its users in terms of the parent namespace."""
         text: str = self.look("read", "self", "uid_map")
         return text
 
     @cached_property
     def uids(self) -> frozenset[int]:
-        """The users that the host and the template are."""
+        """The users of the host and of the template."""
         uids = {os.geteuid()}
         with contextlib.suppress(OSError):
             uids.add(int(self.look("status", self.template)["Uid"].split()[0]))
@@ -76,9 +76,9 @@ class IsolationBaseline:
 
     @cached_property
     def filters(self) -> int:
-        """Filters of seccomp that hold the template before it loads its own.
+        """The number of seccomp filters of the template before it loads its own.
 
-        A container may have put them around the host, or around the template alone.
+        A container may have added them around the host, or around the template alone.
         """
         if self.enclosure is not None:
             return self.enclosure.filters

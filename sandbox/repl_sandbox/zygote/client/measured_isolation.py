@@ -1,4 +1,4 @@
-"""What holds a session, as found by looking at it: never what was configured."""
+"""`probe`: the isolation of a session, as measured, never as configured."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from .session_links import SessionLinks
 
 _FILTERED = frozenset({"uid", "capabilities", "no_new_privs", "seccomp"})
 
-# What must be seen for a session to be called of a tier; from the strongest to the weakest.
+# The layers that a session of a tier must have, from the strongest tier to the weakest.
 TIERS: Final[Mapping[str, frozenset[str]]] = {
-    # A kernel without Landlock can still jail; one that has it and refuses does not get here.
+    # A kernel without Landlock can still jail; one that has Landlock and refuses it does not get
+    # here.
     "jailed": _FILTERED | {"root", *(f"{name} namespace" for name in NAMESPACES)},
-    # A container around confined sessions, which nothing else divides from one another.
+    # A container around confined sessions, which nothing else separates from one another.
     "container": _FILTERED | {"landlock", "container"},
     "confined": _FILTERED | {"landlock"},
     "process": frozenset(),
@@ -30,20 +31,19 @@ OWN_CONTAINER: Final = "own container"
 
 
 def lacks(tier: str, active: Collection[str]) -> set[str]:
-    """Which layers that `tier` needs are not among `active`."""
+    """The layers that `tier` needs and that are not among `active`."""
     missing = TIERS[tier] - set(active)
-    # Landlock is there to divide sessions, and there is no other in the container.
+    # Landlock separates sessions, and there is no other session in the container.
     alone = tier == "container" and OWN_CONTAINER in active
     return set(missing - {"landlock"} if alone else missing)
 
 
 def probe(links: SessionLinks) -> Isolation:
-    """The layers around the session's worker, read from /proc of the host.
+    """Probe the layers around the session's worker, from /proc of the host.
 
-    All that is the session's is looked at each time; what it is compared with, once
-    (`IsolationBaseline`).
-    A layer that cannot be seen is reported as not active, and the tier is the strongest of which
-    all that it needs is active.
+    The facts about the session are read each time, those about the host and template once
+    (`IsolationBaseline`). A layer that cannot be seen is reported as not active, and the tier is
+    the strongest whose layers are all active.
 
     Raises:
         SandboxError: the session's processes are gone.
@@ -55,7 +55,7 @@ def probe(links: SessionLinks) -> Isolation:
         raise SandboxError(f"the session's process cannot be looked at: {error}") from error
     uid = int(seen["Uid"].split()[0])
     abi, forks = links.held.get("landlock", 0), links.held.get("forks", 0)
-    # A kernel that does not say it has been asked by the worker, before any code ran.
+    # If /proc does not show it, the worker reported it before any code ran.
     privileges = seen.setdefault("NoNewPrivs", str(links.held.get("no_new_privs", "?")))
     layers = (
         *(_namespace(pid, outside, name) for name in NAMESPACES),
@@ -70,7 +70,7 @@ def probe(links: SessionLinks) -> Isolation:
     )
     active = {layer.name for layer in layers if layer.active}
     tier = next(tier for tier in TIERS if not lacks(tier, active))
-    # A limit, not a wall: without it a watchdog and resource limits hold what they can.
+    # A limit, not isolation: without it a watchdog and resource limits enforce what they can.
     return Isolation(tier, (*layers, _signals(abi, active), _group(links)))
 
 
@@ -92,19 +92,19 @@ def _root(pid: int, outside: IsolationBaseline) -> Layer:
 
 
 def _users(pid: int, outside: IsolationBaseline, uid: int) -> Layer:
-    """Whether every user that the session can be is somebody else than root outside."""
+    """Whether every user that the session can be is another than root outside."""
     try:
         rows: str = outside.look("read", pid, "uid_map")
         shared = rows == outside.uid_map
     except OSError as error:
         return Layer("uid", active=False, detail=_unseen(error))
-    # Without a namespace of its own the map is that of the host, and the uid is what it is.
+    # Without a namespace of its own the map is the host's, and uids mean the same.
     outer = [uid] if shared else [int(line.split()[1]) for line in rows.splitlines()]
     return Layer("uid", bool(outer) and 0 not in outer, f"outer uids {', '.join(map(str, outer))}")
 
 
 def _group(links: SessionLinks) -> Layer:
-    """Active if the worker is in the session's group and the kernel has its limits."""
+    """Active if the worker is in the session's cgroup and the kernel has its limits."""
     if links.group is None:
         return Layer("cgroup", active=False, detail="none; a watchdog adds up what processes hold")
     names = {os.sep.join(folder.rsplit(os.sep, 2)[1:]) for folder in links.group.folders}
@@ -120,7 +120,9 @@ def _group(links: SessionLinks) -> Layer:
 
 
 def _own_user(uid: int, outside: IsolationBaseline) -> Layer:
-    """Whether its user is another than the host's and the template's: what follows where not."""
+    """Whether the session's user differs from the host's and the template's, and the
+    consequences.
+    """
     others = outside.uids
     if uid not in others:
         told = f"uid {uid}, the host's is {', '.join(map(str, sorted(others)))}"
@@ -130,7 +132,7 @@ def _own_user(uid: int, outside: IsolationBaseline) -> Layer:
 
 
 def _container(outside: IsolationBaseline, seen: dict[str, str]) -> tuple[Layer, ...]:
-    """Whether the session is in a container that has all its walls; none where it is in none."""
+    """The layer of the container that the session is in, if any, with all that it must have."""
     if outside.enclosure is None:
         return ()
     missing = list(outside.enclosure.missing)
@@ -153,7 +155,7 @@ def _unseen(error: OSError) -> str:
 def _capabilities(seen: dict[str, str]) -> Layer:
     sets = {name: seen.get(name, "?") for name in ("CapInh", "CapPrm", "CapEff")}
     sets["CapAmb"] = seen.get("CapAmb", seen.get("CapInh", "?"))  # a part of those
-    if seen.get("NoNewPrivs") != "1":  # else what is bounded cannot be had
+    if seen.get("NoNewPrivs") != "1":  # else it cannot be limited
         sets["CapBnd"] = seen.get("CapBnd", "?")
     none = all(set(value) == {"0"} for value in sets.values())
     detail = "none" if none else ", ".join(f"{name} {value}" for name, value in sets.items())
@@ -172,7 +174,7 @@ def _seccomp(seen: dict[str, str], outside: IsolationBaseline, others: int) -> L
 
 
 def _signals(abi: int, active: Collection[str]) -> Layer:
-    """Whether something keeps the session from signalling processes that are not its own."""
+    """Whether the session cannot signal processes outside of it."""
     by = {
         "a pid namespace": "pid namespace" in active,
         "an own uid": "own uid" in active,
@@ -184,7 +186,7 @@ def _signals(abi: int, active: Collection[str]) -> Layer:
 
 
 def _landlock(abi: int) -> Layer:
-    """What the worker found before any code ran in it: no file in /proc tells it from outside."""
+    """The worker's report before any code ran: no file in /proc shows it from outside."""
     if not abi:
         return Layer("landlock", active=False, detail="no ruleset was seen to hold")
     return Layer("landlock", active=True, detail=f"ABI {abi}: {_kept(abi)}")

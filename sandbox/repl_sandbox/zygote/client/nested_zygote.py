@@ -1,7 +1,7 @@
-"""The host's side of a nested zygote: a process that another zygote forked.
+"""`NestedZygote`: the host's side of a zygote that another zygote forked.
 
-It has a socket of its own to the host, by which it lives, and answers on it as any zygote does.
-Only its end must be told to the one that forked it, which alone can wait for it.
+It has a socket of its own to the host, which is its lifeline, and answers as any zygote does. Only
+its end must be reported to the zygote that forked it, which alone can reap it.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ from .zygote_handle import SPAWN_TIMEOUT, ZygoteHandle
 from .zygote_process import ZygoteProcess
 from .zygote_requests import ZygoteGone
 
-# Seconds between two looks at a process that cannot be waited for.
+# Seconds between two checks of a process that cannot be waited for.
 _PAUSE = 0.01
 
 
 class NestedZygote(ZygoteHandle):
-    """A fork of `parent`'s zygote that holds the objects in file `parcel`; see `parcel.unpack`.
+    """A fork of `parent`'s zygote with the objects in file `parcel`; see
+    `shared_object_loader.unpack`.
 
     Raises:
         SandboxError: the parent is gone, or the objects could not be made.
@@ -38,7 +39,7 @@ class NestedZygote(ZygoteHandle):
     def __init__(self, parent: ZygoteHandle, parcel: int, manifest: tuple[int, int]) -> None:
         ours, theirs = control_channel.lifeline()
         self._hold(ours, parent.tier)
-        # Of the whole family, because their sessions' directories lie beside each other.
+        # One for the whole family, because their sessions' directories are in one directory.
         self._numbers = parent._numbers
         request = {"op": "nest", "manifest": list(manifest)}
         try:
@@ -79,12 +80,12 @@ class NestedZygote(ZygoteHandle):
 
 
 def _forked_from(parent: ZygoteHandle, number: int) -> ZygoteProcess:
-    """The process that `parent`'s zygote forked and knows by this process id."""
+    """The process that `parent`'s zygote forked, by the process id it reported."""
     pid = number
     if parent._outside.is_apart:
         return DistantProcess(number, parent._outside.look, parent.forget)
     if parent._outside.enclosure is not None:
-        # A container numbers its processes itself; the kernel shows both numbers.
+        # A container has its own process ids; the kernel shows both.
         pid = next((each for each in descendants(parent.pid) if _number_of(each) == number), 0)
         if not pid:
             raise ZygoteGone
@@ -100,7 +101,7 @@ def _number_of(pid: int) -> int:
 
 
 class DistantProcess:
-    """As `ForkedProcess`, for one that only `look` can see."""
+    """As `ForkedProcess`, for a process that only `look` can see."""
 
     def __init__(self, pid: int, look: Look, forget: Callable[[int], None]) -> None:
         self.pid = pid
@@ -127,22 +128,22 @@ class DistantProcess:
         return 0
 
     def kill(self) -> None:
-        """End it."""
+        """Kill it."""
         with contextlib.suppress(OSError):
             self._look("kill", self.pid)
 
 
 class ForkedProcess:
-    """A process that is another's child, with the methods of `subprocess.Popen` that are needed.
+    """Another process's child, with the methods of `subprocess.Popen` that are needed.
 
-    `forget` is called with its pid when it has ended, to have the parent wait for it.
+    `forget` is called with its pid when it has ended, to have the parent reap it.
     """
 
     def __init__(self, pid: int, forget: Callable[[int], None]) -> None:
         self.pid = pid
         self._forget = forget
         try:
-            # Its parent waits for it only when told to, so the pid is still its own.
+            # Its parent reaps it only when told to, so the pid is not reused before.
             self._fd = os.pidfd_open(pid)
         except ProcessLookupError:
             raise ZygoteGone from None
@@ -162,7 +163,7 @@ class ForkedProcess:
         return 0
 
     def kill(self) -> None:
-        """End it."""
+        """Kill it."""
         if self._let_go.alive:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._fd, signal.SIGKILL)

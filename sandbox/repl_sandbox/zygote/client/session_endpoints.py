@@ -1,5 +1,5 @@
-"""`SessionEndpoints`: what connects the host to one line of a session, both ends, before the line
-is there.
+"""`SessionEndpoints`: both ends of the connections to a session or branch, made before it
+exists.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from ...protocol.stream_mark import mark
 
 
 class SessionEndpoints:
-    """Control and worker socket, stdout, stderr; the host's do not block.
+    """Control and worker socket, stdout, stderr; the host's ends do not block.
 
-    `theirs`: the descriptors that init is given, in their order.
+    `theirs`: the descriptors for init, in their order.
 
     Raises:
-        OSError: this process may open no more descriptors.
+        OSError: this process has no free descriptors.
     """
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class SessionEndpoints:
         try:
             self._connect(*control_channel.pair())
             self._connect(*socket.socketpair())
-            # The kernel then says who speaks first.
+            # The kernel then reports the sender of the first message.
             self._sockets[1].setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
             self._pipe(1)
             self._pipe(2)
@@ -48,19 +48,19 @@ class SessionEndpoints:
         os.set_blocking(ours, False)
 
     def take(self) -> tuple[socket.socket, socket.socket, int, int]:
-        """The host's, which are the caller's from here on."""
+        """Return the host's ends, which the caller owns from here on."""
         (control_end, worker), self._sockets = self._sockets, []
         (stdout, stderr), self._pipes = self._pipes, []
         return control_end, worker, stdout, stderr
 
     def close_theirs(self) -> None:
-        """They have been sent."""
+        """Close the other ends, which have been sent."""
         theirs, self.theirs = self.theirs, []
         for fd in theirs:
             os.close(fd)
 
     def close(self) -> None:
-        """There will be no line."""
+        """Close everything: there will be no session."""
         self.close_theirs()
         sockets, self._sockets = self._sockets, []
         pipes, self._pipes = self._pipes, []
@@ -71,10 +71,10 @@ class SessionEndpoints:
 
 
 def write_end(fd: int, stream: int) -> int:
-    """Another end to write to of the pipe of `stream`, whose end to read from is `fd`.
+    """Return another end to write to the pipe of `stream`, which is read at `fd`.
 
     Raises:
-        OSError: this process may open no more descriptors.
+        OSError: this process has no free descriptors.
     """
     end = os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_CLOEXEC)
     mark(end, stream)

@@ -1,7 +1,7 @@
-"""How the host hears that a session is there, or why it is not.
+"""The handshake with a new session: its worker is ready, or an error explains why not.
 
-The zygote does not answer a spawn: the session itself speaks, or what went wrong comes through its
-control socket.
+The zygote does not answer a spawn: the worker sends the first message, or the error comes through
+the session's control socket.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _RIGHT = struct.Struct("i")
 
 
 def await_ready(links: SessionLinks, seconds: float) -> bool:
-    """Wait for the worker's first message, and learn who it is; False if no session will be there.
+    """Wait for the worker's first message, and note its pid; False if there will be no session.
 
     Raises:
         IsolationError: a step of the jail failed.
         OSError: the session has ended since.
         SandboxError: nothing came in so many `seconds`, or it failed otherwise.
     """
-    # Not select(2), which ends at descriptor 1,023. Only the worker: whoever fails also ends,
-    # and with the last process that holds the other end its socket is at its end.
+    # Not select(2), which ends at descriptor 1,023. Only the worker's socket: a failing process
+    # also ends, and with the last process that has the other end the socket ends.
     poller = select.poll()
     poller.register(links.worker, select.POLLIN)
     if not poller.poll(seconds * 1000):
@@ -51,23 +51,25 @@ def await_ready(links: SessionLinks, seconds: float) -> bool:
 
 
 def read_ready(links: SessionLinks) -> int:
-    """The pid of the worker that has just said `Ready`; 0 if it said nothing and is gone."""
+    """Return the pid of the worker that has just sent `Ready`; 0 if it is gone without a
+    message.
+    """
     apart = links.outside.is_apart
-    # A worker of this kernel is given no room for descriptors, which the kernel then closes; of the
-    # messenger's there is room for one.
+    # For a worker of this kernel there is no buffer for descriptors, which the kernel then closes;
+    # for the relay's messages there is a buffer for one.
     space = socket.CMSG_SPACE(_CREDENTIALS.size) + (socket.CMSG_LEN(_RIGHT.size) if apart else 0)
     data, ancillary, _, _ = links.worker.recvmsg(256, space, socket.MSG_CMSG_CLOEXEC)
     pids = {kind: _pid(kind, payload) for _, kind, payload in ancillary}
     for message in links.connection.receive(data):
         if not isinstance(message, Ready) or message.version != VERSION:
             raise RemoteProtocolError("the worker speaks another version of the protocol")
-        # Of one elsewhere the kernel there has told who it is, and here names the messenger.
+        # For a worker elsewhere the kernel there reported the pid, and here reports the relay.
         return pids.get(socket.SCM_RIGHTS if apart else socket.SCM_CREDENTIALS, 0)
     return 0
 
 
 def _pid(kind: int, payload: bytes) -> int:
-    """What says who speaks: the kernel's word, or a file with the number in it."""
+    """Return the sender's pid: the kernel's report, or the number in a file."""
     if kind == socket.SCM_CREDENTIALS:
         pid: int = _CREDENTIALS.unpack(payload)[0]
         return pid
@@ -76,9 +78,9 @@ def _pid(kind: int, payload: bytes) -> int:
 
 
 def _hear(links: SessionLinks) -> control_channel.Message | None:
-    """What a session's own processes or the zygote have to say besides `Ready`: how it failed.
+    """Read the other messages of the session's processes or the zygote: how the session failed.
 
-    The worker's word on what holds it, which comes before that, is kept.
+    The worker's report on its isolation, which comes before, is kept.
     """
     try:
         message = control_channel.receive(links.control)
@@ -107,5 +109,5 @@ def _lives(pid: int) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        pass  # somebody else's, who is there
+        pass  # another user's process, which exists
     return True

@@ -1,4 +1,4 @@
-"""What connects the host to one session, and how many lines of the session there are."""
+"""`SessionLinks`: the host's connections to one session, and the number of its branches."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from .isolation_baseline import IsolationBaseline
 
 
 class SessionFamily:
-    """How many lines of one session are open or begun: the session itself and its branches.
+    """The number of open branches of one session, the session itself included.
 
-    `fit` of the callers gives that many their room; one at a time, and never after the last left.
+    The callers' `fit` adapts the resources to that number; one at a time, and never after the last
+    left.
     """
 
     def __init__(self) -> None:
@@ -30,7 +31,7 @@ class SessionFamily:
         self.lines = 1
 
     def join(self, most: int, fit: Callable[[int], None]) -> bool:
-        """One more, unless there are `most`; whether there was room."""
+        """Add one, unless there are `most`; return whether it was added."""
         with self._lock:
             if self.lines >= most:
                 return False
@@ -39,13 +40,13 @@ class SessionFamily:
             return True
 
     def leave(self) -> bool:
-        """One less; whether that was the last."""
+        """Remove one; return whether it was the last."""
         with self._lock:
             self.lines -= 1
             return not self.lines
 
     def refit(self, fit: Callable[[int], None]) -> None:
-        """Take the room of those back that have left."""
+        """Release the resources of those that have left."""
         with self._lock:
             if self.lines:
                 fit(self.lines)
@@ -53,9 +54,9 @@ class SessionFamily:
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class SessionLinks:
-    """What connects the host to one session. `pid` is that of its init, as the host sees it."""
+    """The host's connections to one session. `pid` is that of its init, as the host sees it."""
 
-    number: int  # of the request that made the session
+    number: int  # the number of the request that made the session
     pid: int
     worker_pid: int
     control: socket.socket
@@ -65,9 +66,9 @@ class SessionLinks:
     connection: HostConnection
     outside: IsolationBaseline
     group: SessionCgroup | None = None
-    # What its worker found of the layers that cannot be seen from outside, before any code ran.
+    # The worker's report, before any code ran, on layers that cannot be seen from outside.
     held: dict[str, int] = field(default_factory=dict)
-    folder: str = ""  # its own directory, where it has no private mounts
+    folder: str = ""  # its own directory, if it has no private mounts
     tier: str = "jailed"
     interpreter: tuple[str, str] = ("", "")  # version and implementation
     family: SessionFamily = field(default_factory=SessionFamily)
@@ -79,25 +80,25 @@ class SessionLinks:
     def ended(self) -> bool:
         """Whether the session's init is gone, and the session with it."""
         poller = select.poll()
-        poller.register(self.control, 0)  # what is told unasked: that nobody is at the other end
+        poller.register(self.control, 0)  # reported without a request: the other end is closed
         return bool(poller.poll(0))
 
     def cpu_clock(self) -> Callable[[], float]:
-        """What tells the CPU seconds of the worker of now."""
+        """Return the clock of the current worker's CPU time."""
         if self.outside.is_apart:
             return partial(self.outside.look, "cpu_clock", self.worker_pid)
         return partial(time.clock_gettime, process_cpu(self.worker_pid))
 
     @property
     def speaks(self) -> bool:
-        """Whether the worker has said something that was not read yet, or is gone."""
+        """Whether the worker has sent something that was not read yet, or is gone."""
         poller = select.poll()
         poller.register(self.worker, select.POLLIN)
         return bool(poller.poll(0))
 
     def close(self) -> None:
-        """Let go; the session ends, for its init reads end of file."""
-        _open.discard(self)  # from here on the numbers may be others'
+        """Close the connections; the session ends, because its init reads end of file."""
+        _open.discard(self)  # the numbers may be reused from here on
         self.control.close()
         self.worker.close()
         os.close(self.stdout)
@@ -107,7 +108,7 @@ class SessionLinks:
             group.release()
 
     def lead_to(self, fd: int) -> None:
-        """Have every end of these be `fd`, under the number that it has."""
+        """Replace every descriptor of these by `fd`, under its number."""
         for end in (self.control.fileno(), self.worker.fileno(), self.stdout, self.stderr):
             if end >= 0:
                 os.dup2(fd, end, inheritable=False)
@@ -117,15 +118,15 @@ _open: weakref.WeakSet[SessionLinks] = weakref.WeakSet()
 
 
 def _cut() -> None:
-    """In a child of the host: nothing leads to its sessions any more.
+    """In a child of the host: disconnect from the session.
 
-    The fork may come amid a call, by a handler of signals or an `on_output`. The child that goes on
-    there, or is on its way out, finds each session ended, takes no answer of its parent's and says
-    nothing in its name.
+    The fork may come during a call, in a signal handler or an `on_output`. The child that goes on
+    there, or exits, finds each session ended, reads no answer of its parent's and sends nothing in
+    its name.
     """
     if not _open:
         return
-    with suppress(OSError):  # the child may open nothing more
+    with suppress(OSError):  # the child cannot open anything more
         ended, other = socket.socketpair()
         other.close()
         with ended:

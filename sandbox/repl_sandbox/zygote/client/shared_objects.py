@@ -1,9 +1,10 @@
-"""Objects for a template: checked here, on the host, and packed so that nothing is parsed there.
+"""Shared objects for a template: checked here, on the host, and packed so that nothing is parsed
+there.
 
-A large text, bytes and an array lie in the parcel as they will in memory. Everything else is
-written by `marshal`, from a copy that holds nothing but None, bool, int, float, str, list and dict
-and was made here: a format of counts and lengths, of which the values decide none. What a template
-reads is thus the host's own writing, whoever wrote the values.
+A large str, bytes or array lies in the parcel as it will in memory. Everything else is written by
+`marshal`, from a copy of None, bool, int, float, str, list and dict that was made here: a format of
+counts and lengths, none of which a value decides. So a template reads only the host's own encoding,
+whatever the values are.
 
 The parcel is one sealed file in memory: the objects one after the other, then the manifest.
 """
@@ -24,15 +25,15 @@ from ...protocol.values.json_keys import check_keys
 from ...protocol.values.variable_names import check_free
 from ..template.shared_object_loader import FORMAT, Row
 
-# Of all objects of one call together, in bytes as they are packed.
+# For all objects of one call together, in bytes as packed.
 MOST_SHARED = 16 << 30
-# Smaller texts and bytes are values like others: a page of their own would cost more than it saves.
+# Smaller str and bytes are marshalled: a page of their own would cost more than it saves.
 _RAW = 1 << 16
 _PIECE = 1 << 20
 
 _KINDS = "str, bytes, a JSON value or a numpy array"
 
-# Encodings that store a text as CPython does, with the largest character of each: from the least.
+# Encodings that store a text as CPython does, with the largest character of each, in order.
 _FORMS = (("ascii", 1, 0x7F), ("latin-1", 1, 0xFF), ("utf-16", 2, 0xFFFF), ("utf-32", 4, 0x10FFFF))
 _ORDER = "-le" if sys.byteorder == "little" else "-be"
 
@@ -40,7 +41,7 @@ Shareable: TypeAlias = Any  # str | bytes | JSON | numpy.ndarray, whose type is 
 
 
 class PackedObjects:
-    """In place of an object that was packed elsewhere: this process does not have it."""
+    """Stands for an object that was packed elsewhere: this process does not have it."""
 
     def __repr__(self) -> str:
         return "PACKED"
@@ -51,7 +52,7 @@ PACKED = PackedObjects()
 
 @dataclass(slots=True)
 class SharedObjects:
-    """Packed objects: a file in memory, and where in it the manifest lies. A context manager."""
+    """Packed objects: a file in memory, and the place of its manifest. A context manager."""
 
     fd: int
     manifest: tuple[int, int] = (0, 0)
@@ -71,17 +72,17 @@ class SharedObjects:
 
 
 def empty() -> SharedObjects:
-    """A parcel to pack objects into."""
+    """An empty parcel, to be filled."""
     return SharedObjects(os.memfd_create("repl-shared", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
 
 
 def pack(objects: Mapping[str, Shareable], *, arrays: bool = True) -> SharedObjects:
-    """The parcel of `objects`; without `arrays` a numpy array is refused.
+    """Return the parcel of `objects`; without `arrays` a numpy array is refused.
 
     Raises:
-        TypeError: an object is of no kind that can be shared; names it.
-        ValueError: a name is none for a variable, JSON cannot carry a value, or all together are
-            larger than 16 GiB.
+        TypeError: an object's type cannot be shared; names it.
+        ValueError: a name is not a variable's, JSON cannot carry a value, or all together exceed 16
+            GiB.
     """
     for name in objects:
         check_free(name, "objects")
@@ -103,8 +104,8 @@ def fill(
 ) -> None:
     """Pack `objects` into an empty parcel, and seal it; their names must have been checked.
 
-    `parsed`: those that are neither str nor bytes came from a JSON parser, so they are of plain
-    types, without cycles, and need not be copied to know it.
+    `parsed`: those that are neither str nor bytes came from a JSON parser, so they consist of plain
+    types without cycles, and need no copy.
 
     Raises:
         TypeError, ValueError: as `pack`.
@@ -163,7 +164,7 @@ class _Packing:
             raise ValueError(f"{name}: the limit of shared objects is {MOST_SHARED:,} bytes in all")
 
     def _text(self, name: str, text: str) -> tuple[int, int]:
-        """Write the characters in the narrowest form that holds them all; (width, largest)."""
+        """Write the characters in the narrowest encoding that has them all; (width, largest)."""
         start = self._end
         for codec, width, largest in _FORMS:
             try:
@@ -179,12 +180,12 @@ class _Packing:
         for start in range(0, len(text), _PIECE):
             piece = text[start : start + _PIECE]
             data = piece.encode(codec, "strict" if width == 1 else "surrogatepass")
-            if len(data) != width * len(piece):  # two units for a character: too narrow a form
+            if len(data) != width * len(piece):  # two units for a character: too narrow
                 raise UnicodeEncodeError(codec, piece, 0, 1, "a character is too large")
             self._write(name, memoryview(data))
 
     def _array(self, name: str, array: Any) -> tuple[Any, tuple[int, ...], bool]:
-        """Write the elements; how they are described, the shape, and whether columns come first."""
+        """Write the elements; return the type, the shape, and whether columns come first."""
         self._check_room(name, array.nbytes)
         numpy = sys.modules["numpy"]
         fortran = array.flags.f_contiguous and not array.flags.c_contiguous
@@ -198,7 +199,7 @@ class _Packing:
 def _value(name: str, value: Shareable, *, parsed: bool) -> bytes:
     try:
         if not parsed and type(value) not in (str, bytes):
-            # As `Session.set` has it: of plain types, without cycles, and of bounded depth.
+            # As for `Session.set`: of plain types, without cycles, and of bounded depth.
             copied = json.loads(json.dumps(value, allow_nan=False))
             check_keys(value, texts_only=True)
             value = copied
@@ -213,12 +214,12 @@ def _value(name: str, value: Shareable, *, parsed: bool) -> bytes:
 
 def _is_array(value: object) -> bool:
     numpy = sys.modules.get("numpy")
-    # No subclass: a mask or a unit would be lost without a word.
+    # No subclass: a mask or a unit would be lost silently.
     return numpy is not None and type(value) in (numpy.ndarray, numpy.memmap)
 
 
 def _described(name: str, dtype: Any) -> Any:
-    """`dtype` in numpy's own words; TypeError where they do not say all, as for objects."""
+    """`dtype` as numpy describes it; TypeError if the description is incomplete, as for objects."""
     import numpy.lib.format as words
 
     if not dtype.hasobject:

@@ -1,4 +1,4 @@
-"""The host's side of a zygote: have it started, ask it for sessions, hold its lifeline."""
+"""`ZygoteHandle`: the host's side of a zygote: starts it, requests sessions, holds its lifeline."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from .session_handshake import await_ready
 from .session_links import SessionLinks
 from .zygote_requests import ZygoteGone, ZygoteRequests
 
-# An interpreter starts in 10 ms and numpy with pandas in 1 s; importing torch from a cold disk can
+# An interpreter starts in 10 ms, numpy with pandas takes 1 s; importing torch from a cold disk can
 # take a minute.
 START_TIMEOUT = 120.0
 # A session takes 3 ms; on a machine that swaps or is overloaded a thousand times that.
 SPAWN_TIMEOUT = 30.0
-# To end all sessions and to remove their directories, where the kernel does not.
+# For ending all sessions and removing their directories, where the kernel does not.
 _LEAVE_TIMEOUT = 30.0
 
 # Bytes of settings: the rest of the message is their names and a number.
@@ -43,7 +43,7 @@ _MOST_SETTINGS = control_channel.MAX_MESSAGE - 256
 
 
 class ZygoteHandle:
-    """One zygote. Thread-safe; dead in a process that was forked from this one."""
+    """One zygote. Thread-safe; unusable in a forked child."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class ZygoteHandle:
         self._learn(answer, launcher.outside(self._process), base)
 
     def _hold(self, ours: socket.socket, tier: str) -> None:
-        """Begin a conversation on socket `ours`, by which the zygote lives."""
+        """Start the conversation on socket `ours`, which is the zygote's lifeline."""
         ours.settimeout(START_TIMEOUT)
         self.tier = tier
         self._conversation = ZygoteRequests(ours)
@@ -93,14 +93,14 @@ class ZygoteHandle:
     def _learn(
         self, answer: control_channel.Message, outside: IsolationBaseline, base: str
     ) -> None:
-        """Take what a zygote says of itself once it can serve.
+        """Read a zygote's report of itself when it can serve.
 
         `base`: the host's path of the directory of the sessions' directories.
         """
         self._outside = outside
         self.data_segment: int = answer["data_segment"]
         self.privileged: bool = answer["privileged"]
-        # Whether copies of a worker can take over: where its kernel makes siblings by clone(2).
+        # Whether snapshots of a worker can take over: its kernel makes siblings by clone(2).
         self.copies: bool = answer.get("copies", True) is True
         self._base = base
         self.interpreter: tuple[str, str] = (answer["python"], answer["implementation"])
@@ -109,11 +109,11 @@ class ZygoteHandle:
 
     @property
     def pid(self) -> int:
-        """The zygote's process id, where it is."""
+        """The zygote's process id, in its namespace."""
         return self._outside.template
 
     def private_memory(self) -> int:
-        """Bytes of anonymous memory that the zygote has."""
+        """Bytes of anonymous memory of the zygote."""
         memory: int = self._outside.look("private", self.pid)
         return memory
 
@@ -126,11 +126,11 @@ class ZygoteHandle:
         states: int = -1,
         processes: int = 0,
     ) -> SessionLinks:
-        """Ask for a session, and leave the caller the time it takes; `finish` must follow.
+        """Request a session without waiting for it; `finish` must follow.
 
-        `group` is what the session is in from its first moment; whatever happens, it is released.
-        `states` is how many it keeps besides the current one, -1 for not even that. `processes`:
-        how many it may have where no user of its own and no group of the kernel's bounds them.
+        `group` is the cgroup of the session from its first moment; it is released in any case.
+        `states` is the number of snapshots kept besides the current one, -1 for not even that.
+        `processes`: the limit where neither a user of its own nor a cgroup limits them.
         """
         try:
             ends = SessionEndpoints()
@@ -157,17 +157,17 @@ class ZygoteHandle:
         return links
 
     def finish(self, links: SessionLinks) -> None:
-        """Wait until the session that was asked for is there, unless it is."""
+        """Wait until the requested session is ready, unless it is already."""
         if links.worker_pid:
             return
         try:
-            # Of the session and not of the zygote: a wait less, and callers need not wait for one
+            # Waits for the session and not for the zygote, so callers need not wait for one
             # another.
             if not await_ready(links, self._conversation.seconds):
                 self.check_alive()
                 raise SandboxError("the session did not start: its init is gone")
-            # The kernel ends a session with its zygote from the moment that it is there. Of one
-            # whose zygote had ended before, nothing and nobody would.
+            # The kernel ends a session with its zygote from the session's first moment. If the
+            # zygote had ended before, nothing would end the session.
             self.check_alive()
         except OSError as error:  # its processes ended meanwhile
             self.abandon(links)
@@ -185,7 +185,7 @@ class ZygoteHandle:
             links.close()
 
     def kill(self, links: SessionLinks) -> None:
-        """End a session's processes, and leave its links to whoever still reads them."""
+        """End a session's processes, and leave its links to callers that still read them."""
         if self._closed or os.getpid() != self._pid:
             return
         try:
@@ -195,9 +195,10 @@ class ZygoteHandle:
             pass  # and the session with it: the kernel kills each init when its zygote ends
 
     def tell_to_end(self, links: SessionLinks) -> int | None:
-        """Have a session ended without waiting; a descriptor that is ready when all of it is gone.
+        """Request the end of a session without waiting; return a descriptor that reports it.
 
-        None where that cannot be known so, or the zygote is busy: nothing may have been done.
+        None if the end cannot be observed so, or the zygote is busy: then nothing may have been
+        done.
         """
         if self.tier != "jailed" or self._closed or os.getpid() != self._pid:
             return None  # elsewhere a session may outlive its init
@@ -205,8 +206,8 @@ class ZygoteHandle:
             gone = os.pidfd_open(links.pid)
         except OSError:
             return None
-        # While somebody holds the other end, the pid is still that of the session's init, with
-        # which the kernel ends all processes of its namespace.
+        # While a process has the other end, the pid is still that of the session's init, with which
+        # the kernel ends all processes of its namespace.
         if links.ended or not self._conversation.offer(
             spawn_requests.end(spawn_requests.UNANSWERED, links.number)
         ):
@@ -221,11 +222,11 @@ class ZygoteHandle:
 
     @property
     def seconds(self) -> float:
-        """How long a session may take to be there."""
+        """The limit in seconds for the start of a session."""
         return self._conversation.seconds
 
     def leave(self, links: SessionLinks) -> None:
-        """End one line of a session that has others: when this returns its processes are gone."""
+        """End one branch of a session that has others: when this returns its processes are gone."""
         try:
             links.control.shutdown(socket.SHUT_WR)
         except OSError:
@@ -241,25 +242,26 @@ class ZygoteHandle:
                 return
 
     def abandon(self, links: SessionLinks) -> None:
-        """Have a session ended that did not come up, without waiting: the zygote may hang."""
+        """End a session that did not start, without waiting: the zygote may hang."""
         links.close()
-        # If it cannot be told, it is gone, or ends the session when its own request is done.
+        # If the request cannot be sent, the zygote is gone, or ends the session when the start is
+        # done.
         self._conversation.drop(spawn_requests.end(spawn_requests.UNANSWERED, links.number))
 
     def forget(self, pid: int) -> None:
-        """Have the zygote wait for a nested one with this pid, which has ended."""
+        """Have the zygote reap a nested one with this pid, which has ended."""
         try:
             self.ask({"op": "forget", "nested": pid})
         except SandboxError:
-            pass  # it is gone itself, and whoever inherited the other waits for it
+            pass  # it is gone itself, and its successor reaps the other
 
     def ask(
         self, question: control_channel.Message, descriptors: Sequence[int] = ()
     ) -> control_channel.Message:
-        """The zygote's answer to a question that is asked once in a while.
+        """Return the zygote's answer to a rare request.
 
         Raises:
-            SandboxError: there is no zygote any more, or it could not do what it was asked for.
+            SandboxError: the zygote is gone, or could not do it.
         """
         number = next(self._numbers)
         said = self._ask(number, spawn_requests.ask(number, question), descriptors)
@@ -269,9 +271,9 @@ class ZygoteHandle:
         return answer
 
     def check_alive(self) -> None:
-        """Gone if the zygote is, and so all its sessions, or will be in a moment.
+        """Raise SandboxClosed if the zygote is gone, and so all its sessions, or is about to end.
 
-        What the kernel ends lets go of its descriptors first, and is there for a while yet.
+        A process that the kernel ends closes its descriptors first, and exists for a while yet.
         """
         if self._conversation.over or self._process.poll() is not None:
             raise ZygoteGone
@@ -283,7 +285,7 @@ class ZygoteHandle:
             )
 
     def _configure(self, configuration: control_channel.Message) -> control_channel.Message:
-        """The first thing to be asked: build the template."""
+        """Send the first request: build the template."""
         number = next(self._numbers)
         request = json.dumps({**configuration, "number": number}).encode()
         answer: control_channel.Message = json.loads(self._ask(number, request))
@@ -296,7 +298,7 @@ class ZygoteHandle:
         return self._conversation.ask(number, request, descriptors)
 
     def close(self) -> None:
-        """End the zygote and all its sessions. In a forked child: only let go of the socket."""
+        """End the zygote and all its sessions. In a forked child: only close the socket."""
         with self._lock:
             if self._closed:
                 return
@@ -306,7 +308,7 @@ class ZygoteHandle:
             return
         self._conversation.hang_up()
         if self.tier != "jailed":
-            # It ends its sessions, whom no kernel would end with it.
+            # It ends its sessions, which the kernel would not.
             try:
                 self._process.wait(_LEAVE_TIMEOUT)
             except subprocess.TimeoutExpired:
@@ -315,25 +317,25 @@ class ZygoteHandle:
         self._conversation.close()
 
     def _end_process(self) -> None:
-        """End what was hung up on, whatever it is at."""
+        """Kill the zygote, whose lifeline is closed, if it hangs."""
         try:
             self._process.kill()
         except PermissionError:
-            # This process has given up the user that it started it as. It ends by itself, but for
-            # one that hangs.
+            # This process has given up the user that it started the zygote as. The zygote ends by
+            # itself, unless it hangs.
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_LEAVE_TIMEOUT)
             return
         self._process.wait()
 
     def forked(self) -> None:
-        """In a child of the host: drop the lifeline, so that it is the host's alone."""
+        """In a child of the host: close the lifeline, so that only the host has it."""
         self._closed = True
         self._conversation.forked()
 
 
 def _check_size(configuration: control_channel.Message) -> None:
-    """ValueError, naming the largest setting, if they are more than one message holds."""
+    """Raise ValueError, naming the largest setting, if the settings exceed one message."""
     sizes = {name: len(json.dumps(value)) for name, value in configuration.items()}
     if sum(sizes.values()) > _MOST_SETTINGS:
         name = max(sizes, key=lambda name: sizes[name])

@@ -1,7 +1,7 @@
-"""`ZygotePerSession`: a zygote for each session, as where each has a container of its own.
+"""`ZygotePerSession`: a zygote for each session, for example in a container of its own.
 
-To a sandbox it is one zygote, which starts another for each session that is begun, and ends that
-with the session.
+To a sandbox it is one zygote, which starts another for each requested session, and ends it with the
+session.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .zygote_handle import ZygoteHandle
 
 
 class ZygotePerSession:
-    """`start` starts one; the first is started now, and serves the first session.
+    """`start` starts a zygote; the first is started now, and serves the first session.
 
     Raises:
         SandboxError: as `ZygoteHandle`.
@@ -29,7 +29,7 @@ class ZygotePerSession:
         self._start = start
         self._lock = threading.Lock()
         self._closed = False
-        # By what a session and its branches have in common.
+        # Keyed by the object that a session and its branches share.
         self._serving: dict[SessionFamily, ZygoteHandle] = {}
         self._closing = ExitStack()
         first = self._spare = start()
@@ -55,7 +55,7 @@ class ZygotePerSession:
         states: int = -1,
         processes: int = 0,
     ) -> SessionLinks:
-        """As of `ZygoteHandle`, when its zygote is there."""
+        """As of `ZygoteHandle`, when its zygote has started."""
         handle = self._next()
         try:
             links = handle.begin(slot, workspace, rlimits, group, states, processes)
@@ -90,16 +90,16 @@ class ZygotePerSession:
         self._end(links)
 
     def leave(self, links: SessionLinks) -> None:
-        """As of `ZygoteHandle`: of a branch, which its session's zygote has."""
+        """As of `ZygoteHandle`, for a branch, whose zygote is its session's."""
         ZygoteHandle.leave(self._spare, links)
 
     def tell_to_end(self, links: SessionLinks) -> int | None:
-        """As of `ZygoteHandle`: a container takes its time."""
+        """As of `ZygoteHandle`: never, because ending a container takes its time."""
         return None
 
     @property
     def hears(self) -> bool:
-        """As of `ZygoteHandle`: to begin a session is to start a container."""
+        """As of `ZygoteHandle`: never, because starting a session starts a container."""
         return False
 
     @property
@@ -118,7 +118,7 @@ class ZygotePerSession:
             raise SandboxClosed("the sandbox is closed")
 
     def grown(self, parcel: int, manifest: tuple[int, int]) -> ZygotePerSession:
-        """One whose zygotes hold the objects in file `parcel`, which stays the caller's."""
+        """Return one whose zygotes have the objects in file `parcel`, which the caller closes."""
         kept = os.dup(parcel)
 
         def start() -> ZygoteHandle:
@@ -138,7 +138,7 @@ class ZygotePerSession:
         return grown
 
     def close(self) -> None:
-        """End all."""
+        """End all zygotes."""
         with self._lock:
             self._closed = True
             handles = [*self._spares, *self._serving.values()]

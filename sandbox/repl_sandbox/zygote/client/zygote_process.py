@@ -1,4 +1,4 @@
-"""The process of a zygote: an interpreter with an environment that is made of nothing."""
+"""`LocalLauncher`: starts a zygote's process: an interpreter with a fixed environment."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ from .isolation_baseline import IsolationBaseline
 
 BOOT = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "boot.py")
 
-# The whole environment of the template and so of each session. Nothing of the host's is passed on.
+# The whole environment of the template and so of each session: nothing of the host's is passed on.
 ENVIRONMENT = {
-    # Look up all functions of shared libraries now, as import does with those of modules: ld.so(8).
-    # Else each session does it for each that it calls, on pages that it copies for that.
+    # Resolve all functions of shared libraries at load time: ld.so(8). Otherwise each session
+    # resolves each function that it calls, on pages that it copies for that.
     "LD_BIND_NOW": "1",
-    # Ask for large blocks in huge pages (Linux: The GNU Allocator, "Memory Allocation Tunables").
-    # A fork copies one entry for 2 MiB of a session's data then, and not 512.
+    # Allocate large blocks in huge pages (Linux: The GNU Allocator, "Memory Allocation Tunables").
+    # A fork then copies one entry for 2 MiB of a session's data instead of 512.
     "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
     "HOME": "/workspace",
     "USER": "user",
     "LANG": "C.UTF-8",
     "TMPDIR": "/tmp",
-    # Else a program that a session starts twice within a second, and changes a module of between,
-    # would take the bytecode of the first: that is compared by whole seconds and the size.
+    # Otherwise a program that a session starts twice within a second, after changing a module in
+    # between, would get the bytecode of the first run: the cache compares whole seconds and the
+    # size.
     "PYTHONDONTWRITEBYTECODE": "1",
     "PIP_RETRIES": "0",  # there is no network, and it would wait for one for eight seconds
     "MPLBACKEND": "Agg",  # there is no display
@@ -43,7 +44,7 @@ ENVIRONMENT = {
 
 
 class ZygoteProcess(Protocol):
-    """What a handle needs of its zygote's process; `subprocess.Popen` has it."""
+    """The process of a zygote, as its handle needs it; `subprocess.Popen` is one."""
 
     @property
     def pid(self) -> int:
@@ -56,31 +57,31 @@ class ZygoteProcess(Protocol):
         """Wait for its end; subprocess.TimeoutExpired after `timeout` seconds."""
 
     def kill(self) -> None:
-        """End it."""
+        """Kill it."""
 
 
 class ZygoteLauncher(Protocol):
-    """Starts the process of a zygote, and knows what of it the host sees where.
+    """Starts a zygote's process, and maps its processes and paths to the host's.
 
     `place`: where the zygote may make directories, as the zygote names it.
     """
 
     @property
     def place(self) -> str:
-        """The directory for the directories of sessions; "" where each session mounts its own."""
+        """The directory for the directories of sessions; "" if each session mounts its own."""
 
     def start(self, hash_seed: int | None) -> tuple[Lifeline, ZygoteProcess]:
-        """The process, which waits for its configuration at the other end of the lifeline.
+        """Start the process, which waits for its configuration at the other end of the lifeline.
 
         Raises:
             SandboxError: it cannot be started.
         """
 
     def stillborn(self, process: ZygoteProcess, preload: Sequence[str]) -> SandboxError:
-        """Why `process` ended before it could answer."""
+        """The error for a `process` that ended before it could answer."""
 
     def outside(self, process: ZygoteProcess) -> IsolationBaseline:
-        """The surroundings of the sessions of `process`, which is a zygote by now."""
+        """The isolation baseline for the sessions of `process`, which is a zygote by now."""
 
     def seen(self, path: str) -> str:
         """The host's path of the zygote's `path`."""
@@ -119,17 +120,18 @@ class LocalLauncher:
 
 def flags_of(hash_seed: int | None) -> tuple[list[str], dict[str, str]]:
     """The options of a zygote's interpreter, and the variables that they need."""
-    # -I is -E, -P and -s. Without -E it reads the seed; the environment is ours, whole.
+    # -I is -E, -P and -s. Without -E it reads the seed; the whole environment is the engine's.
     isolated = ["-I"] if hash_seed is None else ["-P", "-s"]
     seeded = {} if hash_seed is None else {"PYTHONHASHSEED": str(hash_seed)}
     return [*isolated, "-X", "utf8"], seeded
 
 
 def start(python: str, tier: str, hash_seed: int | None, fd: int) -> ZygoteProcess:
-    """A zygote in the making, to be told on socket `fd` what it is to be.
+    """Start a zygote, to be configured on socket `fd`.
 
     Raises:
-        SandboxError: `python` is none, or cannot be run; or this package lies in an archive.
+        SandboxError: `python` is not an interpreter, or cannot be run; or this package lies in an
+            archive.
     """
     if not os.path.isfile(BOOT):
         raise SandboxError(f"sessions need repl_sandbox in a folder, and there is no file {BOOT}")
@@ -137,7 +139,7 @@ def start(python: str, tier: str, hash_seed: int | None, fd: int) -> ZygoteProce
     flags, seeded = flags_of(hash_seed)
     passed = -1
     try:
-        # Of a daemon without standard streams it may have one of their numbers, taken there.
+        # In a daemon without standard streams it may have one of their numbers.
         passed = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
         return subprocess.Popen(
             [python, *flags, BOOT, str(passed), tier],
@@ -157,9 +159,10 @@ def start(python: str, tier: str, hash_seed: int | None, fd: int) -> ZygoteProce
 
 
 def _standard_error() -> int | None:
-    """What takes the errors of an interpreter that becomes no zygote: this process's own, if any.
+    """The descriptor for the standard error of an interpreter that fails to start: this process's
+    own.
 
-    Without, a file or socket of the zygote's would be at its number.
+    Without one, a file or socket of the zygote's could get its number.
     """
     try:
         return None if os.get_inheritable(2) else subprocess.DEVNULL
@@ -168,7 +171,7 @@ def _standard_error() -> int | None:
 
 
 def stillborn(process: ZygoteProcess, python: str, preload: Sequence[str]) -> SandboxError:
-    """What became of an interpreter that ended before it could answer."""
+    """The error for an interpreter that ended before it could answer."""
     status = process.wait()
     ended = f"by signal {-status}" if status < 0 else f"with exit status {status}"
     modules = f" (preload: {', '.join(preload)})" if preload else ""

@@ -1,9 +1,10 @@
-"""The host's conversation with a zygote: requests of many threads on one socket, and the answers.
+"""`ZygoteRequests`: the host's requests to a zygote, from many threads on one socket, and the
+answers.
 
-Requests are numbered and so are their answers, which come in the order in which things were done.
-Of the callers who wait one reads for all. A caller may leave before its answer is there, by a
-time-out or Ctrl-C; what then comes late is passed over by the next who reads. Nobody reads for its
-own sake, so what nobody waits for must not be answered: the zygote would wait for room.
+Requests and answers are numbered; answers come in the order in which the work was done. Of the
+waiting callers one reads for all. A caller may leave before its answer comes, by a time-out or
+Ctrl-C; the next reader skips a late answer. Only waiting callers read, so a request for which
+nobody waits must not be answered: the zygote would block.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from .. import spawn_requests
 
 
 class ZygoteGone(SandboxClosed):
-    """There is no zygote any more, and so none of its sessions: whoever can, starts another."""
+    """The zygote is gone, and so are its sessions."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -31,7 +32,9 @@ class ZygoteGone(SandboxClosed):
 
 
 class ZygoteRequests:
-    """One with the zygote at the other end of `sock`, whose time-out holds for each request."""
+    """The requests to the zygote at the other end of `sock`, whose time-out holds for each
+    request.
+    """
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
@@ -39,23 +42,23 @@ class ZygoteRequests:
         self._waiting = threading.Condition()
         self._reading = False
         self._over = False
-        self._answers: dict[int, bytes | None] = {}  # by the numbers that somebody waits for
+        self._answers: dict[int, bytes | None] = {}  # by the numbers of the requests in progress
 
     @property
     def seconds(self) -> float:
-        """How long an answer may take."""
+        """The limit in seconds for an answer."""
         return self._socket.gettimeout() or 0.0
 
     @property
     def over(self) -> bool:
-        """Whether the zygote has let go of its end, or will not be asked any more."""
+        """Whether the zygote has closed its end, or no more requests will be sent."""
         return self._over or _has_hung_up(self._socket)
 
     def ask(self, number: int, request: bytes, descriptors: Sequence[int] = ()) -> bytes:
-        """What the answer to `request`, which has this number, says.
+        """Send `request`, which has this number, and return the answer.
 
         Raises:
-            Gone: there is no zygote any more.
+            ZygoteGone: the zygote is gone.
             SandboxError: it did not answer in time.
         """
         with self._waiting:
@@ -68,26 +71,27 @@ class ZygoteRequests:
                 del self._answers[number]
 
     def send(self, request: bytes, descriptors: Sequence[int] = ()) -> None:
-        """Send a request that is not answered; raises as `ask`."""
+        """Send a request without an answer; raises as `ask`."""
         with self._sending:
             try:
                 socket.send_fds(self._socket, [request], descriptors)
             except TimeoutError as error:
                 raise self._late() from error
             except OSError as error:
-                if error.errno == ETOOMANYREFS:  # as others of this process's user have sent
+                # for example after messages of another process of this user
+                if error.errno == ETOOMANYREFS:
                     raise SandboxError(f"nothing can be sent to the zygote: {error}") from error
                 raise ZygoteGone from error
 
     def drop(self, request: bytes) -> None:
-        """Send a request that is not answered, if it can be sent."""
+        """Send a request without an answer, if it can be sent."""
         try:
             self._socket.send(request)
         except OSError:
             pass
 
     def offer(self, request: bytes) -> bool:
-        """Send a request that is not answered, unless that takes time; whether it was sent."""
+        """Send a request without an answer if that needs no waiting; return whether it was sent."""
         try:
             self._socket.send(request, socket.MSG_DONTWAIT)
         except OSError:
@@ -105,14 +109,14 @@ class ZygoteRequests:
         return bool(poller.poll(0))
 
     def hang_up(self) -> None:
-        """Tell the zygote to end, and all who wait that it has."""
+        """Tell the zygote to end, and all waiting callers that it has ended."""
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:
-            pass  # it has
+            pass  # it has ended already
 
     def close(self) -> None:
-        """Let go of the socket when nobody waits at it any more."""
+        """Close the socket when no caller waits at it any more."""
         self.hang_up()
         with self._waiting:
             self._waiting.wait_for(lambda: not self._reading)
@@ -122,7 +126,7 @@ class ZygoteRequests:
             self._socket.close()
 
     def forked(self) -> None:
-        """In a child of the host: let go of the socket, which stays the host's."""
+        """In a child of the host: close the socket, which stays the host's."""
         self._socket.close()
 
     def _late(self) -> SandboxError:
@@ -144,14 +148,14 @@ class ZygoteRequests:
         return answer
 
     def _read(self, seconds: float) -> None:
-        """Read one answer, whosever it is. The others may come and go meanwhile."""
+        """Read one answer, for any caller. Other callers may come and go meanwhile."""
         self._reading = True
         data: bytes | None = b""
         try:
             self._waiting.release()
             data = _next(self._socket, seconds)
         except OSError:
-            pass  # as at its end
+            pass  # as at end of file
         finally:
             self._waiting.acquire()
             self._reading = False
@@ -174,7 +178,7 @@ def _has_hung_up(sock: socket.socket) -> bool:
 
 
 def _next(sock: socket.socket, seconds: float) -> bytes | None:
-    """The next message, b"" at the end, None when there was none in `seconds`."""
+    """Return the next message, b"" at the end, None if there was none in `seconds`."""
     poller = select.poll()
     poller.register(sock, select.POLLIN)
     return sock.recv(control_channel.MAX_MESSAGE) if poller.poll(seconds * 1000) else None

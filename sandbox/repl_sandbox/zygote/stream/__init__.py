@@ -1,4 +1,4 @@
-"""One byte stream in place of the sockets, pipes and files that connect a host to a template.
+"""One byte stream in place of the sockets, pipes and files between a host and a template.
 
-For containers that no descriptor can be passed into: those of a runtime with a kernel of its own.
+For containers into which descriptors cannot be passed: those with a kernel of their own.
 """

@@ -1,7 +1,7 @@
 """The container's end of a stream: its first process, which starts the zygote and ends with it.
 
-It stands for the host inside: descriptors are made here, and processes looked at. The code of
-sessions has the same user, and no way to this process's memory or descriptors.
+It acts for the host inside the container: makes descriptors, and queries processes. The code of
+sessions has the same user, and no access to this process's memory or descriptors.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ _LIFELINE, _LOOKS = 0, 1
 
 
 def split_streams() -> int:
-    """Fork: in the child the zygote's socket; the parent, the container's first process, serves."""
+    """Fork: the child gets the zygote's socket; the parent, the container's first process,
+    serves.
+    """
     facts = container_probe.measure()
     ours, theirs = control_channel.pair()
     zygote = os.fork()
@@ -46,7 +48,7 @@ def _let_stream_go() -> None:
 
 def _serve(lifeline: int, zygote: int, facts: dict[str, Any]) -> NoReturn:
     processes.hide_memory()
-    # Where no process of the session's adopts them, orphans are this process's to wait for.
+    # Orphans that no process of a session adopts are this process's to reap.
     signal.signal(signal.SIGCHLD, lambda *_: _reap())
     stream = os.dup(0), os.dup(1)
     _let_stream_go()
@@ -65,7 +67,7 @@ def _reap() -> None:
 
 
 class _Agent(Multiplexer):
-    """Serves the zygote's and the sessions' ends, and answers what is asked of processes."""
+    """Serves the zygote's and the sessions' ends, and answers queries about processes."""
 
     def __init__(self, source: int, sink: int, facts: dict[str, Any]) -> None:
         super().__init__(source, sink, 3)
@@ -74,7 +76,7 @@ class _Agent(Multiplexer):
     def accepts(
         self, channel: StreamChannel, descriptor: descriptor_passing.DescriptorDescription
     ) -> bool:
-        """As of `Multiplexer`: files that were asked for; workers send none."""
+        """As of `Multiplexer`: files that were requested; workers send none."""
         return (
             channel.kind == descriptor_passing.MESSAGES
             and descriptor.kind == descriptor_passing.FILE
@@ -83,7 +85,7 @@ class _Agent(Multiplexer):
     def takes(
         self, channel: StreamChannel | None, description: descriptor_passing.DescriptorDescription
     ) -> bool:
-        """As of `Multiplexer`: all is the host's."""
+        """As of `Multiplexer`: all, because the host is trusted."""
         return True
 
     def is_gone(self, channel: StreamChannel) -> None:
@@ -92,13 +94,13 @@ class _Agent(Multiplexer):
             self.ends = True
 
     def is_unknown(self, kind: int, number: int) -> None:
-        """As of `Multiplexer`: a lent file is given back."""
+        """As of `Multiplexer`: returns a lent file."""
         if kind == stream_frames.CLOSE:
             for channel in self._channels.values():
                 channel.let_go(number)
 
     def hear(self, number: int, payload: bytes) -> bool:
-        """As of `Multiplexer`: what the host asks of processes."""
+        """As of `Multiplexer`: the host's queries about processes."""
         if number != _LOOKS:
             return False
         self.say(stream_frames.CREDIT, _LOOKS, stream_frames.NUMBER.pack(len(payload)))
@@ -116,7 +118,7 @@ class _Agent(Multiplexer):
             answer = json.dumps({"told": told}).encode()
         except OSError as error:
             return json.dumps({"errno": error.errno}).encode()
-        # Boundary: the container must not end by a look at what this kernel shows otherwise.
+        # Boundary: the container must not end by a query that this kernel answers unexpectedly.
         except Exception:  # noqa: BLE001
             return json.dumps({"errno": EIO}).encode()
         if len(answer) > stream_frames.MOST // 2:

@@ -1,4 +1,4 @@
-"""What holds a container, as its first process finds it before any code of a session has run."""
+"""The isolation of a container, as its first process finds it before any code of a session runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ...limits.process_queries import NAMESPACES, namespace, read, status
 
 
 def measure() -> dict[str, Any]:
-    """Facts as JSON; one that cannot be seen is left out."""
+    """Return facts as JSON; one that cannot be read is left out."""
     facts: dict[str, Any] = {"kernel": [platform.release(), platform.version()]}
     for name, look in (
         ("status", lambda: status("self")),
@@ -33,12 +33,12 @@ def measure() -> dict[str, Any]:
 
 
 def _interfaces() -> list[str]:
-    """proc_pid_net(5): after two lines of titles."""
+    """proc_pid_net(5), after two header lines."""
     return [line.partition(":")[0].strip() for line in read("self", "net/dev").splitlines()[2:]]
 
 
 def _is_read_only() -> bool:
-    """Whether the mount table says so, where statvfs(3) of the kernel does not."""
+    """Whether the mount table says so, if the kernel's statvfs(3) does not."""
     for line in read("self", "mounts").splitlines():
         _, place, _, options, *_ = line.split()
         if place == "/":

@@ -1,4 +1,4 @@
-"""Descriptors as they are described to the other end of a stream, and made anew there."""
+"""Descriptors, described for the other end of a stream, which makes equivalent ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from .stream_frames import CHUNK
 
-# A socket of messages, a socket of bytes, a pipe that is written here, a pipe that is read here.
+# A socket of messages, a socket of bytes, a pipe written here, a pipe read here.
 MESSAGES: Final = "messages"
 BYTES: Final = "bytes"
 WRITTEN: Final = "written"
@@ -28,7 +28,9 @@ _BUFFER: Final = 1 << 19
 
 @dataclass(frozen=True, slots=True)
 class DescriptorDescription:
-    """One descriptor. `signal`: as F_GETSIG has it. `comes_back`: the receiver fills the file."""
+    """One descriptor. `signal`: as F_GETSIG returns it. `comes_back`: the receiver fills the
+    file.
+    """
 
     kind: str
     number: int
@@ -38,12 +40,12 @@ class DescriptorDescription:
     comes_back: bool = False
 
     def row(self) -> list[Any]:
-        """It as JSON."""
+        """Return the description as JSON."""
         return [self.kind, self.number, self.signal, self.size, self.seals, self.comes_back]
 
 
 def described(row: object) -> DescriptorDescription:
-    """What `DescriptorDescription.row` has made; ValueError if it is none."""
+    """Parse the result of `DescriptorDescription.row`; raise ValueError if it is invalid."""
     match row:
         case [str(kind), int(number), int(signal), int(size), int(seals), bool(back)]:
             if kind in (*SOCKETS, *_OTHER_END, FILE) and number >= 0 and size >= 0:
@@ -52,7 +54,7 @@ def described(row: object) -> DescriptorDescription:
 
 
 def describe(fd: int, number: int) -> DescriptorDescription:
-    """The description of `fd`, which shall be known as `number`; ValueError for other files."""
+    """Describe `fd` under the number `number`; raise ValueError for other kinds of files."""
     mode = os.fstat(fd).st_mode
     if stat.S_ISSOCK(mode):
         with socket.socket(fileno=os.dup(fd)) as end:
@@ -70,12 +72,14 @@ def describe(fd: int, number: int) -> DescriptorDescription:
 
 
 def make_ends(description: DescriptorDescription) -> tuple[int, int]:
-    """The end that the receiver keeps, which does not block, and the end that is handed on."""
+    """Return the end that the receiver keeps, which does not block, and the end that is passed
+    on.
+    """
     if description.kind in SOCKETS:
         kept_socket, given_socket = socket.socketpair(socket.AF_UNIX, SOCKETS[description.kind])
         for end in (kept_socket, given_socket):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
-        if description.kind == BYTES:  # so that the kernel says who speaks first
+        if description.kind == BYTES:  # so that the kernel reports the sender of the first message
             kept_socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         kept, given = kept_socket.detach(), given_socket.detach()
     elif description.kind == WRITTEN:
@@ -89,12 +93,12 @@ def make_ends(description: DescriptorDescription) -> tuple[int, int]:
 
 
 def other_end(kind: str) -> str:
-    """The kind that the receiver's own end of such a descriptor is of."""
+    """The kind of the receiver's own end of such a descriptor."""
     return _OTHER_END.get(kind, kind)
 
 
 def new_file(size: int) -> int:
-    """A file in memory, to be filled and sealed."""
+    """Return a file in memory, to be filled and sealed."""
     fd = os.memfd_create("repl", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(fd, size)
@@ -105,7 +109,7 @@ def new_file(size: int) -> int:
 
 
 def seal(fd: int, seals: int) -> None:
-    """Add the seals that the file has at the other end; those that this kernel lacks are left."""
+    """Add the seals of the original file, except those that this kernel lacks."""
     if seals > 0:
         try:
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
@@ -116,7 +120,7 @@ def seal(fd: int, seals: int) -> None:
 
 
 def content(fd: int) -> Iterator[tuple[int, bytes]]:
-    """What a file holds but its holes: offset and bytes."""
+    """Yield the content of a file without its holes: offset and bytes."""
     for start, end in _stretches(fd):
         while start < end:
             data = os.pread(fd, min(CHUNK, end - start), start)
@@ -133,7 +137,7 @@ def _stretches(fd: int) -> Iterator[tuple[int, int]]:
             start = os.lseek(fd, end, os.SEEK_DATA)
             end = os.lseek(fd, start, os.SEEK_HOLE)
         except OSError as error:
-            if error.errno != ENXIO and not end:  # a kernel that knows no holes
+            if error.errno != ENXIO and not end:  # the kernel has no holes
                 yield 0, os.fstat(fd).st_size
             return
         yield start, end
@@ -157,4 +161,4 @@ def _mark(fd: int, signal: int) -> None:
     try:
         fcntl.fcntl(fd, fcntl.F_SETSIG, signal)
     except OSError:
-        pass  # as on a kernel without marks: `wire.stream_mark`
+        pass  # as on a kernel without marks: `protocol.stream_mark`

@@ -1,7 +1,7 @@
 """The host's end of a stream: a process of its own, which the host ends as it ends a zygote.
 
-It believes nothing of what comes by the stream: the container at the other end may be the code's by
-now. Its last words, on standard output, are what the container wrote to its standard error.
+Nothing that comes by the stream is trusted: the container at the other end may be under the control
+of the code. The relay's last output is what the container wrote to its standard error.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LAST_WORDS: Final = 4096
 
 
 def serve(stream: int, lifeline: int, looks: int, most: int) -> None:
-    """Carry between the host's two sockets and a stream until that ends.
+    """Relay between the host's two sockets and a stream until the stream ends.
 
     `most`: bytes of the files that the container may send for one request.
     """
@@ -70,7 +70,7 @@ class HostRelay(Multiplexer):
     def takes(
         self, channel: StreamChannel | None, description: descriptor_passing.DescriptorDescription
     ) -> bool:
-        """As of `Multiplexer`: only files, and only where a request for files is answered."""
+        """As of `Multiplexer`: only files, and only in an answer to a request for files."""
         if description.kind != descriptor_passing.FILE or channel is None:
             return description.kind == descriptor_passing.FILE
         if (
@@ -99,13 +99,13 @@ class HostRelay(Multiplexer):
             return
         try:
             put(fd, payload)
-        except OSError:  # the host has let go of the file, by making it empty
+        except OSError:  # the host has released the file, by truncating it
             os.close(self._lent.pop(number))
             self.say(stream_frames.CLOSE, number)
 
     def peer_is(self, channel: StreamChannel, pid: int) -> None:
-        """As of `Multiplexer`: told with the next data, in a file, for the kernel tells other
-        numbers.
+        """As of `Multiplexer`: sent with the next data, in a file, because the kernel reports
+        another pid.
         """
         channel.peer = pid
 

@@ -1,4 +1,4 @@
-"""`StreamChannel`: one descriptor of this side whose other end is at the other side of a stream."""
+"""`StreamChannel`: a local descriptor whose other end is on the other side of a stream."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from errno import EPIPE
 from .descriptor_passing import BYTES, MESSAGES, READ, SOCKETS
 from .stream_frames import CHUNK
 
-# Bytes of a channel that are on their way. Who does not read holds up its own channel alone.
+# Bytes of a channel in transit. A slow reader delays its own channel alone.
 WINDOW = 1 << 18
 _RIGHTS = socket.CMSG_SPACE(8 * 4)
 _CREDENTIALS = socket.CMSG_SPACE(12)
@@ -22,7 +22,7 @@ _CREDENTIALS = socket.CMSG_SPACE(12)
 
 @dataclass(slots=True)
 class Delivery:
-    """Data for a descriptor and what goes with it; `after`: pipes that have to be written first."""
+    """Data for a descriptor with its descriptors; `after`: pipes that must be written first."""
 
     data: bytes
     descriptors: list[int] = field(default_factory=list)
@@ -31,7 +31,7 @@ class Delivery:
     closes: bool = False  # likewise, and nothing more is read
 
     def may_go(self) -> bool:
-        """Whether the pipes hold what was written before this was sent."""
+        """Whether the pipes have received what was written before this was sent."""
         return all(pipe.closed or pipe.delivered >= most for pipe, most in self.after)
 
     def drop(self) -> None:
@@ -43,7 +43,7 @@ class Delivery:
 
 @dataclass(slots=True)
 class ChannelGroup:
-    """The channels of one session: by its pipes goes what code writes, before it is done."""
+    """The channels of one session: output goes through its pipes before a message follows."""
 
     pipes: list[StreamChannel] = field(default_factory=list)
     ordered: list[StreamChannel] = field(default_factory=list)
@@ -52,41 +52,41 @@ class ChannelGroup:
 
 @dataclass(eq=False)
 class StreamChannel:
-    """`fd` is this object's own. `kind`: as of `given`, seen from this side."""
+    """A channel, which owns `fd`. `kind`: as of `descriptor_passing`, seen from this side."""
 
     number: int
     kind: str
     fd: int
     group: ChannelGroup | None = None
     ordered: bool = False
-    asks_who: bool = False  # whether the kernel says who speaks
+    asks_who: bool = False  # whether the kernel reports the sender
     sent: int = 0
     under_way: int = 0
     received: int = 0
     delivered: int = 0
-    owed: int = 0  # delivered, and not told yet
+    owed: int = 0  # delivered, and not acknowledged yet
     peer: int = 0
     closed: bool = False
     all_read: bool = False
     all_written: bool = False
     pending: deque[Delivery] = field(default_factory=deque)
-    # Of a socket whose session has written to its pipes before: how far those must be sent.
+    # For a socket whose session has written to its pipes before: how far those must be sent.
     waits_for: list[tuple[StreamChannel, int]] = field(default_factory=list)
-    lent: list[tuple[int, int]] = field(default_factory=list)  # files to be sent back: number, fd
+    lent: list[tuple[int, int]] = field(default_factory=list)  # files to return: number, fd
 
     @property
     def reads(self) -> bool:
-        """Whether there may be something to read that there is room for."""
+        """Whether there may be data that the window permits to read."""
         return self.kind in _READABLE and not self.all_read and self.under_way < WINDOW
 
     def there(self) -> int:
-        """Bytes in a pipe."""
+        """The number of bytes in a pipe."""
         if self.closed or self.all_read:
             return 0
         return int.from_bytes(fcntl.ioctl(self.fd, termios.FIONREAD, bytes(4)), sys.byteorder)
 
     def take(self) -> tuple[bytes, list[int], int]:
-        """Data, the descriptors that came with it, the process id of the sender or 0.
+        """Return data, its descriptors, and the sender's pid or 0.
 
         Raises:
             BlockingIOError: there is nothing now.
@@ -103,11 +103,11 @@ class StreamChannel:
             return _receive(end.socket, self.asks_who)
 
     def give(self, delivery: Delivery) -> int:
-        """Write what can be written; how much it was.
+        """Write as much as possible; return the number of bytes.
 
         Raises:
-            BlockingIOError: nothing can be, now.
-            OSError: nobody reads any more.
+            BlockingIOError: nothing can be written now.
+            OSError: the reader is gone.
         """
         if self.kind not in (MESSAGES, BYTES):
             return os.write(self.fd, delivery.data)
@@ -120,23 +120,23 @@ class StreamChannel:
         return sent
 
     def end(self) -> None:
-        """Tell who reads that nothing comes any more."""
+        """Report the end of the data to the reader."""
         self.all_written = True
         if self.kind in (MESSAGES, BYTES):
             with _borrowed(self) as end:
                 try:
                     end.socket.shutdown(socket.SHUT_WR)
                 except OSError:
-                    pass  # nobody reads
+                    pass  # the reader is gone
 
     def let_go(self, number: int) -> None:
-        """The file with this number need not be sent back any more."""
+        """Release the file with this number: it need not be returned."""
         for each in [each for each in self.lent if each[0] == number]:
             self.lent.remove(each)
             os.close(each[1])
 
     def close(self) -> None:
-        """Let go of all."""
+        """Close everything."""
         self.closed = True
         os.close(self.fd)
         for delivery in self.pending:
@@ -151,7 +151,7 @@ _READABLE = (MESSAGES, BYTES, READ)
 
 
 class _borrowed:  # noqa: N801
-    """A socket object for the descriptor of a channel, which stays the channel's."""
+    """A socket object for the descriptor of a channel, which the channel still owns."""
 
     def __init__(self, channel: StreamChannel) -> None:
         kind = SOCKETS[channel.kind]
@@ -172,7 +172,7 @@ def _receive(end: socket.socket, asks_who: bool) -> tuple[bytes, list[int], int]
     except BlockingIOError:
         raise
     except OSError:
-        return b"", [], 0  # as at its end
+        return b"", [], 0  # as at end of file
     descriptors: list[int] = []
     pid = 0
     for level, kind, payload in ancillary:

@@ -14,9 +14,9 @@ CHUNK: Final = 1 << 16
 MAKE: Final = 1  # a file with this number: its size
 FILL: Final = 2  # bytes of a file: offset, then the bytes
 GIVE: Final = 3  # data with descriptors: length of their description, description, data
-DATA: Final = 4  # a message of a socket of messages; else a piece of a stream
-PEER: Final = 5  # the process id of who speaks on the channel
-END: Final = 6  # nothing more will be sent on the channel
+DATA: Final = 4  # a message of a message socket; else a piece of a stream
+PEER: Final = 5  # the process id of the sender on the channel
+END: Final = 6  # the end of the channel's data
 CLOSE: Final = 7  # the channel, or the file, is closed
 CREDIT: Final = 8  # so many bytes of the channel were delivered
 _KINDS: Final = range(MAKE, CREDIT + 1)
@@ -26,25 +26,25 @@ LENGTH: Final = struct.Struct("!I")
 
 
 class BrokenStreamError(Exception):
-    """What the other end sent is no frame."""
+    """The other end sent an invalid frame."""
 
 
 def frame(kind: int, channel: int, payload: bytes = b"") -> bytes:
-    """One frame."""
+    """Encode one frame."""
     return HEADER.pack(kind, channel, len(payload)) + payload
 
 
 class Parser:
-    """Takes pieces of a stream, and gives frames."""
+    """Parses pieces of a stream into frames."""
 
     def __init__(self) -> None:
         self._data = bytearray()
 
     def feed(self, data: bytes) -> Iterator[tuple[int, int, bytes]]:
-        """The frames that are complete: kind, channel, payload.
+        """Return the complete frames: kind, channel, payload.
 
         Raises:
-            BrokenStreamError: a header is none.
+            BrokenStreamError: a header is invalid.
         """
         self._data += data
         start = 0
@@ -65,7 +65,7 @@ _STDOUT: Final = 1
 
 
 class Unwrapper:
-    """Splits what an attached container writes into its standard output and its errors."""
+    """Splits the output of an attached container into standard output and standard error."""
 
     def __init__(self) -> None:
         self._header = b""
@@ -73,7 +73,7 @@ class Unwrapper:
         self._stream = 0
 
     def feed(self, data: bytes) -> Iterator[tuple[bool, bytes]]:
-        """Pieces: whether they are of standard output, and their bytes."""
+        """Return pieces: whether they are of standard output, and their bytes."""
         while data:
             if not self._left:
                 missing = _DOCKER.size - len(self._header)

@@ -1,4 +1,4 @@
-"""The sealed template: a read-only view, preloaded modules, frozen garbage, one thread.
+"""`SealedTemplate`: a read-only view, preloaded modules, a frozen heap, one thread.
 
 No code of a session ever ran in it; sessions are forked from it.
 """
@@ -40,28 +40,28 @@ from .template_base import TemplateBase, ground_of
 if TYPE_CHECKING:
     from ...policies.rules import PolicyRules
 
-# Bytes. What a cell takes and gives back in one block, as a text of a MB and its bytes that are
-# written, is had again without a page fault for each 4 KiB; twice that stays with an idle session.
+# Bytes. A block that a cell allocates and frees, such as a str of 1 MB and its encoded bytes, is
+# reused without a page fault for each 4 KiB; twice that stays with an idle session.
 _KEPT_FREE = 2 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class SealedTemplate:
-    """What every session of this template has in common."""
+    """The common state of the sessions of this template."""
 
     tier: str
     privileged: bool  # each session has uids of its own
     last_capability: int
     seal: bytes
     files: ruleset.Plan
-    base: str  # below it each session has its directory; "" where they have mounts
+    base: str  # each session's directory is below it; "" if they have mounts
     interpreter: Sequence[str]  # as jail.Jail has it
     covered: Mapping[str, str]  # as mounts.covered has it
     pinned: Sequence[int]  # as landlock.pin has it
-    worker: Worker  # made here once, so that a session has nothing left to build
-    data_segment: int  # bytes of private writable memory before a session has done anything
-    filled: Sequence[object]  # as of pools.fill_holes
-    ready: bytes  # what a first worker says that needs no Python to begin; b"": it does
+    worker: Worker  # made here once, so that sessions need not build them
+    data_segment: int  # bytes of private writable memory of a session at its start
+    filled: Sequence[object]  # as of heap_compaction.compact_heap
+    ready: bytes  # the first message of a first worker that needs no Python to start; b"": it does
     nested: bool = False  # forked from another, whose directory `base` is
 
 
@@ -76,14 +76,14 @@ def build(
 ) -> SealedTemplate:
     """Turn this process into a template of sessions of `tier`.
 
-    `mounted`: what is shown besides the interpreter, by paths inside. `place`: where directories
+    `mounted`: paths to show besides the interpreter's, by paths inside. `place`: where directories
     of sessions may be made. `privileged`: this process is root on the host, not only inside.
 
     Raises:
-        IsolationError: the view could not be built, the native library not be loaded, or a thread
-            was left running.
-        SandboxError: a module of `preload`, or what `policy` is built on, cannot be imported in the
-            session's view, or `mounted` asks for what the tier cannot do.
+        IsolationError: the view cannot be built, the native library cannot be loaded, or a thread
+            is still running.
+        SandboxError: a module of `preload` or of `policy` cannot be imported in the session's view,
+            or the tier does not support `mounted`.
     """
     library.load()
     ground = ground_of(tier, mounted, place, privileged)
@@ -103,7 +103,7 @@ def _seal(
     *,
     privileged: bool,
 ) -> SealedTemplate:
-    # What is not in the view cannot be imported, and its path is the host's business.
+    # Paths outside of the view cannot be imported, and are private to the host.
     sys.path[:] = [path for path in sys.path if ground.shows(path)]
     sys.argv[:] = [""]
     start_by_fork()
@@ -111,12 +111,12 @@ def _seal(
         for name in preload:
             _preload(name)
     if "numpy" in sys.modules:
-        # Which numpy puts off until it is asked for; each session asks, to draw its own.
+        # numpy imports it lazily; each session needs it to seed its generator.
         _preload("numpy.random")
     rules = None if policy is None else _rules(policy)
     if processes.thread_count() != 1:
         raise IsolationError(tier, "single thread", f"a module of {list(preload)} left a thread")
-    spawn.thread_id_at()  # for all forks: the filter does not let the kernel be asked
+    spawn.thread_id_at()  # for all forks: the filter forbids to ask the kernel
     if ground.base_filter:
         processes.forbid_new_privileges()
         seccomp_filters.load(ground.base_filter)
@@ -142,14 +142,15 @@ def _seal(
     filled += compact_heap()
     immortalise()
     gc.freeze()
-    # What it grew to: a session's memory counts from there on, and grows again where it shrinks.
+    # The current size: a session's memory counts from there on, and would grow again after
+    # shrinking.
     grown = data_segment()
     heap_memory.keep_freed(_KEPT_FREE)
     heap_memory.trim_heap()  # each fork copies an entry for each page
     heap_memory.empty_end(_KEPT_FREE)  # after `keep_freed`: so much comes from the heap by now
     grown = max(grown, data_segment())
     count_memory_from(grown)
-    # A collection would write to, and so copy, what init and the zygote only read.
+    # A collection would write to, and so copy, pages that init and the zygote only read.
     gc.disable()
     return SealedTemplate(
         tier,
@@ -169,7 +170,7 @@ def _seal(
 
 
 def _scratch(tier: str, ground: TemplateBase) -> AbstractContextManager[None]:
-    """Somewhere to write for modules that do so as they are imported, as matplotlib does."""
+    """A writable directory for modules that write when they are imported, such as matplotlib."""
     # The other tiers have a directory of the template's own.
     return mounts.writable(ground.covered) if tier == "jailed" else contextlib.nullcontext()
 
@@ -177,13 +178,13 @@ def _scratch(tier: str, ground: TemplateBase) -> AbstractContextManager[None]:
 def _preload(name: str) -> None:
     try:
         importlib.import_module(name)
-    # Boundary: importing runs any code, and what it raises must reach the host as ours.
+    # Boundary: importing runs any code, and its exceptions must reach the host as SandboxError.
     except Exception as error:
         raise SandboxError(f"preload: {name}: {type(error).__name__}: {error}") from error
 
 
 def _rules(policy: Policy) -> PolicyRules | None:
-    # Not loaded where there is no policy, for what a template has every session pays for.
+    # Not loaded without a policy: every session would pay for it.
     from ...policies.rules import prepare
 
     return prepare(policy)

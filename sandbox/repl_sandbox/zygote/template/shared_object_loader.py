@@ -1,8 +1,7 @@
-"""Objects as a template takes them from the host: copied into place, nothing parsed.
+"""`unpack`: loads the host's shared objects into a template: copied into place, nothing parsed.
 
-The host packs (`repl_sandbox.zygote.client.shared_objects`); this is the other end. Large memory is
-asked for in huge
-pages, with which a fork copies one entry for 2 MB and not one for each page.
+The host packs them (`repl_sandbox.zygote.client.shared_objects`). Large memory is allocated in huge
+pages, for which a fork copies one entry for each 2 MB instead of one for each page.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ from typing import Any, TypeAlias
 from ...errors import SandboxError
 from ...native import heap_memory
 
-# Of marshal: the one without references between objects; the same in all versions of Python 3.
+# The version of marshal without references between objects; the same in all versions of Python 3.
 FORMAT = 2
 
-# Less is not worth an area of its own in the address space, which advice on a part of one makes.
+# Smaller sizes are not worth a memory area of their own, which advice on a part of an area makes.
 _HUGE = 4 << 20
 
 # name, kind, offset, bytes, and what else the kind needs
@@ -36,10 +35,10 @@ _new_bytes.restype = ctypes.py_object
 
 
 def unpack(fd: int, offset: int, size: int) -> dict[str, object]:
-    """The objects in file `fd` by their names; its manifest has `size` bytes at `offset`.
+    """Return the objects in file `fd` by their names; its manifest has `size` bytes at `offset`.
 
     Raises:
-        SandboxError: there is no room, or numpy cannot be imported for an array.
+        SandboxError: the memory does not suffice, or numpy cannot be imported for an array.
     """
     try:
         rows: list[Row] = marshal.loads(_read(fd, offset, size))
@@ -92,7 +91,7 @@ def _array(fd: int, offset: int, size: int, form: tuple[Any, tuple[int, ...], bo
     try:
         numpy = importlib.import_module("numpy")
         words = importlib.import_module("numpy.lib.format")
-        importlib.import_module("numpy.random")  # which numpy puts off until it is seeded
+        importlib.import_module("numpy.random")  # numpy imports it lazily
     # Boundary: importing runs any code of the interpreter's installation.
     except Exception as error:
         raise SandboxError(f"numpy, for an array: {type(error).__name__}: {error}") from error

@@ -1,4 +1,6 @@
-"""What a tier's sessions stand on: the view, the rules over files, the filters, the directory."""
+"""`TemplateBase`: the view, the Landlock rules, the filters and the directory of a tier's
+sessions.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from ...worker.cell.standard_streams import open_streams
 
 @dataclass(frozen=True, slots=True)
 class TemplateBase:
-    """What a tier's sessions stand on, made before anything is imported."""
+    """The base of a tier's sessions, made before anything is imported."""
 
     files: ruleset.Plan
     base_filter: bytes = b""
@@ -36,17 +38,19 @@ class TemplateBase:
 
 
 def ground_of(tier: str, mounted: Mapping[str, str], place: str, privileged: bool) -> TemplateBase:
-    """Make what sessions of `tier` stand on; the arguments are those of `template.build`.
+    """Make the base of sessions of `tier`; the arguments are those of `sealed_template.build`.
 
     Raises:
         IsolationError: a part of it cannot be made here.
-        SandboxError: `mounted` asks for what the tier cannot do.
+        SandboxError: the tier does not support `mounted`.
     """
     return _GROUNDS[tier](mounted, place, privileged)
 
 
 def _prepare_alone(mounted: Mapping[str, str], place: str, privileged: bool) -> TemplateBase:
-    """As `confined`, of what the kernel has: no other session is here to be kept from."""
+    """As `confined`, with what the kernel supports: there are no other sessions to be separated
+    from.
+    """
     if _landlock_abi("alone"):
         return _prepare_confined(mounted, place, privileged)
     arch = seccomp_filters.native_arch()
@@ -136,7 +140,7 @@ def _landlock_abi(tier: str) -> int:
 
 
 def _make_base(tier: str, mounted: Mapping[str, str], place: str) -> str:
-    """The directory of the sessions' directories; in it, one of the template's own."""
+    """Make the directory of the sessions' directories, and in it one of the template's own."""
     for inside, outside in mounted.items():
         if inside != outside:
             raise SandboxError(
@@ -155,7 +159,7 @@ def _make_base(tier: str, mounted: Mapping[str, str], place: str) -> str:
 
 
 def _trial(base: str) -> str:
-    """A file that anybody may write by its permissions, and no rule names."""
+    """Make a file that everybody may write to by its mode, and that no rule names."""
     path = f"{base}/template/trial"
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC)
     os.fchmod(fd, 0o666)
@@ -167,8 +171,8 @@ def _enter_view(privileged: bool, shown: Mapping[str, str]) -> None:
     try:
         if not privileged:
             # An ordinary user may mount only with the capabilities of a user namespace of its own.
-            # Nobody is uid 0 there: that would own what the kernel shows of sessions' networks, and
-            # be the same user as their code.
+            # It has no uid 0, which would own the kernel's files on sessions' networks, and be the
+            # same user as their code.
             users.enter_namespace(users.CODE_ID)
         libc.unshare(libc.CLONE_NEWNS)
     except OSError as error:
@@ -182,8 +186,8 @@ def _enter_view(privileged: bool, shown: Mapping[str, str]) -> None:
 def _interpreter_paths() -> dict[str, str]:
     """The directories that hold the interpreter, its libraries and this package.
 
-    By the names that they are known by, with where these lead. A name may have a link in it, which
-    leads nowhere in a view of its own, and libraries are found by either: so both are there.
+    Both the names in use and the paths that they resolve to: a name may contain a symbolic link,
+    which would lead nowhere in a view of its own, and libraries are found by either.
     """
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     named = {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix, package}

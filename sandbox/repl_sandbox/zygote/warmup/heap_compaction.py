@@ -1,9 +1,10 @@
-"""Fresh pools: what is made from here on lies side by side, and not where there was room.
+"""`compact_heap`: new objects are allocated side by side, in fresh pools, and not in scattered
+holes.
 
-CPython's allocator of objects puts each into the first hole of its size (Objects/obmalloc.c). After
-all that a template has imported these are everywhere, and what a session makes and frees in a cell
-lies on some sixty pages, each of which it copies for that. With the holes taken it is on new pools,
-one for each size.
+CPython's object allocator uses the first hole of a size (Objects/obmalloc.c). After the imports of
+a template the holes are everywhere, and the objects that a session makes and frees in a cell lie on
+some sixty pages, each of which it copies. With the holes taken they lie in new pools, one for each
+size.
 """
 
 from __future__ import annotations
@@ -12,24 +13,25 @@ import sys
 from collections.abc import Callable
 from functools import partial
 
-# Of all versions from 3.10 on: POOL_SIZE, POOL_OVERHEAD, ALIGNMENT, SMALL_REQUEST_THRESHOLD.
+# For all versions from 3.10 on: POOL_SIZE, POOL_OVERHEAD, ALIGNMENT, SMALL_REQUEST_THRESHOLD.
 _POOL, _HEAD = 1 << 14, 48
 _STEP, _LARGEST = 16, 512
-# A `bytes` takes so many bytes besides its own, one of them for the NUL.
+# The overhead of a `bytes`, one byte of it for the NUL.
 _BYTES = sys.getsizeof(b"")
-# What an `int` takes, 28 bytes and more.
+# The size of an `int`, 28 bytes and more.
 _NUMBER = 2 * _STEP
-# Holes of one size: more than any template has. Where no new pool comes after so many, as in builds
-# without this allocator, there are none to fill.
+# The most holes of one size. If no new pool comes after so many, as in builds without this
+# allocator, there are none to fill.
 _MOST = 1 << 14
-# New ones in a row, by which a new pool is known: its first place alone may be a hole of another.
+# Adjacent objects by which a new pool is recognised: its first place alone may be a hole of
+# another.
 _IN_A_ROW = 3
 
 
 def compact_heap() -> list[object]:
-    """Take each place that is free in a pool which holds something; freed with the list.
+    """Take each free place in pools that hold something; they are freed with the returned list.
 
-    It is half a MB of a template's, that its sessions share.
+    It is half a MB of a template's memory, which its sessions share.
     """
     taken: list[object] = []
     for size in range(_STEP, _LARGEST + 1, _STEP):
@@ -41,9 +43,9 @@ def compact_heap() -> list[object]:
 
 
 def _holes(size: int) -> list[object] | None:
-    """Objects of so many bytes in all holes for such; None if that does not come to an end."""
+    """Objects of so many bytes in all holes of that size; None if the holes do not end."""
     make, row = _maker(size), 0
-    # The numbers that are compared here take turns with what is made of that size.
+    # The integers that are compared here are allocated between the objects of that size.
     in_a_row = 1 if size == _NUMBER else _IN_A_ROW
     taken: list[object] = []
     for _ in range(_MOST):
@@ -57,7 +59,9 @@ def _holes(size: int) -> list[object] | None:
 
 
 def _maker(size: int) -> Callable[[], object]:
-    """What makes objects of so many bytes that are of no use to others once they are free."""
+    """Return a function that allocates objects of so many bytes that nothing else reuses when
+    freed.
+    """
     if size == _STEP:
         return object
     if size == _NUMBER:

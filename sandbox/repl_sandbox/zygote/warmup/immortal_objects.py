@@ -1,8 +1,8 @@
-"""Immortal objects (PEP 683): what a template holds, its sessions use without writing to it.
+"""Immortal objects (PEP 683): sessions use the template's objects without writing to them.
 
-CPython keeps the count of references to an object in the object. So a session that only looks at
-what it shares with its template writes to it, and each page it looks at is copied. Since CPython
-3.12 an object is immortal by the value of that count, which then nobody changes.
+CPython keeps an object's reference count in the object. So a session that only reads an object
+shared with its template writes to it, and copies its page. Since CPython 3.12 an object is immortal
+by the value of that count, which then never changes.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from collections.abc import Iterable, Iterator, Sequence
 from types import CodeType, FrameType
 from typing import Any
 
-# In builds without the GIL it is of another form, and each object has a thread that owns it.
+# Builds without the GIL have another layout, and each object has an owning thread.
 _KNOWN = (
     sys.implementation.name == "cpython" and sys.version_info >= (3, 12) and "t" not in sys.abiflags
 )
-# Counts from here on are of immortal objects: in all versions the sign bit of 32 bits says it.
+# The counts of immortal objects: in all versions the sign bit of 32 bits marks them.
 _IMMORTAL = 1 << 31
-# All addresses that Linux gives a process unasked, of 47 bits on x86-64 and of 48 on aarch64, in
+# All addresses that Linux gives a process by default, of 47 bits on x86-64 and of 48 on aarch64, in
 # counts of 4 bytes.
 _COUNTS = 1 << 46
-# Since 3.14 there are flags in the upper half of the next 4 bytes, `ob_flags`, and the first says
-# it too: by that the interpreter knows whether to count down a reference that it was given.
+# Since 3.14 there are flags in the upper half of the next 4 bytes, `ob_flags`, and the first marks
+# it too: by it the interpreter decides whether to decrement the count.
 _FLAG = 1 << 16 if sys.version_info >= (3, 14) else 0
 
 
 def immortalise() -> None:
-    """Make the objects of this process immortal that the garbage collector can lead to.
+    """Make the objects of this process immortal that the garbage collector can reach.
 
-    They will never be freed, nor what they refer to, so garbage is to be collected before. Where
-    there are no immortal objects, nothing is done.
+    They are never freed, nor what they refer to, so collect garbage before. Does nothing in
+    versions without immortal objects.
     """
     if not _KNOWN:
         return
@@ -43,7 +43,7 @@ def immortalise() -> None:
         mortal = []
         for each in found:
             place = id(each) >> 2
-            # A frame may be that of a call which has yet to return, and to free what it holds.
+            # A frame may belong to a call that has yet to return and free its locals.
             if counts[place] < _IMMORTAL and type(each) is not FrameType:
                 counts[place] = immortal
                 if _FLAG:
@@ -53,9 +53,11 @@ def immortalise() -> None:
 
 
 def _unseen(objects: Iterable[Any]) -> Iterator[Any]:
-    """What `objects` refer to and the collector, which looks for cycles, is not told of."""
+    """Objects that `objects` refer to and that the collector, which looks for cycles, does not
+    track.
+    """
     for each in objects:
-        if issubclass(type(each), dict):  # without asking `each`, which may be a proxy
+        if issubclass(type(each), dict):  # without an attribute of `each`, which may be a proxy
             yield from dict.keys(each)
         elif type(each) is CodeType:
             yield from (each.co_consts, *each.co_consts, each.co_names, *each.co_names)

@@ -1,7 +1,7 @@
-"""Run init's own path in the template, so that no session is the first to run it.
+"""`warm_up_init`: runs init's code in the template, so that no session is the first to run it.
 
-For the reason of `worker.warmth`, and as there: what is made here is forgotten. Only what leaves
-this process as it was can be run, and so no step of the jail.
+For the reason of `worker_warmup`, and likewise with results that are dropped. Only code that leaves
+this process unchanged can run, so no step of the jail.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _RUNS = 16
 
 
 def warm_up_init(jail: Jail, template: Worker) -> None:
-    """Make inits of a session that is none, as `be_session` does, and have them look once.
+    """Make inits without a session, as `be_session` does, and have them poll once.
 
-    And have its worker do what it does before it makes a copy, and what such a copy does when it is
-    woken. `template`: a worker, of no use then.
+    Also have its worker do what precedes a snapshot, and what a snapshot does when it is activated.
+    `template`: a worker, of no use then.
     """
-    gc.freeze()  # what takes over looks through all objects, of which none is its own here
+    gc.freeze()  # a snapshot that takes over searches all objects, of which none is its own here
     with _few_descriptors():
         for _ in range(_RUNS):
             _once(jail, template)
@@ -61,7 +61,7 @@ def _once(jail: Jail, template: Worker) -> None:
 
 
 def _branch(copies: BranchFork, revival: WorkerRollback, workspace: str, worker: Worker) -> None:
-    """Have `worker` fork a branch, all but the fork. It has the workspace that there is, empty."""
+    """Have `worker` do everything for a branch but the fork, with an empty workspace."""
     place = os.fsencode(workspace)
     order = ORDER.pack(os.getpid(), 0, -1, len(place)) + place
     revival.orders.give(order, [0, 0, 0, 0, 0], wait=True)
@@ -70,7 +70,7 @@ def _branch(copies: BranchFork, revival: WorkerRollback, workspace: str, worker:
 
 
 def _wake(copies: BranchFork, revival: WorkerRollback, worker: Worker) -> None:
-    """Have `worker` take over as one of its copies that is woken."""
+    """Have `worker` take over as an activated snapshot does."""
     host, theirs = socket.socketpair()
     revival.orders.give(ORDER.pack(os.getpid(), 0, -1, 0), [theirs.fileno()], wait=True)
     theirs.close()
@@ -84,7 +84,9 @@ def _no_fork() -> int:
 
 @contextlib.contextmanager
 def _few_descriptors() -> Iterator[None]:
-    """As sessions have few: who takes over has its sockets at the highest numbers."""
+    """Lower the limit of descriptors as in a session: a snapshot's sockets have the highest
+    numbers.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (LEAST_FILES, hard))
     try:
@@ -94,6 +96,6 @@ def _few_descriptors() -> Iterator[None]:
 
 
 def _open() -> list[int]:
-    """The descriptors of this process, but for the one by which they are found."""
+    """The descriptors of this process, except the one by which they are found."""
     numbers = [int(name) for name in os.listdir("/proc/self/fd")]
     return [fd for fd in numbers if os.path.exists(f"/proc/self/fd/{fd}")]

@@ -1,7 +1,8 @@
-"""Run the worker's own path in the template, so that no session is the first to run it.
+"""`warm_up_worker`: runs the worker's code in the template, so that no session is the first to run
+it.
 
-CPython specialises code where it lies as it runs (PEP 659), and fills caches. Done here once, it is
-shared by all sessions; done in a session, it copies the pages.
+CPython specialises code in place as it runs (PEP 659), and fills caches. Done here once, all
+sessions share it; done in a session, it copies the pages.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ _READ = 1 << 16
 
 
 def warm_up_worker(rules: PolicyRules | None = None) -> None:
-    """Have a worker that is then forgotten run some cells, first without and then with answers."""
+    """Have a temporary worker run some cells, first without and then with answers."""
     ours, theirs = socket.socketpair()
     host = HostConnection()
     worker, states = Worker(rules), SnapshotTable()
     with ours:
         number = theirs.detach()
-        # As each is told: code is specialised for objects that have the same attributes.
+        # As in a session: code is specialised for objects with the same attributes.
         worker.belong_to(number, states, None)
         worker.open(number)
         list(host.receive(ours.recv(_READ)))
@@ -65,7 +66,9 @@ def warm_up_worker(rules: PolicyRules | None = None) -> None:
 
 
 def _wait_for_a_signal() -> None:
-    """As each copy does, and nothing else: the first call looks it up, in all libraries."""
+    """Wait for a signal as each snapshot does: the first call resolves the function in all
+    libraries.
+    """
     before = pthread_sigmask(SIG_BLOCK, (WAKE_SIGNAL,))
     os.kill(os.getpid(), WAKE_SIGNAL)
     sigwait((WAKE_SIGNAL,))
