@@ -24,6 +24,7 @@ from examples.learn.curve import Curve
 from examples.learn.imitation import fenced
 from examples.learn.learn_trl import Watch, dataset_of
 from examples.learn.task import ColourTask, draw_tasks
+from repl_env import Sandbox
 from repl_env.integrations.trl import Rollouts, episode_reward, rollout_func
 from repl_env.rubrics import ExactMatchRubric
 
@@ -152,7 +153,11 @@ def run(given: argparse.Namespace) -> None:
     drawn = draw_tasks(given.updates * given.sessions // GROUP, given.seed)
     tasks = [GpuTask(each.question, each.context, each.answer) for each in drawn]
     dataset = dataset_of(tasks)
-    rollouts = rollout_func(dataset, role="user", rubric=ExactMatchRubric(), max_iterations=TURNS)
+    # The next update's sessions start while this one's gradient is computed, and no cell is undone.
+    sandbox = Sandbox(recovery="restart", ready=given.sessions)
+    rollouts = rollout_func(
+        dataset, role="user", sandbox=sandbox, rubric=ExactMatchRubric(), max_iterations=TURNS
+    )
     curve = Curve(f"GRPO of {Path(given.model).name}, {given.sessions} sessions, {device}", 0.9)
     clock = Clock(rollouts, given.minutes)
     trainer = GRPOTrainer(
@@ -175,6 +180,7 @@ def run(given: argparse.Namespace) -> None:
     curve.save(given.out / "gpu", device=device, seconds=round(seconds), **shares)
     print(json.dumps({"rewards": curve.rewards, "seconds": seconds, **shares}))
     rollouts.close()
+    sandbox.close()
 
 
 if __name__ == "__main__":
