@@ -153,8 +153,8 @@ def run(given: argparse.Namespace) -> None:
     drawn = draw_tasks(given.updates * given.sessions // GROUP, given.seed)
     tasks = [GpuTask(each.question, each.context, each.answer) for each in drawn]
     dataset = dataset_of(tasks)
-    # The next update's sessions start while this one's gradient is computed, and no cell is undone.
-    sandbox = Sandbox(recovery="restart", ready=given.sessions)
+    # Without snapshots: an episode of two cells has little to go back to.
+    sandbox = Sandbox(recovery="restart")
     rollouts = rollout_func(
         dataset, role="user", sandbox=sandbox, rubric=ExactMatchRubric(), max_iterations=TURNS
     )

@@ -9,28 +9,22 @@ end, above 0.12 before the updates, or above 0.1 with an executor that runs noth
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
-import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
 from transformers import TrainerCallback
 
 from examples.learn.curve import Curve
-from examples.learn.model import make_deterministic, parameters
-from examples.learn.play import MAX_NEW_TOKENS, NothingRuns, Sessions, mean_reward, play
+from examples.learn.play import MAX_NEW_TOKENS
 from examples.learn.task import TURNS, ColourTask, draw_tasks
-from examples.learn.warm_start import warm_start
+from examples.learn.whole_run import whole_run
 from repl_env.integrations.trl import episode_reward, rollout_func
 from repl_env.rubrics import ExactMatchRubric
 
-GOAL, MOST_BEFORE, MOST_WITHOUT = 0.9, 0.12, 0.1
 GROUP, GROUPS = 16, 8  # rollouts of a task, tasks of an update
-HELD_OUT = 200
 
 
 def dataset_of(tasks: Sequence[ColourTask]) -> Dataset:
@@ -56,8 +50,8 @@ class Watch(TrainerCallback):  # type: ignore[misc]  # untyped where the checks 
             self.curve.add(logs["reward"])
 
 
-def train(model: Any, tokenizer: Any, curve: Curve, seed: int, updates: int, folder: Path) -> Any:
-    """The updates of GRPO; returns the rollouts, which know what the environment took."""
+def train(model: Any, tokenizer: Any, curve: Curve, seed: int, updates: int) -> dict[str, float]:
+    """The updates of GRPO; returns the seconds that each part of them took."""
     from transformers.trainer_callback import PrinterCallback
     from trl import GRPOConfig, GRPOTrainer
 
@@ -71,7 +65,7 @@ def train(model: Any, tokenizer: Any, curve: Curve, seed: int, updates: int, fol
         processing_class=tokenizer,
         callbacks=[Watch(curve)],
         args=GRPOConfig(
-            str(folder),
+            "build/learn/trl",
             seed=seed,
             max_steps=updates,
             per_device_train_batch_size=GROUP * GROUPS,
@@ -97,43 +91,10 @@ def train(model: Any, tokenizer: Any, curve: Curve, seed: int, updates: int, fol
     trainer.remove_callback(PrinterCallback)
     trainer.train()
     rollouts.close()
-    return rollouts
-
-
-def main() -> int:
-    """The whole run; the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seed", type=int, default=0, help="seed of the tasks and of the weights")
-    parser.add_argument("--updates", type=int, default=80, help="number of updates")
-    parser.add_argument("--out", type=Path, default=Path("build/learn"), help="folder of the curve")
-    given = parser.parse_args()
-    os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
-    begun = time.monotonic()
-    make_deterministic(given.seed)
-    held_out = draw_tasks(HELD_OUT, given.seed, held_out=True)
-    curve = Curve(f"GRPO with TRL, seed {given.seed}", GOAL)
-    with Sessions(HELD_OUT) as sessions:
-        model, tokenizer = warm_start(given.seed, sessions)
-        curve.before = mean_reward(play(model, tokenizer, held_out, sessions, sample=True))
-        print(f"{parameters(model):,} parameters; {curve.before:.3f} held out after imitation")
-        curve.begun = training = time.monotonic()
-        rollouts = train(model, tokenizer, curve, given.seed, given.updates, given.out)
-        seconds = time.monotonic() - training
-        model.eval()
-        curve.after = mean_reward(play(model, tokenizer, held_out, sessions))
-    without = mean_reward(play(model, tokenizer, held_out, NothingRuns()))
-    share = rollouts.environment_seconds / seconds
-    print(f"{curve.after:.3f} held out after {given.updates} updates in {seconds:.0f} s")
-    print(f"{without:.3f} with an executor that runs nothing")
-    print(f"{share:.1%} of the time of the updates was spent in the environment")
-    curve.save(
-        given.out / f"trl-seed{given.seed}",
-        seed=given.seed, seconds=round(time.monotonic() - begun), training_seconds=round(seconds),
-        environment_share=round(share, 3), nothing_runs=without,
-    )  # fmt: skip
-    learned = curve.before <= MOST_BEFORE and curve.after >= GOAL and without <= MOST_WITHOUT
-    return 0 if learned else 1
+    environment = rollouts.environment_seconds
+    return {"environment": environment, "generation": rollouts.seconds - environment}
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+    sys.exit(whole_run("TRL", train, updates=80))

@@ -150,7 +150,7 @@ def generate(
             attention_mask=batch["attention_mask"],
             max_new_tokens=MAX_NEW_TOKENS,
             do_sample=sample,
-            top_k=0,
+            **({"top_k": 0} if sample else {}),  # of all tokens, not of the likeliest 50
         )
     written = ids[:, batch["input_ids"].shape[1] :]
     replies: list[str] = tokenizer.batch_decode(written, skip_special_tokens=True)
