@@ -1,7 +1,7 @@
-"""The clerk: a process that init forks to do one thing with the session's files for the host.
+"""The file helper: a process that init forks for one operation of the host on the session's files.
 
-It has its own socket to the host, takes one request from it and answers. It is init's code, with
-the rights of the session's code to files and no others; when it has answered it ends.
+It has its own socket to the host, reads one request from it and answers. It runs init's code, with
+the rights of the session's code to files and no others, and ends after the answer.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from ..jail.recipe import RECIPES, Jail, contain
 from ..protocol import control_channel
 from ..snapshots.workspace import workspace_files
 
-# Bytes of rows in one message: with the longest path after that, still below its limit.
+# Bytes of rows in one message: with the longest path after that, still below the message limit.
 _BATCH = 1 << 15
 
 
 def be_clerk(jail: Jail, fd: int) -> NoReturn:
-    """Be the clerk of one request, which comes on socket `fd`."""
+    """Serve one request, which arrives on socket `fd`."""
     try:
         _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
         _signal.signal(_signal.SIGTERM, _signal.SIG_DFL)
@@ -32,7 +32,7 @@ def be_clerk(jail: Jail, fd: int) -> NoReturn:
         request, descriptors = control_channel.receive_with_descriptors(host)
         if request is not None:
             _serve(host, jail, request, descriptors)
-    # Boundary: it has nowhere else to say what went wrong, and must not return into init's code.
+    # Boundary: this process can report its errors only here, and must not return into init's code.
     except Exception as error:  # noqa: BLE001
         os.write(2, f"the session's clerk failed: {type(error).__name__}: {error}\n".encode())
     finally:
@@ -40,9 +40,9 @@ def be_clerk(jail: Jail, fd: int) -> NoReturn:
 
 
 def refuse(fd: int, error: OSError) -> None:
-    """Tell the host on socket `fd`, which is closed, that there is no clerk."""
+    """Answer the host on socket `fd`, which is closed, that no helper can start."""
     with socket.socket(fileno=fd) as host:
-        # unix(7): what is closed with something unread resets the other end, answer and all.
+        # unix(7): closing a socket with unread data resets the other end, including the answer.
         host.recv(1)
         control_channel.send(host, {"errno": error.errno})
 
@@ -50,7 +50,7 @@ def refuse(fd: int, error: OSError) -> None:
 def _serve(
     host: socket.socket, jail: Jail, request: control_channel.Message, given: list[int]
 ) -> None:
-    at = 0  # of several files, the one that it works on
+    at = 0  # of several files, the current one
     try:
         root = workspace_files.root(jail)
         if request["op"] == "get":
@@ -73,7 +73,7 @@ def _serve(
 
 
 def _open_each(host: socket.socket, root: int) -> None:
-    """Open files as the host asks for them, one after the other."""
+    """Open files at the host's requests, one after the other."""
     answer: control_channel.Message = {}
     opened: tuple[int, ...] = ()
     while True:

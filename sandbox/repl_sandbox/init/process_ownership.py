@@ -1,9 +1,8 @@
-"""Which processes of a session belong to which of its branches.
+"""Assigns the processes of a session to its branches.
 
-All descend from init's children. Of these it knows the workers and their copies; another one is an
-orphan and belongs to the session (setsid(2)) that it is in. One that left that as well cannot be
-told from others' orphans; it counts for the session's first line, and ends with that or with the
-session.
+All descend from init's children. Init knows the workers and their snapshots among these; another
+child is an orphan and belongs to the session (setsid(2)) that it is in. An orphan that left that as
+well cannot be assigned; it counts for the original branch, and ends with it or with the session.
 """
 
 from __future__ import annotations
@@ -20,11 +19,10 @@ _STOPPED_ONLY = os.WSTOPPED | os.WNOHANG | os.WNOWAIT
 def members(
     branches: Mapping[int, Collection[int]], branch: int | None, besides: Collection[int]
 ) -> list[int]:
-    """The living children of this process that are of `branch`, and all below them.
+    """Return the living children of this process that are of `branch`, and their descendants.
 
-    With None those of no branch. `branches`: the workers and copies of each, alive or not.
-    `besides` are counted for none. No look at the processes of other branches is taken: there may
-    be many.
+    None: those of no branch. `branches`: the workers and snapshots of each, alive or not. `besides`
+    count for none. Processes of other branches are not read: there may be many.
     """
     owners = {root: key for key, roots in branches.items() for root in roots}
     return [
@@ -36,9 +34,9 @@ def members(
 
 
 def is_child(pid: int) -> bool:
-    """Whether that is a living child of this process: its number cannot become another's.
+    """Whether `pid` is a living child of this process: its number cannot be reused then.
 
-    Where init has the rights of the host's user, nobody else may be signalled.
+    If init has the rights of the host's user, it must signal nothing else.
     """
     try:
         return pid > 0 and os.waitid(os.P_PID, pid, _LOOK_ONLY) is None

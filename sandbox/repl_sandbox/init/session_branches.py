@@ -1,7 +1,7 @@
-"""A line of a session: a worker, its waiting copies, and what the host asks about them.
+"""`SessionBranch`: a worker, its waiting snapshots, and the host's orders about them.
 
-A session begins with one line; each branch of it is one more, with a control socket of its own. All
-lines of a session share its init, its namespaces and its users: they are one trust domain.
+A session starts with one branch, the original; each further one has a control socket of its own.
+All branches of a session share its init, its namespaces and its users: they are one trust domain.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from ..snapshots.workspace_snapshots import ALL_REMOVED
 from . import file_helper
 from .worker_rollback import WorkerRollback
 
-# Seconds that a worker which is to be ended may still take to make the copy of what the last cell
-# left: a fork and a few system calls, for which an overloaded machine may give it no processor.
-# Code that keeps the copy from being made gains no more than this, and only by losing that state.
+# Seconds that a worker to be killed may still take for the snapshot of the last cell's state: a
+# fork and a few system calls, for which an overloaded machine may give it no processor. Code that
+# prevents the snapshot gains no more than this, and loses that state.
 _LAST_WILL = 5.0
 
 _CROWDED = (
@@ -37,24 +37,24 @@ _CROWDED = (
 
 @dataclass(frozen=True, slots=True)
 class BranchStreams:
-    """Standard output and error of a branch; a session's first line has those of its init."""
+    """Standard output and error of a branch; the original has those of init."""
 
     stdout: int
     stderr: int
 
 
 class InitSession(Protocol):
-    """What a line needs of its init."""
+    """The interface of init that a branch uses."""
 
     @property
     def lines(self) -> Sequence[SessionBranch]:
-        """All that there are."""
+        """All branches of the session."""
 
     def fork(self) -> int:
         """Fork; 0 in the child."""
 
     def reap(self) -> None:
-        """Collect the dead, and tell their lines."""
+        """Reap dead children, and notify their branches."""
 
     def be_worker(self, line: SessionBranch, fd: int) -> None:
         """Be the next worker of `line`, on socket `fd`."""
@@ -62,14 +62,14 @@ class InitSession(Protocol):
     def branch(
         self, line: SessionBranch, message: control_channel.Message, descriptors: Sequence[int]
     ) -> bool:
-        """Make a branch of `line`; whether there is one."""
+        """Make a branch of `line`; return whether there is one."""
 
     def leave(self, line: SessionBranch) -> None:
-        """The host has left `line`."""
+        """Handle the end of the host's connection to `line`."""
 
 
 class SessionBranch:
-    """One line; `worker` is the process id of its worker, 0 while there is none."""
+    """One branch; `worker` is the process id of its worker, 0 while there is none."""
 
     def __init__(
         self,
@@ -92,20 +92,22 @@ class SessionBranch:
         self._session = session
         self._generation = 1
         self._overfull = False
-        # The cell whose copy comes before the worker's end, and when that is waited for no more.
+        # The cell whose snapshot must precede the worker's end, and the deadline of that.
         self._last_will: tuple[int, float] | None = None
 
     @cached_property
     def _control(self) -> socket.socket:
-        # Made when there is something to read or to say: most sessions end before that.
+        # Made when first needed: most sessions end before that.
         return control_channel.open_end(self.control_fd)
 
     def copies(self) -> set[int]:
-        """The process ids of its waiting copies."""
+        """The process ids of its waiting snapshots."""
         return set() if self.revival is None else {pid for pid, _ in self.revival.rows()}
 
     def died(self, status: int, cpu: float) -> None:
-        """Its worker is dead: end what it left, or stop that where a copy may go on."""
+        """Handle the worker's death: end its processes, or stop them if a snapshot may take
+        over.
+        """
         self.worker, self._last_will = 0, None
         if self.revival is None:
             self.kill_all()
@@ -115,7 +117,7 @@ class SessionBranch:
         self._say({"died": self._generation, "status": status, "cpu": cpu})
 
     def obey(self) -> None:
-        """Do what the host asks for, once, if it does."""
+        """Handle one order of the host, if there is one."""
         try:
             message, descriptors = self._receive()
         except BlockingIOError:
@@ -126,7 +128,7 @@ class SessionBranch:
         self._ORDERS[message["op"]](self, message, descriptors)
 
     def kill_all(self) -> None:
-        """SIGKILL to every other process of the session, and wait until none is left."""
+        """Send SIGKILL to every other process of the session, and wait until none is left."""
         if self.revival is not None:
             self.revival.forget()
             if self.revival.members is not None:
@@ -158,15 +160,15 @@ class SessionBranch:
         self.hang_up()
 
     def hang_up(self) -> None:
-        """Tell the host, by the end of file, that the line has ended."""
+        """Report to the host, by end of file, that the branch has ended."""
         self._control.close()
 
     def _say(self, message: control_channel.Message) -> None:
-        with suppress(OSError):  # the host has left, and its end is read next
+        with suppress(OSError):  # the host has left, and its end of file is read next
             control_channel.send(self._control, message)
 
     def _make_room(self) -> None:
-        """If the directory held more than it may, empty it, which is that of all lines."""
+        """Empty the directory, which all branches share, if it exceeded its limit."""
         if not self._overfull:
             return
         self._overfull = False
@@ -182,9 +184,11 @@ class SessionBranch:
                 self.revival.files.are_removed()
 
     def _are_removed(self) -> None:
-        """Another line's use has cost this one its files: the host says so with its next cell."""
+        """Note that another branch's use has cost this one its files: the host reports it with the
+        next cell.
+        """
         self.states.files_changed()
-        self._control.setblocking(False)  # for it may be idle, and that happen again and again
+        self._control.setblocking(False)  # the branch may be idle, and this may happen repeatedly
         self._say({"lost": [ALL_REMOVED]})
         self._control.setblocking(True)
 
@@ -202,7 +206,7 @@ class SessionBranch:
     # ── orders ────────────────────────────────────────────────────────────────────────────────
 
     def _interrupt(self, message: control_channel.Message, descriptors: Sequence[int]) -> None:
-        # init is the parent, so the pid cannot have been given to another process.
+        # init is the parent, so the pid cannot have been reused.
         self.states.interrupted = message["cell"]  # before it can come
         if self.worker:
             os.kill(self.worker, signal.SIGINT)
@@ -218,11 +222,13 @@ class SessionBranch:
 
     @property
     def is_ending(self) -> bool:
-        """Whether its worker is to be ended, and is waited for."""
+        """Whether its worker is about to be killed."""
         return self._last_will is not None
 
     def end_worker(self) -> None:
-        """Kill the worker, unless it has still to make a copy of what a cell left, and has time."""
+        """Kill the worker, unless it still has to make a snapshot of a cell's state, and has
+        time.
+        """
         if self._last_will is not None and self.revival is not None:
             cell, until = self._last_will
             copied = any(after == cell for _, after in self.revival.rows())
@@ -249,7 +255,9 @@ class SessionBranch:
         self._goes_on(pid)
 
     def _revive(self, message: control_channel.Message, descriptors: Sequence[int]) -> None:
-        """Let the copy that the host wants be the worker; all that ran since it was made ends."""
+        """Activate the snapshot that the host names, and end all processes that started after it
+        was made.
+        """
         assert self.revival is not None
         revived = self.revival.wake(
             self.worker, message["cell"], message["cpu_left"], descriptors[0]
@@ -282,9 +290,9 @@ class SessionBranch:
         self._say({"branched": made, "number": message["number"]})
 
     def _files(self, message: control_channel.Message, descriptors: Sequence[int]) -> None:
-        """Fork a clerk for the host's other end of a socket."""
+        """Fork a file helper for the host's other end of a socket."""
         fd = descriptors[0]
-        # Of a worker that died first: ending what it left would end the clerk too.
+        # If the worker died first: ending its processes would end the helper too.
         self._session.reap()
         try:
             pid = self._session.fork()

@@ -1,9 +1,9 @@
-"""init of a session: trusted, tiny, alive as long as the session is.
+"""`Init`: the init process of a session: trusted, small, alive as long as the session.
 
-It starts the workers, which build the jail around themselves, reaps what the session leaves, and
+It starts the workers, which build the jail around themselves, reaps the session's processes, and
 does for the host what only it can do inside: interrupt, kill, start the next worker. It parses
 nothing but the host's control messages. In tier `jailed` it is pid 1, and when it ends, the kernel
-ends all of the session. In the others it does that itself, and removes the session's directory.
+ends the session. In other tiers it does that itself, and removes the session's directory.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ from .session_branches import BranchStreams, SessionBranch
 from .worker_entry import run_worker
 from .worker_rollback import WorkerRollback
 
-# Milliseconds between looks whether a worker that is to be ended has made its copy: for so long it
+# Milliseconds between checks whether a worker to be killed has made its snapshot: for so long it
 # may do what nobody waits for.
 _LOOK = 2
 
-# Removes the directory of an ordinary session many times over. The rest is left to the zygote.
+# Enough attempts to remove the directory of an ordinary session many times over. The rest is left
+# to the zygote.
 _REMOVE_SECONDS = 0.05
 
 
@@ -63,10 +64,10 @@ class Init:
         self._ending = True
 
     def serve(self) -> NoReturn:
-        """Obey the host and reap, until the host has closed every control socket."""
+        """Handle orders and reap children, until the host has closed every control socket."""
         poller, lines = self.poller(), self._lines
         while True:
-            # First, for the first worker may have died before its death could wake anybody.
+            # First, because the first worker may have died before SIGCHLD could wake this process.
             self.reap()
             if self._ending:
                 self._end()
@@ -76,7 +77,7 @@ class Init:
             self.hear({fd for fd, _ in ready})
 
     def hear(self, ready: set[int]) -> None:
-        """Do what is asked for on the descriptors that are ready."""
+        """Handle input on the descriptors that are ready."""
         self._drain()
         for line in self._lines:
             if line.revival is not None:
@@ -87,7 +88,7 @@ class Init:
                 line.end_worker()
 
     def poller(self) -> select.poll:
-        """What waits for all that it has to hear."""
+        """The poller of all descriptors with input."""
         poller = select.poll()
         poller.register(self._woken, select.POLLIN)
         for line in self._lines:
@@ -97,15 +98,15 @@ class Init:
         return poller
 
     def close(self) -> None:
-        """Let go of what would wake it; for one that does not serve."""
+        """Release the poller's descriptors, in an init that does not serve."""
         for fd in (self._woken, signal.set_wakeup_fd(-1)):
             os.close(fd)
 
     def _end(self) -> NoReturn:
-        """End the session, whole."""
+        """End the whole session."""
         if self._folder:
             processes.end_children()
-            # Whoever waits for this process need not wait for a million files.
+            # A process that waits for this one need not wait for the removal of a million files.
             session_directory.remove(self._folder, _REMOVE_SECONDS)
         os._exit(0)
 
@@ -116,15 +117,14 @@ class Init:
             pass
 
     def reap(self) -> None:
-        """Collect the dead; a line whose worker is one of them learns of it."""
+        """Reap dead children; a branch whose worker is among them is notified."""
         while pid := _first_dead():
             line = next((line for line in self._lines if line.worker == pid), None)
             if line is not None:
                 _, status, usage = os.wait4(pid, 0)
                 line.died(status, usage.ru_utime + usage.ru_stime)
                 continue
-            # What wait4 makes besides is much more than what waits for it: after each cell one of
-            # the copies ends.
+            # wait4 allocates much more than the wait itself: after each cell a snapshot ends.
             os.waitpid(pid, 0)
             for line in self._lines:
                 if line.revival is not None:
@@ -132,11 +132,11 @@ class Init:
 
     @property
     def lines(self) -> Sequence[SessionBranch]:
-        """All lines of the session."""
+        """All branches of the session."""
         return self._lines
 
     def fork(self) -> int:
-        """Fork; 0 in the child, which is not woken by signals of init's."""
+        """Fork; 0 in the child, which does not handle init's signals."""
         pid = process_forks.fork()
         if pid == 0:
             signal.set_wakeup_fd(-1)
@@ -156,9 +156,9 @@ class Init:
     def branch(
         self, line: SessionBranch, message: control_channel.Message, descriptors: Sequence[int]
     ) -> bool:
-        """Have the worker of `line` fork a branch; whether it did.
+        """Have the worker of `line` fork a branch; return whether it did.
 
-        `descriptors`: the branch's control socket, worker socket, stdout, stderr, table of copies.
+        `descriptors`: the branch's control socket, worker socket, stdout, stderr, snapshot table.
         """
         control_fd, worker, stdout, stderr, states = descriptors
         place = f"{line.jail.folder or '/tmp'}/branch-{next(self._branches)}"
@@ -169,7 +169,7 @@ class Init:
             os.close(fd)
         if branch is not None:
             pid, revival = branch
-            # The word of a worker, for which code may have spoken: no process is of two lines.
+            # The worker's report, which code may have forged: no process belongs to two branches.
             if not any(pid in other.roots | other.copies() for other in self._lines):
                 streams = BranchStreams(stdout, stderr)
                 made = SessionBranch(
@@ -183,11 +183,11 @@ class Init:
         return False
 
     def leave(self, line: SessionBranch) -> None:
-        """The host has left `line`; with the last one the session ends."""
+        """Handle the end of the host's connection to `line`; with the last one the session ends."""
         if len(self._lines) == 1:
             self._end()
         if line.streams is None:
-            # The first line stands for the session, whose processes those of no branch are.
+            # The original branch stands for the session, and owns the processes of no branch.
             line.kill_all()
             line.worker = 0
             line.hang_up()
@@ -196,7 +196,7 @@ class Init:
         self._change([other for other in self._lines if other is not line])
 
     def _change(self, lines: list[SessionBranch]) -> None:
-        """Whose processes are meant by "all" depends on how many lines there are."""
+        """Update the scope of "all processes", which depends on the number of branches."""
         self._lines = lines
         for line in lines:
             if line.revival is not None:
@@ -204,9 +204,9 @@ class Init:
                 line.revival.members = None if alone else partial(self._members, line)
 
     def _members(self, line: SessionBranch) -> list[int]:
-        """The living processes of `line`, its copies among them.
+        """The living processes of `line`, its snapshots among them.
 
-        What is of no branch is the first line's, or of nobody when that is gone.
+        Processes of no branch belong to the original, or to nobody when that is gone.
         """
         trusted = {pid for each in self._lines if each.revival for pid in each.revival.trusted}
         return process_ownership.members(
@@ -217,7 +217,7 @@ class Init:
 
 
 def _first_dead() -> int:
-    """The child to collect next, 0 if there is none; it makes nothing where there is none."""
+    """The child to reap next, 0 if there is none; allocates nothing in that case."""
     try:
         ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:

@@ -1,6 +1,7 @@
-"""How a process becomes a worker of a session: it contains itself, says what it found, and serves.
+"""`run_worker`: turns a process into a worker: it confines itself, reports its isolation, and
+serves.
 
-The first one is a fork of the session's first process, each later one a fork of its init.
+The first worker is a fork of the session's first process, each later one a fork of its init.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ def run_worker(
     *,
     kept: Collection[int] = (),
 ) -> NoReturn:
-    """Apply `steps` to this process, and obey the host on `worker_fd` until it ends.
+    """Apply `steps` to this process, and serve the host on `worker_fd` until it ends.
 
     `control_fd`: init's, for the case that a step fails; closed before any code runs. `template`: a
-    worker that was made before the fork. `states`, `revival`: what is shared with init. `kept`:
-    descriptors that steps need, and close.
+    worker that was made before the fork. `states`, `revival`: shared with init. `kept`: descriptors
+    that steps need, and close.
     """
     recovery: SnapshotRecovery | None = None
     try:
@@ -57,7 +58,8 @@ def run_worker(
         contain(jail, steps)
         if revival is not None:
             recovery = revival.recovery()
-        # What it found, while nobody else can speak for it: no code of the session has run.
+        # The worker's report on its isolation, before any code of the session runs and could forge
+        # it.
         os.write(control_fd, control_channel.held(jail.held))
         os.close(control_fd)
         if jail.folder:
@@ -66,13 +68,13 @@ def run_worker(
             workspace = jail.home or f"{jail.folder}/{session_directory.WORKSPACE}"
             show_files_below(workspace)
             template.import_from(workspace)
-    # Boundary: the host is to be told, and there is nobody else here to do it.
+    # Boundary: the host must get the error, and no other code here can send it.
     except Exception as error:  # noqa: BLE001
         report(control_fd, jail.tier, "worker", error)
         os._exit(1)
     try:
         template.serve(high, states, recovery)
-    # Boundary: the session ends with its worker, and its own standard error is what is left to it.
+    # Boundary: the session ends with its worker, which can only write to its standard error.
     except Exception as error:  # noqa: BLE001
         complain(error)
     finally:
@@ -80,17 +82,17 @@ def run_worker(
 
 
 def complain(error: Exception) -> None:
-    """Say to the session why its worker ends."""
+    """Write to the session's standard error why its worker ends."""
     os.write(2, f"the session's worker failed: {type(error).__name__}: {error}\n".encode())
 
 
 def limiter_of(jail: Jail) -> tuple[int, ...]:
-    """The descriptor by which its workers are held to their limit of processes, if they are."""
+    """The descriptor of the fork limiter of its workers, if they have one."""
     return () if jail.forks is None else (jail.forks.limiter.fileno(),)
 
 
 def report(control_fd: int, tier: str, who: str, error: Exception) -> None:
-    """Tell the host which step of `who` failed."""
+    """Report to the host which step of `who` failed."""
     if not isinstance(error, IsolationError):
         error = IsolationError(tier, who, f"{type(error).__name__}: {error}")
     control_channel.send(control_channel.open_end(control_fd), control_channel.failure(error))

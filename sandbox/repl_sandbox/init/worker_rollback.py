@@ -1,8 +1,9 @@
-"""How init brings a session back: it ends what runs, and names a waiting copy of the worker.
+"""`WorkerRollback`: returns a session to an earlier state: ends its processes, activates a
+snapshot.
 
-Init's end of `worker.copies`. What the copies' table says it takes for a suggestion only: it wakes
-nothing but a process of the session that is there, and whatever that is then speaks to the host on
-the socket that it is given, as any worker of that session may.
+Init's end of `snapshots.snapshot_processes`. The snapshot table is only a hint: init activates
+nothing but an existing process of the session, which then speaks to the host on its socket as any
+worker of that session may.
 """
 
 from __future__ import annotations
@@ -25,18 +26,18 @@ from ..snapshots.snapshot_table import Row, SnapshotTable
 from ..snapshots.workspace_snapshots import WorkspaceSnapshots
 from .process_ownership import is_child, is_stopped
 
-# Milliseconds after which init looks whether the worker is still there, and how often it does: for
-# eight seconds, less than the host waits. One that waits for the order forks in milliseconds, but
-# one that is not run does not; and while the machine stands, init does not look either.
+# Milliseconds between checks whether the worker is still there, and their number: for eight
+# seconds, less than the host waits. A worker that waits for the order forks in milliseconds, unless
+# it is not scheduled; and while the machine stands still, init does not check either.
 _BRANCH_LOOK, _MOST_LOOKS = 20, 400
-# A look at one that is stopped, which is the code's doing, counts for so many.
+# A check of a stopped worker, which is the code's doing, counts for so many.
 _STOPPED = 3
-# What else may be said meanwhile: code of the session can say it without end.
+# The number of other messages meanwhile: code of the session can send them without end.
 _MOST_WORDS = 10_000
 
 
 class RolledBackWorker(NamedTuple):
-    """The copy that was woken, 0 for none; CPU seconds of the worker before it; files it lacks."""
+    """The activated snapshot, 0 for none; CPU seconds of the worker before it; files it lacks."""
 
     pid: int
     cpu: float
@@ -44,9 +45,9 @@ class RolledBackWorker(NamedTuple):
 
 
 class WorkerRollback:
-    """Of one line of a session. Iterating gives the descriptors that its init keeps.
+    """The rollback of one branch. Iterating gives the descriptors that its init keeps.
 
-    The files of its workspace are those of its state: `files` keeps them and puts them back.
+    The files of its workspace belong to its state: `files` keeps and restores them.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class WorkerRollback:
     ) -> None:
         self.jail = jail
         self._folder = jail.folder
-        # What "all processes" are where the session has branches: None for all there are.
+        # The scope of "all processes" if the session has branches; None: all in the namespace.
         self.members: Callable[[], list[int]] | None = None
         self._kept = jail.states
         self.trusted: set[int] = set()  # processes of init's own code
@@ -68,11 +69,11 @@ class WorkerRollback:
 
     @property
     def theirs(self) -> int:
-        """The descriptor of workers and copies."""
+        """The descriptor of workers and snapshots."""
         return self.orders.theirs.fileno()
 
     def close(self) -> None:
-        """Let go of what connects init to workers and copies."""
+        """Close the connections to workers and snapshots."""
         self.orders.close()
         self.states.close()
 
@@ -94,14 +95,14 @@ class WorkerRollback:
         return self.jail.home or own
 
     def forget(self) -> None:
-        """There are no copies any more, and no keeper."""
+        """Forget all snapshots and the snapshot helper, which are gone."""
         self.states.write(())
         self.orders.empty()
         self.files.forget()
         self.orders.renew()
 
     def hear(self, ready: Container[int]) -> None:
-        """Do what a worker asks for, if there is something."""
+        """Handle one message of a worker, if there is one."""
         if not self.files.hear(ready):
             return
         with suppress(BlockingIOError):
@@ -110,15 +111,15 @@ class WorkerRollback:
                 self.files.keep(cell, self._cells())
 
     def keep_for_host(self, cell: int) -> None:
-        """Have the files kept as those after `cell`, for the host has changed them."""
+        """Keep the files as those after `cell`, because the host has changed them."""
         self.files.keep_for_host(cell, self._cells())
 
     def _cells(self) -> list[int]:
-        """The cells that there are copies of."""
+        """The cells that have snapshots."""
         return [cell for _, cell in self.rows()]
 
     def halt(self) -> None:
-        """The worker is dead: stop all that it left, until the host says what is to be."""
+        """Stop the processes of the dead worker, until the host decides."""
         if self.members is not None:
             processes.stop_all(self.members)
         elif self._folder:
@@ -129,35 +130,36 @@ class WorkerRollback:
             _signal(pid, signal.SIGCONT)
 
     def wake(self, worker: int, cell: int | None, cpu_left: int, fd: int) -> RolledBackWorker:
-        """End everything but the copy made after `cell` (None: the latest) and those before it.
+        """End all processes except the snapshot of `cell` (None: the latest) and the earlier ones.
 
-        `worker` is ended as well, 0 if it is dead. The copy gets `fd` to speak on. Nothing is done
-        to a living worker if there is no such copy.
+        `worker` is killed as well, 0 if it is dead. The snapshot gets `fd` to speak on. A living
+        worker stays if there is no such snapshot.
         """
         rows = self.rows()
         index = _index(rows, cell)
         if index is None and worker:
             return RolledBackWorker(0, 0.0, [])
-        # A copy that is woken goes on with what init says of those before it.
+        # An activated snapshot continues with init's list of the earlier ones.
         kept = [] if index is None else rows[: index + 1]
         self.halt()
         cpu = self._end_all({pid for pid, _ in kept} | self.files.processes, worker)
-        # The earlier ones stay stopped until it is their turn.
+        # The earlier ones stay stopped until they are needed.
         if not kept or not _signal(kept[-1][0], signal.SIGCONT):
             return RolledBackWorker(0, cpu, [])
         pid, after = kept[-1]
-        # The others are its own to go back to. What it knew when it was made is gone in part.
+        # The others are those that it can return to. Its own list is partly outdated.
         self.states.write([row for row in kept[:-1] if is_child(row[0])])
         lost = self.files.restore(after)
-        self.orders.empty()  # of the words of a worker or a copy that is gone
-        # First, for one whom the code has woken before must not go on before this is sent.
+        self.orders.empty()  # messages of a worker or a snapshot that is gone
+        # First, because a snapshot that code has woken before must not continue before this is
+        # sent.
         _signal(pid, WAKE_SIGNAL)
         if not self.orders.give(ORDER.pack(pid, cpu_left, -1, 0), [fd], wait=True):
             return RolledBackWorker(0, cpu, [])
         return RolledBackWorker(pid, cpu, lost)
 
     def end_members(self, kept: set[int], worker: int) -> float:
-        """As `_end_all`, of this line alone; others that have died meanwhile are not reaped."""
+        """As `_end_all`, of this branch alone; other dead children are not reaped."""
         assert self.members is not None
         cpu = 0.0
         members = self.members
@@ -165,7 +167,7 @@ class WorkerRollback:
             for pid in others:
                 _signal(pid, signal.SIGKILL)
             for pid in others:
-                # Of what is not a child the parent dies, and then it is one, and met again.
+                # A process that is no child becomes one when its parent dies, and is found again.
                 with suppress(ChildProcessError):
                     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
             if worker in others:
@@ -176,10 +178,10 @@ class WorkerRollback:
     def fork_branch(
         self, forker: int, seed: int, workspace: str, descriptors: Sequence[int]
     ) -> tuple[int, WorkerRollback] | None:
-        """Have the worker, whose id is `forker`, fork a branch; its id, and what revives it.
+        """Have the worker with id `forker` fork a branch; return its id and its rollback.
 
-        `seed`: of its random numbers, -1 to go on with those that there are. `descriptors`: its
-        worker socket, stdout, stderr, table of copies.
+        `seed`: of its random numbers, -1 to continue the current state. `descriptors`: its worker
+        socket, stdout, stderr, snapshot table.
         """
         worker, stdout, stderr, states = descriptors
         path = os.fsencode(workspace)
@@ -192,16 +194,16 @@ class WorkerRollback:
         self.files.settle()
         pid = self._order_branch(forker, order, given)
         if pid is None:
-            self.orders.empty()  # it must not be met by who is asked for another
+            self.orders.empty()  # a worker that gets the next order must not read it
             revival.files.remove()  # what the worker has copied for it
             revival.close()
             return None
         return pid, revival
 
     def _order_branch(self, forker: int, order: bytes, given: Sequence[int]) -> int | None:
-        """The process that the worker says it has forked; it may be any child of init's."""
-        self.orders.empty()  # of the late word of one that was stopped, and of what nobody read
-        # Code of the session may keep the other end from being read, and must not hold up init.
+        """Return the process that the worker reports as forked; it may be any child of init's."""
+        self.orders.empty()  # late messages of a stopped worker, and unread ones
+        # Code of the session may keep the other end from being read, and must not block init.
         if not self.orders.give(order, given, wait=False):
             return None
         looks = words = 0
@@ -218,9 +220,9 @@ class WorkerRollback:
         return None
 
     def clear(self) -> list[str]:
-        """End everything, and put the files back that were there before the first cell.
+        """End all processes, and restore the files from before the first cell.
 
-        Returns those that could not be.
+        Return the names of those that could not be restored.
         """
         self.halt()
         self._end_all(self.files.processes, 0)
@@ -229,16 +231,19 @@ class WorkerRollback:
         return self.files.restore(0)
 
     def rows(self) -> list[Row]:
-        """The end of the table, without what cannot be: each is a child, and none is init's own.
+        """The end of the table, without impossible rows: each is a child, and none is init's own.
 
-        No more than there may be, for whoever is named is not ended with the others: of each state
-        that is kept, of the current one, and of one that just takes another's place.
+        No more rows than there may be snapshots, because a listed process is not ended with the
+        others: one of each state that is kept, of the current one, and of one that is replacing
+        another.
         """
         said = {pid: cell for pid, cell in self.states.read() if pid not in self.trusted}
         return [(pid, cell) for pid, cell in said.items() if is_child(pid)][-self._kept - 2 :]
 
     def _end_all(self, kept: set[int], worker: int) -> float:
-        """Kill and reap all processes of the session but `kept`; CPU seconds of the `worker`."""
+        """Kill and reap all processes of the session but `kept`; return the CPU seconds of
+        `worker`.
+        """
         if self.members is not None:
             return self.end_members(kept, worker)
         cpu = processes.end_children(kept, worker) if self._folder else _end_others(kept, worker)
@@ -246,12 +251,12 @@ class WorkerRollback:
         return cpu
 
     def are_gone(self, kept: Collection[int] = ()) -> None:
-        """All processes but `kept` were reaped: their numbers are others' from now on."""
+        """Note that all processes but `kept` were reaped: their numbers may be reused."""
         self.trusted.intersection_update(kept)
 
 
 def _end_others(kept: Container[int], worker: int) -> float:
-    """As `processes.end_children`, of all that are in this pid namespace."""
+    """As `processes.end_children`, of all in this pid namespace."""
     cpu = 0.0
     while others := [pid for pid in _everybody() if pid not in kept]:
         for pid in others:
@@ -268,7 +273,7 @@ def _index(rows: list[Row], cell: int | None) -> int | None:
 
 
 def _everybody() -> list[int]:
-    """All processes of this pid namespace but this one, which is its first."""
+    """All processes of this pid namespace except this one, which is its first."""
     return [int(name) for name in os.listdir("/proc") if name.isdecimal() and name != "1"]
 
 
@@ -278,7 +283,7 @@ def _signal_all(number: int) -> None:
 
 
 def _signal(pid: int, number: int) -> bool:
-    """Whether there is such a process."""
+    """Send a signal; return whether the process exists."""
     try:
         os.kill(pid, number)
     except (ProcessLookupError, PermissionError):

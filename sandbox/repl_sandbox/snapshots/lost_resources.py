@@ -1,9 +1,10 @@
-"""What a process has that its copy has not: threads, children, tasks, timers, open descriptors.
+"""`LostResources`: what a snapshot lacks: threads, child processes, tasks, timers, open
+descriptors.
 
-Noted when the copy is made, told when it takes over. Memory needs no word here: it is copied, and
-with it the objects that stand for what is gone. Those of child processes are told that their
-process has ended, by the signal that did it; those of pools of threads start threads anew. A lock
-that a thread held stays locked.
+Noted when the snapshot is made, reported when it takes over. Memory is copied, and with it the
+objects that stand for lost resources. The objects of child processes are updated as if the process
+had died by the signal that killed it; thread pools start new threads. A lock that a thread held
+stays locked.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from .descriptors import open_descriptors, placeholder_descriptors
 from .descriptors.descriptor_holders import holders
 from .descriptors.open_descriptors import DescriptorRange
 
-# Of each kind so many are named, the rest counted.
+# So many of each kind are named, the rest counted.
 _MOST_NAMED = 20
 _LONGEST = 100  # characters of a variable's name
-# Where classes stand for child processes, and what in them says how the process ended.
+# Classes of child process objects, and the attribute that holds the exit status.
 _PROCESSES = (("subprocess", "Popen"), ("multiprocessing.popen_fork", "Popen"))
-# Of a process that has taken over: its standard streams, two sockets, and one that it opens files
-# with.
+# Descriptors of a process that has taken over: standard streams, two sockets, and one for opening
+# files.
 _NEEDED = 6
 _get_objects = gc.get_objects
 _TIMERS = ((ITIMER_REAL, "real"), (ITIMER_VIRTUAL, "virtual"), (ITIMER_PROF, "profiling"))
@@ -37,15 +38,15 @@ _TIMERS = ((ITIMER_REAL, "real"), (ITIMER_VIRTUAL, "virtual"), (ITIMER_PROF, "pr
 
 @dataclass(slots=True)
 class LostResources:
-    """What a copy made now would lack."""
+    """The losses of a snapshot made now."""
 
     descriptors: list[open_descriptors.Held]
     names: list[str] = field(default_factory=list)
     generator: object = None  # state of `random`, which a fork of a process with threads reseeds
 
     def fits(self, numbers: int, most: int, reserved: int) -> bool:
-        """Whether a copy can take over: with `most` numbers for descriptors, as many as `reserved`
-        of which have placeholders already, and the code with `numbers` of them.
+        """Whether a snapshot can take over: with `most` numbers for descriptors, as many as
+        `reserved` of which have placeholders already, and the code with `numbers` of them.
 
         A quarter of these is not for lost descriptors: the code will open files again.
         """
@@ -53,12 +54,14 @@ class LostResources:
         return lost <= numbers - numbers // 4 and _NEEDED + reserved + len(self.descriptors) <= most
 
     def let_go(self) -> None:
-        """In the copy: hold nothing that would be seen."""
+        """In the snapshot: close everything that others could notice."""
         for held in self.descriptors:
             held.let_go()
 
     def foresee(self, namespace: Namespace) -> list[str] | None:
-        """What `bring_back` will name in a copy made now; None if only that can tell."""
+        """Return the names that `bring_back` will report in a snapshot made now; None if only that
+        can tell.
+        """
         if self.descriptors or namespace.loop is not None:
             return None
         try:
@@ -71,10 +74,10 @@ class LostResources:
     def bring_back(
         self, namespace: Namespace, place: DescriptorRange, reserved: set[int]
     ) -> tuple[list[str], set[int]]:
-        """In the copy that takes over: open files again; the names of all that is lost.
+        """In the snapshot that takes over: open files again; return the names of all losses.
 
-        And the numbers that are kept by placeholders from here on, those that were `reserved`
-        before among them.
+        And the numbers that placeholders keep from here on, those that were `reserved` before among
+        them.
 
         Raises:
             OSError: they cannot be kept.
@@ -107,7 +110,7 @@ class LostResources:
 
 
 def look(own: Collection[int], *, threads: bool) -> LostResources:
-    """What this process has; `import_trusted` are descriptors that are the worker's, not the
+    """Return the resources of this process; `import_trusted` are the worker's descriptors, not the
     session's.
     """
     remains = LostResources(open_descriptors.held(own))
@@ -130,7 +133,7 @@ def _cut(names: list[str], what: str) -> list[str]:
 def _named(lost: dict[int, str], namespace: Namespace) -> list[str]:
     """The names of lost descriptors, with the variables that hold their objects.
 
-    And of one that holds the loop which is to be replaced.
+    And the name of one that holds the event loop which is to be replaced.
     """
     if not lost and namespace.loop is None:
         return []
@@ -156,7 +159,7 @@ def _threads() -> list[str]:
 
 
 def _end_children() -> list[str]:
-    """Tell the objects of child processes what became of them; asked, they would find none."""
+    """Set the exit status of child process objects, which would otherwise find no process."""
     ended = []
     for found, name in _children():
         found.__dict__["returncode"] = -SIGKILL
@@ -166,7 +169,7 @@ def _end_children() -> list[str]:
 
 
 def _children() -> list[tuple[Any, str]]:
-    """The objects of child processes that live, and what to call those."""
+    """The objects of living child processes, and their names."""
     kinds = tuple(kind for names in _PROCESSES if (kind := loaded_class(*names)))
     return [
         (found, f"child process {found.__dict__.get('pid')}, which was ended")
@@ -176,7 +179,7 @@ def _children() -> list[tuple[Any, str]]:
 
 
 def _adopt_processes() -> None:
-    """Let objects of multiprocessing be asked: they answer the process that made them only."""
+    """Let objects of multiprocessing be queried, which only answer the process that made them."""
     kind = loaded_class("multiprocessing.process", "BaseProcess")
     if kind is None:
         return
@@ -187,7 +190,7 @@ def _adopt_processes() -> None:
 
 
 def _empty_pools() -> None:
-    """Let pools of threads start theirs: those that they count, and take for idle, are gone."""
+    """Let thread pools start threads: those that they count as idle are gone."""
     kind = loaded_class("concurrent.futures.thread", "ThreadPoolExecutor")
     semaphore = loaded_class("threading", "Semaphore")
     if kind is None or semaphore is None:

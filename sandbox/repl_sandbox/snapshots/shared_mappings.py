@@ -1,6 +1,6 @@
-"""Memory of this process that it shares by a mapping: what is written there, all copies have.
+"""Shared memory mappings of this process: all snapshots see what is written there.
 
-A change of it changes no time of a file in tmpfs either.
+Writing to one changes no time of a file in tmpfs either.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from .descriptors.open_descriptors import Held
 _open, _close = os.open, os.close
 
 _GONE = " (deleted)"
-_NAMELESS = "/dev/zero"  # so the kernel calls what leads to no file
-_LOCKS = "/dev/shm/sem."  # as other locks, they stay as they are
+_NAMELESS = "/dev/zero"  # the kernel's names for mappings without a file
+_LOCKS = "/dev/shm/sem."  # shared locks, like other locks, stay as they are
 _MOST_NAMED = 20
 _PIECE = 1 << 14  # bytes; the kernel gives a page at a time
 _LONGEST: Final = 4096 + len(_GONE)  # PATH_MAX
-# uapi/linux/fs.h of Linux 6.11: PROCMAP_QUERY, and a mapping that may be written to and is shared,
-# the first at an address or after it.
+# uapi/linux/fs.h of Linux 6.11: PROCMAP_QUERY, and the query for the first writable shared mapping
+# at or after an address.
 _QUERY: Final = 0xC068_6611
 _SOUGHT: Final = 0x02 | 0x08 | 0x10
 
@@ -43,10 +43,10 @@ class _Query(ctypes.Structure):
 
 
 def lost(ours: Collection[int], workspace: str = "") -> list[str]:
-    """Names of the shared memory that a copy of this process has, for it is no copy.
+    """Names of shared memory, which a snapshot shares instead of having a copy.
 
-    Not of what is mapped at the addresses `ours`, nor of the files of `workspace`, which are put
-    back.
+    Without mappings at the addresses `ours`, and without the files of `workspace`, which are
+    restored.
     """
     names = []
     for start, path in _shared() or ():
@@ -60,9 +60,9 @@ def lost(ours: Collection[int], workspace: str = "") -> list[str]:
 
 
 def touch(workspace: str, descriptors: Iterable[Held]) -> None:
-    """Give the mapped files of `workspace` another time of change, for they may have changed.
+    """Change the times of the mapped files of `workspace`, because they may have changed.
 
-    Who maps a file has it open as well, as a rule: Python's mmap keeps it so.
+    A process that maps a file usually has it open as well, as Python's mmap does.
     """
     inside = f"{workspace}/"
     paths = {held.path for held in descriptors if _may_be_mapped(held)}
@@ -82,10 +82,10 @@ def _may_be_mapped(held: Held) -> bool:
 
 
 def _shared() -> list[tuple[int, str]] | None:
-    """What is shared and can be written: where it begins, its file. None if that is not told."""
+    """Writable shared mappings: address and file. None if they cannot be read."""
     try:
         fd = _open("/proc/self/maps", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:  # not to be read in tier "confined" by a process that took over
+    except OSError:  # unreadable in tier "confined" for a process that took over
         return None
     try:
         with suppress(OSError):  # of older kernels
@@ -95,13 +95,13 @@ def _shared() -> list[tuple[int, str]] | None:
         return None
     finally:
         _close(fd)
-    # Of more than a hundred lines one is, as a rule. The others are not taken apart: who asks was
-    # forked just now, and copies each page that it writes to.
+    # Usually one of more than a hundred lines. The others are not parsed: this process was forked
+    # just now, and copies each page that it writes to.
     return [found for access in (b"w-s", b"wxs") for found in _with(access, maps)]
 
 
 def _searched(maps: int) -> list[tuple[int, str]]:
-    """As `_shared`, by the kernel's own search: to have all mappings told takes 0.3 ms."""
+    """As `_shared`, by a search in the kernel: reading all mappings takes 0.3 ms."""
     query, name = _query()
     found: list[tuple[int, str]] = []
     query.address = 0
@@ -119,7 +119,7 @@ def _searched(maps: int) -> list[tuple[int, str]]:
 
 @functools.cache
 def _query() -> tuple[_Query, ctypes.Array[ctypes.c_char]]:
-    # Once, in the template: who asks was forked just now.
+    # Once, in the template: the caller was forked just now.
     name = ctypes.create_string_buffer(_LONGEST)
     size = ctypes.sizeof(_Query)
     return _Query(size=size, flags=_SOUGHT, name_at=ctypes.addressof(name)), name
@@ -133,11 +133,11 @@ def _read(maps: int) -> bytes:
 
 
 def _with(access: bytes, maps: bytes) -> Iterator[tuple[int, str]]:
-    """Where a mapping begins that may be accessed so, and its file."""
+    """The address of a mapping with this access, and its file."""
     at = -1
     while (at := maps.find(access, at + 1)) >= 0:
         start, end = maps.rfind(b"\n", 0, at) + 1, maps.find(b"\n", at)
         span, allowed, _, _, _, *path = maps[start:end].split(None, 5)
-        if allowed.endswith(access):  # and the file is not just called so
+        if allowed.endswith(access):  # and it is not just a file of that name
             yield int(span.partition(b"-")[0], 16), os.fsdecode(path[0]) if path else ""
         at = end

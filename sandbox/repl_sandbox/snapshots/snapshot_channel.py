@@ -1,7 +1,7 @@
-"""What a session's workers and copies say to init, and what init says to them.
+"""`SnapshotChannel`: messages between init and a session's workers and snapshots.
 
-One pair of sockets, of which each worker and each copy has the same end. Code of the session has
-that end too: it may say anything there, read what is not for it, or shut it.
+One pair of sockets; each worker and each snapshot has the same end. Code of the session has that
+end too: it may send anything, read messages for others, or shut it down.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from fcntl import F_DUPFD_CLOEXEC, fcntl
 
 from .snapshot_messages import KEPT, WORD
 
-# So far below the worker's socket lies that of its copies.
+# The distance below the worker's socket at which that of its snapshots lies.
 _BELOW = 100
 _MOST_READS = 1000
 
 
 class SnapshotChannel:
-    """Both ends, for init holds theirs too: what it says to one that is gone must be no error.
+    """Both ends: init also holds the other one, so that sending to a dead process is no error.
 
     Iterating gives the descriptors of both.
     """
 
     def __init__(self, high: int) -> None:
-        """`high`: where a worker's socket lies."""
+        """`high`: the number of a worker's socket."""
         self._high = high
         self._open()
 
     @classmethod
     def at(cls, high: int, ours: int, theirs: int) -> SnapshotChannel:
-        """The pair that a session is going to have at these numbers, which are free here."""
+        """The pair that a session will have at these numbers, which are free here."""
         orders = cls.__new__(cls)
         orders._high = high
-        # For as long as it takes to have objects of these numbers.
+        # While the objects with these numbers are made.
         pair = _socket.socketpair()
         for end, fd in zip(pair, (ours, theirs), strict=True):
             os.dup2(end.fileno(), fd, inheritable=False)
@@ -49,7 +49,8 @@ class SnapshotChannel:
         return orders
 
     def _open(self) -> None:
-        # A stream, because a session without a network may have no other (jail/syscalls.py).
+        # A stream, because a session without a network may have no other
+        # (jail/seccomp/syscalls.py).
         ours, theirs = _socket.socketpair()
         high_fd = fcntl(theirs.fileno(), F_DUPFD_CLOEXEC, self._high - _BELOW)
         theirs.close()
@@ -65,7 +66,7 @@ class SnapshotChannel:
         return iter(self._numbers)
 
     def close(self) -> None:
-        """Let go of both ends."""
+        """Close both ends."""
         self._ours.close()
         self.theirs.close()
 
@@ -75,7 +76,7 @@ class SnapshotChannel:
         self.theirs.detach()
 
     def renew(self) -> None:
-        """Nobody holds the other end any more; make another pair if that was shut."""
+        """Make another pair if the other end, which no process holds any more, was shut down."""
         if self._shut:
             self.close()
             self._open()
@@ -84,25 +85,25 @@ class SnapshotChannel:
     # ── what comes in ─────────────────────────────────────────────────────────────────────────
 
     def listen_with(self, poller: select.poll) -> None:
-        """Have `poller` wake init from now on when there is something to hear: see `listen`."""
+        """From now on have `poller` wake init when there is input: see `listen`."""
         self._poller = poller
 
     def listen(self) -> None:
-        """Be woken by what is said."""
+        """Be woken by input."""
         if not self._shut:
             self._poller.register(self._ours, select.POLLIN)
 
     def ignore(self) -> None:
-        """Let it wait, however much that is."""
+        """Leave the input unread, however much it is."""
         if not self._shut:
             self._poller.unregister(self._ours)
 
     def among(self, ready: Container[int]) -> bool:
-        """Whether there is something to hear."""
+        """Whether there is input."""
         return self._ours.fileno() in ready
 
     def hear(self) -> tuple[int, int]:
-        """As `word`; nothing more is heard once the other end is shut."""
+        """As `word`; nothing more is read once the other end is shut down."""
         if self._shut:
             return -1, 0
         said = self._ours.recv(WORD.size, socket.MSG_DONTWAIT)
@@ -112,26 +113,28 @@ class SnapshotChannel:
         return _parsed(said)
 
     def word(self, timeout: int) -> tuple[int, int] | None:
-        """What a worker or a copy says, within so many milliseconds; None for nothing."""
+        """Return the next message of a worker or a snapshot within so many milliseconds; None: none
+        came.
+        """
         poller = select.poll()
         poller.register(self._ours, select.POLLIN)
         if not poller.poll(timeout):
             return None
         try:
             return _parsed(self._ours.recv(WORD.size, socket.MSG_DONTWAIT))
-        except BlockingIOError:  # what is sent out of band wakes a reader, and is not read
+        except BlockingIOError:  # out-of-band data wakes a reader, and is not read
             return None
 
     # ── what goes out ─────────────────────────────────────────────────────────────────────────
 
     def tell_kept(self) -> None:
         """Tell the worker that its files are kept."""
-        # Whoever asks and does not read must not keep init waiting.
+        # A process that asks and does not read must not block init.
         with suppress(BlockingIOError, BrokenPipeError):
             self._ours.send(KEPT, socket.MSG_DONTWAIT)
 
     def give(self, order: bytes, descriptors: Sequence[int], *, wait: bool) -> bool:
-        """Whether an order could be said; to one that may not read it, init does not `wait`."""
+        """Send an order; return whether it was sent. Without `wait` a full socket is an error."""
         rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))
         try:
             self._ours.sendmsg([order], [rights], 0 if wait else socket.MSG_DONTWAIT)
@@ -140,10 +143,10 @@ class SnapshotChannel:
         return True
 
     def empty(self) -> None:
-        """Forget what was said and not read, by one that is gone or to it."""
+        """Drop unread messages of a dead process or to it."""
         for end in (self._ours, self.theirs):
             with suppress(BlockingIOError):
-                for _ in range(_MOST_READS):  # who goes on filling it does not keep init at it
+                for _ in range(_MOST_READS):  # code that goes on filling it cannot keep init busy
                     end.recv(4096, socket.MSG_DONTWAIT)
 
 

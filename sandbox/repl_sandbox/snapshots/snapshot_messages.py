@@ -1,7 +1,7 @@
-"""What workers and copies say to their init, and the orders that it gives them.
+"""The messages of workers and snapshots to their init, and init's commands to them.
 
-All of a line of a session have the same end of one socket. So has its code, which may have said
-anything there, or read what was not for it.
+All processes of a branch have the same end of one socket. So has its code, which may have sent
+anything, or read messages for others.
 """
 
 from __future__ import annotations
@@ -13,18 +13,17 @@ import socket
 import struct
 from typing import Final, NamedTuple, cast
 
-# What a worker says: keep the files, as those after cell number so-and-so, which is answered; or
-# the process id of the branch that it has forked, -1 if it could not.
+# A worker's message: keep the files, as those after that cell number, which is answered; or the
+# process id of the branch that it has forked, -1 if it could not.
 WORD: Final = struct.Struct("=Bq")
 KEEP: Final = 0
 BRANCHED: Final = 1
 KEPT: Final = b"k"
-# What init says to a copy, or for a branch to the worker, with the socket to speak on: the pid of
-# whom it is for, `SnapshotCommand.cpu_left`, `SnapshotCommand.seed`, and how many bytes follow,
-# those of
-# `SnapshotCommand.workspace`.
+# Init's message to a snapshot, or for a branch to the worker, with the socket to speak on: the pid
+# of the addressee, `SnapshotCommand.cpu_left`, `SnapshotCommand.seed`, and the number of following
+# bytes, those of `SnapshotCommand.workspace`.
 ORDER: Final = struct.Struct("=iiqI")
-# With a branch's socket come that of its own copies, their table, and its standard streams.
+# With a branch's socket come that of its own snapshots, their table, and its standard streams.
 _BRANCH_DESCRIPTORS: Final = 5
 _LONGEST: Final = 4096  # PATH_MAX
 _STDERR: Final = 2
@@ -33,10 +32,10 @@ _close = os.close  # taken once: code may replace that of the module
 
 
 class SnapshotCommand(NamedTuple):
-    """Be the worker from now on; with a `workspace` have a fork of you be a branch, which is there.
+    """The command to be the worker from now on; with a `workspace`, to fork a branch that has it.
 
     `cpu_left`: seconds that the session may still use, 0 if not limited. `seed`: of random numbers,
-    -1 for none. `descriptors`: the socket to speak on, and what else came with it.
+    -1 for none. `descriptors`: the socket to speak on, and those that came with it.
     """
 
     cpu_left: int
@@ -45,22 +44,23 @@ class SnapshotCommand(NamedTuple):
     descriptors: list[int]
 
     def close(self) -> None:
-        """Let go of the descriptors: it is not followed here."""
+        """Close the descriptors: another process follows the command."""
         for fd in self.descriptors:
             _close(fd)
 
 
 def read(orders: _socket.socket, pid: int, *, wait: bool) -> SnapshotCommand | None:
-    """Read init's next order, for which to `wait`; None if it is not for process `pid`.
+    """Read init's next command, perhaps after a `wait`; None if it is not for process `pid`.
 
     Raises:
         EOFError: there will be none.
-        OSError, ValueError: the session's code has closed the socket, or read the order or a part.
+        OSError, ValueError: the session's code has closed the socket, or read the command or a
+            part.
     """
-    # The code may have changed that for all who hold the socket.
+    # The code may have made the socket non-blocking for all processes that hold it.
     orders.setblocking(True)
     flags = 0 if wait else socket.MSG_DONTWAIT
-    # Which that function asks for `recvmsg` alone.
+    # That function needs `recvmsg` alone of a socket.
     end = cast("socket.socket", orders)
     said, descriptors, _, _ = socket.recv_fds(end, ORDER.size, _BRANCH_DESCRIPTORS, flags)
     order = SnapshotCommand(0, -1, "", descriptors)
@@ -85,7 +85,7 @@ def read(orders: _socket.socket, pid: int, *, wait: bool) -> SnapshotCommand | N
 
 
 def _lifted(fd: int) -> int:
-    """`fd` at a number that is no standard stream's, which the code may have closed."""
+    """Move `fd` to a number that is no standard stream's, which the code may have closed."""
     if fd > _STDERR:
         return fd
     lifted = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _STDERR + 1)

@@ -1,9 +1,9 @@
-"""Waiting copies of the worker: forks of it, each the session as it was after a cell.
+"""`SnapshotProcesses`: waiting forks of the worker, each with the session's state after a cell.
 
-A copy does nothing but wait for its init to name it; then it is the session's worker, and all that
-ran since it was made is undone. The session's code does not see it: it is no child of the worker's,
-in no process group of its, and holds nothing open (see `descriptors`). But for its process id,
-which others of the session can find: they are one trust domain.
+A snapshot only waits for init to activate it; then it is the session's worker, and everything since
+it was made is undone. The session's code cannot notice it: it is not the worker's child, not in its
+process group, and holds nothing open (see `descriptors`). Its process id is visible to other
+processes of the session: they are one trust domain.
 """
 
 from __future__ import annotations
@@ -50,23 +50,23 @@ _BLOCK, _SETMASK = _signal.SIG_BLOCK, _signal.SIG_SETMASK
 _SIGKILL = _signal.SIGKILL
 _thread_count = _thread._count  # as the tests of threading use it
 
-# Seconds for a copy to get out of its worker's way, which it does first of all, or for who was
-# between a branch and its worker to end. Of this process's own CPU time: where it is not run for a
-# while, the other may not be either.
+# Seconds for a snapshot to leave its worker's process group and close its files, which it does
+# first, or for the process between a branch and its worker to end. CPU time of this process: while
+# it is not scheduled, the other may not be either.
 SETTLING = 0.1
 
 _STDERR = 2
 
 
 class SnapshotLeftover(NamedTuple):
-    """What a worker does after it has forked a copy, until its host has said something.
+    """The actions of a worker after a fork, until its host has sent something.
 
-    Without Python, as `native.snapshot` does it.
+    They run without Python, in `native.snapshot`.
 
     Attributes:
         host: The descriptor of the socket to its host.
-        child: Where the copy's process id goes, an address of 4 bytes.
-        half: Where a byte goes then, and which.
+        child: The address of 4 bytes for the snapshot's process id.
+        half: The address and the value of the byte that is written then.
         ended: The process that is killed then; 0 for none.
         blocked: The signals that are blocked meanwhile, one bit for each from the first on.
     """
@@ -80,12 +80,12 @@ class SnapshotLeftover(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRecovery:
-    """What a session has for its copies, made by its init before the first worker.
+    """The resources of a session's snapshots, made by its init before the first worker.
 
-    `orders` is where init speaks to copies and a worker to init, `kept` how many states before the
-    current one are kept, `workspace` the directory whose files go back with the state; the forks
-    are those of `jail.forks`; `snapshot_fork` makes most copies. Who takes over has `spare_files`
-    more numbers of descriptors than code has.
+    `orders` connects snapshots and the worker with init, `kept` is the number of states kept
+    besides the current one, `workspace` the directory whose files belong to the state; the forks
+    are those of `native.process_forks`; `snapshot_fork` makes most snapshots. A process that takes
+    over has `spare_files` more numbers of descriptors than code has.
     """
 
     states: SnapshotTable
@@ -100,7 +100,7 @@ class SnapshotRecovery:
 
 @dataclass(frozen=True, slots=True)
 class Woken:
-    """In a copy that takes over: the socket to speak on, the cell it was made after, its lacks."""
+    """In a snapshot that takes over: the socket to speak on, its cell, its losses."""
 
     worker: int
     cell: int
@@ -110,11 +110,11 @@ class Woken:
     moved: tuple[str, str] | None = None
     seed: int | None = None
     shared: list[str] | None = None  # as of `SnapshotProcesses._shared`, where that is known
-    said: bool = False  # whether the host was told already, and files were copied
+    said: bool = False  # whether the host has its first message already, and files were copied
 
 
 class SnapshotProcesses:
-    """The copies of one worker. `due`: the state has changed since the last one was made."""
+    """The snapshots of one worker. `due`: the state has changed since the last one was made."""
 
     def __init__(self, recovery: SnapshotRecovery, worker: int) -> None:
         self.due = False
@@ -124,20 +124,20 @@ class SnapshotProcesses:
         self._worker = worker
         self._socket: _socket.socket = recovery.orders
         self._orders = recovery.orders.fileno()
-        self._settling = 0  # the copy that may not be out of the way yet
+        self._settling = 0  # the snapshot that may not have left the process group yet
         self._rows: list[Row] = []
         self._workspace = recovery.workspace
         self._files = FileChanges(recovery.workspace)
         self._reserved: set[int] = set()  # numbers of placeholders
-        # Of one that takes over, until it is done with that: whether garbage is collected, and how
-        # many files may be open.
+        # In one that takes over, until that is done: whether the garbage collector is on, and the
+        # limit of descriptors.
         self._collects, self._files_limit = False, (0, 0)
 
     def bring_back(self, woken: Woken, namespace: Namespace) -> list[str]:
-        """In one that takes over: have what can be had again; the names of what is lost.
+        """In one that takes over: restore resources; return the names of the lost ones.
 
         Raises:
-            OSError: no placeholders can be had for that.
+            OSError: there are no placeholders for them.
         """
         place = DescriptorRange(self._workspace, woken.moved[0] if woken.moved else "")
         lost, self._reserved = woken.remains.bring_back(namespace, place, self._reserved)
@@ -147,23 +147,26 @@ class SnapshotProcesses:
         return lost
 
     def _shared(self) -> list[str]:
-        """In one that takes over: names of the memory that it has in common with others."""
+        """In one that takes over: names of the memory that it shares with others."""
         return shared_mappings.lost((self.states.address,), self._workspace)
 
     def is_connected(self) -> bool:
-        """Whether init can be heard; code may have closed that descriptor, and no copy be woken."""
+        """Whether init can be reached; code may have closed that descriptor, so that no snapshot
+        can be activated.
+        """
         try:
             return not _get_inheritable(self._orders)
         except OSError:
             return False
 
     def make(self, *, rests: bool = False) -> Woken | None:
-        """Fork a copy that waits. Returns None at once here, and in the copy when it is woken.
+        """Fork a waiting snapshot. Returns None at once here, and a value in the activated
+        snapshot.
 
-        With `rests` it may return here when the host has said something: whoever goes on in Python
-        first writes to a hundred pages, which then are in memory twice.
+        With `rests` it may return here when the host has sent something: going on in Python first
+        writes to a hundred pages, which are then in memory twice.
 
-        It is never fatal if there can be none: the state before stays the one to go back to.
+        A failure is never fatal: the state before stays the one to return to.
         """
         self.due = False
         if self._settling:  # not done yet after a cell that had no code to run
@@ -173,7 +176,7 @@ class SnapshotProcesses:
         if not self._fits(lacks):
             return None
         snapshot_fork = None if threads or lacks.descriptors else self._snapshot_fork()
-        # Before the copy counts: no state may be gone back to without its files.
+        # Before the snapshot counts: no state may be restored without its files.
         if lacks.descriptors:
             shared_mappings.touch(self._workspace, lacks.descriptors)
         if self._files.changed(self.states.files):
@@ -201,7 +204,7 @@ class SnapshotProcesses:
         return None
 
     def _fits(self, lacks: LostResources) -> bool:
-        """Whether a copy could take over with all that it would lack; if not, init is to know."""
+        """Whether a snapshot could take over with all its losses; if not, init is told."""
         fits = True
         if lacks.descriptors or self._reserved:
             limit = _getrlimit(_NOFILE)
@@ -211,17 +214,17 @@ class SnapshotProcesses:
         return fits
 
     def _woken(self, lacks: LostResources, before: set[int], *, waits: bool = False) -> Woken:
-        """In the copy; one that `waits` has not been woken yet."""
+        """In the snapshot; one that `waits` has not been activated yet."""
         try:
             if waits:
                 self._wait(lacks)
             return self._take_over(lacks, before)
-        # Boundary: a copy that fails must not become a second worker.
+        # Boundary: a failing snapshot must not become a second worker.
         except BaseException:  # noqa: BLE001
             os._exit(1)
 
     def rehearse(self, own: Collection[int]) -> None:
-        """Run what `make` runs, but for the fork itself; `own`: all descriptors that are open."""
+        """Run everything of `make` but the fork itself; `own`: all open descriptors."""
         self._own()
         lost_resources.look(own, threads=has_threads())
         self._files.changed(self.states.files)
@@ -230,26 +233,26 @@ class SnapshotProcesses:
         self._rows = []
 
     def rehearse_waking(self) -> Woken:
-        """Run what a copy runs when it is woken, by an order to this process that is there."""
+        """Run everything of an activation, by a command to this process that has been sent."""
         return self._take_over(LostResources([]), _sigmask(_BLOCK, ()))
 
     def close(self) -> None:
-        """Let go of what connects this to its init."""
+        """Close the connections to init."""
         self._socket.close()
 
     def _own(self) -> tuple[int, ...]:
-        """The descriptors that are the worker's, and not the session's."""
+        """The descriptors of the worker, and not of the session."""
         if self._reserved:  # but where the code has closed a placeholder
             self._reserved = placeholder_descriptors.placed(self._reserved)
         return (0, 1, 2, self._worker, self._orders, *self._reserved)
 
     def _snapshot_fork(self) -> SnapshotFork | None:
-        """What makes a copy that waits as in `_wait`, if it can."""
+        """The function that makes a snapshot that waits as in `_wait`, if it can."""
         # It closes all from the worker's socket on.
         return self._recovery.snapshot_fork if self._orders < self._worker else None
 
     def _last(self) -> int:
-        """The copy that is of no use any more when there is another, 0 for none."""
+        """The snapshot that is obsolete when there is another, 0 for none."""
         rows = self._rows
         if rows and rows[-1][1] == self.cell:  # before the host set a variable
             return rows[-1][0]
@@ -260,9 +263,9 @@ class SnapshotProcesses:
         return recovery.fork_beside_threads() if threads else recovery.fork_beside()
 
     def settle(self) -> None:
-        """Wait until no code can meet the copy that was made last: in its group, by a pipe.
+        """Wait until code cannot notice the last snapshot: in its process group, or by a pipe.
 
-        As late as can be, for the copy has another processor to get out of the way on.
+        As late as possible, because the snapshot runs on another processor meanwhile.
         """
         copy = self._settling
         if copy:
@@ -275,14 +278,14 @@ class SnapshotProcesses:
                 pass  # it has died
 
     def _rest(self, blocked: Collection[int]) -> SnapshotLeftover:
-        """What makes the copy count that there will be, as `_keep` does; and a wait."""
+        """What makes the coming snapshot count, as `_keep` does; and a wait."""
         states = self.states
         child, half = states.lay(self._rows_with(0))
         mask = sum(1 << (number - 1) for number in blocked) if blocked else 0
         return SnapshotLeftover(self._worker, child, (states.address, half), self._last(), mask)
 
     def _rows_with(self, copy: int) -> list[Row]:
-        """The table with a copy of this state, and without the one that is of no use then."""
+        """The table with a snapshot of this state, and without the obsolete one."""
         ended, rows = self._last(), [*self._rows, (copy, self.cell)]
         if ended:  # the first, or the last
             del rows[0 if rows[0][0] == ended else -2]
@@ -298,32 +301,33 @@ class SnapshotProcesses:
                 pass  # the session's code was first
 
     def _wait(self, lacks: LostResources) -> None:
-        """In the copy: hold nothing that is not its, then wait until it is woken, however long."""
+        """In the snapshot: close everything that is not its own, then wait to be activated."""
         _sigmask(_BLOCK, ALL_SIGNALS)
-        with suppress(OSError):  # closed already, where hooks of a fork have run
-            _close(self._worker)  # the host must see its end when the worker has closed it
+        with suppress(OSError):  # closed already, where fork hooks have run
+            _close(self._worker)  # the host must see end of file when the worker has closed it
         if lacks.descriptors:
             lacks.let_go()
-        # Away from the worker's process group, which its code may end; but not from its session,
-        # by which init knows whose the copy is before the table says so. Last, for by this the
-        # worker knows that the copy is out of its way.
+        # Leave the worker's process group, which its code may kill, but not its session, by which
+        # init assigns the snapshot before the table lists it. Last, because the worker recognises
+        # by it that the snapshot is done.
         _setpgid(0, 0)
         _sigwait(_WAKES)
 
     def _take_over(self, lacks: LostResources, before: set[int]) -> Woken:
-        """In the copy, which was woken: do what init says."""
+        """In the activated snapshot: follow init's command."""
         self._begin_takeover()
         with suppress(OSError):
             _close(self._worker)  # where a snapshot fork could not
         while (order := read_order(self._socket, _getpid(), wait=True)) is None:
             pass  # it was for one that died before it could read
-        # As init has left it: those that still wait.
+        # The snapshots that still wait, as init has left the table.
         return self._as_worker(order, lacks, before, self.states.read())
 
     def _hold_garbage(self) -> None:
-        """Collect none in a copy until all is as it was.
+        """Disable garbage collection in a snapshot until its restoration is complete.
 
-        It may run code, and close lost descriptors, whose numbers are given to what is ours.
+        A collection may run code, and close lost descriptors, whose numbers the worker's own may
+        have.
         """
         self._collects = self._collects or _is_collecting()
         _stop_collecting()
@@ -334,7 +338,7 @@ class SnapshotProcesses:
             _collect()
 
     def _begin_takeover(self) -> None:
-        """Have more numbers than code has, and hold garbage."""
+        """Raise the limit of descriptors above the code's, and disable garbage collection."""
         self._hold_garbage()
         self._files_limit = _getrlimit(_NOFILE)
         _setrlimit(_NOFILE, (self._most_files(self._files_limit), self._files_limit[1]))
@@ -347,9 +351,9 @@ class SnapshotProcesses:
     def _as_worker(
         self, order: SnapshotCommand, lacks: LostResources, before: set[int], rows: list[Row]
     ) -> Woken:
-        """Be the worker of the session, or of a branch, that has the copies `rows`."""
+        """Be the worker of the session, or of a branch, that has the snapshots `rows`."""
         while _signal.sigtimedwait(ALL_SIGNALS, 0) is not None:
-            pass  # what the code has sent it, another WAKE_SIGNAL among it
+            pass  # signals that the code has sent it, such as another WAKE_SIGNAL
         _sigmask(_SETMASK, before)
         self._rows = rows
         # Numbers that are opened again there, or kept.
@@ -362,17 +366,17 @@ class SnapshotProcesses:
         return Woken(self._worker, self.cell, lacks, order.cpu_left, moved, seed)
 
     def _sit_down(self, worker: int, taken: Collection[int]) -> None:
-        """Have both sockets at the highest numbers that there may be, the worker's above."""
+        """Move both sockets to the highest possible numbers, the worker's above."""
         most, orders = _sysconf("SC_OPEN_MAX"), self._orders
         self._socket.detach()
         self._worker = _at_most(worker, most, {*taken, orders})
         self._orders = _at_most(orders, self._worker, taken)
-        # As it is made in C: `socket` wraps it in Python, which writes to more pages.
+        # As made in C: `socket` wraps it in Python, which writes to more pages.
         self._socket = _socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, self._orders)
 
 
 def _at_most(fd: int, below: int, taken: Collection[int]) -> int:
-    """`fd` at the highest number that is less than `below`, but for those that are `taken`."""
+    """Move `fd` to the highest number below `below` that is not among `taken`."""
     for number in range(below - 1, fd if fd < below else _STDERR, -1):
         if number not in taken:
             try:
@@ -385,7 +389,7 @@ def _at_most(fd: int, below: int, taken: Collection[int]) -> int:
 
 
 def has_threads() -> bool:
-    """Whether this process has other threads, those of C libraries too, as far as is told."""
+    """Whether this process has other threads, including those of C libraries, as far as known."""
     try:
         return _thread_count() > 0 or os.stat("/proc/self/task").st_nlink - 2 > 1
     except OSError:

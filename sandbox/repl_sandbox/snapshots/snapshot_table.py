@@ -1,8 +1,8 @@
-"""One page that a worker shares with its init: above all the table of its waiting copies.
+"""`SnapshotTable`: one page that a worker shares with its init: above all its waiting snapshots.
 
-A row is the process id of a copy and the number of the cell after which it was made, the oldest
-first. What the page says is the word of code that may be hostile: init takes no more from it than
-which of the session's own processes is to go on, and looks whether there is such a process.
+A row is the process id of a snapshot and the number of the cell after which it was made, the oldest
+first. Code may be hostile and forge the page: init uses it only to choose among the session's own
+processes, and checks that the process exists.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ROW = struct.Struct("=iq")
 _FILES = struct.Struct("=I")
 _INTERRUPTED = struct.Struct("=q")
 _CROWDED = struct.Struct("=B")
-# The page holds the table twice: it may be read, or its writer be stopped for ever, at any moment.
+# The page holds the table twice: at any moment it may be read, or its writer be stopped for ever.
 # At its end are the numbers of `files`, `interrupted` and `crowded`.
 _FILES_AT = mmap.PAGESIZE - _FILES.size
 _INTERRUPTED_AT = _FILES_AT - _INTERRUPTED.size
@@ -31,7 +31,7 @@ _SIZE = _CROWDED_AT // 2
 MOST_STATES = (_SIZE - _COUNT.size) // _ROW.size
 
 
-# Not Python's own mmap, which keeps a descriptor of the file: at a number that may be the code's.
+# Not Python's own mmap, which keeps a descriptor of the file: its number may be the code's.
 _libc = ctypes.CDLL(None, use_errno=True)
 _mmap, _munmap = _libc.mmap, _libc.munmap
 _mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
@@ -67,32 +67,32 @@ class SnapshotTable:
         self._page = memoryview(page).cast("B")
 
     def renew(self) -> None:
-        """Be another page, of zeros, which nobody shares yet."""
+        """Switch to another page, of zeros, which nobody shares yet."""
         if _mmap(self.address, mmap.PAGESIZE, _ACCESS, _NEW_INSTEAD, -1, 0) == _FAILED:
             _failed()
 
     def be(self, fd: int) -> None:
-        """Be the page of file `fd`."""
+        """Switch to the page of file `fd`."""
         if _mmap(self.address, mmap.PAGESIZE, _ACCESS, _INSTEAD, fd, 0) == _FAILED:
             _failed()
 
     def close(self) -> None:
-        """Let go of the page."""
+        """Unmap the page."""
         if self.address:
             self._page.release()
             _munmap(self.address, mmap.PAGESIZE)
             self.address = 0
 
     def write(self, rows: Sequence[Row]) -> None:
-        """Replace the table, all of it at once: the byte that says which half counts comes last."""
+        """Replace the table atomically: the byte that selects the valid half is written last."""
         _, half = self.lay(rows)
         _HALF.pack_into(self._page, 0, half)
 
     def lay(self, rows: Sequence[Row]) -> tuple[int, int]:
-        """Write a table beside the one that counts.
+        """Write a table into the half that is not valid.
 
-        Returns: the address of the process id in the last row; what the first byte of the page has
-        to be for this one to count.
+        Returns: the address of the process id in the last row; the first byte of the page that
+        would make this half valid.
         """
         half = 1 - self._half()
         start = _HALF.size + half * _SIZE
@@ -103,7 +103,7 @@ class SnapshotTable:
         return self.address + at + (len(rows) - 1) * _ROW.size, half
 
     def read(self) -> list[Row]:
-        """The rows, none of which need be true."""
+        """Return the rows, all of which may be forged."""
         start = _HALF.size + self._half() * _SIZE
         count = min(_COUNT.unpack_from(self._page, start)[0], MOST_STATES)
         start += _COUNT.size
@@ -115,7 +115,7 @@ class SnapshotTable:
         return int(_FILES.unpack_from(self._page, _FILES_AT)[0])
 
     def files_changed(self) -> None:
-        """In init: say that they have."""
+        """In init: note such a change."""
         _FILES.pack_into(self._page, _FILES_AT, (self.files + 1) & 0xFFFF_FFFF)
 
     @property
@@ -129,7 +129,9 @@ class SnapshotTable:
 
     @property
     def crowded(self) -> bool:
-        """Whether the last state has no copy, for too many of its descriptors would be lost."""
+        """Whether the last state has no snapshot, because too many of its descriptors would be
+        lost.
+        """
         return bool(_CROWDED.unpack_from(self._page, _CROWDED_AT)[0])
 
     @crowded.setter

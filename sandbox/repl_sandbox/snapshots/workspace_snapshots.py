@@ -1,6 +1,7 @@
-"""When the files of a session are kept and put back: init's side of the keeper.
+"""`WorkspaceSnapshots`: keeps and restores the files of a session: init's end of the snapshot
+helper.
 
-A worker that has its files kept waits for that. Init does not: the host may want something.
+A worker whose files are kept waits for that. Init does not wait: the host may send an order.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from .snapshot_channel import SnapshotChannel
 from .snapshot_table import SnapshotTable
 from .workspace import snapshot_helper
 
-# Seconds, less than the host waits. Reading or writing what it may keep takes a tenth of one, where
-# there is a processor for it.
+# Seconds, less than the host waits. Reading or writing the largest workspace takes a tenth of a
+# second of processor time.
 _TIMEOUT = 10.0
 
 ALL_REMOVED = "files: they took more room than they may, and all were removed"
 
 
 class WorkspaceSnapshots:
-    """Of one session; `trusted` learns of processes that run init's own code."""
+    """The kept files of one session; `trusted` learns of processes that run init's own code."""
 
     def __init__(
         self, jail: Jail, orders: SnapshotChannel, states: SnapshotTable, trusted: set[int]
@@ -37,17 +38,17 @@ class WorkspaceSnapshots:
         self._states = states
         self._trusted = trusted
         self._keeper: tuple[int, socket.socket] | None = None
-        self._due = False  # whether a worker waits, and the keeper's answer is due
-        self._failed = False  # once the keeper is gone, no more are kept
-        self._removed = False  # whether all files were, for want of room
+        self._due = False  # whether a worker waits, and the helper's answer is due
+        self._failed = False  # once the helper is gone, no more are kept
+        self._removed = False  # whether all files were removed, because they exceeded the limit
 
     @property
     def processes(self) -> set[int]:
-        """The keeper's process id, if there is one."""
+        """The helper's process id, if there is one."""
         return set() if self._keeper is None else {self._keeper[0]}
 
     def listen(self, poller: select.poll) -> None:
-        """Have `poller` wake init for the keeper's answer if one is due, else for the workers."""
+        """Have `poller` wake init for the helper's answer if one is due, else for the workers."""
         self._poller = poller
         self._orders.listen_with(poller)
         if self._due:
@@ -57,7 +58,7 @@ class WorkspaceSnapshots:
             self._orders.listen()
 
     def hear(self, ready: Container[int]) -> bool:
-        """Whether a worker is to be heard now: none is while another waits."""
+        """Whether messages of workers may be read: none while another worker waits."""
         if not self._due:
             return self._orders.among(ready)
         assert self._keeper is not None
@@ -66,32 +67,34 @@ class WorkspaceSnapshots:
         return False
 
     def keep(self, cell: int, needed: Iterable[int]) -> None:
-        """Have the files kept as those after `cell`, for the worker; those `needed` stay kept."""
+        """Keep the files as those after `cell`, for the worker; those of `needed` stay kept."""
         self._begin(cell, needed)
         if not self._due:
             self._orders.tell_kept()
 
     def keep_for_host(self, cell: int, needed: Iterable[int]) -> None:
-        """As `keep`, for the host has changed them. The worker is told, which would not notice."""
+        """As `keep`, for changes by the host, of which the worker is told, because it cannot notice
+        them.
+        """
         self.settle()
         self._begin(cell, needed)
         self.settle(told=False)
         self._states.files_changed()
 
     def _begin(self, cell: int, needed: Iterable[int]) -> None:
-        # What was there before the first cell is always one to go back to: it needs no copy.
+        # The state before the first cell can always be restored: it needs no snapshot.
         request = {"op": "keep", "cell": cell, "needed": [0, *needed]}
         if self._failed or not snapshot_helper.ask(self._socket(), request):
             self._failed = True
             return
         assert self._keeper is not None
         self._due = True
-        # What else workers ask for waits meanwhile, however much that is.
+        # Other messages of workers wait meanwhile, however many.
         self._orders.ignore()
         self._poller.register(self._keeper[1], select.POLLIN)
 
     def settle(self, *, told: bool = True) -> None:
-        """Take the keeper's answer, if one is due; the worker is `told` that it may go on."""
+        """Read the helper's answer, if one is due; the worker is `told` that it may go on."""
         if self._due:
             assert self._keeper is not None
             self._failed = snapshot_helper.answer(self._keeper[1]) is None
@@ -107,7 +110,9 @@ class WorkspaceSnapshots:
             self._orders.listen()
 
     def restore(self, cell: int) -> list[str]:
-        """Put the files back that were there after `cell`; names of those that could not be."""
+        """Restore the files from after `cell`; return the names of those that could not be
+        restored.
+        """
         if self._removed:
             self._removed = False
             return [ALL_REMOVED]
@@ -125,12 +130,12 @@ class WorkspaceSnapshots:
         return lost
 
     def forget(self) -> None:
-        """There is no keeper any more."""
+        """Forget the helper, which is gone."""
         self._let_go()
         self._failed = False
 
     def are_removed(self) -> None:
-        """All of them were."""
+        """Note that all files were removed."""
         self._let_go()
         self._removed = True
 
@@ -141,7 +146,7 @@ class WorkspaceSnapshots:
         self._keeper = None
 
     def remove(self) -> None:
-        """Remove the workspace of a branch that has ended, if there is one, and its keeper."""
+        """Remove the workspace of a branch that has ended, if there is one, and its helper."""
         self.settle(told=False)
         if not self._is_removed() and snapshot_helper.ask(
             self._socket(), {"op": "restore", "cell": -1}
@@ -156,7 +161,7 @@ class WorkspaceSnapshots:
             self._keeper = None
 
     def _is_removed(self) -> bool:
-        """Remove the workspace, if it is empty; whether there is none any more."""
+        """Remove the workspace, if it is empty; return whether there is none any more."""
         try:
             os.rmdir(self._jail.home)
         except OSError as error:
@@ -164,7 +169,7 @@ class WorkspaceSnapshots:
         return True
 
     def _socket(self) -> socket.socket | None:
-        """What the keeper is spoken to on; it is forked when it is first needed."""
+        """The socket to the helper, which is forked when it is first needed."""
         if self._keeper is None:
             ours, theirs = socket.socketpair()
             try:

@@ -1,6 +1,7 @@
-"""Which variables hold objects of certain descriptors, however deep in containers and objects.
+"""Finds the variables that hold objects of certain descriptors, also deep in containers and
+objects.
 
-Nothing here runs code of the session: objects are asked by the methods of C types.
+No code of the session runs: objects are inspected by methods of C types.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from typing import Any
 
 from ...worker.namespace.trusted_imports import loaded_class
 
-# So many objects are looked at, for who takes over is waited for.
+# The most objects to inspect: the process that takes over is waited for.
 _MOST_OBJECTS = 100_000
 _ASKED: tuple[tuple[type, Callable[[Any], int]], ...] = (
     (io.FileIO, io.FileIO.fileno),
     (_socket.socket, _socket.socket.fileno),
     (select.epoll, select.epoll.fileno),
 )
-# Objects that have nothing of their own, or lead to all that there is.
+# Objects without contents of their own, or that lead to everything.
 _PASSED_BY = (
     *(bool, int, float, complex, str, bytes, bytearray, type(None), type),
     *(ModuleType, BuiltinFunctionType, CodeType),
@@ -44,7 +45,7 @@ _get_referents = gc.get_referents
 def holders(
     variables: Iterable[tuple[str, object]], numbers: set[int], other: object
 ) -> tuple[dict[int, str], str]:
-    """By number, the first variable that holds an object of this descriptor; of `other`, likewise.
+    """By number, the first variable that holds an object of this descriptor; likewise for `other`.
 
     "" for `other` if no variable holds it.
     """
@@ -59,7 +60,7 @@ def holders(
 
 
 def _reached(variables: Iterable[tuple[str, object]]) -> Iterator[tuple[str, object]]:
-    """Each object that a variable leads to, once, with the first variable that does."""
+    """Yield each object that a variable leads to, once, with the first variable that does."""
     seen: set[int] = set()
     for name, value in variables:
         waiting = _of_own_class(value) if issubclass(type(value), type) else [value]
@@ -97,6 +98,6 @@ def _number(each: object) -> int:
         if connection is not None and issubclass(kind, connection):
             handle = each.__dict__.get("_handle")
             return handle if type(handle) is int else -1
-    except (AttributeError, TypeError, ValueError):  # closed, or spoilt by the code
+    except (AttributeError, TypeError, ValueError):  # closed, or made unusable by the code
         pass
     return -1

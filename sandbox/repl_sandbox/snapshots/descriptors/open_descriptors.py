@@ -1,10 +1,10 @@
-"""The descriptors of a process and of its waiting copy.
+"""The descriptors of a process and of its waiting snapshot.
 
-A copy that held what its worker holds would be seen: the reader of a pipe would wait for a writer
-that nobody knows of, a lock on a file would outlive its file. So a copy lets go of all of them.
-When it takes over, it opens files again by their paths, where they were read or written last;
-pipes, sockets and the like have another end, which lives on or is gone, and are lost. A placeholder
-keeps their numbers (see `placeholders`).
+Open descriptors of a snapshot would have effects: the reader of a pipe would wait for a writer that
+nobody knows of, a lock on a file would outlive its file. So a snapshot closes all descriptors of
+its worker. When it takes over, it opens files again by their paths, at their last positions; pipes,
+sockets and the like have another end, which lives on or is gone, and are lost. A placeholder keeps
+their numbers (see `placeholder_descriptors`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 _FOLDER = "/proc/self/fd"
-# Taken once: code may replace those of the modules, and lose its state by that.
+# Taken once: code may replace those of the modules, and would lose its state.
 _stat, _fstat, _lseek, _readlink = os.stat, os.fstat, os.lseek, os.readlink
 _open, _close, _dup2, _get_inheritable = os.open, os.close, os.dup2, os.get_inheritable
 _listdir, _sysconf, _fcntl = os.listdir, os.sysconf, fcntl.fcntl
@@ -27,7 +27,7 @@ _ONLY_ONCE = os.O_CREAT | os.O_EXCL | os.O_TRUNC | os.O_TMPFILE
 _BY_PATH = frozenset((stat.S_IFREG, stat.S_IFDIR, stat.S_IFCHR))
 _KINDS = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a terminal"}
 _STREAMS = (0, 1, 2)
-# Major numbers of terminals (admin-guide/devices.txt): an opened one has another end, too.
+# Major numbers of terminals (admin-guide/devices.txt), which have another end, too.
 _TERMINALS = frozenset((4, 5, *range(136, 144)))
 
 Identity = tuple[int, int]
@@ -35,7 +35,7 @@ Identity = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class DescriptorRange:
-    """The directory whose files are put back with a session's state: a path in it stays valid.
+    """The directory whose files are restored with a session's state: a path in it stays valid.
 
     `left`: the directory of the same files in the session that a branch was made of, "" if none.
     """
@@ -44,7 +44,7 @@ class DescriptorRange:
     left: str = ""
 
     def find(self, path: str) -> tuple[str, bool]:
-        """The present path of the file `path`; whether that file was put back."""
+        """Return the present path of the file `path`, and whether that file was restored."""
         if self.left and f"{path}/".startswith(f"{self.left}/"):
             path = self.workspace + path[len(self.left) :]
         return path, f"{path}/".startswith(f"{self.workspace}/")
@@ -56,7 +56,7 @@ class Held:
 
     `kind` is its file's, as stat.S_IFMT; `path` "" if none leads there; `file` its device and
     inode. `stream`: the standard stream that it is a duplicate of, -1 for none. `returns`: whether
-    a copy has it again.
+    a snapshot can open it again.
     """
 
     fd: int
@@ -70,15 +70,16 @@ class Held:
     returns: bool
 
     def let_go(self) -> None:
-        """Close it, unless the copy keeps it: of a file without a name it is all that leads there.
+        """Close it, unless the snapshot keeps it, because nothing else leads to a file without a
+        name.
 
-        So it is where the kernel does not tell the name.
+        Likewise where the kernel does not report the name.
         """
         if self.path or not self.returns or self.stream >= 0:
             self.close()
 
     def close(self) -> None:
-        """Close it, if that has not been done yet."""
+        """Close it, unless it is closed already."""
         with contextlib.suppress(OSError):
             _close(self.fd)
 
@@ -88,7 +89,7 @@ class Held:
         return f"descriptor {self.fd}, {_KINDS.get(self.kind, 'of the kernel')}"
 
     def reopen(self, place: DescriptorRange) -> str:
-        """Open one that `returns` again, as it was; what to call it if that fails, else ""."""
+        """Open one that `returns` again, as it was; return its name if that fails, else ""."""
         try:
             if self.stream >= 0:
                 _dup2(self.stream, self.fd, self.inheritable)
@@ -97,7 +98,7 @@ class Held:
             if self.kind == stat.S_IFREG and not self.flags & os.O_PATH:
                 _lseek(self.fd, self.offset, os.SEEK_SET)
         except OSError as error:
-            # It is read by people: a name of the code's choice may steer their terminal.
+            # People read it: a name that the code chose may contain terminal control sequences.
             name = self.path if self.path.isprintable() else repr(self.path)
             return f"descriptor {self.fd}, {name or 'a file'}: {error.strerror}"
         return ""
@@ -115,7 +116,7 @@ class Held:
 
 
 def held(besides: Collection[int]) -> list[Held]:
-    """The open descriptors of this process, but for those of `besides`, which are distinct."""
+    """The open descriptors of this process, except those of `besides`, which are distinct."""
     if _only(besides):
         return []
     numbers = _open_numbers().difference(besides)
@@ -123,15 +124,15 @@ def held(besides: Collection[int]) -> list[Held]:
         return []
     found, streams = [], _identities()
     for fd in sorted(numbers):
-        with contextlib.suppress(OSError):  # closed by now: that of the listing itself
+        with contextlib.suppress(OSError):  # closed by now: the descriptor of the listing itself
             found.append(_look(fd, streams))
     return found
 
 
 def _only(expected: Collection[int]) -> bool:
-    """Whether these are open and no others; False also where that would take a look at each.
+    """Whether these and no others are open; False also where that would need a look at each.
 
-    Since Linux 6.2 the size of the directory is their count. To list it takes eight times as long.
+    Since Linux 6.2 the size of the directory is their number. Listing it takes eight times as long.
     """
     try:
         if _stat(_FOLDER).st_size != len(expected):
@@ -164,7 +165,7 @@ def _identity(status: os.stat_result) -> Identity:
 
 
 def _identities() -> list[Identity]:
-    """Of the files of the standard streams; of one that is closed, none."""
+    """The identities of the files of the standard streams; none of a closed one."""
     found: list[Identity] = []
     for fd in _STREAMS:
         try:
@@ -178,8 +179,8 @@ def _open_numbers() -> set[int]:
     try:
         return set(map(int, _listdir(_FOLDER)))
     except OSError:
-        # Not to be read in tier "confined" by a process that took over, for the file rules are
-        # about the directory of the first. poll(2) tells which numbers are not open.
+        # Unreadable in tier "confined" for a process that took over, because the Landlock rules
+        # name the directory of the first worker. poll(2) reports the numbers that are not open.
         most = _sysconf("SC_OPEN_MAX")
         poller = select.poll()
         for fd in range(most):

@@ -1,12 +1,12 @@
-"""Placeholders: each keeps the number of a lost descriptor from being given to another file.
+"""Placeholders, which keep the number of a lost descriptor from being reused.
 
-An object that is copied knows its descriptor by number. Were the number free, the next `open` would
-get it, and the object would write into that file, or close it when it is collected.
+A copied object has its descriptor's number. If that were free, the next `open` would get it, and
+the object would write into that file, or close it when it is collected.
 
-A placeholder is an O_PATH descriptor of a symbolic link: to read, write, map, poll or lock it is
-EBADF, as for a closed one, nothing can be opened through it, and nobody waits for its end. The
-object that held the number closes the placeholder as it would have closed what was there; then the
-number is free, as after any close.
+A placeholder is an O_PATH descriptor of a symbolic link: reading, writing, mapping, polling or
+locking it is EBADF, as for a closed one, nothing can be opened through it, and nobody waits for its
+end. The object that has the number closes the placeholder as it would have closed its file; then
+the number is free.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _open, _close, _dup2, _fstat = os.open, os.close, os.dup2, os.fstat
 
 
 def place(numbers: Collection[int]) -> None:
-    """Put a placeholder at each of `numbers`, in the place of what is open there.
+    """Put a placeholder at each of `numbers`, in place of what is open there.
 
     Raises:
         OSError: there is no number left for one more descriptor, or no /proc.
@@ -47,7 +47,7 @@ def _keep(placeholder: int, fd: int) -> None:
 
 
 def placed(numbers: Iterable[int]) -> set[int]:
-    """Those of `numbers` at which there still is the placeholder that was put there."""
+    """Those of `numbers` at which the placeholder still is."""
     return {fd for fd in numbers if _is_link(fd)}
 
 

@@ -1,4 +1,4 @@
-"""Whether the files of a workspace have changed since they were last looked at."""
+"""`FileChanges`: whether the files of a workspace have changed since the last check."""
 
 from __future__ import annotations
 
@@ -6,39 +6,39 @@ import os
 import stat
 import time
 
-# Files and directories that are looked at and kept (zygote/versions.py): each takes microseconds,
-# after every cell that changes one. Of more it is enough to know that they are.
+# The most files and directories to check and keep (workspace_versions.py): each takes microseconds,
+# after every cell that changes one. More count as changed.
 MOST_FILES = 10_000
 
-# Nanoseconds. What is written twice in this time may have the same time of change: before Linux
-# 6.13 that is the time of the last tick, of which there are at least a hundred a second.
+# Nanoseconds. Two writes within this time may leave the same time of change: before Linux 6.13 that
+# is the time of the last tick, of which there are at least a hundred a second.
 _TICK = 20_000_000
-# The clock of the last tick, CLOCK_REALTIME_COARSE of clock_gettime(2). A machine that gets no
-# processor for a moment may have it stand still for many of them.
+# The clock of the last tick, CLOCK_REALTIME_COARSE of clock_gettime(2). On a machine that gets no
+# processor for a moment it may stand still for many ticks.
 _COARSE = 5
 
 _Key = tuple[int, int, int, int, int]
 
 
 class FileChanges:
-    """Of the directory `path`: what tells one content of it from another."""
+    """The state of the directory `path`, by attributes that change with its content."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._seen: dict[str, _Key] = {}
         self._told = 0
-        self._fresh = False  # what is seen may have been changed again, and look the same
+        self._fresh = False  # files may have changed again without a trace
 
     def changed(self, told: int) -> bool:
-        """Whether something is there that was not, or is not as it was, since the last call.
+        """Whether anything is new or different since the last call.
 
-        `told` is a number that others change when they change something, or note what is there.
+        `told` is a number that others change when they change something, or note its state.
         """
         others, self._told = told != self._told, told
         try:
             if not self._seen and not others and not os.listdir(self._path):
                 return False
-        except OSError:  # out of descriptors, or the directory is not to be read
+        except OSError:  # out of descriptors, or the directory is unreadable
             return True
         others = others or self._fresh
         seen = self._seen
@@ -49,7 +49,7 @@ class FileChanges:
 
 
 def unsettled() -> int:
-    """Nanoseconds since 1970: what was changed at that time or later can be changed once more and
+    """Nanoseconds since 1970: a file that changed at that time or later can change once more and
     have the same time of change.
     """
     return min(time.time_ns() - _TICK, time.clock_gettime_ns(_COARSE))

@@ -1,9 +1,8 @@
-"""The keeper: a process of a session that holds earlier contents of its workspace.
+"""The snapshot helper: a process of a session that holds earlier contents of its workspace.
 
-Forked by init when files are first to be kept; like a clerk it is init's code with the rights of
-the session's code to files and no others. What it keeps is in its own memory, up to a budget:
-whoever looks at the session's places finds nothing, and what is opened there stays the file that it
-was.
+Forked by init when files are first to be kept; like a file helper it runs init's code with the
+rights of the session's code to files and no others. It keeps contents in its own memory, up to a
+budget: code cannot find them in the session's directories, and open files stay the same files.
 """
 
 from __future__ import annotations
@@ -23,7 +22,9 @@ _LENGTH = struct.Struct("=I")
 
 
 def ask(sock: socket.socket | None, request: dict[str, Any]) -> bool:
-    """Init's side: tell the keeper what to do; whether there is one. `answer` must follow."""
+    """In init: send the helper a request; return whether there is a helper. `answer` must
+    follow.
+    """
     if sock is None:
         return False
     try:
@@ -34,7 +35,7 @@ def ask(sock: socket.socket | None, request: dict[str, Any]) -> bool:
 
 
 def answer(sock: socket.socket) -> list[str] | None:
-    """Init's side: names of what was lost, None if the keeper cannot say."""
+    """In init: return the names of losses, None if the helper does not answer."""
     try:
         names: list[str] | None = _receive(sock)
     except (OSError, ValueError):  # it is gone, or too slow
@@ -43,7 +44,7 @@ def answer(sock: socket.socket) -> list[str] | None:
 
 
 def be_keeper(jail: Jail, sock: socket.socket) -> NoReturn:
-    """Be the keeper of a session, at the other end of `sock`."""
+    """Be the snapshot helper of a session, at the other end of `sock`."""
     try:
         _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
         _signal.signal(_signal.SIGTERM, _signal.SIG_DFL)
@@ -52,7 +53,7 @@ def be_keeper(jail: Jail, sock: socket.socket) -> NoReturn:
         # Of the states kept, of the current one, and of that which it replaces.
         versions = WorkspaceVersions(workspace_files.root(jail), jail.states + 2)
         _serve(sock, versions)
-    # Boundary: as in be_clerk. Init sees its end, and the files stay as they are.
+    # Boundary: as in the file helper. Init sees end of file, and the files stay as they are.
     except Exception as error:  # noqa: BLE001
         os.write(2, f"the session's keeper failed: {type(error).__name__}: {error}\n".encode())
     finally:

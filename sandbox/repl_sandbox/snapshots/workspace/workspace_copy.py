@@ -1,4 +1,4 @@
-"""A branch's own workspace: what was in the one that it leaves, copied, and the way there."""
+"""A branch's own workspace: a copy of the one that it leaves, and the change of directory."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from contextlib import suppress
 
 _MOST_NAMED = 20
 _PIECE = 1 << 20
-# What is copied in a millisecond or two.
+# The amount that is copied in a millisecond or two.
 _FEW_FILES, _FEW_BYTES = 64, 1 << 20
 
 
 def is_little(folder: str) -> bool:
-    """Whether what is below `folder` is copied at once; of more no more than that is looked at."""
+    """Whether the files below `folder` are few enough to copy at once; reads no more than that."""
     waiting, files, size = [folder], 0, 0
     while waiting:
         try:
@@ -32,10 +32,10 @@ def is_little(folder: str) -> bool:
 
 
 def copy(old: str, new: str) -> list[str]:
-    """Make directory `new` of all files below `old`; the names of what was left.
+    """Make directory `new` of all files below `old`; return the names of those that were left.
 
     Raises:
-        OSError: there can be no such directory.
+        OSError: the directory cannot be made.
     """
     left: list[str] = []
     try:
@@ -49,7 +49,7 @@ def copy(old: str, new: str) -> list[str]:
 
 
 def enter(old: str, new: str) -> None:
-    """Go to `new`, which is a copy of `old`.
+    """Change to `new`, which is a copy of `old`.
 
     HOME and the current directory lead to the new one. An absolute path that the code has noted
     still leads to the old one: branches of a session trust one another.
@@ -64,7 +64,7 @@ def enter(old: str, new: str) -> None:
 
 
 def _copy_below(old: str, new: str, left: list[str]) -> None:
-    # No recursion: code decides how deep directories lie in each other.
+    # No recursion: code decides how deeply directories are nested.
     waiting = [""]
     copied: dict[int, str] = {}  # by inode, where files with other names are
     while waiting:
@@ -97,7 +97,7 @@ def _copy(entry: os.DirEntry[str], target: str, copied: dict[int, str]) -> bool:
     if status.st_ino in copied:
         os.link(copied[status.st_ino], target)
         return True
-    # Without a wait for who writes to it: it may be a pipe by now.
+    # Non-blocking: it may be a pipe by now, and would wait for a writer.
     source = os.open(entry.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     fd = os.open(target, flags, stat.S_IMODE(status.st_mode) & 0o777)

@@ -1,8 +1,7 @@
-"""`WorkspaceEntry`: what is at a path below a directory that others change meanwhile: noted, put
-back.
+"""`WorkspaceEntry`: notes and restores a path below a directory that others change meanwhile.
 
-Each name is opened in the directory before it, as in `workspace`, and closed again: who does this
-lives as long as the session.
+Each component is opened in the directory before it, as in `workspace_files`, and closed again: the
+process lives as long as the session.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ from typing import NamedTuple
 from . import workspace_files
 from .file_changes import unsettled
 
-_FIELDS = 5  # of a key, before what tells it from another of the same tick
+_FIELDS = 5  # before the part of a key that distinguishes changes within a tick
 
 
 class WorkspaceEntry(NamedTuple):
-    """What was at a path. `key` tells whether it still is; `data` is None where it is not kept."""
+    """The entry at a path. `key` identifies its state; `data` is None where it is not kept."""
 
     mode: int
     key: tuple[int, ...]
@@ -30,26 +29,26 @@ class WorkspaceEntry(NamedTuple):
 
     @property
     def inode(self) -> int:
-        """What a regular file shares with its other names; of anything else 0."""
+        """The inode of a regular file, which its other names share; of anything else 0."""
         return self.key[1] if stat.S_ISREG(self.mode) else 0
 
 
 def _key(status: os.stat_result) -> tuple[int, ...]:
     if stat.S_ISDIR(status.st_mode):
-        return (status.st_mode,)  # what is in it has keys of its own
+        return (status.st_mode,)  # its entries have keys of their own
     return (
         status.st_mode,
         status.st_ino,
         status.st_size,
         status.st_mtime_ns,
         status.st_ctime_ns,
-        # Who writes twice within a tick of the clock of files may leave the same times.
+        # Two writes within a tick of the file clock may leave the same times.
         *((time.time_ns(),) if status.st_ctime_ns >= unsettled() else ()),
     )
 
 
 def is_as(status: os.stat_result, entry: WorkspaceEntry) -> bool:
-    """Whether what has `status` is as `entry` says. Without its content, in doubt it is."""
+    """Whether `status` matches `entry`. Without a kept content, a doubtful case matches."""
     key = _key(status)
     return key == entry.key or (entry.data is None and key[:_FIELDS] == entry.key[:_FIELDS])
 
@@ -57,7 +56,7 @@ def is_as(status: os.stat_result, entry: WorkspaceEntry) -> bool:
 def note(
     root: int, path: str, status: os.stat_result, known: WorkspaceEntry | None, room: int
 ) -> WorkspaceEntry:
-    """What is at `path` now, with at most `room` bytes; what was `known`, if it is so still."""
+    """Return the entry at `path` now, with at most `room` bytes; `known`, if it still matches."""
     key = _key(status)
     if known is not None and known.key == key and len(known.data or b"") <= room:
         return known
@@ -67,7 +66,7 @@ def note(
 
 
 def content(root: int, path: str, status: os.stat_result, room: int) -> bytes | None:
-    """The bytes of a file or link, none of a directory; None if they are not to be had."""
+    """The bytes of a file or link, none of a directory; None if they cannot be read."""
     try:
         if stat.S_ISDIR(status.st_mode):
             return b""
@@ -83,11 +82,11 @@ def content(root: int, path: str, status: os.stat_result, room: int) -> bytes | 
             data = file.read(status.st_size + 1)
         return data if len(data) <= room else None
     except OSError:
-        return None  # gone, or something else by now: a thread of the session is at it
+        return None  # gone, or something else by now: a thread of the session is changing it
 
 
 def write(folder: int, name: str, entry: WorkspaceEntry) -> None:
-    """Make `name` in directory `folder` what `entry` says, whose content was kept.
+    """Restore `name` in directory `folder` from `entry`, whose content was kept.
 
     Raises:
         OSError: it cannot be made, or something else is there.
@@ -100,7 +99,8 @@ def write(folder: int, name: str, entry: WorkspaceEntry) -> None:
     if stat.S_ISLNK(entry.mode):
         os.symlink(os.fsdecode(entry.data), name, dir_fd=folder)
         return
-    # In place: who has the file open, as the copy that takes over may, has this one.
+    # In place: a process that has the file open, as the snapshot that takes over may, keeps this
+    # one.
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | workspace_files.PLAIN
     fd = os.open(name, flags, 0o600, dir_fd=folder)
     try:
@@ -115,7 +115,7 @@ def write(folder: int, name: str, entry: WorkspaceEntry) -> None:
 
 @contextmanager
 def placed(root: int, path: str) -> Iterator[tuple[int, str]]:
-    """A descriptor of the directory that `path` is in, open meanwhile, and its name there."""
+    """The descriptor of the directory of `path`, open during the block, and its name there."""
     *above, name = path.split("/")
     folder = os.dup(root)
     try:
@@ -129,7 +129,7 @@ def placed(root: int, path: str) -> Iterator[tuple[int, str]]:
 
 
 def change_mode(root: int, path: str, mode: int) -> None:
-    """Change the mode of what is at `path`, which is no link."""
+    """Change the mode of `path`, which is not a link."""
     with suppress(OSError):
         with placed(root, path) as (folder, name):
             fd = os.open(name, os.O_PATH | workspace_files.PLAIN, dir_fd=folder)
@@ -146,13 +146,12 @@ def chmod(fd: int, mode: int) -> None:
 
 
 def walk(root: int, most: int, opened: set[str] | None = None) -> list[tuple[str, os.stat_result]]:
-    """Every path below `root`, a directory before what is in it.
+    """Yield every path below `root`, a directory before its entries.
 
-    With `opened`, every directory is made one that can be changed; the names of those that could
-    not be are added.
+    With `opened`, every directory is made accessible; the names of those that cannot be are added.
 
     Raises:
-        OSError: there are more than `most`, or some too deep, or not to be read.
+        OSError: there are more than `most`, or some are too deep, or unreadable.
     """
     found: list[tuple[str, os.stat_result]] = []
     left = [""]
@@ -174,7 +173,7 @@ def walk(root: int, most: int, opened: set[str] | None = None) -> list[tuple[str
 
 
 def _inside(root: int, above: str) -> Generator[tuple[str, os.stat_result]]:
-    """What is in the directory whose path, with a slash behind it, is `above`."""
+    """The entries of the directory whose path, with a slash behind it, is `above`."""
     with placed(root, f"{above}.") as (parent, name):
         folder = os.open(name, os.O_RDONLY | os.O_DIRECTORY | workspace_files.PLAIN, dir_fd=parent)
     try:

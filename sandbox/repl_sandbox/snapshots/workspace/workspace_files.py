@@ -1,10 +1,10 @@
-"""A session's workspace, by one who shares it with code that changes it at any moment.
+"""Access to a session's workspace beside code that changes it at any moment.
 
 A path is a list of names without ".." and "/". Each is opened in the directory before it, by its
-descriptor and without following links (O_NOFOLLOW), which is what RESOLVE_BENEATH, NO_SYMLINKS and
-NO_MAGICLINKS of openat2(2) come to for such a path, on every kernel. So whatever the code puts in
-the place of a name, and when, what is opened is below the workspace or was until it was moved.
-What kind of file it is, is asked of what was opened.
+descriptor and without following links (O_NOFOLLOW), which for such a path is equivalent to
+RESOLVE_BENEATH, NO_SYMLINKS and NO_MAGICLINKS of openat2(2), on every kernel. So whatever the code
+renames or replaces, and when, the opened file is below the workspace or was until it was moved. The
+kind of a file is checked on the open descriptor.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import Any, NamedTuple
 from ...jail import mounts, session_directory
 from ...jail.recipe import Jail
 
-# Directories in one another: each takes a descriptor. The host refuses longer paths than these.
+# The depth of directories: each takes a descriptor. The host refuses longer paths.
 DEEPEST = 64
 LONGEST_PATH = 4095  # bytes: PATH_MAX of the kernel without its end
 
 PLACE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# Not to wait: for the other end of a FIFO, or for who holds a lease on a file.
+# Non-blocking: otherwise it waits for the other end of a FIFO, or for the holder of a lease.
 PLAIN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _PIECE = 1 << 20
 _MOST_TEXT = 16 << 20  # of the paths of one listing
@@ -33,29 +33,30 @@ _KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "symlin
 
 
 def root(jail: Jail) -> int:
-    """A descriptor of the workspace of a session."""
+    """Open the workspace of a session."""
     if jail.home:
         return place(jail.home)
     return own(jail.folder, session_directory.WORKSPACE) if jail.folder else place(mounts.WORKSPACE)
 
 
 def place(path: str) -> int:
-    """A descriptor of directory `path`, by which others can be opened in it."""
+    """Open directory `path`, in which others can be opened."""
     return os.open(path, PLACE)
 
 
 def own(folder: str, name: str) -> int:
-    """The same of directory `name` in the session's `folder`; made if the code has removed it."""
+    """Open directory `name` in the session's `folder`; made if the code has removed it."""
     fd = place(folder)
     return _enter(fd, name, [])
 
 
 def open_file(root: int, names: Sequence[str]) -> int:
-    """A descriptor, to read, of the regular file at `names` below `root`."""
+    """Open the regular file at `names` below `root`, to read."""
     opened: list[int] = []
     try:
         folder, name = descend(root, names[:-1], opened=opened), names[-1]
-        # First by name, so that nothing but a file is opened, unless it is put there just now.
+        # Check the name first, so that only a regular file is opened, unless it is replaced just
+        # now.
         _check_regular(os.stat(name, dir_fd=folder, follow_symlinks=False))
         fd = os.open(name, os.O_RDONLY | PLAIN, dir_fd=folder)
     finally:
@@ -70,7 +71,7 @@ def open_file(root: int, names: Sequence[str]) -> int:
 
 
 class FileContent(NamedTuple):
-    """What is to be a file: `size` bytes of file `source` from `offset` on."""
+    """The content of a file to be made: `size` bytes of file `source` from `offset` on."""
 
     source: int
     offset: int
@@ -78,10 +79,10 @@ class FileContent(NamedTuple):
 
 
 def store(root: int, names: Sequence[str], content: FileContent, token: str) -> None:
-    """Make `content` the regular file at `names`, all of it or nothing.
+    """Make `content` the regular file at `names`, atomically.
 
-    It is written beside its place, under a name made of `token`, and renamed. A file that is
-    replaced leaves its permissions; what other links to it hold stays as it was.
+    It is written in the same directory, under a name made of `token`, and renamed. It keeps the
+    permissions of a file that it replaces; other links to that file keep the old content.
     """
     made: list[tuple[int, str]] = []
     opened: list[int] = []
@@ -111,10 +112,10 @@ def descend(
     made: list[tuple[int, str]] | None = None,
     opened: list[int] | None = None,
 ) -> int:
-    """A descriptor of the directory `names` below `root`.
+    """Open the directory `names` below `root`.
 
-    With a list `made`, directories that are not there are made, and noted in it. `opened`: takes
-    the descriptors of those on the way and of the last, for who goes on after it.
+    With a list `made`, missing directories are made, and noted in it. `opened` receives the
+    descriptors of those on the way and of the last, for the caller to continue after it.
     """
     fd = root
     for name in names:
@@ -153,7 +154,8 @@ def _replaced(folder: int, name: str) -> int | None:
 
 def _copy(content: FileContent, folder: int, name: str, mode: int | None) -> None:
     with suppress(FileNotFoundError):
-        os.unlink(name, dir_fd=folder)  # of a clerk that was ended, when this one is sent again
+        # left by a helper that was killed, when this one repeats the request
+        os.unlink(name, dir_fd=folder)
     fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | PLAIN, 0o666, dir_fd=folder)
     if mode is not None:
         os.fchmod(fd, mode)
@@ -168,9 +170,10 @@ def _copy(content: FileContent, folder: int, name: str, mode: int | None) -> Non
 
 
 class DirectoryListing:
-    """What is below directory `names`, at most `limit` rows; then `complete` says if that was all.
+    """The entries below directory `names`, at most `limit` rows; then `complete` tells whether
+    these are all.
 
-    Directories are looked into after all that lies beside them was told.
+    The entries of a directory follow after those beside it.
     """
 
     def __init__(self, root: int, names: Sequence[str], limit: int) -> None:
@@ -181,7 +184,7 @@ class DirectoryListing:
         self._names = list(names)
 
     def rows(self) -> Iterator[list[Any]]:
-        """[path, kind, bytes, seconds since 1970] of each entry, the path from the root."""
+        """Yield [path, kind, bytes, seconds since 1970] of each entry, the path from the root."""
         return self._below(self._top, "".join(f"{name}/" for name in self._names), DEEPEST)
 
     def _below(self, fd: int, above: str, deeper: int) -> Iterator[list[Any]]:

@@ -13,7 +13,7 @@ from .workspace_entries import WorkspaceEntry
 
 # Bytes of files: reading so much takes some 30 ms, for which the next cell waits.
 BUDGET = 64 << 20
-# Of so many are those removed that are too many: a second.
+# The most entries that are removed if there are too many: a second.
 _MOST_REMOVED = 100_000
 _MOST_LOST = 20
 _LONGEST_NAME = 200  # characters
@@ -24,18 +24,18 @@ Version: TypeAlias = dict[str, WorkspaceEntry]
 class WorkspaceVersions:
     """The contents of directory `root` after some cells, by number: the `most` latest of them.
 
-    And what there was before the first cell: who goes back to that needs no copy of the worker.
+    And those before the first cell, a state that needs no snapshot of the worker.
     """
 
     def __init__(self, root: int, most: int) -> None:
         self._root = root
         self._most = most
         self._mode = os.fstat(root).st_mode
-        # Instead of a content, why it could not be kept.
+        # In place of a content: the reason why it could not be kept.
         self._kept: dict[int, Version | str] = {}
 
     def keep(self, cell: int, needed: list[int]) -> None:
-        """Note what is there now as the content after `cell`; forget what no `needed` one has."""
+        """Keep the present content as that after `cell`; forget those of no `needed` cell."""
         last = self._kept.get(max(self._kept, default=0), {})
         try:
             self._kept[cell] = self._content({} if isinstance(last, str) else last)
@@ -55,7 +55,9 @@ class WorkspaceVersions:
         return version
 
     def restore(self, cell: int) -> list[str]:
-        """Make the content what it was after `cell`; names of what could not be."""
+        """Restore the content from after `cell`; return the names of entries that could not be
+        restored.
+        """
         version = self._kept.get(self._before(cell), {})
         self._kept = {number: kept for number, kept in self._kept.items() if number <= cell}
         if isinstance(version, str):
@@ -69,7 +71,9 @@ class WorkspaceVersions:
         return lost if more <= 0 else [*lost[:_MOST_LOST], f"{more:,} more files"]
 
     def _open_up(self) -> set[str]:
-        """Give this process what it needs of every directory; those of which it had less."""
+        """Give this process access to every directory; return the modes of those that it
+        changed.
+        """
         workspace_entries.chmod(self._root, self._mode | stat.S_IRWXU)
         opened: set[str] = set()
         for path, status in workspace_entries.walk(self._root, _MOST_REMOVED, opened):
@@ -85,7 +89,7 @@ class WorkspaceVersions:
             if not self._remove(path, there[path])
         ]
         folders = []
-        names: dict[int, str] = {}  # of inodes: under which each is as it was
+        names: dict[int, str] = {}  # of inodes: a path under which each is unchanged
         for path, entry in sorted(version.items()):
             status = there.get(path)
             if status is None or path in opened or not self._is_still(path, entry, status):
@@ -97,13 +101,13 @@ class WorkspaceVersions:
                     folders.append((path, entry.mode))
             if entry.inode:
                 names.setdefault(entry.inode, path)
-        # Last, and the innermost first: what is in them had to be written.
+        # Last, and the innermost first: their entries had to be written.
         for path, mode in reversed(folders):
             workspace_entries.change_mode(self._root, path, mode)
         return lost
 
     def _is_still(self, path: str, entry: WorkspaceEntry, status: os.stat_result) -> bool:
-        """Whether it is as it was; what is written by a mapping leaves no mark in the key."""
+        """Whether it is unchanged; a write by a mapping leaves no mark in the key."""
         if not workspace_entries.is_as(status, entry):
             return False
         if not entry.inode or entry.data is None:
@@ -125,7 +129,9 @@ class WorkspaceVersions:
     def _put_back(
         self, path: str, entry: WorkspaceEntry, status: os.stat_result | None, twin: str | None
     ) -> str:
-        """Make `path` what `entry` says, a link to `twin` if there is one; why it cannot be."""
+        """Restore `path` from `entry`, as a link to `twin` if there is one; return the reason of a
+        failure.
+        """
         same = status is not None and stat.S_IFMT(status.st_mode) == stat.S_IFMT(entry.mode)
         if entry.data is None and not twin and not (same and stat.S_ISDIR(entry.mode)):
             return "its content was not kept"
@@ -147,11 +153,11 @@ class WorkspaceVersions:
 
 
 def _is_its_own(status: os.stat_result, entry: WorkspaceEntry) -> bool:
-    """Whether `entry` can be written where it is: a file that came since may be another's too."""
+    """Whether `entry` can be written in place: a file that came since may have other names too."""
     return stat.S_ISDIR(entry.mode) or (entry.inode == status.st_ino)
 
 
 def _shown(path: str) -> str:
-    """`path` as plain text: of a long one the end, for all that was lost is to be one message."""
+    """`path` as plain text: of a long one the end, because all losses are in one message."""
     shown = ascii(path)
     return shown if len(shown) <= _LONGEST_NAME else f"...{shown[-_LONGEST_NAME:]}"

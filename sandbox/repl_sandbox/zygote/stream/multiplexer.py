@@ -1,10 +1,9 @@
-"""`Multiplexer`: many sockets, pipes and files over one stream. The same at both ends, but for who
-trusts.
+"""`Multiplexer`: many sockets, pipes and files over one stream; the common part of both ends.
 
-Each descriptor that one side's processes send is described to the other side, which makes one of
-its kind and hands that on; what is written to either end comes out of the other. Each channel has
-a window of bytes that may be on their way, so none holds up another. The content of a file goes
-before the message that it belongs to.
+Each descriptor that one side's processes send is described to the other side, which makes an
+equivalent one and passes that on; data written to one end comes out of the other. Each channel has
+a window of bytes in transit, so none delays another. The content of a file precedes the message
+that it belongs to.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ from . import descriptor_passing, stream_frames
 from .stream_channels import WINDOW, ChannelGroup, Delivery, StreamChannel
 from .stream_frames import BrokenStreamError, Parser, frame
 
-# Bytes that are put together for one write.
+# Bytes that are collected for one write.
 _TOGETHER = 1 << 16
 _READ = 1 << 17
 
 
 class Multiplexer:
-    """`source`, `sink`: descriptors of the stream. `first`: of the numbers that this side gives.
+    """`source`, `sink`: descriptors of the stream. `first`: the first channel number of this side.
 
-    `most_files`: that come from the other side, and belong to no message yet.
+    `most_files`: files from the other side that belong to no message yet.
     """
 
     most_files = 8
@@ -50,10 +49,10 @@ class Multiplexer:
         self._interest: dict[int, int] = {}
         self._sink_polled = False
         self.over = False
-        self.ends = False  # when all is sent
+        self.ends = False  # when everything is sent
 
     def add(self, channel: StreamChannel) -> None:
-        """Serve one more."""
+        """Serve one more channel."""
         os.set_blocking(channel.fd, False)
         self._channels[channel.number] = channel
         self._by_fd[channel.fd] = channel
@@ -63,7 +62,7 @@ class Multiplexer:
         """Carry data until the stream ends.
 
         Raises:
-            BrokenStreamError: the other end sent what is none of ours.
+            BrokenStreamError: the other end broke the protocol.
         """
         while not (self.over or (self.ends and not self._buffer and not self._out)):
             for fd, events in self._poll.poll():
@@ -74,7 +73,7 @@ class Multiplexer:
             self._flush()
 
     def unwrap(self, data: bytes) -> Iterator[bytes]:
-        """The pieces of frames in what was read of the stream."""
+        """Return the pieces of frames in data read from the stream."""
         yield data
 
     def accepts(
@@ -84,10 +83,10 @@ class Multiplexer:
         raise NotImplementedError
 
     def is_gone(self, channel: StreamChannel) -> None:
-        """`channel` was closed."""
+        """Handle the end of `channel`."""
 
     def say(self, kind: int, number: int, payload: bytes = b"") -> None:
-        """Send a frame when what was sent before has gone."""
+        """Send a frame after those before it."""
         self._out.append(frame(kind, number, payload))
 
     # ── from this side's processes ────────────────────────────────────────────────────────────
@@ -105,9 +104,9 @@ class Multiplexer:
         self._rearm(channel)
 
     def _is_in_turn(self, channel: StreamChannel) -> bool:
-        """Whether all has been sent that was in the pipes before there was something on a socket.
+        """Whether everything has been sent that was in the pipes before data came on a socket.
 
-        A session's word that a cell has ended comes after what the cell has printed.
+        A session's message that a cell has ended must follow the cell's output.
         """
         group = channel.group
         if not channel.ordered or group is None:
@@ -130,7 +129,7 @@ class Multiplexer:
         return not channel.waits_for
 
     def _take(self, channel: StreamChannel) -> bool:
-        """Send what is there, once; whether something was."""
+        """Read once and send; return whether there was data."""
         if channel.closed:
             return False
         try:
@@ -161,7 +160,7 @@ class Multiplexer:
         return True
 
     def _ends(self, channel: StreamChannel) -> None:
-        """Who writes at this side has ended, or at least writes no more."""
+        """Handle the end of the data that this side's process writes."""
         channel.all_read = True
         if (
             channel.ordered
@@ -206,7 +205,7 @@ class Multiplexer:
             self.lend(description.number, fd)
 
     def lend(self, number: int, fd: int) -> None:
-        """The other side will fill file `fd`, which is this object's from here on."""
+        """Let the other side fill file `fd`, which this object owns from here on."""
         os.close(fd)
 
     def _serve(
@@ -269,14 +268,14 @@ class Multiplexer:
             self.deliver(channel, Delivery(b"", ends=True, closes=kind == stream_frames.CLOSE))
 
     def hear(self, number: int, payload: bytes) -> bool:
-        """Whether the data is for this object itself, and was taken."""
+        """Handle data for this object itself; return whether it was."""
         return False
 
     def is_unknown(self, kind: int, number: int) -> None:
-        """A frame came for a channel that is not there, mostly because it was closed just now."""
+        """Ignore a frame for a channel that does not exist, usually because it was just closed."""
 
     def peer_is(self, channel: StreamChannel, pid: int) -> None:
-        """The other side's kernel says who speaks on `channel`."""
+        """Handle the sender's pid on `channel`, as the other side's kernel reports it."""
 
     def _make(self, number: int, size: int) -> None:
         if len(self._made) >= self.most_files or number in self._made:
@@ -284,7 +283,7 @@ class Multiplexer:
         self._made[number] = descriptor_passing.new_file(self.check_size(size))
 
     def check_size(self, size: int) -> int:
-        """`size` if a file may have so many bytes."""
+        """Return `size` if a file may have so many bytes."""
         return size
 
     def _fill(self, number: int, payload: bytes) -> None:
@@ -295,7 +294,7 @@ class Multiplexer:
         put(fd, payload)
 
     def is_filled(self, number: int, payload: bytes) -> None:
-        """The other side has filled a part of a file that was lent to it."""
+        """Handle a part of a lent file that the other side has filled."""
 
     def _given(self, channel: StreamChannel | None, payload: bytes) -> None:
         try:
@@ -328,13 +327,15 @@ class Multiplexer:
     def takes(
         self, channel: StreamChannel | None, description: descriptor_passing.DescriptorDescription
     ) -> bool:
-        """Whether the other side may give such a descriptor on `channel`; None: it is closed."""
+        """Whether the other side may send such a descriptor on `channel`; otherwise it is
+        closed.
+        """
         raise NotImplementedError
 
     def _finish(
         self, channel: StreamChannel | None, description: descriptor_passing.DescriptorDescription
     ) -> int:
-        """A file that is whole, sealed."""
+        """Return a complete file, sealed."""
         fd = self._made.pop(description.number, -1)
         if fd < 0:
             raise BrokenStreamError("a file that was not sent")
@@ -344,7 +345,7 @@ class Multiplexer:
         return fd
 
     def deliver(self, channel: StreamChannel, delivery: Delivery) -> None:
-        """Have data delivered, after what its session has written before."""
+        """Deliver data, after everything that its session has written before."""
         channel.received += len(delivery.data)
         if channel.received - channel.delivered > WINDOW + 2 * stream_frames.MOST:
             raise BrokenStreamError("more than there is room for")
@@ -358,7 +359,7 @@ class Multiplexer:
         self._deliver(channel)
 
     def _deliver(self, channel: StreamChannel) -> None:
-        """Write what can be written now."""
+        """Write as much as possible now."""
         while channel.pending:
             delivery = channel.pending[0]
             heard = channel.group is None or channel.group.heard
@@ -386,7 +387,7 @@ class Multiplexer:
             self._go_on_after(channel)
 
     def _settle(self, channel: StreamChannel) -> None:
-        """Tell the other side that there is room again."""
+        """Acknowledge delivered bytes to the other side."""
         if channel.owed > WINDOW // 4 or (channel.owed and not channel.pending):
             owed, channel.owed = channel.owed, 0
             self.say(stream_frames.CREDIT, channel.number, stream_frames.NUMBER.pack(owed))
@@ -400,7 +401,7 @@ class Multiplexer:
             self._rearm(channel)
 
     def _go_on_after(self, pipe: StreamChannel) -> None:
-        """What waits for this pipe may go."""
+        """Continue deliveries that wait for this pipe."""
         if pipe.group is not None:
             for channel in list(pipe.group.ordered):
                 if channel.pending and not channel.closed:
@@ -457,7 +458,7 @@ class Multiplexer:
             self._poll.unregister(channel.fd)
 
     def _flush(self) -> None:
-        """Write to the stream what it takes."""
+        """Write to the stream as much as it accepts."""
         try:
             while self._buffer or self._out:
                 self._fill_buffer()
@@ -501,7 +502,7 @@ _PIPES = (descriptor_passing.READ, descriptor_passing.WRITTEN)
 def _group(
     channel: StreamChannel | None, given_: Sequence[descriptor_passing.DescriptorDescription]
 ) -> ChannelGroup | None:
-    """The group that descriptors given on `channel` belong to: a new session's, or the same one."""
+    """The group of descriptors sent on `channel`: a new session's, or the channel's own."""
     own = None if channel is None else channel.group
     pipes = any(each.kind in _PIPES for each in given_)
     sockets = any(
@@ -525,7 +526,7 @@ def _filling_from(number: int, fd: int) -> Iterator[bytes]:
 
 
 def put(fd: int, payload: bytes) -> None:
-    """Write the piece of a file that a frame has; OSError if it is not to be written there."""
+    """Write the piece of a file in a frame; OSError if the piece is out of place."""
     offset, data = (
         _number(payload[: stream_frames.NUMBER.size]),
         payload[stream_frames.NUMBER.size :],
