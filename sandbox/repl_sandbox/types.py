@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import keyword
 import math
+import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -30,6 +31,9 @@ __all__ = [
     "Usage",
     "Variable",
 ]
+
+# The directory of this package.
+PACKAGE_DIR = os.path.dirname(os.path.abspath(__file__))
 
 JSON: TypeAlias = "None | bool | int | float | str | list[JSON] | dict[str, JSON]"
 

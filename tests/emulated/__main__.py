@@ -15,8 +15,8 @@ from .machine import Machine, MachineError
 # addresses of objects, pages. All tests of the engine take some hours there.
 DEPENDENT = (
     *("tests/sandbox/native", "tests/sandbox/test_seccomp.py", "tests/sandbox/test_syscalls.py"),
-    *("tests/sandbox/test_spawn.py", "tests/sandbox/test_first_worker.py"),
-    *("tests/sandbox/test_snapshot_fork.py", "tests/sandbox/test_immortal.py"),
+    *("tests/sandbox/test_session_spawn.py", "tests/sandbox/test_first_worker.py"),
+    *("tests/sandbox/test_snapshot_fork.py", "tests/sandbox/test_immortal_objects.py"),
     *("tests/sandbox/test_recovery.py", "tests/sandbox/test_copied_state.py"),
     *("tests/security/test_landlock.py", "tests/security/test_jail_powers.py"),
     *("tests/security/test_jail_view.py", "tests/security/test_cgroups.py"),

@@ -1,7 +1,7 @@
 """Groups of the kernel's, on the hierarchy of this machine: what they hold, and that they go.
 
 Skipped where this process may make none. The other version's interface is then known from recorded
-files only (tests/sandbox/test_cgroup_places.py), which prove the parsing and nothing else.
+files only (tests/sandbox/test_cgroup_root.py), which prove the parsing and nothing else.
 """
 
 from __future__ import annotations

@@ -28,6 +28,7 @@ from docker.utils import parse_repository_tag
 
 from ..errors import IsolationError, SandboxError
 from ..protocol.control_channel import Lifeline
+from ..types import PACKAGE_DIR
 from ..zygote.client import zygote_process
 from ..zygote.client.isolation_baseline import IsolationBaseline
 from .container import container_jail_profile, container_labels, container_user, daemon_socket
@@ -157,7 +158,7 @@ class ContainerLauncher:
         settings, (flags, seeded) = self._settings, zygote_process.flags_of(hash_seed)
         limits, transport = self._limits, self._transport
         user = container_user.user(facts.get("SecurityOptions") or ())
-        shown = {**transport.mounts, _MOUNTED: container_user.PACKAGE, **settings.mounts}
+        shown = {**transport.mounts, _MOUNTED: PACKAGE_DIR, **settings.mounts}
         mounts = [_bound(inside, outside) for inside, outside in shown.items()]
         if self._scratch:
             mounts.append(_bound(_PLACE, self._scratch, read_only=False))

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 
 from ...errors import IsolationError
 from ...jail.users import SLOTS, own_id
+from ...types import PACKAGE_DIR
 
-PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 # The number of users that a daemon maps for its containers.
 _MAPPED_USERS = range(20_000, 60_000)
 # Open files of the template; processes of its user, which the container limits as well.
@@ -40,11 +40,11 @@ def limits() -> Iterator[tuple[str, int]]:
 
 def check_readable() -> None:
     """Raise IsolationError if a user who owns nothing cannot read this package."""
-    for path, wanted in ((PACKAGE, 0o005), (f"{PACKAGE}/zygote/boot.py", 0o004)):
+    for path, wanted in ((PACKAGE_DIR, 0o005), (f"{PACKAGE_DIR}/zygote/boot.py", 0o004)):
         if os.stat(path).st_mode & wanted != wanted:
             raise IsolationError(
                 "container",
                 "package",
                 f"{path} cannot be read by the container's user",
-                f"chmod -R o+rX {PACKAGE}",
+                f"chmod -R o+rX {PACKAGE_DIR}",
             )

@@ -6,17 +6,17 @@ about the caller of the cell, or about something unused after it, would name the
 
 from __future__ import annotations
 
-import os
 import sys
 import warnings
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from ...types import PACKAGE_DIR
 from ..namespace import cell_sources
 from ..namespace.safe_inspect import module_dict
 
-_OURS = f"{os.path.dirname(os.path.dirname(os.path.dirname(__file__)))}/"
+_OURS = f"{PACKAGE_DIR}/"
 REGISTRY = "__warningregistry__"
 _IMPLEMENTATION = "_showwarnmsg_impl"
 

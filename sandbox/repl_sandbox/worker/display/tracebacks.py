@@ -21,7 +21,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from ...errors import PolicyError
-from ...types import ErrorInfo
+from ...types import PACKAGE_DIR, ErrorInfo
 from ..namespace.cell_sources import cell_name, put_back
 from ..namespace.main_namespace import Namespace
 from ..namespace.safe_inspect import full_name, instance_dict, plain
@@ -49,7 +49,7 @@ _CELLS = "<cell "
 _user_files = (_CELLS, "/workspace/")
 _library_files: tuple[str, ...] = (
     "<frozen ",
-    f"{os.path.dirname(os.path.dirname(os.path.dirname(__file__)))}/",
+    f"{PACKAGE_DIR}/",
     f"{os.path.dirname(os.__file__)}/",
 )
 

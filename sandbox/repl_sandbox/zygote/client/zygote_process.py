@@ -12,9 +12,10 @@ from typing import Protocol
 from ...errors import SandboxError
 from ...protocol import control_channel
 from ...protocol.control_channel import Lifeline
+from ...types import PACKAGE_DIR
 from .isolation_baseline import IsolationBaseline
 
-BOOT = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "boot.py")
+BOOT = os.path.join(PACKAGE_DIR, "zygote", "boot.py")
 
 # The whole environment of the template and so of each session: nothing of the host's is passed on.
 ENVIRONMENT = {

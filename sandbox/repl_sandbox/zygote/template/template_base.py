@@ -15,6 +15,7 @@ from ...jail import mounts, processes, remedies, session_directory, users
 from ...jail.landlock import landlock_rules, ruleset
 from ...jail.seccomp import seccomp_filters
 from ...native import libc
+from ...types import PACKAGE_DIR
 from ...worker.cell.standard_streams import open_streams
 
 
@@ -189,8 +190,7 @@ def _interpreter_paths() -> dict[str, str]:
     Both the names in use and the paths that they resolve to: a name may contain a symbolic link,
     which would lead nowhere in a view of its own, and libraries are found by either.
     """
-    package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    named = {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix, package}
+    named = {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix, PACKAGE_DIR}
     wanted = named | {os.path.realpath(path) for path in named}
     covered = ("/usr/",)
     return {
