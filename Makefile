@@ -13,6 +13,8 @@ BASE  := python:3.13-slim
 TORCHRL := .venv-torchrl
 TRL   := .venv-trl
 VERIFIERS := .venv-verifiers
+TRAINERS := .venv-trainers
+VERL  := .venv-verl
 # OpenEnv's clients, each generation with its own dependencies.
 COMPAT  := .venv-compat
 HARNESS := ./.native-harness
@@ -20,7 +22,7 @@ OPENENV := openenv-0.10.0 openenv-0.4.1 openenv-core-0.3.0
 
 # A target that starts sessions needs the native library too, as `VENV/.native`: the build compares
 # hashes, because the times of files say little after a checkout of another commit.
-.PHONY: FORCE native demo serve test test-native test-slow test-older test-compat test-torchrl test-training test-training-fast test-trl test-verifiers learn-trl learn-torchrl test-security test-containers test-aarch64 soak soak-server check fix wheels dist wheelhouse images bench bench-server lock clean
+.PHONY: FORCE native demo serve test test-native test-slow test-older test-compat test-torchrl test-training test-training-fast test-trl test-verifiers test-trainers test-verl learn-trl learn-torchrl test-security test-containers test-aarch64 soak soak-server check fix wheels dist wheelhouse images bench bench-server lock clean
 
 demo: $(DEV)/.native           ## an episode on real input, printed step by step
 	$(DEV)/bin/python examples/demo.py
@@ -49,7 +51,7 @@ test-compat: $(DEV)/.native $(OPENENV:%=$(COMPAT)/%/.ready) ## OpenEnv's clients
 test-torchrl: $(TORCHRL)/.native ## the integration of TorchRL, with a tiny model; 1.5 GB installed on the first call
 	$(TORCHRL)/bin/python -m pytest tests/torchrl tests/surface
 
-test-training: test-training-fast test-verifiers ## all integrations of trainers but TorchRL, each in a virtual environment of its own
+test-training: test-training-fast test-verifiers test-trainers test-verl ## all integrations of trainers but TorchRL, each in a virtual environment of its own
 
 test-training-fast: test-trl   ## those of them that are tested with each change
 
@@ -58,6 +60,12 @@ test-trl: $(TRL)/.native       ## the integration of TRL, with a tiny model; 1.5
 
 test-verifiers: $(VERIFIERS)/.native ## the integration of verifiers, on scripted models; 0.6 GB installed on the first call
 	$(VERIFIERS)/bin/python -m pytest tests/training/verifiers
+
+test-trainers: $(TRAINERS)/.native ## the integrations of skyrl-gym and Inspect; 0.5 GB installed on the first call
+	$(TRAINERS)/bin/python -m pytest tests/training/skyrl_gym tests/training/inspect_ai
+
+test-verl: $(VERL)/.native     ## the integration of verl; 2 GB installed on the first call
+	$(VERL)/bin/python -m pytest tests/training/verl
 
 learn-trl: $(TRL)/.native      ## a tiny model that learns with TRL, ten minutes; LEARN_ARGS="--seed 1"; exit 1 below 0.9
 	$(TRL)/bin/python -m examples.learn.learn_trl $(LEARN_ARGS)
@@ -122,7 +130,7 @@ lock: $(LOCK)/.ready           ## requirements.lock and docker/session.lock anew
 
 clean:                         ## remove the virtual environments, caches and the native library
 	rm -f sandbox/repl_sandbox/native/*.so
-	rm -rf $(DEV) $(OLDER) $(LOCK) $(TORCHRL) $(TRL) $(VERIFIERS) $(COMPAT) $(BENCH) $(PEERS) $(SERVERS) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .schemathesis .import_linter_cache
+	rm -rf $(DEV) $(OLDER) $(LOCK) $(TORCHRL) $(TRL) $(VERIFIERS) $(TRAINERS) $(VERL) $(COMPAT) $(BENCH) $(PEERS) $(SERVERS) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .schemathesis .import_linter_cache
 
 %/.native: %/.ready FORCE
 	$*/bin/python -m repl_sandbox.native.build
@@ -159,6 +167,15 @@ $(TRL)/.ready: pyproject.toml .ci/venv
 # The server is there for the tests of sessions on one.
 $(VERIFIERS)/.ready: pyproject.toml .ci/venv
 	.ci/venv $(VERIFIERS) --editable '.[verifiers,server]' 'psutil>=5.9.5,<8' 'pytest>=8.3,<10' 'pytest-asyncio>=0.24,<2'
+	touch $@
+
+$(TRAINERS)/.ready: pyproject.toml .ci/venv
+	.ci/venv $(TRAINERS) --editable '.[skyrl,inspect]' 'pytest>=8.3,<10' 'pytest-asyncio>=0.24,<2'
+	touch $@
+
+# verl's agent loop imports three libraries that verl does not ask for.
+$(VERL)/.ready: pyproject.toml .ci/venv
+	.ci/venv $(VERL) --editable '.[verl]' 'torch==2.13.0' cachetools fastapi uvicorn 'psutil>=5.9.5,<8' 'pytest>=8.3,<10' 'pytest-asyncio>=0.24,<2'
 	touch $@
 
 $(LOCK)/.ready: .ci/venv

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from repl_env.integrations.verifiers.first_use import needing_verifiers
+from repl_env.integrations.extra_imports import exports_of_extra
 
 if TYPE_CHECKING:
     from repl_env.integrations.verifiers.chat import REPLTaskEnv, REPLTaskEnvConfig
@@ -60,4 +60,9 @@ __all__ = [
     "SessionConfig",
 ]
 
-__getattr__, __dir__ = needing_verifiers(__name__, _MODULES)
+__getattr__, __dir__ = exports_of_extra(
+    __name__,
+    _MODULES,
+    "verifiers: pip install 'repl-env[verifiers]'",
+    ("verifiers", "pydantic_config"),
+)

@@ -9,13 +9,6 @@ import verifiers.v1 as vf
 
 from repl_env.integrations.verifiers import REPLData, REPLTask
 
-FENCE = "```python\n{}\n```"
-
-
-def code(*blocks):
-    """A reply with these code blocks."""
-    return "\n\n".join(FENCE.format(block) for block in blocks)
-
 
 def task(question="How many words?", *, config=None, **data):
     """A task of ours."""

@@ -7,7 +7,8 @@ import verifiers.v1 as vf
 
 from repl_env import AsyncLocalREPLEnv
 from repl_env.integrations.verifiers import EpisodeRecord, REPLTaskEnv, REPLTaskset
-from tests.training.verifiers.playing import code, play, plugin, task
+from tests.training.replies import code
+from tests.training.verifiers.playing import play, plugin, task
 
 LOOK, ANSWER = code("n = len(context.split())\nn"), code("FINAL(n)")
 

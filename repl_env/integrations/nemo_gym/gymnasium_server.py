@@ -1,0 +1,62 @@
+"""`REPLGymnasiumServer`: a resources server of NeMo Gym for its `gymnasium_agent`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from resources_servers.base_gymnasium import GymnasiumServer
+from resources_servers.base_gymnasium.base import extract_text
+
+from repl_env import AsyncLocalREPLEnv, EpisodeAborted
+from repl_env.env.vector.chat_escaping import escaped
+from repl_env.env.vector.episode_rows import message_of
+from repl_env.env.vector.reply_actions import action_of_reply
+from repl_env.integrations.row_requests import request_of_row
+
+
+class REPLGymnasiumServer(GymnasiumServer):
+    """Runs the code blocks of each response in the session of its rollout.
+
+    `verifier_metadata` of a row has the arguments of its session's reset, as `context` and
+    `expected_answer`. The `app.py` of a server is
+    ```python
+    from repl_env.integrations.nemo_gym import REPLGymnasiumServer
+
+    if __name__ == "__main__":
+        REPLGymnasiumServer.run_webserver()
+    ```
+    """
+
+    async def reset(
+        self, metadata: dict[str, Any], session_id: str | None = None
+    ) -> tuple[str | None, dict[str, Any]]:
+        """Begin the episode of a rollout; the input of the row stays as it is."""
+        await self.close_session(session_id)
+        env = AsyncLocalREPLEnv()
+        row: Mapping[str, Any] = metadata.get("verifier_metadata") or metadata
+        result = await env.reset(**request_of_row(row))
+        self.session_state[session_id] = (env, result.observation.available_variables)
+        return None, {}
+
+    async def step(
+        self, action: Any, metadata: dict[str, Any], session_id: str | None = None
+    ) -> tuple[str | None, float, bool, bool, dict[str, Any]]:
+        """Run the code of a response."""
+        env, known = self.session_state[session_id]
+        given = action_of_reply(extract_text(action), known)
+        try:
+            result = await env.step(given)
+        except EpisodeAborted as error:
+            return None, 0.0, False, True, {"mask": True, "error": str(error)}
+        self.session_state[session_id] = (env, result.observation.available_variables)
+        told = escaped(message_of(result.observation, given.metadata.get("note")))
+        info = {"mask": bool((result.metadata or {}).get("mask"))}
+        observation = None if result.done else told
+        return observation, result.reward or 0.0, result.terminated, result.truncated, info
+
+    async def close_session(self, session_id: str | None) -> None:
+        """End the session of a rollout."""
+        held = self.session_state.pop(session_id, None)
+        if held is not None:
+            await held[0].close()
