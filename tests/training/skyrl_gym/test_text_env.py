@@ -4,9 +4,10 @@ import os
 
 import pytest
 import skyrl_gym
-from omegaconf import OmegaConf
 
 from tests.training.replies import code
+
+OmegaConf = pytest.importorskip("omegaconf").OmegaConf
 
 PROMPT = [{"role": "user", "content": "How many words?"}]
 ROW = {

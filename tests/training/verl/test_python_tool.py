@@ -6,12 +6,13 @@ import os
 
 import psutil
 import pytest
-from omegaconf import OmegaConf
 from verl.experimental.agent_loop.tool_agent_loop import AgentData
 from verl.tools.tool_registry import initialize_tools_from_config
 
 from repl_env.integrations.verl import REPLTool
 from tests.waiting import until
+
+OmegaConf = pytest.importorskip("omegaconf").OmegaConf
 
 ROW = {"create_kwargs": {"context": "a b c", "ground_truth": "3"}}
 
