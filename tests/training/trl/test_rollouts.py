@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from repl_env.integrations.trl import episode_reward, rollout_func
+from repl_sandbox import SandboxClosed
 from tests.training.trl.scripted import batch_of, fenced, trainer_of
 
 
@@ -110,6 +113,31 @@ def test_one_object_serves_batches_of_different_size(played):
     for count in (4, 2, 4):
         trainer, _ = played([[RIGHT]] * count, dataset[: count // 2], rollouts)
         assert rewards_of(trainer) == [1.0] * count
+    rollouts.close()
+
+
+@pytest.mark.parametrize("refused", [[1], [0, 1, 2, 3]])
+def test_sessions_that_cannot_be_opened(played, monkeypatch, refused):
+    """They mask their rollouts; with none at all, the training cannot go on."""
+    dataset = rows(2, 3)
+    rollouts = rollout_func(dataset)
+    played([[RIGHT]] * 4, dataset, rollouts)
+    environments = rollouts._rows.environments.environments
+
+    def reset(*_, **__):
+        raise SandboxClosed("there is none")
+        yield
+
+    for number in refused:
+        monkeypatch.setattr(environments[number]._env._episodes, "resetting", reset)
+    if len(refused) == 4:
+        with pytest.raises(SandboxClosed):
+            played([[RIGHT]] * 4, dataset, rollouts)
+    else:
+        trainer, output = played([[RIGHT]] * 4, dataset, rollouts)
+        assert rewards_of(trainer) == pytest.approx([1.0, math.nan, 1.0, 1.0], nan_ok=True)
+        assert output["tool_mask"].any(1).tolist() == [True, False, True, True]
+    monkeypatch.undo()
     rollouts.close()
 
 

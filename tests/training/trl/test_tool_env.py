@@ -12,7 +12,7 @@ from transformers.utils import get_json_schema
 
 from repl_env.integrations.trl import REPLToolEnv, masked_rewards
 from repl_env.rewards.rubric import CustomMetricRubric, REPLRubric
-from repl_sandbox import SessionClosed
+from repl_sandbox import SandboxClosed, SessionClosed
 from tests.training.trl.scripted import kill
 
 
@@ -121,6 +121,21 @@ def test_a_session_that_dies_is_masked_until_the_next_reset():
     kill(env.env)
     assert "lost" in env.python("print(x)")
     assert "lost" in env.submit("1")
+    assert (env.masked, env.get_reward()) == (True, None)
+    env.reset(expected_answer="1")
+    env.submit("1")
+    assert (env.masked, env.get_reward()) == (False, 1.0)
+
+
+def test_so_is_a_session_that_cannot_be_opened(monkeypatch):
+    def refused(**_):
+        raise SandboxClosed("there is none")
+
+    env = REPLToolEnv()
+    with monkeypatch.context() as patched:
+        patched.setattr(env.env, "reset", refused)
+        env.reset(expected_answer="1")
+        assert "lost" in env.python("print(1)")
     assert (env.masked, env.get_reward()) == (True, None)
     env.reset(expected_answer="1")
     env.submit("1")
