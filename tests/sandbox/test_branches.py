@@ -323,7 +323,7 @@ def test_what_copies_are_made_with_is_not_lost_with_a_branch(session: Session) -
 def test_a_word_that_nobody_has_read_is_in_no_branchs_way(session: Session) -> None:
     session.run(
         "import gc, struct\nx = 1\n"
-        "copies = next(o for o in gc.get_objects() if type(o).__name__ == 'Branching')\n"
+        "copies = next(o for o in gc.get_objects() if type(o).__name__ == 'BranchFork')\n"
         "import select\ncopies._socket.sendall(struct.pack('=Bq', 0, 1))\n"
         "answered = select.select([copies._socket], [], [])"  # as if for files, but it is not read
     )

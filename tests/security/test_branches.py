@@ -22,7 +22,7 @@ FOUND = """
 import ctypes, gc, mmap, os, signal, socket, struct, threading, time
 WORD, ROW = struct.Struct("=Bq"), struct.Struct("=iq")
 def worker():
-    return next(o for o in gc.get_objects() if type(o).__name__ == "Branching")
+    return next(o for o in gc.get_objects() if type(o).__name__ == "BranchFork")
 copies = worker()
 orders = copies._recovery.orders.fileno()
 states = copies._recovery.states
