@@ -422,7 +422,7 @@ class Sandbox:
             on_answer=on_answer,
             preloaded=self._preloaded,
             states=self._template.budget.snapshots,
-            ours=self._template.budget.own_processes - 1,
+            engine_processes=self._template.budget.own_processes - 1,
         )
         return limits, core
 

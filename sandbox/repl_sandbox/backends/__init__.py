@@ -1,4 +1,4 @@
-"""Where a template process runs: as a child of this process, or in a container."""
+"""Launchers of template processes outside of this process: in a container."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class SessionUsage:
         """Note and return whether `processes`, all of the session, are as many as allowed."""
         # The processes are those of all branches of a session, and so are the limits.
         look = self.core.links.outside.look
-        most = self.core.limits.processes + self._lines * (self.core.ours + 1) - 1
+        most = self.core.limits.processes + self._branches * (self.core.engine_processes + 1) - 1
         full: bool = look("threads", processes) > most
         if full:
             self.core.is_full()
@@ -45,29 +45,29 @@ class SessionUsage:
         return full
 
     @property
-    def _lines(self) -> int:
-        return self.core.links.family.lines
+    def _branches(self) -> int:
+        return self.core.links.family.branches
 
     def breach(self, processes: list[int]) -> KillReason | None:
         """Return the limit that `processes` exceed, after `full` was called with them."""
-        limits, links, lines = self.core.limits, self.core.links, self._lines
-        limit = lines * int(limits.memory)
+        limits, links, branches = self.core.limits, self.core.links, self._branches
+        limit = branches * int(limits.memory)
         # First, because a flood of processes also uses much memory.
         if self._passed:
             return "processes"
         exceeds = None
         if links.group is not None:
             most = limit + self._template_memory
-            exceeds = group_exceeds(links, processes, most, lines * self.core.ours)
+            exceeds = group_exceeds(links, processes, most, branches * self.core.engine_processes)
         if exceeds is None:
             exceeds = self._exceeds(processes, limit + self.core.lent)
         # The memory of a snapshot that is ending is in no process, but still in the cgroup.
         if exceeds is not None:
             self._suspicions = self._suspicions + 1 if exceeds else 0
-        if self._suspicions >= (1 if self.core.ours == 1 else _SURE):
+        if self._suspicions >= (1 if self.core.engine_processes == 1 else _SURE):
             return "memory"
         seconds = limits.cpu_seconds
-        if seconds is not None and self._cpu_seconds(processes) > lines * seconds:
+        if seconds is not None and self._cpu_seconds(processes) > branches * seconds:
             return "cpu"
         return "workspace" if links.folder and self._overfull() else None
 
@@ -98,7 +98,9 @@ class SessionUsage:
         most = limit + 2 * self._template_memory
         if look("resident", processes) <= most:
             return False
-        copies = look("copies", links.pid, processes, links.family.lines * self.core.ours)
+        copies = look(
+            "copies", links.pid, processes, links.family.branches * self.core.engine_processes
+        )
         processes = [pid for pid in processes if pid not in copies]
         if look("resident", processes) <= most:
             return False
@@ -115,7 +117,9 @@ class SessionUsage:
         return exceeded
 
 
-def group_exceeds(links: SessionLinks, processes: list[int], limit: int, ours: int) -> bool | None:
+def group_exceeds(
+    links: SessionLinks, processes: list[int], limit: int, engine_processes: int
+) -> bool | None:
     """Whether a cgroup's processes hold more than `limit`; None if it is unknown."""
     group, init = links.group, links.pid
     assert group is not None
@@ -130,7 +134,9 @@ def group_exceeds(links: SessionLinks, processes: list[int], limit: int, ours: i
         memory = group.held() - max(files, proc_memory.in_files(init))
         if memory <= limit:
             return False
-        return memory - proc_memory.own(proc_memory.copies(init, processes, ours)) > limit
+        return (
+            memory - proc_memory.own(proc_memory.copies(init, processes, engine_processes)) > limit
+        )
     except FileNotFoundError:
         return False  # the session has ended
     except OSError:

@@ -68,10 +68,10 @@ class ResourceBudget:
             rlimits["CPU"] = max(1, round(limits.cpu_seconds))
         return rlimits
 
-    def of_group(self, limits: Limits, lines: int = 1) -> tuple[int, int]:
+    def of_group(self, limits: Limits, branches: int = 1) -> tuple[int, int]:
         """The limits of a session's cgroup for so many branches: bytes, and processes."""
         spare = _SPARE_PROCESSES if self.fair_share else 0
-        return self._memory(limits, lines), self._processes(limits, lines) + spare
+        return self._memory(limits, branches), self._processes(limits, branches) + spare
 
     def forked(self, limits: Limits) -> int:
         """The number of processes beyond which a session's forks are refused, where forks are
@@ -85,18 +85,18 @@ class ResourceBudget:
         """
         group = links.group
 
-        def fit(lines: int) -> None:
+        def fit(branches: int) -> None:
             if group is not None:
-                group.limit(*self.of_group(limits, lines))
+                group.limit(*self.of_group(limits, branches))
 
         return fit
 
-    def _memory(self, limits: Limits, lines: int) -> int:
+    def _memory(self, limits: Limits, branches: int) -> int:
         # Memory that a cell rewrites exists twice while a snapshot keeps the old pages.
         theirs = int(limits.memory) * (1 if self.snapshots < 0 else 2)
         # Files outlive the worker, so they must leave the next worker all of its memory.
         files = private.capacity(int(limits.workspace))
-        return lines * theirs + files + self.template_memory + _OWN_MEMORY
+        return branches * theirs + files + self.template_memory + _OWN_MEMORY
 
-    def _processes(self, limits: Limits, lines: int) -> int:
-        return limits.processes + lines * self.own_processes
+    def _processes(self, limits: Limits, branches: int) -> int:
+        return limits.processes + branches * self.own_processes

@@ -204,7 +204,7 @@ class SessionLifecycle:
 
     def _end_soon(self, core: Core) -> int | None:
         """As `SessionOwner.end_soon`, unless the session has branches or a call is in progress."""
-        if core.busy.locked() or core.links.family.lines != 1 or self.in_forked_child:
+        if core.busy.locked() or core.links.family.branches != 1 or self.in_forked_child:
             return None
         core.io.closing = True
         gone = self._zygote.tell_to_end(core.links)

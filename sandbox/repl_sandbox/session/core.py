@@ -65,11 +65,13 @@ class Core:
         on_answer: Accept | None,
         preloaded: bool,
         states: int,
-        ours: int,
+        engine_processes: int,
     ) -> None:
         self.links, self.limits = links, limits
         self._rlimits, self._states = rlimits, states
-        self.ours = ours  # for the watchdog: processes besides those of the code
+        self.engine_processes = (
+            engine_processes  # for the watchdog: processes besides those of the code
+        )
         # For the watchdog: bytes of a memfd that the worker maps while it copies them.
         self.lent = 0
         # A preloaded module may have the state of a random generator, which all sessions share
@@ -168,7 +170,7 @@ class Core:
             on_answer=self.calls.on_answer if on_answer is None else on_answer,
             preloaded=True,
             states=self._states,
-            ours=self.ours,
+            engine_processes=self.engine_processes,
         )
         core.running.number = self.running.number
         core.recovery.history = self.recovery.history.of_branch()

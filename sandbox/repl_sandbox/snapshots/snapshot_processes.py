@@ -278,7 +278,7 @@ class SnapshotProcesses:
                 pass  # it has died
 
     def _rest(self, blocked: Collection[int]) -> SnapshotLeftover:
-        """What makes the coming snapshot count, as `_keep` does; and a wait."""
+        """Return the rest of `_keep` for the coming snapshot: its row in the table, and a wait."""
         states = self.states
         child, half = states.lay(self._rows_with(0))
         mask = sum(1 << (number - 1) for number in blocked) if blocked else 0

@@ -28,28 +28,28 @@ class SessionFamily:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self.lines = 1
+        self.branches = 1
 
     def join(self, most: int, fit: Callable[[int], None]) -> bool:
         """Add one, unless there are `most`; return whether it was added."""
         with self._lock:
-            if self.lines >= most:
+            if self.branches >= most:
                 return False
-            fit(self.lines + 1)
-            self.lines += 1
+            fit(self.branches + 1)
+            self.branches += 1
             return True
 
     def leave(self) -> bool:
         """Remove one; return whether it was the last."""
         with self._lock:
-            self.lines -= 1
-            return not self.lines
+            self.branches -= 1
+            return not self.branches
 
     def refit(self, fit: Callable[[int], None]) -> None:
         """Release the resources of those that have left."""
         with self._lock:
-            if self.lines:
-                fit(self.lines)
+            if self.branches:
+                fit(self.branches)
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
