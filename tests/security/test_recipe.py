@@ -111,7 +111,8 @@ except IsolationError as error:
 """
 
 BY_FILTER = """
-from repl_sandbox.jail import processes, seccomp
+from repl_sandbox.jail import processes
+from repl_sandbox.jail.seccomp import seccomp_filters as seccomp
 processes.forbid_new_privileges()
 seccomp.load(seccomp.program(seccomp.native_arch()))
 """

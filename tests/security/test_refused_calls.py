@@ -25,7 +25,8 @@ spec = importlib.util.spec_from_file_location("boot", {boot!r})
 boot = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(boot)
 boot._load_package()
-from repl_sandbox.jail import seccomp, users
+from repl_sandbox.jail import users
+from repl_sandbox.jail.seccomp import seccomp_filters as seccomp
 from repl_sandbox.native.process_forks import fork
 from repl_sandbox.jail.seccomp.bpf import JEQ, NUMBER_OFFSET, Assembler, argument_offset
 from repl_sandbox.zygote.session_spawn import SessionSpawn
