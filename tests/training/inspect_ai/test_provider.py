@@ -1,12 +1,11 @@
 """The sandbox "repl-env" of Inspect, by Inspect's own checks of providers."""
 
-import os
-
 import pytest
 from inspect_ai.util import SandboxUnavailableError
 from inspect_ai.util._sandbox.self_check import *  # noqa: F403
 
 from repl_env.integrations.inspect_ai import REPLSandboxEnvironment
+from tests.training.losing import lose
 
 
 @pytest.fixture
@@ -59,7 +58,7 @@ async def test_what_cannot_be_is_told():
     with pytest.raises(TimeoutError):
         await env.exec(["sh", "-c", "sleep 60 & sleep 60"], timeout=1)
     assert (await env.exec(["pgrep", "sleep"])).returncode == 1
-    os.kill(env._episode.session._core.links.pid, 9)
+    lose(env._episode.session)
     with pytest.raises(SandboxUnavailableError):
         await env.exec(["true"])
     await REPLSandboxEnvironment.sample_cleanup("task", config, made, True)

@@ -1,7 +1,6 @@
 """Servers of NeMo Gym over our episodes, by its documented signatures: it is not installed here."""
 
 import inspect
-import os
 import sys
 from abc import abstractmethod
 from types import ModuleType, SimpleNamespace
@@ -10,6 +9,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
 import repl_env
+from tests.training.losing import lose
 from tests.training.replies import code
 
 
@@ -86,7 +86,7 @@ async def test_rollouts_have_sessions_of_their_own_and_a_lost_one_is_masked(serv
     server = server_class()
     await play(server, [code("n = 1")], "one")
     await play(server, [code("n = 2")], "two")
-    os.kill(server.session_state["one"][0].session._core.links.pid, 9)
+    lose(server.session_state["one"][0].session)
     assert (await server.step(response(code("n")), ROW, "one"))[1:4] == (0.0, False, True)
     assert (await server.step(response(code("n")), ROW, "two"))[0] == "2"
     for session in ("one", "two"):

@@ -1,7 +1,6 @@
 """`REPLReplyEnv`, by the documented signatures of rLLM, which is not installed here."""
 
 import inspect
-import os
 import sys
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -9,6 +8,7 @@ from types import ModuleType
 
 import pytest
 
+from tests.training.losing import lose
 from tests.training.replies import code
 
 
@@ -73,7 +73,7 @@ def test_a_row_is_an_episode_stepped_by_replies(env_class):
 def test_a_lost_session_is_masked(env_class):
     env = env_class(ROW)
     env.reset()
-    os.kill(env._rows.environments.environments[0].session._core.links.pid, 9)
+    lose(env._rows.environments.environments[0].session)
     _, reward, done, info = env.step(code("FINAL(3)"))
     assert (reward, done, info["mask"]) == (0.0, True, True)
     env.close()

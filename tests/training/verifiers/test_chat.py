@@ -1,12 +1,11 @@
 """`REPLTaskEnv`: replies with fenced code, stepped turn by turn."""
 
-import os
-
 import pytest
 import verifiers.v1 as vf
 
 from repl_env import AsyncLocalREPLEnv
 from repl_env.integrations.verifiers import EpisodeRecord, REPLTaskEnv, REPLTaskset
+from tests.training.losing import lose
 from tests.training.replies import code
 from tests.training.verifiers.playing import play, plugin, task
 
@@ -68,7 +67,7 @@ async def test_a_lost_session_is_no_reward_but_an_error_that_is_tried_again(endp
     async def losing(self, action, **given):
         if not lost:
             lost.append(self.session)
-            os.kill(self.session._core.links.pid, 9)
+            lose(self.session)
         return await step(self, action, **given)
 
     monkeypatch.setattr(AsyncLocalREPLEnv, "step", losing)

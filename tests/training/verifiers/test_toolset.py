@@ -15,6 +15,7 @@ from repl_env.integrations.verifiers import (
     REPLToolset,
     REPLToolsetConfig,
 )
+from tests.training.losing import lose
 from tests.training.verifiers.playing import play, plugin, task
 from tests.waiting import until
 
@@ -97,7 +98,7 @@ async def test_a_lost_session_fails_the_rollout(calling):
     tools = REPLToolset(REPLToolsetConfig())
     async with tools._exit_stack:
         await tools.setup_task(played.data)
-        os.kill(tools._env.session._core.links.pid, 9)
+        lose(tools._env.session)
         assert "lost" in await tools.python("1")
     trace = await calling()
     trace.state.episode = tools.state.episode

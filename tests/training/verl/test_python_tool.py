@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import os
 
 import psutil
 import pytest
@@ -10,6 +9,7 @@ from verl.experimental.agent_loop.tool_agent_loop import AgentData
 from verl.tools.tool_registry import initialize_tools_from_config
 
 from repl_env.integrations.verl import REPLTool
+from tests.training.losing import lose
 from tests.waiting import until
 
 OmegaConf = pytest.importorskip("omegaconf").OmegaConf
@@ -81,7 +81,7 @@ async def test_an_instance_of_its_own_has_a_session_until_it_is_released(tool):
 async def test_a_lost_session_is_told_as_a_mask(tool):
     data = trajectory()
     await call(tool, "1", data)
-    os.kill(tool._of_trajectories[data].env.session._core.links.pid, 9)
+    lose(tool._of_trajectories[data].env.session)
     _, reward, metrics = await call(tool, "FINAL(3)", data)
     assert reward == 0.0 and metrics["mask"]
 
