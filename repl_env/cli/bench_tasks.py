@@ -62,14 +62,18 @@ def _group() -> None:
 
 @bench_tasks.command()
 def make(
-    out: Annotated[Path, typer.Option(help="The dataset to write, one task in each line.")],
+    out: Annotated[Path, typer.Option(help="Dataset to write, one task in each line.")],
     kind: Annotated[
         str,
         typer.Option(help="all, or some of single-needle, multi-needle, aggregation, pairs."),
     ] = "all",
-    n: Annotated[int, typer.Option(min=1, max=_SEEDS, help="Tasks; kinds take turns.")] = 100,
+    n: Annotated[
+        int, typer.Option(min=1, max=_SEEDS, help="Number of tasks, kinds alternating.")
+    ] = 100,
     size: Annotated[str, typer.Option(help="Characters of a context: 5000, 100k, 10M.")] = "100k",
-    seed: Annotated[int, typer.Option(min=0, help="Another seed makes other tasks.")] = 1,
+    seed: Annotated[
+        int, typer.Option(min=0, help="Seed of the generator; another seed makes other tasks.")
+    ] = 1,
     context_files: Annotated[
         Path | None, typer.Option(help="Write contexts as files to this folder, not into lines.")
     ] = None,

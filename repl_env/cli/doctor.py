@@ -50,7 +50,7 @@ class Trial:
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
     require: Annotated[
-        Tier, typer.Option(help="The weakest tier to accept; the default is that of a sandbox.")
+        Tier, typer.Option(help="Weakest tier to accept; the default is that of a sandbox.")
     ] = Tier.CONFINED,
     image: Annotated[
         str | None,
@@ -58,7 +58,7 @@ def doctor(
     ] = None,
     runtime: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="The daemon's runtime for that container."),
+        typer.Option(metavar="NAME", help="Container runtime of the daemon for that container."),
     ] = None,
     clean: Annotated[
         bool,

@@ -49,23 +49,27 @@ if TYPE_CHECKING:
     from repl_env.evaluation import Evaluation, ResultsFile, Solver
 
 Dataset: TypeAlias = Annotated[
-    Path, typer.Argument(help="A JSON object in each line; docs/evaluation.md")
+    Path, typer.Argument(help="The dataset: one JSON object in each line (docs/evaluation.md).")
 ]
 Rubric: TypeAlias = Annotated[
     str | None,
     typer.Option(
-        help="exact, fuzzy, json, list or module:function; without it what a line names, else "
-        "exact."
+        help="Rubric: exact, fuzzy, json, list or module:function; by default the rubric that a "
+        "line names, else exact."
     ),
 ]
-Concurrency: TypeAlias = Annotated[int, typer.Option(min=1, help="Tasks at once.")]
+Concurrency: TypeAlias = Annotated[
+    int, typer.Option(min=1, help="Number of tasks that run at once.")
+]
 Model: TypeAlias = Annotated[
     str | None,
     typer.Option(help="The model to evaluate, or script:FILE.py:FUNCTION; as for run."),
 ]
 Trajectories: TypeAlias = Annotated[
     Path | None,
-    typer.Option("--trajectory", metavar="FOLDER", help="Write down the run of each task."),
+    typer.Option(
+        "--trajectory", metavar="FOLDER", help="Folder for a trajectory file of each task."
+    ),
 ]
 SolverName: TypeAlias = Annotated[
     str | None,
@@ -74,15 +78,20 @@ SolverName: TypeAlias = Annotated[
     ),
 ]
 Out: TypeAlias = Annotated[
-    Path | None, typer.Option(help="The results file; an earlier one is carried on.")
+    Path | None, typer.Option(help="The results file; an existing file is continued.")
 ]
 Fresh: TypeAlias = Annotated[
     bool,
-    typer.Option("--fresh/--resume", help="Forget what the results file has, or carry it on."),
+    typer.Option("--fresh/--resume", help="Discard the results file, or continue it."),
 ]
-Limit: TypeAlias = Annotated[int | None, typer.Option(min=1, help="Only so many tasks.")]
+Limit: TypeAlias = Annotated[
+    int | None, typer.Option(min=1, help="Maximum number of tasks to evaluate.")
+]
 GiveUpAfter: TypeAlias = Annotated[
-    int, typer.Option(min=0, help="Failures of ours in a row that end it; 0: none do.")
+    int,
+    typer.Option(
+        min=0, help="Consecutive infrastructure errors that end the evaluation; 0: no limit."
+    ),
 ]
 AsJSON: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
@@ -187,7 +196,7 @@ def _folder(path: Path | None) -> Path | None:
 
 @contextmanager
 def _files() -> Iterator[None]:
-    """What is wrong with the dataset or the results file, as the status that stands for it."""
+    """Report an error in the dataset or the results file, and exit with its status."""
     from repl_env.evaluation import DatasetError, ResultsError
 
     try:

@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class ExitStatus(IntEnum):
-    """What a command came to. 2 and 130 are given by the argument parser and the shell."""
+    """Exit status of a command. The argument parser gives 2, the shell 130."""
 
     OK = 0
     FAILED = 1  # or: no answer

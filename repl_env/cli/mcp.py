@@ -54,7 +54,7 @@ def mcp(
         typer.Option(
             "--max-timeout",
             metavar="SECONDS",
-            help="What a call may ask for; 600, or --timeout if that is more.",
+            help="Longest time-out a call may ask for; 600, or --timeout if longer.",
         ),
     ] = None,
     memory: Memory = "1GiB",
@@ -163,7 +163,7 @@ async def _serve(
 
 
 def _told(environment: REPLEnvironment, memory: str) -> str:
-    """What the client tells its model of the session."""
+    """Return the instructions that the client gives its model."""
     from repl_env.integrations.mcp.mcp_server import instructions
 
     tier = environment.session.isolation.tier

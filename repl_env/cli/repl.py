@@ -48,7 +48,8 @@ def repl(
     memory: Memory = "1GiB",
     language: Language = LanguageName.FULL,
     undo: Annotated[
-        int, typer.Option("--undo", min=1, max=128, help="How many cells :undo can take back.")
+        int,
+        typer.Option("--undo", min=1, max=128, help="Number of cells that :undo can take back."),
     ] = _UNDO,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object for each cell.")

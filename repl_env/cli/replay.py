@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 def replay(
-    trajectory: Annotated[Path, typer.Argument(help="A file that a run has written.")],
+    trajectory: Annotated[Path, typer.Argument(help="Trajectory file of a run.")],
     run: Annotated[
-        str | None, typer.Option(help="Show only this run and those below it, as 0.3.")
+        str | None, typer.Option(help="Show only this run and the runs below it, such as 0.3.")
     ] = None,
     show: Annotated[
         bool, typer.Option("--show", help="Show messages, code and outputs in full.")
@@ -29,17 +29,17 @@ def replay(
         bool,
         typer.Option(
             "--execute",
-            help="Run it again in new sessions, with the recorded answers; exit 1 if another "
-            "output or answer comes of it.",
+            help="Run the code again in new sessions with the recorded model replies; exit 1 if an "
+            "output or answer differs.",
         ),
     ] = False,
     context: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="[NAME=]FILE", help="With --execute: a context that the file does not have."
+            metavar="[NAME=]FILE", help="With --execute: a context that is not in the file."
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
 ) -> None:
     """Show a recorded run: turns, code, outputs, sub-calls, the runs below it, and what it cost."""
     from repl_env.rlm.trajectory.trajectory import Trajectory

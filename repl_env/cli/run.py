@@ -56,11 +56,11 @@ if TYPE_CHECKING:
 
 
 def run(
-    question: Annotated[str, typer.Argument(help="What is asked.", show_default=False)],
+    question: Annotated[str, typer.Argument(help="The question to answer.", show_default=False)],
     model: ModelName,
     context: ContextFiles = None,
     stdin: Annotated[
-        bool, typer.Option("--stdin", help="Standard input is a context, as --context -.")
+        bool, typer.Option("--stdin", help="Read a context from standard input, like --context -.")
     ] = False,
     base_url: BaseURL = None,
     api_key_env: KeyVariable = None,
@@ -74,7 +74,8 @@ def run(
     budget_seconds: Seconds = None,
     price: Prices = None,
     trajectory: Annotated[
-        Path | None, typer.Option("--trajectory", metavar="FILE", help="Write down the whole run.")
+        Path | None,
+        typer.Option("--trajectory", metavar="FILE", help="File for the trajectory of the run."),
     ] = None,
     schema: Annotated[
         Path | None,
@@ -87,7 +88,7 @@ def run(
     preload: Preload = None,
     timeout: CellTimeout = 30.0,
     memory: Memory = "1GiB",
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Nothing but the answer.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the answer only.")] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the result as one JSON object.")
     ] = False,
@@ -125,7 +126,7 @@ def run(
 
 
 def _about(context: Sequence[str], *, stdin: bool) -> dict[str, Any]:
-    """What the run is given to work on, as the arguments of `RLM.arun`."""
+    """Return the contexts of the run, as arguments of `RLM.arun`."""
     contexts = contexts_from([*context, *([STDIN] if stdin else ())])
     if list(contexts) == ["context"]:
         return contexts

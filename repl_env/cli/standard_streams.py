@@ -8,7 +8,7 @@ import os
 import sys
 from contextlib import suppress
 
-# What a write fails with where there is no room for it; a reader that has left is typer's business.
+# Errors of a write without space on the device; typer handles a reader that has left.
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 

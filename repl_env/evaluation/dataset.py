@@ -49,7 +49,7 @@ class EvalTask:
 
 @dataclass(frozen=True, slots=True)
 class DatasetEntry:
-    """Where a task stands in its file, and what is known of it without reading that again.
+    """Place of a task in its file, with the facts that need no second read.
 
     `digest` is of the line, and of the context file if it names one. `kind` is what its metadata
     say under that name, if that is text; `task` has the other facts that results are grouped by.

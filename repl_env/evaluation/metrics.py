@@ -29,7 +29,7 @@ _BULLET = re.compile(r"^\s*(?:[-*\u2022]|\d{1,3}[.)])\s+")
 
 
 async def score(metric: Metric, expected: JSON, text: str, value: JSON) -> float:
-    """What `metric` says of an answer.
+    """Score of an answer by `metric`.
 
     Raises:
         TypeError, ValueError: it says what is no score; and what it raises itself.

@@ -29,7 +29,7 @@ class ResultsError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What became of one task.
+    """Result of one task.
 
     Attributes:
         fingerprint: of the dataset's line and all settings that a result depends on.

@@ -27,7 +27,7 @@ Function: TypeAlias = "Callable[[EvalTask], Any | Awaitable[Any]]"
 
 @dataclass(frozen=True, slots=True)
 class Solved:
-    """What a solver came to: the answer as text (None: it gave none) and as JSON value.
+    """Result of a solver: the answer as text (None without one) and as JSON value.
 
     `error_kind` as of a run: "llm", "sandbox" and "cancelled" are no fault of the solver's, and
     make that the task counts as not done.

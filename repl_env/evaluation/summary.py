@@ -1,4 +1,4 @@
-"""What an evaluation came to: scores with their uncertainty, failures, what it cost."""
+"""Summary of an evaluation: scores with their uncertainty, failures, cost."""
 
 from __future__ import annotations
 

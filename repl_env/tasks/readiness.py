@@ -29,7 +29,7 @@ def source_of(
     isolation: str = "auto",
     require: str | None = None,
 ) -> SandboxProvider:
-    """Where the sessions of this task are from, after a look into one.
+    """The sandbox of this task's sessions, checked by one session.
 
     Raises:
         TaskError: a package is not there, or sessions see the folder of the task.

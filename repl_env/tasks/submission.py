@@ -35,7 +35,7 @@ class SubmissionFailure:
 
 
 class SubmissionFailed(Exception):
-    """What the evaluator's code sees of a failure; it may not go on."""
+    """Error that the evaluator's code gets for a failure; it cannot continue after it."""
 
 
 class Submission:
@@ -69,7 +69,7 @@ class Submission:
         self._session.run(_INSIDE(encoding="utf-8"))
 
     def call(self, name: str, arguments: list[JSON]) -> JSON:
-        """What the function `name` of the submission returns for `arguments`.
+        """Call the function `name` of the submission with `arguments`.
 
         Raises:
             SubmissionFailed: now or before.

@@ -29,7 +29,7 @@ _MOST_TOLD = 2_000  # characters of an evaluator's error
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmissionEvaluation:
-    """What a submission came to: a score, or a failure of the submission's.
+    """Result for a submission: a score, or a failure of the submission.
 
     Attributes:
         gain: 0 for the baseline's score, 1 for the reference's, from -1 to 2; -1 after a failure.
@@ -151,7 +151,7 @@ def evaluate(
 
 @dataclass(frozen=True, slots=True)
 class ScoredSubmission:
-    """What the evaluator said."""
+    """The score that the evaluator reported."""
 
     value: float
     details: Mapping[str, JSON]

@@ -22,7 +22,7 @@ EVALUATE = "evaluate.py"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskLimits:
-    """What an episode and an evaluation of a task may take; times are seconds.
+    """Limits of an episode and of an evaluation of a task; times are seconds.
 
     Attributes:
         steps: steps of an episode.

@@ -1,4 +1,4 @@
-"""What is wrong with a task itself, as opposed to a submission for it."""
+"""Errors of a task itself, as opposed to failures of a submission."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ def _harbor(directory: Path, hidden: Path, given: TaskFields) -> Task:
 
 
 def _scored(given: TaskFields, *, harbor: bool = False) -> dict[str, Any]:
-    """What is submitted, and how its score is read. Harbor's rewards go from 0 to 1 by default."""
+    """Read the submission and its metric. Harbor's rewards go from 0 to 1 by default."""
     metric = given.text("metric", "reward" if harbor else None)
     direction = given.text("direction", "maximize" if harbor else None)
     if direction not in ("maximize", "minimize"):

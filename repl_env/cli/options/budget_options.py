@@ -1,4 +1,4 @@
-"""What a tree of runs may spend, and what its models cost, said by options."""
+"""Options for the budget of a tree of runs and the prices of its models."""
 
 from __future__ import annotations
 
@@ -11,20 +11,28 @@ import typer
 from repl_env.rlm.budget.budget_limits import Budget, Price
 
 Calls: TypeAlias = Annotated[
-    int, typer.Option("--budget-calls", help="Questions to models, of the whole tree.")
+    int, typer.Option("--budget-calls", help="Maximum number of model calls in the whole tree.")
 ]
 Tokens: TypeAlias = Annotated[
     str | None,
     typer.Option(
-        "--budget-tokens", metavar="IN[:OUT]", help="Tokens in, or in and out; :OUT for out."
+        "--budget-tokens",
+        metavar="IN[:OUT]",
+        help="Maximum tokens: input, input:output, or :output.",
     ),
 ]
-Dollars: TypeAlias = Annotated[float | None, typer.Option("--budget-usd", help="US dollars.")]
-Seconds: TypeAlias = Annotated[float | None, typer.Option("--budget-seconds", help="Wall time.")]
+Dollars: TypeAlias = Annotated[
+    float | None, typer.Option("--budget-usd", help="Maximum cost in US dollars.")
+]
+Seconds: TypeAlias = Annotated[
+    float | None, typer.Option("--budget-seconds", help="Maximum wall time in seconds.")
+]
 Prices: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(
-        "--price", metavar="MODEL=IN:OUT", help="US dollars for a million tokens; repeat."
+        "--price",
+        metavar="MODEL=IN:OUT",
+        help="Price in US dollars per million tokens; may be repeated.",
     ),
 ]
 

@@ -19,8 +19,8 @@ from repl_env.common.json_values import text_or_bytes
 STDIN = "-"
 
 _HELP = (
-    "A file for the variable `context`; several become variables named by their file names, or by "
-    "NAME=FILE. Text if it is UTF-8, else bytes; - is standard input."
+    "A file for the variable `context`. Several files become variables with the files' names, or "
+    "NAME by NAME=FILE. UTF-8 files become text, others bytes; - is standard input."
 )
 
 ContextFiles: TypeAlias = Annotated[

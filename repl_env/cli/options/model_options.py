@@ -50,7 +50,7 @@ KeyVariable: TypeAlias = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class ModelOptions:
-    """What the options say. `api_key_env` is the name of a variable, not a key."""
+    """The values of the model options. `api_key_env` is the name of a variable, not a key."""
 
     model: str
     base_url: str | None = None
@@ -94,7 +94,7 @@ def address_of(options: ModelOptions, environ: Mapping[str, str] | None = None) 
 
 
 def llm_from(options: ModelOptions, environ: Mapping[str, str], option: str = "--model") -> LLM:
-    """Where the model is and the key to it.
+    """Address and key of the model.
 
     Without an address, `owner/name` is a model at Hugging Face and any other name one at OpenAI.
     OPENAI_API_KEY goes to the address that is given, HF_TOKEN to Hugging Face only.

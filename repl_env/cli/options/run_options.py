@@ -26,19 +26,20 @@ class Blocks(StrEnum):
 
 
 SubModel: TypeAlias = Annotated[
-    str | None, typer.Option("--sub-model", help="For sub-calls.", show_default="--model")
+    str | None,
+    typer.Option("--sub-model", help="Model that answers sub-calls.", show_default="--model"),
 ]
 MaxDepth: TypeAlias = Annotated[
-    int, typer.Option("--max-depth", min=1, help="Levels of runs; 1: no runs below the root.")
+    int, typer.Option("--max-depth", min=1, help="Maximum levels of runs; 1 allows no child runs.")
 ]
 MaxIterations: TypeAlias = Annotated[
     int,
     typer.Option(
-        "--max-iterations", min=1, help="Turns that a run may take, before a last one to answer."
+        "--max-iterations", min=1, help="Maximum turns of a run, before a last one for the answer."
     ),
 ]
 BlocksOption: TypeAlias = Annotated[
-    Blocks, typer.Option("--blocks", help="Which of a reply's code blocks are run.")
+    Blocks, typer.Option("--blocks", help="Code blocks of a reply that are run.")
 ]
 
 

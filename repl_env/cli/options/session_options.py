@@ -43,38 +43,42 @@ class LanguageName(StrEnum):
 
 
 IsolationOption: TypeAlias = Annotated[
-    Isolation, typer.Option("--isolation", help="The tier that holds the code.")
+    Isolation, typer.Option("--isolation", help="Isolation tier of the sessions.")
 ]
 RequireOption: TypeAlias = Annotated[
     Require | None,
-    typer.Option("--require", help="The weakest tier to accept.", show_default="confined"),
+    typer.Option("--require", help="Weakest isolation tier to accept.", show_default="confined"),
 ]
 ImageOption: TypeAlias = Annotated[
     str | None,
-    typer.Option("--image", metavar="IMAGE", help="The image of the container, in tier container."),
+    typer.Option(
+        "--image", metavar="IMAGE", help="Image of the container, with --isolation container."
+    ),
 ]
 RuntimeOption: TypeAlias = Annotated[
     str | None,
     typer.Option(
         "--runtime",
         metavar="NAME",
-        help="The daemon's runtime for the container, as runsc; the daemon's default else.",
+        help="Container runtime, such as runsc; by default the daemon's own.",
     ),
 ]
 Preload: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(
-        "--preload", metavar="MODULE", help="A module to import beforehand; repeat, or use commas."
+        "--preload",
+        metavar="MODULE",
+        help="Modules to import before sessions start; repeat, or use commas.",
     ),
 ]
 Memory: TypeAlias = Annotated[
-    str, typer.Option("--memory", help="What a session may use, as 512MiB or 2GB.")
+    str, typer.Option("--memory", help="Memory limit of a session, such as 512MiB or 2GB.")
 ]
 CellTimeout: TypeAlias = Annotated[
-    float, typer.Option("--timeout", metavar="SECONDS", help="How long a cell may execute.")
+    float, typer.Option("--timeout", metavar="SECONDS", help="Seconds that a cell may execute.")
 ]
 Language: TypeAlias = Annotated[
-    LanguageName, typer.Option("--language", help="How much of Python cells may use; no wall.")
+    LanguageName, typer.Option("--language", help="Language policy of cells; it isolates nothing.")
 ]
 
 
@@ -97,7 +101,7 @@ def modules_of(preload: Sequence[str] | None) -> tuple[str, ...]:
 
 @contextmanager
 def opening() -> Generator[None]:
-    """What a sandbox refuses, as the status that stands for it, after the reason on stderr.
+    """Print a sandbox's refusal to stderr and exit with its status.
 
     Raises:
         typer.BadParameter: an argument is wrong, as a size that is none.

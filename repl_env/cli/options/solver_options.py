@@ -1,4 +1,4 @@
-"""What `repl-env eval` evaluates, made of its options."""
+"""Build the solver of `repl-env eval` from its options."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def rlm_solver(runs: RunOptions, trajectories: Path | None = None) -> tuple[Solv
     """
     from repl_env.evaluation.solvers import RLMSolver
 
-    # Where code is held does not change an answer, so the tier is not among the settings.
+    # The tier is not among the settings, because it does not change an answer.
     settings = {
         **runs.bounds,
         "model": runs.model.model,

@@ -1,7 +1,7 @@
 """A live display of a tree of runs: on a terminal a picture that fits it, elsewhere plain lines.
 
-It is made from events alone (`repl_env.rlm.events`): `Progress.watch` is a `Watcher`. What is shown
-of questions, prompts and code is their first line, without what could steer a terminal.
+It is made from events alone (`repl_env.rlm.events`): `Progress.watch` is a `Watcher`. The
+display shows the first line of questions, prompts and code, without terminal control sequences.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class ProgressLines:
 
 
 def line_of(event: AnyEvent, tree: RunTree) -> str | None:
-    """What is worth a line of a log."""
+    """Return whether the event gets a line in the log."""
     if event.run.count(".") > 1:
         return None
     match event:

@@ -28,7 +28,7 @@ Doing: TypeAlias = Literal["asked", "thinking", "running", "over"]
 
 @dataclass(slots=True)
 class RunTotals:
-    """What was spent, as far as events have told. `unpriced` calls are not in `usd`."""
+    """Usage according to the events so far. `unpriced` calls are not in `usd`."""
 
     calls: int = 0
     failed: int = 0
@@ -71,7 +71,7 @@ class RunTreeNode:
     below: dict[str, RunTreeNode] = field(default_factory=dict)
 
     def total(self) -> RunTotals:
-        """What it and all below it spent."""
+        """Return the usage of this run and all runs below it."""
         total = RunTotals()
         for node in walk(self):
             total.add(node.own)
@@ -91,7 +91,7 @@ class RunTree:
         self._nodes: dict[str, RunTreeNode] = {}
 
     def feed(self, event: AnyEvent) -> None:
-        """Take in one event. What belongs to nothing known is left out."""
+        """Apply one event; events of unknown runs are ignored."""
         match event:
             case RunStarted():
                 self._run_started(event)
@@ -109,7 +109,7 @@ class RunTree:
                 self._run_ended(event)
 
     def spent(self) -> RunTotals:
-        """What the whole tree spent: exact for runs that are over, as told for the others."""
+        """Return the usage of the tree: exact for finished runs, an estimate for others."""
         if self.ended is not None:
             return exact(self.ended.total)
         return RunTotals() if self.root is None else self.root.total()
@@ -194,7 +194,7 @@ class RunTree:
 
 
 def exact(spent: Spent) -> RunTotals:
-    """What the ledger counted."""
+    """Convert the ledger's usage."""
     return RunTotals(
         spent.calls,
         spent.failed_calls,

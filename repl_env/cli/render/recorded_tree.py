@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from repl_env.rlm.trajectory.trajectory import Call, Cell, Run, Turn
     from repl_env.rlm.trajectory_rerun import RunDifference
 
-# What is shown of a text unless all is asked for: enough to know it again.
+# Lines and columns of a text that are shown by default: enough to recognise it.
 _LINES, _WIDTH = 6, 160
 # Lines of a prompt, without `full`, would bury what the model did; and so would a batch of calls,
 # of which so many are enough to see what is asked. Failed ones and runs are always shown.

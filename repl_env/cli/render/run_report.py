@@ -21,7 +21,7 @@ from .tree_drawing import amounts, duration
 
 
 class RunReport:
-    """What a run came to: its result, whole or partial, its status, and why if it was cut short."""
+    """The end of a run: its result, whole or partial, its status, and the reason if cut short."""
 
     def __init__(self, progress: Progress) -> None:
         self.progress = progress

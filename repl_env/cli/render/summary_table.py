@@ -62,7 +62,7 @@ def _show_failures(console: Console, summary: Summary) -> None:
 
 
 def _totals(summary: Summary) -> Iterator[tuple[str, str]]:
-    """What is told of all tasks together; empty where there is nothing to tell."""
+    """Return the line about all tasks together, or an empty string."""
     failed = f", {summary.failed_calls:,} failed" if summary.failed_calls else ""
     estimated = f", {summary.estimated_tokens:,} of them estimated"
     tokens = f"{summary.input_tokens:,} in, {summary.output_tokens:,} out"

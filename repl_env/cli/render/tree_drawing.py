@@ -21,7 +21,7 @@ def picture(
 ) -> list[Text]:
     """The tree in at most `height` lines of `width` columns: what goes on, and below it the sums.
 
-    Where there are more calls than fit, each run shows as many of its own, and counts the others.
+    If more calls exist than fit, each run shows as many of its own and counts the others.
     """
     footer = _footer(tree, now, budget)
     if tree.root is None:

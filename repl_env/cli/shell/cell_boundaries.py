@@ -1,4 +1,4 @@
-"""Where a cell ends: in what is typed, and in what comes through a pipe.
+"""Find the end of a cell in typed and in piped input.
 
 The text is parsed here, never run; what is wrong with it the session says.
 """
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 _compile = codeop.CommandCompiler()
 _compile.compiler.flags |= ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 
-# What continues a compound statement at its own indentation.
+# Beginnings of lines that continue a compound statement at its own indentation.
 _CONTINUES = re.compile(r"(elif|else|except|finally)\b|[)\]}]|#")
 _COMPOUND = re.compile(r"@|(async|class|def|for|if|match|try|while|with)\b")
 # Empty lines after which a writer that pauses is taken to wait for the block that stands open.

@@ -1,4 +1,4 @@
-"""What a person, or a program, is shown of cells: `TextScreen` and `JSONScreen`."""
+"""Display of cells for people (`TextScreen`) and for programs (`JSONScreen`)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _REASONS = {
 
 
 class Screen(Protocol):
-    """Where cells, replies to commands and complaints are shown."""
+    """Display of cells, replies to commands and errors."""
 
     def output(self, stream: str, text: str) -> None:
         """A piece of a running cell's "stdout" or "stderr"."""
@@ -44,7 +44,7 @@ class Screen(Protocol):
         """A cell is over; its output was shown."""
 
     def reply(self, command: str, reply: RenderableType) -> None:
-        """What a command has to say."""
+        """Show the reply to a command."""
 
     def complain(self, what: str, message: str) -> None:
         """A cell or a command could not be done."""

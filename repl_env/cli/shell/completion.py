@@ -1,4 +1,4 @@
-"""What a name or an attribute may be completed to, asked of the session; nothing is run here.
+"""Completions of a name or an attribute, from the session; no code runs in this process.
 
 Names come from the list of its variables. Attributes come from `dir()` in a branch that is dropped
 afterwards: properties and `__getattr__` run there, and the session stays as it is, with its cells
@@ -54,7 +54,7 @@ def names_of(session: Session) -> list[str]:
 
 
 def attributes_of(session: Session, owner: str) -> list[str]:
-    """What `dir()` says of `owner`, a dotted name; nothing if it takes long or cannot be asked."""
+    """Return `dir()` of `owner`, a dotted name; empty if it fails or takes too long."""
     if any(keyword.iskeyword(part) for part in owner.split(".")):
         return []
     try:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from repl_sandbox import Sandbox, Session
     from repl_sandbox.types import AnyOutcome
 
-# What leaves other shells; in a cell it would only end the cell's process.
+# Words that leave other shells; in a cell they would only end the cell's process.
 _LEAVE = frozenset({"exit", "quit", "exit()", "quit()"})
 
 
@@ -152,7 +152,7 @@ class Shell:
         raise ShellExit
 
     def _outcome(self, code: str) -> AnyOutcome | None:
-        """What the cell came to; None, after saying why, if there is no outcome."""
+        """Return the cell's outcome; without one, show the reason and return None."""
         session, screen = self.session, self.screen
         try:
             with InterruptHandler(session.interrupt, self._still_running):

@@ -1,4 +1,4 @@
-"""What can be said to `repl-env repl` besides Python: the table of its `:` commands."""
+"""The table of `:` commands of `repl-env repl`."""
 
 from __future__ import annotations
 

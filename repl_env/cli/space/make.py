@@ -20,12 +20,10 @@ def make(
     base: Base = None,
     repo: Annotated[
         str | None,
-        typer.Option(
-            help="The Space that it is for, which its README then names.", metavar="OWNER/NAME"
-        ),
+        typer.Option(help="The Space that the README names.", metavar="OWNER/NAME"),
     ] = None,
     replace: Annotated[
-        bool, typer.Option("--replace", help="Write the files anew in a folder that has some.")
+        bool, typer.Option("--replace", help="Overwrite files in a folder that is not empty.")
     ] = False,
     as_json: AsJSON = False,
 ) -> None:

@@ -25,7 +25,7 @@ _LINE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}:[0-9a-fA-F]{64}")
 
 
 def push(
-    repo: Annotated[str, typer.Argument(metavar="OWNER/NAME", help="The Space.")],
+    repo: Annotated[str, typer.Argument(metavar="OWNER/NAME", help="The Space to push to.")],
     folder: Annotated[
         Path | None,
         typer.Option(

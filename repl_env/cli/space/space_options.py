@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from repl_env.integrations.hf_space.space_config import SpaceConfig
 
 Keyed: TypeAlias = Annotated[
-    bool, typer.Option("--keyed", help="Ask every request for a key; else anybody may use it.")
+    bool,
+    typer.Option(
+        "--keyed", help="Require a key for every request; otherwise anybody may use the Space."
+    ),
 ]
 Title: TypeAlias = Annotated[
     str | None, typer.Option(help="The title of the Space; `repl-env` without it.")

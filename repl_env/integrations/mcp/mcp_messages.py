@@ -27,7 +27,7 @@ from repl_env.common.json_values import explain_not_json
 
 
 class BadMessage(Exception):
-    """What is no message, or asks for what is not there.
+    """An invalid message, or a request for an unknown method.
 
     `code` is JSON-RPC's, `id` that of the request if it has one, `data` what there is to know.
     """

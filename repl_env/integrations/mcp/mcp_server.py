@@ -60,7 +60,7 @@ def server(instructions: str, calls: ToolCalls | None = None) -> Server[Any]:
 
 
 def instructions(*, isolated: bool, more: str = "") -> str:
-    """What a client tells its model of a session."""
+    """Return the instructions about a session for a client's model."""
     held = (
         "It is held by a sandbox, without network or files of the machine it runs on."
         if isolated

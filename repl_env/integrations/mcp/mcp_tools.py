@@ -1,7 +1,6 @@
 """The tools by which a model works in a session: `execute`, `reset`, `submit_answer`.
 
-What a model is told of them, and what they take. What a call does is in
-`repl_env.integrations.mcp.tool_calls`.
+Descriptions and arguments of the tools; `repl_env.integrations.mcp.tool_calls` runs the calls.
 """
 
 from __future__ import annotations
@@ -38,13 +37,13 @@ def _about(text: str, **more: Any) -> Any:
 
 
 class Arguments(BaseModel):
-    """What a tool takes; an argument that it does not know is refused."""
+    """Arguments of a tool; an unknown argument is refused."""
 
     model_config = ConfigDict(extra="forbid")
 
 
 class Execute(Arguments):
-    """What `execute` takes."""
+    """Arguments of `execute`."""
 
     code: Code = _about("Python code. The value of a last expression is shown, as at a prompt.")
     timeout_s: Seconds | None = _about(
@@ -53,7 +52,7 @@ class Execute(Arguments):
 
 
 class Reset(Arguments):
-    """What `reset` takes."""
+    """Arguments of `reset`."""
 
     context: Data | None = _about(
         "Material to work on. It becomes the variable `context`.", default=None
@@ -78,7 +77,7 @@ class Reset(Arguments):
 
 
 class SubmitAnswer(Arguments):
-    """What `submit_answer` takes."""
+    """Arguments of `submit_answer`."""
 
     answer: Annotated[JsonValue, WithJsonSchema(_JSON)] = _about(
         "The final answer: a text, a number, a truth value, a list or an object."

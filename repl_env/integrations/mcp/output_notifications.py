@@ -46,7 +46,7 @@ async def reporting(report: Report) -> AsyncGenerator[OnOutput]:
 
 
 class _Output:
-    """What was printed and not told yet."""
+    """Return the output that no notification has carried yet."""
 
     def __init__(self) -> None:
         self.news = asyncio.Event()

@@ -99,7 +99,7 @@ async def serve(server: Server[Any], source: int, sink: int, stop: anyio.Event) 
 
 
 class _Conversation:
-    """What is between the descriptors and the SDK's streams."""
+    """The code between the descriptors and the SDK's streams."""
 
     def __init__(self, source: int, sink: int) -> None:
         self._source = source
@@ -189,7 +189,7 @@ async def _lines(source: int) -> AsyncIterator[bytes | None]:
         except BlockingIOError:
             await anyio.wait_readable(source)
             continue
-        # What comes last need not end its line, as in a file that somebody wrote.
+        # The last message need not end its line, as in a file that a person wrote.
         for line in lines.feed(data or b"\n"):
             if line is None or line.strip():
                 yield line

@@ -1,4 +1,4 @@
-"""What a call of a tool does: it plays a session's episode and says what came of it.
+"""Run tool calls: step a session's episode and build the result.
 
 Nothing of an expected answer, a key or a path of the host passes through a call, in either
 direction.
@@ -107,7 +107,7 @@ class ToolCalls:
     ) -> CallToolResult:
         """Call a tool. `on_output` is told what code prints, while it runs.
 
-        What the model did wrong is a result that says so.
+        A mistake of the model is a result that explains it.
 
         Raises:
             BadMessage: there is no such tool.
@@ -177,13 +177,13 @@ class ToolCalls:
 
 
 def _given(asked: Reset) -> dict[str, Any]:
-    """What a reset was given, by name; nothing is copied."""
+    """Return the given arguments of a reset by name, without copies."""
     names = asked.model_fields_set - {"keep_variables"}
     return {name: value for name in names if (value := getattr(asked, name)) is not None}
 
 
 def _complaints(error: ValidationError) -> str:
-    """What is wrong with the arguments, without the values, which may be long."""
+    """Describe errors in the arguments, without the values, which may be long."""
     found = error.errors(include_url=False, include_context=False, include_input=False)
     places = [".".join(map(str, each["loc"]))[:100] for each in found]
     lines = [f"{place}: {each['msg']}" for place, each in zip(places, found, strict=True)]

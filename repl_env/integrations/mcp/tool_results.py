@@ -1,4 +1,4 @@
-"""What a call of a tool came to, as the Model Context Protocol carries it.
+"""Results of tool calls, in the form of the Model Context Protocol.
 
 Text is what a person at a terminal would see; the structured content is the observation, whose
 figures are images beside the text and not in it a second time.
@@ -67,7 +67,7 @@ def structured(observation: REPLObservation) -> dict[str, Any]:
 
 
 def _silence(result: CodeBlockResult) -> str:
-    """What is said of code that printed nothing: which variables it set."""
+    """Describe code that printed nothing, by the variables that it set."""
     names = list(result.locals_snapshot)
     shown = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
     return f"(no output; set: {shown})" if names else "(no output)"

@@ -13,7 +13,7 @@ class REPLAction(models.REPLAction, types.Action):
 
 
 class REPLObservation(models.REPLObservation, types.Observation):
-    """What the policy sees after a reset or a step; see `repl_env.REPLObservation`."""
+    """Observation of the policy after a reset or a step; see `repl_env.REPLObservation`."""
 
 
 class REPLState(models.REPLState, types.State):

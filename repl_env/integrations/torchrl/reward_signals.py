@@ -52,8 +52,8 @@ def set_stepped(
 ) -> None:
     """Set what a step came to: `stepped` are the rows' results, None for those that took none.
 
-    Such a row earns nothing, and is as done as its last result says. What the environment below or
-    an earlier transform has set stays: rewards are added, endings united.
+    Such a row earns nothing, and is as done as its last result says. Values of the environment
+    below or an earlier transform stay: rewards are added, endings united.
     """
 
     def column(values: list[Any], dtype: torch.dtype) -> torch.Tensor:

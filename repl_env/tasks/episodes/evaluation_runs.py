@@ -66,7 +66,7 @@ class EvaluationRuns:
                 self._due = self.submitted.gain
 
     def pay(self) -> float:
-        """What has become due since the last step."""
+        """Return the rewards that became due since the last step."""
         with self._lock:
             due, self._due = self._due, 0.0
             return due

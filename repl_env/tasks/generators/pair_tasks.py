@@ -26,7 +26,7 @@ _FORM = (
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What must hold for two users, in words and as a function that takes them in any order."""
+    """A condition on two users, in words and as a symmetric function."""
 
     text: str
     holds: Callable[[int, int], bool]

@@ -58,7 +58,7 @@ def register(
     wanted = list(first)
     while True:
         user, label = wanted.pop() if wanted else _next(chance, users, label_of)
-        # Where in the years this line stands follows from how much of the text is written.
+        # The date of this line follows from the share of the text that is written.
         line = f"{_date(1 - left / size)} | user {user} | {label} | {_text(chance, label)}\n"
         left -= len(line)
         if left < 0:
