@@ -1,6 +1,6 @@
-"""Arguments, checked where they are given: an error names the argument, and what it must be.
+"""Argument checks whose errors name the argument and the accepted values.
 
-Seconds are checked by the engine's `repl_sandbox.types.check_seconds`. Nothing here needs it.
+The engine checks durations (`repl_sandbox.types.check_seconds`); this module needs no engine.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from typing import Any
 
 
 def at_least(value: Any, least: int, name: str) -> int:
-    """`value`, of any kind of int, as one; or TypeError / ValueError naming the argument."""
+    """Return `value`, an integer of any type, as an int; TypeError or ValueError naming the
+    argument.
+    """
     try:
         count = operator.index(value)
     except TypeError:
@@ -26,12 +28,14 @@ def at_least(value: Any, least: int, name: str) -> int:
 
 
 def finite(value: Any, name: str) -> float:
-    """`value`, of any kind of number, as one of Python's; TypeError, ValueError naming it."""
+    """Return `value`, a number of any type, as a Python number; TypeError or ValueError naming
+    it.
+    """
     if isinstance(value, bool) or not hasattr(value, "__float__"):
         raise TypeError(f"{name} must be a number, not {type(value).__name__}")
     try:
         number = float(value)
-    except (TypeError, ValueError, OverflowError):  # an array of several; 10**400
+    except (TypeError, ValueError, OverflowError):  # an array of several items; 10**400
         number = math.nan
     if not math.isfinite(number):
         raise ValueError(f"{name} must be finite, not {value!r:.80}")
@@ -39,7 +43,9 @@ def finite(value: Any, name: str) -> float:
 
 
 def above_zero(value: Any, name: str) -> float:
-    """`value`, of any kind of number, as a float; TypeError, ValueError naming it."""
+    """Return `value`, a number of any type above 0, as a float; TypeError or ValueError naming
+    it.
+    """
     number = finite(value, name)
     if number <= 0:
         raise ValueError(f"{name} must be above 0, not {value}")
@@ -47,11 +53,11 @@ def above_zero(value: Any, name: str) -> float:
 
 
 def one_timeout(timeout_s: float | None, timeout: float | None) -> float | None:
-    """The time-out of a call, which may be given by either of these names.
+    """Return the time limit of a call that accepts either of two argument names.
 
     Raises:
-        TypeError: by both.
-        TypeError, ValueError: `timeout` is no time; who takes `timeout_s` checks that.
+        TypeError: both names were given.
+        TypeError, ValueError: `timeout` is not a duration; the callee checks `timeout_s`.
     """
     if timeout is None:
         return timeout_s
@@ -61,37 +67,37 @@ def one_timeout(timeout_s: float | None, timeout: float | None) -> float | None:
 
 
 def one_of(value: str, allowed: tuple[str, ...], name: str) -> None:
-    """ValueError naming the argument, unless `value` is one of `allowed`."""
+    """Raise ValueError naming the argument, unless `value` is one of `allowed`."""
     if value not in allowed:
         raise ValueError(f"{name} must be one of {', '.join(allowed)}, not {value!r}")
 
 
 def of_kind(value: object, kind: type, name: str) -> None:
-    """TypeError naming the argument, unless `value` is a `kind`."""
+    """Raise TypeError naming the argument, unless `value` is a `kind`."""
     if not isinstance(value, kind):
         raise TypeError(f"{name} must be a {kind.__name__}, not {type(value).__name__}")
 
 
 def of_public_kind(value: object, kind: type, name: str, *, home: str = "repl_env") -> None:
-    """As `of_kind`, of a class that the caller imports: the error says from where, `home`."""
+    """Raise TypeError as `of_kind`, and name the module `home` that exports the class."""
     if not isinstance(value, kind):
         told = f"{name} must be a {kind.__name__} (from {home} import {kind.__name__})"
         raise TypeError(f"{told}, not {type(value).__name__}")
 
 
 def check_path(value: object, name: str) -> None:
-    """TypeError naming the argument, unless `value` is a path."""
+    """Raise TypeError naming the argument, unless `value` is a path."""
     if not isinstance(value, (str, os.PathLike)):
         raise TypeError(f"{name} must be a str or a Path, not {type(value).__name__}")
 
 
 def as_path(value: Any, name: str) -> Path:
-    """`value`, a str or a path, as one; TypeError naming the argument if it is neither."""
+    """Return `value`, a str or a path, as a path; TypeError naming the argument otherwise."""
     check_path(value, name)
     return Path(value)
 
 
 def check_callable(value: object, name: str) -> None:
-    """TypeError naming the argument, unless `value` can be called."""
+    """Raise TypeError naming the argument, unless `value` is callable."""
     if not callable(value):
         raise TypeError(f"{name} must be callable, not {type(value).__name__}")

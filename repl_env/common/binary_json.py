@@ -1,7 +1,7 @@
-"""Bytes among JSON: `{"$bytes": base64}`, for contexts, files and variables.
+"""Bytes in JSON: `{"$bytes": base64}`, for contexts, files and variables.
 
-Client and server use this. `{"$json": value}` is `value` itself, so that an object that looks like
-one of the two can be given as well. A file, which is no object, may be `{"$upload": sha256}` too.
+Client and server share this encoding. `{"$json": value}` escapes an object that looks like a mark.
+A file may also be `{"$upload": sha256}`.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from typing import Any
 
 BYTES, JSON, UPLOAD = "$bytes", "$json", "$upload"
 
-# Each is a round trip to the session, and a name in every observation.
+# Each variable is a round trip to the session and a name in every observation.
 MOST_CONTEXTS = 256
-# Entries of a workspace that an episode begins with, or is saved with.
+# Workspace entries that an episode begins with or saves.
 MOST_FILES = 10_000
 
-# Characters of base64 that are decoded at once. The decoder holds the interpreter, and other
-# threads, among them an event loop's, get it between two of these. A multiple of 4.
+# Characters of base64 that are decoded at once. The decoder holds the interpreter lock; other
+# threads, such as an event loop's, get the lock between two pieces. A multiple of 4.
 _PIECE = 1 << 20
 
 
 class WireValueError(ValueError):
-    """A value that is none. `place` says where in the arguments it is."""
+    """A value with an invalid encoding. `place` is its position in the arguments."""
 
     def __init__(self, place: tuple[str, ...], problem: str) -> None:
         self.place = place
@@ -34,25 +34,27 @@ class WireValueError(ValueError):
 
 
 def encoded(value: object) -> object:
-    """One value as it goes over the wire."""
+    """Return one value in its wire form."""
     if isinstance(value, (bytes, bytearray, memoryview)):
         return {BYTES: base64.b64encode(value).decode("ascii")}
     return {JSON: value} if _mark(value) is not None else value
 
 
 def upload_of(value: object) -> str | None:
-    """The hash of the upload that a file is; None if it is none."""
+    """Return the hash of the upload that a file refers to, or None."""
     sha256 = value.get(UPLOAD) if isinstance(value, dict) and len(value) == 1 else None
     return sha256 if isinstance(sha256, str) else None
 
 
 def decode(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a reset with the values that they stand for.
+    """Return the arguments of a reset with their wire values decoded.
 
-    What is no object where one of names belongs, is left to whom it is for.
+    A value that is not an object where an object of names belongs stays as it is; its consumer
+    checks
+    it.
 
     Raises:
-        WireValueError: base64 that is none, or too many entries.
+        WireValueError: invalid base64, or too many entries.
     """
     given = dict(arguments)
     if "context" in given:
@@ -68,7 +70,7 @@ def decode(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 async def decode_aside(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """`decode` on an event loop: megabytes in a thread, in pieces that leave room for others."""
+    """Run `decode` on an event loop: large values in a thread, in pieces that let the loop run."""
     named = (arguments.get(field) for field in ("contexts", "files"))
     every = [value for each in named if isinstance(each, Mapping) for value in each.values()]
     marked = [value[BYTES] for value in (arguments.get("context"), *every) if _mark(value) == BYTES]
@@ -78,17 +80,17 @@ async def decode_aside(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def decoded(value: object, place: tuple[str, ...] = ()) -> object:
-    """The value that came as `value`.
+    """Return the decoded form of `value`.
 
     Raises:
-        WireValueError: base64 that is none.
+        WireValueError: invalid base64.
     """
     mark = _mark(value)
     return value if mark is None else _UNMARK[mark](value[mark], place)  # type: ignore[index]
 
 
 def _mark(value: object) -> str | None:
-    """The one key of an object if it says what the object stands for."""
+    """Return the key of a marked object, or None."""
     if isinstance(value, dict) and len(value) == 1:
         (key,) = value
         return key if key in _UNMARK else None
@@ -98,15 +100,15 @@ def _mark(value: object) -> str | None:
 def _bytes(text: object, place: tuple[str, ...]) -> bytes:
     if not isinstance(text, str):
         raise WireValueError(place, f"{BYTES} must be a string of base64")
-    # Checked for the whole: each piece below might end in a padding of its own, and Python 3.11
-    # takes one that is too much.
+    # Check the padding of the whole text: each piece below could end in padding of its own, and
+    # Python 3.11 accepts surplus padding.
     if len(text) % 4 or 0 <= text.find("=") < len(text) - 2:
         raise WireValueError(place, "no base64: the padding is wrong")
     data = bytearray()
     try:
         for start in range(0, len(text), _PIECE):
             data += binascii.a2b_base64(text[start : start + _PIECE], strict_mode=True)
-    except ValueError as error:  # binascii.Error is one
+    except ValueError as error:  # includes binascii.Error
         raise WireValueError(place, f"no base64: {error}") from None
     return bytes(data)
 

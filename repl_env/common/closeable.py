@@ -1,4 +1,4 @@
-"""`Closeable`: what is closed by `close`, and at the end of a `with` block."""
+"""`Closeable`: an object with `close` that is also a context manager."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Self
 
 
 class Closeable:
-    """Base of context managers that are themselves what is held, and close at the end."""
+    """Base of context managers that return themselves and close at the end of the block."""
 
     __slots__ = ()
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of what is held. Safe to call twice."""
+        """Release the resources. Safe to call twice."""
 
     def __enter__(self) -> Self:
         return self

@@ -1,4 +1,4 @@
-"""Values that cross the border of a session: finite JSON whose text is valid Unicode."""
+"""Values that enter and leave a session: finite JSON with valid Unicode text."""
 
 from __future__ import annotations
 
@@ -12,27 +12,29 @@ if TYPE_CHECKING:
     from repl_sandbox.types import JSON
 
 
-# Of these nothing is further down. A subclass of one is looked at, and found to be no container.
+# These types have no children. Subclasses are inspected, and turn out not to be containers.
 _LEAVES = frozenset({str, int, float, bool, type(None)})
 
-# Everything a terminal would act on: who reads it is not to have the cursor moved.
+# Control characters that a terminal would act on: a reader's cursor must not move.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 def replace_surrogates(text: str) -> str:
-    """`text` with each lone surrogate replaced by "?": what can be written as UTF-8."""
+    """Return `text` with each lone surrogate replaced by "?", so that UTF-8 can encode it."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
 def visible(text: str) -> str:
-    """`text` with control characters as escapes, but for line ends and tabs."""
+    """Return `text` with control characters escaped, except for newlines and tabs."""
     return replace_surrogates(
         _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text.replace("\r\n", "\n"))
     )
 
 
 def text_or_bytes(data: bytes) -> str | bytes:
-    """The content of a file: text without a BOM if it is UTF-8, else bytes. Line ends stay."""
+    """Return the content of a file: text without a BOM if it is UTF-8, else bytes. Line ends
+    stay.
+    """
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -40,14 +42,15 @@ def text_or_bytes(data: bytes) -> str | bytes:
 
 
 def json_text(name: str, value: Any, *, any_keys: bool = False) -> str:
-    """`value` as JSON.
+    """Return `value` as JSON text.
 
-    `any_keys`: keys that are no texts become texts, as Python's json has it. That is for answers;
-    what the code of a session is to find again must not change.
+    `any_keys` converts keys that are not strings to strings, as Python's json does. Answers may be
+    converted; values that the code of a session reads again must not change.
 
     Raises:
-        TypeError: naming it, if it holds what JSON has no form for, or a key is no text.
-        ValueError: naming it, if a number is not finite, or two keys of an object would be one.
+        TypeError: naming `value`, if it holds a value without a JSON form, or a key is not a
+            string.
+        ValueError: naming `value`, if a number is not finite, or two keys become one.
     """
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False)
@@ -60,13 +63,13 @@ def json_text(name: str, value: Any, *, any_keys: bool = False) -> str:
 
 
 def _check_keys(name: str, value: Any, any_keys: bool) -> None:
-    """ValueError if an object has two keys that are one text, such as 1 and "1".
+    """Raise ValueError if two keys of an object become the same text, such as 1 and "1".
 
-    TypeError if one is no text, unless `any_keys` may be.
+    TypeError if a key is not a string, unless `any_keys` is set.
 
-    `json.dumps` has been here before, so that there are no circles. This takes half as long. The
-    engine has a check of its own (`repl_sandbox.protocol.values.json_keys`): a remote client loads
-    no engine.
+    `json.dumps` ran before, so that the value has no cycles. This check takes half as long as
+    `json.dumps`. The engine has its own check (`repl_sandbox.protocol.values.json_keys`), because a
+    remote client loads no engine.
     """
     left = [value]
     while left:
@@ -97,17 +100,17 @@ def _check_texts(name: str, keys: dict[Any, Any], any_keys: bool) -> None:
         raise TypeError(f"{name}: the key {wrong[0]!r} is {kind}; JSON has texts alone for keys")
 
 
-# To the next of what a value but the first stands behind, in no string, or to the end. Behind a key
-# there is one of them, too.
+# Match up to the next separator outside strings, or to the end. A key is also followed by a
+# separator.
 _NEXT = re.compile(
     r'(?:[^"\[{,]++|"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z))*+(?:[\[{,]|\Z)', re.DOTALL
 )
 
 
 def more_values(text: str, most: int) -> bool:
-    """Whether the JSON `text` has more than `most` values, give or take two; it is not parsed.
+    """Return whether the JSON `text` has more than about `most` values, without parsing it.
 
-    Of one that has, no more is looked at than says so. The engine has the like for bytes
+    The scan stops once the answer is known. The engine has the equivalent for bytes
     (`repl_sandbox.protocol.values.json_value_count`).
     """
     if len(text) <= most:
@@ -115,14 +118,15 @@ def more_values(text: str, most: int) -> bool:
     return next(itertools.islice(_NEXT.finditer(text), most + 2, None), None) is not None
 
 
-# Of messages of strangers: deeper than this, one is made to trouble whoever walks through it.
+# Deeper nesting in a stranger's message is meant to exhaust the code that walks through it.
 MAX_DEPTH = 64
 
 
 def explain_not_json(value: Any, deepest: int = MAX_DEPTH) -> str:
-    """Why `value`, read from JSON, is none that is taken, in words; "" for one that is.
+    """Return why `value`, parsed from JSON, is refused; "" if it is accepted.
 
-    It is nested deeper than `deepest`, or holds a number that was read as infinite (1e999).
+    A refused value is nested deeper than `deepest`, or holds a number that was read as infinite
+    (1e999).
     """
     level: list[Any] = [value]
     for _ in range(deepest):
@@ -141,7 +145,7 @@ def explain_not_json(value: Any, deepest: int = MAX_DEPTH) -> str:
 
 
 def json_or_none(value: object) -> JSON:
-    """`value` as JSON carries it (tuples become lists), or None if JSON cannot carry it."""
+    """Return `value` as JSON carries it (tuples become lists), or None if JSON cannot carry it."""
     try:
         text = json.dumps(value, allow_nan=False, ensure_ascii=False)
         text.encode("utf-8")

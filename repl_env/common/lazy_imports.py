@@ -1,4 +1,4 @@
-"""Names of a package that are loaded when they are first used."""
+"""Names of a package whose modules are imported at first use."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from importlib import import_module
 def lazy_exports(
     package: str, names_by_module: Mapping[str, Iterable[str]]
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` of `package`, which exports names of modules by their full
-    names.
-    """
+    """Return `__getattr__` and `__dir__` for `package`, which exports names of modules lazily."""
     homes = {name: module for module, names in names_by_module.items() for name in names}
 
     def load(name: str) -> object:

@@ -1,4 +1,4 @@
-"""Lines that are appended to a file: whole, or not at all."""
+"""Atomic appends of lines to a file."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import os
 
 
 def append_line(file: int, line: bytes) -> None:
-    """All of `line`, or nothing of it and an OSError. `file` was opened with O_APPEND."""
+    """Append `line` completely, or append nothing and raise OSError; `file` was opened with
+    O_APPEND.
+    """
     done = os.write(file, line)
     if done == len(line):
         return
-    # A disk that runs full takes a part, and says why only when it is asked again.
+    # A disk that fills up accepts a part of the line and reports the reason on the next write.
     start = os.lseek(file, 0, os.SEEK_END) - done
     try:
         while done < len(line):

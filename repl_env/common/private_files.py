@@ -1,4 +1,4 @@
-"""Files for their owner alone: contexts, answers and code of users are in them."""
+"""Files that only their owner can read: they hold contexts, answers and code of users."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ PRIVATE: Final = 0o600
 
 
 def make_private(fd: int) -> None:
-    """Let nobody but its owner read or write an open file, whatever it was before.
+    """Restrict an open file to its owner, whatever its mode was.
 
-    Devices and pipes stay as they are, and so does what a file system or its owner does not let
-    us change.
+    Devices and pipes stay as they are, and so do files whose mode the file system or the owner does
+    not
+    let this process change.
     """
     if stat.S_ISREG(os.fstat(fd).st_mode):
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Which file a file that was written whole takes the place of."""
+"""The path that a completely written file replaces."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 
 
 def replace_target(path: str | os.PathLike[str]) -> Path:
-    """The file that is replaced by renaming another to `path`: of a link, what it leads to.
+    """Return the path that renaming a file to `path` replaces: for a link, its target.
 
-    As root a device would be replaced as any file, /dev/null for all of the system.
+    As root, a rename would replace even a device such as /dev/null for the whole system.
 
     Raises:
-        OSError: there is a device, a pipe or a socket.
+        OSError: a device, a pipe or a socket is there.
     """
     target = Path(os.path.realpath(path))
     if target.exists() and not (target.is_file() or target.is_dir()):

@@ -1,20 +1,20 @@
-"""Two runs of the same code: what must be the same in them, and what differs in any case."""
+"""Comparison of two runs of the same code: fields that must be equal, and normalized values."""
 
 from __future__ import annotations
 
 import re
 from typing import Any
 
-# What results of the same code must have in common. Not here: times and memory, which differ each
-# time; sizes, which differ between builds; figures, which differ between versions of libraries.
+# Fields of a result that must be equal. Times and memory differ each time, sizes between builds,
+# figures between library versions.
 RESULT = ("stdout", "stderr", "success", "exception", "value", "locals_snapshot", "truncated")
 
-# As `repr` of an object without one of its own has it: another number in each process.
+# The default `repr` of an object contains its address, which differs in each process.
 _ADDRESS = re.compile(r"\b0x[0-9a-f]{6,16}\b")
 
 
 def normalized(value: Any) -> Any:
-    """`value`, JSON, with every address of an object in its texts the same."""
+    """Return the JSON `value` with all object addresses in its texts made equal."""
     if isinstance(value, str):
         return _ADDRESS.sub("0x", value)
     if isinstance(value, dict):

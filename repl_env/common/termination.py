@@ -1,4 +1,4 @@
-"""How an episode ended, in Gymnasium's words, and the task's part of a reward."""
+"""The end of an episode in Gymnasium's terms, and the task's part of a reward."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ Ending: TypeAlias = Literal["terminated", "truncated"]
 
 
 def termination_of(done: bool, metadata: Mapping[str, Any]) -> Ending | None:
-    """How the episode ended: by an answer, or by a limit or a loss; None while it goes on.
+    """Return whether an answer, or a limit or loss, ended the episode; None while it goes on.
 
-    A server of OpenEnv's gives no `stop_reason`: there an answer is the end by an answer.
+    OpenEnv's servers send no `stop_reason`: an answer then counts as the end.
     """
     if not done:
         return None
@@ -21,7 +21,7 @@ def termination_of(done: bool, metadata: Mapping[str, Any]) -> Ending | None:
 
 
 class TerminationMixin:
-    """An observation or a result, asked how its episode ended and what the task itself paid."""
+    """Properties of observations and results: the end of the episode and the task's own reward."""
 
     __slots__ = ()
 
@@ -30,21 +30,25 @@ class TerminationMixin:
 
     @property
     def terminated(self) -> bool:
-        """Whether the policy ended the episode, by an answer."""
+        """Whether the policy ended the episode with an answer."""
         return termination_of(self.done, self.metadata or {}) == "terminated"
 
     @property
     def truncated(self) -> bool:
-        """Whether a limit ended the episode, or the loss of its session.
+        """Whether a limit, or the loss of the session, ended the episode.
 
         Exactly one of `terminated` and `truncated` is True once `done` is. An episode whose
-        iterations are used up is truncated, also if `answer["content"]` is then taken as its
-        answer. `metadata["truncated"]` is another thing: whether the output of the step was cut.
+        iterations are
+        used up is truncated, even if `answer["content"]` then becomes its answer.
+        `metadata["truncated"]`
+        means something else: the output of the step was cut.
         """
         return termination_of(self.done, self.metadata or {}) == "truncated"
 
     @property
     def task_reward(self) -> float | None:
-        """The task's part of `reward`, without the rubric's `shaping`; None if it is not told."""
+        """The task's part of `reward`, without the rubric's `shaping`; None if the parts are
+        unknown.
+        """
         part: float | None = (self.metadata or {}).get("task_reward")
         return part

@@ -1,8 +1,9 @@
-"""`BackgroundLoop`: an event loop in a thread of this process, for work that plain calls wait for.
+"""`BackgroundLoop`: an event loop in a thread, for work that blocking calls wait for.
 
-All plain calls of one kind share it, so that what they use (connections, sandboxes) stays warm and
-alive from one to the next, and a plain call works where a loop runs already, as in notebooks. It
-begins with the first call, and ends with the process.
+All blocking calls of one kind share a loop, so that connections and sandboxes stay open between
+calls, and so that a blocking call works inside a running loop, as in notebooks. The loop starts
+with
+the first call and ends with the process.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
-# Seconds that work has to end which was left by Ctrl-C, or is still open at the process's exit.
+# Seconds that work has to end after Ctrl-C, or at the exit of the process.
 _END_TIMEOUT = 5.0
-# Seconds between two looks of who waits for work. Python's handlers run between two of its own
-# instructions: a signal that strikes after the last one before a wait does not end that, and a
-# Ctrl-C of that moment would be seen when the work has ended.
+# Seconds between two checks of a waiting thread. Python's signal handlers run between bytecode
+# instructions: a signal that arrives just before a wait does not interrupt the wait, and Ctrl-C
+# would be noticed only when the work has ended.
 _A_LOOK = 1.0
 
 
 class BackgroundLoop:
-    """The loop of this process for one kind of work; a fork begins its own."""
+    """The loop of this process for one kind of work; a forked process starts its own."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -37,31 +38,36 @@ class BackgroundLoop:
         self._ends_at_exit = False
 
     def end_at_exit(self) -> None:
-        """End with the process: after what is registered for its exit from now on."""
+        """End at the exit of the process, after everything that registers for its exit from now
+        on.
+        """
         if not self._ends_at_exit:
             self._ends_at_exit = True
             atexit.register(self._end)
 
     def wait_for(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """What `coroutine` returns, run on the loop; Ctrl-C cancels it and waits for its end.
+        """Run `coroutine` on the loop and return its result; Ctrl-C cancels it and waits for its
+        end.
 
         Raises:
-            RuntimeError: called on the loop itself, which would wait for itself; or at the exit of
-                the process, when the loop has ended.
+            RuntimeError: the caller runs on the loop itself, which would wait for itself; or the
+                process
+                is exiting and the loop has ended.
         """
         work: _Work[T] = _Work(coroutine)
         try:
             self._submit(work)
             return work.result()
-        except BaseException as error:  # Ctrl-C strikes anywhere, and the work may have begun
+        except BaseException as error:  # Ctrl-C may arrive anywhere, and the work may have begun
             self._leave(work, error)
             raise
 
     def finish(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Run what ends a plain `with`, and wait for it; in a thread with a loop, have that do it.
+        """Run the coroutine that ends a `with` block, and wait for it; inside a loop, use a thread.
 
-        Such a loop stands still while a plain block ends, so that what belongs to it could not be
-        ended meanwhile: it is when the loop goes on.
+        That loop stands still while a blocking `with` ends, so objects that belong to the loop
+        cannot end
+        meanwhile; they end when the loop continues.
         """
         try:
             here = asyncio.get_running_loop()
@@ -77,10 +83,11 @@ class BackgroundLoop:
         begin: Callable[[Callable[..., Awaitable[None]]], Coroutine[Any, Any, T]],
         hear: Callable[..., object],
     ) -> T:
-        """What the coroutine of `begin(tell)` returns; `hear` gets what it tells, in this thread.
+        """Return the result of `begin(tell)`, and call `hear` in this thread for each `tell`.
 
-        `tell` is awaited until `hear` has returned: who tells faster than is heard would fill the
-        memory. What `hear` raises cancels the coroutine.
+        `await tell(...)` returns after `hear` has returned, so that a fast sender cannot fill the
+        memory. An
+        exception of `hear` cancels the coroutine.
         """
         told: SimpleQueue[tuple[tuple[Any, ...], Future[None]] | None] = SimpleQueue()
 
@@ -114,9 +121,9 @@ class BackgroundLoop:
         loop.submit(work)
 
     def _leave(self, work: _Work[Any], error: BaseException) -> None:
-        """Cancel `work`; if that is Ctrl-C, which may end the process, wait for its end.
+        """Cancel `work`; after Ctrl-C, which may end the process, wait for its end.
 
-        It closes sessions in threads, and a process that is about to end begins none.
+        Work closes sessions in threads, and an exiting process starts no threads.
         """
         work.outcome.cancel()
         if isinstance(error, KeyboardInterrupt) and self._loop is not None:
@@ -140,7 +147,7 @@ class BackgroundLoop:
 
 
 class _Work(Generic[T]):
-    """A coroutine for a loop, and what it comes to; `task` once it has begun."""
+    """A coroutine on a loop with its outcome; `task` is set once it has begun."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
         self.coroutine = coroutine
@@ -148,8 +155,9 @@ class _Work(Generic[T]):
         self.task: asyncio.Task[T] | None = None
 
     def result(self) -> T:
-        """Wait for what it comes to."""
-        # Not with a time-out of `outcome.result`: a TimeoutError may be the work's, or a handler's.
+        """Wait for the outcome."""
+        # `outcome.result(timeout)` would not do: a TimeoutError may come from the work or from a
+        # handler.
         over: SimpleQueue[None] = SimpleQueue()
         self.outcome.add_done_callback(lambda _: over.put(None))
         _next_of(over)
@@ -157,7 +165,7 @@ class _Work(Generic[T]):
 
 
 def _next_of(queue: SimpleQueue[T]) -> T:
-    """Wait for what is put there next."""
+    """Wait for the next item of the queue."""
     while True:
         try:
             return queue.get(timeout=_A_LOOK)
@@ -175,9 +183,9 @@ class _Loop:
         self.thread.start()
 
     def submit(self, work: _Work[Any]) -> None:
-        """Begin `work` there, in the context of the caller; `outcome` gets what it comes to.
+        """Start `work` on the loop, in the context of the caller; `outcome` receives its result.
 
-        Whoever cancels `outcome` cancels the coroutine, whether it has begun by then or not.
+        Cancelling `outcome` cancels the coroutine, even before it has begun.
         """
         context = contextvars.copy_context()
 
@@ -188,10 +196,10 @@ class _Loop:
         self.loop.call_soon_threadsafe(begin)
 
     def wait_for_end(self, work: _Work[Any]) -> None:
-        """Wait until `work`, which was cancelled, has ended; not for ever, it may go on."""
+        """Wait until the cancelled `work` has ended, for a limited time."""
         ended = threading.Event()
 
-        def look() -> None:  # behind whatever begins it
+        def look() -> None:  # queued after the start of the work
             if work.task is None:
                 ended.set()
             else:
@@ -208,7 +216,7 @@ class _Loop:
                 try:
                     self.loop.run_forever()
                 except (KeyboardInterrupt, SystemExit):
-                    continue  # a task's, and its caller's to be told of; the others go on
+                    continue  # a task's exception belongs to its caller; other tasks go on
                 break
             left = asyncio.all_tasks(self.loop)
             for task in left:
@@ -220,16 +228,16 @@ class _Loop:
             self.loop.close()
 
     def end(self) -> None:
-        """Cancel what is open and stop."""
+        """Cancel all open work and stop."""
         if self.process == os.getpid() and self.thread.is_alive():
             self.loop.call_soon_threadsafe(self.loop.stop)
             self.thread.join(2 * _END_TIMEOUT)
 
 
-# What ends plain blocks on loops of others; a loop itself does not keep its tasks.
+# Ends blocking `with` blocks on loops of callers; a loop itself keeps no reference to its tasks.
 _ENDING: set[asyncio.Task[None]] = set()
 
 # Runs of models and their sub-calls.
 RUNS = BackgroundLoop("repl-runs")
-# Clients of servers. Not those of the runs: a tool that a run calls may use a client.
+# Clients of servers. Separate from runs: a tool that a run calls may use a client.
 CLIENTS = BackgroundLoop("repl-clients")

@@ -1,8 +1,7 @@
-"""Threads for the functions of users that block, for as many calls as are open.
+"""Threads for blocking functions of users, one for each open call.
 
-There must be one for each open call: a function may begin a run of its own and wait for calls of
-that, and parents that held all threads would wait for ever. How many are open at the same time is
-the callers' to limit.
+A function may start a run and wait for calls of that run: with fewer threads than open calls,
+parents could hold all threads and wait forever. Callers limit the number of open calls.
 """
 
 from __future__ import annotations
@@ -23,12 +22,14 @@ T = TypeVar("T")
 
 
 class DaemonThreads:
-    """At most so many threads, whose names begin with `name`. A fork has its own.
+    """Up to a maximum of daemon threads, whose names begin with `name`. A fork has its own.
 
-    The process ends whatever they are at: it waits for those of a `ThreadPoolExecutor`, and who
-    pressed Ctrl-C in a call that blocks would have to wait for its end. They are never ended, so
-    this is for what lives as long as the process. As the engine's `HostThreads`, which the
-    vocabulary of the environment may not import, and which are closed.
+    The process exits without waiting for these threads. It would wait for those of a
+    `ThreadPoolExecutor`, so that Ctrl-C in a blocking call would take effect only after the call.
+    The
+    threads never end, so they suit objects that live as long as the process. The engine's
+    `HostThreads`
+    are similar but closable, and this module may not import the engine.
     """
 
     def __init__(self, most: int, name: str) -> None:
@@ -38,15 +39,15 @@ class DaemonThreads:
         os.register_at_fork(after_in_child=self._begin_anew)
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
-        """Have a thread do `work`, after what was submitted before if all are busy."""
+        """Run `work` in a thread; if all are busy, after the work that was submitted before."""
         future: Future[T] = Future()
         with self._changed:
-            # Before it is put there: what no thread could be started for is nobody's later.
+            # Start the thread first: if no thread can start, no other thread should find the work.
             if len(self._waiting) >= self._idle and self._count < self._most:
                 name = f"{self._name}_{self._count}"
                 threading.Thread(target=self._serve, name=name, daemon=True).start()
                 self._count += 1
-                self._idle += 1  # until it takes its first work
+                self._idle += 1  # busy until it takes its first work
             self._waiting.append(partial(_do, work, future))
             self._changed.notify()
         return future
@@ -65,7 +66,7 @@ class DaemonThreads:
                 work = self._waiting.popleft()
                 self._idle -= 1
             work()
-            del work  # what it was about is not kept until there is more
+            del work  # drop references while idle
             with self._changed:
                 self._idle += 1
 
@@ -74,23 +75,23 @@ _threads: Final = DaemonThreads(1 << 14, "repl-function")
 
 
 def begun(function: Callable[..., T], *arguments: Any) -> Future[T]:
-    """`function(*arguments)`, begun in a thread with the caller's context."""
+    """Start `function(*arguments)` in a thread with the caller's context; return its future."""
     context = contextvars.copy_context()
     return _threads.submit(lambda: context.run(function, *arguments))
 
 
 async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
-    """What `function(*arguments)` returns, called in a thread with this task's context."""
+    """Run `function(*arguments)` in a thread with this task's context and return its result."""
     return await asyncio.wrap_future(begun(function, *arguments))
 
 
 def _do(work: Callable[[], T], future: Future[T]) -> None:
-    """Do `work` for `future`, unless that was cancelled meanwhile."""
+    """Run `work` for `future`, unless the future was cancelled meanwhile."""
     if not future.set_running_or_notify_cancel():
         return
     try:
         result = capture_error(work)
-    # Boundary: `capture_error` has made an `Exception` of whatever it is, for who waits to be told.
+    # Boundary: `capture_error` turns any exception into an `Exception` for the waiting caller.
     except Exception as error:  # noqa: BLE001
         future.set_exception(error)
     else:

@@ -1,7 +1,7 @@
-"""`FairQueue`: a queue of coroutines, of any event loops in any threads, that wait for their turn.
+"""`FairQueue`: a first-come, first-served queue of coroutines from any event loops and threads.
 
-First come, first served, and nobody overtakes: whoever asks for much is not starved by those who
-ask for little. What is free is handed to the first in the line, not put up for whoever is quickest.
+Nobody overtakes, so that large requests do not starve behind small ones: released resources go to
+the first waiter, not to the fastest.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ GrantT = TypeVar("GrantT")
 
 
 class _Waiter(Generic[WishT, GrantT]):
-    """One that waits: in its own loop, until it has its grant."""
+    """A waiter in its own loop."""
 
     def __init__(self, wish: WishT) -> None:
         self.wish = wish
@@ -26,7 +26,7 @@ class _Waiter(Generic[WishT, GrantT]):
         self.called: asyncio.Future[None] = self.loop.create_future()
 
     def call(self) -> bool:
-        """Wake it; False if its loop is closed and it will never wake."""
+        """Wake the waiter; False if its loop is closed, so that it never wakes."""
         try:
             self.loop.call_soon_threadsafe(_wake, self.called)
         except RuntimeError:
@@ -35,13 +35,14 @@ class _Waiter(Generic[WishT, GrantT]):
 
 
 class FairQueue(Generic[WishT, GrantT]):
-    """Who waits for what others hold.
+    """A queue of requests for a limited resource.
 
     Args:
-        lock: guards what is granted. It must be reentrant: the garbage collector may end a
-            forgotten coroutine, which gives back what it holds, in a thread that has the lock.
-        serve: what the wish gets now; None if it must wait. Called with the lock held.
-        take_back: undoes `serve`, for one that is gone before it could use its grant. Likewise.
+        lock: guards the grants. It must be reentrant: the garbage collector may end a forgotten
+            coroutine, which returns its grant, in a thread that holds the lock.
+        serve: returns the grant of a request now, or None if it must wait. Called with the lock
+            held.
+        take_back: undoes `serve` for a waiter that is gone before it could use its grant. Likewise.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class FairQueue(Generic[WishT, GrantT]):
         return len(self._waiters)
 
     async def get(self, wish: WishT) -> GrantT:
-        """What `wish` gets, once it is its turn. A caller that is cancelled holds nothing."""
+        """Return the grant of `wish` once it is its turn. A cancelled caller holds nothing."""
         with self._lock:
             if not self._waiters and (grant := self._serve(wish)) is not None:
                 return grant
@@ -68,16 +69,19 @@ class FairQueue(Generic[WishT, GrantT]):
             self._waiters[waiter] = None
         try:
             await waiter.called
-        except BaseException:  # cancelled, or forgotten by a loop that was closed (GeneratorExit)
+        except BaseException:  # cancelled, or dropped by a closed loop (GeneratorExit)
             self._leave(waiter)
             raise
         assert waiter.grant is not None
         return waiter.grant
 
     def move(self) -> None:
-        """Serve those in front, as far as it goes. Called with the lock held, after a change."""
+        """Serve waiters from the front while possible. Called with the lock held, after a
+        change.
+        """
         self._again = True
-        if self._moving:  # by the garbage collector, in the midst of a move: that goes round again
+        # entered by the garbage collector during a move: the outer move goes round again
+        if self._moving:
             return
         self._moving = True
         try:
@@ -89,7 +93,7 @@ class FairQueue(Generic[WishT, GrantT]):
             self._moving = False
 
     def dismiss(self, whom: Callable[[WishT], bool], grant: Callable[[], GrantT]) -> None:
-        """Give each of those a `grant`, wherever they stand. Called with the lock held."""
+        """Give each of these waiters `grant`, at any position. Called with the lock held."""
         for waiter in [waiter for waiter in tuple(self._waiters) if whom(waiter.wish)]:
             self._hand(waiter, grant())
         self.move()

@@ -1,10 +1,10 @@
-"""Work of ours that others decide the length of: done at once if it is short, else in a thread.
+"""Internal work of unknown length: on the event loop if it is short, else in a thread.
 
-A schema and what is checked by it may be a stranger's, and the event loop has others to serve. So
-such work looks at the clock: on a loop it is given up after `AT_ONCE_S` and begun anew in a thread.
-Few threads, because all share one interpreter with the loop; most work never waits for one.
+A schema and the value that it checks may come from strangers, and the event loop serves others too.
+Such work watches the clock: on a loop it stops after `AT_ONCE_S` and starts again in a thread. The
+threads are few, because they share one interpreter with the loop; most work never needs one.
 
-Functions of the user's own, rubrics for one, look at no clock and may wait: `run_in_thread`.
+Functions of users, such as rubrics, do not watch the clock and may wait: see `run_in_thread`.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from repl_env.concurrency import daemon_threads
 
 T = TypeVar("T")
 
-# CPU seconds on a loop: many times what a common answer takes, and no more than one turn of the
-# interpreter between threads, which a loop has to wait for in any case.
+# CPU seconds on a loop: many times the cost of a common answer, and less than the switch interval
+# of the interpreter, which a loop has to wait for in any case.
 AT_ONCE_S = 0.005
-# Values, and characters of texts, that are gone through in less than that.
+# Values, and characters of text, that take less than that.
 _FEW, _SHORT = 2_000, 200_000
 
 _threads: Final = daemon_threads.DaemonThreads(2, "repl-aside")
@@ -32,24 +32,26 @@ _until: ContextVar[float | None] = ContextVar("_until", default=None)
 
 
 class OffloadRequired(Exception):
-    """The work is not done, and nothing has come of it: it is to be done aside."""
+    """Raised by work that is too long for the event loop; the caller repeats it in a thread."""
 
 
 class BlockingCall(partial[T]):
-    """A call of a user's function, as turns ask for it: plain callers wait, a loop does not."""
-
-
-class Offload(partial[T]):
-    """Such work, as turns (`repl_env.episode.effects`) ask for it. It changes nothing and may be
-    repeated.
+    """A blocking call of a user's function, requested by an effect: drivers of loops use a
+    thread.
     """
 
 
-async def offload(work: Callable[[], T]) -> T:
-    """What `work()` returns. It changes nothing, and is begun again if it takes long.
+class Offload(partial[T]):
+    """Repeatable internal work without side effects, requested by an effect."""
 
-    A caller that is cancelled still waits for the end of what a thread is at: nobody can have more
-    than one piece of work done at a time by leaving it.
+
+async def offload(work: Callable[[], T]) -> T:
+    """Return the result of `work()`, which has no side effects and restarts in a thread if it is
+    long.
+
+    A cancelled caller still waits until the thread is done, so that nobody can occupy several
+    threads by
+    cancelling.
     """
     begun = _until.set(time.thread_time() + AT_ONCE_S)
     try:
@@ -62,9 +64,9 @@ async def offload(work: Callable[[], T]) -> T:
 
 
 async def run_in_thread(work: Callable[[], T]) -> T:
-    """What `work()` returns, which is a user's and may wait: called in a thread, in this context.
+    """Return the result of a user's `work()`, called in a thread with this context.
 
-    Who is cancelled waits as in `offload`: what such work is done for is nobody else's meanwhile.
+    A cancelled caller waits as in `offload`: the state that the work uses belongs to it meanwhile.
     """
     return await _to_its_end(daemon_threads.begun(work))
 
@@ -84,14 +86,15 @@ async def _end(doing: Future[Any]) -> None:
         try:
             await asyncio.wait([ended])
         except asyncio.CancelledError:
-            continue  # once more; who awaits `offload` is told in the end
+            continue  # cancelled again; the caller of `offload` gets the cancellation at the end
     ended.exception()
 
 
 def check_deadline(*, long: bool = False) -> None:
-    """Called by such work now and then, and before what is `long`.
+    """Check the clock; called by such work at intervals, and before a step that is `long`.
 
-    Raises TakesLong where that is to be done aside.
+    Raises:
+        OffloadRequired: the work has to run in a thread.
     """
     until = _until.get()
     if until is not None and (long or time.thread_time() > until):
@@ -99,7 +102,7 @@ def check_deadline(*, long: bool = False) -> None:
 
 
 def check_size(value: Any) -> None:
-    """Called before all of `value`, which is JSON, is gone through. Raises TakesLong likewise."""
+    """Check the size of the JSON `value` before a traversal; raises as `check_deadline`."""
     if _until.get() is not None and _is_large(value):
         raise OffloadRequired
 

@@ -1,7 +1,8 @@
-"""`ThreadPool`: threads of this process, started when there is work and none is idle.
+"""`ThreadPool`: threads that start when work arrives and none is idle.
 
-`capture_error`: what a thread does for an event loop. `capture_error_async`: what a task of the
-loop does.
+`capture_error` makes exceptions of a thread safe for an event loop, `capture_error_async` those of
+a
+task.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ T = TypeVar("T")
 
 
 def capture_error(work: Callable[[], T]) -> T:
-    """What `work()` returns or raises; what would harm who awaits it becomes a RuntimeError.
+    """Return or raise the outcome of `work()`; exceptions that would harm the waiter become
+    RuntimeError.
 
-    A StopIteration, as that of a coroutine does: a future of asyncio cannot carry it, and up to
-    CPython 3.11 whoever awaits one is never told. And what is no `Exception`: a `sys.exit` would
-    end the event loop with all others on it, a CancelledError says that somebody cancelled.
+    An asyncio future cannot carry StopIteration, and up to CPython 3.11 the waiter would never
+    wake. An
+    exception that is not an `Exception` would do worse: `sys.exit` would end the event loop, and a
+    CancelledError would claim that somebody cancelled.
     """
     try:
         return work()
@@ -31,7 +34,7 @@ def capture_error(work: Callable[[], T]) -> T:
 
 
 async def capture_error_async(work: Awaitable[T]) -> T:
-    """What `work` comes to, likewise. That this task is cancelled is no error of `work`."""
+    """`capture_error` for an awaitable. Cancellation of this task is not an error of `work`."""
     try:
         return await work
     except BaseException as error:
@@ -40,7 +43,7 @@ async def capture_error_async(work: Awaitable[T]) -> T:
 
 
 def check_carried(error: BaseException) -> None:
-    """Raise what is to be raised in place of `error`, if `capture_error_async` would."""
+    """Raise the replacement of `error`, if `capture_error_async` would replace it."""
     if not (isinstance(error, (Exception, GeneratorExit)) or _is_cancelled(error)):
         raise RuntimeError(_told(error)) from error
 
@@ -56,7 +59,7 @@ def _told(error: BaseException) -> str:
 
 
 class ThreadPool:
-    """At most so many threads, whose names begin with `name`. A fork has its own."""
+    """Up to a maximum of threads, whose names begin with `name`. A fork has its own."""
 
     def __init__(self, most: int, name: str) -> None:
         self._most = most
@@ -64,11 +67,11 @@ class ThreadPool:
         self._of: dict[int, ThreadPoolExecutor] = {}  # by process: a fork inherits no threads
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
-        """Have a thread do `work`, after what was submitted before if all are busy."""
+        """Run `work` in a thread; if all are busy, after the work that was submitted before."""
         return self.threads().submit(capture_error, work)
 
     def threads(self) -> Executor:
-        """Those of this process."""
+        """The threads of this process."""
         pool = self._of.get(os.getpid())
         if pool is None:
             made = ThreadPoolExecutor(self._most, thread_name_prefix=self._name)
@@ -76,7 +79,9 @@ class ThreadPool:
         return pool
 
     def end(self) -> None:
-        """Wait for what this process's threads are at, and end them; new ones start if need be."""
+        """Wait until the threads of this process are idle, and end them; new ones start on
+        demand.
+        """
         pool = self._of.pop(os.getpid(), None)
         if pool is not None:
             pool.shutdown()

@@ -1,4 +1,4 @@
-"""Functions that users give, plain or async: what they take, and how they are called."""
+"""Functions of users, plain or async: accepted arguments, and calls."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from repl_env.concurrency.daemon_threads import in_thread
 
 
 def accepts(function: Callable[..., Any], *arguments: Any) -> bool:
-    """Whether the signature of `function` admits `arguments`; False if it tells none."""
+    """Return whether the signature of `function` accepts `arguments`; False without a signature."""
     try:
         inspect.signature(function).bind(*arguments)
     except (TypeError, ValueError):
@@ -19,9 +19,8 @@ def accepts(function: Callable[..., Any], *arguments: Any) -> bool:
 
 
 def check_takes(function: Callable[..., Any], what: str, name: str) -> None:
-    """TypeError naming the argument, if calls by `(what)` and by `(what, model)` both fail.
-
-    One whose signature tells nothing may be right.
+    """Raise TypeError if neither `(what)` nor `(what, model)` fits; functions without a signature
+    pass.
     """
     try:
         signature = inspect.signature(function)
@@ -32,15 +31,16 @@ def check_takes(function: Callable[..., Any], what: str, name: str) -> None:
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """Whether calling `function` gives a coroutine."""
+    """Return whether `function(...)` returns a coroutine."""
     call = getattr(function, "__call__", function)  # noqa: B004 (its kind, not whether it is)
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 
 
 async def call_user_function(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What `function(*arguments)` comes to. A plain function runs in a thread: it may block.
+    """Return the result of `function(*arguments)`; a plain function runs in a thread, as it may
+    block.
 
-    Not in one of the loop's own threads: a loop that ends waits for what they are at.
+    The thread is not one of the loop's executor: a loop waits for those before it ends.
     """
     if is_async(function):
         return await _awaited(function(*arguments))
@@ -49,7 +49,7 @@ async def call_user_function(function: Callable[..., Any], *arguments: Any) -> A
 
 
 async def _awaited(answer: Awaitable[Any]) -> Any:
-    """What `answer` comes to. A `sys.exit` in it ends no loop, which others are on."""
+    """Await `answer`. A `sys.exit` inside must not end the loop that others share."""
     try:
         return await answer
     except SystemExit as error:

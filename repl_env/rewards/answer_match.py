@@ -1,4 +1,4 @@
-"""Whether an answer, which is JSON, is the value that was expected, of JSON's kinds or Python's."""
+"""Equality of an answer, which is JSON, and the expected value, which may be of Python's types."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Any
 
 
 def answers_match(expected: Any, value: Any) -> bool:
-    """Whether two JSON values are the same: 1 and 1.0 are, and unlike in Python, 1 and true not.
+    """Return whether two JSON values are equal: 1 equals 1.0 but, unlike in Python, not true.
 
-    `expected` may also be, or hold, what JSON carries as another kind: tuples, arrays of numpy's,
-    dataclasses and models of pydantic, and sets, whose items may come in any order.
+    `expected` may also contain tuples, numpy arrays, dataclasses, pydantic models, and sets, whose
+    items
+    match in any order.
     """
     if isinstance(expected, (set, frozenset)):
         return _same_items(expected, value)
@@ -28,10 +29,10 @@ def answers_match(expected: Any, value: Any) -> bool:
 
 
 def _as_json(expected: Any) -> Any:
-    """`expected` as JSON has it, if it is of another kind; what it holds stays as it is."""
+    """Return `expected` in its JSON form; contained values stay as they are."""
     if isinstance(expected, tuple):
         return list(expected)
-    if hasattr(expected, "tolist"):  # numpy's, pandas', torch's; a scalar becomes a number
+    if hasattr(expected, "tolist"):  # numpy, pandas, torch; a scalar becomes a number
         return expected.tolist()
     if hasattr(expected, "model_dump") and not isinstance(expected, type):
         return expected.model_dump(mode="json")
@@ -47,7 +48,7 @@ def _same_items(expected: set[Any] | frozenset[Any], value: Any) -> bool:
 
 
 def _item(value: Any) -> Hashable:
-    """Equal for items that are the same value; what a set cannot hold is equal to nothing."""
+    """Return a hashable key, equal for equal items; an unhashable item equals nothing."""
     value = _as_json(value)
     if isinstance(value, bool):
         return "true" if value else "false", bool

@@ -1,10 +1,10 @@
-"""Rubrics: functions from an action and an observation to a reward, which can be composed.
+"""Rubrics: composable functions from an action and an observation to a reward.
 
-A `Rubric` finds its children by assignment, as a module of a neural network does, and remembers
-its last score, so that a composite can be looked into after a step. Names and behaviour are those
-of OpenEnv's rubrics (RFC 004).
+A `Rubric` registers its children on assignment, like a neural network module, and remembers its
+last score, so that composites can be inspected after a step. Names and behaviour are those of
+OpenEnv's rubrics (RFC 004).
 
-An answer is worth the same however it is written around: matching ignores case and outer space.
+Matching ignores case and surrounding space.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ class Rubric:
     """Base of rubrics. Subclasses define `forward`, which may be a coroutine function.
 
     Attributes:
-        last_score: what the last call returned; None before the first and after `reset`.
-        shaping: the names of `components` that are not the task's own reward, as penalties are.
+        last_score: the result of the last call; None before the first and after `reset`.
+        shaping: names of `components` that are not the task's own reward, such as penalties.
     """
 
     last_score: float | None = None
     shaping: Collection[str] = ()
-    # Here, and replaced by longer ones, so that a subclass may have an `__init__` of its own.
+    # Class attributes, replaced on first use, so that a subclass may define `__init__` freely.
     _hooks: tuple[ForwardHook, ...] = ()
     _pre_hooks: tuple[ForwardPreHook, ...] = ()
 
     def forward(self, action: Any, observation: Any) -> Score:
-        """The reward of this step."""
+        """Return the reward of this step."""
         raise NotImplementedError(f"{type(self).__name__} does not define forward")
 
     def reset(self) -> None:
@@ -56,11 +56,13 @@ class Rubric:
             child.reset()
 
     def components(self) -> dict[str, float]:
-        """The parts of the last score, by name; they add up to it."""
+        """The parts of the last score, by name; their sum is the score."""
         return {} if self.last_score is None else {type(self).__name__: self.last_score}
 
     def __call__(self, action: Any, observation: Any) -> Any:
-        """Score a step; with an asynchronous `forward`, here or in a child, an awaitable."""
+        """Score a step; the result is awaitable if `forward`, here or in a child, is
+        asynchronous.
+        """
         for pre_hook in self._pre_hooks:
             pre_hook(self, action, observation)
         score: Any = self.forward(action, observation)
@@ -75,27 +77,27 @@ class Rubric:
         return score
 
     def register_forward_hook(self, hook: ForwardHook) -> None:
-        """Call `hook(rubric, action, observation, score)` after each scoring."""
+        """Register `hook(rubric, action, observation, score)` to be called after each scoring."""
         check_callable(hook, "hook")
         self._hooks = (*self._hooks, hook)
 
     def register_forward_pre_hook(self, hook: ForwardPreHook) -> None:
-        """Call `hook(rubric, action, observation)` before each scoring."""
+        """Register `hook(rubric, action, observation)` to be called before each scoring."""
         check_callable(hook, "hook")
         self._pre_hooks = (*self._pre_hooks, hook)
 
     def named_children(self) -> Iterator[tuple[str, Rubric]]:
-        """The rubrics assigned to attributes of this one, in order of assignment."""
+        """Yield the rubrics assigned to attributes of this one, by name, in order of assignment."""
         for name, value in vars(self).items():
             if isinstance(value, Rubric):
                 yield name, value
 
     def children(self) -> Iterator[Rubric]:
-        """The same without names."""
+        """Yield the children without their names."""
         return (child for _, child in self.named_children())
 
     def named_rubrics(self, prefix: str = "") -> Iterator[tuple[str, Rubric]]:
-        """Every rubric below this one, depth first, with its dotted path."""
+        """Yield every rubric below this one, depth first, with its dotted path."""
         for name, child in self.named_children():
             path = f"{prefix}.{name}" if prefix else name
             yield path, child
@@ -103,12 +105,14 @@ class Rubric:
 
 
 def is_pending(score: object) -> TypeGuard[Awaitable[Any]]:
-    """Whether a score must be awaited. Most are floats, which need no look at abstract classes."""
+    """Return whether a score must be awaited; floats, the common case, skip the abstract class
+    check.
+    """
     return type(score) is not float and inspect.isawaitable(score)
 
 
 class PendingScore(Awaitable[float]):
-    """A score that is still to be awaited, or given up by `close`."""
+    """A score that can be awaited, or dropped with `close`."""
 
     def __init__(self, score: Awaitable[float], finish: Callable[[float], float]) -> None:
         self._score = score
@@ -118,17 +122,17 @@ class PendingScore(Awaitable[float]):
         return self._finish((yield from self._score.__await__()))
 
     def close(self) -> None:
-        """Give the score up: what was to be awaited will not run."""
+        """Drop the score: the awaitable will not run."""
         close = getattr(self._score, "close", None)
         if close is not None:
             close()
 
 
 class OutcomeRubric(Rubric):
-    """Base of rubrics that compare the final answer with the expected one, once, at the end.
+    """Base of rubrics that compare the final answer with the expected one at the end.
 
-    Before the end, without an expected answer and without a final one the score is 0.0.
-    Subclasses define `compare`.
+    The score is 0.0 before the end, without an expected answer and without a final one. Subclasses
+    define `compare`.
     """
 
     def __init__(self) -> None:
@@ -136,7 +140,7 @@ class OutcomeRubric(Rubric):
         self._expected: Any = None
 
     def set_expected(self, expected: Any) -> None:
-        """The answer to compare with: text or a JSON value; None for none."""
+        """Set the expected answer: text or a JSON value; None for none."""
         self._expected = expected
 
     def reset(self) -> None:
@@ -145,11 +149,11 @@ class OutcomeRubric(Rubric):
         self._expected = None
 
     def compare(self, expected: Any, text: str, value: Any) -> float:
-        """The score of an answer, given as text and as JSON value (None if it has none)."""
+        """Return the score of an answer, given as text and as JSON value (None if it has none)."""
         raise NotImplementedError(f"{type(self).__name__} does not define compare")
 
     def forward(self, action: Any, observation: Any) -> float:
-        """The score of the observation's final answer."""
+        """Return the score of the observation's final answer."""
         answer = observation.metadata.get("final_answer")
         if self._expected is None or not observation.done or answer is None:
             return 0.0
@@ -157,11 +161,13 @@ class OutcomeRubric(Rubric):
 
 
 class ExactMatchRubric(OutcomeRubric):
-    """1.0 if the answer is the expected one, else 0.0.
+    """1.0 if the answer equals the expected one, else 0.0.
 
-    Texts are compared without case and outer space unless `normalize` is False. An expected answer
+    Texts are compared without case and surrounding space unless `normalize` is False. An expected
+    value
     that is not text also matches by value: `[1, 2]`, a tuple or an array of these matches the
-    answer `(1, 2)`, a set of them that in any order, a dataclass or a model a dict of its fields.
+    answer
+    `(1, 2)`, a set matches in any order, and a dataclass or model matches a dict of its fields.
     """
 
     def __init__(self, normalize: bool = True) -> None:
@@ -169,7 +175,7 @@ class ExactMatchRubric(OutcomeRubric):
         self._normalize = normalize
 
     def compare(self, expected: Any, text: str, value: Any) -> float:
-        """1.0 or 0.0."""
+        """Return 1.0 or 0.0."""
         if not isinstance(expected, str) and answers_match(expected, value):
             return 1.0
         if self._normalize:
@@ -178,14 +184,14 @@ class ExactMatchRubric(OutcomeRubric):
 
 
 class FuzzyMatchRubric(OutcomeRubric):
-    """1.0 for the expected answer, 0.5 if one contains the other, else 0.0.
+    """1.0 for the expected answer, 0.5 if one text contains the other, else 0.0.
 
-    Only whole words count as contained, and an answer that is a piece of the expected one must be
-    at least half of it: neither an empty answer nor a single letter earns anything.
+    Only whole words count as contained, and a part must be at least half of the expected answer: an
+    empty answer or a single letter earns nothing.
     """
 
     def compare(self, expected: Any, text: str, value: Any) -> float:
-        """1.0, 0.5 or 0.0."""
+        """Return 1.0, 0.5 or 0.0."""
         given, wanted = _normal(text), _normal(str(expected))
         if given == wanted or (not isinstance(expected, str) and answers_match(expected, value)):
             return 1.0
@@ -198,7 +204,7 @@ class CustomMetricRubric(OutcomeRubric):
     """`metric_fn(expected, predicted)`, both as text, as the outcome.
 
     Raises:
-        TypeError: `metric_fn` is no function.
+        TypeError: `metric_fn` is not callable.
     """
 
     def __init__(self, metric_fn: Callable[[str, str], float]) -> None:
@@ -207,15 +213,15 @@ class CustomMetricRubric(OutcomeRubric):
         self._metric_fn = metric_fn
 
     def compare(self, expected: Any, text: str, value: Any) -> float:
-        """What the metric says."""
+        """Return the score that `metric_fn` computes."""
         return self._metric_fn(str(expected), text)
 
 
 class CodeExecutionRubric(Rubric):
-    """A reward for each step by whether its code ran: `success_reward` or `error_penalty`.
+    """A reward for each step: `success_reward` if its code ran, else `error_penalty`.
 
     Raises:
-        TypeError, ValueError: naming the one that is no finite number.
+        TypeError, ValueError: naming the argument that is not a finite number.
     """
 
     def __init__(self, success_reward: float = 0.0, error_penalty: float = -0.05) -> None:
@@ -224,7 +230,7 @@ class CodeExecutionRubric(Rubric):
         self.error_penalty = finite(error_penalty, "error_penalty")
 
     def forward(self, action: Any, observation: Any) -> float:
-        """The reward of the observation's `result`; 0.0 if it has none."""
+        """Return the reward of the observation's `result`; 0.0 if it has none."""
         result = getattr(observation, "result", None)
         if result is None:
             return 0.0
@@ -232,11 +238,12 @@ class CodeExecutionRubric(Rubric):
 
 
 class REPLRubric(Rubric):
-    """The default: `process` scores each step, `outcome` the last one.
+    """The default rubric: `process` scores each step, `outcome` the last one.
 
     An episode that ends without an answer scores `failure_reward`. A step with `error_kind`
-    "format" scores `format_penalty` in place of `process`, and besides what the end of an episode
-    scores. The task's own component is "outcome"; "process", "failure" and "format" are shaping.
+    "format"
+    scores `format_penalty` instead of `process`, in addition to the score of the episode's end. The
+    task's own component is "outcome"; "process", "failure" and "format" are shaping.
 
     Raises:
         TypeError, ValueError: naming the argument.
@@ -261,22 +268,22 @@ class REPLRubric(Rubric):
         self.failure_reward = finite(failure_reward, "failure_reward")
         self.format_penalty = finite(format_penalty, "format_penalty")
         self._part = "process"
-        self._beside: float | None = None  # the score of that part, where a penalty came to it
+        self._beside: float | None = None  # the score of that part, if a penalty was added to it
 
     def set_expected(self, expected: Any) -> None:
-        """Pass the expected answer to the outcome rubric, if it takes one."""
+        """Pass the expected answer to the outcome rubric, if it accepts one."""
         take = getattr(self.outcome, "set_expected", None)
         if take is not None:
             take(expected)
 
     def reset(self) -> None:
-        """Forget the last episode, here and in both parts (which may be of another library)."""
+        """Forget the last episode, here and in both parts, which may come from another library."""
         self.last_score = None
         self.outcome.reset()
         self.process.reset()
 
     def components(self) -> dict[str, float]:
-        """The last score by the names of the parts that gave it."""
+        """The last score, by the names of its parts."""
         if self.last_score is None:
             return {}
         if self._beside is None:
@@ -284,7 +291,9 @@ class REPLRubric(Rubric):
         return {self._part: self._beside, "format": self.format_penalty}
 
     def forward(self, action: Any, observation: Any) -> Score:
-        """The score of the part that this step is for, with the penalty of a wrong format."""
+        """Return the score of the part that this step is for, with the penalty for a wrong
+        format.
+        """
         self._beside = None
         misformatted = observation.metadata.get("error_kind") == "format"
         if misformatted and not observation.done:
@@ -313,19 +322,21 @@ class REPLRubric(Rubric):
 
 
 def check_rubric(given: Any, name: str) -> None:
-    """TypeError naming the argument, unless `given` is a rubric, of this package or another."""
+    """Raise TypeError naming the argument, unless `given` is a rubric of this package or
+    another.
+    """
     if isinstance(given, type) or not (callable(given) and hasattr(given, "reset")):
         kind = getattr(given, "__name__", repr(given))
         hint = "CustomMetricRubric(function) makes one of a function"
         raise TypeError(f"{name} must be a rubric, as ExactMatchRubric() is, not {kind}; {hint}")
 
 
-# Of these a call is over at once. Others are the user's, or go through texts again and again.
+# Rubrics known to return at once. Others are the user's, or scan texts repeatedly.
 _PROMPT = (ExactMatchRubric, CodeExecutionRubric, REPLRubric)
 
 
 def is_prompt(rubric: Any) -> bool:
-    """Whether an event loop may call `rubric`: it is awaited, or known to be over at once."""
+    """Return whether an event loop may call `rubric`: it is awaited, or known to return at once."""
     if type(rubric) not in _PROMPT:
         return inspect.iscoroutinefunction(getattr(rubric, "forward", None))
     if rubric._hooks or rubric._pre_hooks:
@@ -339,15 +350,15 @@ def _normal(text: str) -> str:
     return text.strip().lower()
 
 
-# Places where words are found cut out of longer ones, and characters that were compared there.
-# Texts that repeat themselves have so many that looking at all would take hours.
+# Limits on the positions where words are found inside longer ones, and on the characters compared
+# there: repetitive texts have so many that checking all would take hours.
 _MOST_CUT, _MOST_COMPARED = 1_000_000, 10_000_000
 
 
 def _has_words(text: str, words: str) -> bool:
-    """Whether `words` stands in `text` and is not cut out of a longer word or number.
+    """Return whether `words` occurs in `text` outside a longer word or number.
 
-    Not, if it is cut out at too many places before that one.
+    The search gives up after too many occurrences inside longer words.
     """
     if not words:
         return False
@@ -363,12 +374,12 @@ def _has_words(text: str, words: str) -> bool:
 
 
 def _joined(text: str, index: int) -> bool:
-    """Whether the characters on both sides of `index` belong to one word."""
+    """Return whether the characters on both sides of `index` belong to one word."""
     if not 0 < index < len(text):
         return False
     return all(_in_word(character) for character in text[index - 1 : index + 1])
 
 
 def _in_word(character: str) -> bool:
-    # From U+2E80 on stand the scripts that are written without spaces between words.
+    # Scripts from U+2E80 on are written without spaces between words.
     return character.isalnum() and character < "\u2e80"

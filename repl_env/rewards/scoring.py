@@ -1,6 +1,6 @@
-"""What an environment asks of its rubric: a copy of its own, what it knows, the parts of a reward.
+"""An environment's use of its rubric: a private copy, the expected answer, the parts of a reward.
 
-A rubric may be of another library: what it lacks of all this is not asked of it.
+The rubric may come from another library: features that it lacks are skipped.
 """
 
 from __future__ import annotations
@@ -14,30 +14,32 @@ from repl_env.rewards.rubric import REPLRubric, Rubric, check_rubric
 
 
 def own_rubric(rubric: Rubric | None) -> Rubric:
-    """A copy of `rubric` for one environment; TypeError if it is none or cannot be copied."""
+    """Return a copy of `rubric` for one environment; TypeError if it is no rubric or cannot be
+    copied.
+    """
     if rubric is None:
         return REPLRubric()
     check_rubric(rubric, "rubric")
     try:
         return copy.deepcopy(rubric)
     except Exception as error:
-        # Copying runs code of the rubric's, which may raise anything.
+        # Copying runs code of the rubric, which may raise anything.
         raise TypeError(f"rubric must be copyable, one for each environment: {error}") from error
 
 
 def takes_expected(rubric: Any) -> bool:
-    """Whether the rubric can be told which answer is expected."""
+    """Return whether the rubric accepts an expected answer."""
     return getattr(rubric, "set_expected", None) is not None
 
 
 def state_of(rubric: Any) -> Any:
-    """What the rubric keeps beside the expected answer; None if it does not tell."""
+    """Return the rubric's state besides the expected answer; None if it exposes none."""
     tell = getattr(rubric, "state_dict", None)
     return None if tell is None else tell()
 
 
 def remind(rubric: Any, expected: Any, state: Any = None) -> None:
-    """Tell a rubric that was reset which answer is expected, and what it, or a saved one, kept."""
+    """Give a rubric that was reset the expected answer and its saved state."""
     if takes_expected(rubric):
         rubric.set_expected(expected)
     load = getattr(rubric, "load_state_dict", None)
@@ -46,12 +48,12 @@ def remind(rubric: Any, expected: Any, state: Any = None) -> None:
 
 
 def task_reward(rubric: Any, parts: Mapping[str, float]) -> float:
-    """The sum of the parts of a reward that are the task's own."""
+    """Return the sum of the parts of a reward that are the task's own."""
     shaping = getattr(rubric, "shaping", ())
     if isinstance(shaping, str):
         shaping = (shaping,)
     if not isinstance(shaping, (tuple, list, set, frozenset)):
-        shaping = ()  # of another library, and of another meaning
+        shaping = ()  # of another library, with another meaning
     task = 0.0
     for name, part in parts.items():
         if name not in shaping:
@@ -60,7 +62,7 @@ def task_reward(rubric: Any, parts: Mapping[str, float]) -> float:
 
 
 def components(rubric: Rubric | None, reward: float) -> dict[str, float]:
-    """The named parts of a reward; they add up to it."""
+    """Return the named parts of a reward; their sum is the reward."""
     if rubric is None:
         return {}
     tell = getattr(rubric, "components", None)
@@ -68,7 +70,8 @@ def components(rubric: Rubric | None, reward: float) -> dict[str, float]:
     if type(told) is not dict and not isinstance(told, Mapping):
         name, kind = type(rubric).__name__, type(told).__name__
         raise TypeError(f"{name}.components() must return parts by their names, not {kind}")
-    parts = {name: float(part) for name, part in told.items()}  # numpy's and torch's are no JSON
+    # numpy and torch scalars are not JSON
+    parts = {name: float(part) for name, part in told.items()}
     if math.isclose(sum(parts.values()), reward, abs_tol=1e-9):
         return parts
     return {type(rubric).__name__: reward}

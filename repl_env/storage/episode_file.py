@@ -1,8 +1,8 @@
-"""An episode in a file: what `save` writes and `load` reads.
+"""An episode in a file: the format that `save` writes and `load` reads.
 
-The file is the host's. It holds what the session saved of itself (a checkpoint, never unpickled
-here), its files, the context, and what the host knows of the episode, the expected answer
-included. It holds no token, no key and no function: who loads it brings those along.
+The file belongs to the host. It holds the checkpoint of the session (never unpickled here), its
+files, the context, and the host's state of the episode, including the expected answer. It holds no
+token, key or function: the caller of `load` supplies those.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class SavedAnswer(BaseModel):
 
 
 class SavedTotals(BaseModel):
-    """As `repl_env.episode.rules.EpisodeTotals`."""
+    """`repl_env.episode.rules.EpisodeTotals` in a file."""
 
     model_config = _STRICT
 
@@ -57,7 +57,7 @@ class SavedTotals(BaseModel):
 
 
 class SavedSpent(BaseModel):
-    """As `repl_env.rlm.budget.budget_limits.Spent`."""
+    """`repl_env.rlm.budget.budget_limits.Spent` in a file."""
 
     model_config = _STRICT
 
@@ -73,11 +73,13 @@ class SavedSpent(BaseModel):
 
 
 class SavedEpisode(BaseModel):
-    """What the host knows of an episode, but for its context.
+    """The host's state of an episode, except for its context.
 
-    `answer_schema` is the JSON schema; a type is not saved, and `needs_schema` says that there was
-    one. `last` is the observation that ended the episode, None if it goes on. `rubric` is what a
-    rubric with `state_dict` keeps.
+    `answer_schema` is the JSON schema; a type is not saved, and `needs_schema` records that there
+    was
+    one. `last` is the observation that ended the episode, None if it goes on. `rubric` is the state
+    of a
+    rubric with `state_dict`.
     """
 
     model_config = _STRICT
@@ -108,12 +110,14 @@ class SavedEpisode(BaseModel):
     spent: SavedSpent | None
 
     def terms(self, context: Context, validator: Any, memory: int) -> EpisodeConfig:
-        """The terms that the episode goes on under; `memory`: bytes that its session may use."""
+        """The configuration that the episode continues with; `memory`: bytes that its session may
+        use.
+        """
         return EpisodeConfig(
             episode_id=self.episode_id,
             task_prompt=self.task_prompt,
             context=context,
-            files={},  # those of the reset are in the workspace, as cells left them
+            files={},  # files of the reset are in the workspace, as cells left them
             max_iterations=self.max_iterations,
             max_output_length=self.max_output_length,
             helpers=tuple(self.helpers),
@@ -122,7 +126,7 @@ class SavedEpisode(BaseModel):
         )
 
     def resume(self, episode: Episode, missing: Iterable[Missing]) -> None:
-        """Bring a new episode of these terms to where the saved one was."""
+        """Bring a new episode with this configuration to the saved position."""
         lost = {variable.name for variable in missing}
         episode.iteration, episode.cells = self.iteration, self.cells
         episode.stop_reason, episode.masked = self.stop_reason, self.masked
@@ -136,7 +140,7 @@ class SavedEpisode(BaseModel):
         """The observation that ended the episode.
 
         Raises:
-            CheckpointError: it is none.
+            CheckpointError: the saved one is invalid.
         """
         if self.last is None:
             return None
@@ -158,7 +162,7 @@ class EpisodeFile:
         self.checkpoint = checkpoint
 
     def pack(self) -> bytes:
-        """The file's bytes."""
+        """Return the bytes of the file."""
         rows: list[list[Any]] = [["checkpoint", "", "", len(self.checkpoint)]]
         state = self.episode.model_dump_json().encode()
         rows.append(["episode", "", "", len(state)])
@@ -174,10 +178,10 @@ class EpisodeFile:
 
     @classmethod
     def parse(cls, data: bytes) -> EpisodeFile:
-        """The episode in `data`.
+        """Parse the episode in `data`.
 
         Raises:
-            CheckpointError: `data` is damaged, of another version, or no episode.
+            CheckpointError: `data` is damaged, of another version, or not an episode.
         """
         header, payload = file_container.unpack(data, KIND, VERSION, WHAT)
         checkpoint, state, parts, files = b"", b"", [], {}
@@ -245,14 +249,14 @@ def _malformed(error: Exception) -> CheckpointError:
 
 
 def exactly(value: Any, name: str) -> JSON:
-    """`value` if JSON carries it unchanged.
+    """Return `value` if JSON carries it unchanged.
 
     Raises:
-        TypeError: naming the argument that it was given as.
+        TypeError: naming the argument.
     """
     try:
         text = json.dumps(value, allow_nan=False, ensure_ascii=False)
-        text.encode()  # a lone surrogate can be in no file
+        text.encode()  # a file cannot hold a lone surrogate
         if json.loads(text) == value:
             carried: JSON = value
             return carried
@@ -264,10 +268,10 @@ def exactly(value: Any, name: str) -> JSON:
 
 
 def read(path: str | os.PathLike[str]) -> bytes:
-    """The content of the file `path`, if it begins as a saved episode: others may have no end.
+    """Read the file `path` if it begins as a saved episode; other files may be endless.
 
     Raises:
-        CheckpointError: it does not.
+        CheckpointError: the file is not a saved episode.
     """
     with open(path, "rb") as file:
         file_container.check_beginning(file.peek(), KIND, WHAT)
@@ -275,9 +279,9 @@ def read(path: str | os.PathLike[str]) -> bytes:
 
 
 def write(path: str | os.PathLike[str], data: bytes) -> None:
-    """Make `data` the file `path`, whole or not at all; only its owner may read it.
+    """Write `data` to the file `path` atomically; only its owner may read it.
 
-    A link stays one: what it leads to is replaced. Devices, pipes and sockets are not.
+    A link stays a link, and its target is replaced. Devices, pipes and sockets are refused.
 
     Raises:
         OSError: naming `path`.
@@ -285,7 +289,7 @@ def write(path: str | os.PathLike[str], data: bytes) -> None:
     try:
         _replace(replace_target(path), data)
     except OSError as error:
-        # Nobody knows the file by the name that it had until it was whole.
+        # The user does not know the temporary name of the file.
         raise OSError(error.errno, error.strerror, os.fspath(path)) from error
 
 

@@ -1,4 +1,4 @@
-"""`Recorder`: an environment that remembers its episode while somebody works in it."""
+"""`Recorder`: an environment that records its episode."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from repl_env.storage.recordings import Recording, Steppable
 if TYPE_CHECKING:
     from repl_sandbox.types import JSON
 
-# Of the arguments of a reset, those that are or hold secrets; who replays gives them again.
+# Arguments of a reset that are or hold secrets; the caller of a replay supplies them again.
 SECRETS = frozenset({"hf_token", "llm"})
 
-# What is the environment's own, as it looks at the episode and leaves it as it is.
+# Attributes of the environment that read the episode without changing it.
 _PASSED_ON = frozenset(
     {
         "account", "subcalls", "contexts", "draft", "files", "list_variables", "rubric", "save",
         "session", "state",
     }
 )  # fmt: skip
-# What begins an episode that no replay of a recording could come to.
+# Methods that begin an episode which a replay of a recording cannot reach.
 _OTHER_BEGINNINGS = frozenset({"follow_up", "load"})
 
 Result = StepResult[REPLObservation]
 
 
 class Recorder(Closeable):
-    """An environment that remembers the current episode. A context manager.
+    """An environment that records the current episode. A context manager.
 
     ```python
     recorder = Recorder(env)
@@ -38,8 +38,9 @@ class Recorder(Closeable):
     recorder.execute("print(context)", timeout_s=5)
     text = recorder.recording.to_json()
     ```
-    It has the methods of `LocalREPLEnv` but `follow_up` and `load`, whose episodes do not begin
-    with a reset. Code that is run in `session` itself, and files put by `files`, are not recorded.
+    It has the methods of `LocalREPLEnv` except `follow_up` and `load`, whose episodes do not begin
+    with
+    a reset. Code that runs directly in `session`, and files put with `files`, are not recorded.
     """
 
     def __init__(self, environment: Steppable) -> None:
@@ -53,7 +54,7 @@ class Recorder(Closeable):
         return f"<Recorder of {len(self._actions)} steps in {self._environment!r}>"
 
     def reset(self, **arguments: Any) -> Result:
-        """As the environment's; secrets are passed on and not remembered."""
+        """Reset the environment; secrets are passed on and not recorded."""
         result: Result = self._environment.reset(**arguments)
         self._arguments = {k: _as_it_is(v) for k, v in arguments.items() if k not in SECRETS}
         self._actions, self._timeouts, self._observations = [], [], [_copy(result)]
@@ -67,7 +68,7 @@ class Recorder(Closeable):
         timeout: float | None = None,
         **options: Any,
     ) -> Result:
-        """As the environment's; `timeout_s` is remembered, other options are passed on."""
+        """Step the environment; `timeout_s` is recorded, other options are passed on."""
         timeout_s = one_timeout(timeout_s, timeout)
         if timeout_s is not None:
             options["timeout_s"] = timeout_s
@@ -78,21 +79,21 @@ class Recorder(Closeable):
         return result
 
     def execute(self, code: str, **options: Any) -> Result:
-        """One step that runs `code`."""
+        """Run `code` in one step."""
         return self.step(action_of(code), **options)
 
     def submit_final_answer(self, answer: JSON) -> Result:
-        """One step that ends the episode with `answer`, unless its schema refuses it."""
+        """End the episode with `answer` in one step, unless its schema refuses the answer."""
         return self.step(REPLAction(is_final=True, final_answer=answer))
 
     def get_variable(self, name: str) -> Result:
-        """One step that prints the repr of a variable, or of a dotted path from one."""
+        """Print the repr of a variable, or of a dotted path from one, in one step."""
         return self.execute(showing(name))
 
     def branch(self, *, seed: int | None = None) -> Recorder:
-        """As the environment's; both remember what was so far, and go on apart.
+        """Branch the environment; both recorders keep the steps so far and continue independently.
 
-        A replay of a branch goes all its way from the reset, without the `seed` that was given it.
+        A replay of a branch runs all steps from the reset, without the branch's own `seed`.
         """
         other = Recorder(self._environment.branch(seed=seed))
         other._arguments = self._arguments
@@ -123,7 +124,7 @@ class Recorder(Closeable):
 
 
 def _as_it_is(given: Any) -> Any:
-    """A copy of what holds others: a context is its owner's, who may go on to change it."""
+    """Return a copy of a container: the caller may change a context later."""
     if isinstance(given, dict):
         return {key: _as_it_is(value) for key, value in given.items()}
     if isinstance(given, list):

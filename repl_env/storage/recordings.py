@@ -1,7 +1,7 @@
-"""Recorded episodes, and running their actions again to see whether the same comes out.
+"""Recorded episodes, and replays that compare their outcomes.
 
-With `seed=`, and a sandbox with `hash_seed=`, what a session computes is the same each time, but
-for clocks, `uuid`, `secrets`, addresses of objects, threads, and what functions of the host return.
+With `seed=`, and a sandbox with `hash_seed=`, a session computes the same results each time, except
+for clocks, `uuid`, `secrets`, object addresses, threads, and results of host functions.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from repl_env.common.replay_diff import RESULT, normalized
 from repl_env.errors import EpisodeDone
 from repl_env.models import REPLAction, REPLObservation, StepResult
 
-# What else a step must have in common with the recorded one. Not here: how the session was held.
+# Further fields of a step that must equal the recorded ones; isolation is not among them.
 _OBSERVATION = ("context_preview", "context_length", "available_variables", "iteration", "done")
 _METADATA = (
     "final_answer", "answer_value", "error_kind", "mask", "stop_reason", "reward_components",
@@ -25,13 +25,14 @@ _METADATA = (
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """An episode: the arguments of its reset, its actions, and what each came to.
+    """An episode: the arguments of its reset, its actions, and their observations.
 
-    `observations` has one more than `actions`: the first is that of the reset. `timeouts` has the
-    seconds that each action was given, None for the sandbox's limit; empty: none was given any.
+    `observations` has one more item than `actions`: the first is that of the reset. `timeouts` has
+    the
+    time limit of each action in seconds, None for the sandbox's limit; empty: no action had one.
 
     Raises:
-        ValueError: it has not.
+        ValueError: the lengths do not match.
     """
 
     reset: Mapping[str, Any]
@@ -53,7 +54,7 @@ class Recording:
             )
 
     def to_json(self) -> str:
-        """The recording as text.
+        """Return the recording as text.
 
         Raises:
             TypeError: an argument of the reset is not JSON.
@@ -68,7 +69,7 @@ class Recording:
 
     @classmethod
     def from_json(cls, text: str) -> Recording:
-        """The recording that `to_json` wrote; ValueError if `text` is none."""
+        """Parse a recording that `to_json` wrote; ValueError if `text` is not one."""
         try:
             fields = json.loads(text.removeprefix("\ufeff"))
             return cls(
@@ -83,7 +84,7 @@ class Recording:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What came out otherwise. `step` counts from 1; 0 is the reset. `field` is a dotted path."""
+    """A difference. `step` counts from 1; 0 is the reset. `field` is a dotted path."""
 
     step: int
     field: str
@@ -92,22 +93,22 @@ class Difference:
 
 
 class Steppable(Protocol):
-    """What can be recorded and replayed: `LocalREPLEnv`, or another with its methods."""
+    """An environment that can be recorded and replayed, such as `LocalREPLEnv`."""
 
     def reset(self, **arguments: Any) -> StepResult[REPLObservation]:
         """Begin an episode."""
 
     def step(self, action: REPLAction, **options: Any) -> StepResult[REPLObservation]:
-        """Go on with it; `options` are `timeout_s`, and what the environment takes besides."""
+        """Take an action; `options` are `timeout_s` and further options of the environment."""
 
 
 def replay(
     recording: Recording, environment: Steppable, **arguments: Any
 ) -> tuple[Difference, ...]:
-    """Run the actions of `recording` in a new episode; what came out otherwise, in order.
+    """Run the actions of `recording` in a new episode and return the differences in order.
 
-    `arguments` go to the reset besides the recorded ones, as tokens do. Addresses of objects are
-    taken for equal. A replay ends where the environment says that the episode is over.
+    `arguments`, such as tokens, go to the reset in addition to the recorded ones. Object addresses
+    compare equal. The replay stops when the environment reports the end of the episode.
     """
     result = environment.reset(**{**recording.reset, **arguments})
     found = list(_differences(0, recording.observations[0], result.observation))
@@ -125,7 +126,7 @@ def replay(
 
 
 def _seconds(given: Any) -> float | None:
-    """What a file has for a time; TypeError, ValueError if it is none."""
+    """Return a recorded time limit; TypeError or ValueError if it is not one."""
     return None if given is None else float(finite(given, "timeouts"))
 
 
