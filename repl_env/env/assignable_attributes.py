@@ -1,7 +1,7 @@
-"""Attributes of environments that may be assigned: OpenEnv's, each checked and never ignored.
+"""OpenEnv's assignable attributes of environments; each assignment is checked and takes effect.
 
-Assigned values hold for the episodes to come, and for the one that is open where its session need
-not know of it; docs/openenv.md has the table.
+A value holds for later episodes, and for the open one if its session need not know the value;
+docs/openenv.md has the table.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class AssignableAttribute(Generic[T]):
-    """An attribute that is got and set by two functions of its owner."""
+    """An attribute that two functions of its owner get and set."""
 
     def __init__(
         self, get: Callable[[Any], T], put: Callable[[Any, T], None], doc: str | None = None
@@ -46,7 +46,7 @@ class AssignableAttribute(Generic[T]):
 
 
 def of_inner(inner: str, name: str) -> AssignableAttribute[Any]:
-    """The attribute `name` of the environment that `inner` is in its owner."""
+    """Return the attribute `name` of the environment that the owner's attribute `inner` holds."""
     return AssignableAttribute(
         lambda owner: getattr(getattr(owner, inner), name),
         lambda owner, value: setattr(getattr(owner, inner), name, value),
@@ -55,7 +55,7 @@ def of_inner(inner: str, name: str) -> AssignableAttribute[Any]:
 
 
 def of_all(name: str) -> AssignableAttribute[Any]:
-    """The attribute `name` of the environments of a group, of all at once."""
+    """Return the attribute `name` of all environments of a group."""
 
     def put(owner: Any, value: Any) -> None:
         for environment in owner.environments:
@@ -71,7 +71,7 @@ def of_all(name: str) -> AssignableAttribute[Any]:
 def _setting(
     field: str, hold: Callable[[CurrentEpisode, EnvironmentOptions], None] | None = None
 ) -> AssignableAttribute[Any]:
-    """A field of `EnvironmentOptions`; `hold` has the current episode go on with it."""
+    """Return a field of `EnvironmentOptions`; `hold` applies a new value to the current episode."""
 
     def put(owner: AssignableEnvironment, value: Any) -> None:
         owner.settings = replace(owner.settings, **{field: value})
@@ -83,7 +83,7 @@ def _setting(
 
 
 def _function(name: str) -> AssignableAttribute[UserFunction | None]:
-    """A function for sub-calls; calls that the current episode makes from here on go to it."""
+    """Return a function for sub-calls; later calls of the current episode use the assigned one."""
 
     def get(owner: AssignableEnvironment) -> UserFunction | None:
         provider = owner._equipment.provider
@@ -93,7 +93,7 @@ def _function(name: str) -> AssignableAttribute[UserFunction | None]:
         provider = owner._equipment.provider
         if not isinstance(provider, GivenProvider):
             raise REPLError(f"{name}: sub-calls of this environment are answered for it already")
-        # Another one: branches have the provider in common.
+        # A new provider: branches share the old one.
         owner._equipment.provider = given = provider.with_function(name, function)
         current = owner._episodes.slot.current
         if current is not None and current.subcalls is not None:
@@ -103,7 +103,7 @@ def _function(name: str) -> AssignableAttribute[UserFunction | None]:
 
 
 def _term(field: str) -> AssignableAttribute[Any]:
-    """A field of `EnvironmentOptions` that the terms of an episode have under the same name."""
+    """Return a field that `EnvironmentOptions` and `EpisodeConfig` have under the same name."""
 
     def hold(current: CurrentEpisode, settings: EnvironmentOptions) -> None:
         held = {field: getattr(settings, field)}
@@ -119,19 +119,20 @@ def _hold_preview(current: CurrentEpisode, settings: EnvironmentOptions) -> None
 
 
 class AssignableEnvironment(Environment[REPLAction, REPLObservation, REPLState]):
-    """The attributes of OpenEnv's `REPLEnvironment` that say what its episodes are like.
+    """The attributes of OpenEnv's `REPLEnvironment` that configure its episodes.
 
     Attributes:
-        max_iterations: steps per episode, unless a reset says otherwise. One that is open ends with
-            the first step that reaches it.
+        max_iterations: steps per episode, unless a reset gives another number. An open episode ends
+            with the first step that reaches it.
         max_output_length, context_preview_length: characters that are shown, from the next
-            observation on.
-        initial_context, initial_task_prompt: of episodes whose reset names none, from the next
-            reset on.
-        rlm_max_depth, rlm_max_iterations: how deep and how long sub-calls may work, likewise.
-        max_concurrent_subcalls: how many of an episode may be under way at once, likewise.
+            observation
+            on.
+        initial_context, initial_task_prompt: defaults of a reset, from the next reset on.
+        rlm_max_depth, rlm_max_iterations: limits of child runs, likewise.
+        max_concurrent_subcalls: sub-calls of an episode that may run concurrently, likewise.
         llm_query_fn, llm_batch_fn, subcall_fn, subcall_batch_fn: answer sub-calls, from the next
-            one on. An episode that was begun without anything that answers has none until a reset.
+            one
+            on. An episode that began without any provider has none until a reset.
     """
 
     _episodes: EpisodeEffects
@@ -153,7 +154,7 @@ class AssignableEnvironment(Environment[REPLAction, REPLObservation, REPLState])
 
     @property
     def settings(self) -> EnvironmentOptions:
-        """The terms of episodes whose reset names no others."""
+        """The options of the environment, defaults of each reset."""
         return self._equipment.settings
 
     @settings.setter
@@ -162,7 +163,7 @@ class AssignableEnvironment(Environment[REPLAction, REPLObservation, REPLState])
 
     @property
     def initial_task_prompt(self) -> str:
-        """The task of episodes whose reset names none."""
+        """The default task of a reset."""
         return self.settings.task_prompt or ""
 
     @initial_task_prompt.setter

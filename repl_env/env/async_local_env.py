@@ -90,13 +90,13 @@ class AsyncLocalREPLEnv(AsyncEpisode, LocalBase):
         return self._env.state
 
     async def list_variables(self) -> list[str]:
-        """The names in the session: the context, the policy's variables, the functions offered."""
+        """The names in the session: the context, the policy's variables and the host functions."""
         return self._env.variables
 
     async def save(self, path: str | os.PathLike[str]) -> tuple[Missing, ...]:
         """Write the episode to the file `path`; see `LocalREPLEnv.save`.
 
-        The file has the expected answer in it. Returns what could not be saved.
+        The file holds the expected answer. Returns the variables and files that could not be saved.
         """
         return await self._env.save_async(path)
 
@@ -109,16 +109,16 @@ class AsyncLocalREPLEnv(AsyncEpisode, LocalBase):
         llm: LLM | None = None,
         answer_schema: Any = None,
     ) -> tuple[Missing, ...]:
-        """Go on with the episode in the file `path`; see `LocalREPLEnv.load`.
+        """Continue the episode in the file `path`; see `LocalREPLEnv.load`.
 
-        Returns the variables that are not there any more.
+        Returns the variables that could not be restored.
         """
         return await self._env.load_async(
             path, hf_token=hf_token, llm_model=llm_model, llm=llm, answer_schema=answer_schema
         )
 
     async def branch(self, *, seed: int | None = None) -> AsyncLocalREPLEnv:
-        """As `LocalREPLEnv.branch`."""
+        """Branch the episode; see `LocalREPLEnv.branch`."""
         return self.of(await self._env.branch_async(seed=seed))
 
     async def __aenter__(self) -> Self:

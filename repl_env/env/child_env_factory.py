@@ -1,4 +1,4 @@
-"""`ChildEnvFactory`: environments for the runs below an episode, and the model that it names."""
+"""`ChildEnvFactory`: makes environments for child runs, and the model of an episode."""
 
 from __future__ import annotations
 
@@ -16,24 +16,26 @@ if TYPE_CHECKING:
 
 
 class ChildEnvFactory:
-    """Makes environments like that of an episode; a `Home` for `repl_env.rlm.subcalls.child_runs`.
+    """Makes environments like that of an episode: `child_runs.ChildEnvironments`.
 
-    The session of the episode holds this for its sub-calls, so it must know neither the episode nor
-    the environment: they would be kept alive.
+    The session of the episode holds this object for its sub-calls, so the object must reference
+    neither
+    the episode nor the environment: it would keep them alive.
 
     Args:
-        like: what each is a copy of; it has no episode, context, rubric or transform.
-        chat: makes what answers with a token of Hugging Face and a name of a model.
+        like: the environment to copy, without episode, context, rubric or transform.
+        chat: makes a model from a Hugging Face token and a model name.
     """
 
     def __init__(self, like: REPLEnvironment, chat: Callable[..., Any]) -> None:
         self._like, self._chat = like, chat
 
     def child(self, provider: Provider) -> ChildEnv:
-        """An environment whose sub-calls `provider` answers.
+        """Return an environment whose sub-calls `provider` answers.
 
-        Its sessions are from the same sandbox, and have no context of their own accord; it is
-        stepped asynchronously, and scores nothing.
+        Its sessions come from the same sandbox and have no default context; its calls are awaited,
+        and it
+        scores nothing.
         """
         made = self._like.beside()
         made.rubric = REPLRubric()
@@ -41,11 +43,11 @@ class ChildEnvFactory:
         return ChildEnv(made)
 
     def model(self, llm: LLM) -> ChatModel:
-        """The model that `llm`, which a reset was given, speaks of; see `model_of`.
+        """Return the model that `llm`, an argument of a reset, names; see `model_of`.
 
         Raises:
-            ImportError: its library is not installed; says what to install.
-            ValueError: `llm` does not say enough.
+            ImportError: naming the library to install.
+            ValueError: `llm` is incomplete.
         """
         from repl_env.llm.base import as_model
 

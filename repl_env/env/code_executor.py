@@ -1,7 +1,7 @@
-"""`PythonExecutor`: a session with OpenEnv's methods, for code that was written for that class.
+"""`PythonExecutor`: a session with the methods of OpenEnv's class of that name.
 
-The session is held by the kernel, so that the whole language and every installed module may be used
-in it, unless a list of imports is given: that is a lint policy, a rule and no wall.
+The kernel contains the session, so code may use the whole language and every installed module,
+unless a list of imports is given: the list is a lint policy, not a security boundary.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from repl_env.models import DEFAULT_MAX_OUTPUT_LENGTH
 from repl_sandbox import Policy, Sandbox, Session
 from repl_sandbox.types import JSON
 
-# Host functions are named when a session begins, and this class takes them at any time: one
-# function dispatches, and the names are defined in the session.
+# A session gets its host functions at the start, and this class accepts them at any time: one
+# function dispatches, and the session defines the names.
 DISPATCH = "call_host"
 
 
-# Modules that OpenEnv's executor, which is smolagents', lets import besides the list.
+# Modules that OpenEnv's executor (smolagents) always lets code import.
 _ALWAYS = (
     "collections", "datetime", "itertools", "math", "queue", "random", "re", "stat", "statistics",
     "time", "unicodedata",
@@ -35,11 +35,12 @@ class PythonExecutor(Closeable):
     """One persistent namespace; one caller at a time.
 
     Args:
-        max_output_length: characters of each output that are shown; may be assigned.
-        allowed_imports: modules that code may import, with their submodules, besides the few that
+        max_output_length: characters of each output that are shown; assignable.
+        allowed_imports: modules that code may import, with their submodules, in addition to those
+            that
             OpenEnv's executor always allows. "numpy.*" is "numpy", and "*" all modules. None: no
-            policy. May be assigned: a reset is what it holds from.
-        sandbox: where the session is from; goes without `allowed_imports`.
+            policy. Assignable: a new list holds from the next reset.
+        sandbox: makes the session; excludes `allowed_imports`.
 
     Raises:
         TypeError, ValueError: naming the argument.
@@ -70,7 +71,7 @@ class PythonExecutor(Closeable):
 
     @property
     def allowed_imports(self) -> Iterable[str] | None:
-        """The modules that code may import; one that is assigned holds from the next reset."""
+        """The modules that code may import; an assigned list holds from the next reset."""
         return self._allowed
 
     @allowed_imports.setter
@@ -80,7 +81,7 @@ class PythonExecutor(Closeable):
         self._source, self._allowed = SandboxProvider(self._sandbox, settings), modules
 
     def execute(self, code: str) -> dict[str, Any]:
-        """Run `code` and return the fields of `CodeBlockResult`, among them OpenEnv's six."""
+        """Run `code` and return the fields of `CodeBlockResult`, including OpenEnv's six."""
         session = self._open()
         outcome = session.run(code)
         self._cells += 1
@@ -92,15 +93,15 @@ class PythonExecutor(Closeable):
         return result.model_dump()
 
     def set_context(self, context: str | bytes | JSON, variable_name: str = "context") -> None:
-        """Put the context into the namespace."""
+        """Set the context variable."""
         self.set_variable(variable_name, context)
 
     def set_variable(self, name: str, value: str | bytes | JSON) -> None:
-        """Assign a variable of the namespace."""
+        """Set a variable."""
         self._open().set(name, value)
 
     def get_variable(self, name: str) -> JSON:
-        """The value of a variable; None if there is none. TypeError if JSON cannot carry it."""
+        """Return the value of a variable, or None; TypeError if JSON cannot carry the value."""
         try:
             value: JSON = self._open().get(name)
             return value
@@ -108,14 +109,14 @@ class PythonExecutor(Closeable):
             return None
 
     def list_variables(self) -> list[str]:
-        """The names in the namespace."""
+        """Return the names in the namespace."""
         return [variable.name for variable in self._open().variables()]
 
     def inject_function(self, name: str, func: Callable[..., Any]) -> None:
-        """Let code in the session call `func` on the host, by `name`; JSON in and out.
+        """Let code in the session call `func` on the host as `name`; JSON in and out.
 
         Raises:
-            TypeError, ValueError: `func` is no function, or `name` cannot name one.
+            TypeError, ValueError: `func` is not callable, or `name` is not a valid name.
         """
         check_name(name, "inject_function")
         check_callable(func, f"inject_function: {name}")
@@ -124,7 +125,7 @@ class PythonExecutor(Closeable):
         self._define(session, name)
 
     def reset(self) -> None:
-        """Begin anew: variables and injected functions are gone."""
+        """Start an empty session: variables and injected functions are gone."""
         self._functions.clear()
         self.close()
 
@@ -135,7 +136,7 @@ class PythonExecutor(Closeable):
             session.close()
 
     def _open(self) -> Session:
-        with self._opening:  # of two threads at once, one session would be nobody's
+        with self._opening:  # if two threads opened a session at once, one session would leak
             if self._session is None:
                 host = {DISPATCH: self._dispatch}
                 self._session = self._source.make(lambda sandbox: sandbox.session(host=host))
@@ -154,7 +155,10 @@ class PythonExecutor(Closeable):
 
 
 def _lint(modules: Iterable[str]) -> Policy | None:
-    """The policy that a list of imports stands for; TypeError or ValueError if it is none."""
+    """Return the lint policy for a list of imports.
+
+    TypeError or ValueError if the list is invalid.
+    """
     if isinstance(modules, str) or not isinstance(modules, Iterable):
         kind = type(modules).__name__
         raise TypeError(f"allowed_imports must be a list of module names, not {kind}")

@@ -1,7 +1,7 @@
-"""`REPLEnvironment`: episodes on sessions of the engine, plain and asynchronous.
+"""`REPLEnvironment`: episodes on sessions of the engine, with blocking and awaited methods.
 
-An episode is reset and stepped either by the plain methods or by the asynchronous ones. What they
-do is in `repl_env.env`, the rules of an episode in `repl_env.episode.rules`.
+One episode uses either the blocking or the awaited methods. `repl_env.env.lifecycle` implements
+them; `repl_env.episode.rules` has the rules of an episode.
 """
 
 from __future__ import annotations
@@ -53,33 +53,35 @@ if TYPE_CHECKING:
 
 
 class REPLEnvironment(AssignableEnvironment):
-    """Episodes of a policy that writes Python code, each in a session of its own.
+    """Episodes of a policy that writes Python code, each in its own session.
 
-    The positional arguments are OpenEnv's. The session comes from `sandbox`, or from one that
-    equal environments share, started at the first reset with `isolation`, `require`, `image`,
-    `runtime`, `limits`, `policy` and `preload` (see `repl_sandbox.Sandbox`).
+    The positional arguments are OpenEnv's. Sessions come from `sandbox`, or from one that equal
+    environments share and that the first reset starts with `isolation`, `require`, `image`,
+    `runtime`,
+    `limits`, `policy` and `preload` (see `repl_sandbox.Sandbox`).
 
     Args:
-        context: the context of episodes whose reset names none.
-        task_prompt: likewise the task.
+        context: the default context of a reset.
+        task_prompt: the default task of a reset.
         max_iterations: steps per episode. The last one runs its code.
         max_output_length: characters of each output that are shown.
         context_preview_length: characters of the context's preview.
-        rubric: scores the steps; copied, so that no two environments share one. None: REPLRubric.
+        rubric: scores the steps; each environment has its own copy. None: REPLRubric.
         llm_query_fn, llm_batch_fn, subcall_fn, subcall_batch_fn: answer sub-calls, on the host.
-        rlm_max_depth, rlm_max_iterations: how deep and how long sub-calls may work.
-        tools: more functions of the host for the session, by name; JSON in and out.
-        budget: what each episode's sub-calls may spend, with all that they begin, and its cells in
-            time. None: no limit.
-        prices: of models, by name, for `budget.usd` and the reports.
-        answers: "compatible" also takes answers that the code prints; "strict" does not.
+        rlm_max_depth, rlm_max_iterations: levels of child runs, and turns of each.
+        tools: further host functions for the session, by name; JSON in and out.
+        budget: the limit of each episode's sub-calls, including nested ones, and of the time of its
+            cells. None: no limit.
+        prices: of models, by name, for `budget.usd` and usage reports.
+        answers: "compatible" also accepts answers that the code prints; "strict" does not.
         preview: "none", "head", "head+tail" or "structure".
-        max_concurrent_subcalls: sub-calls of an episode that may be under way at once; further ones
-            wait. A plain `llm_query_fn` is called from as many threads: 1 for one that is not safe
-            to call from several. Runs below have as many again, each.
+        max_concurrent_subcalls: sub-calls of an episode that may run concurrently; further ones
+            wait. A
+            blocking `llm_query_fn` is called from as many threads: use 1 for a function that is not
+            thread-safe. Each child run has the same limit of its own.
         transform: applied to each observation before it is scored.
 
-    The attributes of `AssignableEnvironment`, which are OpenEnv's, may be assigned.
+    The attributes of `AssignableEnvironment`, which are OpenEnv's, are assignable.
 
     Raises:
         TypeError, ValueError: naming the argument.
@@ -149,15 +151,15 @@ class REPLEnvironment(AssignableEnvironment):
         self._equip(EpisodeEquipment(settings, provider, source))
 
     def _equip(self, equipment: EpisodeEquipment) -> None:
-        """Have the episodes to come made with `equipment`; there is none yet."""
+        """Use `equipment` for later episodes; there is none yet."""
         self._equipment, self._episodes = equipment, self._turns_with(equipment)
 
     def _turns_with(self, equipment: EpisodeEquipment) -> EpisodeEffects:
-        """The turns of all calls; a subclass may wrap those of `_episodes_with`."""
+        """Return the effects of all calls; a subclass may wrap those of `_episodes_with`."""
         return self._episodes_with(equipment)
 
     def _episodes_with(self, equipment: EpisodeEquipment) -> EpisodeOperations:
-        # Weakly, so that an environment that is dropped ends at once, and its session with it.
+        # A weak reference, so that a dropped environment ends at once, with its session.
         me = ref(self)
         return EpisodeOperations(me, equipment, partial(_children_of, me))
 
@@ -166,7 +168,7 @@ class REPLEnvironment(AssignableEnvironment):
 
     @property
     def _condition(self) -> str:
-        """In a few words for a repr: whether an episode is open, how it is held, how far it is."""
+        """A short description for repr: isolation tier, iteration, stop reason."""
         current = self._episodes.slot.current
         if current is None:
             return "without an episode"
@@ -187,15 +189,16 @@ class REPLEnvironment(AssignableEnvironment):
         llm_model: str | None = None,
         **kwargs: Any,
     ) -> REPLObservation:
-        """Begin an episode in a new session; the last one's session is closed.
+        """Begin an episode in a new session; the previous session is closed.
 
-        The other fields of `repl_env.env.options.ResetRequest` are given by name. Unknown arguments
-        are
-        ignored, because trainers pass whatever their data has, and named in `metadata["ignored"]`.
+        Further fields of `repl_env.env.options.ResetRequest` are keyword arguments. Unknown
+        arguments are
+        ignored, because trainers pass all columns of their data, and named in
+        `metadata["ignored"]`.
 
         Raises:
-            TypeError, ValueError, OSError: naming the argument; the last episode is untouched.
-            IsolationError: this system cannot give the isolation that was asked for.
+            TypeError, ValueError, OSError: naming the argument; the previous episode is untouched.
+            IsolationError: this system cannot provide the requested isolation.
         """
         given = (seed, episode_id, context, task_prompt, hf_token, llm_model)
         return run_blocking(self._episodes.resetting("plain", given, kwargs))
@@ -210,7 +213,7 @@ class REPLEnvironment(AssignableEnvironment):
         llm_model: str | None = None,
         **kwargs: Any,
     ) -> REPLObservation:
-        """`reset` for an event loop; the episode is then stepped by `step_async`."""
+        """`reset` for an event loop; `step_async` then steps the episode."""
         given = (seed, episode_id, context, task_prompt, hf_token, llm_model)
         return await run_async(self._episodes.resetting("async", given, kwargs))
 
@@ -225,18 +228,21 @@ class REPLEnvironment(AssignableEnvironment):
     ) -> REPLObservation:
         """Run the action's code, or submit its answer.
 
-        `timeout_s` limits execution, in seconds, not waiting for sub-calls; None is the limit of
-        the sandbox. `timeout` is another name of it. `on_output` is called with "stdout" or
-        "stderr" and each piece of text while the code runs; what it raises ends the step. Unknown
-        arguments are ignored and named in `metadata["ignored"]`.
+        `timeout_s` limits execution in seconds, without the time of sub-calls; None means the
+        sandbox's
+        limit. `timeout` is another name of it. `on_output` is called with "stdout" or "stderr" and
+        each
+        piece of text while the code runs; an exception of `on_output` ends the step. Unknown
+        arguments are
+        ignored and named in `metadata["ignored"]`.
 
         Raises:
             NotReset: no episode has begun.
             EpisodeDone: the episode is over; the error carries its last result.
-            EpisodeAborted: the session is gone, by no fault of the policy.
-            RuntimeError: the episode was begun by `reset_async`.
-            TypeError, ValueError: the action or `timeout_s` is not one, or `on_output` no plain
-                function; nothing was run.
+            EpisodeAborted: the session is lost, through no fault of the policy.
+            RuntimeError: `reset_async` began the episode.
+            TypeError, ValueError: an argument is invalid, or `on_output` is asynchronous; nothing
+                was run.
         """
         limit = one_timeout(timeout_s, timeout)
         return run_blocking(self._episodes.stepping("plain", action, limit, kwargs, on_output))
@@ -250,9 +256,9 @@ class REPLEnvironment(AssignableEnvironment):
         on_output: session_effects.OnOutput | None = None,
         **kwargs: Any,
     ) -> REPLObservation:
-        """`step` for an episode that was begun by `reset_async`.
+        """`step` for an episode that `reset_async` began.
 
-        `on_output` is called on the event loop, which waits for it.
+        The event loop waits while it calls `on_output`.
         """
         limit = one_timeout(timeout_s, timeout)
         return await run_async(self._episodes.stepping("async", action, limit, kwargs, on_output))
@@ -271,12 +277,13 @@ class REPLEnvironment(AssignableEnvironment):
     def files(self) -> Any:
         """The files of the session's workspace: `put`, `get`, `list`; NotReset without an episode.
 
-        The methods are awaited in an episode that was begun by `reset_async`. They work while no
-        step runs, and after the end of the episode until the next reset.
+        The methods are awaited if `reset_async` began the episode. They work between steps, and
+        after the
+        end of the episode until the next reset.
         """
         return self._episodes.slot.begun().session.files
 
-    # OpenEnv's names for the two things that an episode is made of; None between episodes.
+    # OpenEnv's names for the two parts of an episode; None between episodes.
 
     @property
     def _state(self) -> Episode | None:
@@ -290,11 +297,11 @@ class REPLEnvironment(AssignableEnvironment):
 
     @property
     def account(self) -> LedgerAccount:
-        """What the episode has spent on sub-calls and may spend.
+        """The ledger account of the episode's sub-calls.
 
         Raises:
             NotReset: no episode has begun.
-            REPLError: nothing answers sub-calls here, so nothing is counted.
+            REPLError: no provider answers sub-calls here, so no account exists.
         """
         subcalls = self._episodes.slot.begun().subcalls
         if subcalls is None:
@@ -303,13 +310,13 @@ class REPLEnvironment(AssignableEnvironment):
 
     @property
     def subcalls(self) -> EpisodeSubcalls | None:
-        """The sub-calls of this episode; None if there is none, or nothing answers any."""
+        """The sub-calls of this episode; None without an episode or a provider."""
         current = self._episodes.slot.current
         return None if current is None else current.subcalls
 
     @property
     def scored(self) -> bool:
-        """Whether an answer is expected of the episode that has begun, if one has."""
+        """Whether the current episode has an expected answer."""
         current = self._episodes.slot.current
         return current is not None and current.asked.expected_answer is not None
 
@@ -320,15 +327,15 @@ class REPLEnvironment(AssignableEnvironment):
 
     @property
     def source(self) -> sandbox_provider.SandboxProvider:
-        """Where the sessions of the episodes to come are from."""
+        """The provider of sandboxes for later episodes."""
         return self._equipment.source
 
     def answer_by(self, provider: Provider) -> None:
-        """Have `provider` answer the sub-calls of the episodes to come."""
+        """Let `provider` answer the sub-calls of later episodes."""
         self._equipment.provider = provider
 
     def take_from(self, source: sandbox_provider.SandboxProvider) -> None:
-        """Have the episodes to come in sessions from `source`."""
+        """Take the sessions of later episodes from `source`."""
         self._equipment.source = source
 
     @property
@@ -337,22 +344,24 @@ class REPLEnvironment(AssignableEnvironment):
         return list(self._episodes.slot.begun().episode.names)
 
     def save(self, path: str | os.PathLike[str]) -> tuple[Missing, ...]:
-        """Write the episode to the file `path`, whole or not at all; it goes on as before.
+        """Write the episode to the file `path` atomically; the episode continues.
 
-        The file has the variables, the regular files of the workspace, the context, the state of
-        the episode and the expected answer: keep it where the policy's code cannot read it. No
-        token, key or function is in it. Returns what could not be saved, with the reasons.
+        The file holds the variables, the regular files of the workspace, the context, the state of
+        the
+        episode and the expected answer: keep it out of reach of the policy's code. It holds no
+        token, key or
+        function. Returns the variables and files that could not be saved, with the reasons.
 
         Raises:
             NotReset: no episode has begun.
-            CheckpointError: the session could not be saved, or its files are over 256 MiB.
+            CheckpointError: the session could not be saved, or its files exceed 256 MiB.
             TypeError: the expected answer, or the rubric's state, is not JSON.
             OSError: the file cannot be written.
         """
         return run_blocking(self._episodes.saving("plain", path))
 
     async def save_async(self, path: str | os.PathLike[str]) -> tuple[Missing, ...]:
-        """`save` for an episode that was begun by `reset_async`."""
+        """`save` for an episode that `reset_async` began."""
         return await run_async(self._episodes.saving("async", path))
 
     def load(
@@ -364,17 +373,21 @@ class REPLEnvironment(AssignableEnvironment):
         llm: LLM | None = None,
         answer_schema: Any = None,
     ) -> tuple[Missing, ...]:
-        """Go on with the episode in the file `path`, in a new session.
+        """Continue the episode in the file `path`, in a new session.
 
-        The current one is closed when the other is there; what fails leaves it as it is.
-        `hf_token`, `llm_model`, `llm`: as in `reset`; only the name of a model is in the file.
-        `answer_schema`: again, if it was a type and no JSON schema. Functions and rubric are this
-        environment's. Returns the variables that are not there any more, with the reasons.
+        The current session is closed once the other is ready; a failure leaves it as it is.
+        `hf_token`,
+        `llm_model`, `llm`: as in `reset`; the file holds only the name of the model.
+        `answer_schema`: given
+        again if it was a type and not a JSON schema. Functions and rubric are those of this
+        environment.
+        Returns the variables that could not be restored, with the reasons.
 
         Raises:
             CheckpointError: the file is damaged, of another version, or does not load.
-            ValueError: this environment lacks a function or a schema that the episode had, or takes
-                other forms of answers.
+            ValueError: this environment lacks a function or schema of the episode, or accepts other
+                forms
+                of answers.
             OSError: the file cannot be read.
         """
         model = LLM.of(llm, llm_model, hf_token)
@@ -389,31 +402,35 @@ class REPLEnvironment(AssignableEnvironment):
         llm: LLM | None = None,
         answer_schema: Any = None,
     ) -> tuple[Missing, ...]:
-        """`load` for an event loop; the episode is then stepped by `step_async`."""
+        """`load` for an event loop; `step_async` then steps the episode."""
         model = LLM.of(llm, llm_model, hf_token)
         return await run_async(self._episodes.loading("async", path, answer_schema, model))
 
     def branch(self, *, seed: int | None = None) -> REPLEnvironment:
-        """A copy of this environment amid its episode, which goes on apart from it.
+        """Copy this environment in the middle of its episode; both continue independently.
 
-        Its session is a branch of this one's (`repl_sandbox.Session.branch`): the variables, the
-        files, the random numbers' state unless `seed` gives another. The episode is where this one
-        is: iterations, answer, usage, names, expected answer; the rubric is a copy with its state.
-        Tools and functions for sub-calls are the same objects, called for the new episode. Its id
-        is this one's with "/" and a number that no other branch of this environment's episode has:
-        "e1/2", and of a branch of that "e1/2/1". Close both; either may be closed first.
+        The session of the copy is a branch (`repl_sandbox.Session.branch`): the variables, the
+        files, and
+        the state of the random numbers unless `seed` gives another. The episode keeps its position:
+        iterations, answer, usage, names, expected answer; the rubric is a copy with its state.
+        Tools and
+        functions for sub-calls are the same objects, called for the new episode. Its id is this
+        episode's
+        with "/" and a number unique among the branches of this episode: "e1/2", and for a branch of
+        that
+        "e1/2/1". Close both, in any order.
 
         Raises:
             NotReset: no episode has begun.
             SandboxError: the session cannot branch (`Sandbox(recovery=, branches=)`).
-            TypeError: `seed` is no count, or the rubric cannot be copied.
+            TypeError: `seed` is not a count, or the rubric cannot be copied.
             ValueError: an answer of a cancelled step waits for the next one.
-            RuntimeError: the episode was begun by `reset_async`.
+            RuntimeError: `reset_async` began the episode.
         """
         return run_blocking(self._branching("plain", seed))
 
     async def branch_async(self, *, seed: int | None = None) -> REPLEnvironment:
-        """`branch` of an episode that was begun by `reset_async`."""
+        """`branch` for an episode that `reset_async` began."""
         return await run_async(self._branching("async", seed))
 
     def _branching(self, mode: Mode, seed: int | None) -> Effects[Self]:
@@ -424,25 +441,25 @@ class REPLEnvironment(AssignableEnvironment):
         return other
 
     def beside(self) -> Self:
-        """Another environment with all of this one's but for its episode."""
+        """Return another environment with the same equipment and no episode."""
         other = copy.copy(self)
         other._equip(copy.copy(self._equipment))
         return other
 
     @staticmethod
     def _build_hf_chat_fn(hf_token: str | None, llm_model: str | None = None) -> Any:
-        """What answers with a token of Hugging Face; OpenEnv's name, which its users replace."""
+        """Return a model for a Hugging Face token; OpenEnv's name, which users replace."""
         from repl_env.llm.model_factory import model_of
 
         return model_of(LLM(model=llm_model, api_key=hf_token))
 
     def close(self) -> None:
-        """Close the session. A sandbox that was given or is shared stays open."""
+        """Close the session. A given or shared sandbox stays open."""
         self._episodes.slot.check_mode("plain")
         run_blocking(self._episodes.leaving())
 
     async def close_async(self) -> None:
-        """The same for an event loop."""
+        """`close` for an event loop."""
         await run_async(self._episodes.leaving())
 
     def follow_up(
@@ -454,11 +471,11 @@ class REPLEnvironment(AssignableEnvironment):
         answer_schema: Any = None,
         variables: Mapping[str, str | bytes | JSON] | None = None,
     ) -> REPLObservation:
-        """Begin another episode in the session that is there; see `LocalREPLEnv.follow_up`.
+        """Begin another episode in the current session; see `LocalREPLEnv.follow_up`.
 
         Raises:
             NotReset: no episode has begun.
-            TypeError, ValueError: naming the argument; the episode goes on as it was.
+            TypeError, ValueError: naming the argument; the episode continues unchanged.
             SandboxError: the session is gone.
         """
         request = _following(task_prompt, max_iterations, expected_answer, answer_schema)
@@ -473,14 +490,16 @@ class REPLEnvironment(AssignableEnvironment):
         answer_schema: Any = None,
         variables: Mapping[str, str | bytes | JSON] | None = None,
     ) -> REPLObservation:
-        """`follow_up` of an episode that was begun by `reset_async`."""
+        """`follow_up` for an episode that `reset_async` began."""
         request = _following(task_prompt, max_iterations, expected_answer, answer_schema)
         return await run_async(self._episodes.following("async", request, variables))
 
     def draft(self) -> JSON:
-        """What `answer["content"]` holds in the session, or None; NotReset without an episode.
+        """Return the value of `answer["content"]` in the session, or None.
 
-        SessionBusy while a cell runs.
+        Raises:
+            NotReset: no episode has begun.
+            SessionBusy: a cell is running.
         """
         found: JSON = run_blocking(
             session_effects.read_draft(self._episodes.slot.begun_in("plain").session)
@@ -488,18 +507,18 @@ class REPLEnvironment(AssignableEnvironment):
         return found
 
     async def draft_async(self) -> JSON:
-        """`draft` of an episode that was begun by `reset_async`."""
+        """`draft` for an episode that `reset_async` began."""
         found: JSON = await run_async(
             session_effects.read_draft(self._episodes.slot.begun_in("async").session)
         )
         return found
 
     async def give_up_async(self) -> REPLObservation:
-        """End the episode where it is; see `AsyncLocalREPLEnv.give_up`."""
+        """End the episode at its present position; see `AsyncLocalREPLEnv.give_up`."""
         return await run_async(self._episodes.giving_up("async"))
 
     def get_metadata(self) -> EnvironmentMetadata:
-        """Name, description and version, under the name that OpenEnv knows."""
+        """Return name, description and version, in OpenEnv's form."""
         return EnvironmentMetadata(
             name="repl_env",
             description="Python REPL environment for RLM-style code execution",
@@ -508,9 +527,9 @@ class REPLEnvironment(AssignableEnvironment):
 
 
 def _children_of(found: ref[REPLEnvironment]) -> ChildEnvFactory:
-    """The maker of environments for the runs below an episode of an environment."""
+    """Return the factory of environments for the child runs of an episode."""
     environment = found()
-    assert environment is not None  # a call on it is at work
+    assert environment is not None  # a call on the environment is active
     like = environment.beside()
     like.transform, like.rubric = None, None
     like.settings = replace(environment.settings, context=None, task_prompt=None)

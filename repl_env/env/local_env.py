@@ -1,8 +1,7 @@
-"""`LocalREPLEnv`: episodes on this machine; `repl_env.env.async_local_env` has the same for an
-event loop.
+"""`LocalREPLEnv`: episodes on this machine; `AsyncLocalREPLEnv` is its twin for event loops.
 
-Both are thin: what they do is `REPLEnvironment`'s, and a result is its observation as clients see
-it. An argument that is not known is a TypeError here, because a person wrote it.
+Both delegate to `REPLEnvironment` and return its observations as clients see them. An unknown
+argument raises TypeError, because a person wrote it.
 """
 
 from __future__ import annotations
@@ -50,9 +49,9 @@ Result = StepResult[REPLObservation]
 
 
 class LocalBase:
-    """Base of the two local environments: the constructor, and all that needs no session.
+    """Base of the two local environments: the constructor and the members that need no session.
 
-    The attributes are those of `REPLEnvironment`, and may be assigned as there.
+    The attributes are those of `REPLEnvironment` and are assignable as there.
     """
 
     llm_query_fn = of_inner("_env", "llm_query_fn")
@@ -122,7 +121,7 @@ class LocalBase:
         )
 
     def _check_call(self, unnamed: tuple[object, ...], unknown: Mapping[str, object]) -> None:
-        """TypeError naming the class that was called; Python would name this one."""
+        """Raise TypeError naming the called class; Python would name this one."""
         if unnamed:
             raise TypeError(f"{type(self).__name__} takes its arguments by name")
         for name in unknown:
@@ -133,7 +132,7 @@ class LocalBase:
 
     @property
     def max_iterations(self) -> int:
-        """Steps of an episode whose reset does not say."""
+        """The default number of steps of an episode."""
         return self._env.max_iterations
 
     @max_iterations.setter
@@ -142,7 +141,7 @@ class LocalBase:
 
     @property
     def initial_task_prompt(self) -> str:
-        """The task of an episode whose reset does not say."""
+        """The default task of an episode."""
         return self._env.initial_task_prompt
 
     @initial_task_prompt.setter
@@ -161,7 +160,7 @@ class LocalBase:
 
     @property
     def account(self) -> LedgerAccount:
-        """What the episode has spent on sub-calls and may spend; see `REPLEnvironment.account`."""
+        """The ledger account of the episode's sub-calls; see `REPLEnvironment.account`."""
         return self._env.account
 
     @property
@@ -176,21 +175,21 @@ class LocalBase:
 
     @classmethod
     def with_provider(cls, provider: Provider, **arguments: Any) -> Self:
-        """An environment whose sub-calls `provider` answers."""
+        """Return an environment whose sub-calls `provider` answers."""
         made = cls(**arguments)
         made._env.answer_by(provider)
         return made
 
     @classmethod
     def of(cls, environment: REPLEnvironment) -> Self:
-        """The methods of this class on an environment that is there."""
+        """Return an environment of this class around an existing `REPLEnvironment`."""
         made = object.__new__(cls)
         made._env = environment
         return made
 
 
 class LocalREPLEnv(LocalBase, Closeable):
-    """Episodes on this machine, in a jail of the kernel.
+    """Episodes on this machine, in sessions that the kernel contains.
 
     ```python
     with LocalREPLEnv() as env:
@@ -205,7 +204,7 @@ class LocalREPLEnv(LocalBase, Closeable):
     def files(self) -> SessionFiles:
         """The files of the session's workspace, for the host to put, read and list.
 
-        They can be read after the end of the episode, until the next reset or `close`.
+        They stay readable after the end of the episode, until the next reset or `close`.
         ```python
         env.files.put("train.csv", rows)
         env.execute(code)
@@ -238,25 +237,29 @@ class LocalREPLEnv(LocalBase, Closeable):
         """Begin an episode in a new session.
 
         Args:
-            context: what the episode is about: str, bytes, list, dict, or a pathlib.Path to a
-                file. In the session it is the variable `context`. What is in lists and dicts goes
-                as JSON: tuples become lists, and keys that are no texts become texts.
-            contexts: several, by the names of their variables.
-            files: contents by paths in the session's workspace, its working directory: bytes,
-                str, or a pathlib.Path to a file here.
-            task_prompt: what the policy is asked; it is in the metadata of every step.
+            context: the input of the episode: str, bytes, list, dict, or a pathlib.Path to a file.
+                In the
+                session it is the variable `context`. Contents of lists and dicts travel as JSON:
+                tuples
+                become lists, and keys that are not strings become strings.
+            contexts: several contexts, by variable name.
+            files: contents by path in the session's workspace, its working directory: bytes, str,
+                or a
+                pathlib.Path to a local file.
+            task_prompt: the policy's task; it is in the metadata of every step.
             max_iterations: steps until the episode ends without an answer.
-            seed: of the session's random numbers.
-            episode_id: a name for the episode; by default a random one.
+            seed: seed of the session's random numbers.
+            episode_id: a name for the episode; random by default.
             hf_token, llm_model, llm: the model for sub-calls; never in the session or the state.
             expected_answer: for the rubric; never in the session.
-            answer_schema: what answers must be: a type for pydantic, or a JSON schema as a dict.
-                Patterns of that are those of Rust: no look-around; no `patternProperties`.
-            rlm_max_depth, rlm_max_iterations: limits of sub-calls for this episode.
+            answer_schema: the type of valid answers, for pydantic, or a JSON schema as a dict. Its
+                patterns
+                have Rust's syntax: no look-around; `patternProperties` is not supported.
+            rlm_max_depth, rlm_max_iterations: limits of child runs in this episode.
 
         Raises:
-            TypeError, ValueError, OSError: naming the argument; the last episode is untouched.
-            IsolationError: this system cannot give the isolation that was asked for.
+            TypeError, ValueError, OSError: naming the argument; the previous episode is untouched.
+            IsolationError: this system cannot provide the requested isolation.
         """
         observation = self._env.reset(
             seed=seed,
@@ -295,15 +298,15 @@ class LocalREPLEnv(LocalBase, Closeable):
         timeout: float | None = None,
         on_output: OnOutput | None = None,
     ) -> Result:
-        """One step that runs `code` for at most `timeout_s` (or `timeout`) seconds of execution."""
+        """Run `code` in one step, for at most `timeout_s` (or `timeout`) seconds of execution."""
         return self.step(action_of(code), timeout_s=timeout_s, timeout=timeout, on_output=on_output)
 
     def submit_final_answer(self, answer: JSON) -> Result:
-        """One step that ends the episode with `answer`, unless its schema refuses it."""
+        """End the episode with `answer` in one step, unless its schema refuses the answer."""
         return result_of(self._env.step(REPLAction(is_final=True, final_answer=answer)))
 
     def get_variable(self, name: str) -> Result:
-        """One step that prints the repr of a variable, or of a dotted path from one."""
+        """Print the repr of a variable, or of a dotted path from one, in one step."""
         return self.execute(showing(name))
 
     def follow_up(
@@ -315,10 +318,10 @@ class LocalREPLEnv(LocalBase, Closeable):
         answer_schema: Any = None,
         variables: Mapping[str, str | bytes | JSON] | None = None,
     ) -> Result:
-        """Begin another episode in the session that is there: a further question on it.
+        """Begin another episode in the current session, for a further question on it.
 
-        Variables, files and the context stay; iterations, answer and score begin anew, what was
-        spent on sub-calls does not. `variables` are set first. The rest is as in `reset`.
+        Variables, files and the context stay; iterations, answer and score start anew, spending on
+        sub-calls does not. `variables` are set first. The other arguments are as in `reset`.
         """
         return result_of(
             self._env.follow_up(
@@ -331,7 +334,7 @@ class LocalREPLEnv(LocalBase, Closeable):
         )
 
     def draft(self) -> JSON:
-        """What `answer["content"]` holds so far, or None."""
+        """The present value of `answer["content"]`, or None."""
         return self._env.draft()
 
     def state(self) -> REPLState:
@@ -339,13 +342,13 @@ class LocalREPLEnv(LocalBase, Closeable):
         return self._env.state
 
     def list_variables(self) -> list[str]:
-        """The names in the session: the context, the policy's variables, the functions offered."""
+        """The names in the session: the context, the policy's variables and the host functions."""
         return self._env.variables
 
     def save(self, path: str | os.PathLike[str]) -> tuple[Missing, ...]:
         """Write the episode to the file `path`; see `REPLEnvironment.save`.
 
-        The file has the expected answer in it. Returns what could not be saved.
+        The file holds the expected answer. Returns the variables and files that could not be saved.
         """
         return self._env.save(path)
 
@@ -358,19 +361,20 @@ class LocalREPLEnv(LocalBase, Closeable):
         llm: LLM | None = None,
         answer_schema: Any = None,
     ) -> tuple[Missing, ...]:
-        """Go on with the episode in the file `path`; see `REPLEnvironment.load`.
+        """Continue the episode in the file `path`; see `REPLEnvironment.load`.
 
-        Returns the variables that are not there any more.
+        Returns the variables that could not be restored.
         """
         return self._env.load(
             path, hf_token=hf_token, llm_model=llm_model, llm=llm, answer_schema=answer_schema
         )
 
     def branch(self, *, seed: int | None = None) -> LocalREPLEnv:
-        """Another environment amid the same episode; both go on apart.
+        """Copy this environment in the middle of its episode; both continue independently.
 
-        As `REPLEnvironment.branch`, with the same errors: session, episode and rubric are copies,
-        tools and functions for sub-calls the same objects. `seed`: of the branch's random numbers.
+        As in `REPLEnvironment.branch`, session, episode and rubric are copies; tools and functions
+        for
+        sub-calls are the same objects. `seed` seeds the branch's random numbers.
         ```python
         candidates = [env.branch(seed=n) for n in range(4)]
         results = [branch.execute(code) for branch, code in zip(candidates, proposals)]
@@ -383,7 +387,7 @@ class LocalREPLEnv(LocalBase, Closeable):
         self._env.close()
 
 
-# Fields of what an environment is made with, which are taken for arguments of its own.
+# Fields of constructor arguments that users mistake for arguments.
 _PLACES = {
     **{each.name: f"limits=Limits({each.name}=...)" for each in fields(Limits)},
     "timeout_s": "limits=Limits(timeout=...)",
@@ -393,7 +397,7 @@ _PLACES = {
 
 
 def _meant(name: str) -> str:
-    """The place of an unknown argument, if it is a field of `Limits` or `Policy`."""
+    """Return a hint if an unknown argument is a field of `Limits` or `Policy`."""
     place = _PLACES.get(name)
     if place is None:
         return ""

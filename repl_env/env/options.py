@@ -1,6 +1,6 @@
-"""What an environment was made with, what a reset asks for, and what the two come to together.
+"""The options of an environment, the request of a reset, and the episode configuration of both.
 
-Everything is checked here, before a session is started or the last episode is touched.
+All checks run here, before a session starts or the previous episode is touched.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from repl_sandbox.types import Answers, check_seed
 _RESERVED = frozenset({*NAMES, BUDGET})
 
 
-# The least that each count may be, and those that may be None.
+# The minimum of each count, and the counts that may be None.
 _LEAST = {
     "max_iterations": 1,
     "max_output_length": 1,
@@ -48,7 +48,7 @@ _OPTIONAL = frozenset({"rlm_max_iterations"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentOptions:
-    """What an environment was made with, for all its episodes. See `REPLEnvironment`."""
+    """The options of an environment, for all its episodes. See `REPLEnvironment`."""
 
     context: Given | None = None
     task_prompt: str | None = None
@@ -76,7 +76,7 @@ class EnvironmentOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResetRequest:
-    """What one reset asks for; None leaves a thing as the environment has it."""
+    """The arguments of one reset; None means the environment's option."""
 
     seed: int | None = None
     episode_id: str | None = None
@@ -100,7 +100,8 @@ class ResetRequest:
         source: SandboxProvider,
         check: Validator | None,
     ) -> EpisodeConfig:
-        """The episode's terms, if its session is from `source`; `check` is of `answer_schema`.
+        """Return the episode's configuration for a session of `source`; `check` is of
+        `answer_schema`.
 
         Raises:
             TypeError, ValueError, OSError: naming the argument.
@@ -134,7 +135,7 @@ class ResetRequest:
     def following(
         self, before: EpisodeConfig, settings: EnvironmentOptions, check: Validator | None
     ) -> EpisodeConfig:
-        """The terms of an episode in the session of one of the terms `before`.
+        """Return the configuration of an episode that follows `before` in the same session.
 
         Raises:
             TypeError, ValueError: naming the argument.
@@ -149,7 +150,7 @@ class ResetRequest:
         )
 
     def subcalls(self, settings: EnvironmentOptions) -> SubcallSettings:
-        """Who answers the episode's sub-calls, and how deep they may go."""
+        """Return the settings for the episode's sub-calls."""
         iterations = _given(self.rlm_max_iterations, settings.rlm_max_iterations)
         if iterations is not None:
             iterations = at_least(iterations, 1, "rlm_max_iterations")
@@ -166,7 +167,10 @@ REQUEST_NAMES = frozenset(each.name for each in fields(ResetRequest))
 
 
 def checked_tools(tools: Mapping[str, Callable[..., Any]] | None) -> dict[str, Callable[..., Any]]:
-    """A copy of `tools`; TypeError or ValueError naming the one that a session cannot have."""
+    """Return a copy of `tools`.
+
+    TypeError or ValueError naming a tool that a session cannot have.
+    """
     if not isinstance(tools, Mapping | None):
         raise TypeError(f"tools must be a dict of functions, not {type(tools).__name__}")
     for name, tool in (tools or {}).items():
@@ -176,13 +180,13 @@ def checked_tools(tools: Mapping[str, Callable[..., Any]] | None) -> dict[str, C
 
 
 def check_name(name: object, argument: str, taken: Mapping[str, object] | None = None) -> None:
-    """TypeError, ValueError unless `name` can name a variable that is not ours already."""
+    """Raise TypeError or ValueError unless `name` is a valid variable name that is not reserved."""
     if (checked := check_free(name, argument)) in _RESERVED or checked in (taken or {}):
         raise ValueError(f"{argument}: the name {name!r} is taken; the session has it already")
 
 
 def check_variables(variables: object, taken: Mapping[str, object]) -> None:
-    """TypeError or ValueError, naming it, for what a follow-up cannot set as a variable."""
+    """Raise TypeError or ValueError naming a variable that a follow-up cannot set."""
     if not isinstance(variables, Mapping):
         raise TypeError(f"variables must be a dict, not {type(variables).__name__}")
     for name, value in variables.items():

@@ -1,4 +1,4 @@
-"""A step that runs several code blocks, one cell each, and is one step of the episode."""
+"""One step of an episode that runs several code blocks, each in its own cell."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from repl_env.errors import OURS
 from repl_env.models import CodeBlockResult, REPLAction, REPLObservation, give, trusted
 from repl_env.rlm.prompt_templates import shown_result
 
-# Entries that add up over the cells of a step, in its metadata and in its usage.
+# Entries of a step's metadata and usage that are summed over its cells.
 _SUMS = ("execution_time", "waiting_time")
 _USAGE = ("execution_seconds", "waiting_seconds", "cpu_seconds")
 
@@ -20,21 +20,21 @@ _USAGE = ("execution_seconds", "waiting_seconds", "cpu_seconds")
 class BlocksAction(REPLAction):
     """An action of several blocks, which run in order until one ends the episode.
 
-    `code` is their text together, for records; `blocks` are what runs. It has no wire form.
+    `code` is their joined text, for records; `blocks` are the blocks to run. It has no wire form.
     """
 
     blocks: tuple[str, ...] = Field(default=(), exclude=True)
 
 
 def blocks_action(codes: Sequence[str]) -> REPLAction:
-    """The action that runs these blocks: a plain one, if there is only one."""
+    """Return the action that runs these blocks: a plain one for a single block."""
     if len(codes) == 1:
         return REPLAction(code=codes[0])
     return BlocksAction(code="\n\n".join(codes), blocks=tuple(codes))
 
 
 def joined(before: REPLObservation, last: REPLObservation) -> REPLObservation:
-    """`last` with what the cells before it in this step printed, changed and cost.
+    """Add the output, changes and cost of the earlier cells of this step to `last`.
 
     `metadata["blocks"]` has each cell's outcome as text, in order.
     """
@@ -45,7 +45,7 @@ def joined(before: REPLObservation, last: REPLObservation) -> REPLObservation:
 
 
 def told(observation: REPLObservation) -> list[str]:
-    """The outcomes of a step's cells as text."""
+    """Return the outcomes of a step's cells as text."""
     blocks: list[str] | None = observation.metadata.get("blocks")
     return [shown_result(observation.result)] if blocks is None else blocks
 

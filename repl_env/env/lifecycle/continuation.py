@@ -1,4 +1,4 @@
-"""`EpisodeContinuation`: how an episode is saved, gone on with from a file, and branched."""
+"""`EpisodeContinuation`: saves an episode, continues one from a file, and branches one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from repl_sandbox.types import Missing
 
 
 class EpisodeContinuation:
-    """Takes the episodes in `slot` on to a file, from a file, and into other slots."""
+    """Saves the episode of `slot`, loads one into it, and branches it into other slots."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class EpisodeContinuation:
     def loading(
         self, mode: Mode, path: str | os.PathLike[str], schema: Any, llm: LLM
     ) -> Effects[tuple[Missing, ...]]:
-        """Go on with the episode in the file `path`; see `REPLEnvironment.load`."""
+        """Continue the episode in the file `path`; see `REPLEnvironment.load`."""
         check_path(path, "path")
         if mode == "plain":
             self._slot.check_mode(mode)
@@ -84,7 +84,7 @@ class EpisodeContinuation:
     def _loaded(
         self, mode: Mode, file: EpisodeFile, schema: Any, llm: LLM
     ) -> Effects[CurrentEpisode]:
-        """The episode in `file`, without a session yet."""
+        """Return the episode of `file`, without a session yet."""
         saved, equipment = file.episode, self._equipment
         helpers = equipment.helpers(SubcallSettings(llm))
         answers, rubric = equipment.settings.answers, self._scorer.rubric

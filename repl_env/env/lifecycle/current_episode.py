@@ -1,4 +1,4 @@
-"""The episode that an environment has now: its rules, its session, its sub-calls, its end."""
+"""The current episode of an environment: its rules, its session, its sub-calls, its end."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Mode: TypeAlias = Literal["plain", "async"]
 
 @dataclass(frozen=True, slots=True)
 class HiddenTask:
-    """What an episode was begun with and its rules do not know."""
+    """Settings of an episode that its rules do not see."""
 
     expected_answer: Any = field(repr=False)
     answer_schema: Any
@@ -37,10 +37,10 @@ class HiddenTask:
 
 
 class CallGuard:
-    """A context manager that one caller at a time is in, of all threads and tasks.
+    """A context manager that admits one caller at a time, of all threads and tasks.
 
-    SessionBusy for the others: "`subject` is at another `work`", and what to do. They are not
-    queued: the caller may be a function that the work itself waits for.
+    Others get SessionBusy: "`subject` is at another `work`", with advice. They are not queued: the
+    caller may be a function that the work itself waits for.
     """
 
     __slots__ = ("_lock", "_told")
@@ -67,16 +67,16 @@ at_one_reset = partial(CallGuard, "the environment is", "reset or load")
 
 @dataclass(slots=True, weakref_slot=True)
 class CurrentEpisode:
-    """An episode with what it runs on.
+    """An episode with the resources that it runs on.
 
     Attributes:
-        mode: whether its calls are plain ones or awaited.
-        episode: its rules; another's, once it is followed by one in the same session.
+        mode: whether its calls block or are awaited.
+        episode: its rules; replaced when another episode follows in the same session.
         last: the result that ended it.
         session: None until it is open.
-        subcalls: its sub-calls; None too if nothing answers any.
-        branches: how many were made of it.
-        at_step: to be entered for each step.
+        subcalls: its sub-calls; also None if no provider answers any.
+        branches: the number of branches made so far.
+        at_step: guards each step.
     """
 
     mode: Mode
@@ -90,31 +90,33 @@ class CurrentEpisode:
 
     @property
     def spent(self) -> Spent | None:
-        """What its sub-calls and cells have cost; None if that is not counted."""
+        """The cost of its sub-calls and cells; None if it is not counted."""
         return None if self.subcalls is None else self.subcalls.account.total
 
     def branch(self) -> CurrentEpisode:
-        """The same episode under the id of its next branch, without session and sub-calls."""
+        """Return the same episode under the id of its next branch, without session and sub-
+        calls.
+        """
         self.check_settled("branch")
         branch = _copied(self.episode, f"{self.episode.terms.episode_id}/{self.branches + 1}")
         return CurrentEpisode(self.mode, branch, self.asked, copy.deepcopy(self.last))
 
     def follow(self, terms: EpisodeConfig, asked: HiddenTask) -> None:
-        """Go on with a new episode: what the session has and counts goes on in it."""
+        """Continue with a new episode in the same session, with its cell count and names."""
         before, self.episode = self.episode, Episode(terms)
         self.episode.cells, self.episode.isolation = before.cells, before.isolation
         self.episode.names, self.episode.names_are_known = before.names, before.names_are_known
         self.asked, self.last = asked, None
 
     def check_settled(self, then: str) -> None:
-        """ValueError if an answer of a cancelled step waits for the next one."""
+        """Raise ValueError if an answer of a cancelled step waits for the next one."""
         if self.episode.sheet.waiting:
             raise ValueError(
                 f"an answer of a cancelled step waits for the next one; step, then {then}"
             )
 
     def check_mode(self, mode: Mode) -> None:
-        """RuntimeError if it was begun by calls of the other kind."""
+        """Raise RuntimeError if calls of the other kind began the episode."""
         if mode != self.mode:
             other = "reset_async, step_async and close_async"
             plain = "reset, step and close"
@@ -124,11 +126,14 @@ class CurrentEpisode:
             )
 
     def latch(self, observation: REPLObservation) -> None:
-        """Note the end of the episode: nothing is run or scored in it any more."""
+        """Record the end of the episode: from here on, nothing in it is run or scored."""
         self.last = result_of(observation)
 
     def answered(self, answer: Answer) -> Awaitable[None] | None:
-        """Note an answer that the code gives; what is awaited is its check, where it takes long."""
+        """Record an answer that the code gives.
+
+        A check that takes long is returned as an awaitable.
+        """
         sheet = self.episode.sheet
         if self.mode == "async" and sheet.judges(answer):
             return sheet.offer_aside(answer)
@@ -136,11 +141,11 @@ class CurrentEpisode:
         return None
 
     def subcall_failed(self, error: Exception) -> None:
-        """Note that a sub-call failed by no fault of the policy."""
+        """Record that a sub-call failed through no fault of the policy."""
         self.episode.subcall_failed(error)
 
     def ending(self) -> Effects[None]:
-        """End what it runs on: its session, and its sub-calls."""
+        """Close the session and the sub-calls."""
         try:
             if self.session is not None:
                 yield self.session.close
@@ -150,9 +155,10 @@ class CurrentEpisode:
 
 
 def weakly(method: Callable[[T], R]) -> Callable[[T], R | None]:
-    """`method` for a session or its sub-calls, which the sandbox holds: they keep no episode alive.
+    """Return `method` with a weak reference to its object.
 
-    An environment that is dropped goes, with its context; and it is seen that nobody closed it.
+    The sandbox holds sessions and sub-calls, which must not keep an episode alive: a dropped
+    environment is freed with its context, and the engine notices that nobody closed it.
     """
     held = WeakMethod(method)
 
@@ -164,7 +170,7 @@ def weakly(method: Callable[[T], R]) -> Callable[[T], R | None]:
 
 
 def _copied(episode: Episode, episode_id: str) -> Episode:
-    """The same episode under another id, with what happens to either from here on apart."""
+    """Return the same episode under another id, with independent state."""
     other = Episode(replace(episode.terms, episode_id=episode_id))
     for name in ("iteration", "cells", "stop_reason", "final", "masked", "names_are_known"):
         setattr(other, name, getattr(episode, name))

@@ -1,4 +1,4 @@
-"""`EpisodeSlot`: the current episode of an environment, and the checks before a call on it."""
+"""`EpisodeSlot`: the current episode of an environment, and the checks before each call."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class EpisodeSlot:
 
     Attributes:
         current: the episode; None between episodes.
-        at_reset: entered by the one call at a time that puts another episode here.
+        at_reset: guards the calls that put another episode here.
     """
 
     __slots__ = ("at_reset", "current")
@@ -23,24 +23,30 @@ class EpisodeSlot:
         self.at_reset = at_one_reset()
 
     def begun(self) -> CurrentEpisode:
-        """The current episode; NotReset if none has begun."""
+        """Return the current episode; NotReset if none has begun."""
         if self.current is None:
             raise NotReset
         return self.current
 
     def check_mode(self, mode: Mode) -> None:
-        """RuntimeError if the current episode was begun by calls of the other kind."""
+        """Raise RuntimeError if calls of the other kind began the current episode."""
         if self.current is not None:
             self.current.check_mode(mode)
 
     def begun_in(self, mode: Mode) -> CurrentEpisode:
-        """The current episode, for a call of this kind; NotReset, RuntimeError."""
+        """Return the current episode for a call of this kind.
+
+        NotReset or RuntimeError otherwise.
+        """
         current = self.begun()
         current.check_mode(mode)
         return current
 
     def going_on_in(self, mode: Mode) -> CurrentEpisode:
-        """The current episode, for a step of this kind; EpisodeDone if the episode is over."""
+        """Return the current episode for a step of this kind.
+
+        EpisodeDone if the episode is over.
+        """
         current = self.begun_in(mode)
         if current.last is not None:
             raise EpisodeDone(current.last)
@@ -55,23 +61,23 @@ class EpisodeSlot:
             raise EpisodeDone(current.last)
 
     def replacing(self, current: CurrentEpisode) -> Effects[None]:
-        """Make `current` the current episode, and end the session of the one before."""
+        """Make `current` the current episode, and end the session of the previous one."""
         before, self.current = self.current, current
         if before is not None:
             yield from before.ending()
 
     def leaving(self) -> Effects[None]:
-        """End the session of the current episode, if there is one, and hold none."""
+        """End the session of the current episode, if any, and hold none."""
         current, self.current = self.current, None
         if current is not None:
             yield from current.ending()
 
     def abandoning(self, current: CurrentEpisode) -> Effects[None]:
-        """Leave `current` after an error that the caller is told; another episode is untouched."""
+        """Drop `current` after an error that the caller receives; another episode is untouched."""
         if self.current is not current:
             return
         try:
             yield from self.leaving()
         except SandboxError:
-            # The session is lost already, which is what the error says that led here.
+            # The session is already lost, as the error of the caller says.
             return

@@ -1,4 +1,4 @@
-"""Saving an episode and going on with a saved one: what is kept, and what it asks of a session."""
+"""The contents of a saved episode: collected from a live one, and restored to a session."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ from repl_sandbox.errors import CheckpointError
 from repl_sandbox.protocol import checkpoint_manifest
 from repl_sandbox.types import Answers, File, Missing
 
-# Bytes of the files in a workspace, which are held in memory whole: what a session may have by
-# default. Files of holes have any size at no cost to the session.
+# Bytes of workspace files, all held in memory: the default limit of a workspace. Sparse files have
+# any size at no cost to the session.
 MOST_BYTES = 256 << 20
 
 
 def snapshot(current: CurrentEpisode, answers: Answers, rubric: Any) -> SavedEpisode:
-    """What the host knows of the episode between two steps.
+    """Return the host's state of the episode between two steps.
 
     Raises:
         TypeError: the expected answer, or the state of the rubric, is not JSON.
@@ -87,10 +87,10 @@ def hidden_task_of(
     schema: Any,
     llm: LLM,
 ) -> HiddenTask:
-    """What an episode goes on with, from its file and from who loads it.
+    """Return the hidden settings of a restored episode, from its file and the caller's arguments.
 
     Raises:
-        ValueError: naming what is lacking.
+        ValueError: naming the missing part.
     """
     if lacking := sorted(set(saved.helpers) - set(offered)):
         raise ValueError(
@@ -115,12 +115,12 @@ def hidden_task_of(
 def restored_episode(
     mode: Mode, file: EpisodeFile, asked: HiddenTask, check: Validator | None, memory: int
 ) -> CurrentEpisode:
-    """The episode in `file`, not open yet; `check` is of its answer's schema.
+    """Return the episode of `file`, not open yet; `check` belongs to its answer schema.
 
     `memory`: bytes that its session may use.
 
     Raises:
-        CheckpointError: what ended it is no observation.
+        CheckpointError: the observation that ended it is invalid.
     """
     terms = file.episode.terms(file.context, check, memory)
     last = file.episode.last_observation()
@@ -128,14 +128,17 @@ def restored_episode(
 
 
 def usage_of(saved: SavedEpisode) -> Spent | None:
-    """What the episode had spent; None if that was not counted."""
+    """Return the recorded spending of the episode; None if it was not counted."""
     return None if saved.spent is None else Spent(**saved.spent.model_dump())
 
 
 def save_effects(
     session: Any, episode: Episode, saved: SavedEpisode, path: str | os.PathLike[str], plain: bool
 ) -> Effects[tuple[Missing, ...]]:
-    """Write the episode with its session to the file `path`; what of the session is not in it."""
+    """Write the episode with its session to the file `path`.
+
+    Return the parts that are not in it.
+    """
     data = yield session.checkpoint
     files, missing = yield from _files(session)
     file = EpisodeFile(saved, episode.terms.context, files, data)
@@ -144,18 +147,18 @@ def save_effects(
 
 
 def read_effects(path: str | os.PathLike[str], plain: bool) -> Effects[EpisodeFile]:
-    """The episode in the file `path`."""
+    """Read the episode in the file `path`."""
     file: EpisodeFile = yield _aside(lambda: EpisodeFile.parse(read(path)), plain)
     return file
 
 
 def _aside(work: Callable[[], Any], plain: bool) -> Callable[[], Any]:
-    """Work on a file, which takes as long as the disk does: not on an event loop."""
+    """Run file access, which takes as long as the disk does, outside the event loop."""
     return work if plain else partial(asyncio.to_thread, work)
 
 
 def _files(session: Any) -> Effects[tuple[dict[str, bytes], list[Missing]]]:
-    """The regular files of the workspace, and what else is there."""
+    """Return the regular files of the workspace, and the entries of other kinds."""
     listing = yield partial(session.files.list, limit=MOST_FILES)
     if not listing.complete:
         raise CheckpointError(
@@ -180,7 +183,7 @@ def _files(session: Any) -> Effects[tuple[dict[str, bytes], list[Missing]]]:
 
 
 def _unsaved(file: File) -> str | None:
-    """Why a file is not saved, "" for what needs no saving, None for one to save."""
+    """Return why a file is not saved; "" if it need not be, None if it is to be saved."""
     if file.kind == "directory":
         return ""
     if file.kind != "file":
@@ -195,7 +198,7 @@ def _unsaved(file: File) -> str | None:
 def restore_effects(
     source: SandboxProvider, *, plain: bool, file: EpisodeFile, **arguments: Any
 ) -> Effects[Any]:
-    """A session with what `file` has of one, from the sandbox that `source` has."""
+    """Make a session from `file`, in the sandbox of `source`."""
     data, files = file.checkpoint, file.files
     return (
         yield from make_session(

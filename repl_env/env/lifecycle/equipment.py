@@ -1,4 +1,4 @@
-"""`EpisodeEquipment`: what the episodes to come of an environment are made with."""
+"""`EpisodeEquipment`: the options and providers for later episodes of an environment."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from repl_env.rlm.subcalls.subcall_settings import Provider, SubcallSettings
 
 @dataclass(slots=True)
 class EpisodeEquipment:
-    """Each field may be replaced at any time; the current episode keeps what it was begun with.
+    """Options and providers; replacing one leaves the current episode unchanged.
 
     Attributes:
-        settings: the terms of episodes whose reset names no others.
+        settings: the default configuration of episodes.
         provider: answers sub-calls.
-        source: where sessions come from.
+        source: provides the sandbox of sessions.
     """
 
     settings: EnvironmentOptions
@@ -24,5 +24,5 @@ class EpisodeEquipment:
     source: SandboxProvider
 
     def helpers(self, subcalls: SubcallSettings) -> tuple[str, ...]:
-        """The names of the functions that a session has, with these settings for sub-calls."""
+        """Return the names of the functions that a session has with these settings."""
         return (*sorted(self.provider.names(subcalls)), *self.settings.tools)

@@ -1,4 +1,4 @@
-"""`EpisodeOperations`: the work of all calls on an environment, put together of parts."""
+"""`EpisodeOperations`: the operations of an environment, composed of parts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class EpisodeEffects(Protocol):
-    """The work of each call on an environment, as a turn; see the methods of `REPLEnvironment`."""
+    """Each call on an environment as effects; see the methods of `REPLEnvironment`."""
 
     @property
     def slot(self) -> EpisodeSlot:
@@ -54,7 +54,7 @@ class EpisodeEffects(Protocol):
         """Take an action."""
 
     def giving_up(self, mode: Mode, /) -> Effects[REPLObservation]:
-        """End the episode as when the iterations are used up."""
+        """End the episode as if its iterations were used up."""
 
     def saving(self, mode: Mode, path: str | os.PathLike[str], /) -> Effects[tuple[Missing, ...]]:
         """Write the episode to a file."""
@@ -62,7 +62,7 @@ class EpisodeEffects(Protocol):
     def loading(
         self, mode: Mode, path: str | os.PathLike[str], schema: Any, llm: LLM, /
     ) -> Effects[tuple[Missing, ...]]:
-        """Go on with the episode in a file."""
+        """Continue the episode in a file."""
 
     def branching(self, mode: Mode, seed: int | None, other: EpisodeSlot, /) -> Effects[None]:
         """Put a branch of the episode into another slot."""
@@ -76,7 +76,7 @@ class EpisodeOperations:
 
     Args:
         environment: a weak reference to the environment, whose transform and rubric score steps.
-        children: makes what makes the environments of the runs below an episode.
+        children: makes the factory of environments for child runs.
     """
 
     def __init__(

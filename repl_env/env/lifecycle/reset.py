@@ -1,4 +1,4 @@
-"""`EpisodeReset`: how an episode begins, in a new session or in the one that is there."""
+"""`EpisodeReset`: begins episodes, in a new session or in the current one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from repl_env.episode.rules import Episode, EpisodeConfig
 from repl_env.models import REPLObservation
 from repl_env.rlm.subcalls.subcall_settings import SubcallSettings
 
-# The arguments of a reset that OpenEnv has by position.
+# OpenEnv's positional arguments of a reset.
 POSITIONAL = ("seed", "episode_id", "context", "task_prompt", "hf_token", "llm_model")
 
 
@@ -44,9 +44,9 @@ class EpisodeReset:
         """Begin an episode in a new session; see `REPLEnvironment.reset`.
 
         Args:
-            mode: whether the calls on the episode are plain ones or awaited.
+            mode: whether the calls on the episode block or are awaited.
             given: the arguments of `POSITIONAL`.
-            more: arguments by name; those that `ResetRequest` does not have are ignored.
+            more: keyword arguments; those that `ResetRequest` lacks are ignored.
         """
         settings = self._equipment.settings
         known = {name: more[name] for name in REQUEST_NAMES & more.keys()}
@@ -58,25 +58,25 @@ class EpisodeReset:
         self._scorer.check_expected(request.expected_answer)
         if mode == "plain":
             self._slot.check_mode(mode)
-        with self._slot.at_reset:  # of two at once, nobody would end the session of one
+        with self._slot.at_reset:  # two concurrent resets would leak the session of one
             current = yield from self._beginning(mode, request, terms, subcalls)
         observation = current.episode.greet()
         observation.metadata["ignored"] = sorted(more.keys() - known.keys())
         try:
             return (yield from self._scorer.transforming(observation))
         except BaseException:
-            # The caller has no first observation, and is told that there is no episode.
+            # The caller has no first observation and gets an error, so no episode remains.
             yield from self._slot.abandoning(current)
             raise
 
     def _beginning(
         self, mode: Mode, request: ResetRequest, terms: EpisodeConfig, subcalls: SubcallSettings
     ) -> Effects[CurrentEpisode]:
-        """The episode of these terms as the current one, in place of the last."""
+        """Replace the current episode by one with this configuration."""
         yield from self._slot.leaving()
         yield from self._scorer.reminding(None, mode, request.expected_answer)
         asked = HiddenTask(request.expected_answer, request.answer_schema, subcalls)
-        # The session has the files when it begins; here they would stay as long as the episode.
+        # The session holds the files; the configuration would keep them for the whole episode.
         kept = replace(terms, files={}) if terms.files else terms
         current = CurrentEpisode(mode, Episode(kept), asked)
         start = partial(
@@ -94,7 +94,7 @@ class EpisodeReset:
     def following(
         self, mode: Mode, request: ResetRequest, given: Mapping[str, Any] | None
     ) -> Effects[REPLObservation]:
-        """Begin another episode in the session that is there, with the variables `given`."""
+        """Begin another episode in the current session, with the variables `given`."""
         settings = self._equipment.settings
         current = self._slot.begun_in(mode)
         variables = {} if given is None else given

@@ -1,7 +1,7 @@
-"""`RewardStep`: the transform and the rubric of an environment, as a step and a reset ask them.
+"""`RewardStep`: applies an environment's transform and rubric to steps and resets.
 
-Both are asked through the methods that OpenEnv names (`_apply_transform`, `_apply_rubric`,
-`_reset_rubric` and their asynchronous twins), because subclasses of users replace these.
+Calls go through the methods that OpenEnv names (`_apply_transform`, `_apply_rubric`,
+`_reset_rubric` and their asynchronous twins), because subclasses of users override these.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from repl_env.rewards import scoring
 from repl_env.rewards.rubric import is_pending, is_prompt
 
 Scored: TypeAlias = Environment[REPLAction, REPLObservation, REPLState]
-# A turn that is played with the observation of a step before the step is scored.
+# Effects that run with the observation of a step before the step is scored.
 Before: TypeAlias = Callable[[CurrentEpisode, REPLObservation], Effects[None]]
 
 
@@ -30,9 +30,9 @@ class RewardStep:
     """Scores the steps of one environment.
 
     Args:
-        environment: a weak reference to the environment, which has the transform and the rubric;
-            so one that is dropped ends at once.
-        before: done with each observation first; None: nothing.
+        environment: a weak reference to the environment, which has the transform and the rubric; a
+            dropped environment ends at once.
+        before: effects for each observation first; None: none.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class RewardStep:
 
     @property
     def environment(self) -> Scored:
-        """The environment, which a call on it keeps alive."""
+        """The environment; a call on it keeps it alive."""
         found = self._environment()
         assert found is not None
         return found
@@ -53,7 +53,7 @@ class RewardStep:
         return self.environment.rubric
 
     def transforming(self, observation: REPLObservation) -> Effects[REPLObservation]:
-        """The observation as the transform returns it."""
+        """Return the observation that the transform returns."""
         environment = self.environment
         if environment.transform is None:
             return observation
@@ -63,10 +63,10 @@ class RewardStep:
     def scoring(
         self, current: CurrentEpisode, action: REPLAction, observation: REPLObservation
     ) -> Effects[REPLObservation]:
-        """The observation of a step with its reward; an end of the episode is latched."""
+        """Return the observation of a step with its reward; record the end of the episode."""
         if self.before is not None:
             yield from self.before(current, observation)
-        # Latched first: whatever a transform or rubric raises, nothing is run or scored any more.
+        # Recorded first: even if a transform or rubric raises, nothing more is run or scored.
         if observation.done:
             current.latch(observation)
         observation = yield from self.transforming(observation)
@@ -76,7 +76,7 @@ class RewardStep:
             parts = scoring.components(self.rubric, reward)
         if type(observation) is REPLObservation:
             give(observation, reward=reward)
-        else:  # a transform's own
+        else:  # set by a transform
             observation.reward = reward
         observation.metadata["reward_components"] = parts
         observation.metadata["task_reward"] = scoring.task_reward(self.rubric, parts)
@@ -96,7 +96,7 @@ class RewardStep:
             and is_prompt(rubric)
             and type(environment)._apply_rubric_async is Environment._apply_rubric_async
         ):
-            # As that has it, which is a coroutine for what is over at once as a rule.
+            # The subclass decides; it returns a coroutine for rubrics that usually return at once.
             score = capture_error(partial(rubric, action, observation))
             if is_pending(score):
                 score = yield partial(capture_error_async, score)
@@ -106,23 +106,23 @@ class RewardStep:
         return reward
 
     def check_expected(self, expected: Any) -> None:
-        """TypeError if the rubric cannot be told what is expected."""
+        """Raise TypeError if the rubric accepts no expected answer."""
         if expected is not None and not scoring.takes_expected(self.rubric):
             raise TypeError(f"expected_answer: {type(self.rubric).__name__} takes none")
 
     def reminding(
         self, current: CurrentEpisode | None, mode: Mode, expected: Any, state: Any = None
     ) -> Effects[None]:
-        """Have the rubric forget the last episode, and know of the next one what is given.
+        """Reset the rubric and give it the expected answer of the next episode.
 
-        If the rubric fails, it is told again what it knew of `current`, if there is one.
+        If the rubric fails, it gets the expected answer of `current` back, if there is an episode.
         """
         kept = None if current is None else scoring.state_of(self.rubric)
         try:
             yield self._reset(mode)
             scoring.remind(self.rubric, expected, state)
         except BaseException:
-            # The caller is told that it failed, and not what it says to this.
+            # The caller gets the first error, not an error of this repair.
             with suppress(Exception):
                 if current is not None:
                     yield self._reset(mode)

@@ -1,4 +1,4 @@
-"""`SessionOpening`: how an episode gets its session, its sub-calls and its host functions."""
+"""`SessionOpening`: opens a session with its sub-calls and host functions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class SessionOpening:
     """Opens episodes with `equipment`.
 
     Args:
-        children: makes what makes the environments of the runs below an episode.
+        children: makes the factory of environments for child runs.
     """
 
     def __init__(
@@ -34,9 +34,9 @@ class SessionOpening:
         start: Callable[..., Effects[Any]],
         spent: Spent | None = None,
     ) -> Effects[None]:
-        """Open the session of `current` as `start` does it.
+        """Open the session of `current` with `start`.
 
-        `spent`: what the sub-calls of the episode have cost before. After an error nothing is open.
+        `spent` is the earlier cost of the episode's sub-calls. After an error nothing is open.
         """
         equipment = self._equipment
         try:

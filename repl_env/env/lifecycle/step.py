@@ -1,7 +1,7 @@
-"""`StepOperations`: what a step of the current episode comes to.
+"""`StepOperations`: steps of the current episode.
 
-Its code is run within what is left of the budget, or its answer is taken; an end is latched, and
-the observation scored. Where the session is lost, the episode is abandoned.
+A step runs code within the remaining budget, or takes an answer; then the end is recorded and the
+observation scored. A lost session abandons the episode.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from repl_env.rlm.budget.ledger import LedgerAccount
     from repl_env.rlm.subcalls.episode_subcalls import EpisodeSubcalls
 
-# Parts of a budget that end an episode when they are used up, as its cells spend them. Without
-# calls or tokens the code can go on, and the policy may have enough for an answer.
+# Parts of a budget that end an episode when its cells have used them up. Without calls or tokens
+# the code can continue, and the policy may have enough for an answer.
 _ENDING = {"seconds": "wall time", "cpu_seconds": "CPU time"}
 
 
@@ -47,7 +47,7 @@ class StepOperations:
         more: Mapping[str, Any],
         on_output: session_effects.OnOutput | None = None,
     ) -> Effects[REPLObservation]:
-        """Take an action; see `REPLEnvironment.step`. `more`: arguments that are not known."""
+        """Take an action; see `REPLEnvironment.step`. `more` are unknown arguments."""
         current = self._slot.going_on_in(mode)
         if not isinstance(action, REPLAction):
             of_public_kind(action, REPLAction, "action")
@@ -70,7 +70,7 @@ class StepOperations:
             return (yield from self._scorer.scoring(current, action, observation))
 
     def giving_up(self, mode: Mode) -> Effects[REPLObservation]:
-        """End the episode as when the iterations are used up."""
+        """End the episode as if its iterations were used up."""
         current = self._slot.going_on_in(mode)
         with current.at_step:
             self._slot.check_current(current)
@@ -87,7 +87,7 @@ def _taking(
     timeout_s: float | None,
     on_output: session_effects.OnOutput | None,
 ) -> Effects[REPLObservation]:
-    """What an action comes to, before it is scored."""
+    """Return the observation of an action, before it is scored."""
     session, episode, subcalls = current.session, current.episode, current.subcalls
     if action.is_final:
         observation = episode.submit((yield Offload(episode.weighed, action.final_answer)))
@@ -166,7 +166,7 @@ def _charging(
 
 
 def _used_up(account: LedgerAccount) -> str | None:
-    """What an episode cannot go on without and has no more of."""
+    """Return the first used-up part of the budget that the episode needs, as text, or None."""
     left = account.left()
     for field, name in _ENDING.items():
         if (amount := getattr(left, field)) is not None and amount <= 0:

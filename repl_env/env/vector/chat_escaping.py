@@ -1,8 +1,8 @@
-"""Text of an observation as a message, which cannot begin or end a turn of the conversation.
+"""Observations as chat messages that cannot begin or end a turn of the conversation.
 
-Code in a session prints whatever it likes, the tokens of a chat template included. A template that
-renders such a message, or a parser that reads the rendered text back, would take these tokens for
-borders of turns. `escaped` breaks each with a backslash: `<|im_end|>` is shown as `<\\|im_end|>`.
+Code in a session may print anything, including the tokens of a chat template. A template that
+renders such a message, or a parser that reads the rendered text, would take these tokens for turn
+boundaries. `escaped` breaks each with a backslash: `<|im_end|>` becomes `<\\|im_end|>`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 
 from repl_env.common.json_values import replace_surrogates
 
-# Borders of turns, of tool output and of thoughts in published chat templates: a first character,
-# behind which the backslash goes, and the rest.
+# Tokens of turns, tool output and reasoning in published chat templates: the first character, after
+# which the backslash goes, and the rest.
 _BORDERS = (
     r"<(?=[|\uff5c])",  # <|im_start|>, <|eot_id|>, <|header_start|>; DeepSeek's full-width bars
     r"<(?=/?[a-z_]{1,24}[|\uff5c]>)",  # <turn|>
@@ -32,23 +32,24 @@ _LABEL = re.compile(
     re.IGNORECASE,
 )
 _LITERAL = re.compile(r"'[^'\n]*'|\"[^\"\n]*\"|[%}]\}[^{]+\{[{%]")
-# TorchRL renders for these with templates of its own, which the tokenizer does not have.
+# TorchRL's own templates for these models are not in the tokenizer.
 _LABELS_BY_NAME = {"falcon": ("User:", "Assistant:"), "deepseek": ("User:", "Assistant:")}
 
 
 def escaped(text: str, tokens: Collection[str] = ()) -> str:
-    """`text` with a backslash in every token of a chat template, and without lone surrogates.
+    """Return `text` with each chat template token broken by a backslash, without lone surrogates.
 
-    `tokens`: further tokens, as `template_tokens` finds them. An escaped text stays as it is.
+    `tokens` are further tokens, as `template_tokens` finds them. Escaping twice changes nothing.
     """
     return _pattern(frozenset(tokens)).sub(lambda found: f"{found[0]}\\", replace_surrogates(text))
 
 
 def template_tokens(tokenizer: Any) -> frozenset[str]:
-    """The texts that mark turns for a Hugging Face tokenizer, for `escaped`.
+    """Return the texts that mark turns for a Hugging Face tokenizer, for `escaped`.
 
-    These are its special tokens, those added that are no words, and labels such as "User:" that its
-    chat template holds.
+    These are its special tokens, added tokens that are not words, and labels such as "User:" in its
+    chat
+    template.
     """
     added = set(map(str, getattr(tokenizer, "get_added_vocab", dict)()))
     tokens = special_tokens(tokenizer) | {
@@ -63,9 +64,9 @@ def template_tokens(tokenizer: Any) -> frozenset[str]:
 
 
 def special_tokens(tokenizer: Any) -> frozenset[str]:
-    """The special tokens of a Hugging Face tokenizer, also those without a role such as "eos".
+    """Return the special tokens of a Hugging Face tokenizer, including those without a role.
 
-    Such are the borders of turns in Llama 3, which `all_special_tokens` leaves out.
+    The turn tokens of Llama 3 have no role such as "eos", and `all_special_tokens` omits them.
     """
     added = getattr(tokenizer, "added_tokens_decoder", {}).values()
     unnamed = {str(token) for token in added if getattr(token, "special", False)}
@@ -73,7 +74,7 @@ def special_tokens(tokenizer: Any) -> frozenset[str]:
 
 
 def _labels(templates: Iterable[object]) -> set[str]:
-    """The labels that stand in the literal texts of templates."""
+    """Return the labels in the literal texts of templates."""
     return {
         label[0]
         for template in templates
@@ -84,6 +85,6 @@ def _labels(templates: Iterable[object]) -> set[str]:
 
 @lru_cache(maxsize=16)
 def _pattern(tokens: frozenset[str]) -> re.Pattern[str]:
-    """The first characters of tokens. Nothing else is taken, so that all that overlap are found."""
+    """Match the first characters of tokens only, so that overlapping tokens are all found."""
     own = (f"{re.escape(token[0])}(?={re.escape(token[1:])})" for token in sorted(tokens))
     return re.compile("|".join((*_BORDERS, *own)))

@@ -1,7 +1,7 @@
-"""`EpisodeRows`: the rows of a batch as episodes, stepped by the replies of a policy.
+"""`EpisodeRows`: episodes as rows of a batch, stepped by the replies of a policy.
 
-What libraries of trainers have in common is here: a reply is read into an action, each row comes to
-one message, and no row is disturbed by the failure of another.
+The common part of trainer integrations: replies become actions, each row produces one message, and
+no row disturbs another by its failure.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from repl_env.models import REPLAction, REPLObservation
 class RowResult:
     """The result of one row's reset or step.
 
-    `message` is the text for the policy, in which no token of a chat template stands. `mask`: a
-    failure of the infrastructure touched the episode, which is then no measure of the policy.
+    `message` is the text for the policy, free of chat template tokens. `mask`: an infrastructure
+    failure touched the episode, which then says nothing about the policy.
     """
 
     message: str
@@ -43,22 +43,23 @@ class RowResult:
 
 
 class EpisodeRows(Closeable):
-    """n episodes side by side, each stepped by the text of a policy's reply.
+    """n concurrent episodes, each stepped by the text of a policy's reply.
 
     ```python
     with EpisodeRows(2) as rows:
         rows.reset([{"context": "a b c", "expected_answer": 3}, {"context": "d e"}])
-        first, second = rows.step(["```python\\nFINAL(len(context.split()))\\n```", "I am lost."])
+        first, second = rows.step(["```python\nFINAL(len(context.split()))\n```", "I am lost."])
         print(first.reward, first.terminated, second.message)
     ```
     Args:
-        n: the rows.
-        template_tokens: texts that must not stand in a message, beside those of published chat
+        n: the number of rows.
+        template_tokens: texts that must not occur in a message, besides those of published chat
             templates; `repl_env.env.vector.chat_escaping.template_tokens(tokenizer)` finds those of
-            a tokenizer.
+            a
+            tokenizer.
         arguments: those of `LocalREPLEnv`, for every row.
 
-    A pickle holds the arguments and no session: episodes begin anew with a reset.
+    A pickle holds the arguments and no session: episodes start again with a reset.
 
     Raises:
         TypeError, ValueError: naming the argument.
@@ -90,7 +91,7 @@ class EpisodeRows(Closeable):
     def reset(
         self, requests: Requests | None = None, *, only: Iterable[int] | None = None, **shared: Any
     ) -> list[RowResult | None]:
-        """Begin an episode in every row, or those numbered in `only`; None for the others.
+        """Begin an episode in every row, or in the rows of `only`; None for the others.
 
         The arguments are those of `REPLVectorEnv.reset`, with the same errors.
         """
@@ -107,15 +108,16 @@ class EpisodeRows(Closeable):
     def step(
         self, replies: Sequence[str | REPLAction | None], *, timeout_s: float | None = None
     ) -> list[RowResult | None]:
-        """Take the step of each reply, side by side; None is no reply, and no result.
+        """Take the step of each reply concurrently; None is no reply, and no result.
 
-        A `REPLAction` stands for a reply that the caller has read.
-        A row whose session dies is truncated and masked, and the others go on. A row that is done
-        and gets a reply gives its last result again, with reward 0.0. `timeout_s` limits each
-        block's execution.
+        A `REPLAction` stands for a parsed reply. A row whose session dies is truncated and masked,
+        and the
+        others go on. A finished row that gets a reply returns its last result again, with reward
+        0.0.
+        `timeout_s` limits each block's execution.
 
         Raises:
-            TypeError: naming the row whose reply is no text; nothing was run.
+            TypeError: naming the row whose reply is not text; nothing was run.
             NotReset, Exception: as `REPLVectorEnv.step`.
         """
         if isinstance(replies, str) or len(replies) != self._n:
@@ -146,7 +148,7 @@ class EpisodeRows(Closeable):
             return None
         last = self._last[row]
         if last is not None and last.done:
-            return REPLAction()  # nothing is run, and so nothing need be read
+            return REPLAction()  # nothing runs, so the reply need not be parsed
         if isinstance(reply, REPLAction):
             return reply
         try:
@@ -176,12 +178,14 @@ class EpisodeRows(Closeable):
 
 
 def message_of(observation: REPLObservation, note: str | None = None) -> str:
-    """The text that a policy is shown of a step: what each block came to, and how it ended."""
+    """Return the text of a step for the policy: each block's outcome, and the end of the
+    episode.
+    """
     parts = told(observation)
     if len(parts) > 1:
         parts = [f"Code block {number} output:\n{part}" for number, part in enumerate(parts, 1)]
         end = observation.result.stdout.rpartition("\n")[2]
-        if observation.truncated and end not in parts[-1]:  # the limit of steps, told behind all
+        if observation.truncated and end not in parts[-1]:  # the iteration limit, reported last
             parts.append(end)
     return "\n\n".join(parts if note is None else [*parts, note])
 

@@ -1,4 +1,4 @@
-"""From the reply of a policy to its action, by the rule that a run reads its model's by."""
+"""The action of a policy's reply, by the rules of RLM runs."""
 
 from __future__ import annotations
 
@@ -13,15 +13,18 @@ from repl_env.rlm.loop import MOST_BLOCKS
 
 
 def action_of_reply(reply: str, known: Collection[str] = ()) -> REPLAction:
-    """The action of a reply, which may be any text; no text raises.
+    """Return the action of a reply, which may be any text; no text raises.
 
-    The code blocks of the reply run in order and are one step. An answer in prose, as `FINAL(42)`,
-    is submitted, or evaluated in the session where it reads variables, whose names are `known`. A
-    reply with neither is a `format_error`. Blocks beyond `MOST_BLOCKS` are left out, as
-    `metadata["note"]` of the action then says.
+    The code blocks of the reply run in order as one step. An answer in prose, such as `FINAL(42)`,
+    is
+    submitted, or evaluated in the session if it reads variables, whose names are `known`. A reply
+    with
+    neither is a `format_error`. Blocks beyond `MOST_BLOCKS` are left out, as `metadata["note"]` of
+    the
+    action then says.
 
     Raises:
-        TypeError: the reply is no str.
+        TypeError: the reply is not a str.
     """
     if not isinstance(reply, str):
         raise TypeError(f"a reply must be a str, not {type(reply).__name__}")

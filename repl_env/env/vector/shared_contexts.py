@@ -1,9 +1,8 @@
-"""Contexts that several environments are given at once, each in memory once.
+"""Contexts that several environments share, each in memory once.
 
-A reset plans which of its contexts are worth a template of their own (`Sandbox.with_shared`), makes
-those that no reset before it made, and drops those that no environment uses any more. If a session
-on such a template is open for longer, as a branch is, the template ends with that session
-(`Sandbox.retire`).
+A reset plans which of its contexts deserve their own template (`Sandbox.with_shared`), makes new
+templates, and drops those without users. If a session on a template stays open longer, as a branch
+does, the template ends with that session (`Sandbox.retire`).
 """
 
 from __future__ import annotations
@@ -22,15 +21,14 @@ from repl_env.episode.contexts import Context
 from repl_env.episode.sandbox_provider import SandboxProvider, SandboxSettings
 from repl_sandbox import AsyncSandbox, Sandbox
 
-# Characters or bytes, for all who are given it together. To copy less into each session takes less
-# time than a template of its own.
+# Characters or bytes, over all sessions that share the context. Smaller copies take less time than
+# a template.
 _WORTH_SHARING = 1 << 20
 
-# A context by what it is made of. Texts and bytes stand for themselves: where it is the same object
-# as the last time, to compare them costs nothing.
+# A context by identity: texts and bytes by value, where comparing the same object is free.
 Key: TypeAlias = tuple[tuple[str, str, "str | bytes"], ...]
 
-# A context, None where the reset of its environment resolves it, and its template's key, if any.
+# A context, None if the reset of its environment resolves it, and its template's key, if any.
 Planned: TypeAlias = "tuple[Context | None, Key | None]"
 
 
@@ -45,10 +43,11 @@ class SharedContexts:
         self._making: tuple[Key, Context] | None = None
 
     def plan(self, resets: Mapping[int, dict[str, Any]]) -> Iterator[None]:
-        """Put resolved contexts into `resets`, shared ones where that is worth it.
+        """Put resolved contexts into `resets`, shared if that saves memory.
 
-        `resets` has the arguments by the number of the environment; other environments keep the
-        contexts that they have. Pauses whenever there is a template to `make`.
+        `resets` has the arguments by the number of the environment; other environments keep their
+        contexts.
+        The generator pauses whenever there is a template to `make`.
 
         Raises:
             TypeError, ValueError, OSError: as `contexts.resolve`, with the environment as a note.
@@ -73,14 +72,14 @@ class SharedContexts:
     def _planning(
         self, number: int, request: Mapping[str, Any], count: int
     ) -> Generator[None, None, Planned]:
-        """The context for `count` environments, of which one is `number`, and its template."""
+        """Return the context for `count` environments, one of them `number`, and its template."""
         if count < 2 and not self._held:
             return None, None
         try:
             resolved = self._resolve(number, request)
         except (TypeError, ValueError, OSError):
             if count < 2:
-                return None, None  # the reset of this environment alone fails by it
+                return None, None  # the reset of this environment alone fails on it
             raise
         key = self._key(resolved, count)
         if key is None:
@@ -91,7 +90,10 @@ class SharedContexts:
         return replace(resolved, source=self._held[key].source), key
 
     def _key(self, context: Context, count: int) -> Key | None:
-        """The template for `count` sessions with this context; None if each has its own copy."""
+        """Return the template key for `count` sessions with this context.
+
+        None for separate copies.
+        """
         worth = count > 1 and context.length * count >= _WORTH_SHARING
         if not (worth or self._held):
             return None
@@ -118,7 +120,7 @@ class SharedContexts:
         self._hold(self._environment.source.make(lambda sandbox: sandbox.with_shared(**objects)))
 
     async def make_async(self) -> None:
-        """The same for an event loop."""
+        """`make` for an event loop."""
         objects, source = self._objects(), self._environment.source
         self._hold(await source.make_async(lambda sandbox: sandbox.with_shared(**objects)))
 
@@ -133,22 +135,23 @@ class SharedContexts:
         self._held[key], self._making = replace(context, source=source), None
 
     def clear(self) -> None:
-        """Use none of these again; the next `drop` takes them."""
+        """Stop using these templates; the next `drop` removes them."""
         self._stale += map(_sandbox, self._held.values())
         self._held, self._used = {}, {}
 
     def drop(self) -> None:
-        """Let go of the templates that no environment of the group uses.
+        """Remove the templates that no environment of the group uses.
 
-        The group's own sessions on them are closed, unless they were of a template that failed;
-        those, and branches, go on.
+        The group's own sessions on them are closed, unless their template failed; those sessions,
+        and
+        branches, stay open.
         """
         for sandbox in self._unused():
             assert isinstance(sandbox, Sandbox)
             sandbox.retire()
 
     async def drop_async(self) -> None:
-        """The same for an event loop."""
+        """`drop` for an event loop."""
         for sandbox in self._unused():
             assert isinstance(sandbox, AsyncSandbox)
             await sandbox.retire()
@@ -168,7 +171,9 @@ def _sandbox(held: Context) -> Sandbox | AsyncSandbox:
 
 
 def _identity(request: Mapping[str, Any]) -> object:
-    """Equal for requests of one context: a text, bytes or a path by value, others as objects."""
+    """Return a key of a request's context: texts, bytes and paths by value, other objects by
+    identity.
+    """
     several = request.get("contexts")
     named = {"": request.get("context"), **(several if isinstance(several, Mapping) else {})}
     return tuple(
@@ -184,5 +189,5 @@ def _key(context: Context) -> Key:
 def _content(value: Any) -> str | bytes:
     if isinstance(value, (str, bytes)):
         return value
-    # The caller may change it before the next reset.
+    # The caller may change the object before the next reset.
     return hashlib.blake2b(json.dumps(value).encode()).digest()

@@ -1,8 +1,7 @@
-"""`REPLVectorEnv`: n environments that are reset and stepped as one.
+"""`REPLVectorEnv`: n environments that are reset and stepped together.
 
-Each is an environment of its own: sessions, rubric and episode are shared with none. What they
-share is the context, where several are given the same one: it is in memory once
-(`Sandbox.with_shared`).
+Each environment has its own sessions, rubric and episode. Only equal contexts are shared, in memory
+once (`Sandbox.with_shared`).
 """
 
 from __future__ import annotations
@@ -33,12 +32,12 @@ from repl_sandbox.errors import SandboxError
 from repl_sandbox.session.drivers.batch import SessionBatch
 from repl_sandbox.types import check_seconds
 
-# What is no session is waited for in threads: openings, and rubrics that ask somebody.
+# Threads for calls outside sessions: openings, and rubrics that block.
 _MOST_THREADS = 32
 
 
 class REPLVectorEnv(Closeable):
-    """n environments, stepped side by side. A context manager, plain or asynchronous.
+    """n environments, stepped concurrently. A context manager, blocking or asynchronous.
 
     ```python
     with REPLVectorEnv(8) as envs:
@@ -47,25 +46,29 @@ class REPLVectorEnv(Closeable):
         print([result.reward for result in results])
     ```
     The arguments are those of `LocalREPLEnv`. Results are in the order of the actions. A branch of
-    one of the environments goes on apart, after the group is closed too; whoever took it closes it.
+    one
+    of the environments is independent and outlives the group; its creator closes it.
 
     An environment whose session is lost is done: its result says so (`error_kind` "sandbox",
-    `mask`), the others go on, and the next reset gives it a new session. One that is done and gets
-    another action gives its last result again, with reward 0.0; nothing is scored twice.
+    `mask`),
+    the others go on, and the next reset gives it a new session. A finished environment that gets
+    another
+    action returns its last result again, with reward 0.0; nothing is scored twice.
 
-    A reset or a step that fails in some environments goes to its end in the others, then raises the
-    first error. What all came to is here:
+    A reset or step that fails in some environments completes in the others, then raises the first
+    error.
+    The outcomes are in these attributes:
 
     Attributes:
         environments: the n environments.
-        results: of the last reset or step; None for no action, and where it failed.
+        results: of the last reset or step; None for no action, and after a failure.
         errors: of the last reset or step, by the number of the environment.
 
     Raises:
         TypeError, ValueError: naming the argument.
     """
 
-    _request_names = REQUEST_NAMES  # what a reset of one of the environments takes
+    _request_names = REQUEST_NAMES  # argument names of one environment's reset
 
     llm_query_fn = of_all("llm_query_fn")
     llm_batch_fn = of_all("llm_batch_fn")
@@ -91,10 +94,11 @@ class REPLVectorEnv(Closeable):
         self._batch = SessionBatch()
         self._threads = ThreadPool(min(n, _MOST_THREADS), "repl-vector")
         self._mode: Mode | None = None
-        # Of two calls at once each would take some of the steps.
+        # Two concurrent calls would each take some of the steps.
         self._at_call = CallGuard("the environments are", "reset or step")
         self._last: list[Result | None] = [None] * n
-        self._why_not: dict[int, str] = {}  # of environments without an episode, if a reset failed
+        # numbers of the environments without an episode after a failed reset
+        self._why_not: dict[int, str] = {}
         self.results: list[Result | None] = [None] * n
         self.errors: dict[int, BaseException] = {}
 
@@ -124,12 +128,15 @@ class REPLVectorEnv(Closeable):
         only: Iterable[int] | None = None,
         **shared: Any,
     ) -> Sequence[Result | None]:
-        """Begin an episode in every environment, or those numbered in `only`, in new sessions.
+        """Begin an episode in every environment, or in those of `only`, in new sessions.
 
-        `shared` are arguments of `LocalREPLEnv.reset` for all; `requests` has one mapping of them
-        for each environment, or None, which goes before `shared`. With `only`, the episodes of the
-        other environments go on, and their results here are None; `requests` may have one mapping
-        for each number in `only` instead, in its order.
+        `shared` are arguments of `LocalREPLEnv.reset` for all environments; `requests` has one
+        mapping of
+        such arguments for each environment, or None, and overrides `shared`. With `only`, the
+        episodes of
+        the other environments go on, and their results here are None; `requests` may then have one
+        mapping
+        for each number in `only`, in its order.
         ```python
         done = [number for number, result in enumerate(results) if result.done]
         begun = envs.reset([next(tasks) for _ in done], only=done)
@@ -137,7 +144,8 @@ class REPLVectorEnv(Closeable):
 
         Raises:
             TypeError, ValueError, OSError, SandboxError: as `LocalREPLEnv.reset`, with the number
-                of the environment as a note; the others were reset (`results`, `errors`).
+                of the
+                environment as a note; the others were reset (`results`, `errors`).
         """
         with self._at_call:
             resets = self._beginning("plain", requests, only, shared)
@@ -157,16 +165,16 @@ class REPLVectorEnv(Closeable):
         timeout_s: float | None = None,
         timeout: float | None = None,
     ) -> list[Result | None]:
-        """Take one action in each environment, side by side; None is no action, and no result.
+        """Take one action in each environment concurrently; None is no action, and no result.
 
-        A str is code. `timeout_s`, or `timeout`, limits each one's execution, as in
-        `LocalREPLEnv.step`.
+        A str is code. `timeout_s`, or `timeout`, limits each execution, as in `LocalREPLEnv.step`.
 
         Raises:
-            NotReset: no episode has begun, in the environment that is named; nothing was run.
+            NotReset: no episode has begun in the named environment; nothing was run.
             TypeError, ValueError: naming the action; nothing was run.
             Exception: of a rubric or a transform, with the number of the environment as a note; the
-                others have taken their steps (`results`, `errors`).
+                others
+                have taken their steps (`results`, `errors`).
         """
         self._check_mode("plain")
         timeout_s = one_timeout(timeout_s, timeout)
@@ -195,7 +203,7 @@ class REPLVectorEnv(Closeable):
         only: Iterable[int] | None = None,
         **shared: Any,
     ) -> Sequence[Result | None]:
-        """`reset` for an event loop; the episodes are then stepped by `astep`."""
+        """`reset` for an event loop; `astep` then steps the episodes."""
         with self._at_call:
             resets = self._beginning("async", requests, only, shared)
             for _ in self._shared.plan(resets):
@@ -214,7 +222,7 @@ class REPLVectorEnv(Closeable):
         timeout_s: float | None = None,
         timeout: float | None = None,
     ) -> list[Result | None]:
-        """`step` for episodes that were begun by `areset`."""
+        """`step` for episodes that `areset` began."""
         self._check_mode("async")
         timeout_s = one_timeout(timeout_s, timeout)
         with self._at_call:
@@ -225,7 +233,7 @@ class REPLVectorEnv(Closeable):
             return self._results(taken, await _gather(coming))
 
     def close(self) -> None:
-        """Close all sessions. RuntimeError after `areset`, which `aclose` is for."""
+        """Close all sessions. RuntimeError after `areset`, which needs `aclose`."""
         self._check_mode("plain")
         self._play([self._inner(index)._episodes.leaving() for index in range(len(self))])
         self._shared.clear()
@@ -264,7 +272,7 @@ class REPLVectorEnv(Closeable):
 
     @contextmanager
     def _leaving_episodes(self, numbers: Iterable[int]) -> Iterator[None]:
-        """Note which of these environments have no episode any more, if resets are interrupted."""
+        """Record which of these environments lose their episode if a reset is interrupted."""
         try:
             yield
         except BaseException:
@@ -288,7 +296,7 @@ class REPLVectorEnv(Closeable):
         only: Iterable[int] | None,
         shared: Mapping[str, Any],
     ) -> dict[int, dict[str, Any]]:
-        """The arguments of each reset, by the number of its environment."""
+        """Return the arguments of each reset, by the number of its environment."""
         self._check_mode(mode)
         resets = resets_of(len(self), requests, only, shared, self._request_names)
         self._forget()
@@ -316,17 +324,18 @@ class REPLVectorEnv(Closeable):
                 self._last[index] = self.results[index] = result_of(end)
                 self._mode = mode
         if any(isinstance(error, SandboxError) for error in self.errors.values()):
-            self._shared.clear()  # it may be a template's; the next reset makes new ones
+            self._shared.clear()  # may belong to a template; the next reset makes new ones
         self._raise(f" of {len(self)}")
         return list(self.results)
 
     def _taken(
         self, actions: Sequence[str | REPLAction | None], timeout_s: float | None
     ) -> dict[int, REPLAction]:
-        """The actions to take, by environment."""
+        """Return the actions to take, by environment."""
         if timeout_s is not None:
             check_seconds(timeout_s, "timeout_s")
-        # What has no order, or keys for items, would run code in whichever environment.
+        # A container without an order, or with keys for items, would run code in arbitrary
+        # environments.
         wrong = isinstance(actions, (str, Mapping, set, frozenset)) or not isinstance(
             actions, Sized
         )
@@ -345,7 +354,7 @@ class REPLVectorEnv(Closeable):
         return taken
 
     def _not_reset(self, index: int) -> NotReset:
-        """Of an environment without an episode."""
+        """Return the error of an environment without an episode."""
         if index not in self._why_not:
             return NotReset()
         why = self._why_not[index]
@@ -358,7 +367,7 @@ class REPLVectorEnv(Closeable):
             before = self._last[index]
             assert before is not None
             last = last_of(before, end)
-            if last is None:  # none of the environments': a bug of a rubric, say
+            if last is None:  # not of the environment: a bug of a rubric, for example
                 assert isinstance(end, BaseException)
                 self.errors[index] = end
                 continue

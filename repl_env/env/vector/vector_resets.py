@@ -1,4 +1,4 @@
-"""Which environments of a `REPLVectorEnv` a reset is for, and the arguments of each."""
+"""The environments that a reset of a `REPLVectorEnv` is for, and the arguments of each."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def resets_of(
     shared: Mapping[str, Any],
     known: frozenset[str],
 ) -> dict[int, dict[str, Any]]:
-    """The arguments of each environment's reset, by the number of the environment, of `n`.
+    """Return the arguments of each environment's reset, by its number, out of `n`.
 
-    `known` are the names of arguments that a reset takes.
+    `known` are the argument names that a reset accepts.
 
     Raises:
         TypeError, ValueError: naming the argument.
@@ -33,7 +33,7 @@ def resets_of(
 
 
 def _numbers(only: Iterable[int], n: int) -> list[int]:
-    """The environments in `only`, in its order."""
+    """Return the environments in `only`, in its order."""
     if isinstance(only, (str, bytes, Mapping)) or not isinstance(only, Iterable):
         raise TypeError(f"only must be a list of numbers, not {type(only).__name__}")
     numbers = [_number(each) for each in only]
@@ -46,7 +46,7 @@ def _numbers(only: Iterable[int], n: int) -> list[int]:
 
 
 def _number(given: object) -> int:
-    # A mask would otherwise reset the environments 0 and 1, because True is 1.
+    # A boolean mask would otherwise reset the environments 0 and 1, because True is 1.
     if isinstance(given, bool):
         raise TypeError("only must hold numbers of environments, not bools as a mask does")
     try:
@@ -59,7 +59,7 @@ def _number(given: object) -> int:
 def _by_number(
     n: int, numbers: Sequence[int], requests: Requests
 ) -> dict[int, Mapping[str, Any] | None]:
-    """The requests by the number of their environment."""
+    """Return the requests by the number of their environment."""
     if isinstance(requests, (str, bytes, Mapping)) or not isinstance(requests, Sized):
         raise TypeError(f"requests must be a list, not {type(requests).__name__}")
     for place, each in enumerate(requests):

@@ -1,4 +1,4 @@
-"""The results of the environments of a `REPLVectorEnv`: what each step came to."""
+"""The results of the environments of a `REPLVectorEnv`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from repl_env.models import REPLObservation, result_of
 
 
 def last_of(before: Result, end: REPLObservation | BaseException) -> Result | None:
-    """The last result of an environment whose step came to `end`; None if that is an error."""
+    """Return the last result of an environment whose step returned `end`; None for an error."""
     match end:
         case REPLObservation():
             return result_of(end)
         case EpisodeDone():
-            return end.result  # it may never have come here: what was to score it failed
+            return end.result  # the episode may not have recorded its end: scoring failed
         case EpisodeAborted():
             return _lost(before, end)
         case NotReset() if before.done:
@@ -26,13 +26,13 @@ def last_of(before: Result, end: REPLObservation | BaseException) -> Result | No
 
 
 def unrewarded(last: Result) -> Result:
-    """`last` once more: nothing is scored twice."""
+    """Return `last` again without a reward: nothing is scored twice."""
     observation = last.observation.model_copy(update={"reward": 0.0})
     return replace(last, reward=0.0, observation=observation)
 
 
 def _lost(last: Result, error: EpisodeAborted) -> Result:
-    """The end of an episode whose session is gone."""
+    """Return the final result of an episode whose session is gone."""
     before = last.observation
     metadata = {
         **before.metadata,
