@@ -1,10 +1,11 @@
-"""Final answers: which one counts, and whether it has the form that was asked for.
+"""Final answers: which one counts, and whether it has the requested form.
 
-An answer comes as a message from the session, at the moment the cell gives it. The first valid one
-wins and stands whatever becomes of the cell. Three forms differ in when they are judged:
+An answer arrives as a message from the session, when the cell gives it. The first valid one wins
+and
+stands even if the cell then fails. Three forms are judged at different times:
 
     calls (FINAL, FINAL_VAR, SUBMIT, final_answer)   at once; a refusal is an error in the cell
-    the `answer` dict                                at the end of the cell, as it then stands
+    the `answer` dict                                at the end of the cell, by its last content
     printed text ("compatible" only)                 at the end, if the output has it line by line
 """
 
@@ -29,14 +30,14 @@ Validator: TypeAlias = Callable[[JSON], JSON]
 # Code can offer printed answers in a loop. Honest code offers one, and its output shows it.
 MOST_OFFERED = 64
 
-# CPU seconds for all answers of a cell together, and for the last as long as one may take: code can
-# offer refused ones in a loop.
+# CPU seconds for all answers of a cell together, plus one check for the last answer: code can offer
+# invalid answers in a loop.
 CHECKS_S = CHECK_S
 
 
 @dataclass(frozen=True, slots=True)
 class FinalAnswer:
-    """An answer that counts: its text, and its value if JSON can carry that."""
+    """An accepted answer: its text, and its value if JSON can carry it."""
 
     text: str
     value: JSON
@@ -44,9 +45,10 @@ class FinalAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What offers came to: the answer that counts, if any, and why the last was refused, if it was.
+    """The result of all offers: the accepted answer, if any, and the reason of the last refusal, if
+    any.
 
-    `seconds`: CPU time that it took to say so.
+    `seconds`: CPU time of the checks.
     """
 
     final: FinalAnswer | None
@@ -60,7 +62,7 @@ NO_ANSWER: Final = Verdict(None)
 class AnswerSheet:
     """The answers that one cell has offered so far. Calls come from one thread at a time.
 
-    What judges them changes nothing, may raise TakesLong, and can be done aside
+    The checks have no side effects, may raise OffloadRequired, and can be offloaded
     (`repl_env.concurrency.offload`).
     """
 
@@ -74,12 +76,15 @@ class AnswerSheet:
         self._refusal: str | None = None
 
     def offer(self, answer: Answer) -> None:
-        """Take an answer of the running cell; ValueError refuses it, with a text for the policy."""
+        """Take an answer of the running cell.
+
+        A refusal is a ValueError with a text for the policy.
+        """
         if not self._took_unjudged(answer):
             self._take(self._judged(answer, self._checked_s))
 
     async def offer_aside(self, answer: Answer) -> None:
-        """The same on an event loop, which others use meanwhile."""
+        """`offer` on an event loop, without blocking it."""
         if self._took_unjudged(answer):
             return
         if self._checking:
@@ -92,7 +97,7 @@ class AnswerSheet:
         self._take(verdict)
 
     def verdict(self, stdout: str) -> Verdict:
-        """What the offers come to, now that the cell has ended with this output."""
+        """Return the verdict after the cell has ended with this output."""
         refusal, seconds = self._refusal, self._checked_s
         for offer in self._offers:
             if isinstance(offer, FinalAnswer):
@@ -106,13 +111,13 @@ class AnswerSheet:
         return Verdict(None, refusal)
 
     def clear(self) -> None:
-        """Begin anew: the cell is over."""
+        """Start anew: the cell is over."""
         self._offers.clear()
         self._dict_place, self._closed = None, False
         self._checked_s, self._refusal = 0.0, None
 
     def judge(self, text: str, value: JSON) -> FinalAnswer:
-        """An answer in the form that was asked for; ValueError says what is wrong with it."""
+        """Return an answer in the requested form; ValueError says why it is refused."""
         check_size([text, value])
         carried = json_or_none(value)
         if self._validator is not None:
@@ -121,21 +126,21 @@ class AnswerSheet:
 
     @staticmethod
     def judges(answer: Answer) -> bool:
-        """Whether `answer` is of a form that is judged when it is offered, which may take long."""
+        """Return whether `answer` is judged when it is offered, which may take long."""
         return answer.form not in ("answer", "printed")
 
     @property
     def told(self) -> bool:
-        """Whether the cell has told of an answer, taken or refused."""
+        """Whether the cell has offered an answer, accepted or refused."""
         return bool(self._offers) or self._refusal is not None
 
     @property
     def waiting(self) -> bool:
-        """Whether an answer was offered that no step has taken yet."""
+        """Whether an offered answer waits for the next step."""
         return bool(self._offers)
 
     def _took_unjudged(self, answer: Answer) -> bool:
-        """Take an answer that is judged at the end of its cell, or not at all; False for others."""
+        """Take an answer that is judged at the end of its cell, or never; False for others."""
         if answer.form == "answer" and self._dict_place is not None:
             self._offers[self._dict_place] = answer
         elif self._closed or len(self._offers) >= MOST_OFFERED:
@@ -149,7 +154,7 @@ class AnswerSheet:
         return True
 
     def _judged(self, answer: Answer, before: float) -> Verdict:
-        """`judge`, in the time that the answers of a cell have together."""
+        """Run `judge` within the time limit of the cell's answers."""
         if before > CHECKS_S:
             limit = f"more than {CHECKS_S:g} s in a cell"
             return Verdict(None, f"the answers took too long to check: {limit}")
@@ -164,7 +169,7 @@ class AnswerSheet:
         return Verdict(final, refusal, time.thread_time() - began)
 
     def _arranged(self, arguments: JSON) -> tuple[str, JSON]:
-        """The answer that several arguments of SUBMIT are, as text and as value."""
+        """Return the answer of several SUBMIT arguments, as text and as value."""
         check_size(arguments)
         schema = self._validator
         value = arranged(arguments, schema.shape if isinstance(schema, AnswerSchema) else None)
@@ -183,18 +188,19 @@ class AnswerSheet:
 
 
 def starts_a_line(text: str, output: str) -> bool:
-    """Whether `text` stands at the beginning of a line of `output`."""
+    """Return whether `text` begins a line of `output`."""
     return output.startswith(text) or f"\n{text}" in output
 
 
 def validator(schema: Any) -> Validator | None:
-    """The validator for an `answer_schema`: None, a JSON schema as a dict, or any type of pydantic.
+    """Return the validator for an `answer_schema`: None, a JSON schema as a dict, or a pydantic
+    type.
 
     A type also converts, as pydantic does: the answer "42" to `int` becomes 42.
 
     Raises:
         TypeError: `schema` is none of these.
-        ValueError: `schema` is a dict but no JSON schema, or none that is checked in bounded time.
+        ValueError: `schema` is a dict but not a JSON schema that can be checked in bounded time.
     """
     if schema is None:
         return None

@@ -1,8 +1,8 @@
-"""Turns of many environments, played side by side by one thread.
+"""The batch driver: effects of many environments, performed concurrently by one thread.
 
-What turns ask for at the same time is done at the same time: cells of plain sessions as one batch
-of the engine's; everything else here, one after the other, until something takes long enough to be
-a wait. From there on the rest goes to threads.
+Cells of blocking sessions run as one batch of the engine. Other effects run one after another,
+until
+one takes long enough to be a wait; the rest then goes to threads.
 """
 
 from __future__ import annotations
@@ -19,19 +19,22 @@ from repl_sandbox.session.drivers.batch import SessionBatch
 
 T = TypeVar("T")
 
-# Seconds. To hand something to a thread and take the result back costs a tenth of this.
+# Seconds. A handover to a thread and back costs a tenth of this.
 _A_WAIT = 0.001
 
 
 def run_batch(
     turns: Sequence[Effects[T]], batch: SessionBatch, threads: Callable[[], Executor]
 ) -> list[T | Exception]:
-    """What each turn returns, or the error that ended it; `threads` gives threads if need be."""
+    """Return the result of each generator, or the error that ended it.
+
+    `threads` supplies threads.
+    """
     return _RunningBatch(turns, batch, threads).play()
 
 
 class _RunningBatch(Generic[T]):
-    """Turns under way, and what each has asked for and not been given yet."""
+    """Running generators with their pending effects."""
 
     def __init__(
         self, turns: Sequence[Effects[T]], batch: SessionBatch, threads: Callable[[], Executor]
@@ -51,8 +54,8 @@ class _RunningBatch(Generic[T]):
                 self._run([(i, each) for i, each in requests if isinstance(each, CellEffect)])
                 self._do([(i, each) for i, each in requests if not isinstance(each, CellEffect)])
         except BaseException as error:
-            # Ctrl-C: each turn hears of it, and does what it must before it ends. Also one whose
-            # request it kept from being noted.
+            # Ctrl-C: each generator receives it and cleans up, including one whose effect was not
+            # recorded.
             for index, turn in enumerate(self._turns):
                 if index not in self._ended:
                     self._abandon(turn, error)
@@ -71,13 +74,13 @@ class _RunningBatch(Generic[T]):
             self._ended[index] = error
 
     def _run(self, cells: list[tuple[int, CellEffect]]) -> None:
-        """Run cells side by side."""
+        """Run cells concurrently."""
         come = self._batch.run([each.taken_apart() for _, each in cells]) if cells else []
         for (index, _), reply in zip(cells, come, strict=True):
             self._resume(index, reply)
 
     def _do(self, others: list[tuple[int, Callable[[], Any]]]) -> None:
-        """Do everything else."""
+        """Perform all other effects."""
         for done, (index, request) in enumerate(others, 1):
             start = perf_counter()
             self._resume(index, _attempt(request))
@@ -94,9 +97,11 @@ class _RunningBatch(Generic[T]):
                 self._resume(index, coming[index].result())
                 del coming[index]
         except BaseException:
-            # What was begun is brought to its turn, which may have a session to close again.
+            # Work that has begun completes in its generator, which may have a session to close
+            # again.
             for index, each in coming.items():
-                if not each.cancel() and index in self._requests:  # else it was brought already
+                # otherwise it was delivered already
+                if not each.cancel() and index in self._requests:
                     self._resume(index, each.result())
             raise
 

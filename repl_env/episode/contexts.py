@@ -1,7 +1,7 @@
-"""The context of an episode: from what a caller gave to variables, a length and a preview.
+"""The context of an episode: the caller's values as variables, with length and preview.
 
-One object may be given, or several under names of their own. A str is text and never a path; a
-`pathlib.Path` is a file, read here, on the caller's side.
+A caller gives one object, or several by name. A str is text and never a path; a `pathlib.Path` is a
+file, which is read here, on the caller's side.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ NAME = "context"
 
 @dataclass(frozen=True, slots=True)
 class StoredContext:
-    """In place of a value that sessions begin with and this process does not hold.
+    """Stands for a value that sessions begin with and this process does not hold.
 
-    `type` is the name of its type, `shown` its preview. `read` gets the value, which may take long
-    and raise OSError.
+    `type` is the name of its type, `shown` its preview. `read` returns the value, which may take
+    long and
+    raise OSError.
     """
 
     type: str
@@ -53,11 +54,11 @@ class ContextPart:
         )
 
     def read(self) -> str | bytes | JSON:
-        """The value; OSError if it is elsewhere and cannot be had."""
+        """Return the value; OSError if it is stored elsewhere and unavailable."""
         return self.value.read() if isinstance(self.value, StoredContext) else self.value
 
     def preview(self, mode: Preview, length: int) -> str | None:
-        """At most `length` characters about the value."""
+        """Return at most `length` characters about the value."""
         if isinstance(self.value, StoredContext):
             return None if self.value.shown is None else self.value.shown[:length] or None
         return preview(self.value, mode, length)
@@ -65,22 +66,22 @@ class ContextPart:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What an episode is about. `preview` is None where there is nothing to show.
+    """The context of an episode. `preview` is None if there is nothing to show.
 
-    `source` is where its session comes from, if sessions from there have variables of it already,
-    those in `source.shared`.
+    `source` provides the session, if the sandbox already holds the variables named in
+    `source.shared`.
     """
 
     parts: tuple[ContextPart, ...]
     preview: str | None
     source: SandboxProvider | None = None
-    length: int = field(init=False)  # the sum of the parts' lengths; each step says it
+    length: int = field(init=False)  # the sum of the parts' lengths; each observation includes it
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "length", sum(part.length for part in self.parts))
 
     def previewed(self, mode: Preview, length: int) -> Context:
-        """The same with another preview."""
+        """Return the same context with another preview."""
         shown = _preview(self.parts, mode, length)
         return replace(self, preview=None if shown is None else replace_surrogates(shown))
 
@@ -91,7 +92,9 @@ class Context:
         return only if isinstance(only, str) else None
 
     def announcement(self) -> str | None:
-        """The line of the first observation that says what was loaded, or None for nothing."""
+        """The line of the first observation that names the loaded context, or None without
+        context.
+        """
         if not self.length:
             return None
         if len(self.parts) == 1 and self.parts[0].name == NAME:
@@ -111,17 +114,21 @@ def resolve(
     source: SandboxProvider | None = None,
     held: tuple[ContextPart, ...] = (),
 ) -> Context:
-    """The context that these arguments ask for.
+    """Return the context that these arguments describe.
 
-    One that was resolved before is taken as it is. `context` goes before `default`, and both being
-    None means an empty text, unless `contexts` names other variables, or sessions from `source`
-    begin with a variable of that name: then it is that. `held` are more variables, which sessions
-    from `source` begin with.
+    A resolved context is returned as it is. `context` overrides `default`; without both the context
+    is
+    an empty text, unless `contexts` names other variables, or sessions from `source` begin with a
+    variable of that name, which is then the context. `held` are further variables that sessions
+    from
+    `source` begin with.
 
     Raises:
-        TypeError: a context is none of str, bytes, list, dict and Path, or holds what JSON cannot.
-        ValueError: a context is given twice, or by what is no name, or holds a number that is not
-            finite, or an object with two keys that are one text in JSON.
+        TypeError: a context is not a str, bytes, list, dict or Path, or holds a value that is not
+            JSON.
+        ValueError: a context is given twice, has an invalid name, or holds a number that is not
+            finite
+            or an object with two keys that are equal in JSON.
         OSError: a Path cannot be read.
     """
     if isinstance(context, Context):
@@ -155,7 +162,7 @@ def _named(parts: tuple[ContextPart, ...], name: str) -> bool:
 
 
 def _part(name: str, value: Given, alone: str | None) -> ContextPart:
-    """A variable; `alone` is the name of the one that is given by `context`."""
+    """Return a variable; `alone` is the name of the variable that `context` sets."""
     said = name if name == alone else f"contexts: {name}"
     if isinstance(value, Path):
         value = text_or_bytes(value.read_bytes())
@@ -169,7 +176,7 @@ def _part(name: str, value: Given, alone: str | None) -> ContextPart:
 
 
 def check_kind(name: str, value: object) -> None:
-    """TypeError unless `value` is of a kind that a context may be."""
+    """Raise TypeError unless `value` is of a type that a context may have."""
     if not isinstance(value, (str, bytes, bytearray, memoryview, list, dict, Path)):
         raise _refused(name, value)
 
@@ -188,7 +195,7 @@ def _preview(parts: tuple[ContextPart, ...], mode: Preview, length: int) -> str 
 
 
 def preview_share(names: Sequence[str], length: int) -> int:
-    """Characters for each in a preview of `length` of all."""
+    """Return the characters for each of `count` previews within `length`."""
     if tuple(names) == (NAME,):
         return length
     return max(0, length // len(names) - max(map(len, names)) - 3)

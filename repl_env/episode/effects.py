@@ -1,9 +1,8 @@
-"""Turns: the work of one call on an environment, written once for plain and asynchronous callers.
+"""Effects: the work of one call on an environment, written once for blocking and async drivers.
 
-A turn is a generator. It yields what must be done outside, as a function without arguments, and is
-sent what that came to. `run_blocking` does these things on the spot; `run_async` also awaits them.
-No
-event loop is involved in a plain turn.
+An effect generator yields functions without arguments, which the driver calls outside, and receives
+their results. `run_blocking` calls them directly; `run_async` also awaits them. The blocking driver
+uses no event loop.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ Effects: TypeAlias = Generator[Callable[[], Any], Any, T]
 
 
 def run_blocking(turn: Effects[T]) -> T:
-    """Do everything that `turn` asks for and return what it returns."""
+    """Perform all effects of the generator and return its result."""
     try:
         request = next(turn)
         while True:
             try:
                 reply = request()
-            # Whatever happened belongs to the turn, which handles it or lets it out again.
+            # Any exception belongs to the generator, which handles or reraises it.
             except BaseException as error:  # noqa: BLE001
                 request = turn.throw(error)
             else:
@@ -37,7 +36,7 @@ def run_blocking(turn: Effects[T]) -> T:
 
 
 async def run_async(turn: Effects[T]) -> T:
-    """The same, awaiting what can be awaited, and what is to be done aside."""
+    """Perform all effects; await awaitables and offloaded work."""
     try:
         request = next(turn)
         while True:

@@ -1,7 +1,7 @@
 """Files that an episode begins with: checked here, written into the session's workspace.
 
-A file is given by its path in the workspace and its content: bytes, text, or a `pathlib.Path` that
-is read here, on the caller's side.
+A file is a path in the workspace and a content: bytes, text, or a `pathlib.Path` that is read here,
+on the caller's side.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ Files: TypeAlias = "Mapping[str, str | bytes | Path]"
 
 
 def contents(files: Files | None, limits: Limits) -> dict[str, bytes]:
-    """The files by their paths in the workspace.
+    """Return the files by their paths in the workspace.
 
-    What a session of these limits cannot hold is refused before there is one.
+    Files that exceed a session's limits are refused before there is a session.
 
     Raises:
-        TypeError, ValueError: naming `files` and the path that is wrong.
-        OSError: a Path cannot be read; a file is larger than the limit, or all together are.
+        TypeError, ValueError: naming `files` and the invalid path.
+        OSError: a Path cannot be read; a file, or all files together, exceed the limit.
     """
     if files is None:
         return {}
@@ -46,7 +46,7 @@ def contents(files: Files | None, limits: Limits) -> dict[str, bytes]:
 
 
 def _check_places(paths: Collection[str]) -> None:
-    """ValueError if one is a file and another below it."""
+    """Raise ValueError if one path is a file and a prefix of another."""
     for path in paths:
         for above in PurePosixPath(path).parents:
             if str(above) in paths:

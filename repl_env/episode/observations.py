@@ -1,7 +1,8 @@
-"""From the outcome of a cell to what a policy is shown of it.
+"""Observations from the outcomes of cells.
 
-The only place that decides what an outcome is called (`error_kind`), how its failure reads, and
-what part of a long output is shown, rendered as on a terminal.
+This module alone decides the `error_kind` of an outcome, the text of a failure, and the visible
+part
+of long output, rendered as on a terminal.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from repl_sandbox.types import (
     TimedOut,
 )
 
-# An exception is a failure of its own kind where the policy can avoid it in its own way.
+# Exceptions with their own kind: the policy can avoid each in its own way.
 KIND_BY_EXCEPTION = {
     "SyntaxError": "syntax",
     "IndentationError": "syntax",
@@ -47,7 +48,7 @@ KIND_BY_REASON = {
     "protocol": "crash",
 }
 
-# A host call that never returns is the fault of what the host called, which is a sub-model or tool.
+# A host call that never returns is the fault of a sub-model or tool on the host.
 KIND_BY_CLOCK = {"execution": "timeout", "host_call": "llm"}
 
 TEXT_BY_CLOCK = {
@@ -72,8 +73,8 @@ TEXT_BY_STATE: dict[State, str] = {
     "restarted": "The session was restarted: variables are gone, the context is loaded again.",
 }
 
-# A worker can die between two cells, by a thread that a cell left or for the system's want of
-# memory. The next cell then runs, to its end or to an exception, in what became of the session.
+# A worker can die between two cells, because of a thread that a cell left or because the system
+# lacks memory. The next cell then runs in the recovered session, to its end or to an exception.
 TEXT_BY_STATE_BEFORE: dict[State, str] = {
     "rolled_back": (
         "SystemError: the session died before this code ran, and went on from a copy of it: "
@@ -85,7 +86,7 @@ TEXT_BY_STATE_BEFORE: dict[State, str] = {
     ),
 }
 
-# A limit that struck beside the code: a child that it started, and may not have looked at again.
+# A limit that struck outside the code: a child process, which the code may not have checked.
 TEXT_BY_LIMIT: dict[KillReason, str] = {
     "memory": "MemoryError: the session's memory ran out, and processes of it were ended",
     "processes": "OSError: the session's processes became too many, and some did not start",
@@ -94,21 +95,22 @@ TEXT_BY_LIMIT: dict[KillReason, str] = {
 
 @dataclass(frozen=True, slots=True)
 class ObservedFailure:
-    """Why a cell did not finish: one of the `error_kind`s, and the text for the policy."""
+    """The reason why a cell did not finish: an `error_kind`, and the text for the policy."""
 
     kind: str
     text: str
 
 
 def failure(outcome: AnyOutcome, memory: int | None = None) -> ObservedFailure | None:
-    """The failure of a cell, or None. `memory`: bytes that its session may use, if known."""
+    """Return the failure of a cell, or None. `memory`: bytes that its session may use, if known."""
     if isinstance(outcome, Finished):
         return None
     before = _died_before(outcome)
     match outcome:
         case Raised():
             if outcome.state == "restarted" or (before and outcome.lost):
-                # For all that is known it raised for want of what was lost, which is ours.
+                # The lost state may have caused the exception, so the failure counts as
+                # infrastructure.
                 return ObservedFailure("sandbox", _with_traceback(outcome, before))
             name = outcome.error.type if outcome.error else ""
             text = _with_traceback(outcome, "")
@@ -124,12 +126,12 @@ def failure(outcome: AnyOutcome, memory: int | None = None) -> ObservedFailure |
 
 
 def _died_before(outcome: AnyOutcome) -> str:
-    """The text for code that ran in a session that had died before it, else ""."""
+    """Return the text for code that ran in a session that had died before; else ""."""
     if outcome.state == "kept" or isinstance(outcome, Killed):
         return ""
     ran = outcome.error is not None or outcome.changes or outcome.value is not None
     if isinstance(outcome, TimedOut) and not ran:
-        return ""  # it was ended itself, and the state is what that left
+        return ""  # this cell was ended itself, and the state is its own
     return f"{TEXT_BY_STATE_BEFORE[outcome.state]}{_losses(outcome)}"
 
 
@@ -151,14 +153,14 @@ def render(
     limit: int,
     memory: int | None = None,
 ) -> CodeBlockResult:
-    """The outcome of cell number `cell` with at most `limit` characters of each output shown.
+    """Return the outcome of cell number `cell`, with at most `limit` characters of each output.
 
-    Output is rendered as a terminal shows it, before it is cut. `memory` as of `failure`.
+    Output is rendered as on a terminal before it is cut. `memory` is as in `failure`.
     """
     stdout = as_shown(replace_surrogates(outcome.stdout)) if outcome.stdout else ""
     stderr = as_shown(replace_surrogates(outcome.stderr)) if outcome.stderr else ""
-    # Kept is what the cell wrote, and neither the value that is shown nor the text of an error. It
-    # comes first in what is shown, and is cut, if that is, where it is longer than the head.
+    # The session keeps the cell's own output, without the displayed value and the error text. It
+    # comes first, so it is cut if it is longer than the head.
     head = limit - limit // 2
     kept_out = _kept(f"_out[{cell}]", outcome.stdout, stdout) if len(stdout) > head else None
     kept_err = _kept(f"_out[{cell}].stderr", outcome.stderr, stderr) if len(stderr) > head else None
@@ -190,14 +192,14 @@ def render(
 
 
 def _with_number(text: str, limit: KillReason, memory: int | None) -> str:
-    """`text` about a limit, with the number of that of memory."""
+    """Return `text` about a limit, with the memory limit as a number."""
     if limit != "memory" or memory is None:
         return text
     return f"{text} (the limit is {memory / (1 << 20):,.0f} MiB)"
 
 
 def _kept(name: str, written: str, shown: str) -> str:
-    """The name of the whole output, for the mark in the part that is shown."""
+    """Return the name of the whole output, for the mark in the visible part."""
     return name if len(written) == len(shown) else f"{name} as it was written"
 
 
@@ -220,7 +222,7 @@ def _in_base64(figure: bytes) -> str:
 
 
 def message_result(stdout: str, error: str | None = None) -> CodeBlockResult:
-    """A result that no cell gave: a message of the environment, or why it refused something."""
+    """Return a result without a cell: a message of the environment, or a refusal."""
     return trusted(
         CodeBlockResult,
         stdout=stdout,
@@ -237,7 +239,10 @@ def message_result(stdout: str, error: str | None = None) -> CodeBlockResult:
 
 
 def clip(text: str, limit: int, kept: str | None = None) -> str:
-    """`text` if it is short, else its head and tail; a mark says where the rest is, if `kept`."""
+    """Return `text` if it is short, else its head and tail.
+
+    A mark names the rest if it is `kept`.
+    """
     if len(text) <= limit:
         return text
     tail = limit // 2
@@ -247,7 +252,7 @@ def clip(text: str, limit: int, kept: str | None = None) -> str:
 
 
 def on_new_line(text: str) -> str:
-    """`text`, ended so that what follows begins a line."""
+    """Return `text` with a final newline, so that the next part begins a line."""
     return text if not text or text.endswith("\n") else f"{text}\n"
 
 

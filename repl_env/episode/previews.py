@@ -1,7 +1,7 @@
-"""Previews of a context: what a policy is shown of it before it has read anything.
+"""Previews of a context, which a policy sees before it reads anything.
 
-A preview is cut from the value without copying or encoding all of it, and is never longer than it
-was asked to be.
+A preview is cut from the value without copying or encoding all of it, and never exceeds the
+requested length.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ if TYPE_CHECKING:
 
 Preview: TypeAlias = Literal["none", "head", "head+tail", "structure"]
 
-# Lists are taken to be alike throughout; a few items show whether they are.
+# Lists are assumed to be uniform; a few items show whether they are.
 SAMPLED_ITEMS = 8
 SHOWN_KEYS = 20
 SHOWN_DEPTH = 4
 
 
 def preview(value: str | bytes | JSON, mode: Preview, length: int) -> str | None:
-    """At most `length` characters about `value`; None for mode "none" and for an empty value."""
+    """Return at most `length` characters about `value`; None for mode "none" and an empty value."""
     if not value or length <= 0:
         return None
     return MODES[mode](value, length)
 
 
 def head(value: str | bytes | JSON, length: int) -> str:
-    """The beginning of the value's text."""
+    """Return the beginning of the value's text."""
     return _text(value, length)[:length]
 
 
 def head_and_tail(value: str | bytes | JSON, length: int) -> str:
-    """The beginning and the end of the value's text, with a mark between them."""
+    """Return the beginning and the end of the value's text, with a mark between them."""
     text = value if isinstance(value, (str, bytes)) else json.dumps(value, ensure_ascii=False)
     if len(text) <= length:
         return _text(text, length)[:length]
@@ -47,7 +47,7 @@ def head_and_tail(value: str | bytes | JSON, length: int) -> str:
 
 
 def structure(value: str | bytes | JSON, length: int) -> str:
-    """The shape of the value: of a text its lines, of a list or dict the types inside."""
+    """Return the shape of the value: the lines of a text, the types inside a list or dict."""
     if isinstance(value, str):
         lines = value.count("\n") + (not value.endswith("\n"))
         about = f"str, {len(value):,} characters, {lines:,} lines"
@@ -68,7 +68,7 @@ MODES: dict[str, Callable[[str | bytes | JSON, int], str | None]] = {
 
 
 def _text(value: str | bytes | JSON, length: int) -> str:
-    """The first `length` characters of the value as text, or a little more."""
+    """Return the first `length` characters of the value as text, or slightly more."""
     if isinstance(value, str):
         return value[:length]
     if isinstance(value, bytes):

@@ -1,8 +1,8 @@
-"""The rules of one episode, without I/O: what a step comes to, when it ends, and why.
+"""The rules of one episode, without I/O: the result of each step, and the end.
 
-`Episode` is told what happened (an outcome of the engine, an answer submitted by the caller) and
-says what the policy sees. Expected answers, rubrics and keys are not known here, let alone in the
-session; scoring is the environment's.
+`Episode` receives events (an outcome of the engine, an answer of the caller) and returns
+observations. It knows neither expected answers nor rubrics nor keys, and neither does the session;
+the environment does the scoring.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from repl_sandbox.types import (
 
 @dataclass(frozen=True, slots=True)
 class EpisodeConfig:
-    """What an episode is about and how long it may be; fixed at its reset."""
+    """The configuration of an episode; fixed at its reset."""
 
     episode_id: str
     task_prompt: str
@@ -48,12 +48,12 @@ class EpisodeConfig:
     max_output_length: int
     helpers: tuple[str, ...] = ()
     validator: Validator | None = None
-    memory: int | None = None  # bytes that the session may use, as its failures say
+    memory: int | None = None  # bytes that the session may use, as reported in failures
 
 
 @dataclass(slots=True)
 class EpisodeTotals:
-    """What the steps of an episode cost together."""
+    """The summed cost of an episode's steps."""
 
     execution_seconds: float = 0.0
     waiting_seconds: float = 0.0
@@ -71,8 +71,9 @@ class EpisodeTotals:
 class Episode:
     """One episode from its reset to its end.
 
-    `iteration` counts steps, `cells` what the session ran. `stop_reason` is None, "answer",
-    "max_iterations" or "budget". `masked` stays True once a failure of ours touched the episode.
+    `iteration` counts steps, `cells` the cells of the session. `stop_reason` is None, "answer",
+    "max_iterations" or "budget". `masked` stays True once an infrastructure failure touched the
+    episode.
     """
 
     terms: EpisodeConfig
@@ -83,7 +84,7 @@ class Episode:
     masked: bool = False
     totals: EpisodeTotals = field(default_factory=EpisodeTotals)
     sheet: AnswerSheet = field(init=False)
-    names: dict[str, None] = field(init=False)  # a dict for its order
+    names: dict[str, None] = field(init=False)  # a dict keeps the order
     names_are_known: bool = True
     _lost_calls: list[Exception] = field(default_factory=list)
     isolation: dict[str, Any] = field(default_factory=dict)
@@ -93,7 +94,7 @@ class Episode:
         self.restart_names()
 
     def held_by(self, isolation: Isolation) -> None:
-        """Note how the session is held, for the metadata of every step."""
+        """Record the isolation of the session, for the metadata of every step."""
         layers = [layer.name for layer in isolation.layers if layer.active]
         self.isolation = {"tier": isolation.tier, "layers": layers}
 
@@ -108,7 +109,7 @@ class Episode:
         return not self.done and self.iteration >= self.terms.max_iterations
 
     def subcall_failed(self, error: Exception) -> None:
-        """Note that a sub-call of the running cell failed. Called from any thread."""
+        """Record that a sub-call of the running cell failed. Called from any thread."""
         self._lost_calls.append(error)
 
     def cell_cancelled(self) -> None:
@@ -122,7 +123,7 @@ class Episode:
     # ── variables ────────────────────────────────────────────────────────────────────────────────
 
     def restart_names(self, variables: Iterable[Variable] | None = None) -> None:
-        """The names of a session that begins anew, or that says what it has."""
+        """Set the names of a session that starts anew, or that reports its names."""
         if variables is None:
             given = [part.name for part in self.terms.context.parts]
         else:
@@ -142,7 +143,7 @@ class Episode:
     # ── steps ────────────────────────────────────────────────────────────────────────────────────
 
     def greet(self) -> REPLObservation:
-        """The observation of the reset."""
+        """Return the observation of the reset."""
         lines = ["REPL environment initialized."]
         if loaded := self.terms.context.announcement():
             lines.append(loaded)
@@ -156,17 +157,20 @@ class Episode:
         return observation
 
     def weighed(self, value: JSON) -> FinalAnswer | ValueError:
-        """`value` as the answer, or why it is none. Changes nothing; may be done aside."""
-        try:  # also of making it text: an int can have more digits than that
+        """Return `value` as the answer, or the reason of its refusal.
+
+        No side effects; may be offloaded.
+        """
+        try:  # includes the conversion to text: an int can exceed the limit on digits
             text = "" if value is None else value if isinstance(value, str) else str(value)
             return self.sheet.judge(text, text if value is None else value)
         except ValueError as error:
             return error
 
     def ran(self, outcome: AnyOutcome, verdict: Verdict, *, counts: bool = True) -> REPLObservation:
-        """The observation of a cell whose answers came to `verdict`; `counts`: as a step.
+        """Return the observation of a cell whose answers led to `verdict`; `counts`: as a step.
 
-        If none came in the last iteration, `give_up` must follow.
+        In the last iteration without an answer, the caller must then call `give_up`.
         """
         self.sheet.clear()
         self.iteration += counts
@@ -175,9 +179,9 @@ class Episode:
         if outcome.state == "restarted":
             self.restart_names()
         elif outcome.lost:
-            # Cells of which there was no copy may be undone as well, and what they bound.
+            # Cells without a snapshot may be rolled back as well, with the names that they bound.
             self.names_are_known = False
-        # After a restart there are changes only if that came first, and so they are the session's.
+        # After a restart, changes exist only if the restart came first, so they are the session's.
         if outcome.changes:
             self._follow(outcome.changes)
         memory = self.terms.memory
@@ -191,25 +195,27 @@ class Episode:
         return self._observe(result, self._kind(failed), outcome.usage)
 
     def submit(self, weighed: FinalAnswer | ValueError) -> REPLObservation:
-        """An answer that the caller submits in place of code, `weighed`."""
+        """Return the observation of an answer that the caller submits instead of code,
+        `weighed`.
+        """
         self.iteration += 1
         if isinstance(weighed, ValueError):
             result = message_result("", f"ValueError: the answer was refused: {weighed}")
             return self._observe(result, "answer", Usage())
         self.final, self.stop_reason = weighed, "answer"
-        # A cell that was cancelled has told of no call that it lost.
+        # A cancelled cell has not reported its failed sub-calls.
         told = message_result("Final answer submitted.")
         observation = self._observe(told, self._kind(None), Usage())
-        # As OpenEnv has it: after the end there is nothing to look at any more.
+        # As in OpenEnv: after the end there are no variables to look at.
         observation.context_preview = None
         observation.context_length = 0
         observation.available_variables = []
         return observation
 
     def misformatted(self, told: str) -> REPLObservation:
-        """The step of a reply that held no action, as `told` says; nothing was run.
+        """Return the step of a reply without an action, as `told` explains; nothing was run.
 
-        If it was the last iteration, `give_up` must follow.
+        In the last iteration, the caller must then call `give_up`.
         """
         self.iteration += 1
         limit = self.terms.max_output_length
@@ -218,7 +224,7 @@ class Episode:
         return self._observe(result, self._kind(ObservedFailure("format", told)), Usage())
 
     def going_no_further(self) -> REPLObservation:
-        """What there is to see when the caller takes no further step. `give_up` must follow."""
+        """Return the observation if the caller takes no further step. `give_up` must follow."""
         return self._observe(message_result(""), self._kind(None), Usage())
 
     def give_up(
@@ -227,9 +233,9 @@ class Episode:
         weighed: FinalAnswer | ValueError | None,
         used_up: str | None = None,
     ) -> REPLObservation:
-        """The end without an answer: the content of the answer dict, `weighed`, counts if it fits.
+        """End without an answer: the content of the answer dict, `weighed`, counts if it fits.
 
-        `used_up` says what of the budget is; None: the iterations are.
+        `used_up` names the exhausted part of the budget; None: the iterations.
         """
         self.stop_reason = "max_iterations" if used_up is None else "budget"
         if isinstance(weighed, FinalAnswer):
@@ -302,7 +308,7 @@ class Episode:
         return metadata
 
     def state(self) -> REPLState:
-        """The episode so far."""
+        """Return the episode so far."""
         return REPLState(
             episode_id=self.terms.episode_id,
             step_count=self.iteration,
@@ -322,10 +328,10 @@ class Episode:
 def _with_refusal(
     failed: ObservedFailure | None, outcome: AnyOutcome, refusal: str
 ) -> ObservedFailure:
-    """What went wrong in the cell, counting an answer that was refused in it."""
+    """Return the failure of the cell, including the refusal of an answer."""
     if failed is None:
         return ObservedFailure("answer", f"ValueError: the answer was refused: {refusal}")
-    # What is ours stays ours: the policy may have been refused for what it had lost.
+    # An infrastructure failure keeps its kind: the refusal may be due to lost state.
     ours = failed.kind in OURS
     if not ours and outcome.error is not None and refusal in outcome.error.message:
         return ObservedFailure("answer", failed.text)

@@ -1,7 +1,8 @@
-"""Sandboxes that environments share: one per equal settings in a process, started when needed.
+"""Sandboxes that environments share: one for equal settings in a process, started on demand.
 
-Plain and asynchronous episodes share them, on any threads and event loops. They are closed at the
-exit of the process. After a fork, the child starts its own.
+Blocking and asynchronous episodes share them, on any threads and event loops. They close at the
+exit
+of the process. After a fork, the child starts its own.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class SandboxSettings:
-    """What makes two sandboxes the same. None stands for the engine's defaults."""
+    """The settings that identify a sandbox. None means the engine's default."""
 
     isolation: str = "auto"
     require: str | None = None
@@ -34,9 +35,9 @@ class SandboxSettings:
     policy: Policy | None = None
     recovery: RecoveryMode = "snapshot"
     ready: int = 0
-    history: int = 0  # no episode undoes a cell; each kept state would be one more copy of it
+    history: int = 0  # no episode rolls a cell back; each kept snapshot would be another copy
     fair_share: bool = False
-    mounts: tuple[tuple[str, str], ...] = ()  # pairs of a path inside and one of the host
+    mounts: tuple[tuple[str, str], ...] = ()  # pairs of a path inside and a path on the host
     image: str | None = None
     runtime: str | None = None
 
@@ -51,10 +52,10 @@ class SandboxSettings:
         image: str | None = None,
         runtime: str | None = None,
     ) -> SandboxSettings:
-        """Settings from arguments as they are given.
+        """Return settings from the arguments of a caller.
 
         Raises:
-            TypeError, ValueError: naming the one that is not what it must be.
+            TypeError, ValueError: naming the invalid argument.
         """
         isolation_tiers.named(isolation, require)
         container_settings.check(isolation, image, runtime)
@@ -85,9 +86,9 @@ class SandboxSettings:
 
 
 class SandboxRegistry:
-    """Sandboxes by their settings: each started when it is first asked for, and again if it died.
+    """Sandboxes by their settings: each starts on first use, and again if it died.
 
-    Threads and event loops share them. Whoever made this closes it.
+    Threads and event loops share them. The creator of the registry closes it.
     """
 
     def __init__(self) -> None:
@@ -95,27 +96,27 @@ class SandboxRegistry:
         self._running: dict[SandboxSettings, Sandbox] = {}
 
     def get(self, settings: SandboxSettings) -> Sandbox:
-        """The one with these settings; it may have to be started."""
+        """Return the sandbox with these settings, starting it if necessary."""
         with self._lock:
             if settings not in self._running:
                 self._running[settings] = Sandbox(**settings.arguments())
             return self._running[settings]
 
     def running(self, settings: SandboxSettings) -> Sandbox | None:
-        """The one with these settings if it runs; waits for nothing, not for one that starts."""
+        """Return the sandbox with these settings if it runs already, without waiting."""
         return self._running.get(settings)
 
     def drop(self, sandbox: Sandbox) -> None:
-        """Give this one, which ended, to nobody any more, and let go of what is left of it."""
+        """Remove a sandbox that ended, and release its resources."""
         with self._lock:
             known = sandbox in self._running.values()
             self._running = {k: v for k, v in self._running.items() if v is not sandbox}
         if known:
-            # It waits for the ends of processes, and this may be an event loop's thread.
+            # Closing waits for processes to end, and this may be an event loop's thread.
             threading.Thread(target=sandbox.close, name="repl-close").start()
 
     def close(self) -> None:
-        """Close them all; another would be started."""
+        """Close all sandboxes; later requests start new ones."""
         with self._lock:
             for sandbox in self._running.values():
                 sandbox.close()
@@ -124,12 +125,12 @@ class SandboxRegistry:
 
 @dataclass(frozen=True, slots=True)
 class SandboxProvider:
-    """Where an environment takes its sandbox from: one it was given, or one of `home`.
+    """The source of an environment's sandbox: a given one, or one of the registry `home`.
 
-    `home` None stands for the sandboxes that the whole process shares.
+    `home` None means the registry that the whole process shares.
 
     Raises:
-        TypeError: both were asked for, or `given` is no sandbox.
+        TypeError: both were given, or `given` is not a sandbox.
     """
 
     given: Sandbox | AsyncSandbox | None
@@ -149,18 +150,18 @@ class SandboxProvider:
 
     @property
     def shared(self) -> Mapping[str, Any]:
-        """The objects that sessions of the sandbox that was given begin with."""
+        """The objects that sessions of the given sandbox begin with."""
         return {} if self.given is None else self.given.shared
 
     @property
     def limits(self) -> Limits:
-        """Those of the sessions."""
+        """The limits of sessions."""
         if self.given is not None:
             return self.given.limits
         return self.settings.limits or Limits()
 
     def plain(self) -> Sandbox:
-        """The sandbox for plain episodes; RuntimeError if an asynchronous one was given."""
+        """The sandbox for blocking episodes; RuntimeError if an asynchronous one was given."""
         if self.given is None:
             return self._home.get(self.settings)
         if not isinstance(self.given, Sandbox):
@@ -168,7 +169,9 @@ class SandboxProvider:
         return self.given
 
     async def awaited(self) -> AsyncSandbox:
-        """The sandbox for asynchronous episodes: a face of a plain one, or what was given."""
+        """Return the sandbox for asynchronous episodes: a view of a blocking one, or the given
+        one.
+        """
         if isinstance(self.given, AsyncSandbox):
             return self.given
         if self.given is not None:
@@ -176,14 +179,14 @@ class SandboxProvider:
         home = self._home
         sandbox = home.running(self.settings)
         if sandbox is None:
-            # Who is cancelled meanwhile leaves it to the next.
+            # A caller cancelled meanwhile leaves the sandbox to the next one.
             sandbox = await asyncio.to_thread(home.get, self.settings)
         return AsyncSandbox.of(sandbox)
 
     def make(self, how: Callable[[Sandbox], T]) -> T:
-        """What `how` makes on the sandbox for plain episodes; on another if that has died.
+        """Return the result of `how` on the sandbox for blocking episodes; on a new one if it died.
 
-        A shared one may have, since it was used last; in place of one that was given is no other.
+        A shared sandbox may have died since its last use; a given one is not replaced.
         """
         sandbox = self.plain()
         try:
@@ -194,7 +197,7 @@ class SandboxProvider:
         return how(self.plain())
 
     async def make_async(self, how: Callable[[AsyncSandbox], Awaitable[T]]) -> T:
-        """`make` on the sandbox for asynchronous episodes."""
+        """Return the result of `how` on the sandbox for asynchronous episodes; see `make`."""
         sandbox = await self.awaited()
         try:
             return await how(sandbox)
@@ -204,7 +207,7 @@ class SandboxProvider:
         return await how(await self.awaited())
 
     def _replaces(self, sandbox: Sandbox | AsyncSandbox) -> bool:
-        """Whether there will be another in place of this one, which turned out to be closed."""
+        """Return whether a new sandbox replaces this closed one."""
         if self.given is not None:
             return False
         plain = sandbox.plain if isinstance(sandbox, AsyncSandbox) else sandbox
@@ -226,8 +229,8 @@ class _OfProcess:
 
     def get(self) -> SandboxRegistry:
         if self._process != os.getpid():
-            # First use here, or after a fork: then the handles, and perhaps a held lock, are the
-            # parent's, and this process begins with its own.
+            # First use here, or after a fork: the handles, and perhaps a held lock, then belong to
+            # the parent, and this process starts its own.
             self._sandboxes, self._process = SandboxRegistry(), os.getpid()
             atexit.register(self._close)
         return self._sandboxes

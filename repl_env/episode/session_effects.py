@@ -1,6 +1,6 @@
-"""The turns of an episode that need its session: opening it, running code, reading the answer.
+"""Effects of an episode on its session: opening it, running code, reading the answer.
 
-Errors of the engine leave these turns unchanged.
+Errors of the engine pass unchanged.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ OnOutput: TypeAlias = Callable[[str, str], None]
 
 
 class CellEffect(partial[Any]):
-    """The request to run a cell: `session.run` with its arguments.
+    """The effect of running a cell: `session.run` with its arguments.
 
-    Of a class of its own, so that who plays many turns at once knows what can run side by side.
+    Its own class lets the batch driver recognise effects that can run concurrently.
     """
 
     def taken_apart(self) -> tuple[Any, str, float | None]:
-        """The session, the code, and the seconds that it may execute."""
+        """Return the session, the code, and the time limit in seconds."""
         run: Any = self.func
         return run.__self__, self.args[0], self.keywords["timeout"]
 
@@ -38,14 +38,14 @@ class CellEffect(partial[Any]):
 def make_session(
     source: SandboxProvider, make: Callable[[Any], Any], *, plain: bool
 ) -> Effects[Any]:
-    """A session that `make` makes on the sandbox that `source` has."""
+    """Make a session with `make` on the sandbox of `source`."""
     return (yield partial(source.make if plain else source.make_async, make))
 
 
 def start_session(
     source: SandboxProvider, *, plain: bool, terms: EpisodeConfig, **arguments: Any
 ) -> Effects[Any]:
-    """A session as an episode of these terms begins in: with its context and its files."""
+    """Start the session of an episode with this configuration, with its context and files."""
     session = yield from make_session(
         source, lambda sandbox: sandbox.session(**arguments), plain=plain
     )
@@ -59,12 +59,12 @@ def start_session(
 
 
 def branch_session(session: Any, **arguments: Any) -> Effects[Any]:
-    """A branch of a session, with these arguments."""
+    """Make a branch of a session, with these arguments."""
     return (yield partial(session.branch, **arguments))
 
 
 def load_context(session: Any, context: Context) -> Effects[None]:
-    """Put the context into a session, but for what its sandbox has already."""
+    """Load the context into a session, except for the parts that its sandbox already holds."""
     there = {} if context.source is None else context.source.shared
     for part in context.parts:
         if part.name not in there:
@@ -75,7 +75,7 @@ def put_files(session: Any, files: dict[str, bytes]) -> Effects[None]:
     """Put an episode's files into the workspace.
 
     Raises:
-        OSError: there is no room for one; has its path.
+        OSError: there is no space for a file; names its path.
     """
     if files:
         yield partial(session.files.put_all, files)
@@ -89,21 +89,21 @@ def run_cell(
     on_output: OnOutput | None = None,
     counts: bool = True,
 ) -> Effects[REPLObservation]:
-    """Run one cell of the episode; `on_output` is told of what it prints, as it prints.
+    """Run one cell of the episode; `on_output` receives its output as it is printed.
 
-    `counts`: whether it is a step, and not a further cell of one.
+    `counts`: whether the cell counts as a step, and is not a further cell of one.
     """
     streaming = {} if on_output is None else {"on_output": on_output}
     try:
         outcome = yield CellEffect(session.run, code, timeout=timeout, **streaming)
     except (TypeError, ValueError, SandboxError):
-        raise  # refused, or the end of the session: nothing that the session counts
+        raise  # refused, or the end of the session: the session counted nothing
     except BaseException:
         episode.cell_cancelled()
         raise
     verdict = (yield from judge_answer(episode, outcome)) if episode.sheet.told else NO_ANSWER
     if outcome.state == "restarted":
-        # The variables were the policy's to lose; what the episode is about was not.
+        # The policy may lose its own variables, but not the context.
         yield from load_context(session, episode.terms.context)
     observation = episode.ran(outcome, verdict, counts=counts)
     if not episode.names_are_known:
@@ -113,12 +113,12 @@ def run_cell(
 
 
 def judge_answer(episode: Episode, outcome: AnyOutcome) -> Effects[Verdict]:
-    """What the answers of a cell that has ended came to."""
+    """Judge the answers of a cell that has ended."""
     try:
         verdict: Verdict = yield Offload(episode.sheet.verdict, outcome.stdout)
     except BaseException as error:
         episode.cell_cancelled()
-        if isinstance(error, Exception):  # a fault of the caller's validator would come again
+        if isinstance(error, Exception):  # a fault of the caller's validator would repeat itself
             episode.sheet.clear()
         raise
     return verdict
@@ -127,7 +127,7 @@ def judge_answer(episode: Episode, outcome: AnyOutcome) -> Effects[Verdict]:
 def give_up(
     session: Any, episode: Episode, observation: REPLObservation, used_up: str | None = None
 ) -> Effects[REPLObservation]:
-    """End the episode without an answer; what the answer dict holds counts if it is any."""
+    """End the episode without an answer; the content of the answer dict counts if it is valid."""
     held = yield from read_content(session)
     weighed = None
     if held not in (None, "", [], {}):
@@ -136,7 +136,7 @@ def give_up(
 
 
 def read_content(session: Any) -> Effects[Any]:
-    """What `answer["content"]` holds in the session at the end of an episode, or None."""
+    """Return `answer["content"]` of the session at the end of an episode, or None."""
     try:
         return (yield from read_draft(session))
     except SessionBusy:
@@ -144,13 +144,13 @@ def read_content(session: Any) -> Effects[Any]:
 
 
 def read_draft(session: Any) -> Effects[Any]:
-    """What `answer["content"]` holds so far, or None; SessionBusy while a cell runs."""
+    """Return the present `answer["content"]`, or None; SessionBusy while a cell runs."""
     try:
         answer = yield partial(session.get, "answer", as_answer=True)
     except SessionBusy:
         raise
     except (KeyError, TypeError, ValueError, SandboxError):
-        # The policy deleted it, put in what no answer may be, or made a trap of it, which may not
+        # The policy deleted the dict, stored an invalid value, or made it a trap, which must not
         # keep an episode from being scored.
         return None
     return answer.get("content") if isinstance(answer, dict) else None

@@ -1,46 +1,46 @@
-"""Text as a terminal shows it at the end: of a progress bar the last state, all else as written.
+"""Text as a terminal finally shows it: the last state of a progress bar, all else as written.
 
-The cursor moves that progress bars use are rendered: carriage return, backspace, and of the escape
-sequences of ECMA-48 the moves within and between lines and the erasing to the end of a line or of
-the text. A line that no move touches stays as it was written, with a carriage return before its
-line feed and with colours. Moves to a place on the screen and its clearing are not rendered: they
-would hide output that nothing has replaced.
+The cursor movements of progress bars are rendered: carriage return, backspace, and of the escape
+sequences of ECMA-48 movements within and between lines and erasures to the end of a line or of the
+text. A line without movements stays as it was written, with a carriage return before its line feed
+and with colours. Absolute positioning and clearing of the screen are not rendered: they would hide
+output that nothing has replaced.
 
-There is no width: lines do not wrap, and each character takes one column. The cursor goes to no
-column behind a line's end and to no line below the last, so that the text does not grow. The work
-is linear in the text and bounded; beyond the bounds the text stays as it was written.
+There is no width: lines do not wrap, and each character takes one column. The cursor moves neither
+beyond the end of a line nor below the last line, so that the text does not grow. The work is linear
+in the text and bounded; beyond the bounds the text stays as it was written.
 """
 
 from __future__ import annotations
 
 import re
 
-# A carriage return that text follows, and no line feed.
+# A carriage return with text behind it, and no line feed.
 _RETURN = re.compile(r"\r[^\r\n]")
 # Control sequences, and titles and links, which take no room on the screen.
 _ESCAPE = re.compile(
     r"\x1b(?:\[[0-?]{0,32}[ -/]{0,8}[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[()][0-9A-Z]|[78=>])"
 )
 _MOVE = re.compile(r"\x08|\x1b\[[0-9]{0,9}[A-GJK]")
-# Each alternative begins with a character, which the search for it makes use of.
+# Each alternative begins with a literal character, which speeds up the search.
 _TOKEN = re.compile(rf"(\r\r*|\x08\x08*|{_ESCAPE.pattern})")
 
 # More than any text has lines or columns.
 _DIGITS = 9
 
-# A state of a line matters where no later one is as long, so older ones than these do not.
+# A state of a line matters only if no later one is as long, so older states do not.
 _STATES = 1_000
 # Bounds of the host's work on one stream: states of lines that only carriage returns redraw, with
-# their escapes, and cursor moves of any kind, either some 50 ms; characters that are copied as
+# their escapes, and cursor movements of any kind, each some 50 ms; characters that are copied as
 # lines change, 10 ms.
 _MOST_STATES = 1 << 18
-_STATES_OF_LINE = 6  # states that take as long as a line does beside its own
+_STATES_OF_LINE = 6  # states that take as long as a line does in addition to its own cost
 _MOST_MOVES = 1 << 16
 _MOST_COPIED = 1 << 26
 
 
 def as_shown(text: str) -> str:
-    """`text` as a terminal shows it when all of it is written."""
+    """Return `text` as a terminal shows it once all of it is written."""
     if not ("\r" in text or "\x08" in text or "\x1b" in text):
         return text
     begin = _last_moves(text)
@@ -50,7 +50,7 @@ def as_shown(text: str) -> str:
 
 
 def _last_moves(text: str) -> int:
-    """The place from which on there are no more moves than `_MOST_MOVES`."""
+    """Return the position from which on there are at most `_MOST_MOVES` movements."""
     moves = text.count("\r") + text.count("\x08") + text.count("\x1b") + text.count("\n")
     if moves <= _MOST_MOVES or len(text) <= _MOST_MOVES:
         return 0
@@ -59,12 +59,12 @@ def _last_moves(text: str) -> int:
 
 
 def _ended(text: str) -> str:
-    """`text` without carriage returns at its very end, where no line feed follows."""
+    """Return `text` without carriage returns at its very end."""
     return text.rstrip("\r")
 
 
 def _overlaid(text: str) -> str:
-    """`text` with each line's states one over the other; the last lines first, up to a bound."""
+    """Return `text` with each line's states merged; the last lines first, up to a bound."""
     text = _ended(text)
     pieces: list[str] = []
     end, left = len(text), _MOST_STATES
@@ -83,7 +83,10 @@ def _overlaid(text: str) -> str:
 
 
 def _overlay(line: str, states: list[str]) -> str:
-    """The visible rest of `states`, each written over the last; `line` if only one is text."""
+    """Return the visible rest of `states`, each written over the last.
+
+    `line` if only one is text.
+    """
     if not any(states[1:]):
         return line
     if "\x1b" in line:
@@ -96,7 +99,7 @@ def _overlay(line: str, states: list[str]) -> str:
 
 
 def _screened(text: str, begin: int) -> str:
-    """`text` with all moves made from `begin` on, and none if that copies too much."""
+    """Return `text` with all movements from `begin` on made, or none if that copies too much."""
     screen = _Screen()
     try:
         for number, line in enumerate(_ended(text[begin:]).split("\n")):
@@ -109,11 +112,11 @@ def _screened(text: str, begin: int) -> str:
 
 
 class _TooMuch(Exception):
-    """The bound of what may be copied is passed."""
+    """The bound on copied characters is exceeded."""
 
 
 class _Screen:
-    """Lines and a cursor. A line that was redrawn holds no escapes; one that was not, what came."""
+    """Lines and a cursor. A redrawn line holds no escapes; other lines stay as they came."""
 
     def __init__(self) -> None:
         self._lines = [""]
@@ -122,21 +125,21 @@ class _Screen:
         self._copied = 0
 
     def text(self) -> str:
-        """All lines; of redrawn ones without the blanks that bars erase with."""
+        """All lines; redrawn ones without the blanks that bars erase with."""
         for row in self._redrawn:
             if row < len(self._lines):
                 self._lines[row] = self._lines[row].rstrip(" ")
         return "\n".join(self._lines)
 
     def feed_line(self) -> None:
-        """Go to the next line, which is made if there is none."""
+        """Go to the next line, and make it if there is none."""
         self._row, self._column = self._row + 1, 0
         if self._row == len(self._lines):
             self._lines.append("")
-            self._redrawn.discard(self._row)  # of one that was erased
+            self._redrawn.discard(self._row)  # of an erased line
 
     def write_line(self, text: str) -> None:
-        """Write `text`, which has no line feed, with the moves that are in it."""
+        """Write `text`, which has no line feed, with its movements."""
         if not self._lines[self._row] and not _MOVE.search(text) and not _RETURN.search(text):
             self._lines[self._row] = text
             self._column = len(text)
@@ -157,7 +160,7 @@ class _Screen:
             self._move(control[-1], int(number) if number.isdecimal() else None)
 
     def _line(self) -> str:
-        """The line of the cursor, redrawn from here on."""
+        """Return the line of the cursor, redrawn from here on."""
         row = self._row
         if row not in self._redrawn:
             self._redrawn.add(row)

@@ -1,4 +1,4 @@
-"""Code that stands in the text of a model without a fence or a tag."""
+"""Code in the text of a model without a fence or a tag."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _GIVES_ANSWER = re.compile(
 
 
 def bare_code(text: str, parser: PythonParser, known: Collection[str] = ()) -> str | None:
-    """The code that all of `text` is, or that stands in it and gives an answer; None for neither.
+    """Return the code that is all of `text`, or a part that gives an answer; None for neither.
 
-    It is code only if it is plainly Python. `known`: names that the session has.
+    Code must be plainly Python. `known` are the names in the session.
     """
     whole = tidied(text.strip("\n"))
     if parser.is_plainly_python(whole, known):
@@ -35,19 +35,19 @@ def bare_code(text: str, parser: PythonParser, known: Collection[str] = ()) -> s
 
 
 def is_code(code: str, parser: PythonParser, known: Collection[str] = ()) -> bool:
-    """Whether what is marked as code of any language is Python to be run."""
+    """Return whether code marked with an unspecific name is Python to be run."""
     if gives_answer(code):
         return parser.is_python(code)
     return parser.is_plainly_python(code, known)
 
 
 def gives_answer(code: str) -> bool:
-    """Whether a line of `code` calls one of the functions for answers."""
+    """Return whether a line of `code` calls one of the answer functions."""
     return any(_GIVES_ANSWER.match(line) for line in code.split("\n"))
 
 
 def _with_answers(lines: list[str]) -> Iterator[str]:
-    """The runs of lines that look like code and have one that gives an answer."""
+    """Return the runs of code-like lines that contain one that gives an answer."""
     begin = 0
     for index in range(len(lines) + 1):
         if index < len(lines) and _CODE_LINE.match(lines[index]):

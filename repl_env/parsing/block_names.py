@@ -1,20 +1,21 @@
-"""The names that models give to blocks of code and to tags, and which of these blocks are run.
+"""The names that models give to code blocks and tags, and the kinds of these blocks.
 
 A name stands in the info string of a fence (```` ```repl ````) or in a tag (`<code>`). Case,
-version numbers and punctuation say nothing: `Python3.11` is `python`, `repl:` is `repl`.
+version
+numbers and punctuation are ignored: `Python3.11` is `python`, `repl:` is `repl`.
 """
 
 from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-# "python": run in any case. "code": run if it is plainly Python. "text": never run; an answer may
-# stand there if nothing else does. "other": never run, and no answer. "unnamed": run beside no
-# named block.
+# "python": always run. "code": run if it is plainly Python. "text": never run; may hold an answer
+# if nothing else does. "other": never run, and no answer. "unnamed": run unless there is a named
+# block.
 Kind: TypeAlias = Literal["python", "code", "text", "other", "unnamed"]
 
-# A name with one of these among its parts is theirs: `python-repl`, `run_python`. So is a name
-# with "python" anywhere in it, and that of a file: `cpython`, `main.py`.
+# Names with one of these parts are Python: `python-repl`, `run_python`. So are names that contain
+# "python", and file names: `cpython`, `main.py`.
 PYTHON_NAMES = frozenset(
     {
         "repl", "python", "py", "ipython", "ipy", "jupyter", "pycon", "pyrepl", "doctest", "ipynb",
@@ -38,8 +39,8 @@ TEXT_NAMES = frozenset(
     }
 )  # fmt: skip
 
-# Languages and formats that a space may stand before (```` ``` json ````). Any other word behind a
-# space is text behind a closing fence.
+# Languages and formats that may follow a space (```` ``` json ````). Any other word after a space
+# is text behind a closing fence.
 OTHER_NAMES = frozenset(
     {
         "bash", "sh", "shell", "zsh", "console", "terminal", "powershell", "json", "jsonl", "yaml",
@@ -52,10 +53,10 @@ OTHER_NAMES = frozenset(
     }
 )  # fmt: skip
 
-# Of names of text, those that a tag has around what was printed. Others have prose in them.
+# Names of text whose tags enclose printed output. The other names enclose prose.
 _PRINTED_TAGS = frozenset({"output", "out", "stdout"})
 
-# Parts of a name that say that it is of something printed: `python_output`.
+# Parts of a name that mean printed output: `python_output`.
 _RESULTS = frozenset(
     {"output", "out", "result", "results", "stdout", "stderr", "error", "traceback", "response"}
 )
@@ -70,7 +71,7 @@ _KINDS: dict[str, Kind] = {
 
 
 def plain_name(word: str) -> str:
-    """`word` as the tables have it; a name that they do not have only loses its capitals."""
+    """Return `word` in the form of the tables; an unknown name is only lowercased."""
     name = word.lower().strip("{}.:")
     short = name.partition(":")[0].rstrip("0123456789.:-_").replace("-", "_")
     if short in _KINDS and short:
@@ -82,17 +83,17 @@ def plain_name(word: str) -> str:
 
 
 def kind_of(name: str, language: str = "python") -> Kind:
-    """The kind of a block of this name; `language` counts as Python."""
+    """Return the kind of a block of this name; `language` counts as Python."""
     return "python" if name and name == language.lower() else _KINDS.get(name, "other")
 
 
 def is_tag(name: str, language: str = "python") -> bool:
-    """Whether a tag of this name has a block behind it, and not prose."""
+    """Return whether a tag of this name encloses a block rather than prose."""
     if name in _PRINTED_TAGS or name in OTHER_NAMES:
         return True
     return kind_of(name, language) in ("python", "code")
 
 
 def is_known(name: str, language: str = "python") -> bool:
-    """Whether the tables have `name`."""
+    """Return whether the tables contain `name`."""
     return name in _KINDS or name == language.lower()

@@ -1,7 +1,7 @@
-"""Blocks in the text of a model: fenced, between tags, in quoted lines.
+"""Blocks in the text of a model: fenced, tagged, in quoted lines.
 
-A block ends at the first closing fence with which it is Python, since code may have fences in its
-strings. If none of the next few is such a fence, fences are paired by their depth.
+A block ends at the first closing fence that makes it valid Python, since code may contain fences in
+strings. If none of the next few does, fences are paired by depth.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from repl_env.parsing.python_source import MOST_CODE, PythonParser, tidied
 # Ends of a block that are tried.
 _MOST_ENDS = 8
 
-# Possessive, since a line may be long: tried again at each of its spaces, it would take for ever.
+# Possessive, since a line may be long: backtracking at each of its spaces would take forever.
 _ONE_LINE = re.compile(
     r"[ \t]*+(?P<fence>`{3,}+)(?P<name>[\w.:+-]++)[ \t](?P<code>[^`]++)(?P=fence)[ \t]*+"
 )
-# The marks of all levels: a text may have any number of them on a line.
+# The marks of all quotation levels: a line may have any number of them.
 _QUOTED = re.compile(r"(?: {0,3}>(?!>>)[ \t]?)++")
 _TAG = re.compile(r"<\|?(?P<name>[A-Za-z]\w{0,30})(?:\s[^<>]{0,200})?\|?>")
 # `</code>`, `<|/code|>`, and `<|python_end|>` for `<|python_start|>`.
 _CLOSER = re.compile(r"<\|?/(?P<name>[A-Za-z]\w{0,30})|<\|(?P<begun>[A-Za-z]\w{0,20}_)end\|>")
 _ITEM = re.compile(r"[ \t]*+(?:(?:[-*+]|\d{1,9}[.)])[ \t]++)*+")
-# Code on the line of the opening fence, behind the name: attributes have no such form.
+# Code on the line of the opening fence, after the name: attributes have no such form.
 _HEAD = re.compile(
     r"(?:import|from|def|class|for|if|while|with)[ \t]|[\w.]++(?:\[[^\]]*+\])?(?:\(|[ \t]+=[ \t])"
 )
@@ -37,10 +37,11 @@ _HEAD = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A block: its name, what stands in it, and its lines.
+    """A block: its name, its content, and its lines.
 
     `begin` is the index of its first line, `end` that of the line after it; `closed`: a fence or a
-    tag ends it, and not the next block or the end of the text.
+    tag
+    ends it, rather than the next block or the end of the text.
     """
 
     name: str
@@ -54,7 +55,7 @@ class Block:
 def blocks_of(
     lines: list[str], language: str = "python", parser: PythonParser | None = None
 ) -> Iterator[Block]:
-    """The blocks of a text, given by its lines; without a parser, fences say where they end."""
+    """Yield the blocks of a text, given by its lines; without a parser, fences alone end them."""
     return _Blocks(lines, language, parser).blocks()
 
 
@@ -96,7 +97,7 @@ class _Blocks:
     # ── one block ────────────────────────────────────────────────────────────────────────────────
 
     def _at(self, index: int) -> Block | None:
-        """The block that begins on this line."""
+        """Return the block that begins on this line."""
         line = self._lines[index]
         whole = _ONE_LINE.fullmatch(line)
         if whole is not None:
@@ -117,7 +118,7 @@ class _Blocks:
         return self._block(fence.name, index, stop or self._fences.end(index), head)
 
     def _behind_text(self, index: int, fence: Fence) -> Block | None:
-        """A block whose fence stands behind text; prose that speaks of a fence begins none."""
+        """Return a block whose fence follows text; prose that mentions a fence begins none."""
         stops = list(islice(self._fences.stops(index), _MOST_ENDS))
         if kind_of(fence.name, self._language) in ("python", "code"):
             end = self._python_end(index, (stop for stop in stops if stop.closes))
@@ -128,7 +129,7 @@ class _Blocks:
         return self._block(fence.name, index, stops[0]) if stops and stops[0].closes else None
 
     def _tagged(self, index: int) -> Block | None:
-        """A block between tags, where no fenced block stands in it."""
+        """Return a block between tags that contain no fenced block."""
         line = self._lines[index]
         named = ((tag, plain_name(tag["name"])) for tag in _TAG.finditer(line))
         tag, name = next((t for t in named if is_tag(t[1], self._language)), (None, ""))
@@ -150,12 +151,12 @@ class _Blocks:
         return self._block(name, index, end or first or self._last, head)
 
     def _between_tags(self, index: int, name: str, code: str, behind: str) -> Block | None:
-        """The block of a line that has both tags, if it has nothing else."""
+        """Return the block of a line that consists of both tags and the code between them."""
         stop = FenceEnd(index + 1, index + 1, closes=True)
         return None if behind.partition(">")[2].strip() else self._block(name, index, stop, code)
 
     def _fence_follows(self, index: int) -> bool:
-        """Whether the next line that is not empty is a fence."""
+        """Return whether the next line that is not empty is a fence."""
         following = range(index + 1, len(self._lines))
         line = next((n for n in following if self._lines[n].strip()), -1)
         return line in self._fences.at and not self._fences.at[line].behind
@@ -170,10 +171,10 @@ class _Blocks:
     # ── where it ends ────────────────────────────────────────────────────────────────────────────
 
     def _python_end(self, index: int, ends: Iterable[FenceEnd], head: str = "") -> FenceEnd | None:
-        """The first of the next ends with which the block is Python."""
+        """Return the first of the next ends that makes the block valid Python."""
         if self._parser is None or self._parser.used_up:
             return None
-        # A comment may speak of a fence: those behind one on their line come last.
+        # A comment may mention a fence: fences after one on their line come last.
         tried = sorted(islice(ends, _MOST_ENDS), key=lambda stop: "#" in (stop.before or ""))
         for stop in tried:
             short = self._begins[stop.line] - self._begins[index] <= MOST_CODE
@@ -195,7 +196,10 @@ class _Blocks:
         return Block(name, kind, code, index, stop.after, closed=stop.closes)
 
     def _code(self, index: int, stop: FenceEnd, head: str = "") -> str:
-        """The text from the line of the opener to `stop`; `head` is what is code on that line."""
+        """Return the text from the line of the opener to `stop`.
+
+        `head` is the code on that line.
+        """
         lines = self._lines[index + 1 : stop.line]
         if head.strip():
             lines = [head.strip(), *lines]
@@ -205,7 +209,9 @@ class _Blocks:
 
 
 def _closers(lines: list[str]) -> dict[str, list[tuple[int, int]]]:
-    """By the name in a closing tag, the lines that have such a tag and the first place on each."""
+    """Return, by the name in a closing tag, the lines with such a tag and its first position on
+    each.
+    """
     found: dict[str, list[tuple[int, int]]] = {}
     for number, line in enumerate(lines):
         if "<" not in line:

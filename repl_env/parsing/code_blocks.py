@@ -1,4 +1,4 @@
-"""Code in the text of a model, and code that came with a fence around it."""
+"""Code in the text of a model, and code in an action with a fence around it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from repl_env.parsing.markdown_fences import fence_at, without_end_tokens
 from repl_env.parsing.python_source import PythonParser, tidied
 from repl_env.parsing.reasoning import spoken
 
-# Line breaks, and marks of fences, up to which a text is looked at line by line, in some
-# milliseconds. A client may send eight megabytes of fences, and a server would stand still for
-# seconds. Of a text with more, the first and the last line are looked at.
+# Limits on line breaks and fence marks for a scan line by line, which takes some milliseconds. A
+# client may send eight megabytes of fences, which would stop a server for seconds. Of longer texts
+# only the first and the last line are examined.
 _MOST_LINES, _MOST_MARKS = 10_000, 1_000
 _PAIR = 2
-# Characters of an action that are parsed to find where its fence closes, for the same reason.
+# Characters of an action that are parsed to find its closing fence, for the same reason.
 _MOST_PARSED = 16 * 1024
 
 Origin: TypeAlias = Literal["named", "unnamed", "bare", "none"]
@@ -28,8 +28,8 @@ class FoundCode:
     """The code in a text, and the rest of it.
 
     `origin` says how the code is marked: by the name of a fence or tag, by a fence alone, or not at
-    all. `prose` is the text outside of all blocks, `quoted` what stands in those of them that may
-    hold an answer.
+    all.
+    `prose` is the text outside all blocks, `quoted` the contents of blocks that may hold an answer.
     """
 
     codes: list[str]
@@ -39,13 +39,14 @@ class FoundCode:
 
 
 def extract_code_blocks(text: str, language: str = "python") -> list[str]:
-    """The code blocks of `text` that are meant to be run, in the order they stand there.
+    """Return the code blocks of `text` that are meant to be run, in order.
 
-    Blocks marked `repl`, as Python or as `language` count, and those marked as code if they are
-    plainly Python (`repl_env.parsing.block_names`). Blocks without a mark count only if there is no
-    marked
-    one: beside marked code they are quoted output. Empty blocks are left out, and so is what the
-    model thought before its reply (`spoken`).
+    Blocks named `repl`, as Python or as `language` count, and those named as unspecific code if
+    they are
+    plainly Python (`repl_env.parsing.block_names`). Unnamed blocks count only without named ones:
+    next
+    to named code they are quoted output. Empty blocks are left out, and so is the model's reasoning
+    (`spoken`).
     """
     parser = PythonParser()
     named, unnamed = _runnable(_blocks(_lines(text), language, parser), parser, ())
@@ -55,9 +56,9 @@ def extract_code_blocks(text: str, language: str = "python") -> list[str]:
 def find_code(
     text: str, known: Collection[str] = (), parser: PythonParser | None = None
 ) -> FoundCode:
-    """The code of `text`: its blocks, or code without a fence if that is plainly Python.
+    """Return the code of `text`: its blocks, or unfenced code that is plainly Python.
 
-    `known`: names that the session has.
+    `known` are the names in the session.
     """
     parser = parser or PythonParser()
     lines = _lines(text)
@@ -76,9 +77,9 @@ def find_code(
 
 
 def strip_fence(text: str) -> str:
-    """`text` without the Markdown fence around it, if it is one fenced block and nothing else.
+    """Return `text` without its Markdown fence, if it is one fenced block and nothing else.
 
-    So are tags that mark code, the prompts of a console, and an indent that all of it has.
+    Code tags, console prompts, and a common indent are removed likewise.
     """
     stripped = text.strip()
     if not stripped.startswith(("```", "~~~", "<")):
@@ -104,12 +105,12 @@ def _blocks(lines: list[str], language: str, parser: PythonParser) -> list[Block
 def _runnable(
     blocks: Iterable[Block], parser: PythonParser, known: Collection[str]
 ) -> tuple[list[str], list[str]]:
-    """The code of the blocks whose name says that it is run, and of those without a name."""
+    """Return the code of blocks whose name means that they run, and of unnamed blocks."""
     named, unnamed = [], []
     for block in blocks:
         if block.kind == "python" or (block.kind == "code" and is_code(block.code, parser, known)):
             named.append(block.code)
-        # Of fences that do not pair up, the last one may have closed a block.
+        # Among unpaired fences, the last one may have closed a block.
         elif block.kind == "unnamed" and (block.closed or is_code(block.code, parser, known)):
             unnamed.append(block.code)
     return named, unnamed
@@ -125,7 +126,7 @@ def _outside(lines: list[str], blocks: Iterable[Block]) -> Iterable[str]:
 
 
 def _between_fences(text: str) -> str | None:
-    """The text between the first and the last line if these are the fences of a block."""
+    """Return the text between the first and the last line if these are the fences of a block."""
     first, _, rest = text.partition("\n")
     code, _, last = rest.rpartition("\n")
     opener, closer = fence_at(first), fence_at(last)

@@ -1,9 +1,9 @@
 """The lines of a Markdown text that begin or end fenced blocks, as models really write them.
 
 The rules are CommonMark's for fenced code (https://spec.commonmark.org/0.31.2/#fenced-code-blocks)
-with additions: a fence may stand behind other text on its line, in a list item for one, or on the
-last line of the code; text or a token of a chat template may follow a closing fence; such a token
-closes a block by itself; and a fence that opens inside a block is expected to close inside it.
+with additions: a fence may follow other text on its line, for example in a list item, or end the
+last line of the code; text or a chat template token may follow a closing fence; such a token closes
+a block by itself; and a fence that opens inside a block is expected to close inside it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeAlias
 from repl_env.parsing.block_names import is_known, kind_of, plain_name
 
 _SHORTEST_FENCE = 3
-# Longer fences than this count as so long. Each length is gone through by itself.
+# Longer fences count as this long. Each length is scanned separately.
 _LONGEST_FENCE = 8
 
 # Tokens that end a message in chat templates, and others that models end code with.
@@ -41,15 +41,15 @@ _WORD = re.compile(
 )
 
 
-# The character of a fence's marks, and how many there are.
+# The character of a fence's marks, and their number.
 Kind: TypeAlias = tuple[str, int]
 
 
 class Fence(NamedTuple):
     """A fence on a line, of a kind.
 
-    `before` is what stands before it there, `name` and `rest` its info string, `behind` whether
-    `before` is text. One without an info string may both open and close a block.
+    `before` is the text before it on the line, `name` and `rest` its info string, `behind` whether
+    `before` is text. A fence without an info string may both open and close a block.
     """
 
     before: str
@@ -61,14 +61,15 @@ class Fence(NamedTuple):
     behind: bool = False
 
     def may_end(self, kind: Kind) -> bool:
-        """Whether a block that a fence of this kind began may end here."""
+        """Return whether a block that a fence of this kind began may end here."""
         return self.kind[0] == kind[0] and self.kind[1] >= kind[1]
 
 
 class FenceEnd(NamedTuple):
-    """A place at which a block may end.
+    """A position at which a block may end.
 
-    `line` is the index of the line behind its last whole one, `before` what of that line is in the
+    `line` is the index of the line after its last whole one, `before` the part of that line inside
+    the
     block, `after` the first line after the block. `closes`: by a closing fence.
     """
 
@@ -79,7 +80,7 @@ class FenceEnd(NamedTuple):
 
 
 def fence_at(line: str, language: str = "python") -> Fence | None:
-    """The fence on `line`, if there is one."""
+    """Return the fence on `line`, or None."""
     match = _AT_START.fullmatch(line)
     if match is not None:
         return _fence(match, language, behind=False)
@@ -96,7 +97,7 @@ def _fence(match: re.Match[str], language: str, *, behind: bool) -> Fence | None
         return Fence(before, kind, closes=closes, behind=behind)
     closer = Fence(before, kind, opens=False, behind=behind)
     apart = info[0] not in "{." and not info[0].isalnum()
-    if "`" in info:  # inline code, or a closing fence with inline code in the text behind it
+    if "`" in info:  # inline code, or a closing fence with inline code in the text after it
         return closer if apart else None
     word = _WORD.fullmatch(info)
     name = plain_name(word["word"]) if word else ""
@@ -109,18 +110,18 @@ def _fence(match: re.Match[str], language: str, *, behind: bool) -> Fence | None
 
 
 def _is_prose(rest: str, language: str) -> bool:
-    """Whether words behind a name go on from that name, as in "``` python prints it"."""
+    """Return whether the words after a name continue a sentence, as in "``` python prints it"."""
     if not rest[:1].isalpha() or {"=", "{", "("} & set(rest):
         return False
     return " " in rest or not is_known(plain_name(rest), language)
 
 
 class Fences:
-    """The fences of a text, and where blocks may end that begin at them.
+    """The fences of a text, and the possible ends of blocks that begin at them.
 
-    Everything about one kind of marks is found in one walk. A model that repeats itself may write
-    thousands of fences, and a client may send as many; to look from each for its end would hold up
-    the process for minutes.
+    One pass handles each kind of marks. A model that repeats itself, or a client, may write
+    thousands of
+    fences; a search from each fence for its end would take minutes.
     """
 
     def __init__(self, lines: list[str], language: str) -> None:
@@ -138,11 +139,11 @@ class Fences:
         self._ends: dict[Kind, dict[int, FenceEnd]] = {}
 
     def stops(self, index: int) -> Iterator[FenceEnd]:
-        """The places, before the end of the text, at which this line's block may end."""
+        """Yield the positions, before the end of the text, at which this line's block may end."""
         return self._stops_behind(index, self.at[index].kind)
 
     def short_stops(self, index: int) -> Iterator[FenceEnd]:
-        """The same, if shorter fences than the one at this line would close its block."""
+        """`stops` under the assumption that shorter fences close the block of this line."""
         character, length = self.at[index].kind
         return (
             self._stops_behind(index, (character, _SHORTEST_FENCE))
@@ -158,12 +159,14 @@ class Fences:
         return map(stops.__getitem__, range(bisect_right(lines, index), len(stops)))
 
     def end(self, index: int) -> FenceEnd:
-        """The place at which the block of this line's fence ends, whatever stands in the block."""
+        """Return the position at which the block of this line's fence ends, whatever it
+        contains.
+        """
         kind = self.at[index].kind
         if kind not in self._ends:
             self._ends[kind] = self._ends_of(kind)
         end = self._ends[kind].get(index) or FenceEnd(len(self._lines), len(self._lines))
-        # Left open, unless it closes on a line that has text too.
+        # Left open, unless it closes on a line that also has text.
         first = None if end.closes else next(self.stops(index), None)
         return first if first is not None and first.closes and first.line < end.line else end
 
@@ -182,7 +185,7 @@ class Fences:
                 yield FenceEnd(index, index + 1, closes=True)
 
     def _ends_of(self, kind: Kind) -> dict[int, FenceEnd]:
-        """`end` of each fence that could end a block which a fence of this kind began."""
+        """Return `end` of each fence that could end a block which a fence of this kind began."""
         found, depth = [], 0
         for index, fence in self.at.items():
             # A fence that could not close such a block is text of the block.
@@ -190,12 +193,12 @@ class Fences:
                 depth += -1 if fence.closes else 1
                 found.append((index, fence, depth))
         ends: dict[int, FenceEnd] = {}
-        by_depth: dict[int, int] = {}  # of what lies behind, the nearest
+        by_depth: dict[int, int] = {}  # of the following ones, the nearest
         closer = opener = last = len(self._lines)
         for index, fence, depth in reversed(found):
             pair = by_depth.get(depth - 1)
-            # Without one the fences do not pair up: the block was left open before the next block
-            # of code, or the fence that seemed to open inside it is text.
+            # Otherwise the fences do not pair up: the block was left open before the next code
+            # block, or the fence that seemed to open inside it is text.
             if pair is not None:
                 ends[index] = FenceEnd(pair, pair + 1, closes=True)
             elif opener < closer:
@@ -215,7 +218,7 @@ def _with_text(index: int, before: str) -> FenceEnd:
 
 
 def _end_token(text: str) -> int | None:
-    """The place of the token that ends `text`."""
+    """Return the position of the token that ends `text`."""
     if ">" not in text[-_LONGEST_TOKEN:]:
         return None
     token = _ENDS_IN_TOKEN.search(text, max(0, len(text) - _LONGEST_TOKEN))
@@ -223,7 +226,7 @@ def _end_token(text: str) -> int | None:
 
 
 def without_end_tokens(text: str) -> str:
-    """`text` without the last tokens of a chat template, where it ends in such."""
+    """Return `text` without final chat template tokens."""
     for _ in range(_MOST_TOKENS):
         token = _end_token(text)
         if token is None:

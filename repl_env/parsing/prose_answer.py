@@ -1,7 +1,7 @@
-"""Answers that a model writes outside of code, where only code was asked for.
+"""Answers that a model writes outside code, although only code was requested.
 
-One turn in six of untrained models does (arXiv 2512.24601, appendix). It costs nothing to
-understand them: the text is the model's own, never something that code printed.
+Untrained models do so in one of six turns (arXiv 2512.24601, appendix). Accepting such answers is
+safe: the text is the model's own, never printed by code.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _VARIABLE = re.compile(_BEGIN + _CALL, re.MULTILINE)
 _ANSWER = re.compile(_BEGIN + r"FINAL\(", re.MULTILINE)
 _ANYWHERE = re.compile(r"\bFINAL\(")
 _VARIABLE_ANYWHERE = re.compile(r"\b" + _CALL)
-# A line that is an answer between marks of Markdown or in a tag, and nothing else.
+# A line that consists of an answer between Markdown marks or tags.
 _DRESSED = re.compile(
     _BEGIN + r"(?:(?P<marks>[*_`]{1,3}+)|<(?P<tag>answer|final|final_answer|result)>)[ \t]*+"
     r"(?P<answer>FINAL(?:(?!(?P=marks)).)*\))"
@@ -34,7 +34,7 @@ _DRESSED = re.compile(
     re.MULTILINE,
 )
 _PARENTHESIS = re.compile(r"[()]")
-# Those of enumerations and smileys.
+# Parentheses of enumerations and emoticons.
 _UNPAIRED = re.compile(r"(?:^[ \t]*+(?:[-*+][ \t]++)?\w{1,3}|[:;]-?)\)", re.MULTILINE)
 _NAMES = r"([A-Za-z_]\w*+(?:[ \t]*+,[ \t]*+[A-Za-z_]\w*+)*+)"
 # Names that lines of the text bind, as code does.
@@ -50,13 +50,14 @@ _LITERAL = (
     ast.Constant, ast.Tuple, ast.List, ast.Set, ast.Dict, ast.UnaryOp, ast.unaryop,
     ast.expr_context,
 )  # fmt: skip
-# A literal with more parentheses, or longer, is found by counting them: each try parses it again.
+# A longer literal, or one with more parentheses, is found by counting them: each attempt parses it
+# again.
 _MOST_CLOSERS = 100
 
 
 @dataclass(frozen=True, slots=True)
 class ProseAnswer:
-    """An answer in prose: a text, the name of a variable, or an expression that is to be run."""
+    """An answer in prose: a text, the name of a variable, or an expression to evaluate."""
 
     text: str
     is_variable: bool = False
@@ -71,12 +72,14 @@ def answer_in(
     anywhere: bool = False,
     parser: PythonParser | None = None,
 ) -> ProseAnswer | None:
-    """The answer that a reply without code gives at the beginning of a line, if any.
+    """Return the answer at the beginning of a line in a reply without code, if any.
 
     `variables` are the names in the session: `FINAL(total)` means one of these, and
-    `FINAL(len(context))` is run. A name that the text binds itself is that of code which was not
-    run, and no answer; `whole` is the text that `prose` is a part of. `anywhere`: in the middle of
-    a line too. The thoughts before a reply are no part of the reply.
+    `FINAL(len(context))` is evaluated. A name that the text binds itself belongs to code that was
+    not
+    run, and is no answer; `whole` is the text that contains `prose`. `anywhere`: in the middle of a
+    line
+    too. The reasoning before a reply does not count.
     """
     prose = _DRESSED.sub(r"\g<answer>", spoken(prose))
     variable = (_VARIABLE_ANYWHERE if anywhere else _VARIABLE).search(prose)
@@ -91,7 +94,7 @@ def answer_in(
 
 
 def around_code(text: str, parser: PythonParser) -> str | None:
-    """The answer in prose that `text` ends with, if its first fence stands in that answer."""
+    """Return the final answer in prose of `text`, if its first fence is inside that answer."""
     text = without_end_tokens(spoken(text)).rstrip()
     start = _ANSWER.search(text)
     fence = text.find("```")
@@ -101,7 +104,7 @@ def around_code(text: str, parser: PythonParser) -> str | None:
 
 
 def is_answer(text: str, parser: PythonParser) -> bool:
-    """Whether `text` is one answer in prose and nothing else."""
+    """Return whether `text` is one answer in prose and nothing else."""
     text = text.strip()
     variable = _VARIABLE.match(text)
     if variable is not None:
@@ -115,7 +118,7 @@ def is_answer(text: str, parser: PythonParser) -> bool:
 def _meant(
     text: str, whole: str, variables: Collection[str], parser: PythonParser
 ) -> ProseAnswer | None:
-    """The answer that `FINAL(text)` gives, if any."""
+    """Return the answer that `FINAL(text)` gives, if any."""
     value = parser.expression(text)
     if value is not None:
         if names_read(value) & _bound(whole):
@@ -132,13 +135,13 @@ def _meant(
 
 
 def _bound(text: str) -> frozenset[str]:
-    """The names that lines of the text bind."""
+    """Return the names that lines of the text bind."""
     found = (match[match.lastindex or 0].split(",") for match in _BOUND.finditer(text))
     return frozenset(name.strip() for names in found for name in names)
 
 
 def _inside(text: str, start: int, parser: PythonParser) -> str:
-    """The text between a parenthesis that opens before `start` and the one that closes it."""
+    """Return the text between a parenthesis before `start` and its closing one."""
     for closer in islice(re.compile(r"\)").finditer(text, start), _MOST_CLOSERS):
         inside = text[start : closer.start()]
         if parser.used_up or len(inside) > MOST_CODE:
@@ -147,13 +150,13 @@ def _inside(text: str, start: int, parser: PythonParser) -> str:
             return inside
     unpaired = {found.end() - 1 for found in _UNPAIRED.finditer(text, start)}
     end = _closed(text, start, unpaired) or _closed(text, start, ())
-    # Prose need not be balanced. Then it goes up to the last parenthesis.
+    # Parentheses of prose need not be balanced; then the text reaches to the last one.
     end = text.rfind(")") if end is None else end
     return text[start:end] if end >= start else text[start:]
 
 
 def _closed(text: str, start: int, unpaired: Collection[int]) -> int | None:
-    """The place of the parenthesis that closes one before `start`; those `unpaired` close none."""
+    """Return the position that closes a parenthesis before `start`; those `unpaired` close none."""
     depth = 1
     for found in _PARENTHESIS.finditer(text, start):
         if found.start() not in unpaired:

@@ -1,7 +1,7 @@
-"""Texts that may be Python: parsed in bounded time, and tidied as a notebook tidies a cell.
+"""Texts that may be Python: parsed in bounded time, and cleaned up like a notebook cell.
 
-CPython's parser refuses what it cannot parse in many ways, and takes some microseconds for each
-character. A text comes from a model, which may write anything of any length.
+CPython's parser rejects text in many ways, and takes some microseconds for each character. Texts
+come from models, which may write anything of any length.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ import re
 import warnings
 from collections.abc import Collection
 
-# Characters of one text that is parsed, and of all texts that one `PythonParser` parses: seconds.
+# Characters of one parsed text, and of all texts that one `PythonParser` parses: seconds of work.
 MOST_CODE = 64 * 1024
 MOST_IN_ALL = 8 * MOST_CODE
-# A short text counts as so many: there may be very many of them.
+# The minimum cost of a text: there may be very many short ones.
 _LEAST_COST = 64
 
 # The file name of parsed texts, by which the filter below knows their warnings.
 _FILE = "<reply>"
 
-# The functions of a session. `FINAL` and `FINAL_VAR` stand in prose too and say nothing of a text.
+# The functions of a session. `FINAL` and `FINAL_VAR` also occur in prose and prove nothing.
 _ANSWERS = ("FINAL", "FINAL_VAR")
 _FUNCTIONS = frozenset(
     {
@@ -39,46 +39,46 @@ _STATEMENTS = (
 _PROMPT = re.compile(r"[ \t]*+(?:(?:>>>|\.\.\.:?|In ?\[\d*\]:)(?: |$)|>>>(?=\S))")
 _FIRST_PROMPT = re.compile(r"[ \t]*+(?:>>>|In ?\[\d*\]:)")
 _MARGIN = re.compile(r"[ \t]*+")
-# Code that has neither a prompt nor an indent begins with none of these, and most code is such.
+# Code without a prompt or an indent does not begin with these, and most code is such.
 _UNTIDY = (" ", "\t", "\n", "\r", ">", "#", "In")
 
 
 class PythonParser:
-    """Parses texts, until they are `in_all` characters; from then on it says of none what it is."""
+    """Parses texts up to `in_all` characters; rejects all later texts as unknown."""
 
     def __init__(self, in_all: int = MOST_IN_ALL) -> None:
         self._left = in_all
 
     @property
     def used_up(self) -> bool:
-        """Whether nothing is parsed any more."""
+        """Whether the limit is reached."""
         return self._left < _LEAST_COST
 
     def tree(self, code: str) -> ast.Module | None:
-        """The syntax tree of `code`; None if it is no Python, or too long."""
+        """Return the syntax tree of `code`; None if it is not Python, or too long."""
         cost = max(len(code), _LEAST_COST)
         if len(code) > MOST_CODE:
             return None
         if cost > self._left:
-            self._left = 0  # else to copy texts that are not parsed would have no bound
+            self._left = 0  # otherwise copying unparsed texts would have no bound
             return None
         self._left -= cost
         _ignore_warnings()
         try:
             return ast.parse(code, _FILE)
-        # Boundary: besides SyntaxError and ValueError it raises MemoryError and RecursionError for
-        # what is nested too deep, and others from one version of CPython to the next.
+        # Boundary: besides SyntaxError and ValueError the parser raises MemoryError and
+        # RecursionError for deep nesting, and others depending on the version of CPython.
         except Exception:  # noqa: BLE001
             return None
 
     def is_python(self, code: str) -> bool:
-        """Whether `code` is known to be Python."""
+        """Return whether `code` is known to be Python."""
         return not code.strip() or self.tree(code) is not None
 
     def is_plainly_python(self, code: str, known: Collection[str] = ()) -> bool:
-        """Whether `code` does what prose that happens to be Python ("a or b") does not do.
+        """Return whether `code` is more than prose that happens to be Python ("a or b").
 
-        `known`: names that the session has.
+        `known` are the names in the session.
         """
         tree = self.tree(code)
         if tree is None:
@@ -88,7 +88,7 @@ class PythonParser:
         return any(_is_plain(node, callable_names, made) for node in tree.body)
 
     def expression(self, text: str) -> ast.expr | None:
-        """The expression that `text` is, whatever its white space; None if it is none."""
+        """Return the expression that `text` is, ignoring outer white space; None otherwise."""
         tree = self.tree(f"({text}\n)")
         match tree:
             case ast.Module(body=[ast.Expr(value=value)]):
@@ -97,10 +97,11 @@ class PythonParser:
 
 
 def _ignore_warnings() -> None:
-    """Have nobody told of invalid escapes in texts that are only looked at.
+    """Suppress warnings about invalid escapes in texts that are only inspected.
 
-    The filter stays, since `warnings.catch_warnings` is not safe among threads; it is about the
-    name of the file that these texts have, and nothing else.
+    The filter stays installed, since `warnings.catch_warnings` is not thread-safe; it applies only
+    to
+    the file name of these texts.
     """
     first = warnings.filters[0] if warnings.filters else None
     if first is None or getattr(first[3], "pattern", None) != _FILE:
@@ -108,7 +109,7 @@ def _ignore_warnings() -> None:
 
 
 def names_made(tree: ast.AST) -> frozenset[str]:
-    """The names that code binds anywhere."""
+    """Return the names that code binds anywhere."""
     made: set[str] = set()
     for node in ast.walk(tree):
         match node:
@@ -124,16 +125,17 @@ def names_made(tree: ast.AST) -> frozenset[str]:
 
 
 def names_read(tree: ast.AST) -> frozenset[str]:
-    """The names that code reads and does not bind."""
+    """Return the names that code reads and does not bind."""
     loads = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
     return frozenset(loads - names_made(tree))
 
 
 def computes(value: ast.expr, known: Collection[str]) -> bool:
-    """Whether an expression is to be run, and is no text that happens to be one.
+    """Return whether an expression is meant to be evaluated, and is not just text.
 
-    It has a field of an f-string, calls what the session or Python has, or is more than a name and
-    has no other names than those that the session has.
+    It has an f-string field, calls a function of the session or of Python, or is more than a name
+    and
+    uses only names of the session.
     """
     functions = _FUNCTIONS | frozenset(known)
     for node in ast.walk(value):
@@ -158,7 +160,10 @@ def _is_plain(node: ast.stmt, functions: Collection[str], made: Collection[str])
 
 
 def _root(function: ast.expr) -> str:
-    """The name that a called expression begins with; a constant's methods are Python's own."""
+    """Return the name that a called expression begins with.
+
+    Methods of constants are Python's own.
+    """
     while isinstance(function, (ast.Attribute, ast.Subscript)):
         function = function.value
     match function:
@@ -170,10 +175,11 @@ def _root(function: ast.expr) -> str:
 
 
 def tidied(code: str) -> str:
-    """`code` without the prompts of a console, or without the indent that all of it has.
+    """Return `code` without console prompts, or without its common indent.
 
-    Neither can begin a cell of Python, so that code which is right stays as it is. Of a console's
-    transcript only the lines behind prompts are code.
+    Neither can begin a cell of Python, so correct code stays as it is. In a console transcript,
+    only the
+    lines after prompts are code.
     """
     if not code.startswith(_UNTIDY):
         return code
@@ -192,7 +198,7 @@ def tidied(code: str) -> str:
 def _outdented(line: str, margin: str) -> str:
     if line.startswith(margin):
         return line[len(margin) :]
-    return line[min(len(margin), len(_margin(line))) :]  # in a string, for one
+    return line[min(len(margin), len(_margin(line))) :]  # inside a string, for example
 
 
 def _margin(line: str) -> str:

@@ -1,8 +1,8 @@
-"""The thoughts that a reasoning model writes before its reply, and the reply without them.
+"""A reasoning model's thoughts before its reply, and the reply without them.
 
-Endpoints that know such a model give its thoughts apart. Others, and models in this process, give
-one text, as the model wrote it: with both tags, or with the closing one only where the chat
-template puts the other into the prompt.
+Endpoints that know such a model return its reasoning separately. Others, and local models, return
+one text as the model wrote it: with both tags, or with the closing one only, if the chat template
+puts the opening tag into the prompt.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from repl_env.parsing.block_scanner import blocks_of
 
 _OPENER, _CLOSER = "<think>", "</think>"
 _WHITE_SPACE = re.compile(r"\s*+")
-# Thoughts between tags that prompts ask for, and between tokens that endpoints leave in a text.
+# Reasoning between tags that prompts ask for, and between tokens that endpoints leave in a text.
 _TAGGED = re.compile(
     r"\s*+(?:<(?P<tag>think|thinking|thoughts?|reasoning|scratchpad|seed:think)>"
     r"|(?P<brackets>\[THINK\])|<\|(?P<token>start_thinking|begin_of_thought)\|>)",
@@ -23,23 +23,28 @@ _ENDS = {"start_thinking": "<|end_thinking|>", "begin_of_thought": "<|end_of_tho
 
 
 def without_thoughts(text: str) -> str:
-    """What `text` says after the model's thoughts; all of it if there are none.
+    """Return `text` after the model's reasoning; all of it if there is none.
 
-    A text that begins with `<think>` has thoughts up to the first `</think>`; if there is none, it
-    was cut amid them, and nothing is left. Otherwise they go up to the first line that begins with
-    `</think>`, if no line before it begins with `<think>`. Lines in fenced blocks say nothing here,
-    because code may be about these tags.
+    In a text that begins with `<think>`, reasoning ends at the first `</think>`; without that tag
+    the
+    text was cut inside the reasoning, and nothing is left. Otherwise reasoning ends at the first
+    line
+    that begins with `</think>`, if no earlier line begins with `<think>`. Lines in fenced blocks do
+    not
+    count, because code may mention these tags.
 
-    A text that was cut amid thoughts whose opening tag stood in the prompt has no mark of them.
+    A text that was cut inside reasoning whose opening tag was in the prompt has no mark of it.
     """
     return text[_after_marked(text) or _after_unmarked(text) :]
 
 
 def spoken(text: str) -> str:
-    """The part of a reply that is read for code and answers: without thoughts of any kind.
+    """Return the part of a reply that is searched for code and answers, without any reasoning.
 
-    Thoughts between tags as `<thinking>` and `[THINK]` are left out too, where the reply begins
-    with them, closes them and goes on. `without_thoughts` keeps these: who asked a model for such
+    Reasoning in other tags, such as `<thinking>` and `[THINK]`, is left out too, if the reply
+    begins with
+    them, closes them and continues. `without_thoughts` keeps these: a caller that asked a model for
+    such
     tags may want to read them.
     """
     said = without_thoughts(text)
@@ -59,9 +64,9 @@ def _end_of(opener: re.Match[str]) -> str:
 
 
 def _after_marked(text: str) -> int:
-    """Where the reply begins if the thoughts before it have both tags; 0 without such thoughts."""
+    """Return the start of the reply after reasoning between tags; 0 without such reasoning."""
     reply = 0
-    # Some models think again before they say anything.
+    # Some models think again before they reply.
     while text.startswith(_OPENER, begin := _after_white_space(text, reply)):
         closer = text.find(_CLOSER, begin)
         if closer < 0:
@@ -71,7 +76,7 @@ def _after_marked(text: str) -> int:
 
 
 def _after_unmarked(text: str) -> int:
-    """Where the reply begins if the thoughts before it have no opening tag; 0 without thoughts."""
+    """Return the start of the reply after reasoning without an opening tag; 0 without reasoning."""
     if not text.startswith(_CLOSER) and f"\n{_CLOSER}" not in text:
         return 0
     lines = text.split("\n")
@@ -87,13 +92,13 @@ def _after_unmarked(text: str) -> int:
 
 
 def _in_blocks(lines: list[str]) -> set[int]:
-    """The lines of fenced blocks; a block that is left open may well end with the thoughts."""
+    """Return the lines of fenced blocks; an open block may end with the reasoning."""
     blocks = (block for block in blocks_of(lines) if block.closed)
     return {number for block in blocks for number in range(block.begin, block.end)}
 
 
 def _after_blank(text: str, begin: int) -> int:
-    """Where the text goes on, with the indent of its line if that is not the line of `begin`."""
+    """Return the position after blanks, with the indent of its line if that is a later line."""
     end = _after_white_space(text, begin)
     return text.rfind("\n", begin, end) + 1 or end
 

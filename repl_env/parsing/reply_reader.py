@@ -1,4 +1,4 @@
-"""The reply of a model as a run takes it: code to run, or an answer in prose, or neither."""
+"""A model's reply as a run uses it: code to run, or an answer in prose, or neither."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from repl_env.parsing.python_source import PythonParser
 
 @dataclass(frozen=True, slots=True)
 class ReadReply:
-    """The request of a reply: code to run, or an answer, or neither."""
+    """The content of a reply: code to run, or an answer, or neither."""
 
     codes: list[str]
     answer: ProseAnswer | None = None
 
 
 def read_reply(reply: str, known: Collection[str], *, last: bool = False) -> ReadReply:
-    """The request of `reply`, which may be any text; no text raises.
+    """Return the content of `reply`, which may be any text; no text raises.
 
-    `known`: names that the session has. `last`: the model was asked for an answer and no code, so
-    that an answer may stand in the middle of a line, and code without a mark may be the answer.
+    `known` are the names in the session. `last`: the model was asked for an answer without code, so
+    an
+    answer may stand in the middle of a line, and unmarked code may be the answer.
     """
     parser = PythonParser()
     found = find_code(reply, known, parser)
@@ -43,7 +44,7 @@ def _is_run(codes: Iterable[str], last: bool) -> bool:
 
 
 def _is_quoted(codes: Iterable[str], known: Collection[str], parser: PythonParser) -> bool:
-    """Whether blocks without a name hold results or an answer, and no code."""
+    """Return whether unnamed blocks hold results or an answer, and no code."""
     return not any(
         not is_answer(code, parser) and parser.is_plainly_python(code, known) for code in codes
     )

@@ -1,4 +1,4 @@
-"""The order that the schema of an answer has, for values that are given without names."""
+"""The field order of an answer's schema, for values that are given without names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 if TYPE_CHECKING:
     from repl_sandbox.types import JSON
 
-# The names of the fields of an object, in order; "array" for a list; None for anything else.
+# The field names of an object, in order; "array" for a list; None otherwise.
 Shape: TypeAlias = "tuple[str, ...] | Literal['array'] | None"
 
 _USAGE = "SUBMIT takes one value, or fields by name: SUBMIT(answer=...)"
@@ -18,13 +18,13 @@ _USAGE = "SUBMIT takes one value, or fields by name: SUBMIT(answer=...)"
 
 @dataclass(frozen=True)
 class AnswerSchema:
-    """Checks an answer, and knows the shape that it has to have."""
+    """Validates answers, and knows their shape."""
 
     check: Callable[[JSON], JSON]
     json_schema: Callable[[], dict[str, Any]]
 
     def __call__(self, value: JSON) -> JSON:
-        """The value to keep; ValueError says why `value` does not fit."""
+        """Return the value to keep; ValueError if `value` does not fit."""
         return self.check(value)
 
     @cached_property
@@ -32,7 +32,7 @@ class AnswerSchema:
         """The order of the fields; None if the schema has none."""
         try:
             schema: Any = self.json_schema()
-        # Boundary: a type of the user's may have no JSON schema, which pydantic says in many ways.
+        # Boundary: a user's type may have no JSON schema; pydantic reports that in many ways.
         except Exception:  # noqa: BLE001
             return None
         schema = _referred(schema)
@@ -42,7 +42,7 @@ class AnswerSchema:
 
 
 def arranged(arguments: JSON, shape: Shape) -> JSON:
-    """The one value that several arguments of SUBMIT are; ValueError if they are none."""
+    """Return the single value of several SUBMIT arguments; ValueError if they do not fit."""
     match arguments:
         case {"values": list(values), "fields": dict(fields)}:
             pass
@@ -63,7 +63,7 @@ def arranged(arguments: JSON, shape: Shape) -> JSON:
 
 
 def _referred(schema: dict[str, Any]) -> dict[str, Any]:
-    """The definition that all of a schema refers to, as those of models that hold themselves do."""
+    """Return the definition that the whole schema refers to, as in recursive models."""
     name = str(schema.get("$ref", "")).removeprefix("#/$defs/")
     definition = (
         schema.get("$defs", {}).get(name) if isinstance(schema.get("$defs"), dict) else None

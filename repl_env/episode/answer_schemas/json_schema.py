@@ -1,14 +1,14 @@
-"""Answers checked by a JSON schema, in bounded time, whoever wrote the schema.
+"""Validation of answers by a JSON schema, in bounded time for any schema.
 
-A schema may come from a client of a server or from code in a session, and what it is laid against
-from code as well; the check holds up whoever else asks for one. Therefore:
+A schema may come from a client of a server or from code in a session, and the validated value from
+code as well; validation delays every other caller. Therefore:
 
     the size of a schema is bounded, and it fetches nothing
-    patterns are matched in linear time, by the engine that pydantic has
-    keywords for which no bound is known are refused (`_UNBOUNDED`)
-    what is left is given up after `CHECK_S`, asked for at each keyword
+    patterns are matched in linear time, by pydantic's engine
+    keywords without a known bound are refused (`_UNBOUNDED`)
+    validation stops after `CHECK_S`; each keyword checks the clock
 
-All of it can be done aside (`repl_env.concurrency.offload`).
+All of it can be offloaded (`repl_env.concurrency.offload`).
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from repl_sandbox.types import JSON
 # CPU seconds for one answer. Thousands of records take a tenth of it.
 CHECK_S = 2.0
 
-# Values in a schema: those of large models have some hundred, and to check so many takes 0.7 s.
+# Values in a schema: those of large models have some hundred; checking this many takes 0.7 s.
 _MOST_VALUES = 2_000
 _DEEPEST = 64
-_LONGEST = 1_000_000  # characters of all its texts
-# What is checked in milliseconds.
+_LONGEST = 1_000_000  # characters of all texts
+# Validated within milliseconds.
 _FEW_VALUES = 40
 _SHORT_PATTERNS = 100
-# Characters of all patterns: to compile one of a few hundred may take a tenth of a second.
+# Characters of all patterns: compiling one of a few hundred may take a tenth of a second.
 _LONGEST_PATTERNS = 2_000
 
-# Where a pattern of that length is slowest, a text of this length takes a second.
+# For the slowest patterns of that length, a text of this length takes a second.
 _LONGEST_TEXT = 100_000
-# jsonschema's show all of a value, once for each alternative that it does not fit.
+# jsonschema's messages show the whole value, once for each alternative that it does not fit.
 _LONGEST_MESSAGE = 1_000
 
-# By keyword, why there is no bound. Names of properties are taken for keywords too: a reference can
-# lead to any place of a schema.
+# The reason for each unbounded keyword. Property names count as keywords too: a reference can point
+# to any place of a schema.
 _UNBOUNDED = {
     "patternProperties": "its patterns are matched by Python's `re`, which may take for ever",
     "unevaluatedItems": "it begins the check anew at each level",
@@ -54,16 +54,17 @@ _deadline: ContextVar[float] = ContextVar("_deadline")
 
 
 def by_json_schema(schema: dict[str, Any]) -> Callable[[JSON], JSON]:
-    """A function that returns a value that fits `schema`, and raises ValueError for any other.
+    """Return a function that returns a value that fits `schema`, and raises ValueError for others.
 
     Raises:
-        ValueError: `schema` is no JSON schema, too large, or has what cannot be checked in bounded
-            time: `_UNBOUNDED`, and patterns that look around or back.
+        ValueError: `schema` is not a JSON schema, is too large, or cannot be checked in bounded
+            time:
+            `_UNBOUNDED`, and patterns with look-around or back-references.
     """
     _check_bounds(schema)
     try:
         return _of_text(json.dumps(schema))
-    except TypeError:  # it has values that are none of JSON's, for jsonschema to judge
+    except TypeError:  # it holds values that are not JSON, for jsonschema to judge
         return _of(schema)
 
 
@@ -84,7 +85,8 @@ def _of(schema: dict[str, Any]) -> Callable[[JSON], JSON]:
         kind.check_schema(schema)
     except jsonschema.SchemaError as error:
         raise ValueError(f"answer_schema is not a JSON schema: {error.message}") from error
-    checker = _bounded(kind)(schema, registry=Registry())  # an empty one: no $ref is ever fetched
+    # an empty registry: no $ref is ever fetched
+    checker = _bounded(kind)(schema, registry=Registry())
 
     def validate(value: JSON) -> JSON:
         try:
@@ -104,7 +106,7 @@ def _of(schema: dict[str, Any]) -> Callable[[JSON], JSON]:
 
 
 def _check_bounds(schema: dict[str, Any]) -> None:
-    """ValueError for a schema whose own check, or that of an answer by it, has no bound."""
+    """Raise ValueError for a schema that cannot be validated or applied in bounded time."""
     patterns = characters = 0
     for values, (depth, name, value) in enumerate(_walk(schema)):
         characters += sum(len(each) for each in (name, value) if isinstance(each, str))
@@ -115,7 +117,8 @@ def _check_bounds(schema: dict[str, Any]) -> None:
             raise ValueError(f"answer_schema is too large: {problem}")
         if name in _UNBOUNDED:
             raise ValueError(f"answer_schema: {name} is not supported: {_UNBOUNDED[name]}")
-        # A schema inside a schema may name another dialect: it would be checked by that, unbounded.
+        # A subschema may name another dialect, which would be checked by that dialect, without
+        # bounds.
         if name == "$schema" and (depth > 1 or not isinstance(value, str)):
             raise ValueError("answer_schema: $schema must be a text, and stand at the top only")
         if name == "pattern" and isinstance(value, str):
@@ -132,7 +135,7 @@ def _hurry_past(schema: dict[str, Any]) -> None:
 
 
 def _walk(schema: Any) -> Iterator[tuple[int, str | None, Any]]:
-    """Each value in `schema`, with its depth and the key that it stands under."""
+    """Yield each value in `schema`, with its depth and its key."""
     waiting: list[tuple[int, str | None, Any]] = [(0, None, schema)]
     while waiting:
         depth, name, value = waiting.pop()
@@ -145,7 +148,7 @@ def _walk(schema: Any) -> Iterator[tuple[int, str | None, Any]]:
 
 @lru_cache(maxsize=256)
 def _matcher(pattern: str) -> Callable[[str], bool]:
-    """Whether a text has `pattern` in it, in linear time; ValueError if that cannot be told."""
+    """Return a linear-time search for `pattern`; ValueError if there is none."""
     from pydantic_core import SchemaError, SchemaValidator, core_schema
 
     try:
@@ -161,7 +164,7 @@ def _matcher(pattern: str) -> Callable[[str], bool]:
 
 @cache
 def _bounded(kind: Any) -> Any:
-    """`kind` of validator, whose keywords look at the clock."""
+    """Return a validator class of this kind whose keywords check the clock."""
     import jsonschema
 
     keywords = dict(kind.VALIDATORS) | {"pattern": _pattern, "uniqueItems": _unique_items}
@@ -173,7 +176,7 @@ def _timed(keyword: Callable[..., Any]) -> Callable[..., Iterator[Any]]:
     def problems(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[Any]:
         _look_at_the_clock()
         for problem in keyword(validator, wanted, instance, schema) or ():
-            _look_at_the_clock()  # to show all of a large value takes time
+            _look_at_the_clock()  # rendering a large value takes time
             if len(problem.message) > _LONGEST_MESSAGE:
                 problem.message = f"{problem.message[:_LONGEST_MESSAGE]}..."
             yield problem
@@ -208,7 +211,7 @@ def _pattern(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterato
 
 
 def _unique_items(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[Any]:
-    """jsonschema's own compares each pair where items cannot be sorted."""
+    """jsonschema's own function compares all pairs if items cannot be sorted."""
     from jsonschema import ValidationError
 
     if not wanted or not isinstance(instance, list):
@@ -219,7 +222,7 @@ def _unique_items(validator: Any, wanted: Any, instance: Any, schema: Any) -> It
 
 
 def _plain(value: Any) -> Any:
-    """`value` with 1.0 as 1: JSON knows one kind of number."""
+    """Return `value` with 1.0 as 1: JSON has one kind of number."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, list):

@@ -1,6 +1,6 @@
-"""Types as the schemas of answers: what pydantic makes of them.
+"""Types as schemas of answers, through pydantic.
 
-Apart from `answers`, because the client of a server needs it and nothing of sessions.
+Separate from `answers`, because the client of a server needs this module and no session code.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 def type_adapter(schema: Any) -> TypeAdapter[Any]:
-    """pydantic's adapter of a type; TypeError for what is none, a text above all.
+    """Return pydantic's adapter of a type; TypeError for anything else, above all text.
 
-    pydantic takes a text for the name of a type, and evaluates it; a schema may be a stranger's.
+    pydantic evaluates text as the name of a type; a schema may come from a stranger.
     """
     from pydantic import TypeAdapter
     from pydantic.errors import PydanticUserError
@@ -25,6 +25,6 @@ def type_adapter(schema: Any) -> TypeAdapter[Any]:
     try:
         return TypeAdapter(schema)
     except PydanticUserError as error:
-        # Behind its first line pydantic tells how to write types of one's own.
+        # The first line suffices: the rest of pydantic's message explains custom types.
         told = str(error).partition("\n")[0]
         raise TypeError(f"answer_schema must be a JSON schema or a type: {told}") from error
