@@ -1,7 +1,6 @@
 """A persistent, jailed Python REPL as an environment for language models.
 
-Names are loaded when they are first used, so that `import repl_env` is light and works where the
-engine does not.
+Names load at first use, so that `import repl_env` is light and works without the engine.
 """
 
 from __future__ import annotations
@@ -211,8 +210,8 @@ _NAMES_BY_MODULE = {
     "repl_env.parsing.reasoning": ("without_thoughts",),
     "repl_env.env.vector.vector_env": ("REPLVectorEnv",),
 }
-# Arguments and errors of an environment. The engine is loaded with the first of them that is
-# used, so that a client's system, which may have none, imports this package all the same.
+# Arguments and errors of an environment. The engine loads with the first of them, so that this
+# package can be imported on a client's system without it.
 _NAMES_OF_THE_ENGINE = (
     "AsyncSandbox", "IsolationError", "Limits", "Policy", "Sandbox", "SandboxError", "SessionBusy",
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""`python -m repl_env COMMAND`: as `repl-env COMMAND`, by an interpreter of one's choice."""
+"""`python -m repl_env COMMAND`: `repl-env COMMAND` with a chosen interpreter."""
 
 from .cli.main import main
 

@@ -1,25 +1,25 @@
-"""What can go wrong in an episode, sorted by who must act.
+"""Errors of an episode, sorted by the party that must act.
 
-    REPLError               also a RuntimeError, which is what OpenEnv raises
-    ├── NotReset            the caller: no episode has begun
-    ├── EpisodeDone         the caller: the episode is over; `.result` is its last step
-    ├── EpisodeAborted      nobody here: what the episode ran on is gone; `.kind` says what
-    ├── ModelError          whoever runs the model: it gave no answer; `.retryable` says if it may
-    ├── BudgetExceeded      whoever set the budget; raised in cells too
-    └── ServerError         of `REPLEnv` alone; `.code` is one of docs/endpoint.md, or the client's
-        ├── InvalidRequest        the caller: an argument is wrong; also a ValueError
-        ├── TooLarge              the caller: over a limit of the server or the client, also that
-        ├── NotSupported          the caller: the server has no such request
-        ├── AuthenticationFailed  the caller: no key, a wrong one, or one that may not do this
-        ├── QuotaExceeded         the caller: asked too often, or has used up what was allowed
-        ├── CapacityReached       whoever runs the server: no session is free
-        ├── ServerUnavailable     nobody here: it is not to be reached; also a ConnectionError
-        ├── ReplyTimeout          nobody here: no reply in time; also a TimeoutError
-        ├── BadReply              whoever wrote the server: a reply that is none
-        └── SessionLost           nobody here: the session is gone; a reset begins another
+    REPLError               also a RuntimeError, as in OpenEnv
+    ├── NotReset            caller: no episode has begun
+    ├── EpisodeDone         caller: the episode is over; `.result` is its last step
+    ├── EpisodeAborted      infrastructure: the session is gone; `.kind` names the cause
+    ├── ModelError          operator of the model: no answer; `.retryable` if it may come later
+    ├── BudgetExceeded      owner of the budget; raised in cells too
+    └── ServerError         of `REPLEnv` alone; `.code` is of docs/endpoint.md, or the client's
+        ├── InvalidRequest        caller: an argument is wrong; also a ValueError
+        ├── TooLarge              caller: over a limit of server or client; also a ValueError
+        ├── NotSupported          caller: the server has no such request
+        ├── AuthenticationFailed  caller: no key, a wrong one, or one without this permission
+        ├── QuotaExceeded         caller: too many requests, or a quota is used up
+        ├── CapacityReached       operator of the server: no session is free
+        ├── ServerUnavailable     infrastructure: cannot be reached; also a ConnectionError
+        ├── ReplyTimeout          infrastructure: no reply in time; also a TimeoutError
+        ├── BadReply              author of the server: an invalid reply
+        └── SessionLost           infrastructure: the session is gone; a reset begins another
 
-Code that raises inside an episode is an observation, never one of these. Errors of the engine that
-are not about a running episode (`repl_sandbox.errors`) pass through unchanged.
+Code that raises inside an episode produces an observation, never one of these errors. Errors of the
+engine that do not concern a running episode (`repl_sandbox.errors`) pass unchanged.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ __all__ = [
 ]
 
 
-# Kinds of failure (`error_kind`) that are not the policy's: what they touch is no measure of it.
+# Kinds of failure (`error_kind`) that are not the policy's: an affected episode says nothing about
+# it.
 OURS = frozenset({"sandbox", "llm", "cancelled"})
 
 
@@ -66,23 +67,23 @@ def _copied(kind: type[REPLError], text: tuple[Any, ...]) -> REPLError:
 
 
 class REPLError(RuntimeError):
-    """The environment could not do what was asked of it."""
+    """The environment could not perform the request."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # As it is: Python would call the class with the text alone, which most do not take, and a
-        # pool of processes waits for ever for an error that it cannot read.
+        # Keep all fields: Python would call the class with the text alone, which most classes
+        # reject, and a process pool waits forever for an error that it cannot unpickle.
         return _copied, (type(self), self.args), vars(self)
 
 
 class NotReset(REPLError):
-    """There is no episode yet, or the environment is closed."""
+    """No episode has begun, or the environment is closed."""
 
     def __init__(self, message: str = "Environment not initialized. Call reset() first.") -> None:
         super().__init__(message)
 
 
 class EpisodeDone(REPLError):
-    """The episode is over and was scored; `result` is its last step, as it was returned then."""
+    """The episode is over and was scored; `result` is its last step, as returned then."""
 
     def __init__(self, result: StepResult[Any]) -> None:
         self.result = result
@@ -90,9 +91,9 @@ class EpisodeDone(REPLError):
 
 
 def _how_it_ended(result: StepResult[Any]) -> str:
-    """Why there are no more steps, and what to do, from the last result of an episode."""
+    """Return the reason of the end and advice, from the last result of an episode."""
     observation = result.observation
-    # An environment of another project may have observations without these.
+    # Observations of other environments may lack these fields.
     steps, most = (getattr(observation, name, None) for name in ("iteration", "max_iterations"))
     after = "" if steps is None else f" after {steps} {'step' if steps == 1 else 'steps'}"
     match (result.metadata or {}).get("stop_reason"):
@@ -107,9 +108,9 @@ def _how_it_ended(result: StepResult[Any]) -> str:
 
 
 class EpisodeAborted(REPLError):
-    """The episode cannot go on, by no fault of the policy; it has no score.
+    """The episode cannot continue, through no fault of the policy; it has no score.
 
-    `kind` is one of the kinds of `error_kind` that are ours: "sandbox", "llm", "cancelled".
+    `kind` is an infrastructure kind of `error_kind`: "sandbox", "llm", "cancelled".
     """
 
     def __init__(self, kind: str, message: str) -> None:
@@ -122,9 +123,10 @@ class ModelError(REPLError):
 
     `kind` is a word for the reason: "timeout", "rate_limit", "connection", "server", "refused",
     "authentication", "request", "type", "memory", "closed", or the name of an exception of the
-    user's function.
-    `retryable`: the same question may be answered later. `retry_after`: seconds, if the endpoint
-    said when. `usage`: what the call cost all the same, if the endpoint said so.
+    user's
+    function. `retryable`: the same request may succeed later. `retry_after`: seconds, if the
+    endpoint
+    gave them. `usage`: the cost of the call in spite of the failure, if the endpoint reported it.
     """
 
     def __init__(
@@ -145,9 +147,9 @@ class ModelError(REPLError):
 
 
 class BudgetExceeded(REPLError):
-    """What was asked for does not fit into what is left of the budget; nothing was spent.
+    """A request exceeds the remaining budget; nothing was spent.
 
-    `field` is the one of `repl_env.rlm.Budget` that is used up.
+    `field` is the exhausted field of `repl_env.rlm.Budget`.
     """
 
     def __init__(self, field: str, message: str) -> None:
@@ -156,16 +158,17 @@ class BudgetExceeded(REPLError):
 
 
 class ServerError(REPLError):
-    """A server refused a request, or did not answer it as it should.
+    """A server refused a request, or answered it incorrectly.
 
     `code` is one of `repl_env.client.protocol.refusal_codes.CODES`, or of the subclasses' own. `id`
-    finds the refusal in
-    the server's log. `retry_after`: seconds until it is worth asking again, if the server said so.
-    `details`: what else the server said, by name. No key or header is in any of them.
+    finds
+    the refusal in the server's log. `retry_after`: seconds until a new attempt makes sense, if the
+    server
+    said so. `details`: further fields of the server, by name. None of them holds a key or header.
     """
 
     CODE: ClassVar[str] = "SESSION_ERROR"
-    # What there is to do, where the message does not say it.
+    # Advice, if the message has none.
     REMEDY: ClassVar[str] = ""
 
     def __init__(
@@ -177,7 +180,7 @@ class ServerError(REPLError):
         retry_after: float | None = None,
         details: Mapping[str, Any] | None = None,
     ) -> None:
-        # Who reads a traceback is not to have the terminal steered by a server.
+        # A server must not control the terminal of a person who reads a traceback.
         self.message = visible(message)
         self.code = visible(self.CODE if code is None else code)
         self.id = None if id is None else visible(id)
@@ -187,7 +190,7 @@ class ServerError(REPLError):
         super().__init__(told + (f" (id {self.id})" if self.id else ""))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Some are an OSError besides, which only a call of the class makes.
+        # Some classes are also an OSError, which only a call of the class initialises.
         made = partial(
             type(self),
             code=self.code,
@@ -199,7 +202,7 @@ class ServerError(REPLError):
 
 
 class InvalidRequest(ServerError, ValueError):
-    """The server refused an argument; `details["errors"]` says which. Nothing was done."""
+    """The server refused an argument; `details["errors"]` names it. Nothing was done."""
 
     CODE = "VALIDATION_ERROR"
 
@@ -211,25 +214,25 @@ class TooLarge(ServerError, ValueError):
 
 
 class NotSupported(ServerError, NotImplementedError):
-    """The server has no such request: it speaks an older protocol, or OpenEnv's frames alone."""
+    """The server has no such request: it speaks an older protocol, or only OpenEnv's frames."""
 
     CODE = "UNKNOWN_TYPE"
 
 
 class AuthenticationFailed(ServerError):
-    """No API key, a wrong one, or one that may not do this."""
+    """No API key, a wrong one, or one without this permission."""
 
     CODE = "UNAUTHENTICATED"
 
 
 class QuotaExceeded(ServerError):
-    """More was asked for than this key, or this address, may have."""
+    """The request exceeds the quota of this key, or of this address."""
 
     CODE = "QUOTA_EXCEEDED"
 
 
 class CapacityReached(ServerError):
-    """No session came free while the server let this client wait in line."""
+    """No session became free while the server let this client wait in its queue."""
 
     CODE = "CAPACITY_REACHED"
 
@@ -241,13 +244,13 @@ class ServerUnavailable(ServerError, ConnectionError):
 
 
 class ReplyTimeout(ServerError, TimeoutError):
-    """No reply came in time. A step was told to end; the session is the same as before."""
+    """No reply came in time. The step was told to end; the session is the same as before."""
 
     CODE = "REPLY_TIMEOUT"
 
 
 class BadReply(ServerError):
-    """What the server sent is no reply to what it was asked."""
+    """The server's message is not a valid reply."""
 
     CODE = "BAD_REPLY"
 
@@ -255,8 +258,9 @@ class BadReply(ServerError):
 class SessionLost(ServerError):
     """The session is gone, with its variables: a reset begins another one.
 
-    Its connection was away for longer than the server's grace time, the server was started anew, it
-    was idle for too long, or somebody else has taken it.
+    Its connection was away for longer than the server's grace time, the server restarted, the
+    session was
+    idle for too long, or another client has taken it over.
     """
 
     CODE = "UNKNOWN_SESSION"

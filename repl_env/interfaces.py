@@ -1,7 +1,8 @@
-"""The base that environments are written on: OpenEnv's interfaces, without its dependencies.
+"""The base classes of environments: OpenEnv's interfaces, without its dependencies.
 
-An environment is three things: `reset`, `step`, `state`. The asynchronous twins, the transform, the
-rubric and the metadata have defaults. `examples/` has a small environment written on this base.
+An environment has three methods: `reset`, `step`, `state`. The asynchronous twins, the transform,
+the
+rubric and the metadata have defaults. `examples/` has a small environment on this base.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ StateT = TypeVar("StateT", bound=State)
 
 
 class Message(TypedDict):
-    """One chat message, as the chat templates of Hugging Face take it."""
+    """One chat message, in the form of Hugging Face's chat templates."""
 
     role: str
     content: str | list[dict[str, Any]]
@@ -49,19 +50,19 @@ class Message(TypedDict):
 
 
 class ModelTokenizer(Protocol):
-    """The part of a tokenizer that environments use; those of `transformers` have it."""
+    """The part of a tokenizer that environments use; tokenizers of `transformers` have it."""
 
     def apply_chat_template(
         self, conversation: list[Message], tokenize: bool = True, **kwargs: Any
     ) -> Any:
-        """The conversation as token ids, or as text if `tokenize` is False."""
+        """Return the conversation as token ids, or as text if `tokenize` is False."""
 
     def decode(self, token_ids: Any, skip_special_tokens: bool = False, **kwargs: Any) -> str:
-        """The text of `token_ids`."""
+        """Return the text of `token_ids`."""
 
 
 class EnvironmentMetadata(BaseModel):
-    """What an environment says about itself."""
+    """An environment's description of itself."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -78,7 +79,7 @@ class Transform(ABC, Generic[ObsT]):
 
     @abstractmethod
     def __call__(self, observation: ObsT) -> ObsT:
-        """The observation to use in place of this one."""
+        """Return the observation that replaces this one."""
 
 
 class Environment(ABC, Generic[ActT, ObsT, StateT]):
@@ -91,7 +92,7 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
         REQUIRES_SINGLE_THREAD_EXECUTOR: whether calls must stay on the caller's thread.
 
     Raises:
-        TypeError: `transform` is no function, or `rubric` no rubric.
+        TypeError: `transform` is not a function, or `rubric` not a rubric.
     """
 
     SUPPORTS_CONCURRENT_SESSIONS = False
@@ -113,7 +114,7 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
 
     @abstractmethod
     def step(self, action: ActT, timeout_s: float | None = None, **kwargs: Any) -> ObsT:
-        """Take an action and return what it led to. `timeout_s` is in seconds."""
+        """Take an action and return its observation. `timeout_s` is in seconds."""
 
     @property
     @abstractmethod
@@ -123,7 +124,9 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
     async def reset_async(
         self, seed: int | None = None, episode_id: str | None = None, **kwargs: Any
     ) -> ObsT:
-        """`reset` from an event loop: in a thread, unless the environment is bound to its own."""
+        """`reset` from an event loop: in a thread, unless the environment is bound to its own
+        thread.
+        """
         if self.REQUIRES_SINGLE_THREAD_EXECUTOR:
             return self.reset(seed=seed, episode_id=episode_id, **kwargs)
         work = partial(self.reset, seed=seed, episode_id=episode_id, **kwargs)
@@ -137,24 +140,24 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
         return await asyncio.to_thread(capture_error, work)
 
     def close(self) -> None:
-        """Give back what the environment holds. Safe to call twice."""
+        """Release the resources of the environment. Safe to call twice."""
 
     async def close_async(self) -> None:
         """`close` from an event loop."""
         self.close()
 
     def get_metadata(self) -> EnvironmentMetadata:
-        """Name and description; by default those of the class, without what it inherits."""
+        """Return name and description; by default those of the class, without inherited ones."""
         name = type(self).__name__
         return EnvironmentMetadata(
             name=name, description=inspect.cleandoc(type(self).__doc__ or name)
         )
 
     def _apply_transform(self, observation: ObsT) -> ObsT:
-        """What the transform makes of an observation; itself without one.
+        """Return the transformed observation; the observation itself without a transform.
 
         Raises:
-            TypeError: it makes no observation of it.
+            TypeError: the transform returns something else than an observation.
         """
         if self.transform is None:
             return observation
@@ -166,7 +169,7 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
         return changed
 
     def _apply_rubric(self, action: ActT, observation: ObsT) -> float:
-        """The rubric's score of a step; 0.0 without a rubric.
+        """Return the rubric's score of a step; 0.0 without a rubric.
 
         Raises:
             TypeError: the rubric is asynchronous.
@@ -183,7 +186,7 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
         return finite(score, self.rubric)
 
     async def _apply_rubric_async(self, action: ActT, observation: ObsT) -> float:
-        """`_apply_rubric` for rubrics of either kind; a plain one is called in a thread."""
+        """`_apply_rubric` for rubrics of either kind; a blocking one is called in a thread."""
         if self.rubric is None:
             return 0.0
         work = partial(self.rubric, action, observation)
@@ -207,22 +210,23 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
 
 
 def _give_up(pending: object) -> None:
-    """Close a coroutine: one that nobody awaits would be complained about."""
+    """Close a coroutine, so that Python does not warn that it was never awaited."""
     close = getattr(pending, "close", None)
     if close is not None:
         close()
 
 
 def finite(score: float, rubric: object) -> float:
-    """`score` as a float, or an error that names the rubric: trainers add rewards up."""
+    """Return `score` as a float, or raise an error that names the rubric: trainers sum rewards."""
     if type(score) is float and math.isfinite(score):
         return score
     name = type(rubric).__name__
-    if not hasattr(score, "__float__"):  # a metric without `return`; a text, which has none either
+    # a metric without `return`; a text, which has no number either
+    if not hasattr(score, "__float__"):
         raise TypeError(f"{name} scored {type(score).__name__}; rewards must be numbers")
     try:
         reward = float(score)
-    except (TypeError, ValueError, OverflowError) as error:  # an array of several; 10**400
+    except (TypeError, ValueError, OverflowError) as error:  # an array of several items; 10**400
         raise ValueError(f"{name} scored {type(score).__name__}: {error}") from error
     if not math.isfinite(reward):
         raise ValueError(f"{name} scored {reward}; rewards must be finite")

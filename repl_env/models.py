@@ -1,6 +1,6 @@
-"""What goes in and out of an environment: actions, observations, states.
+"""Models of an environment: actions, observations, states.
 
-Names, fields and defaults are those of OpenEnv's `repl_env`, with more fields. The wire form is
+Names, fields and defaults are those of OpenEnv's `repl_env`, with further fields. The wire form is
 `model_dump(mode="json")`; it is finite JSON.
 """
 
@@ -43,7 +43,8 @@ DEFAULT_MAX_CONCURRENT_SUBCALLS = 8
 DEFAULT_MAX_OUTPUT_LENGTH = 8192
 DEFAULT_CONTEXT_PREVIEW_LENGTH = 500
 
-# A state is asked for often and contexts are large: beyond a page the wire has the length only.
+# States are requested often and contexts are large: beyond a page the wire form has only the
+# length.
 WIRE_CONTEXT_LENGTH = 8192
 
 
@@ -52,10 +53,11 @@ _set = object.__setattr__
 
 
 def trusted(model: type[_ModelT], **fields: Any) -> _ModelT:
-    """A model of values that are ours, every field given: nothing is checked or filled in.
+    """Return a model from trusted values for every field, without validation and defaults.
 
-    What `model_construct` comes to then, without its walk through the fields, which is too long
-    for what each step makes.
+    The result is that of `model_construct`, without its loop over the fields, which is too slow for
+    the
+    models of each step.
     """
     made = model.__new__(model)
     _set(made, "__dict__", fields)
@@ -66,16 +68,19 @@ def trusted(model: type[_ModelT], **fields: Any) -> _ModelT:
 
 
 def give(model: BaseModel, **fields: Any) -> None:
-    """Set fields of a model that `trusted` made, to values that are ours: nothing is checked."""
+    """Set fields of a model that `trusted` made to trusted values, without validation."""
     model.__dict__.update(fields)
 
 
-# A terminal's line or two: of what is longer, its beginning and its length are printed.
+# A terminal line or two: longer values are printed as their beginning and their length.
 _PRINTED = 200
 
 
 class Printed(BaseModel):
-    """A model that prints in a few lines, however long its texts are; the wire has all of them."""
+    """A model with a repr of a few lines, however long its texts.
+
+    The wire form has the whole texts.
+    """
 
     def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
         for name, value in super().__repr_args__():
@@ -92,14 +97,14 @@ class _Cut(str):
 
 
 def shown(value: Any) -> Any:
-    """`value` as a repr shows it: of a long text its beginning, and how long it is."""
+    """Return `value` as a repr shows it: of a long text its beginning and its length."""
     if not isinstance(value, str) or len(value) <= _PRINTED:
         return value
     return _Cut(f"{value[:_PRINTED]!r}... ({len(value):,} characters)")
 
 
 class Action(Printed):
-    """Base of what a policy sends. Fields that a subclass does not name are refused."""
+    """Base of a policy's actions. Unknown fields are refused."""
 
     model_config = ConfigDict(extra="forbid", validate_assignment=True)
 
@@ -107,7 +112,7 @@ class Action(Printed):
 
 
 class Observation(Printed):
-    """Base of what an environment answers. `reward` is this step's alone."""
+    """Base of an environment's observations. `reward` is for this step alone."""
 
     model_config = ConfigDict(extra="forbid", validate_assignment=True)
 
@@ -126,14 +131,14 @@ class State(Printed):
 
 
 def _as_code(value: object) -> object:
-    """Code from what a client sent: it may arrive as a number, in a fence or behind a BOM."""
+    """Return code from a client's value: a number, fenced code, or text after a BOM."""
     if isinstance(value, (bool, int, float)):
         return str(value)
     return strip_fence(value.removeprefix("\ufeff")) if isinstance(value, str) else value
 
 
 def _escaped(value: object) -> object:
-    """A text as the wire can carry it: it may quote a reply that holds lone surrogates."""
+    """Return a text for the wire: it may quote a reply that holds lone surrogates."""
     return replace_surrogates(value) if isinstance(value, str) else value
 
 
@@ -145,9 +150,10 @@ class REPLAction(Action):
     """One step: code to run, a final answer to submit, or a reply that held neither.
 
     `code` may be a scalar, which becomes text, and may stand in one Markdown fence, which is
-    stripped. With `is_final`, `final_answer` is submitted and `code` is not run. With
-    `format_error`, nothing is run: the step counts, the policy is shown that text, and its
-    `error_kind` is "format".
+    removed.
+    With `is_final`, `final_answer` is submitted and `code` is not run. With `format_error`, nothing
+    is
+    run: the step counts, the policy sees that text, and its `error_kind` is "format".
 
     Raises:
         ValueError: `format_error` comes with code, or with `is_final`.
@@ -167,7 +173,9 @@ class REPLAction(Action):
 
     @model_serializer(mode="wrap")
     def _as_openenv_has_it(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """The fields, without `format_error` where it is None: OpenEnv's server refuses it."""
+        """Return the fields, without `format_error` if it is None: OpenEnv's server refuses that
+        field.
+        """
         fields: dict[str, Any] = dump(self)
         if self.format_error is None:
             fields.pop("format_error", None)
@@ -181,19 +189,20 @@ class REPLAction(Action):
 
 
 def action_of(code: object) -> REPLAction:
-    """The action that runs `code`; TypeError if that is neither text nor a scalar."""
+    """Return the action that runs `code`; TypeError unless it is text or a scalar."""
     if not isinstance(code, (str, bool, int, float)):
         raise TypeError(f"code must be a str, not {type(code).__name__}")
     return REPLAction(code=code)  # type: ignore[arg-type]  # a scalar becomes text there
 
 
 class CodeBlockResult(Printed):
-    """What one cell printed and changed.
+    """The output and changes of one cell.
 
-    `stdout` ends with the value of the last expression, as a REPL shows it; `value` is that text
-    alone. `locals_snapshot` holds short previews of new and modified variables, `changes` those
-    and the deleted ones with kind, type and size in bytes. `figures` are PNG images in base64.
-    `exception` is None unless the code failed. `execution_time` is in seconds, without waiting.
+    `stdout` ends with the value of the last expression, as in a REPL; `value` is that text alone.
+    `locals_snapshot` holds short previews of new and modified variables, `changes` those and the
+    deleted
+    ones with kind, type and size in bytes. `figures` are PNG images in base64. `exception` is None
+    unless the code failed. `execution_time` is in seconds, without waiting.
     """
 
     stdout: str = ""
@@ -209,7 +218,7 @@ class CodeBlockResult(Printed):
 
 
 class REPLObservation(TerminationMixin, Observation):
-    """What the policy sees after a reset or a step."""
+    """The policy's view after a reset or a step."""
 
     result: CodeBlockResult
     context_preview: str | None = Field(default=None, repr=False)
@@ -226,13 +235,13 @@ class REPLObservation(TerminationMixin, Observation):
 
     @property
     def error_kind(self) -> str | None:
-        """What went wrong in this step, from `metadata`; None if nothing did."""
+        """The kind of failure of this step, from `metadata`; None without one."""
         kind: str | None = self.metadata.get("error_kind")
         return kind
 
     @property
     def final_answer(self) -> str | None:
-        """The answer that counts, as text, from `metadata`; None if there is none."""
+        """The accepted answer as text, from `metadata`; None if there is none."""
         answer: str | None = self.metadata.get("final_answer")
         return answer
 
@@ -240,7 +249,7 @@ class REPLObservation(TerminationMixin, Observation):
 class REPLState(State):
     """An episode so far. `context` is the text itself here, and short or None on the wire.
 
-    `usage` adds up the steps' costs in seconds; its `peak_memory` is the largest seen, in bytes.
+    `usage` sums the steps' costs in seconds; its `peak_memory` is the largest one, in bytes.
     """
 
     context: str | None = Field(default=None, repr=False)
@@ -260,7 +269,7 @@ class REPLState(State):
 
 
 def context_for_the_wire(context: str | None) -> str | None:
-    """A context as states carry it over the wire: short, without lone surrogates, or None."""
+    """Return a context as states carry it on the wire: short, without lone surrogates, or None."""
     if context is None or len(context) > WIRE_CONTEXT_LENGTH:
         return None
     return replace_surrogates(context)
@@ -271,7 +280,7 @@ ResultObsT = TypeVar("ResultObsT")
 
 @dataclass(frozen=True, slots=True)
 class StepResult(TerminationMixin, Generic[ResultObsT]):
-    """One reset or step, as clients return it; `metadata` is the observation's."""
+    """The result of one reset or step for clients; `metadata` is the observation's."""
 
     observation: ResultObsT
     reward: float | None = None
@@ -280,12 +289,15 @@ class StepResult(TerminationMixin, Generic[ResultObsT]):
 
 
 def result_of(observation: REPLObservation) -> StepResult[REPLObservation]:
-    """An observation as clients return it."""
+    """Return the result of an observation."""
     return StepResult(observation, observation.reward, observation.done, observation.metadata)
 
 
 def showing(name: str) -> str:
-    """The code that shows a variable; TypeError or ValueError if `name` is no name or path."""
+    """Return code that shows a variable.
+
+    TypeError or ValueError if `name` is not a name or path.
+    """
     if not isinstance(name, str):
         raise TypeError(f"name must be a str, not {type(name).__name__}")
     if not all(part.isidentifier() and not iskeyword(part) for part in name.split(".")):

@@ -1,6 +1,4 @@
-"""The client of a server; `repl_env.client` is OpenEnv's module path too. Names load at first
-use.
-"""
+"""The client of a server, at OpenEnv's module path too. Names load at first use."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """`REPLEnv`: episodes on a server, with the methods of `LocalREPLEnv`, awaited.
 
-What it stands on is in `repl_env.client`; docs/endpoint.md is the protocol.
+The modules of `repl_env.client` implement the protocol of docs/endpoint.md.
 """
 
 from __future__ import annotations
@@ -56,31 +56,40 @@ class REPLEnv:
         result = await env.execute("FINAL(len(context.split()))", timeout_s=5)
         print(result.done, result.metadata["final_answer"])
     ```
-    In plain code: `with REPLEnv(url).sync() as env:`, the same without `await`.
+    In blocking code: `with REPLEnv(url).sync() as env:`, the same without `await`.
 
-    The methods are those of `LocalREPLEnv`; not to be had from afar are `save`, `load`, `session`,
-    `rubric`, `account` and `contexts`. One request is on its way at a time; others wait for it.
-    Whoever cancels a step that is awaited has it cancelled on the server.
+    The methods are those of `LocalREPLEnv`, except `save`, `load`, `session`, `rubric`, `account`
+    and
+    `contexts`, which are not available on a remote session. One request is sent at a time; others
+    wait
+    for it. Cancelling an awaited step cancels the step on the server.
 
-    A dropped connection is made again within the time that the server keeps the session, and the
-    request under way is answered, having been carried out once. After that, or with a server that
-    only knows OpenEnv's frames, it is SessionLost, until a reset begins another session.
+    A dropped connection is reopened within the time that the server keeps the session, and a
+    pending
+    request is answered after exactly one execution. After that time, or with a server that only
+    speaks
+    OpenEnv's frames, calls raise SessionLost, until a reset begins another session.
 
     Args:
-        base_url: of http, https, ws or wss, with a path if the server is below one.
-        api_key: for `Authorization: Bearer`; in `X-API-Key` if `headers` has an `Authorization`.
-        headers: more headers, for instance for a private Space. They are sent to this server only,
-            and are in no repr, error or log, as the key is.
-        connect_timeout_s: to be connected.
-        message_timeout_s: for a reply to any request, the waiting for others with it. None: no time
-            but the step's own and the server's; from time to time, and when a reply should have
-            come, the client asks whether the server still works on it.
-        max_message_size_mb: of what the server may send at once, in MiB, and of what is sent to one
-            that tells no limit.
-        ping_s: between pings on the connection, which is lost after three times as long without an
-            answer. None: no pings, for tunnels that drop them.
-        tls: the certificates to trust, if not those of the system.
-        provider: None, which OpenEnv's `AutoEnv` says; a client starts no servers.
+        base_url: http, https, ws or wss, with a path if the server has one.
+        api_key: sent as `Authorization: Bearer`; as `X-API-Key` if `headers` has an
+            `Authorization`.
+        headers: further headers, for instance for a private Space. They are sent to this server
+            only;
+            like the key, they are in no repr, error or log.
+        connect_timeout_s: time limit of connecting.
+        message_timeout_s: time limit of a reply to any request, including the time in the queue.
+            None:
+            only the step's own limit and the server's; at intervals, and when a reply is overdue,
+            the
+            client asks whether the server still works on it.
+        max_message_size_mb: limit on a message from the server in MiB, and on a message to a server
+            that reports no limit.
+        ping_s: interval of pings on the connection, which counts as lost after three intervals
+            without
+            an answer. None: no pings, for tunnels that drop them.
+        tls: trusted certificates, if not those of the system.
+        provider: None, which OpenEnv's `AutoEnv` passes; a client starts no servers.
 
     Raises:
         TypeError, ValueError: naming the argument. Nothing is connected yet.
@@ -123,7 +132,9 @@ class REPLEnv:
         return self._seat.session_id
 
     def sync(self) -> SyncREPLEnv:
-        """This client for plain code. It is used by one or the other from then on."""
+        """Return a blocking client around this one, which must not be used directly from then
+        on.
+        """
         from repl_env.client.sync_client import SyncREPLEnv
 
         return SyncREPLEnv(self)
@@ -131,12 +142,12 @@ class REPLEnv:
     # ── the connection ───────────────────────────────────────────────────────────────────────────
 
     async def connect(self) -> Self:
-        """Connect and have a session opened, unless there is one; `reset` does it as well.
+        """Connect and open a session, unless there is one; `reset` does so as well.
 
         Raises:
-            ServerUnavailable: the server is not to be reached.
-            AuthenticationFailed: it wants another key.
-            CapacityReached, QuotaExceeded: it has no session for this client now.
+            ServerUnavailable: the server cannot be reached.
+            AuthenticationFailed: the server requires another key.
+            CapacityReached, QuotaExceeded: the server has no session for this client now.
         """
         await self._seat.opened()
         return self
@@ -178,7 +189,7 @@ class REPLEnv:
 
     @classmethod
     def from_docker_image(cls, image: str, *_: Any, **__: Any) -> NoReturn:
-        """Not here: a client starts no containers."""
+        """Raise NotSupported: a client starts no containers."""
         raise NotImplementedError(
             f"start the image yourself (docker run -p 8000:8000 {image}), "
             "then REPLEnv('http://localhost:8000'), or use LocalREPLEnv, which needs no server"
@@ -186,7 +197,7 @@ class REPLEnv:
 
     @classmethod
     def from_env(cls, repo_id: str, *_: Any, **__: Any) -> NoReturn:
-        """Not here: a client starts no Spaces."""
+        """Raise NotSupported: a client starts no Spaces."""
         name = "".join(c if c.isalnum() else "-" for c in repo_id.lower())
         raise NotImplementedError(
             f"connect to the Space where it runs: REPLEnv('https://{name}.hf.space')"
@@ -215,14 +226,18 @@ class REPLEnv:
     ) -> Result:
         """Begin an episode, in a new session of the engine; see `LocalREPLEnv.reset`.
 
-        What is None is as the server has it. Contexts of 1 MiB and more are uploaded by HTTP first,
-        unless the server has them already: `on_upload` is called with the bytes that are there and
-        the bytes of all. A `pathlib.Path` is read here, not on the server. A token, key or expected
-        answer is sent if it is given, and never taken from the environment. A type as
-        `answer_schema` is sent as its JSON schema: answers are checked by it, not converted.
+        None means the server's default. Contexts from 1 MiB on are first uploaded by HTTP, unless
+        the server
+        has them already: `on_upload` is called with the bytes sent and the bytes in total. A
+        `pathlib.Path`
+        is read here, not on the server. A token, key or expected answer is sent if it is given, and
+        never
+        taken from the environment. A type as `answer_schema` is sent as its JSON schema, which
+        checks
+        answers without converting them.
 
         Raises:
-            TypeError, ValueError, OSError: naming the argument; the last episode is untouched.
+            TypeError, ValueError, OSError: naming the argument; the previous episode is untouched.
             InvalidRequest, TooLarge: the server refuses an argument; likewise.
             ServerError: see `connect`, and `repl_env.errors`.
         """
@@ -256,18 +271,21 @@ class REPLEnv:
     ) -> Result:
         """Run the action's code, or submit its answer.
 
-        `timeout_s` limits execution, in seconds, not waiting for sub-calls; None is the server's
+        `timeout_s` limits execution in seconds, without the time of sub-calls; None means the
+        server's
         limit. `timeout` is another name of it. `on_output` is called with "stdout" or "stderr" and
-        each piece of text while the code runs, or from an OpenEnv server with all of it at the end;
-        what it raises ends the step.
+        each
+        piece of text while the code runs; with OpenEnv's server, once at the end with all output.
+        An
+        exception of `on_output` ends the step.
 
         Raises:
             NotReset: no episode has begun, or the client was closed.
             EpisodeDone: the episode is over; the error carries its last result.
-            EpisodeAborted: the engine's session is gone, by no fault of the policy.
-            SessionLost: the session is gone.
+            EpisodeAborted: the engine's session is lost, through no fault of the policy.
+            SessionLost: the server's session is lost.
             ServerError: see `repl_env.errors`.
-            TypeError, ValueError: an argument is wrong; nothing was run.
+            TypeError, ValueError: an argument is invalid; nothing was run.
         """
         data, limit = action_data(action), checked_timeout(timeout_s, timeout)
         check_callback("on_output", on_output)
@@ -293,17 +311,17 @@ class REPLEnv:
         timeout: float | None = None,
         on_output: Hear | None = None,
     ) -> Result:
-        """One step that runs `code` for at most `timeout_s` (or `timeout`) seconds of execution."""
+        """Run `code` in one step, for at most `timeout_s` (or `timeout`) seconds of execution."""
         return await self.step(
             action_of(code), timeout_s=timeout_s, timeout=timeout, on_output=on_output
         )
 
     async def submit_final_answer(self, answer: JSON) -> Result:
-        """One step that ends the episode with `answer`, unless its schema refuses it."""
+        """End the episode with `answer` in one step, unless its schema refuses the answer."""
         return await self.step(REPLAction(is_final=True, final_answer=answer))
 
     async def get_variable(self, name: str) -> Result:
-        """One step that prints the repr of a variable, or of a dotted path from one."""
+        """Print the repr of a variable, or of a dotted path from one, in one step."""
         return await self.execute(showing(name))
 
     async def follow_up(
@@ -315,14 +333,14 @@ class REPLEnv:
         answer_schema: Any = None,
         variables: Mapping[str, str | bytes | JSON] | None = None,
     ) -> Result:
-        """Begin another episode in the session that is there; see `LocalREPLEnv.follow_up`."""
+        """Begin another episode in the current session; see `LocalREPLEnv.follow_up`."""
         data = following_data(
             task_prompt, max_iterations, expected_answer, answer_schema, variables
         )
         return reply_results.step_result(await self._seat.ask(RequestFrame("follow_up", data)))
 
     async def draft(self) -> JSON:
-        """What `answer["content"]` holds so far, or None."""
+        """The present value of `answer["content"]`, or None."""
         found: JSON = (await self._seat.ask(RequestFrame("draft"))).get("value")
         return found
 
@@ -331,16 +349,18 @@ class REPLEnv:
         return reply_results.state(await self._seat.ask(RequestFrame("state")))
 
     async def list_variables(self) -> list[str]:
-        """The names in the session: the context, the policy's variables, the functions offered."""
+        """The names in the session: the context, the policy's variables and the host functions."""
         if not self._seat.present().named:
             return (await self.state()).namespace_keys
         names = reply_results.field(await self._seat.ask(RequestFrame("variables")), "names", list)
         return list(map(str, names))
 
     async def branch(self, *, seed: int | None = None) -> Self:
-        """Another client amid the same episode, in a session that is a copy; both go on apart.
+        """Return another client in the middle of the same episode, in a copy of the session.
 
-        `seed`: of the branch's random numbers. See `LocalREPLEnv.branch`. Close both.
+        Both continue independently. `seed` seeds the branch's random numbers. See
+        `LocalREPLEnv.branch`.
+        Close both.
         """
         request = RequestFrame("branch", {} if seed is None else {"seed": plain_int(seed)})
         token = reply_results.field(await self._seat.ask(request), "token", str)
@@ -357,7 +377,7 @@ async def _tell_all(result: Result, hear: Hear) -> None:
             await told
 
 
-# As OpenEnv's `AutoEnv` derives them from the name of a distribution.
+# OpenEnv's `AutoEnv` derives these names from the name of a distribution.
 ReplEnv = REPLEnv
 ReplAction = REPLAction
 ReplObservation = REPLObservation

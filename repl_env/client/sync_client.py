@@ -1,8 +1,8 @@
-"""`SyncREPLEnv`: `REPLEnv` for plain code, from `REPLEnv(...).sync()`.
+"""`SyncREPLEnv`: `REPLEnv` for blocking code, from `REPLEnv(...).sync()`.
 
 The connection lives on an event loop in a thread that all such clients of a process share: pings
-are answered while the caller does something else, and a client can be used where a loop runs
-already, as in notebooks.
+are
+answered while the caller is busy, and the client works inside a running loop, as in notebooks.
 """
 
 from __future__ import annotations
@@ -31,23 +31,24 @@ T = TypeVar("T")
 
 
 class SyncREPLEnv:
-    """The methods of `REPLEnv`, which wait; `with` in place of `async with`.
+    """The methods of `REPLEnv`, blocking; `with` instead of `async with`.
 
     `on_output` and `on_upload` are called in the caller's thread. Ctrl-C cancels a running step.
-    One call at a time; others wait for it.
+    One
+    call at a time; others wait for it.
     """
 
     def __init__(self, client: REPLEnv) -> None:
         self._client = client
         self._hearing: int | None = None  # the thread that its on_output is called in
-        CLIENTS.end_at_exit()  # after this client, if the caller has it closed at the exit
+        CLIENTS.end_at_exit()  # after this client, if the caller closes it at the exit
 
     def __repr__(self) -> str:
         return f"<SyncREPLEnv of {self._client!r}>"
 
     @property
     def async_client(self) -> REPLEnv:
-        """The client that this one is the plain face of. It is used on that loop only."""
+        """The asynchronous client underneath. It is used on its loop only."""
         return self._client
 
     @property
@@ -65,7 +66,7 @@ class SyncREPLEnv:
         return self
 
     def connect(self) -> Self:
-        """Connect and have a session opened, unless there is one; see `REPLEnv.connect`."""
+        """Connect and open a session, unless there is one; see `REPLEnv.connect`."""
         CLIENTS.wait_for(self._client.connect())
         return self
 
@@ -153,15 +154,15 @@ class SyncREPLEnv:
         timeout: float | None = None,
         on_output: Callable[[str, str], object] | None = None,
     ) -> Result:
-        """One step that runs `code` for at most `timeout_s` (or `timeout`) seconds of execution."""
+        """Run `code` in one step, for at most `timeout_s` (or `timeout`) seconds of execution."""
         return self.step(action_of(code), timeout_s=timeout_s, timeout=timeout, on_output=on_output)
 
     def submit_final_answer(self, answer: JSON) -> Result:
-        """One step that ends the episode with `answer`, unless its schema refuses it."""
+        """End the episode with `answer` in one step, unless its schema refuses the answer."""
         return self.step(REPLAction(is_final=True, final_answer=answer))
 
     def get_variable(self, name: str) -> Result:
-        """One step that prints the repr of a variable, or of a dotted path from one."""
+        """Print the repr of a variable, or of a dotted path from one, in one step."""
         return self.execute(showing(name))
 
     def follow_up(
@@ -173,7 +174,7 @@ class SyncREPLEnv:
         answer_schema: Any = None,
         variables: Mapping[str, str | bytes | JSON] | None = None,
     ) -> Result:
-        """Begin another episode in the session that is there; see `LocalREPLEnv.follow_up`."""
+        """Begin another episode in the current session; see `LocalREPLEnv.follow_up`."""
         return self._ask(
             self._client.follow_up(
                 task_prompt=task_prompt,
@@ -185,7 +186,7 @@ class SyncREPLEnv:
         )
 
     def draft(self) -> JSON:
-        """What `answer["content"]` holds so far, or None."""
+        """The present value of `answer["content"]`, or None."""
         return self._ask(self._client.draft())
 
     def state(self) -> REPLState:
@@ -193,15 +194,15 @@ class SyncREPLEnv:
         return self._ask(self._client.state())
 
     def list_variables(self) -> list[str]:
-        """The names in the session: the context, the policy's variables, the functions offered."""
+        """The names in the session: the context, the policy's variables and the host functions."""
         return self._ask(self._client.list_variables())
 
     def branch(self, *, seed: int | None = None) -> SyncREPLEnv:
-        """Another client amid the same episode, in a session that is a copy; see `REPLEnv`."""
+        """Return another client in the middle of the same episode, in a copy of the session."""
         return SyncREPLEnv(self._ask(self._client.branch(seed=seed)))
 
     def _ask(self, work: Coroutine[Any, Any, T]) -> T:
-        """What `work` returns, which asks the server."""
+        """Return the result of `work`, which makes requests."""
         if self._hearing == threading.get_ident():
             work.close()
             raise asks_itself()
@@ -213,7 +214,7 @@ class SyncREPLEnv:
         name: str,
         hear: Callable[..., object] | None,
     ) -> Result:
-        """The result of `begin(tell)`; what it tells is told to `hear`, in this thread."""
+        """Return the result of `begin(tell)`, and pass its messages to `hear`, in this thread."""
         check_callback(name, hear)
         if hear is None or self._hearing == threading.get_ident():
             return self._ask(begin(None))
@@ -230,7 +231,7 @@ class SyncREPLEnv:
 
 
 def _check_plain(name: str, told: object) -> None:
-    """TypeError if what a callback returned would have to be awaited."""
+    """Raise TypeError if a callback returned an awaitable."""
     if isawaitable(told):
         if iscoroutine(told):
             told.close()

@@ -1,4 +1,4 @@
-"""A WebSocket connection to a server, or why there is none, in words that hold no secret."""
+"""WebSocket connections to a server; errors contain no secrets."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from repl_env.client.protocol import refusal_errors
 from repl_env.client.protocol.refusal_codes import SUBPROTOCOL
 from repl_env.errors import NotSupported, ServerUnavailable
 
-# Bytes of pongs; a server that reads has none of them waiting.
+# Bytes of pending pongs; a server that reads has none.
 _MOST_UNREAD = 1 << 20
-# The answer to a ping waits behind what is being sent, which may be megabytes over a slow line.
+# The answer to a ping waits behind the data being sent, which may be megabytes on a slow line.
 _PONG_FACTOR = 3
 
 
 async def connection_to(
     access: ServerAccess, patience: Timeouts, close_s: float
 ) -> ClientConnection:
-    """An open connection; a server has `close_s` seconds to answer its close.
+    """Return an open connection; a server has `close_s` seconds to answer its close.
 
     Raises:
-        ServerUnavailable: it cannot be reached, or is no server of WebSockets.
-        NotSupported: it is behind a proxy for which a library is lacking.
-        ServerError: it refuses, with a status and perhaps a code.
+        ServerUnavailable: the server cannot be reached, or does not speak WebSocket.
+        NotSupported: the proxy needs a library that is missing.
+        ServerError: the server refuses, with a status and perhaps a code.
     """
     address = access.address
     options: dict[str, Any] = {}
@@ -46,7 +46,7 @@ async def connection_to(
             address.socket,
             subprotocols=[Subprotocol(SUBPROTOCOL)],
             additional_headers=dict(access.headers),
-            compression=None,  # costs both sides more than it saves: bulk goes by HTTP
+            compression=None,  # costs both sides more than it saves: bulk data goes by HTTP
             open_timeout=patience.connect_s,
             ping_interval=patience.ping_s,
             ping_timeout=patience.ping_s and _PONG_FACTOR * patience.ping_s,
@@ -60,7 +60,7 @@ async def connection_to(
 
 @contextmanager
 def _failures_to(access: ServerAccess) -> Iterator[None]:
-    """What the library raises, as errors of ours."""
+    """Translate the library's exceptions into errors of this package."""
     try:
         yield
     except InvalidStatus as error:
@@ -73,16 +73,16 @@ def _failures_to(access: ServerAccess) -> Iterator[None]:
     except ImportError as error:
         raise NotSupported(f"the environment names a proxy: {error}", code="PROXY") from None
     except (OSError, InvalidHandshake, InvalidURI) as error:
-        # Not from it: it may repeat a header, which tracebacks would print.
+        # Without a cause: it may repeat a header, which tracebacks would print.
         told = access.secrets.cut(str(error) or type(error).__name__)
         raise ServerUnavailable(f"no connection to {access.address}: {told}") from None
     except (InvalidProxy, ValueError):
-        # Its text is the proxy's URL or a part of it, which may be a password.
+        # Its text is the proxy's URL or a part of it, which may contain a password.
         raise ServerUnavailable("the proxy that the environment names is none") from None
 
 
 class _Connection(ClientConnection):
-    """Breaks where its answers pile up: pongs to a server that sends pings and reads nothing."""
+    """A connection that breaks when its pongs pile up, with a server that pings without reading."""
 
     _unread = 0
 
@@ -96,7 +96,7 @@ class _Connection(ClientConnection):
 
 
 class _Connect(connect):
-    """Follows redirects only to where it was, with the headers that were meant for it."""
+    """Follows redirects within the origin only, with the headers meant for it."""
 
     def process_redirect(self, exc: Exception) -> Exception | str:
         if isinstance(exc, InvalidStatus) and _elsewhere(self.uri, exc.response.headers):
@@ -105,18 +105,20 @@ class _Connect(connect):
 
 
 def _elsewhere(uri: str, headers: Headers) -> bool:
-    """Whether a redirect leads to another origin, or nobody can say where to."""
+    """Return whether a redirect leads to another origin, or to an unknown one."""
     try:
         (location,) = headers.get_all("Location")
         new = urlsplit(location)
-    except ValueError:  # there are several, or it is no URL
+    except ValueError:  # several locations, or not a URL
         return True
     old = urlsplit(uri)
     return bool(new.netloc) and (new.scheme, new.netloc) != (old.scheme, old.netloc)
 
 
 class _Quiet(logging.LoggerAdapter[logging.Logger]):
-    """Never at the level DEBUG, where websockets logs headers, with their keys, and frames."""
+    """A logger that is never at DEBUG level, where websockets logs headers, with keys, and
+    frames.
+    """
 
     def isEnabledFor(self, level: int) -> bool:  # noqa: N802
         return level > logging.DEBUG and super().isEnabledFor(level)

@@ -1,4 +1,4 @@
-"""What is said first on a socket of `repl-env.v1`: which session it is for, and what that may."""
+"""The handshake on a socket of `repl-env.v1`: the session, and its limits."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from repl_env.client.protocol import client_frames, refusal_errors, reply_result
 from repl_env.client.protocol.client_frames import RefusalFrame, ReplyFrame, RequestFrame
 from repl_env.errors import BadReply, REPLError, ServerError, ServerUnavailable
 
-# Nobody waits in a line for longer; servers let clients go after seconds.
+# Nobody waits in a queue for longer; servers drop clients after seconds.
 LINE_S = 300.0
-# A step's limit, where the server told none: the engine's.
+# A step's limit if the server reports none: the engine's.
 STEP_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class SessionHandshake:
-    """What a server says of a session. `running` is the id of the request that it works on.
+    """A server's description of a session. `running` is the id of the request that it works on.
 
-    The limits are None where the server has none, and `grace_s` is infinite.
+    A limit is None if the server has none, and `grace_s` is then infinite.
     """
 
     session_id: str
@@ -38,7 +38,7 @@ class SessionHandshake:
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> SessionHandshake:
-        """As the reply to `open` or `resume` says; BadReply if it does not."""
+        """Parse the reply to `open` or `resume`; BadReply if it is invalid."""
         limits = data.get("limits")
         limits = limits if isinstance(limits, dict) else {}
         running = data.get("running")
@@ -54,7 +54,10 @@ class SessionHandshake:
 
 
 def _grace(data: Mapping[str, Any]) -> float:
-    """Seconds that the session outlives its socket; null is without an end, as JSON has no inf."""
+    """Return the seconds that the session outlives its socket.
+
+    Null means forever, as JSON has no inf.
+    """
     if data.get("grace_s", 0.0) is None:
         return math.inf
     return _number(data, "grace_s") or 0.0
@@ -72,13 +75,13 @@ def _count(data: Mapping[str, Any], name: str) -> int | None:
 async def shake_hands(
     access: ServerAccess, patience: Timeouts, socket: WebSocketClient, token: str | None = None
 ) -> SessionHandshake:
-    """Ask for a session on a new socket: a new one, or the one that `token` names.
+    """Request a session on a new socket: a new one, or the one that `token` names.
 
     Raises:
-        SessionLost: there is none of this token.
-        CapacityReached: no session came free.
-        ServerUnavailable: the socket was closed instead, or nothing came.
-        ServerError: the server refuses otherwise.
+        SessionLost: the token has no session.
+        CapacityReached: no session became free.
+        ServerUnavailable: the socket was closed instead, or nothing arrived.
+        ServerError: another refusal.
     """
     request = (
         RequestFrame("open", {}) if token is None else RequestFrame("resume", {"token": token})
@@ -101,7 +104,7 @@ async def shake_hands(
 
 
 def _not_given(error: REPLError) -> ServerError:
-    """The error that a refusal of a session is: never one that is about an episode."""
+    """Return the error for a refused session: never one about an episode."""
     if isinstance(error, ServerError):
         return error
     return BadReply(f"the server refuses a session as if it were a request in one: {error}")
@@ -111,5 +114,5 @@ async def _answer(socket: WebSocketClient, request: RequestFrame) -> client_fram
     try:
         await socket.send(request.named())
     except ConnectionDropped:
-        pass  # a refusal that was sent before the socket was closed is still to be read
+        pass  # a refusal that was sent before the socket closed can still be read
     return client_frames.read(await socket.receive())

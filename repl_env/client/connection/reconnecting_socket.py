@@ -1,6 +1,4 @@
-"""`ReconnectingSocket`: the way to a session on a server: its socket, and another one when that is
-gone.
-"""
+"""`ReconnectingSocket`: a connection to a session that is reopened when it is lost."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ from repl_env.client.connection.websocket_client import ConnectionDropped, WebSo
 from repl_env.client.protocol import refusal_errors
 from repl_env.errors import AuthenticationFailed, BadReply, ServerError, SessionLost, TooLarge
 
-# A client that is closed while its socket is gone tries so long to say so.
+# A client that closes without a socket tries for this long to tell the server.
 FAREWELL_S = 2.0
 
 
@@ -21,9 +19,9 @@ class ReconnectingSocket:
     """Used by one task at a time.
 
     Attributes:
-        told: what the server said of the session when it was last begun or resumed.
+        told: the server's handshake for the last open or resume.
         present: the socket that has the session, None while there is none.
-        gone: why the session cannot be had any more, None while it can.
+        gone: why the session is lost for good, None while it is not.
     """
 
     def __init__(
@@ -42,11 +40,11 @@ class ReconnectingSocket:
         self._breaks = 0
 
     async def socket(self) -> WebSocketClient:
-        """A socket that has the session, opened first if need be.
+        """Return a socket that has the session, opening one if necessary.
 
         Raises:
-            SessionLost: none can have it any more.
-            AuthenticationFailed: the server does not take the key any more.
+            SessionLost: the session no longer exists.
+            AuthenticationFailed: the server no longer accepts the key.
         """
         if self.present is not None and not self.present.is_open:
             await self._read_out(self.present)
@@ -62,20 +60,20 @@ class ReconnectingSocket:
         return self.present
 
     def answered(self) -> None:
-        """The socket is of use: a request was answered on it."""
+        """Record that the socket works: a request was answered on it."""
         self._breaks = 0
 
     def cut(self) -> None:
-        """Be done with the socket, which says nothing, or nothing that is understood."""
+        """Drop the socket, which is silent or sends invalid data."""
         socket, self.present = self.present, None
         if socket is not None:
             socket.abort()
 
     def dropped(self, dropped: ConnectionDropped) -> None:
-        """Be done with a socket that is gone.
+        """Handle a lost socket.
 
         Raises:
-            TooLarge: because of the size of a message, so that sending it again is of no use.
+            TooLarge: the size of a message was the reason, so that sending it again is useless.
             ServerError: the session is gone with it.
         """
         self.cut()
@@ -90,7 +88,9 @@ class ReconnectingSocket:
             raise kind(self.gone)
 
     async def close(self) -> None:
-        """End the session, and say so to the server: else it keeps it for its grace time."""
+        """End the session, and tell the server, which would otherwise keep it for its grace
+        time.
+        """
         ended, self.gone = self.gone is not None, self.gone or "the client closed it"
         socket, self.present = self.present, None
         told = socket is not None and await socket.leave()
@@ -107,13 +107,15 @@ class ReconnectingSocket:
             raise SessionLost(self.gone)
 
     def _pause(self) -> float:
-        """Seconds before another socket: none, unless they break as soon as they are there."""
+        """Return the seconds before another socket: none, unless sockets break right after
+        opening.
+        """
         lasted_s = asyncio.get_running_loop().time() - self._since
         self._breaks = 1 if lasted_s > LONGEST_PAUSE_S else self._breaks + 1
         return min(pause(self._breaks - 1), self.told.grace_s / 2)
 
     async def _read_out(self, socket: WebSocketClient) -> None:
-        """Learn how a socket was closed that nobody read from."""
+        """Learn why a socket was closed that nobody read from."""
         try:
             while True:
                 await socket.receive()
@@ -121,7 +123,7 @@ class ReconnectingSocket:
             self.dropped(dropped)
 
     async def _resumed(self) -> tuple[WebSocketClient, SessionHandshake]:
-        """Another socket that has the session."""
+        """Return another socket that has the session."""
         now = asyncio.get_running_loop().time
         until, attempt = now() + self.told.grace_s, 0
         while True:

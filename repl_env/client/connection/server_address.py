@@ -1,4 +1,6 @@
-"""Where a server is, and with which headers it is asked: `ServerAddress` and `ServerAccess`."""
+"""`ServerAddress` and `ServerAccess`: the address of a server, and the headers of requests to
+it.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,13 @@ from repl_env.llm.endpoints.endpoint_errors import SecretTexts
 if TYPE_CHECKING:
     import ssl
 
-# Whether the connection is encrypted. Uploads go by HTTP and all else by WebSocket, to one server.
+# Whether the connection is encrypted. Uploads use HTTP and all else WebSocket, to one server.
 _SCHEMES = {"http": False, "ws": False, "https": True, "wss": True}
 
 
 @dataclass(frozen=True, slots=True)
 class ServerAddress:
-    """A server's address. `path` is empty, or begins with a slash and ends with none."""
+    """A server's address. `path` is empty, or begins with a slash and does not end with one."""
 
     secure: bool
     host: str
@@ -28,13 +30,14 @@ class ServerAddress:
 
     @classmethod
     def parse(cls, base_url: str) -> ServerAddress:
-        """The address that a URL of http, https, ws or wss says; it may end with `/ws`.
+        """Parse a URL of http, https, ws or wss; it may end with `/ws`.
 
-        Without a scheme it is http, as OpenEnv has it, on this machine only: nobody said in so
-        many words that a key may cross a network unencrypted.
+        A URL without a scheme means http, as in OpenEnv, on this machine only: the caller has not
+        agreed to
+        send a key unencrypted over a network.
 
         Raises:
-            TypeError, ValueError: what is wrong with it, without a login that may be in it.
+            TypeError, ValueError: the reason, without a login that the URL may contain.
         """
         if not isinstance(base_url, str):
             raise TypeError(f"base_url must be a str, not {type(base_url).__name__}")
@@ -82,7 +85,7 @@ class ServerAddress:
 
 @dataclass(frozen=True, slots=True)
 class ServerAccess:
-    """An address, and what opens it. The headers are secrets: they are in no repr and no error."""
+    """An address with its headers. The headers are secrets: they are in no repr and no error."""
 
     address: ServerAddress
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -97,13 +100,13 @@ class ServerAccess:
         headers: Mapping[str, str] | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> ServerAccess:
-        """The access that a client was given.
+        """Return the access for a client's arguments.
 
-        The key goes as `Authorization: Bearer`, or as `X-API-Key` if `headers` has an
-        `Authorization` of its own, which a proxy or a private Space before the server may want.
+        The key is sent as `Authorization: Bearer`, or as `X-API-Key` if `headers` has its own
+        `Authorization`, for example for a proxy or a private Space.
 
         Raises:
-            TypeError, ValueError: naming the argument, without what is in it.
+            TypeError, ValueError: naming the argument, without its content.
         """
         if not isinstance(headers, Mapping | None):
             raise TypeError(f"headers must be a mapping, not {type(headers).__name__}")
@@ -128,7 +131,7 @@ def _split(url: str) -> SplitResult:
 
 
 def _check_host(host: str) -> None:
-    """ValueError unless it can be looked up."""
+    """Raise ValueError unless the host can be looked up."""
     try:
         host.encode("idna")
     except UnicodeError:
@@ -138,7 +141,7 @@ def _check_host(host: str) -> None:
 
 
 def _port(parts: SplitResult) -> int | None:
-    # What stands in place of a port is not repeated: it may be a password.
+    # Text in place of a port is not repeated: it may be a password.
     try:
         if parts.port != 0:
             return parts.port
@@ -155,7 +158,7 @@ def _check_tls(tls: object) -> None:
 
 
 def _check(name: str, value: object) -> None:
-    """TypeError or ValueError unless a header can hold `value`, which is not repeated."""
+    """Raise TypeError or ValueError unless `value`, which is not repeated, is a valid header."""
     if not isinstance(value, str):
         raise TypeError(f"{name} must be a str, not {type(value).__name__}")
     if not value or not value.isascii() or not value.isprintable():

@@ -1,4 +1,4 @@
-"""How long a client waits: `Timeouts`, and the pauses between attempts to reach a server."""
+"""`Timeouts`: the time limits of a client, and the pauses between attempts to reach a server."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from dataclasses import dataclass
 from repl_env.common.argument_checks import above_zero
 
 _MIB = 1 << 20
-# Between attempts: the first at once, then doubled, and in part by chance, so that many clients of
-# one server do not come back as one.
+# The first attempt is immediate, then pauses double; a random part keeps the clients of one server
+# from returning all at once.
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeouts:
-    """In seconds, and in bytes at a time. `message_s` None is no limit, `ping_s` None no pings."""
+    """In seconds, and in bytes per message.
+
+    `message_s` None means no limit, `ping_s` None no pings.
+    """
 
     connect_s: float = 10.0
     message_s: float | None = None
@@ -31,7 +34,10 @@ class Timeouts:
         max_message_size_mb: float,
         ping_s: float | None,
     ) -> Timeouts:
-        """As a client was told; TypeError or ValueError naming the argument."""
+        """Return the time limits for a client's arguments.
+
+        TypeError or ValueError naming the argument.
+        """
         return cls(
             connect_s=above_zero(connect_timeout_s, "connect_timeout_s"),
             message_s=optional_seconds(message_timeout_s, "message_timeout_s"),
@@ -41,7 +47,7 @@ class Timeouts:
 
 
 def pause(attempt: int) -> float:
-    """Seconds before an attempt to reach the server; none before number 0."""
+    """Return the seconds before an attempt to reach the server; none before number 0."""
     if attempt <= 0:
         return 0.0
     longest = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(attempt, 10))
@@ -49,5 +55,5 @@ def pause(attempt: int) -> float:
 
 
 def optional_seconds(value: float | None, name: str) -> float | None:
-    """`value` as seconds, or None; TypeError or ValueError naming the argument."""
+    """Return `value` as seconds, or None; TypeError or ValueError naming the argument."""
     return None if value is None else above_zero(value, name)

@@ -1,4 +1,4 @@
-"""`WebSocketClient`: one WebSocket, read and closed, and what can become of it."""
+"""`WebSocketClient`: one WebSocket with its reads, closes and failures."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ _CLOSE_S = 2.0
 class ConnectionDropped(Exception):
     """The socket is gone. `code` is the server's close code, None without one.
 
-    `refused_ours`: a message of ours was too large for the server; `refused_theirs`: one of the
-    server's for this client.
+    `refused_ours`: a message of the client was too large for the server; `refused_theirs`: one of
+    the
+    server was too large for the client.
     """
 
     def __init__(self, closed: ConnectionClosed) -> None:
@@ -46,12 +47,12 @@ class WebSocketClient:
 
     @classmethod
     async def open(cls, access: ServerAccess, patience: Timeouts) -> WebSocketClient:
-        """A socket to the server.
+        """Open a socket to the server.
 
         Raises:
-            ServerUnavailable: it cannot be reached, or is no server of WebSockets.
-            NotSupported: it is behind a proxy for which a library is lacking.
-            ServerError: it refuses, with a status and perhaps a code.
+            ServerUnavailable: the server cannot be reached, or does not speak WebSocket.
+            NotSupported: the proxy needs a library that is missing.
+            ServerError: the server refuses, with a status and perhaps a code.
         """
         return cls(await connection_to(access, patience, _CLOSE_S))
 
@@ -62,32 +63,37 @@ class WebSocketClient:
 
     @property
     def is_open(self) -> bool:
-        """Whether nobody has closed it, as far as is known here."""
+        """Whether the socket is open, as far as this side knows."""
         return self._connection.state is State.OPEN
 
     async def send(self, frame: bytes) -> None:
-        """Send one text frame; Dropped if the socket is gone."""
+        """Send one text frame; ConnectionDropped if the socket is gone."""
         try:
             await self._connection.send(frame, text=True)
         except ConnectionClosed as error:
             raise ConnectionDropped(error) from None
 
     async def receive(self) -> str | bytes:
-        """The next message; Dropped once the socket is gone and all that had come was read."""
+        """Return the next message.
+
+        ConnectionDropped once the socket is gone and everything was read.
+        """
         try:
             return await self._connection.recv()
         except ConnectionClosed as error:
             raise ConnectionDropped(error) from None
 
     async def closed(self) -> None:
-        """Wait until it is closed, by whomever."""
+        """Wait until either side has closed the socket."""
         await self._connection.wait_closed()
 
     async def leave(self, *, named: bool = True) -> bool:
-        """Tell the server that its session can end, and close it; whether the server has heard."""
+        """Tell the server to end its session, close the socket, and return whether the server
+        replied.
+        """
         request = RequestFrame("close")
         try:
-            # Of a server that reads nothing any more, neither would end.
+            # With a server that no longer reads, neither would end.
             async with asyncio.timeout(_CLOSE_S):
                 await self.send(request.named() if named else request.plain())
                 await self._connection.close()
@@ -98,9 +104,10 @@ class WebSocketClient:
         return self._connection.close_code == CloseCode.NORMAL_CLOSURE
 
     async def hang_up(self) -> None:
-        """As `leave`, of a session that the server may still begin; its answer is not waited for.
+        """Send `close` for a session that the server may still begin, without waiting for the
+        answer.
 
-        A server keeps a session for its grace time if it is not told.
+        A server that is not told keeps a session for its grace time.
         """
         try:
             async with asyncio.timeout(_CLOSE_S):
@@ -111,5 +118,5 @@ class WebSocketClient:
             self._connection.transport.close()
 
     def abort(self) -> None:
-        """Close it at once: what the server may still send is not wanted."""
+        """Close at once and drop pending messages."""
         self._connection.transport.abort()

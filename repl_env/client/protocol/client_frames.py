@@ -1,4 +1,4 @@
-"""Frames as docs/endpoint.md has them: requests to text, text to what a server says. No I/O."""
+"""Encoding of requests and decoding of server frames, as in docs/endpoint.md. No I/O."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from repl_env.common.json_values import more_values, replace_surrogates
 from repl_env.errors import BadReply
 
-# What each request is answered with.
+# The type of the reply to each request.
 REPLIES: Mapping[str, str] = {
     "open": "session",
     "resume": "session",
@@ -25,20 +25,20 @@ REPLIES: Mapping[str, str] = {
     "draft": "draft",
     "branch": "branch",
 }
-# In the lists and objects of one reply; the longest, of variables, has 10,000.
+# Values in the lists and objects of one reply; the longest, of variables, has 10,000.
 MOST_VALUES = 100_000
-# In a whole frame: an answer has a quarter at most, and may be told twice. Each takes 60 bytes or
-# more where it takes three on the wire, and 100 MiB may come.
+# Values in a whole frame: an answer has a quarter at most, and may be repeated. Each takes 60 bytes
+# or more for three on the wire, and 100 MiB may arrive.
 _MOST_IN_FRAME = 1 << 20
-# The escape of half a character, as JSON has those outside of the first 65,536.
+# The escape of a surrogate, which JSON uses for characters beyond the first 65,536.
 _SURROGATE = re.compile(r"\\u[dD][89abAB]")
-# Those of them that OpenEnv has.
+# Requests that OpenEnv has too.
 PLAIN = frozenset({"reset", "step", "state"})
 
 
 @dataclass(frozen=True, slots=True)
 class RequestFrame:
-    """What a server is asked for. `timeout_s`: of a step's execution; `stream`: its output."""
+    """A request. `timeout_s`: limit of a step's execution; `stream`: whether to send its output."""
 
     type: str
     data: Mapping[str, Any] | None = field(default=None, repr=False)
@@ -47,17 +47,18 @@ class RequestFrame:
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def plain(self) -> bytes:
-        """The frame for a server that knows OpenEnv's alone, which forbids any other field."""
+        """Return the frame for OpenEnv's servers, which forbid further fields."""
         return _json({"type": self.type, **self._data}, "backslashreplace")
 
     def named(self) -> bytes:
-        """The frame of `repl-env.v1`.
+        """Return the frame of `repl-env.v1`.
 
-        A lone surrogate, which servers take for no JSON, becomes a question mark in a step: what
-        a policy writes is never an error of whoever asks for it.
+        A lone surrogate, which servers reject as invalid JSON, becomes a question mark in a step: a
+        policy's
+        text must not cause an error for the caller.
 
         Raises:
-            ValueError: there is one in another request.
+            ValueError: another request contains one.
         """
         more: dict[str, Any] = {}
         if self.timeout_s is not None:
@@ -80,7 +81,7 @@ class RequestFrame:
 
 @dataclass(frozen=True, slots=True)
 class ReplyFrame:
-    """The answer to a request."""
+    """The reply to a request."""
 
     type: str
     id: str | None
@@ -89,7 +90,7 @@ class ReplyFrame:
 
 @dataclass(frozen=True, slots=True)
 class RefusalFrame:
-    """A request that was refused; `details` are the fields that not every refusal has."""
+    """A refused request; `details` are the optional fields."""
 
     id: str | None
     code: str
@@ -100,7 +101,7 @@ class RefusalFrame:
 
     @classmethod
     def of(cls, id: str | None, data: Mapping[str, Any]) -> RefusalFrame:
-        """The refusal that these fields say; what is not of its type is as if it were not there."""
+        """Return the refusal with these fields; fields of another type are ignored."""
         code, message, log_id = data.get("code"), data.get("message"), data.get("id")
         known = {"code", "message", "id", "retry_after"}
         return cls(
@@ -115,7 +116,7 @@ class RefusalFrame:
 
 @dataclass(frozen=True, slots=True)
 class OutputFrame:
-    """A piece of what a running step prints; `dropped` characters behind it were left out."""
+    """A piece of a running step's output; `dropped` characters after it were left out."""
 
     id: str
     stream: str
@@ -124,13 +125,13 @@ class OutputFrame:
 
 
 def number(value: object) -> float | None:
-    """`value` if it is a number of at least 0 that a float holds; infinity is none."""
+    """Return `value` if it is a finite number of at least 0 that a float can hold."""
     right = isinstance(value, (int, float)) and 0 <= value <= sys.float_info.max
     return float(value) if right else None  # type: ignore[arg-type]
 
 
 def values(value: list[Any]) -> int:
-    """How many values there are in lists and objects, one in the other."""
+    """Return the number of values in nested lists and objects."""
     count = 0
     left: list[list[Any] | dict[str, Any]] = [value]
     while left:
@@ -145,14 +146,14 @@ Frame: TypeAlias = ReplyFrame | RefusalFrame | OutputFrame
 
 
 def read(frame: str | bytes) -> Frame:
-    """What a frame says; BadReply if it says nothing that this client knows."""
+    """Parse a frame; BadReply if this client does not know it."""
     if not isinstance(frame, str):
         raise BadReply("the server sent a binary frame")
     if more_values(frame, _MOST_IN_FRAME):
         raise BadReply(f"the server sent a frame of over {_MOST_IN_FRAME:,} values")
     try:
         said = json.loads(frame)
-        if _SURROGATE.search(frame):  # perhaps a lone one, which no text of ours has
+        if _SURROGATE.search(frame):  # perhaps a lone surrogate, which valid texts do not contain
             said = json.loads(replace_surrogates(json.dumps(said, ensure_ascii=False)))
     except (ValueError, RecursionError):
         raise BadReply("the server sent a frame that is no JSON") from None
@@ -175,6 +176,6 @@ def _output(name: str | None, data: Mapping[str, Any]) -> OutputFrame:
 
 
 def _json(value: Any, surrogates: str) -> bytes:
-    """UTF-8; what becomes of lone surrogates is a name of `codecs.register_error`'s."""
+    """Parse UTF-8; `errors` names the codec error handler for lone surrogates."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.encode("utf-8", surrogates)

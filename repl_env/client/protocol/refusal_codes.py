@@ -1,4 +1,4 @@
-"""What a server refuses with: the codes of docs/endpoint.md, in one table.
+"""The refusal codes of docs/endpoint.md, in one table.
 
 The server sends them, the client raises an error for each (`repl_env.errors`).
 """
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 SUBPROTOCOL = "repl-env.v1"
 
-# Close codes of a WebSocket (RFC 6455, section 7.4) that are about no request.
+# Close codes of a WebSocket (RFC 6455, section 7.4) that concern no request.
 TAKEN_OVER = 4001
 IDLE = 4408
 OVER_QUOTA = 4429
@@ -19,7 +19,7 @@ TRY_AGAIN = 1013
 
 @dataclass(frozen=True, slots=True)
 class RefusalCode:
-    """How a refusal travels: the status in HTTP, and the close code if it ends a socket."""
+    """The transport of a refusal: the HTTP status, and the close code if it ends a socket."""
 
     status: int
     close: int | None = None

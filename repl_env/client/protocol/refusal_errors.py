@@ -1,4 +1,4 @@
-"""What a refusal means to the caller: from codes, close codes and statuses to errors, in tables."""
+"""Errors for refusals: tables of codes, close codes and HTTP statuses."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _episode_aborted(refused: RefusalFrame) -> REPLError:
     return EpisodeAborted(kind, message) if kind in OURS else EpisodeAborted("sandbox", told)
 
 
-# Codes of `repl_env.client.protocol.refusal_codes` that local environments have errors for,
+# Codes of `repl_env.client.protocol.refusal_codes` with errors that local environments have too,
 AS_LOCALLY: Mapping[str, Callable[[RefusalFrame], REPLError]] = {
     "NOT_RESET": lambda refused: NotReset(),
     "EPISODE_DONE": _episode_done,
@@ -74,7 +74,7 @@ ERRORS: Mapping[str, type[ServerError]] = {
     "FACTORY_ERROR": ServerUnavailable,
 }
 
-# Close codes after which no new socket would have the session again.
+# Close codes after which a new socket would not get the session back.
 CLOSES: Mapping[int | None, tuple[type[ServerError], str]] = {
     1012: (SessionLost, "the server stopped"),
     4401: (AuthenticationFailed, "the server wants another API key"),
@@ -84,13 +84,13 @@ CLOSES: Mapping[int | None, tuple[type[ServerError], str]] = {
     IDLE: (SessionLost, "the session was idle for longer than the server allows"),
 }
 
-# Statuses of HTTP, where the body has no code of ours: a proxy answered, or another server.
+# HTTP statuses of bodies without a code: the answer of a proxy or another server.
 STATUSES: Mapping[int, type[ServerError]] = {
     401: AuthenticationFailed,
     403: AuthenticationFailed,
     404: NotSupported,
     405: NotSupported,
-    408: ServerUnavailable,  # a piece did not come whole in the server's time
+    408: ServerUnavailable,  # a piece did not arrive completely within the server's time limit
     413: TooLarge,
     422: InvalidRequest,
     429: QuotaExceeded,
@@ -100,19 +100,19 @@ STATUSES: Mapping[int, type[ServerError]] = {
     507: CapacityReached,
 }
 
-# Characters of a server's own words, which end up on terminals.
+# Characters of a server's message, which may reach a terminal.
 _LONGEST = 10_000
-# Of the fields that a server says are wrong: those that are looked at, for each is searched for in
-# the message, and those that are named.
+# Limits on the invalid fields in a server's refusal: those examined, as each is searched for in the
+# message, and those named.
 _ERRORS, _NAMED = 100, 5
 
-# Where an argument of the client's is what there is to do.
+# Advice by the client's argument.
 _WHERE = {
     "UNAUTHENTICATED": " Here that is api_key=.",
     "UNKNOWN_PATH": "; is the path of base_url right?",
 }
 
-# What such an answer most often comes from, where it says nothing.
+# The most common cause of such an answer, if it does not say.
 _WITHOUT_REASON = {
     401: "it wants an API key, or a proxy before it does (api_key=, headers=)",
     403: "the API key may not do this, or the path of base_url is wrong",
@@ -122,13 +122,13 @@ _WITHOUT_REASON = {
 
 
 def error_of_refusal(refused: RefusalFrame, secrets: SecretTexts) -> REPLError:
-    """The error that a refusal is."""
-    # Secrets go before it is clipped: half a key is a secret too.
+    """Return the error for a refusal."""
+    # Secrets are removed before the text is cut: half a key is a secret too.
     message = secrets.cut(_with_errors(refused))
     message = message if len(message) <= _LONGEST else f"{message[:_LONGEST]}…"
     if refused.code in AS_LOCALLY:
         return AS_LOCALLY[refused.code](replace(refused, message=message))
-    # More nobody reads, and all of it is searched for secrets.
+    # Longer text is not read, and all of it is searched for secrets.
     few = values([dict(refused.details)]) <= MOST_VALUES
     return ERRORS.get(refused.code, ServerError)(
         message + _WHERE.get(refused.code, ""),
@@ -142,12 +142,12 @@ def error_of_refusal(refused: RefusalFrame, secrets: SecretTexts) -> REPLError:
 def error_of_status(
     status: int, headers: Mapping[str, str], body: bytes, secrets: SecretTexts
 ) -> REPLError:
-    """The error that an answer of HTTP is which is none that was asked for.
+    """Return the error for an unexpected HTTP answer.
 
     The names of `headers` are in lower case.
     """
     if 300 <= status < 400:
-        # Not followed: the key would go to whoever the answer names.
+        # Not followed: the key would go to the host that the answer names.
         return ServerError(
             f"the server redirects (status {status}) to "
             f"{_without_query(secrets.cut(headers.get('location', 'nowhere')))}; "
@@ -155,7 +155,7 @@ def error_of_status(
             code="REDIRECTED",
         )
     refused = _refusal_in(body)
-    # What is about an episode is none of an answer to a handshake or an upload.
+    # An answer to a handshake or an upload does not concern an episode.
     if refused is not None and refused.code not in AS_LOCALLY:
         return error_of_refusal(refused, secrets)
     kind, told = STATUSES.get(status, ServerError), f"the server answered with status {status}"
@@ -165,7 +165,7 @@ def error_of_status(
 
 
 def _with_errors(refused: RefusalFrame) -> str:
-    """The message, with the fields that are wrong if it does not name them: OpenEnv's does not."""
+    """Return the message with the invalid fields, which OpenEnv's messages do not name."""
     errors, read = refused.details.get("errors"), refused.message[:_LONGEST]
     if not isinstance(errors, list):
         return refused.message

@@ -1,7 +1,7 @@
-"""From the data of a reply to what a client returns.
+"""Results from the data of replies.
 
-Fields are checked as in an environment's own models. Those that this release does not know are
-left out: servers may be newer than their clients.
+Fields are validated as in an environment's own models. Unknown fields are dropped: servers may be
+newer than their clients.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _RESULT = frozenset(CodeBlockResult.model_fields)
 
 
 def step_result(data: Mapping[str, Any]) -> Result:
-    """The result that an observation's data says.
+    """Return the result in an observation's data.
 
-    OpenEnv puts reward and done beside the observation, and metadata beside or inside it.
+    OpenEnv sends reward and done next to the observation, and metadata next to or inside it.
     """
     inner = data.get("observation")
     if not isinstance(inner, dict):
@@ -40,12 +40,12 @@ def step_result(data: Mapping[str, Any]) -> Result:
 
 
 def state(data: Mapping[str, Any]) -> REPLState:
-    """The state that a reply says."""
+    """Return the state in a reply."""
     return _checked(REPLState, data)
 
 
 def field(data: Mapping[str, Any], name: str, kind: type[Any]) -> Any:
-    """One field of a reply, of this type."""
+    """Return one field of a reply, checked to be of this type."""
     value = data.get(name)
     if not isinstance(value, kind):
         raise BadReply(f"the server sent a reply whose {name!r} is no {kind.__name__}")
@@ -53,7 +53,7 @@ def field(data: Mapping[str, Any], name: str, kind: type[Any]) -> Any:
 
 
 def _checked(model: type[_ModelT], fields: Mapping[str, Any]) -> _ModelT:
-    # Each value that is wrong becomes an error of hundreds of bytes before the first is told.
+    # Each invalid value becomes an error of hundreds of bytes before the first one is reported.
     if (
         values([fields.get(name) for name in model.model_fields if name != "metadata"])
         > MOST_VALUES

@@ -1,7 +1,8 @@
-"""`PlainSession`: a session on a server that knows OpenEnv's frames alone. It ends with its socket.
+"""`PlainSession`: a session on a server that only speaks OpenEnv's frames. It ends with its socket.
 
-There are no ids: replies come in the order of the requests. So the reply to a request that nobody
-waits for any more is still read before the next one is sent.
+There are no ids: replies arrive in the order of the requests. So the reply to an abandoned request
+is
+read before the next one is sent.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from repl_env.errors import BadReply, SessionLost, TooLarge
 
 
 class PlainSession(RequestPipeline):
-    """One session, as long as its socket is there."""
+    """One session, for the lifetime of its socket."""
 
     named = False
 
@@ -47,7 +48,7 @@ class PlainSession(RequestPipeline):
         try:
             await self._socket.send(frame)
         except ConnectionDropped:
-            pass  # why it was closed is still to be read: a refusal, at capacity
+            pass  # the reason of the close can still be read: a refusal, at capacity
         try:
             return await self._reply(request)
         except ConnectionDropped as dropped:
@@ -71,7 +72,7 @@ class PlainSession(RequestPipeline):
             most = self._patience.message_bytes
             return TooLarge(f"the reply is over {most:,} bytes, which is max_message_size_mb")
         if dropped.refused_ours:
-            # The limit is not told; uvicorn has 16 MiB if nothing else was said.
+            # The server does not report its limit; uvicorn's default is 16 MiB.
             reason = self._access.secrets.cut(dropped.reason) or "uvicorn's own limit is 16 MiB"
             return TooLarge(f"the server takes no message of {size:,} bytes ({reason})")
         kind, message = refusal_errors.CLOSES.get(dropped.code, (SessionLost, self._gone))

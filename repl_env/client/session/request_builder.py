@@ -1,4 +1,4 @@
-"""From the arguments of a client's methods to the data of requests."""
+"""Request data from the arguments of a client's methods."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from repl_env.models import REPLAction
 if TYPE_CHECKING:
     from repl_env.episode.contexts import Given
 
-# Arguments of a reset that OpenEnv's environment does not have. Its server drops such, silently.
+# Arguments of a reset that OpenEnv's environment lacks. Its server drops them silently.
 _OURS = ("contexts", "files", "llm", "answer_schema")
 
 
@@ -40,7 +40,7 @@ _COUNTS = ("max_iterations", "seed", "rlm_max_depth", "rlm_max_iterations")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResetArguments:
-    """The arguments of `REPLEnv.reset`; what is None is not sent, and is as the server has it."""
+    """The arguments of `REPLEnv.reset`; None is not sent and means the server's default."""
 
     context: Given | None = field(default=None, repr=False)
     contexts: Mapping[str, Given] | None = field(default=None, repr=False)
@@ -58,7 +58,7 @@ class ResetArguments:
     rlm_max_iterations: int | None = None
 
     def check(self) -> None:
-        """Refuse what is wrong, or contradicts itself; TypeError or ValueError naming it."""
+        """Raise TypeError or ValueError naming an invalid or contradictory argument."""
         _check_named("contexts", self.contexts)
         _check_named("files", self.files)
         check_forms(self.llm, self.llm_model, self.hf_token)
@@ -66,14 +66,15 @@ class ResetArguments:
             raise ValueError("contexts must not have the name 'context' when context is given")
 
     def keep_in(self, secrets: SecretTexts) -> None:
-        """Have `secrets` know those of the model that is to answer: a server may repeat them."""
+        """Add the model's secrets to `secrets`: a server may repeat them."""
         secrets.learn(self.hf_token, {})
         if self.llm is not None:
             texts = {n: v for n, v in self.llm.headers.items() if isinstance(v, str)}
             secrets.learn(self.llm.api_key, texts, self.llm.base_url)
 
     async def data(self, *, named: bool) -> tuple[dict[str, Any], list[UploadBody]]:
-        """What is sent, and what is uploaded before that; `named`: to a server of our own.
+        """Return the data to send and the bodies to upload before; `named`: for a server of this
+        project.
 
         Raises:
             TypeError, ValueError, OSError: naming the argument.
@@ -130,7 +131,7 @@ class ResetArguments:
 
 
 def plain_int(value: Any) -> Any:
-    """An int of numpy's, as one that JSON carries; what is none is the server's to refuse."""
+    """Return an integer of numpy as an int for JSON; the server refuses other values."""
     try:
         return value if isinstance(value, bool) else operator.index(value)
     except TypeError:
@@ -140,7 +141,7 @@ def plain_int(value: Any) -> Any:
 def _with_files(
     files: Mapping[str, str | bytes | Path], large: float
 ) -> tuple[dict[str, Any], list[UploadBody]]:
-    """Files as they stand in a request, and those that are uploaded before it."""
+    """Return files as they stand in a request, and those to upload first."""
     held = {str(path): packed_file(path, given, large=large) for path, given in files.items()}
     parcels = {each.sha256: each for each in held.values() if isinstance(each, UploadBody)}
     data = {
@@ -151,13 +152,13 @@ def _with_files(
 
 
 def check_callback(name: str, hear: object) -> None:
-    """TypeError naming it, if it is neither None nor to be called."""
+    """Raise TypeError naming the argument, unless it is None or callable."""
     if hear is not None and not callable(hear):
         raise TypeError(f"{name} must be a function, not {type(hear).__name__}")
 
 
 def asks_itself() -> RuntimeError:
-    """The error of an `on_output` that asks the client of its step."""
+    """Return the error for an `on_output` that calls its own client."""
     return RuntimeError(
         "on_output cannot ask its own client: the request would wait for the step, and the "
         "step for on_output; ask after the step, or ask another client"
@@ -170,12 +171,12 @@ def _check_named(name: str, given: object) -> None:
 
 
 def checked_timeout(timeout_s: float | None, timeout: float | None) -> float | None:
-    """A step's limit in seconds, by either name; TypeError or ValueError if it is none."""
+    """Return a step's limit in seconds, under either name; TypeError or ValueError if invalid."""
     return optional_seconds(one_timeout(timeout_s, timeout), "timeout_s")
 
 
 def action_data(action: REPLAction) -> dict[str, Any]:
-    """An action as it is sent: what is not as by default, and the code."""
+    """Return the data of an action: the code, and fields that differ from their defaults."""
     of_public_kind(action, REPLAction, "action")
     data: dict[str, Any] = {"code": action.code}
     if action.is_final:
@@ -198,7 +199,7 @@ def following_data(
     answer_schema: Any,
     variables: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """A follow-up as it is sent."""
+    """Return the data of a follow-up."""
     _check_named("variables", variables)
     json_text("expected_answer", expected_answer, any_keys=True)
     data = {
@@ -231,7 +232,9 @@ def _llm(llm: LLM) -> dict[str, Any]:
 
 
 def _schema(schema: Any) -> Any:
-    """An answer's schema as JSON: a type's own one checks, but converts nothing any more."""
+    """Return an answer's schema as JSON: a type's schema checks answers but does not convert
+    them.
+    """
     if schema is None or isinstance(schema, dict):
         json_text("answer_schema", schema)
         return schema

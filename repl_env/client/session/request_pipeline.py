@@ -1,6 +1,4 @@
-"""`RequestPipeline`: one request at a time to a server, and what becomes of one that nobody waits
-for.
-"""
+"""`RequestPipeline`: sends one request at a time to a server and handles abandoned ones."""
 
 from __future__ import annotations
 
@@ -22,11 +20,11 @@ Hear: TypeAlias = Callable[[str, str], object]
 
 
 class RequestPipeline(ABC):
-    """A session as its client sees it. Callers wait for their turn.
+    """A session from the client's side. Callers wait for their turn.
 
     Attributes:
         named: whether the server speaks `repl-env.v1`.
-        told: what it said of the session; None if it does not.
+        told: the server's handshake; None without one.
     """
 
     named: ClassVar[bool]
@@ -37,8 +35,8 @@ class RequestPipeline(ABC):
         self._patience = patience
         self._turn = asyncio.Lock()
         self._gone: str | None = None
-        self._asker: asyncio.Task[Any] | None = None  # whose turn it is
-        self._telling = False  # what `hear` does is waited for
+        self._asker: asyncio.Task[Any] | None = None  # the caller whose turn it is
+        self._telling = False  # the result of `hear` is awaited
         self._left: asyncio.Task[None] | None = None
         self._keeper = asyncio.create_task(self._keep_or_end())
 
@@ -48,14 +46,14 @@ class RequestPipeline(ABC):
         return self._gone is not None
 
     async def ask(self, request: RequestFrame, hear: Hear | None = None) -> Mapping[str, Any]:
-        """The data of the reply to `request`; `hear` is called with output of a running step.
+        """Return the data of the reply to `request`; `hear` receives the output of a running step.
 
         Raises:
             SessionLost: the session is gone.
             ReplyTimeout: `Timeouts.message_s` has passed.
             TooLarge: the request, or the reply.
-            RuntimeError: `hear` asks, which would wait for itself.
-            REPLError: the server refuses; see `repl_env.client.protocol.refusal_errors`.
+            RuntimeError: `hear` made a request, which would wait for itself.
+            REPLError: a refusal; see `repl_env.client.protocol.refusal_errors`.
         """
         frame = self._frame(request)
         if self._telling and self._asker is asyncio.current_task():
@@ -75,7 +73,7 @@ class RequestPipeline(ABC):
     async def _exchange_or_leave(
         self, frame: bytes, request: RequestFrame, hear: Hear | None
     ) -> ReplyFrame | RefusalFrame:
-        """Have `request` answered, and give the turn on."""
+        """Have `request` answered, and pass the turn on."""
         self._asker, self._telling = asyncio.current_task(), False
         try:
             said = await self._exchange(frame, request, hear)
@@ -84,7 +82,7 @@ class RequestPipeline(ABC):
                 self._turn.release()
             else:  # the caller is cancelled, or `hear` raised: the server works on
                 self._left = asyncio.create_task(self._leave(request))
-                # Not by the task itself, which may be cancelled before it begins.
+                # A separate task, as this one may be cancelled before it begins.
                 self._left.add_done_callback(lambda _: self._turn.release())
             raise
         finally:
@@ -104,28 +102,31 @@ class RequestPipeline(ABC):
         try:
             await self._keep()
         except asyncio.CancelledError:
-            # The loop ends, and perhaps nobody closed the session: a server has few.
+            # The loop ends, and perhaps nobody closed the session, of which a server has few.
             await self._end()
             raise
 
     @abstractmethod
     def _frame(self, request: RequestFrame) -> bytes:
-        """`request` as it is sent; TooLarge if the server would not take it."""
+        """Return the encoded `request`; TooLarge if it exceeds the server's limit."""
 
     @abstractmethod
     async def _exchange(
         self, frame: bytes, request: RequestFrame, hear: Hear | None
     ) -> ReplyFrame | RefusalFrame:
-        """Send `frame` and return what the server says to it; ServerError if it says nothing."""
+        """Send `frame` and return the server's reply; ServerError without one."""
 
     @abstractmethod
     async def _leave(self, request: RequestFrame) -> None:
-        """See to it that the reply to `request` is not taken for that to the next one."""
+        """Make sure that the reply to `request` is not taken for that to the next one."""
 
     @abstractmethod
     async def _keep(self) -> None:
-        """What is done for the session while nobody asks for anything, as long as it is there."""
+        """Maintain the session between requests."""
 
     @abstractmethod
     async def _end(self) -> None:
-        """Say to the server that the session can end, and close the socket; nothing if done."""
+        """Tell the server that the session can end, and close the socket.
+
+        No effect if done before.
+        """

@@ -1,7 +1,7 @@
-"""`ResumableSession`: a session on a server that speaks `repl-env.v1`, which outlives its sockets.
+"""`ResumableSession`: a session on a server that speaks `repl-env.v1`; it outlives its sockets.
 
-When the socket goes, the session is resumed by its token with another one, within the time that the
-server keeps it, and the unanswered request is sent once more with its id: the server runs it once.
+When the socket is lost, another one resumes the session by its token, within the time that the
+server keeps it, and the unanswered request is sent again with its id: the server runs it once.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from repl_env.client.protocol.client_frames import (
 from repl_env.client.session.request_pipeline import Hear, RequestPipeline
 from repl_env.errors import BadReply, ReplyTimeout, ServerError, TooLarge
 
-# Seconds beyond a step's own limit within which its reply is expected: for what surrounds the code,
-# and a question to a model. A step that takes longer is no error: after them the server is asked
-# whether it still works on it.
+# Seconds beyond a step's own limit until its reply is overdue: for the work around the code, and a
+# question to a model. An overdue step is no error: the server is asked whether it still works on
+# it.
 MARGIN_S = 30.0
-# How often a request is sent that the server says it has not, until it is thought to get lost.
+# Attempts to send a request that the server reports as missing, until it counts as lost.
 MOST_SENDS = 5
-# How long the next request waits until one that nobody waits for has ended.
+# Seconds that the next request waits for the end of an abandoned one.
 LEAVE_S = 10.0
-# What to do about a message that is too large, by its type.
+# Advice for a message that is too large, by its type.
 _REMEDIES = {
     "reset": ". Contexts and files from 1 MiB on are uploaded beside it: join the small ones",
     "follow_up": ". Variables go inside it; contexts and files of a reset are uploaded beside it",
@@ -61,7 +61,7 @@ class ResumableSession(RequestPipeline):
 
     @property
     def told(self) -> SessionHandshake:  # type: ignore[override]
-        """What the server said of the session when it was last begun or resumed."""
+        """The server's handshake for the last open or resume."""
         return self._line.told
 
     @property
@@ -82,7 +82,8 @@ class ResumableSession(RequestPipeline):
         sends = 0
         while True:
             socket = await self._line.socket()
-            if not sends or self.told.running is None:  # else it works on this one, or before it
+            # otherwise it works on this request, or has not reached it
+            if not sends or self.told.running is None:
                 sends += 1
             if sends > MOST_SENDS:
                 raise ReplyTimeout(f"the server lost the request {MOST_SENDS} times")
@@ -98,11 +99,14 @@ class ResumableSession(RequestPipeline):
     async def _answer(
         self, socket: WebSocketClient, frame: bytes, request: RequestFrame, hear: Hear | None
     ) -> ReplyFrame | RefusalFrame:
-        """Send `frame` and wait for the reply; Dropped, or _Overdue if the server says nothing."""
+        """Send `frame` and wait for the reply.
+
+        ConnectionDropped, or _Overdue if the server is silent.
+        """
         try:
             await socket.send(frame)
         except ConnectionDropped:
-            pass  # what the server said before it closed the socket is still to be read
+            pass  # messages from before the close can still be read
         expected_s = (request.timeout_s or self.told.timeout_s) + MARGIN_S
         while True:
             try:
@@ -112,14 +116,14 @@ class ResumableSession(RequestPipeline):
                 raise _Overdue from None
             said = self._read(message, request)
             if isinstance(said, OutputFrame):
-                self._telling = True  # and so it stays if `hear` raises
+                self._telling = True  # stays so if `hear` raises
                 await _heard(said, hear)
                 self._telling = False
             elif said is not None:
                 return said
 
     def _read(self, message: str | bytes, request: RequestFrame) -> client_frames.Frame | None:
-        """What a message says to `request`; None if it is about another one of this client's."""
+        """Return the meaning of a message for `request`; None if it concerns another request."""
         try:
             said = client_frames.read(message)
             if said.id is not None and said.id != request.id:
@@ -138,8 +142,8 @@ class ResumableSession(RequestPipeline):
     async def _leave(self, request: RequestFrame) -> None:
         """Have the server end `request`, and read its reply.
 
-        Nothing may wait unread while nobody asks for anything: a socket that is not read answers no
-        pings either.
+        No message may stay unread between requests: a socket that is not read answers no pings
+        either.
         """
         sent_on = self._line.present
         try:
@@ -151,12 +155,13 @@ class ResumableSession(RequestPipeline):
                     except ConnectionDropped as dropped:
                         self._line.dropped(dropped)
         except (ServerError, TimeoutError):
-            # The next request resumes the session, and waits in the server's line.
+            # The next request resumes the session, and waits in the server's queue.
             self._line.cut()
 
     async def _call_off(self, request: RequestFrame, socket: WebSocketClient, same: bool) -> None:
-        """The same on `socket`; where that is another than the one that `request` was sent on, its
-        reply does not come there."""
+        """End the request on `socket`, which gets no reply if the request was sent on another
+        one.
+        """
         cancel = RequestFrame("cancel", {"request": request.id})
         if request.type == "step":
             self._asked.append(cancel.id)
@@ -167,7 +172,7 @@ class ResumableSession(RequestPipeline):
             pass
 
     async def _keep(self) -> None:
-        """Resume the session when its socket goes, also while nobody asks for anything."""
+        """Resume the session when its socket is lost, also between requests."""
         while self._line.gone is None:
             if self._line.present is not None:
                 await self._line.present.closed()
@@ -175,22 +180,22 @@ class ResumableSession(RequestPipeline):
                 try:
                     await self._line.socket()
                 except ServerError:
-                    continue  # the line is gone, and says why to whoever asks next
+                    continue  # the next caller gets the reason from the lost connection
 
     async def _end(self) -> None:
         await self._line.close()
 
 
 class _Overdue(Exception):
-    """The reply should have come."""
+    """The reply is overdue."""
 
 
 def _is_over(
     said: client_frames.Frame, left: RequestFrame, cancel: RequestFrame, same: bool
 ) -> bool:
-    """Whether there is nothing more to come of a request that was left, by what came since.
+    """Return whether an abandoned request produces no further messages, given the received ones.
 
-    `same`: this is the socket that it was sent on.
+    `same`: this is the socket that the request was sent on.
     """
     if isinstance(said, OutputFrame):
         return False
@@ -200,7 +205,7 @@ def _is_over(
 
 
 async def _heard(output: OutputFrame, hear: Hear | None) -> None:
-    """Tell `hear` of output, and of what the server left out because it came too fast."""
+    """Pass output to `hear`, with a note on output that the server dropped for lack of speed."""
     if hear is None:
         return
     left_out = f"\n... ({output.dropped:,} characters left out)\n" if output.dropped else ""

@@ -1,6 +1,4 @@
-"""`SessionClient`: the session that a client has on a server now, if it has one, in one event
-loop.
-"""
+"""`SessionClient`: the current session of a client on a server, in one event loop."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class SessionClient:
-    """What a client stands on, from its first request on; used again after it was closed."""
+    """The base of a client from its first request on; reusable after a close."""
 
     def __init__(self, access: ServerAccess, patience: Timeouts) -> None:
         self.access = access
@@ -29,7 +27,7 @@ class SessionClient:
         self._asking: RequestPipeline | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._opening = asyncio.Lock()  # of that loop
-        self._orphaned = False  # the session that was there went with its loop
+        self._orphaned = False  # the previous session went with its loop
         self._uploaded: set[str] = set()
 
     @property
@@ -39,12 +37,12 @@ class SessionClient:
 
     @property
     def session_id(self) -> str | None:
-        """The session's name in the server's logs, if there is one and the server told it."""
+        """The session's name in the server's logs, if the server reported one."""
         told = None if self._asking is None else self._asking.told
         return None if told is None else told.session_id
 
     async def opened(self) -> RequestPipeline:
-        """The session, or a new one if there is none."""
+        """Return the session, or a new one if there is none."""
         from repl_env.client.session.session_opener import open_session
 
         self._check_loop()
@@ -58,7 +56,7 @@ class SessionClient:
             return self._asking
 
     def present(self) -> RequestPipeline:
-        """The session; NotReset if there is none, since a step begins none."""
+        """Return the session; NotReset if there is none, since a step begins none."""
         self._check_loop()
         if self._orphaned:
             raise SessionLost("the event loop of its connection has ended; keep to one loop")
@@ -67,7 +65,7 @@ class SessionClient:
         return self._asking
 
     async def ask(self, request: RequestFrame, hear: Hear | None = None) -> Mapping[str, Any]:
-        """The data of the reply to `request`, in the session that is there."""
+        """Return the data of the reply to `request`, in the current session."""
         asking = self.present()
         if not asking.named and request.type not in PLAIN:
             raise NotSupported(f"this server knows OpenEnv's requests alone, no {request.type!r}")
@@ -76,20 +74,20 @@ class SessionClient:
     async def reset(
         self, arguments: ResetArguments, on_upload: OnUpload | None
     ) -> Mapping[str, Any]:
-        """The data of the reply to a reset, in the session that is there or in a new one."""
+        """Return the data of the reply to a reset, in the current session or in a new one."""
         arguments.keep_in(self.access.secrets)
         asking = await self.opened()
         data, parcels = await arguments.data(named=asking.named)
         try:
             return await self._reset(asking, data, parcels, on_upload)
         except SessionLost:
-            if self._asking is not asking:  # it was closed meanwhile, by whoever has this client
+            if self._asking is not asking:  # another user of this client closed it meanwhile
                 raise
-            # An episode needs nothing of the session before, and this one is not there any more.
+            # An episode needs nothing of the previous session, which is gone.
             return await self._reset(await self.opened(), data, parcels, on_upload)
 
     async def beside(self, token: str) -> SessionClient:
-        """Another seat, with the session that `token` names; kept as long as the one here."""
+        """Return another client with the session that `token` names, kept as long as this one."""
         from repl_env.client.session.session_opener import resume_session
 
         told = None if self._asking is None else self._asking.told
@@ -129,7 +127,7 @@ class SessionClient:
             try:
                 return await asking.ask(RequestFrame("reset", data))
             except ServerError as error:
-                # A context that nobody uses may have to make room before it is used.
+                # An unused context may have to make room first.
                 if error.code != "UNKNOWN_CONTEXT" or not again:
                     raise
         raise AssertionError("the second attempt returns or raises")

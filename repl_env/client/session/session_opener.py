@@ -1,4 +1,4 @@
-"""From an address to a session, by whatever the server speaks."""
+"""Opens a session at an address, in the protocol that the server speaks."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from repl_env.errors import NotSupported, ServerUnavailable
 async def open_session(
     access: ServerAccess, patience: Timeouts, token: str | None = None
 ) -> RequestPipeline:
-    """A new session, or the one that `token` names.
+    """Return a new session, or the one that `token` names.
 
     Raises:
         ServerUnavailable, AuthenticationFailed, CapacityReached, QuotaExceeded: the server cannot
-            be reached, or gives no session.
-        SessionLost: there is none of this token.
+            be
+            reached, or grants no session.
+        SessionLost: the token has no session.
     """
     socket = await WebSocketClient.open(access, patience)
     try:
@@ -40,10 +41,10 @@ async def open_session(
 async def resume_session(
     access: ServerAccess, patience: Timeouts, token: str, within_s: float
 ) -> RequestPipeline:
-    """The session that `token` names, which the server keeps for `within_s` seconds.
+    """Return the session that `token` names, which the server keeps for `within_s` seconds.
 
     Raises:
-        ServerUnavailable: the server could not be reached meanwhile.
+        ServerUnavailable: the server could not be reached within that time.
         ServerError: as `open_session`.
     """
     now = asyncio.get_running_loop().time

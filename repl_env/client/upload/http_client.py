@@ -1,6 +1,4 @@
-"""`HttpConnection`: requests by HTTP to the server of an `ServerAccess`, on one connection. It
-blocks.
-"""
+"""`HttpConnection`: blocking HTTP requests to one server on one connection."""
 
 from __future__ import annotations
 
@@ -22,15 +20,15 @@ from repl_env.client.connection.server_address import ServerAccess
 from repl_env.common.closeable import Closeable
 from repl_env.errors import NotSupported, ServerUnavailable
 
-# Where a proxy may be named, first to last, as websockets has it: both ways to a server are one.
+# Environment variables of proxies, in order, as in websockets: both connections use one proxy.
 _PROXIES = {True: ("wss", "socks", "https"), False: ("ws", "socks", "https", "http")}
-# Answers to uploads are a line of JSON; more is no answer of ours.
+# Answers to uploads are a line of JSON; longer answers are not from this server.
 _MOST_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """What came back. The names of `headers` are in lower case."""
+    """A response. The names of `headers` are in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -38,7 +36,7 @@ class HttpResponse:
 
 
 class _Response(http.client.HTTPResponse):
-    """An answer that ends: http.client itself reads some parts of one for as long as they come."""
+    """A response with an end: http.client itself reads some parts for as long as they arrive."""
 
     def __init__(self, sock: socket.socket, *given: Any, **named: Any) -> None:
         super().__init__(sock, *given, **named)
@@ -46,7 +44,9 @@ class _Response(http.client.HTTPResponse):
 
 
 class _Bounded(io.RawIOBase):
-    """What comes within `timeout_s`, up to `_MOST_BYTES` for the headers and as many for a body."""
+    """Data that arrives within `timeout_s`, up to `_MOST_BYTES` for the headers and for the
+    body.
+    """
 
     def __init__(self, raw: io.RawIOBase, timeout_s: float | None) -> None:
         self._raw = raw
@@ -69,7 +69,7 @@ class _Bounded(io.RawIOBase):
 
 
 class HttpConnection(Closeable):
-    """One connection, opened when it is first used, and again after it broke."""
+    """One connection, opened on first use, and again after it broke."""
 
     def __init__(self, access: ServerAccess, timeout_s: float) -> None:
         self._access = access
@@ -80,27 +80,28 @@ class HttpConnection(Closeable):
     def request(
         self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]
     ) -> HttpResponse:
-        """One request and its answer, whatever its status; redirects are not followed.
+        """Send one request and return the response, whatever its status; redirects are not
+        followed.
 
         Raises:
-            ServerUnavailable: no connection, or none any more.
+            ServerUnavailable: the connection cannot be opened, or broke.
         """
         try:
             return self._exchange(self._connected(), method, path, body, headers)
         except (OSError, http.client.HTTPException, ValueError) as error:
-            # ValueError: a piece of less than no bytes. Not from it: it may repeat a header.
+            # ValueError: a chunk of negative size. Without a cause: it may repeat a header.
             self._drop()
             told = self._access.secrets.cut(str(error) or type(error).__name__)
             address = self._access.address
             raise ServerUnavailable(f"no answer from {address} to {method}: {told}") from None
 
     def close(self) -> None:
-        """Close the connection for good, also under a request that another thread has on it."""
+        """Close the connection for good, even during a request of another thread."""
         self._closed = True
         sock = None if self._open is None else self._open.sock
         if sock is not None:
             with suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)  # which ends what a thread waits for; `close` not
+                sock.shutdown(socket.SHUT_RDWR)  # this ends a thread's wait; `close` does not
         self._drop()
 
     def _exchange(
@@ -112,8 +113,8 @@ class HttpConnection(Closeable):
         headers: Mapping[str, str],
     ) -> HttpResponse:
         url = self._access.address.path + path
-        # A server that refuses by the headers closes while the body is still being sent; what it
-        # said is there to be read.
+        # A server that refuses after the headers closes while the body is still being sent; its
+        # response can still be read.
         with suppress(BrokenPipeError, ConnectionResetError):
             connection.request(method, url, body, {**self._access.headers, **headers})
         answer = connection.getresponse()
@@ -128,7 +129,7 @@ class HttpConnection(Closeable):
             return self._open
         made = self._open = self._connection()
         made.connect()
-        if self._closed:  # meanwhile, when there was no socket that could have been
+        if self._closed:  # closed meanwhile, before there was a socket
             made.close()
             raise http.client.NotConnected
         return made
@@ -155,11 +156,10 @@ class HttpConnection(Closeable):
 
 
 def proxy_for(secure: bool, host: str, port: int) -> SplitResult | None:
-    """The proxy that the environment or the system names for a server, as websockets finds it.
+    """Return the proxy that the environment or the system names for a server, as websockets does.
 
     Raises:
-        NotSupported: it is one of SOCKS, or is asked by TLS, neither of which HTTP knows here, or
-            no URL.
+        NotSupported: it is a SOCKS or TLS proxy, which this HTTP client lacks, or an invalid URL.
     """
     if urllib.request.proxy_bypass(f"{host}:{port}"):
         return None
@@ -170,7 +170,7 @@ def proxy_for(secure: bool, host: str, port: int) -> SplitResult | None:
     try:
         proxy = urlsplit(url)
         known = proxy.scheme == "http" and bool(proxy.hostname) and proxy.port != 0
-    except ValueError:  # of its port, in whose place may be a password
+    except ValueError:  # the text in place of the port may be a password
         known = False
     if not known:
         raise NotSupported("large contexts go by HTTP, through http:// proxies only", code="PROXY")

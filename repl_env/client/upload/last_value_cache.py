@@ -1,6 +1,4 @@
-"""`LastValueCache`: what was made last of something large, so that the many who want it make it
-once.
-"""
+"""`LastValueCache`: keeps the last value made from a large object, so that callers share it."""
 
 from __future__ import annotations
 
@@ -11,12 +9,12 @@ from concurrent.futures import Future
 from typing import Generic, TypeVar
 
 MadeT = TypeVar("MadeT")
-# What nobody can change, so that the same object is the same content.
+# Immutable types: the same object has the same content.
 GivenT = TypeVar("GivenT", str, bytes)
 
 
 class LastValueCache(Generic[MadeT]):
-    """The last thing that was made of a text or of bytes, which is held with it; one only."""
+    """The last value made from a text or bytes, which the cache holds with it."""
 
     def __init__(self) -> None:
         self._made: tuple[object, MadeT] | None = None
@@ -28,7 +26,7 @@ class LastValueCache(Generic[MadeT]):
         self._making: dict[int, Future[MadeT]] = {}
 
     def of(self, given: GivenT, make: Callable[[GivenT], MadeT]) -> MadeT:
-        """What `make` makes of `given`: found, waited for, or made."""
+        """Return the result of `make` for `given`: found, awaited, or made."""
         self._check_process()
         with self._lock:
             if self._made is not None and self._made[0] is given:
@@ -50,7 +48,7 @@ class LastValueCache(Generic[MadeT]):
         return ours.result()
 
     def forget(self, is_it: Callable[[MadeT], bool]) -> None:
-        """Hold it no longer, if it is the one."""
+        """Drop the value, if it is the cached one."""
         self._check_process()
         with self._lock:
             if self._made is not None and is_it(self._made[1]):
@@ -58,4 +56,4 @@ class LastValueCache(Generic[MadeT]):
 
     def _check_process(self) -> None:
         if self._process != os.getpid():
-            self._begin()  # a fork: who was making something is not here
+            self._begin()  # a fork: the thread that was making a value is not here

@@ -1,4 +1,4 @@
-"""Contexts to a server by `PUT /contexts/{sha256}`, from the byte on that the server lacks."""
+"""Uploads of contexts with `PUT /contexts/{sha256}`, from the first byte that the server lacks."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from repl_env.client.upload.single_flight import SingleFlight
 from repl_env.client.upload.upload_body import Read, UploadBody
 from repl_env.errors import ServerError, ServerUnavailable
 
-# Called with the bytes that are there and those that are to be there; may be asynchronous.
+# Called with the bytes sent and the bytes in total; may be asynchronous.
 OnUpload: TypeAlias = Callable[[int, int], object]
 
-# Bytes of one request. The server keeps what came of one that breaks off, but a proxy that collects
-# bodies does not, and may limit their size and time: after trouble, requests become smaller.
+# Bytes of one request. The server keeps the received part of a broken request, but a proxy that
+# buffers bodies does not, and may limit their size and time: after a failure, requests get smaller.
 PIECE, LEAST_PIECE = 16 << 20, 256 << 10
-# Without an answer, and without a byte taken.
+# Without an answer, and without an accepted byte.
 SILENCE_S = 60.0
-# A server that wants to be left alone for longer is away.
+# A server that asks for a longer pause counts as away.
 MOST_ASKED_FOR_S = 120.0
-# Attempts in a row at one piece.
+# Consecutive attempts at one piece.
 MOST_ATTEMPTS = 6
 
 
-# Many clients of a process begin with one context, at once.
+# Many clients of a process may begin with one context, at the same time.
 _SENDING = SingleFlight()
 
 
@@ -42,12 +42,12 @@ async def upload(
     most_piece: int | None = None,
     on_upload: OnUpload | None = None,
 ) -> None:
-    """Have the server hold all of `parcels`. What it holds already is not sent.
+    """Upload all of `parcels`, except for those that the server already holds.
 
     Raises:
-        TooLarge, QuotaExceeded, AuthenticationFailed: as the server says.
-        ServerUnavailable: it could not be reached several times in a row.
-        ServerError: the bytes had another hash, as a file that is written meanwhile has.
+        TooLarge, QuotaExceeded, AuthenticationFailed: refusals of the server.
+        ServerUnavailable: the server could not be reached several times in a row.
+        ServerError: the bytes have another hash, for example of a file that is being written.
     """
     progress = _Progress(sum(parcel.size for parcel in parcels), on_upload)
     await progress.tell(0)
@@ -62,7 +62,7 @@ async def upload(
 
 
 class _Progress:
-    """How far all of them are."""
+    """The progress of all uploads together."""
 
     def __init__(self, total: int, hear: OnUpload | None) -> None:
         self._total, self._hear = total, hear
@@ -70,12 +70,12 @@ class _Progress:
         self.done = 0
 
     async def add(self, size: int) -> None:
-        """The present one, of `size` bytes, is there, whoever sent it."""
+        """Record that the present upload, of `size` bytes, is complete, by any sender."""
         await self.tell(size)
         self.done += size
 
     async def tell(self, received: int) -> None:
-        """`received` bytes of the present one are there."""
+        """Record that `received` bytes of the present upload have arrived."""
         there, before = self.done + received, self._told
         self._told = there
         if self._hear is not None and there != before:
@@ -85,7 +85,7 @@ class _Progress:
 
 
 class _Upload:
-    """One of them."""
+    """One upload."""
 
     def __init__(
         self, parcel: UploadBody, access: ServerAccess, connection: HttpConnection, piece: int
@@ -94,10 +94,10 @@ class _Upload:
         self._path = f"/contexts/{parcel.sha256}"
         self._read: Read | None = None
         self._piece = piece
-        self._alone = True  # all bytes that the server has of it were sent here
+        self._alone = True  # all bytes on the server were sent by this process
 
     async def run(self, tell: Callable[[int], Awaitable[None]]) -> None:
-        """Ask what is there, and send what is not."""
+        """Ask for the received bytes, and send the rest."""
         received = await self._insisting(self._received)
         self._alone = received == 0
         try:
@@ -105,7 +105,7 @@ class _Upload:
         except ServerError as error:
             if error.code != "CHANGED" or self._alone:
                 raise
-            # Bytes of another sender were wrong, and the server has dropped all of them.
+            # Another sender's bytes were wrong, and the server has dropped all of them.
             await self._send_from(0, tell)
 
     async def _send_from(self, received: int, tell: Callable[[int], Awaitable[None]]) -> None:
@@ -121,7 +121,7 @@ class _Upload:
                 raise ServerUnavailable(f"pieces of {self._parcel.name} do not arrive")
 
     async def _insisting(self, attempt: Callable[[], Awaitable[int]]) -> int:
-        """What `attempt` returns, or what the server has, if it was away meanwhile."""
+        """Return the result of `attempt`, or the server's state after a failure."""
         for number in range(1, MOST_ATTEMPTS):
             try:
                 return await attempt()
@@ -135,7 +135,7 @@ class _Upload:
         return await attempt()
 
     async def _received(self) -> int:
-        """How many bytes the server has."""
+        """Return the number of bytes that the server has."""
         answer = await self._ask("HEAD")
         if answer.status == 200:
             return self._parcel.size
@@ -144,7 +144,7 @@ class _Upload:
         raise self._refused(answer)
 
     async def _send(self, offset: int) -> int:
-        """Send the piece from `offset` on; how many bytes the server has then."""
+        """Send the piece from `offset` on; return the number of bytes that the server then has."""
         parcel = self._parcel
         if self._read is None:
             self._read = await asyncio.to_thread(parcel.open)
@@ -164,10 +164,11 @@ class _Upload:
         raise self._refused(answer)
 
     def _part(self, count: Any) -> int:
-        """How many bytes the server has of a context that is not there, as it says.
+        """Return the number of bytes of an incomplete context, as the server reports it.
 
-        Though it has them all, it may not have looked at them yet: the last one is sent again,
-        and the answer says what became of the others.
+        A server with all bytes may not have checked them yet: the last byte is sent again, and the
+        answer
+        reports the check.
         """
         return min(_count(count), self._parcel.size - 1)
 
@@ -184,12 +185,16 @@ class _Upload:
 
 
 def _changed(name: str) -> ServerError:
-    """The bytes do not have their hash, as of a file that is written meanwhile."""
+    """Return the error for bytes that do not match their hash, as of a file that is being
+    written.
+    """
     return ServerError(f"{name} has changed while it was sent", code="CHANGED")
 
 
 def _name(access: ServerAccess, parcel: UploadBody) -> Hashable:
-    """The same for clients that send the same to the same server, as the same owner."""
+    """Return a key that is equal for clients that send the same to the same server as the same
+    owner.
+    """
     return str(access.address), tuple(sorted(access.headers.items())), parcel.sha256
 
 

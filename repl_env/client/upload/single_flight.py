@@ -1,4 +1,4 @@
-"""`SingleFlight`: what many clients of a process want done is done by one of them at a time."""
+"""`SingleFlight`: one client of a process does the work that many request at the same time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from concurrent.futures import Future
 
 
 class SingleFlight:
-    """Work by its name. Threads and event loops share it; a fork begins with nothing under way."""
+    """Work by name. Threads and event loops share it; a fork starts without work in progress."""
 
     def __init__(self) -> None:
         self._begin()
@@ -21,20 +21,20 @@ class SingleFlight:
         self._under_way: dict[Hashable, Future[bool]] = {}
 
     async def once(self, name: Hashable, work: Callable[[], Awaitable[None]]) -> None:
-        """Have `work` done, or wait for another who does it.
+        """Do `work`, or wait for another caller that does it.
 
         Raises:
-            Exception: what `work` raises. Who waited for one that failed tries for itself.
+            Exception: raised by `work`. A caller that waited for a failed attempt tries for itself.
         """
         if self._process != os.getpid():
-            self._begin()  # who was at work is not here
+            self._begin()  # the worker is not in this process
         while True:
             with self._lock:
                 other = self._under_way.get(name)
                 if other is None:
                     ours = self._under_way[name] = Future[bool]()
                     break
-            # Who is cancelled while it waits leaves the other at work.
+            # A caller that is cancelled while it waits leaves the worker running.
             if await asyncio.shield(asyncio.wrap_future(other)):
                 return
         done = False

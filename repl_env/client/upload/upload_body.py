@@ -1,4 +1,4 @@
-"""Contexts and files as a server gets them: inside the request, or as `UploadBody`s beside it."""
+"""Contexts and files in their wire form: inside the request, or uploaded as `UploadBody`."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from repl_env.common.json_values import json_text, text_or_bytes
 if TYPE_CHECKING:
     from repl_env.episode.contexts import Given
 
-# From this size on, in bytes, a context goes by HTTP: that can go on after a break, all sessions
-# with the context share it, and no ping waits behind it. Below, one request more costs more.
+# From this size on, in bytes, a context is uploaded by HTTP: uploads resume after a failure, all
+# sessions share the context, and no ping waits behind it. Below, the extra request costs more.
 LARGE = 1 << 20
-# Read at a time from a file: enough to hash at full speed, little to hold.
+# Bytes per read of a file: enough to hash at full speed, little to hold.
 _PIECE = 1 << 20
 
 Kind: TypeAlias = Literal["text", "bytes", "json"]
-# Bytes of a parcel from an offset on, at most so many.
+# Bytes of a body from an offset on, up to a limit.
 Read: TypeAlias = Callable[[int, int], bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class UploadBody:
-    """A context that is uploaded. `open` gives access to its bytes, which only sending needs."""
+    """A context to upload. `open` gives access to its bytes, needed only to send it."""
 
     kind: Kind
     size: int
@@ -40,18 +40,20 @@ class UploadBody:
 
     @classmethod
     def of_text(cls, text: str) -> UploadBody:
-        """A text. What it is in UTF-8 is made twice rather than held."""
+        """Return the body of a text. Its UTF-8 form is made twice rather than held."""
         data = text.encode()
         return cls("text", len(data), _sha256(data), lambda: _reading(text.encode()))
 
     @classmethod
     def of_bytes(cls, data: bytes, kind: Kind = "bytes") -> UploadBody:
-        """Bytes, or JSON."""
+        """Return the body of bytes, or JSON."""
         return cls(kind, len(data), _sha256(data), lambda: _reading(data))
 
     @classmethod
     def of_file(cls, path: Path) -> UploadBody:
-        """A file, never held as a whole: text without a BOM if it is UTF-8, else bytes."""
+        """Return the body of a file that is never held whole: text without a BOM if UTF-8, else
+        bytes.
+        """
         with path.open("rb") as file:
             begin = len(codecs.BOM_UTF8) if file.read(3) == codecs.BOM_UTF8 else 0
         parcel = cls._of_file(path, begin)
@@ -76,7 +78,7 @@ class UploadBody:
         return cls(kind, size, digest.hexdigest(), lambda: read)
 
 
-# The last one made of what cannot change: the rollouts of a group begin with one context each.
+# The last body of an immutable value: the rollouts of a group begin with one context each.
 LATEST: LastValueCache[UploadBody] = LastValueCache()
 
 
@@ -108,10 +110,10 @@ def _still_text(
 
 
 def packed(name: str, given: Given, *, large: float = LARGE) -> Any:
-    """A context as it stands in a request, or the Parcel that it is.
+    """Return a context as it stands in a request, or its UploadBody.
 
     Raises:
-        TypeError, ValueError: naming the context, if it is none or JSON cannot carry it.
+        TypeError, ValueError: naming the context, if it is invalid or JSON cannot carry it.
         OSError: a Path cannot be read.
     """
     if isinstance(given, Path):
@@ -146,15 +148,15 @@ def _packed_text(text: str, large: float) -> str | UploadBody:
         if len(text) < large and len(text.encode()) < large:
             return text
         return LATEST.of(text, UploadBody.of_text)
-    except UnicodeEncodeError:  # lone surrogates, for which JSON has an escape and UTF-8 nothing
+    except UnicodeEncodeError:  # lone surrogates: JSON has an escape for them, UTF-8 does not
         return text
 
 
 def packed_file(path: str, given: object, *, large: float = LARGE) -> Any:
-    """A file as it stands in a request, or the Parcel that it is.
+    """Return a file as it stands in a request, or its UploadBody.
 
     Raises:
-        TypeError: naming the file, if it is none.
+        TypeError: naming the file, if it is invalid.
         OSError: a Path cannot be read.
     """
     name = f"files: {path!r}"
@@ -165,7 +167,7 @@ def packed_file(path: str, given: object, *, large: float = LARGE) -> Any:
 
 
 def is_small(given: Given | None) -> bool:
-    """Whether packing it takes no time that an event loop would notice."""
+    """Return whether packing the value is too quick for an event loop to notice."""
     if given is None:
         return True
     return isinstance(given, (str, bytes)) and len(given) < LARGE / 4
