@@ -1,7 +1,7 @@
-"""What a language model is to this package: something that answers a list of chat messages.
+"""The interface of a language model: it answers a list of chat messages.
 
-Users may give any function for one (`as_model`). Endpoints, local models and scripts are classes
-with more: token counts, a limit on the answer, sampling. Nothing here knows a provider.
+Users may pass any function as a model (`as_model`). Endpoints, local models and scripts are classes
+with token counts, a limit on the answer, and sampling. Nothing here depends on a provider.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ from repl_env.interfaces import Message
 Purpose: TypeAlias = Literal["turn", "last", "query", "repair"]
 ModelFunction: TypeAlias = Callable[..., "str | Completion | Awaitable[str | Completion]"]
 
-# A chat template puts a few tokens around each message; none known to us puts more than these.
+# A chat template puts a few tokens around each message; no known one exceeds these.
 _TOKENS_PER_MESSAGE = 16
 
 
 @dataclass(frozen=True, slots=True)
 class ModelUsage:
-    """What one answer cost, as whoever gave it says; None: they did not say.
+    """The reported cost of one answer; None: not reported.
 
-    `usd` only if the endpoint itself names a price; prices that the user knows are the ledger's.
+    `usd` is set only if the endpoint itself reports a price; the user's prices belong to the
+    ledger.
     """
 
     input_tokens: int | None = None
@@ -40,7 +41,7 @@ class ModelUsage:
 
 @dataclass(frozen=True, slots=True)
 class TokenTrace:
-    """The tokens of one answer, for training; empty where the endpoint does not return them.
+    """The tokens of one answer, for training; empty if the endpoint does not return them.
 
     `logprobs` are natural logarithms, one for each of `output_ids`.
     """
@@ -62,16 +63,17 @@ class Completion:
 
     @property
     def truncated(self) -> bool:
-        """Whether the answer was cut at the most tokens that it may have."""
+        """Whether the answer was cut at its token limit."""
         return self.finish_reason == "length"
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Which question of a tree of runs a request is: for scripts and replays, never sent out.
+    """The place of a request in a tree of runs: for scripts and replays, never sent to an endpoint.
 
-    `run` is the path of the run that asks ("0" is the root, "0.3" the child that its third call
-    made); `number` counts that run's turns, or its calls if `purpose` is "query" or "repair".
+    `run` is the path of the run ("0" is the root, "0.3" the child that its third call made);
+    `number`
+    counts that run's turns, or its calls if `purpose` is "query" or "repair".
     """
 
     run: str = "0"
@@ -81,17 +83,18 @@ class Origin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRequest:
-    """One question to a model.
+    """One request to a model.
 
     Args:
-        model: which of several models behind one endpoint; None: the one it was made for.
-        max_output_tokens: what the answer may have at most; None: the model's own limit.
+        model: one of several models behind an endpoint; None: the default one.
+        max_output_tokens: limit of the answer; None: the model's own limit.
         timeout: seconds for the whole call with its retries; None: the model's own limit.
-        schema: a JSON schema that the text should fit. A hint where the endpoint can use it; the
-            caller checks the answer.
-        prefix: the beginning of the answer, from which the model goes on. The text of the
-            completion is the rest, or all of it. A model that cannot go on from a beginning reads
-            it as the assistant's last message.
+        schema: a JSON schema for the text. A hint if the endpoint supports it; the caller checks
+            the
+            answer.
+        prefix: the beginning of the answer, which the model continues. The text of the completion
+            is
+            the rest, or all of it. A model without this feature sees the assistant's last message.
     """
 
     messages: Sequence[Message]
@@ -104,21 +107,22 @@ class ModelRequest:
 
     @property
     def begun(self) -> Sequence[Message]:
-        """The messages, with the assistant's that `prefix` has begun."""
+        """The messages, with the assistant's message that `prefix` begins."""
         if self.prefix is None:
             return self.messages
         return (*self.messages, {"role": "assistant", "content": self.prefix})
 
 
 class ChatModel(ABC):
-    """A model. Safe to use from several tasks, and from the event loops of several threads.
+    """A model. Safe to use from several tasks, and from event loops of several threads.
 
-    Whoever makes one closes it: by `with` around plain calls, by `async with` on an event loop, or
-    by `await model.close()`. A run leaves open what it was given.
+    The creator closes it: with `with` around blocking calls, with `async with` on an event loop, or
+    with
+    `await model.close()`. A run leaves a given model open.
 
     Attributes:
-        name: what it is called in reports and price tables; None if it has no name.
-        bounded: whether it keeps to `max_output_tokens`.
+        name: its name in reports and price tables; None if it has none.
+        bounded: whether it respects `max_output_tokens`.
     """
 
     name: str | None = None
@@ -129,18 +133,19 @@ class ChatModel(ABC):
         """Answer `request`.
 
         Raises:
-            ModelError: there is no answer, and why.
+            ModelError: there is no answer, with the reason.
         """
 
     def count_tokens(self, messages: Sequence[Message]) -> int:
-        """An upper bound of the tokens that `messages` are.
+        """Return an upper bound of the tokens in `messages`.
 
-        Without a tokenizer, the bytes of their UTF-8 text: no byte-level vocabulary makes more.
+        Without a tokenizer, this is the length in UTF-8: no byte-level vocabulary makes more
+        tokens.
         """
         return sum(map(_bytes_of, messages)) + _TOKENS_PER_MESSAGE * (len(messages) + 1)
 
     async def close(self) -> None:  # noqa: B027 (most models hold nothing)
-        """Let go of connections and memory. The model may be used again afterwards."""
+        """Release connections and memory. The model may be used again afterwards."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -165,14 +170,14 @@ class ChatModel(ABC):
         RUNS.finish(self.close())
 
     async def __call__(self, messages: Sequence[Message], model: str | None = None) -> Completion:
-        """Answer `messages`: a model is also the function that users may give for one."""
+        """Answer `messages`: a model can also be passed as a user's function."""
         return await self.complete(ModelRequest(messages=messages, model=model))
 
 
 class CallableModel(ChatModel):
-    """A function of the user's as a model: `(messages)` or `(messages, model)`, plain or async.
+    """A user's function as a model: `(messages)` or `(messages, model)`, plain or async.
 
-    It returns a str or a `Completion`. A plain one runs in a thread.
+    It returns a str or a `Completion`. A plain function runs in a thread.
     """
 
     bounded = False
@@ -186,7 +191,7 @@ class CallableModel(ChatModel):
         """Call the function.
 
         Raises:
-            ModelError: it raised, or returned what is no answer.
+            ModelError: it raised, or returned something else than an answer.
         """
         arguments: tuple[Any, ...] = (list(request.begun),)
         if self._takes_model:
@@ -198,14 +203,14 @@ class CallableModel(ChatModel):
             raise
         except TimeoutError as error:
             raise ModelError("timeout", str(error) or "time is up") from error
-        # Boundary: the function is the user's and may raise anything.
+        # Boundary: a user's function may raise anything.
         except Exception as error:
             raise ModelError(type(error).__name__, str(error)) from error
         return as_completion(answer)
 
 
 def as_completion(answer: object) -> Completion:
-    """What a model's function returned, as a `Completion`; ModelError if it is none."""
+    """Return the result of a model's function as a `Completion`; ModelError if it is invalid."""
     if isinstance(answer, Completion):
         return answer
     if isinstance(answer, str):
@@ -214,9 +219,9 @@ def as_completion(answer: object) -> Completion:
 
 
 def as_model(given: object, name: str = "model") -> ChatModel:
-    """`given` as a model; TypeError naming the argument `name` if it cannot be one.
+    """Return `given` as a model; TypeError naming the argument `name` if it cannot be one.
 
-    A function must take what a model is asked with: what does not is told now, not in a run.
+    The signature of a function is checked now rather than in a run.
     """
     if isinstance(given, ChatModel):
         return given
@@ -229,7 +234,7 @@ def as_model(given: object, name: str = "model") -> ChatModel:
 
 
 def _bytes_of(message: Message) -> int:
-    """The length of a message in UTF-8, which for most text is known without encoding it."""
+    """Return the length of a message in UTF-8, which for most text is known without encoding it."""
     content = message["content"]
     if not isinstance(content, str):
         content = "".join(str(part.get("text", part)) for part in content)

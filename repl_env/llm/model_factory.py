@@ -1,4 +1,4 @@
-"""From the settings of an episode to the model that they name."""
+"""Makes the model that an episode's settings name."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ if TYPE_CHECKING:
 
 
 def model_of(llm: LLM) -> ChatModel | None:
-    """The model that `llm` names.
+    """Return the model that `llm` names.
 
-    With `base_url` it is an `OpenAIModel` there; without, but with a model or a key, an `HFModel`,
-    as OpenEnv's `llm_model` and `hf_token` mean it; with neither, None. Nothing is read from the
-    environment: whoever is asked by a user reads it, and puts it into `llm`.
+    With `base_url` it is an `OpenAIModel`; otherwise, with a model or a key, an `HFModel`, as in
+    OpenEnv's
+    `llm_model` and `hf_token`; with neither, None. Environment variables are not read here; front
+    ends
+    read them and fill in `llm`.
 
     Raises:
-        ImportError: what has to be installed, and how.
-        TypeError, ValueError: naming what cannot be.
+        ImportError: naming the library and how to install it.
+        TypeError, ValueError: naming the invalid field.
     """
     if llm.base_url is not None:
         if llm.model is None:

@@ -1,4 +1,4 @@
-"""Which model answers the sub-calls of an episode, where it is, and the key to it."""
+"""The model of an episode's sub-calls: its name, its endpoint and its key."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ OPENAI = "https://api.openai.com/v1"
 
 @dataclass(frozen=True, slots=True)
 class LLM:
-    """A model for one episode. Every field may stay unset; the provider of sub-calls fills it in.
+    """A model for one episode. Every field is optional; the provider of sub-calls supplies
+    defaults.
 
     `api_key` and `headers` are secrets: they are in no repr, state, log or session.
 
@@ -37,18 +38,19 @@ class LLM:
 
     @property
     def answers(self) -> bool:
-        """Whether this says enough to ask: an endpoint, or a key for Hugging Face."""
+        """Whether the fields suffice for a request: an endpoint, or a key for Hugging Face."""
         return self.base_url is not None or self.api_key is not None
 
     @classmethod
     def of(cls, llm: LLM | None, llm_model: str | None, hf_token: str | None) -> LLM:
-        """The model that `reset` was given, in either of its two forms.
+        """Return the model that a reset's arguments name, in either of two forms.
 
-        A name without a token means the token in the environment's `HF_TOKEN`; a token there
-        without a name in the reset means nothing, for it is there for other things as well.
+        A name without a token uses the environment's `HF_TOKEN`; without a name that variable is
+        ignored, as
+        it serves other purposes as well.
 
         Raises:
-            TypeError: both forms were given, or one is of another kind.
+            TypeError: both forms were given, or an argument has the wrong type.
         """
         check_forms(llm, llm_model, hf_token)
         if llm is not None:
@@ -59,7 +61,7 @@ class LLM:
 
 
 def check_forms(llm: LLM | None, llm_model: str | None, hf_token: str | None) -> None:
-    """TypeError naming the argument if both forms were given, or one is of another kind."""
+    """Raise TypeError naming the argument if both forms were given, or a type is wrong."""
     for name, given in (("llm_model", llm_model), ("hf_token", hf_token)):
         if not isinstance(given, str | None):
             raise TypeError(f"{name} must be a str, not {type(given).__name__}")

@@ -1,7 +1,7 @@
-"""`NamedModel`: the model that an `LLM` names, there as long as somebody uses it.
+"""`NamedModel`: the model that an `LLM` names, open while it is used.
 
-Whoever gives an `LLM` in place of a model has nothing that could be closed. So its connections are
-there while runs or episodes use it, and gone when the last of them ends.
+A caller who passes an `LLM` instead of a model has nothing to close. So its connections exist while
+runs or episodes use it, and close with the last of them.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 class NamedModel:
-    """The model of `llm`, which the argument of this name has given.
+    """The model of `llm`, given as the named argument.
 
     Raises:
-        ImportError, TypeError, ValueError: as `model_of`; `llm` does not say enough.
+        ImportError, TypeError, ValueError: as `model_of`; `llm` is incomplete.
     """
 
     def __init__(self, llm: LLM, argument: str) -> None:
@@ -29,13 +29,13 @@ class NamedModel:
         self._lock = threading.Lock()
         self._users = 0
         self._model: ChatModel | None = None
-        self._make()  # what is wrong is told now, not at the first question
+        self._make()  # report errors now, not at the first request
 
     def __repr__(self) -> str:
         return f"NamedModel({self.name!r})"
 
     def take(self) -> ChatModel:
-        """The model, for one more user, who has to `leave` it."""
+        """Return the model for one more user, who has to `leave` it."""
         with self._lock:
             if self._model is None:
                 self._model = self._make()
@@ -43,12 +43,12 @@ class NamedModel:
             return self._model
 
     async def leave(self) -> None:
-        """One user less; the last closes the connections."""
+        """Record that one user is done; the last closes the connections."""
         with self._lock:
             self._users -= 1
             if self._users:
                 return
-            # Never the same one again: somebody else may begin while this one is being closed.
+            # Never reused: another user may begin while this one is being closed.
             model, self._model = self._model, None
         if model is not None:
             await model.close()

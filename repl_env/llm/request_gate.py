@@ -1,12 +1,13 @@
-"""`RequestGate`: how many requests may be at endpoints at the same time, in a whole process.
+"""`RequestGate`: a limit on concurrent requests to endpoints, for a whole process.
 
-And how many sub-calls of one episode may be under way (`max_concurrent_subcalls`). There a slot is
-held by a run below too, whose own sub-calls pass a gate of their own: no run waits behind the gate
-that it holds a slot of.
+It also limits the concurrent sub-calls of one episode (`max_concurrent_subcalls`). There a child
+run
+holds a slot too, and the sub-calls of that run have their own gate: no run waits behind a gate in
+which it holds a slot.
 
 A slot of the process is held only while one request is with a model. A run that waits for its
-children, or for its share of a budget, holds none. So whoever holds a slot waits for nobody behind
-the gate, and no depth of runs and no limit can make a deadlock.
+children, or for its share of a budget, holds none. So the holder of a slot waits for nobody behind
+the gate, and no depth of runs and no limit can cause a deadlock.
 """
 
 from __future__ import annotations
@@ -17,19 +18,19 @@ from typing import Literal
 from repl_env.common.argument_checks import at_least
 from repl_env.concurrency.fair_queue import FairQueue
 
-# What the connection pools of common clients serve without queueing themselves (httpx: 100), and
-# less than what a provider's lowest tier takes for an attack.
+# Common clients' connection pools serve this many without queueing (httpx: 100), and the lowest
+# tiers of providers do not take this many for an attack.
 _REQUESTS = 64
 
 
 class RequestGate:
-    """A limit on what is done at the same time, for the event loops of all threads together.
+    """A limit on concurrent work, for the event loops of all threads together.
 
-    `async with gate:` waits for a slot; first come, first served. `limit` can be changed at any
-    time: more are let in at once, and with less, those inside finish first.
+    `async with gate:` waits for a slot; first come, first served. `limit` may change at any time: a
+    higher one admits waiters at once, a lower one lets those inside finish first.
 
     Raises:
-        TypeError, ValueError: `limit`, called `name`, is no int of at least 1.
+        TypeError, ValueError: `limit`, called `name`, is not an int of at least 1.
     """
 
     def __init__(self, limit: int, name: str = "limit") -> None:
@@ -42,7 +43,7 @@ class RequestGate:
 
     @property
     def limit(self) -> int:
-        """How many may be inside."""
+        """The number of slots."""
         return self._limit
 
     @limit.setter
@@ -53,12 +54,12 @@ class RequestGate:
 
     @property
     def in_flight(self) -> int:
-        """How many are inside, or were called in and are on their way."""
+        """The number of slots that are taken or being handed over."""
         return self._in_flight
 
     @property
     def waiting(self) -> int:
-        """How many wait outside."""
+        """The number of waiters."""
         return len(self._line)
 
     async def __aenter__(self) -> RequestGate:
@@ -66,7 +67,7 @@ class RequestGate:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        # Without awaiting anything: so a coroutine that is thrown away leaves too.
+        # Without awaiting, so that a coroutine that is thrown away leaves too.
         with self._lock:
             self._in_flight -= 1
             self._line.move()

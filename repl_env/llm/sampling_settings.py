@@ -1,4 +1,4 @@
-"""How an answer is sampled: a user's settings, sorted by where in a request they go."""
+"""A user's sampling settings, sorted into arguments of a call and fields of the request body."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from repl_env.common.json_values import replace_surrogates
 from repl_env.interfaces import Message
 
-# Settings that are not the user's to make, with the reason.
+# Settings that are reserved, with the reason.
 _OURS = {
     "messages": "they are the question",
     "model": "it is an argument of its own",
@@ -23,10 +23,10 @@ _LIMITS = ("max_tokens", "max_completion_tokens")
 def checked(
     sampling: Mapping[str, Any], known: Collection[str]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Arguments that a library's call knows, and what goes into the request's body beside them.
+    """Return the arguments that a library's call accepts, and the fields for the request's body.
 
     Raises:
-        TypeError, ValueError: naming what may not be there.
+        TypeError, ValueError: naming a setting that is not allowed.
     """
     if not isinstance(sampling, Mapping):
         raise TypeError(f"sampling must be a mapping, not {type(sampling).__name__}")
@@ -43,7 +43,7 @@ def checked(
 
 
 def bound(arguments: Mapping[str, Any], most: int | None, field: str) -> dict[str, Any]:
-    """`arguments` with the answer limited to `most` tokens, or less if they say so themselves."""
+    """Return `arguments` with the answer limited to `most` tokens, or to fewer if they say so."""
     own = [value for name in _LIMITS if (value := arguments.get(name)) is not None]
     if most is None or (own and min(own) <= most):
         return dict(arguments)
@@ -52,7 +52,7 @@ def bound(arguments: Mapping[str, Any], most: int | None, field: str) -> dict[st
 
 
 def messages_of(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Messages that JSON carries: halves of surrogate pairs, which UTF-8 has not, become "?"."""
+    """Return messages that JSON carries: lone surrogates, which UTF-8 lacks, become "?"."""
     return [
         {**message, "content": replace_surrogates(content) if isinstance(content, str) else content}
         for message in messages

@@ -1,4 +1,4 @@
-"""`ScriptedModel`: a model whose answers are written down, for tests, demos and replays."""
+"""`ScriptedModel`: a model with prepared answers, for tests, demos and replays."""
 
 from __future__ import annotations
 
@@ -23,16 +23,17 @@ Script: TypeAlias = (
 
 
 class ScriptedModel(ChatModel):
-    """Answers from a list, one after the other, or from a function of the request.
+    """Answers from a list, in order, or from a function of the request.
 
     ```python
     ScriptedModel(["```repl\\nn = len(context)\\n```", "```repl\\nFINAL(n)\\n```"])
     ```
-    Answers that are plain text cost as many tokens as they have words, and so do the messages.
-    `requests` are those made so far. A function may be asynchronous; a plain one must not block.
+    For answers and messages in plain text, tokens are words. `requests` are those made so far. A
+    function
+    may be asynchronous; a plain one must not block.
 
     Args:
-        script: the answers, or what makes them.
+        script: the answers, or a function that makes them.
         name: as of any model.
         delay: seconds before each answer, as an endpoint would take.
 
@@ -57,16 +58,16 @@ class ScriptedModel(ChatModel):
 
     @staticmethod
     def of(trajectory: Trajectory, *, loose: bool = False) -> ReplayModel:
-        """A model that answers as it was recorded: `repl_env.rlm.ReplayModel`."""
+        """Return a model that repeats recorded answers: `repl_env.rlm.ReplayModel`."""
         from repl_env.rlm.trajectory.replay_model import ReplayModel
 
         return ReplayModel(trajectory, loose=loose)
 
     async def complete(self, request: ModelRequest) -> Completion:
-        """The next answer.
+        """Return the next answer.
 
         Raises:
-            ModelError: the list is used up; what the function raises is passed on.
+            ModelError: the list is used up; exceptions of the function are passed on.
         """
         self.requests.append(request)
         if self._delay:
@@ -87,7 +88,7 @@ class ScriptedModel(ChatModel):
 
 
 def _counted(request: ModelRequest, completion: Completion, name: str | None) -> Completion:
-    """`completion` with words for tokens, cut where an endpoint would cut it."""
+    """Return `completion` with words as tokens, cut at the limit as an endpoint would do."""
     words, limit = completion.text.split(), request.max_output_tokens
     asked = sum(len(str(message["content"]).split()) for message in request.messages)
     cut = limit is not None and len(words) > limit

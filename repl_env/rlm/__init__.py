@@ -1,7 +1,6 @@
 """Recursive language models: a model that works in a REPL and calls models on parts of its task.
 
-Names are loaded when they are first used, so that each model's library is loaded only by who uses
-it.
+Names load at first use, so that only a model's users import its library.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """`RunConversation`: questions on one live session, and the tree of runs that answers them.
 
-The loop is in `repl_env.rlm.loop`, what happens below the root in
-`repl_env.rlm.subcalls.child_runs`. Here a
-tree is begun and ended: models, an account, an environment, and who is told.
+The loop is in `repl_env.rlm.loop`, child runs are in `repl_env.rlm.subcalls.child_runs`. This
+module
+begins and ends a tree: models, account, environment, listeners.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ from repl_sandbox.types import check_seconds
 
 
 class RunRecorder:
-    """What happened in a conversation: kept, written to its trajectory, told to who watches.
+    """The events of a conversation: kept, written to its trajectory, passed to listeners.
 
-    The session holds this for its sub-calls. It knows nothing of the conversation, which it would
-    keep alive.
+    The session holds this for its sub-calls. It has no reference to the conversation, which it
+    would keep
+    alive.
     """
 
     def __init__(self, watch: Watcher | None) -> None:
@@ -58,8 +59,9 @@ class RunConversation:
         print(talk.ask_plain("Who is named here?").final_answer)
         print(talk.ask_plain("And who of them twice?").final_answer)
     ```
-    What the code made for one question is there for the next; the model is told the questions and
-    answers so far, and has them in the variable `history`.
+    Variables of one question stay for the next; the model sees the earlier questions and answers,
+    and has
+    them in the variable `history`.
     """
 
     def __init__(self, plan: RunTreeConfig, about: Mapping[str, Any], llm: LLM | None) -> None:
@@ -75,7 +77,7 @@ class RunConversation:
         self._contexts: tuple[ContextNote, ...] = ()
         self._preview: str | None = None
         self._asked: list[tuple[str, str]] = []
-        self._runs = 0  # of questions that failed, too: each has a name of its own
+        self._runs = 0  # includes failed questions: each has its own name
         self._asking = False
         self._closed = False
 
@@ -93,8 +95,8 @@ class RunConversation:
         """Answer a question; as `RLM.run`.
 
         Raises:
-            REPLError: the conversation is closed, or at another question.
-            TypeError, ValueError: naming the argument; nothing was asked.
+            REPLError: the conversation is closed, or busy with another question.
+            TypeError, ValueError: naming the argument; no request was made.
         """
         if not isinstance(question, str):
             raise TypeError(f"question must be a str, not {type(question).__name__}")
@@ -116,7 +118,7 @@ class RunConversation:
     async def _run(
         self, question: str, expected_answer: Any, answer_schema: Any, task: TaskNote | None
     ) -> RunLoop:
-        """The run that answers a question, in an episode that has begun for it."""
+        """Return the run that answers a question, in an episode that has begun for it."""
         recursion = self._began()
         terms = {
             "task_prompt": question,
@@ -167,7 +169,7 @@ class RunConversation:
         task: GivenTask | None = None,
         group_id: str | None = None,
     ) -> RLMRunResult:
-        """`ask` for plain callers."""
+        """`ask` for blocking callers."""
         return RUNS.wait_for(
             self.ask(
                 question,
@@ -192,7 +194,7 @@ class RunConversation:
             await self._held.aclose()
 
     def _began(self) -> RecursionConfig:
-        """The recursion of this tree, with its models at hand."""
+        """Return the recursion of this tree, with its models open."""
         if self._closed:
             raise REPLError("the conversation is closed")
         if self._recursion is None:
@@ -262,7 +264,7 @@ class RunConversation:
 
 
 def _secrets(*given: object) -> list[str]:
-    """What no file may have of these, wherever a text repeats it."""
+    """Return the secrets that no file may hold, in any text."""
     known = [each for each in given if isinstance(each, LLM)]
     from repl_env.rlm.trajectory.trajectory_writer import SHORTEST_SECRET
 
@@ -271,7 +273,7 @@ def _secrets(*given: object) -> list[str]:
 
 
 def _notes(environment: Any, first: StepResult[Any]) -> tuple[ContextNote, ...]:
-    """The contexts of the episode that has begun, without their content."""
+    """Return the contexts of the current episode, without their content."""
     parts = getattr(environment, "contexts", None)
     if parts is None:
         return (ContextNote("context", "str", first.observation.context_length),)

@@ -1,10 +1,11 @@
-"""What happens in a tree of runs, told as it happens.
+"""Events of a tree of runs, reported as they happen.
 
-Trajectories, displays of progress and training samples are all made from these, so there is one
-account of a run. Events of one run are in order; those of runs side by side are mixed.
+Trajectories, progress displays and training samples are all made from events, so there is one
+record
+of a run. Events of one run are in order; those of concurrent runs are mixed.
 
-A run is named by its path: the root is "0", and the child that the third call of "0" made is "0.3".
-A call has the name that a child made by it has.
+The name of a run is its path: the root is "0", and the child that the third call of "0" made is
+"0.3". A call has the name of the child that it makes or would make.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 CallKind: TypeAlias = Literal["llm", "rlm"]
 
-# The error of a call that was given up before it was answered.
+# The error of a call that was cancelled before its answer.
 CANCELLED = "the call was cancelled"
 
 
@@ -39,10 +40,11 @@ class ContextNote:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskNote:
-    """The facts of a task that trainers group samples by.
+    """The facts of a task by which trainers group samples.
 
-    `name` is the task's name or id, `group_id` that of the group of samples of one task that the
-    run is one of; `group` is the task's own, as its set sorts tasks.
+    `name` is the task's name or id, `group_id` that of the group of samples of one task that
+    contains the
+    run; `group` is the task's own, as its set sorts tasks.
     """
 
     name: str | None = None
@@ -54,7 +56,7 @@ class TaskNote:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Something that happened in run `run` at `time`, in seconds since the epoch."""
+    """An event of run `run` at `time`, in seconds since the epoch."""
 
     run: str
     time: float
@@ -76,9 +78,11 @@ class RunStarted(Event):
 class ModelReplied(Event):
     """The model of the run took turn number `turn`, from 1.
 
-    What it was shown is the first `kept` messages of the conversation so far (the messages shown in
-    the turn before, and its reply), then `added`. Of all this only the reply was sampled.
-    `last` marks the turn in which only an answer is asked for.
+    Its prompt was the first `kept` messages of the conversation so far (the messages of the turn
+    before,
+    and its reply), then `added`. Only the reply was sampled. `last` marks the turn that only asks
+    for an
+    answer.
     """
 
     turn: int
@@ -100,7 +104,7 @@ class CellStarted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellRan(Event):
-    """It has run. `observation` has its reward."""
+    """The cell has run. `observation` has its reward."""
 
     turn: int
     cell: int
@@ -111,7 +115,7 @@ class CellRan(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallStarted(Event):
-    """Code of cell `cell` asks a model ("llm") or for a run of its own ("rlm")."""
+    """Code of cell `cell` calls a model ("llm") or a child run ("rlm")."""
 
     call: str
     kind: CallKind
@@ -122,7 +126,7 @@ class CallStarted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallEnded(Event):
-    """What the call came to, as the code got it. `child`: the call was answered by a run.
+    """The result of the call, as the code received it. `child`: a run answered the call.
 
     `usage` is of a model's answer; that of a child is in its `RunEnded`.
     """
@@ -142,7 +146,7 @@ class CallEnded(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEnded(Event):
-    """A run is over. `own` is what it spent itself, `total` with all runs below it.
+    """A run is over. `own` is its own spending, `total` includes all runs below it.
 
     `stop_reason`, `error_kind`, `ended` and `task_reward` are those of `RLMRunResult`.
     """
@@ -163,5 +167,5 @@ class RunEnded(Event):
 AnyEvent: TypeAlias = (
     RunStarted | ModelReplied | CellStarted | CellRan | CallStarted | CallEnded | RunEnded
 )
-# Called from the event loop of the run, for one event after the other; it must not block.
+# Called from the event loop of the run, one event at a time; it must not block.
 Watcher: TypeAlias = Callable[[AnyEvent], None]

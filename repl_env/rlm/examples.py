@@ -1,4 +1,4 @@
-"""Few-shot examples: conversations that a run's prompt begins with, as turns of their own."""
+"""Few-shot examples: conversations at the beginning of a run's prompt, as separate turns."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _ROLES = ("user", "assistant")
 
 
 def checked_examples(given: Any) -> tuple[tuple[Message, ...], ...]:
-    """The conversations in `given`, each without its system message.
+    """Return the conversations in `given`, each without its system message.
 
-    A conversation is a list of messages, as `RLMRunResult.messages` has them: user and assistant
-    take turns, and the assistant has the last one. `given` is a list of conversations, or one of
-    them alone.
+    A conversation is a list of messages, as in `RLMRunResult.messages`: user and assistant
+    alternate, and
+    the assistant has the last message. `given` is a list of conversations, or a single one.
 
     Raises:
         TypeError, ValueError: naming the message in `examples`.

@@ -1,4 +1,4 @@
-"""`FeedbackWriter`: what the model is told of what came of its replies."""
+"""`FeedbackWriter`: feedback for the model on the outcomes of its replies."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from repl_env.models import REPLObservation
 from repl_env.parsing.reasoning import without_thoughts
 from repl_env.rlm.prompt_templates import build_user_prompt, format_observations, shown_result
 
-# Characters of one reply that stay in the conversation. Its code is run whole. Of a longer one the
-# thoughts go first: chat templates leave those of earlier turns out, and know them by both tags.
+# Characters of one reply that stay in the conversation. All of its code is run. In a longer one the
+# reasoning is cut first: chat templates omit the reasoning of earlier turns, and recognise it by
+# both tags.
 MOST_REPLY = 100_000
-# So many turns with the same code and the same error are a loop, which the model is told.
+# This many turns with the same code and the same error are a loop, which the model is told.
 _SAME_FAILURES = 3
 
 NO_CODE = (
@@ -26,7 +27,7 @@ _STUCK = (
     "The same code has failed in the same way {} times now. Do something else: look at the values "
     "that it works on, or take another way to the answer."
 )
-# OpenEnv's words first: models are trained, and stand-ins for models written, on them.
+# Begins with OpenEnv's words: models are trained on them, and test scripts expect them.
 LAST = (
     "You have run out of REPL iterations: there are no turns left. Reply with the final answer "
     "now: only the answer itself, as plain text, without code and without explanation."
@@ -35,7 +36,7 @@ _SHORT = "(What this printed, {:,} characters, is not shown any more; `_out` has
 
 
 class TurnFeedback(NamedTuple):
-    """What came of a reply: told whole, and in short for when the turn is old."""
+    """The feedback on a reply: in full, and in short for later turns."""
 
     reply: str
     whole: str
@@ -44,9 +45,9 @@ class TurnFeedback(NamedTuple):
 
 @dataclass(slots=True)
 class FeedbackWriter:
-    """Those of one run on `question`; `limit` characters are shown of one block's outcome.
+    """Feedback of one run on `question`; `limit` characters are shown of one block's outcome.
 
-    `brief`: the outcomes alone, without the code and without the question again.
+    `brief`: the outcomes alone, without the code and the question.
     """
 
     question: str
@@ -61,7 +62,7 @@ class FeedbackWriter:
         ran: Sequence[tuple[str, REPLObservation]],
         notes: Sequence[str],
     ) -> TurnFeedback:
-        """That of a turn, whose code and outcomes are `ran`."""
+        """Return the feedback on a turn, whose code and outcomes are `ran`."""
         observations = [observation for _, observation in ran]
         if (times := self._note_failure(ran)) >= _SAME_FAILURES:
             notes = [*notes, _STUCK.format(times)]
@@ -79,7 +80,7 @@ class FeedbackWriter:
         return [told, *notes, str(build_user_prompt(self.question, turn)["content"])]
 
     def _note_failure(self, ran: Sequence[tuple[str, REPLObservation]]) -> int:
-        """How many times in a row the same code has failed in the same way."""
+        """Return how many times in a row the same code has failed in the same way."""
         failed = [
             (code, observation.result.stderr.rsplit("\n", 2)[-1])
             for code, observation in ran
@@ -92,13 +93,13 @@ class FeedbackWriter:
 
 
 def _kept(reply: str) -> str:
-    """What stays of a reply in the conversation."""
+    """Return the part of a reply that stays in the conversation."""
     text = replace_surrogates(reply)
     return text if len(text) <= MOST_REPLY else _within(without_thoughts(text), MOST_REPLY)
 
 
 def _within(text: str, limit: int) -> str:
-    """`text` without its middle, if it is longer."""
+    """Return `text` without its middle, if it is longer."""
     if len(text) <= limit:
         return text
     half = limit // 2

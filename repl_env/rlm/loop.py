@@ -1,9 +1,9 @@
 """The loop of a recursive language model (arXiv 2512.24601), on one page.
 
-Ask the model, run the code in its reply, show it the outcomes; until there is an answer, or no more
-turns, or nothing left to spend. A model is a `ChatModel`, an environment what `RunEnvironment`
-says;
-nothing here knows a provider, or how code is held.
+Ask the model, run the code in its reply, show it the outcomes; until there is an answer, or turns
+or
+budget are used up. A model is a `ChatModel`, an environment a `RunEnvironment`; this module depends
+neither on a provider nor on the isolation of code.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ if TYPE_CHECKING:
 
 Step: TypeAlias = StepResult[REPLObservation]
 
-# Blocks of one reply that are run. A model that writes more has lost its way, and is told so.
+# Blocks of one reply that are run. A model that writes more has lost its way, and gets a note.
 MOST_BLOCKS = 32
 
-# What the event of an end says of the result.
+# Fields of the result in the final event.
 _TOLD = (
     "final_answer", "answer_value", "stop_reason", "error_kind", "reward", "iterations", "own",
     "seconds", "ended", "task_reward",
@@ -60,11 +60,11 @@ _TOLD = (
 
 
 class RunEnvironment(Protocol):
-    """What a run works in; `AsyncLocalREPLEnv` is one. An episode of it has begun."""
+    """The environment of a run, such as `AsyncLocalREPLEnv`. Its episode has begun."""
 
     @property
     def account(self) -> LedgerAccount:
-        """Who pays for the run and for what its code asks."""
+        """The account that pays for the run and its sub-calls."""
 
     async def execute(self, code: str, *, timeout_s: float | None = None) -> Step:
         """Run code."""
@@ -73,21 +73,22 @@ class RunEnvironment(Protocol):
         """End the episode with an answer."""
 
     async def give_up(self) -> Step:
-        """End the episode with what the code has put down for an answer, or without any."""
+        """End the episode with the draft answer of the code, or without any."""
 
     async def run_after(self, code: str) -> None:
-        """Run code in the session of an episode that is over, for what it leaves there."""
+        """Run code in the session of an episode that is over, for its effects on variables."""
 
     async def end_calls(self) -> None:
-        """End the calls that code began and that go on beside it."""
+        """End the sub-calls that run concurrently with the code that began them."""
 
 
 @dataclass(slots=True)
 class RunLoop:
     """One run: a question, the model that works on it, and the episode that it works in.
 
-    `path` is its place in the tree; `opening` what the model is told first; `scored`: whether the
-    rewards of the episode mean anything; `task`: the facts of what it is a run of.
+    `path` is its place in the tree; `opening` the first messages to the model; `scored`: whether
+    the
+    rewards of the episode are meaningful; `task`: the facts of the task.
     """
 
     question: str
@@ -105,7 +106,7 @@ class RunLoop:
     _transcript: Transcript = field(init=False)
     _reports: FeedbackWriter = field(init=False)
     _last: Step | None = None
-    _turn: int = 0  # the one that is asked for; it may get no reply
+    _turn: int = 0  # number of the present request; it may get no reply
     _replies: int = 0
     _cells: int = 0
     _began: float = field(default_factory=time.time)
@@ -114,16 +115,16 @@ class RunLoop:
     _before: tuple[Spent, Spent] = field(default=(Spent(), Spent()))
 
     async def play(self, timeout_s: float | None = None) -> RLMRunResult:
-        """Work until the end, for at most so many seconds, and say what it came to.
+        """Work until the end, for at most `timeout_s` seconds, and return the result.
 
         Raises:
-            ModelError: the model gave no answer; `result` on it is what there is.
-            EpisodeAborted: likewise, the session is gone.
+            ModelError: the model gave no answer; its `result` holds the partial result.
+            EpisodeAborted: the session is gone; likewise.
         """
         manner = self.manner
         self._transcript = Transcript(self.opening, manner.max_prompt, manner.measure)
         self._reports = FeedbackWriter(self.question, manner.max_outcome, manner.prompts == "short")
-        # The account may be that of earlier questions too.
+        # The account may include earlier questions.
         account = self.environment.account
         self._before = account.own, account.total
         self._tell_start()
@@ -131,7 +132,7 @@ class RunLoop:
             try:
                 stop = await self._work(timeout_s)
             finally:
-                # Before the end is told: what they spent is a part of what the run did.
+                # Before the final event: their spending is a part of the run.
                 await self.environment.end_calls()
         except (ModelError, EpisodeAborted) as error:
             kind = error.kind if isinstance(error, EpisodeAborted) else "llm"
@@ -145,7 +146,7 @@ class RunLoop:
     # ── the loop ─────────────────────────────────────────────────────────────────────────────────
 
     async def _work(self, timeout_s: float | None) -> str:
-        """Take turns, and then what there is for an answer; why it came to an end."""
+        """Take turns until the end, collect the answer, and return the stop reason."""
         stop = await self._turns_within(timeout_s)
         if not self._done:
             await self._give_up()
@@ -156,7 +157,7 @@ class RunLoop:
             async with asyncio.timeout(timeout_s) as clock:
                 return await self._turns()
         except TimeoutError:
-            if not clock.expired():  # somebody else's, as a rubric's that asks a judge
+            if not clock.expired():  # raised by other code, for example a rubric that asks a judge
                 raise
             return "timeout"
         except BudgetExceeded as error:
@@ -204,7 +205,10 @@ class RunLoop:
         return reply
 
     async def _run_blocks(self, reply: str) -> tuple[list[tuple[str, Step]], list[str]]:
-        """Run the code of a reply. The blocks with what they came to, and what to say of it."""
+        """Run the code of a reply.
+
+        Return the blocks with their results, and notes for the model.
+        """
         meant, notes = read_reply(replace_surrogates(reply), self._names), []
         if meant.answer is not None:
             return [await self._answer(meant.answer)], []
@@ -250,7 +254,7 @@ class RunLoop:
     # ── the end ──────────────────────────────────────────────────────────────────────────────────
 
     async def _take_last(self, reply: Completion) -> None:
-        """The answer that the model gives when its turns are used up."""
+        """Take the answer that the model gives when its turns are used up."""
         meant = read_reply(replace_surrogates(reply.text), self._names, last=True)
         for code in meant.codes[:MOST_BLOCKS]:
             if not self._done:
@@ -264,7 +268,7 @@ class RunLoop:
 
     async def _give_up(self) -> None:
         self._last = await self.environment.give_up()
-        # Not by its mask, which is there too where the run's own time has cut a cell.
+        # Not by its mask, which is also set if the run's own time limit has cut a cell.
         self._spoilt |= self._last.observation.error_kind in OURS
 
     # ── what is known ────────────────────────────────────────────────────────────────────────────
@@ -279,7 +283,7 @@ class RunLoop:
 
     @property
     def _metadata(self) -> dict[str, Any]:
-        """Of the last step."""
+        """The metadata of the last step."""
         return (self._last.metadata if self._last is not None else None) or {}
 
     @property
@@ -316,10 +320,10 @@ class RunLoop:
         )
 
     def _ended(self, stop: str, kind: str | None) -> RLMRunResult:
-        """What the run came to; tells of it."""
+        """Make the result of the run and report its end."""
         metadata = self._metadata
         if kind is None and self._spoilt:
-            kind = "llm"  # an answer built on calls that failed measures nothing
+            kind = "llm"  # an answer built on failed calls measures nothing
         elif kind is None and stop in ("budget", "timeout"):
             kind = stop
         account, (own, total) = self.environment.account, self._before
@@ -347,7 +351,7 @@ class RunLoop:
 
 
 def _whole(reply: Completion, prefix: str | None) -> Completion:
-    """A reply with the beginning that it was given; some endpoints return that too."""
+    """Return a reply with its prefix; some endpoints return the prefix too."""
     if prefix is None or reply.text.startswith(prefix):
         return reply
     return replace(reply, text=prefix + reply.text)

@@ -1,4 +1,4 @@
-"""`call_model`: one question to one model, within the tree's budget and the process's gate."""
+"""`call_model`: one request to one model, within the tree's budget and the process's gate."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from repl_env.rlm.budget.usage_totals import is_count
 
 T = TypeVar("T")
 
-# A model that was given the tree's last seconds may give up this much before our clock does.
+# A model that was given the tree's last seconds may give up this much before the tree's clock.
 _EARLY = 0.05
 
-# Seconds that a cancelled call has to close what it holds. A model may be anybody's, and one that
-# goes on all the same must not hold up the end of a run.
+# Seconds for a cancelled call to close its resources. A user's model that continues anyway must not
+# delay the end of a run.
 _LETTING_GO = 1.0
 
 # Kept here, because a loop keeps only weak references to its tasks.
@@ -31,18 +31,21 @@ _open: Final[set[asyncio.Task[Any]]] = set()
 async def call_model(
     model: ChatModel, request: ModelRequest, account: LedgerAccount, gate: RequestGate = REQUESTS
 ) -> Completion:
-    """Ask `model`, at the expense of `account`.
+    """Call `model`, at the expense of `account`.
 
-    First what the call may take is reserved, then it waits for the gate, then the model is asked
-    with what was granted. A call that fails or is cancelled once it has its reservation counts as
-    a failed call, with the tokens that the endpoint says it took.
+    First the most that the call may take is reserved, then the call waits for the gate, then the
+    model
+    gets the request with the granted amounts. A call that fails or is cancelled with a reservation
+    counts
+    as a failed call, with the tokens that the endpoint reports.
 
     The answer's text may be empty, and is valid Unicode.
 
     Raises:
         BudgetExceeded: it does not fit into the budget, or the time of the tree ran out.
-        ModelError: there is no answer. Whatever else a model raises becomes one, with the name of
-            its type for the kind.
+        ModelError: there is no answer. Other exceptions of a model are converted, with the name of
+            their
+            type as the kind.
     """
     with _errors_of_the_model():
         bound = model.count_tokens(request.begun)
@@ -51,14 +54,15 @@ async def call_model(
     reservation = await account.reserving(
         model=request.model or model.name,
         input_tokens=bound,
-        # A limit that the model does not keep bounds nothing.
+        # A limit that the model ignores bounds nothing.
         output_tokens=request.max_output_tokens if model.bounded else None,
     )
     with reservation:
         try:
             completion = await _in_time(model, _limited(request, reservation), account, gate)
         except ModelError as error:
-            reservation.fail(error.usage)  # a refusal, or an answer without text, is paid as others
+            # a refusal, or an answer without text, costs as much as others
+            reservation.fail(error.usage)
             raise
         usage = completion.usage if isinstance(completion.usage, ModelUsage) else ModelUsage()
         reservation.settle(
@@ -73,14 +77,14 @@ async def call_model(
 async def _in_time(
     model: ChatModel, request: ModelRequest, account: LedgerAccount, gate: RequestGate
 ) -> Completion:
-    """The model's answer, from behind the gate, unless the tree's time ends before it is there."""
+    """Return the model's answer, after the gate, unless the tree's time ends before."""
     try:
         async with asyncio.timeout(account.seconds_left()) as clock, gate:
             try:
                 return await _answer(model, request, account)
             except ModelError as error:
-                # It may have noticed the end of the tree's time before our clock did, or have
-                # taken the clock's cancellation for a failure of its own.
+                # The model may have noticed the end of the tree's time before the tree's clock did,
+                # or have taken the clock's cancellation for a failure of its own.
                 early = error.kind == "timeout" and _nearly_over(account)
                 if early or clock.expired():
                     raise _out_of_time() from error
@@ -103,7 +107,7 @@ async def _answer(model: ChatModel, request: ModelRequest, account: LedgerAccoun
 
 
 async def _until_left(asking: Coroutine[Any, Any, T]) -> T:
-    """What `asking` comes to. Who is cancelled waits a little for it to let go, and then leaves."""
+    """Await `asking`. A cancelled caller waits briefly for its end, and then leaves."""
     task = asyncio.create_task(asking)
     _open.add(task)
     task.add_done_callback(_ended)
@@ -119,7 +123,7 @@ async def _until_left(asking: Coroutine[Any, Any, T]) -> T:
 def _ended(task: asyncio.Task[Any]) -> None:
     _open.discard(task)
     if not task.cancelled():
-        task.exception()  # seen, also where nobody waits for it any more
+        task.exception()  # retrieved, even if no caller waits for it any more
 
 
 def _limited(request: ModelRequest, reservation: Reservation) -> ModelRequest:
@@ -134,11 +138,11 @@ def _limited(request: ModelRequest, reservation: Reservation) -> ModelRequest:
 def _estimate(
     model: ChatModel, completion: Completion, usage: ModelUsage, reservation: Reservation
 ) -> int:
-    """An upper bound of the answer's tokens, where the endpoint did not count them."""
+    """Return an upper bound of the answer's tokens, if the endpoint did not count them."""
     if is_count(usage.output_tokens):
         return 0
     with _errors_of_the_model():
-        # What a message costs beyond its text is part of a question only.
+        # The cost of a message beyond its text occurs in prompts only.
         whole, frame = (
             model.count_tokens([{"role": "assistant", "content": text}])
             for text in (completion.text, "")
@@ -160,12 +164,12 @@ def _out_of_time() -> BudgetExceeded:
 
 @contextmanager
 def _errors_of_the_model() -> Iterator[None]:
-    """Whatever a model raises, as a ModelError."""
+    """Convert exceptions of a model into ModelError."""
     try:
         yield
     except ModelError:
         raise
-    # Boundary: a model may be anybody's class, and raise anything.
+    # Boundary: a model may be any class, and raise anything.
     except Exception as error:
         kind = "timeout" if isinstance(error, TimeoutError) else type(error).__name__
         raise ModelError(kind, str(error)) from error

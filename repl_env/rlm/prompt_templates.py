@@ -1,8 +1,6 @@
-"""Prompts for a model that works in the REPL, and the rendering of what its code did.
+"""Prompts for a model that works in the REPL, and the rendering of outcomes.
 
-The names and arguments are those of OpenEnv's `repl_env.prompts`. Everything here is a
-pure
-function of its arguments.
+The names and arguments are those of OpenEnv's `repl_env.prompts`. Every function here is pure.
 """
 
 from __future__ import annotations
@@ -88,8 +86,7 @@ independent questions in one `llm_query_batched` call, and never ask about singl
 """
 )
 
-# For models of less than a billion parameters: they follow few instructions, and lose the thread of
-# long ones.
+# For models below a billion parameters: they follow few instructions, and lose track of long ones.
 RLM_SYSTEM_PROMPT_SHORT = """\
 You answer questions about the variable `context` by writing Python code. Write one block of code \
 in each reply:
@@ -113,7 +110,7 @@ _NEXT = (
 
 @dataclass(frozen=True)
 class QueryMetadata:
-    """What a prompt says about a context: the lengths of its parts, their sum, its type."""
+    """A prompt's facts about a context: the lengths of its parts, their sum, its type."""
 
     context_lengths: list[int]
     context_total_length: int
@@ -121,7 +118,7 @@ class QueryMetadata:
 
 
 def build_rlm_system_prompt(system_prompt: str, query_metadata: QueryMetadata) -> list[Message]:
-    """The system message: `system_prompt`, then one line on the context's type and size."""
+    """Return the system message: `system_prompt`, then one line on the context's type and size."""
     lengths = query_metadata.context_lengths
     shown = str(lengths[:SHOWN_LENGTHS])
     if len(lengths) > SHOWN_LENGTHS:
@@ -140,10 +137,11 @@ def build_user_prompt(
     context_count: int = 1,
     history_count: int = 0,
 ) -> Message:
-    """The user message that asks for the next turn.
+    """Return the user message that asks for the next turn.
 
     `root_prompt` is the question itself. With several contexts or earlier conversations, the
-    message names the variables that hold them.
+    message
+    names the variables that hold them.
     """
     about = f' towards an answer to "{root_prompt}"' if root_prompt else ""
     text = (_LATER_TURN if iteration else _FIRST_TURN) + _NEXT.format(about=about)
@@ -167,7 +165,7 @@ def format_observations(
     code_blocks: Sequence[str] | None = None,
     max_character_length: int = 20_000,
 ) -> str:
-    """What code blocks did, as text for the model; each part is cut at `max_character_length`."""
+    """Return the outcomes of code blocks as text; each part is cut at `max_character_length`."""
     codes = list(code_blocks or [])
     parts = []
     for number, observation in enumerate(observations, 1):
@@ -181,7 +179,7 @@ def format_observations(
 
 
 def shown_result(result: CodeBlockResult, limit: int = 20_000) -> str:
-    """The outcome of a cell as text for the model, cut at `limit` characters."""
+    """Return the outcome of a cell as text for the model, cut at `limit` characters."""
     text = result.stdout.strip() or "(no output)"
     if not result.success:
         text += f"\n\nERROR: {result.stderr or result.exception or 'unknown error'}"
@@ -189,7 +187,7 @@ def shown_result(result: CodeBlockResult, limit: int = 20_000) -> str:
         text += f"\n\nSTDERR: {result.stderr.strip()}"
     if result.figures:
         text += f"\n\n({len(result.figures)} figures)"
-    # The end of an output holds the error, so the middle is what goes.
+    # The end of an output holds the error, so the middle is cut.
     if len(text) > limit:
         head, tail = limit - limit // 2, limit // 2
         left_out = len(text) - limit

@@ -12,13 +12,13 @@ from weakref import WeakKeyDictionary
 
 Client = TypeVar("Client")
 
-# Seconds that another loop has for closing its client; a loop that is stuck must not hold ours.
+# Seconds for another loop to close its client; a stuck loop must not block this one.
 _PATIENCE = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Open(Generic[Client]):
-    """A client, and what closes it when its loop ends."""
+    """A client, and the generator that closes it when its loop ends."""
 
     client: Client
     end: AsyncGenerator[None]
@@ -31,12 +31,12 @@ class _Open(Generic[Client]):
 class ClientCache(Generic[Client]):
     """The clients of one model.
 
-    A client whose loop ends is closed by then, as long as the loop is ended as `asyncio.run` ends
-    it (`loop.shutdown_asyncgens`): afterwards nothing of it could be awaited any more.
+    A client is closed before its loop ends, if the loop ends as under `asyncio.run`
+    (`loop.shutdown_asyncgens`): afterwards nothing of it could be awaited.
 
     Args:
-        make: a new client, called in the loop that it is for.
-        shut: closes one, awaited in the loop that it is for.
+        make: returns a new client, called in the client's loop.
+        shut: closes a client, awaited in the client's loop.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class ClientCache(Generic[Client]):
         self._by_loop = WeakKeyDictionary()
 
     def here(self) -> Client:
-        """The client of the running loop, made at its first use."""
+        """Return the client of the running loop, made on first use."""
         loop = asyncio.get_running_loop()
         with self._lock:
             found = self._by_loop.get(loop)
@@ -60,7 +60,7 @@ class ClientCache(Generic[Client]):
             return found.client
 
     async def close(self) -> None:
-        """Close all of them; later uses make new ones."""
+        """Close all clients; later uses make new ones."""
         with self._lock:
             known = list(self._by_loop.items())
             self._by_loop.clear()
@@ -82,7 +82,7 @@ class ClientCache(Generic[Client]):
 
 
 def _begun(shut: Callable[[Client], Awaitable[None]], client: Client) -> AsyncGenerator[None]:
-    """A generator that has begun in the running loop, which thus closes it when it ends itself."""
+    """Start a generator in the running loop, which closes the generator when the loop ends."""
 
     async def held() -> AsyncGenerator[None]:
         try:
@@ -91,6 +91,6 @@ def _begun(shut: Callable[[Client], Awaitable[None]], client: Client) -> AsyncGe
             await shut(client)
 
     end = held()
-    with suppress(StopIteration):  # at the yield, for which nothing was waited
+    with suppress(StopIteration):  # suspended at the yield, so no wait was needed
         end.__anext__().send(None)
     return end

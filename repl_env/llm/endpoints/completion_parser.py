@@ -1,7 +1,7 @@
-"""A chat completion as an endpoint sent it, whole or in pieces, read without trust.
+"""Parses an endpoint's chat completion, whole or streamed, without trusting it.
 
-The SDKs build their objects without checking them, so any field may be of any type or missing.
-What is no answer raises; counts that cannot be right are None.
+The SDKs build their objects without validation, so any field may have any type or be missing. An
+invalid answer raises; impossible counts are None.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from repl_env.errors import ModelError
 from repl_env.llm.base import Completion, ModelUsage, TokenTrace
 from repl_env.llm.endpoints.endpoint_errors import SecretTexts, of_body, short
 
-# More than any model writes; a stream that does not end must not fill the host's memory. Of all
-# that is kept of an answer; an id or a log-probability is as much as some characters.
+# More than any model writes; an endless stream must not fill the host's memory. For all parts of an
+# answer; an id or a log-probability counts as some characters.
 _LONGEST_TEXT = 64 * 1024 * 1024
 _TOKEN = 8
 _LONGEST_WORD = 200  # of the name of a model, or of a reason
-# What every JSON parser reads exactly (RFC 8259, 6); a count above it is not one.
+# The largest integer that every JSON parser reads exactly (RFC 8259, 6); larger counts are invalid.
 _LARGEST_COUNT = 2**53
 _COUNT_DIGITS = len(str(_LARGEST_COUNT))
-_TOKEN_ID = "token_id:"  # how vLLM spells a token with `return_tokens_as_token_ids`
+_TOKEN_ID = "token_id:"  # vLLM's spelling of a token with `return_tokens_as_token_ids`
 
 
 @dataclass(slots=True)
 class ParsedCompletion:
-    """What has come of one answer so far."""
+    """The received part of one answer."""
 
     secrets: SecretTexts = field(repr=False)
     texts: list[str] = field(default_factory=list)
@@ -45,10 +45,10 @@ class ParsedCompletion:
     logprobs: list[float] = field(default_factory=list)
 
     def add(self, body: object, part: Literal["message", "delta"]) -> None:
-        """Take in a whole completion ("message") or one event of a stream ("delta").
+        """Add a whole completion ("message") or one event of a stream ("delta").
 
         Raises:
-            ModelError: it is none, or tells of a failure.
+            ModelError: it is invalid, or reports a failure.
         """
         if error := _get(body, "error"):
             raise of_body(error, self.secrets)
@@ -78,7 +78,7 @@ class ParsedCompletion:
         self._add_tokens(choice)
 
     def _add_text(self, content: object) -> None:
-        if isinstance(content, list):  # some endpoints send parts, thinking among them
+        if isinstance(content, list):  # some endpoints send parts, including reasoning
             content = "".join(t for p in content if isinstance(t := _get(p, "text"), str))
         if content is None:
             return
@@ -94,7 +94,9 @@ class ParsedCompletion:
             raise ModelError("server", f"the answer is longer than {_LONGEST_TEXT} characters")
 
     def _add_tokens(self, choice: object) -> None:
-        """Ids as vLLM and SGLang send them beside the message, log-probabilities as OpenAI does."""
+        """Add token ids, which vLLM and SGLang send next to the message, and OpenAI's
+        log-probabilities.
+        """
         self.prompt_ids = _ids(_get(choice, "prompt_token_ids")) or self.prompt_ids
         ids, entries = _ids(_get(choice, "token_ids")), _get(_get(choice, "logprobs"), "content")
         entries = entries if isinstance(entries, list) else []
@@ -108,10 +110,10 @@ class ParsedCompletion:
                 self.named_ids += _named(token[len(_TOKEN_ID) :])
 
     def completion(self, asked: str | None, *, tokens: bool) -> Completion:
-        """The answer, once all of it has come. `tokens`: with what is known of its tokens.
+        """Return the complete answer. `tokens`: with its token trace.
 
         Raises:
-            ModelError: there is no answer in what came.
+            ModelError: no answer was received.
         """
         usage = self.usage
         if self.refusal or (self.finish_reason == "content_filter" and not self.size):
@@ -121,7 +123,7 @@ class ParsedCompletion:
             raise ModelError("server", "the model failed", retryable=True, usage=usage)
         if self.called_tools and not self.size:
             raise ModelError("type", "the model called tools, and none were offered", usage=usage)
-        # Cut before its first word, as when all tokens went into thinking: an answer, though empty.
+        # Cut before its first word, for example when reasoning took all tokens: an empty answer.
         if not self.texts and self.finish_reason != "length":
             raise ModelError("type", "the answer has no text", retryable=True, usage=usage)
         text = replace_surrogates("".join(self.texts))
@@ -132,15 +134,15 @@ class ParsedCompletion:
         ids = self.output_ids or self.named_ids
         if not ids:
             return None
-        # One for each token, or they cannot be told apart.
+        # One for each token, otherwise they cannot be assigned.
         logprobs = self.logprobs if len(self.logprobs) == len(ids) else []
         return TokenTrace(self.prompt_ids, tuple(ids), tuple(logprobs))
 
 
 def _get(thing: object, name: str) -> Any:
-    """A field of an SDK's object, or of a dictionary; None if it has none.
+    """Return a field of an SDK's object, or of a dictionary; None if it is missing.
 
-    Those of huggingface_hub are both, and as dictionaries they lack what it has no field for.
+    Objects of huggingface_hub are both, and as dictionaries they lack undeclared fields.
     """
     value = getattr(thing, name, None)
     return thing.get(name) if value is None and isinstance(thing, Mapping) else value
@@ -162,7 +164,7 @@ def _count(value: object) -> int | None:
 
 
 def _named(text: str) -> list[int]:
-    """The id that `text` spells; Python reads no number of thousands of digits."""
+    """Return the id that `text` spells; Python refuses numbers of thousands of digits."""
     return [int(text)] if text.isdecimal() and len(text) <= _COUNT_DIGITS else []
 
 

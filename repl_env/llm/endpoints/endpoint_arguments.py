@@ -1,4 +1,4 @@
-"""The arguments that models behind endpoints have in common, checked when the model is made."""
+"""Arguments that the models behind endpoints share, checked when a model is made."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def check(
     max_retries: Any,
     key_name: str = "api_key",
 ) -> None:
-    """Refuse what cannot be asked with.
+    """Check the arguments.
 
     Raises:
         TypeError, ValueError: naming the argument, without a key, a header or a login in it.

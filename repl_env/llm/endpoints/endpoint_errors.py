@@ -1,7 +1,7 @@
-"""What an endpoint's failure means, in words that hold no secret.
+"""Errors for an endpoint's failures, without secrets.
 
 Endpoints repeat keys in their messages, and libraries put requests with all headers into their
-exceptions. So a message is made anew from the little that helps, and secrets are cut out of it.
+exceptions. So messages are composed from the useful parts, with secrets removed.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from urllib.parse import urlsplit
 from repl_env.common.json_values import MAX_DEPTH, visible
 from repl_env.errors import ModelError
 
-# Status → kind, and whether the same question may be answered later.
+# Status → kind, and whether the same request may succeed later.
 _BY_STATUS: dict[int, tuple[str, bool]] = {
     401: ("authentication", False),  # no key, or a wrong one
     402: ("rate_limit", False),  # the account has no money left: waiting does not help
-    403: ("authentication", False),  # the key may not do this
-    408: ("timeout", True),  # the endpoint gave up waiting
-    409: ("server", True),  # a lock inside the endpoint, which the SDKs repeat too
+    403: ("authentication", False),  # the key lacks this permission
+    408: ("timeout", True),  # the endpoint timed out
+    409: ("server", True),  # a lock inside the endpoint, which the SDKs retry too; too early
     425: ("server", True),  # too early
     429: ("rate_limit", True),
 }
-# Codes of OpenAI's that say more than their status: used by other endpoints too.
+# OpenAI's codes, used by other endpoints too, are more specific than their status.
 _BY_CODE: dict[str, tuple[str, bool]] = {
-    "insufficient_quota": ("rate_limit", False),  # 429, but no waiting helps
+    "insufficient_quota": ("rate_limit", False),  # 429, but waiting does not help
     "content_filter": ("refused", False),  # 400 of a filter before the model
 }
-# Not followed: the question, and headers with keys, would go to where nobody has sent them, and a
-# server would ask whatever a stranger's endpoint names.
+# Not followed: the question, and headers with keys, would go to an unintended host, and a server
+# would send requests wherever a stranger's endpoint points.
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
-_LONGEST = 300  # characters of the endpoint's own words
-_SHORTEST_SECRET = 6  # cutting out "1" or "true" would only garble the text
+_LONGEST = 300  # characters of the endpoint's own message
+_SHORTEST_SECRET = 6  # removing "1" or "true" would only garble the text
 _CUT_OUT = "[secret]"
-_DEEPEST = 8  # errors inside errors, as gateways before gateways send them
+_DEEPEST = 8  # nested errors, as gateways before gateways send them
 
 
 class SecretTexts:
@@ -56,7 +56,7 @@ class SecretTexts:
     def learn(
         self, key: str | None, headers: Mapping[str, str], base_url: str | None = None
     ) -> None:
-        """These, too."""
+        """Add further secrets."""
         url = urlsplit(base_url or "")
         given = [key, url.username, url.password, *headers.values()]
         parts = {part for text in given if text for part in (text, *text.split())}
@@ -64,13 +64,13 @@ class SecretTexts:
         self._parts = sorted(parts.union(self._parts), key=len, reverse=True)
 
     def cut(self, text: str) -> str:
-        """`text` without them."""
+        """Return `text` without the secrets."""
         for part in self._parts:
             text = text.replace(part, _CUT_OUT)
         return text
 
     def cut_all(self, value: Any, deepest: int = MAX_DEPTH) -> Any:
-        """A JSON value without them; what is nested deeper than anybody reads is left out."""
+        """Return a JSON value without the secrets; deeply nested parts are left out."""
         if isinstance(value, str):
             return self.cut(value)
         if not isinstance(value, (dict, list)):
@@ -85,7 +85,7 @@ class SecretTexts:
 def of_status(
     status: int, body: object, headers: Mapping[str, str], secrets: SecretTexts
 ) -> ModelError:
-    """The failure that an HTTP status is, with what the body says about it."""
+    """Return the error for an HTTP status, with details from the body."""
     code, said = _said(body)
     kind, retryable = _BY_STATUS.get(status, ("server" if status >= 500 else "request", False))
     if status >= 500:
@@ -99,7 +99,7 @@ def of_status(
 
 
 def of_body(error: object, secrets: SecretTexts) -> ModelError:
-    """The failure that stands in a body, or in a stream, after status 200."""
+    """Return the error in a body, or in a stream, after status 200."""
     code, said = _said(error)
     if code.isdecimal() and len(code) == 3 and 400 <= int(code) < 600:
         return of_status(int(code), error, {}, secrets)
@@ -110,22 +110,22 @@ def of_body(error: object, secrets: SecretTexts) -> ModelError:
 
 
 def bare(failure: ModelError) -> ModelError:
-    """`failure` without what led to it, which tracebacks print; to be raised outside `except`."""
+    """Return `failure` without its cause, which tracebacks print; to be raised outside `except`."""
     failure.__context__ = failure.__cause__ = None
     return failure
 
 
 def short(text: str, secrets: SecretTexts) -> str:
-    """One line of `text`, bounded; nothing of a page that is made for browsers."""
+    """Return one bounded line of `text`; nothing of an HTML page."""
     if re.match(r"\s*<(!doctype|html|\?xml)", text, re.IGNORECASE):
         return "a page of HTML"
-    # Secrets go before it is clipped: half a key is a secret too.
+    # Secrets are removed before the text is cut: half a key is a secret too.
     line = visible(" ".join(secrets.cut(text).split()))
     return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"
 
 
 def _said(body: object) -> tuple[str, str]:
-    """The code and the message in the body of an error; "" for each that is not there."""
+    """Return the code and the message in the body of an error; "" for each that is missing."""
     for _ in range(_DEEPEST):
         if isinstance(body, Mapping) and isinstance(body.get("error"), (Mapping, str)):
             body = body["error"]
@@ -140,7 +140,7 @@ def _said(body: object) -> tuple[str, str]:
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds, from `Retry-After-Ms` or either form of `Retry-After` (RFC 9110, 10.2.3)."""
+    """Return the seconds in `Retry-After-Ms` or either form of `Retry-After` (RFC 9110, 10.2.3)."""
     for name, unit in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
         value = headers.get(name)
         if value is None:

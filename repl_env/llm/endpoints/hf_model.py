@@ -1,7 +1,7 @@
 """`HFModel`: a model of Hugging Face's Inference Providers, or of a deployment, by huggingface_hub.
 
-The library asks once, and looks for a token wherever one may lie; retries are ours, and the token
-is the one that was given. Its exceptions stay in here: they hold the request with all headers.
+The library neither retries nor limits where it looks for a token; this module does both. The
+library's exceptions do not leave this module: they hold the request with all headers.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from repl_env.llm.sampling_settings import bound, checked, messages_of
 if TYPE_CHECKING:
     from huggingface_hub import AsyncInferenceClient
 
-DEFAULT_MODEL = "Qwen/Qwen3.5-9B"  # OpenEnv's
-# OpenEnv's too. `max_tokens` has to be there: the endpoints' own default is 100.
+DEFAULT_MODEL = "Qwen/Qwen3.5-9B"  # OpenEnv's default
+# OpenEnv's too. `max_tokens` is required: the endpoints' own default is 100.
 SAMPLING: Mapping[str, Any] = {
     "max_tokens": 2048,
     "temperature": 0.6,
@@ -42,22 +42,25 @@ SAMPLING: Mapping[str, Any] = {
 
 
 class HFModel(ChatModel):
-    """A model on Hugging Face, asked through its router, or at an endpoint of its own.
+    """A model on Hugging Face, behind its router or an endpoint of its own.
 
-    At most 100 calls of one model and event loop are on their way at once; the rest wait.
+    At most 100 calls of one model and event loop are sent concurrently; the rest wait.
 
     Args:
         model: its name on the Hub.
-        token: of Hugging Face, or a provider's key with `provider`. Only what is given here is
-            used, neither a variable of the environment nor a cached login.
+        token: of Hugging Face, or a provider's key with `provider`. Only this token is used,
+            neither an
+            environment variable nor a cached login.
         base_url: of an Inference Endpoint or another deployment; None is the router.
-        provider: which one answers; None: the router chooses.
+        provider: the provider that answers; None: the router chooses.
         headers: sent with each request. They and the token are in no repr, log or error.
-        sampling: laid over `SAMPLING`, OpenEnv's; None leaves a setting out. What the library does
-            not know goes into the request's body, where `extra_body`, untouched, wins.
-        timeout: seconds for one attempt. A call with its retries has that for each of them,
-            unless its request says how long it may take.
-        max_retries: attempts after the first, where the failure may pass.
+        sampling: overrides `SAMPLING`, OpenEnv's settings; None removes a setting. Settings unknown
+            to
+            the library go into the request's body, where `extra_body` takes precedence.
+        timeout: seconds for one attempt. Each retry has the same limit, unless the request sets a
+            limit
+            of the whole call.
+        max_retries: attempts after the first, for transient failures.
 
     Raises:
         ImportError: huggingface_hub is not installed.
@@ -94,7 +97,7 @@ class HFModel(ChatModel):
         self._token, self._base_url, self._provider = token, base_url, provider
         self._headers = dict(headers)
         self._secrets = SecretTexts(token, self._headers, base_url)
-        given = checked(sampling, ())[1]  # for its errors, and so that extra_body is on top
+        given = checked(sampling, ())[1]  # for its errors, and so that extra_body takes precedence
         self._arguments, self._extra_body = checked({**SAMPLING, **given}, _known())
         self._timeout, self._max_retries = timeout, max_retries
         self._clients = ClientCache(self._client, _close)
@@ -106,11 +109,11 @@ class HFModel(ChatModel):
         """Answer `request`.
 
         Raises:
-            ModelError: there is no answer. A refusal, a call of tools, an empty reply are errors.
+            ModelError: there is no answer. A refusal, a tool call and an empty reply are errors.
         """
         if not (self._token or self._base_url):
             raise ModelError("authentication", "HFModel has no token: give it one (token=...)")
-        # Names come from code in sessions too, and the library would send the token there.
+        # Names come from code in sessions too, and the library would send the token to a URL.
         if request.model is not None and _is_address(request.model):
             raise ModelError("request", "model must be a name, not an address")
         own = self._timeout * (self._max_retries + 1)
@@ -139,12 +142,12 @@ class HFModel(ChatModel):
                 return await client.chat_completion(**arguments)
         except ModelError:
             raise
-        # Boundary: what the library and its transport raise.
+        # Boundary: exceptions of the library and its transport.
         except Exception as error:  # noqa: BLE001
             raise self._failure(error) from None
 
     def _request(self, request: ModelRequest) -> dict[str, Any]:
-        """The arguments of the library's call."""
+        """Return the arguments of the library's call."""
         model = request.model or self.name
         # The router takes the provider with the name. Otherwise the library looks it up, in the
         # event loop and with the cached login.
@@ -162,12 +165,12 @@ class HFModel(ChatModel):
         return self._base_url is None and (self._token or "").startswith("hf_")
 
     def _client(self) -> AsyncInferenceClient:
-        """A client of this model's, for the running event loop."""
+        """Return a new client of this model for the running event loop."""
         from huggingface_hub import AsyncInferenceClient
 
         headers: dict[str, Any] = dict(self._headers)
         if not self._token and "authorization" not in {name.lower() for name in headers}:
-            headers["authorization"] = None  # or the library sends a cached login
+            headers["authorization"] = None  # otherwise the library sends a cached login
         return AsyncInferenceClient(
             base_url=self._base_url,
             provider=None if self._is_routed() or self._base_url else self._provider,  # type: ignore[arg-type]
@@ -177,7 +180,7 @@ class HFModel(ChatModel):
         )
 
     def _failure(self, error: Exception) -> ModelError:
-        """What an exception of the library's, or of a transport below it, means."""
+        """Return the error for an exception of the library, or of its transport."""
         from huggingface_hub.errors import HfHubHTTPError
 
         match error:
@@ -197,7 +200,7 @@ class HFModel(ChatModel):
 
 
 async def _prepare(client: AsyncInferenceClient) -> None:
-    """Have redirects and endless answers be failures. The library has no setting for either."""
+    """Make redirects and endless answers fail. The library has no setting for either."""
     transport = await client._get_async_client()  # type: ignore[no-untyped-call]
     if transport.follow_redirects:
         transport.follow_redirects = False
@@ -239,7 +242,7 @@ def _check_installed() -> None:
 
 @functools.cache
 def _known() -> frozenset[str]:
-    """The arguments that the library's call has."""
+    """Return the argument names of the library's call."""
     from huggingface_hub import AsyncInferenceClient
 
     return frozenset(inspect.signature(AsyncInferenceClient.chat_completion).parameters)

@@ -1,7 +1,8 @@
-"""`OpenAIModel`: a model behind an OpenAI-compatible endpoint, asked through the openai SDK.
+"""`OpenAIModel`: a model behind an OpenAI-compatible endpoint, through the openai SDK.
 
-Retries, back-off, Retry-After and time-outs are the SDK's. Its exceptions do not come out of here:
-they hold the request with all headers, and repeat what the endpoint said, keys included.
+Retries, back-off, Retry-After and time limits are the SDK's. Its exceptions do not leave this
+module:
+they hold the request with all headers, and repeat the endpoint's message, keys included.
 """
 
 from __future__ import annotations
@@ -27,33 +28,36 @@ if TYPE_CHECKING:
 
 MaxTokensField = Literal["max_tokens", "max_completion_tokens"]
 
-# How vLLM and SGLang are told to go on from the last message.
+# The fields by which vLLM and SGLang continue the last message.
 _GO_ON = {"add_generation_prompt": False, "continue_final_message": True}
 
 
 class OpenAIModel(ChatModel):
     """A model behind an OpenAI-compatible endpoint (chat completions).
 
-    Nothing is read from the environment, not even by the SDK; proxies are, as for any HTTP client.
+    Nothing is read from the environment, not even by the SDK, except for proxies.
 
     Args:
         model: its name there.
         base_url: such as "http://127.0.0.1:8000/v1"; None is OpenAI's.
-        api_key: sent as bearer token; None sends none, which OpenAI's own refuses.
+        api_key: sent as bearer token; None sends none, which OpenAI's own endpoint refuses.
         headers: sent with each request. They and the key are in no repr, log or error.
-        sampling: arguments of chat completions, such as `temperature`; what the SDK does not know
-            (`top_k`) goes into the request's body, where `extra_body`, untouched, wins.
-        timeout: seconds for one attempt. A call with its retries has that for each of them,
-            unless its request says how long it may take.
-        max_retries: attempts after the first, where the failure may pass.
-        stream: ask for answers in pieces; for endpoints behind proxies that end long silence.
-        record_tokens: ask for token ids and log-probabilities (vLLM, SGLang) and keep them in
-            `Completion.tokens`; None there if the endpoint sends no ids. Not asked of OpenAI's.
+        sampling: arguments of chat completions, such as `temperature`; settings unknown to the SDK
+            (`top_k`) go into the request's body, where `extra_body` takes precedence.
+        timeout: seconds for one attempt. Each retry has the same limit, unless the request sets a
+            limit
+            of the whole call.
+        max_retries: attempts after the first, for transient failures.
+        stream: request answers in pieces; for endpoints behind proxies that end silent connections.
+        record_tokens: request token ids and log-probabilities (vLLM, SGLang) and keep them in
+            `Completion.tokens`; None there if the endpoint sends no ids. Not requested from OpenAI.
         structured: send the schema of a request as `response_format`. Many endpoints refuse it.
-        max_tokens_field: which field limits the answer; None: "max_completion_tokens" at OpenAI's,
+        max_tokens_field: the field that limits the answer; None: "max_completion_tokens" at
+            OpenAI's,
             where "max_tokens" is deprecated and refused by newer models, else "max_tokens".
-        client: an AsyncOpenAI of your own, used as it is, from one event loop; never closed here,
-            and what it reads has no bound of ours.
+        client: an AsyncOpenAI of the caller, used as it is, from one event loop; never closed here,
+            and
+            without the limits on responses.
 
     Raises:
         ImportError: the openai SDK, or its fast transport, is not installed.
@@ -94,7 +98,7 @@ class OpenAIModel(ChatModel):
         self.name = model
         self._url = str(client.base_url) if client is not None else base_url or OPENAI
         self._is_openai = (urlsplit(self._url).hostname or "").endswith("openai.com")
-        # As the SDK spells names: older ones take "authorization" for another header than theirs.
+        # In the SDK's spelling: older versions take "authorization" for another header than theirs.
         self._api_key = api_key
         self._headers = {name.title(): value for name, value in headers.items()}
         self._secrets = SecretTexts(client.api_key if client else api_key, self._headers, self._url)
@@ -119,7 +123,7 @@ class OpenAIModel(ChatModel):
         """Answer `request`.
 
         Raises:
-            ModelError: there is no answer. A refusal, a call of tools, an empty reply are errors.
+            ModelError: there is no answer. A refusal, a tool call and an empty reply are errors.
         """
         own = self._timeout * (self._max_retries + 1)
         limit = own if request.timeout is None else request.timeout
@@ -130,13 +134,13 @@ class OpenAIModel(ChatModel):
             failure = error
         except TimeoutError:
             failure = ModelError("timeout", f"no answer within {limit:g} s", retryable=True)
-        # Boundary: what the SDK and its transports raise.
+        # Boundary: exceptions of the SDK and its transports.
         except Exception as error:  # noqa: BLE001
             failure = sdk.failure_of(error, self._timeout, self._secrets)
         raise bare(failure)
 
     async def close(self) -> None:
-        """Close the connections; a client that was given stays open."""
+        """Close the connections; a given client stays open."""
         await self._clients.close()
 
     async def _ask(self, request: ModelRequest) -> Completion:
@@ -153,7 +157,7 @@ class OpenAIModel(ChatModel):
         return reply.completion(arguments["model"], tokens=self._record_tokens)
 
     def _request(self, request: ModelRequest) -> dict[str, Any]:
-        """The arguments of the SDK's call."""
+        """Return the arguments of the SDK's call."""
         arguments: dict[str, Any] = {
             **bound(self._arguments, request.max_output_tokens, self._max_tokens_field),
             "model": request.model or self.name,
@@ -167,7 +171,7 @@ class OpenAIModel(ChatModel):
         if self._structured and request.schema is not None:
             schema = {"name": "answer", "schema": dict(request.schema)}
             arguments["response_format"] = {"type": "json_schema", "json_schema": schema}
-        if self._is_open:  # no key: the SDK wants to hear that this is meant
+        if self._is_open:  # no key: the SDK requires an explicit value
             arguments["extra_headers"] = {"Authorization": sdk.omitted()}
         if self._stream:
             arguments = {"stream_options": {"include_usage": True}, **arguments, "stream": True}

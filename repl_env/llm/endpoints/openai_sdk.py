@@ -1,6 +1,6 @@
-"""The openai SDK as it is used here: its two majors, its transport, its exceptions.
+"""Use of the openai SDK: its two major versions, its transport, its exceptions.
 
-Everything of it is imported when it is used: it takes most of a second.
+The SDK is imported on use: the import takes most of a second.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from openai import AsyncOpenAI
 
-# Connections of one client. How many calls run at once is the ledger's business, not a pool's.
+# Connections of one client. The ledger and the gate limit concurrent calls, not the pool.
 _CONNECTIONS = 4096
 
 
@@ -32,7 +32,7 @@ def client(
     *,
     stream: bool,
 ) -> AsyncOpenAI:
-    """A client for the running event loop, with nothing of the environment in it."""
+    """Return a client for the running event loop, without settings from the environment."""
     import openai
 
     transport = _transport()
@@ -44,21 +44,21 @@ def client(
         max_retries=retries,
         http_client=transport,
     )
-    # The SDK fills these from its environment variables, for whatever endpoint it is.
+    # The SDK fills these from its environment variables, for any endpoint.
     made.organization = made.project = made.admin_api_key = None
     made._custom_headers = headers
     return made
 
 
 def failure_of(error: Exception, timeout: float, secrets: SecretTexts) -> ModelError:
-    """What an exception of the SDK's, or of a transport below it, means.
+    """Return the error for an exception of the SDK, or of its transport.
 
     `timeout`: of the attempt, in seconds.
     """
     import openai
 
     cause = _root(error)
-    if isinstance(cause, ModelError):  # of `bounded_answers`; older majors wrap it in their own
+    if isinstance(cause, ModelError):  # of `response_limits`; older versions wrap it in their own
         return cause
     match error:
         case openai.APITimeoutError() if not _is_broken(cause):
@@ -70,39 +70,39 @@ def failure_of(error: Exception, timeout: float, secrets: SecretTexts) -> ModelE
         case openai.APIConnectionError():
             name = type(cause).__name__
             return ModelError("connection", f"no connection ({name})", retryable=True)
-        case openai.APIError(body=body) if body is not None:  # told inside a stream
+        case openai.APIError(body=body) if body is not None:  # reported inside a stream
             return of_body(body, secrets)
-        case openai.APIError() | ValueError():  # JSON or UTF-8 that is none
+        case openai.APIError() | ValueError():  # invalid JSON or UTF-8
             return ModelError("server", "the endpoint sent no completion", retryable=True)
         case openai.OpenAIError() | TypeError():
             return ModelError("request", short(str(error), secrets))
-    # Exceptions of the transport, which older majors let through while they read a stream.
+    # Exceptions of the transport, which older versions let through while they read a stream.
     name = type(error).__name__
     return ModelError("connection", f"the connection broke ({name})", retryable=True)
 
 
 def _root(error: BaseException) -> BaseException:
-    """The first exception of the chain that led to `error`."""
+    """Return the first exception of the chain that led to `error`."""
     while (cause := error.__cause__) is not None:
         error = cause
     return error
 
 
 def _is_broken(cause: BaseException) -> bool:
-    """Whether a connection was lost, or none made: the adapter of aiohttp calls it a time-out."""
+    """Return whether a connection failed: the aiohttp adapter reports that as a time-out."""
     lost = isinstance(cause, OSError) or type(cause).__module__.startswith("aiohttp")
     return lost and not isinstance(cause, TimeoutError)
 
 
 def omitted() -> object:
-    """The value of a header that is meant to be missing."""
+    """Return the value of a header to leave out."""
     import openai
 
     return openai.Omit()
 
 
 def check_installed() -> None:
-    """ImportError, with the remedy, where the SDK or its transport is missing."""
+    """Raise ImportError, with the remedy, if the SDK or its transport is missing."""
     remedy = "OpenAIModel needs the openai SDK: pip install 'repl-env[openai]'"
     try:
         if _major() < 3:
@@ -119,17 +119,18 @@ def _major() -> int:
 
 @functools.cache
 def known_arguments() -> frozenset[str]:
-    """The arguments that the SDK's call has."""
+    """Return the argument names of the SDK's call."""
     from openai.resources.chat.completions import AsyncCompletions
 
     return frozenset(inspect.signature(AsyncCompletions.create).parameters)
 
 
 def _transport() -> Any:
-    """An HTTP client for many calls at once that follows no redirects: the SDK's over aiohttp.
+    """Return an HTTP client for many concurrent calls that follows no redirects, over aiohttp.
 
-    Its default looks at each open connection for each request, so that 300 calls at once take
-    seconds of the processor, in openai 2 already 64; it is taken where openai 3 has no aiohttp.
+    The SDK's default checks each open connection for each request, so that 300 concurrent calls
+    take
+    seconds of CPU time, in openai 2 already 64; it is used if openai 3 has no aiohttp.
     """
     import openai
 
@@ -146,7 +147,7 @@ def _transport() -> Any:
 
 @functools.cache
 def _certificates() -> ssl.SSLContext:
-    """The certificates to trust, read once: that takes longer than a session's start."""
+    """Return the trusted certificates, read once: that takes longer than a session's start."""
     if _major() >= 3:
         from httpx2 import create_ssl_context
     else:

@@ -1,8 +1,7 @@
-"""What an endpoint sends, bounded before a library holds it: as it comes, and uncompressed.
+"""Limits on responses of endpoints, applied to the received and the decompressed bytes.
 
-The libraries read a whole answer, and a whole event of a stream, into memory before anybody else
-sees it. What stands here is called by their HTTP clients when headers have come, and takes the
-place of the body's stream.
+The libraries read a whole answer, and a whole event of a stream, into memory before they return it.
+Their HTTP clients call this module after the headers, and it wraps the body's stream.
 """
 
 from __future__ import annotations
@@ -14,22 +13,22 @@ from typing import Any
 
 from repl_env.errors import ModelError
 
-# Bytes of an answer that is read whole, and of one event. JSON of a stranger's choice takes up to
-# thirty times as much memory as it is long.
+# Bytes of a whole answer, and of one event. A stranger's JSON takes up to thirty times its length
+# in memory.
 MOST = 64 << 20
-# Of all events of a stream, of which one at a time is held: a token takes half a kilobyte there.
+# Bytes of all events of a stream, which are held one at a time: a token takes half a kilobyte.
 MOST_STREAMED = 8 * MOST
-# Of compressed bytes, taken apart at a time.
+# Compressed bytes that are decompressed at a time.
 _PIECE = 64 << 10
-# zlib's for gzip, told by its header.
+# zlib's value for gzip with a header.
 _GZIP = 16 + zlib.MAX_WBITS
 _BLANK_LINES = (b"\n\n", b"\n\r\n", b"\r\r")
 
 
 def bound_responses(client: Any, *, stream: bool = False) -> None:
-    """Have answers to an asynchronous client, of httpx or httpx2, end in a ModelError if too large.
+    """Make oversized answers to an async client of httpx or httpx2 end in a ModelError.
 
-    `stream`: they come as events, which are read one by one.
+    `stream`: answers are events, which are read one by one.
     """
 
     async def limit(response: Any) -> None:
@@ -39,14 +38,15 @@ def bound_responses(client: Any, *, stream: bool = False) -> None:
         response.stream = _bounded(response.stream, body)
 
     hooks = client.event_hooks
-    # First: others may read the body of a refusal.
+    # First, as others may read the body of a refusal.
     client.event_hooks = {**hooks, "response": [limit, *hooks["response"]]}
-    # What can be taken apart in pieces. Of other methods a kilobyte may become a gigabyte at once.
+    # Methods that can be decompressed in pieces. With others a kilobyte may become a gigabyte at
+    # once.
     client.headers["accept-encoding"] = "gzip"
 
 
 def _encoding(headers: Any) -> str:
-    """How the body is compressed; "" for not at all. ModelError for what was not asked for."""
+    """Return the compression of the body, or ""; ModelError for one that was not requested."""
     named = str(headers.get("content-encoding", "")).strip().lower()
     if named in ("", "identity"):
         return ""
@@ -67,12 +67,12 @@ class _Body:
         self._end = b""
 
     def expect(self, length: str) -> None:
-        """ModelError if the header says that more will come than may."""
+        """Raise ModelError if the header announces too many bytes."""
         if length.isdecimal() and (len(length) > 18 or int(length) > self._most):
             raise _too_large(self._most)
 
     def take(self, chunk: bytes) -> Iterator[bytes]:
-        """What the library reads of `chunk`; ModelError as soon as it is too much."""
+        """Return the decompressed `chunk`; ModelError as soon as the limit is exceeded."""
         for piece in self._pieces(chunk):
             self._size += len(piece)
             if self._size > self._most:
@@ -106,7 +106,7 @@ def _too_large(most: int) -> ModelError:
 
 
 def _bounded(stream: Any, body: _Body) -> Any:
-    """`stream` with `body` between, of the kind that the client's library insists on."""
+    """Return `stream` limited by `body`, as the stream class that the client's library requires."""
     kinds = type(stream).__mro__
     return _stream_type(next(each for each in kinds if each.__name__ == "AsyncByteStream"))(
         stream, body

@@ -1,4 +1,4 @@
-"""Asking again, where the library that asks does not."""
+"""Retries for libraries that have none."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from repl_env.errors import ModelError
 
 T = TypeVar("T")
 
-# The waits of the openai SDK, so that both kinds of endpoint are treated alike.
+# The waits of the openai SDK, so that both kinds of endpoint behave alike.
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 8.0  # seconds, doubled each time
-_LONGEST_ASKED_FOR = 120.0  # an endpoint that wants more than this is down
+_LONGEST_ASKED_FOR = 120.0  # an endpoint that asks for more than this is down
 
 
 async def with_retries(attempt: Callable[[], Awaitable[T]], retries: int) -> T:
-    """What `attempt` returns, at the first or one of `retries` more times.
+    """Return the result of `attempt`, repeated up to `retries` times.
 
-    Between them it waits as long as the endpoint asked for, else longer each time, and never the
-    same, so that calls that failed together do not come back together.
+    The pause is what the endpoint asked for, else increasing, with a random part, so that calls
+    that
+    failed together do not return together.
 
     Raises:
-        ModelError: of the last attempt, or one that no waiting helps.
+        ModelError: of the last attempt, or one that waiting does not help.
     """
     for number in range(retries):
         try:

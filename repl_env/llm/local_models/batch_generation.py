@@ -1,6 +1,6 @@
-"""Answers of a causal language model, several at once, by `generate` of transformers.
+"""Batched answers of a causal language model, by `generate` of transformers.
 
-Torch and transformers are imported when something is generated, and not before.
+Torch and transformers are imported on first use.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-# What this module decides itself. Each with where it is set, or why it cannot be.
+# Settings that this module controls, each with the place to set it or the reason.
 NOT_SAMPLING: Mapping[str, str] = MappingProxyType(
     {
         "max_new_tokens": "it is an argument of the model, or max_output_tokens of a request",
@@ -34,11 +34,11 @@ _MEANS_SAMPLING = ("temperature", "top_p", "top_k", "min_p", "typical_p")
 
 @dataclass(frozen=True)
 class SamplingOptions:
-    """How tokens are chosen: fields of transformers' `GenerationConfig`, and `seed`.
+    """The choice of tokens: fields of transformers' `GenerationConfig`, and `seed`.
 
-    Two are equal if what they choose by is; only requests of equal ones share a batch. Fields that
-    are not named stay as the model has them. Temperature 0 means the likeliest token.
-    `given` is what it was made of.
+    Two are equal if their choices are; only requests with equal options share a batch. Other fields
+    stay
+    as in the model. Temperature 0 means the likeliest token. `given` is the user's argument.
     """
 
     key: str
@@ -48,7 +48,7 @@ class SamplingOptions:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> SamplingOptions:
-        """Sampling as a user gave it.
+        """Return options for a user's argument.
 
         Raises:
             TypeError, ValueError: naming the field.
@@ -71,7 +71,9 @@ class SamplingOptions:
 
 
 def _consistent(options: dict[str, Any]) -> dict[str, Any]:
-    """`options` with `do_sample` as the rest means it: transformers ignores temperatures else."""
+    """Return `options` with the `do_sample` that they imply: transformers would ignore
+    temperatures.
+    """
     if options.get("temperature") == 0:
         left = {name: value for name, value in options.items() if name not in _MEANS_SAMPLING}
         return {**left, "do_sample": False}
@@ -82,7 +84,9 @@ def _consistent(options: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class GenerationRow:
-    """A prompt of a batch, the most tokens of its answer, and whether anybody still wants it."""
+    """A prompt of a batch, the token limit of its answer, and whether a caller still waits for
+    it.
+    """
 
     prompt: Sequence[int]
     limit: int
@@ -91,9 +95,9 @@ class GenerationRow:
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """The tokens of an answer, with the one that ended it; `ended` False: it was cut.
+    """The tokens of an answer, including the final one; `ended` False: it was cut.
 
-    `logprobs` are empty unless they were asked for.
+    `logprobs` are empty unless they were requested.
     """
 
     output: tuple[int, ...]
@@ -109,11 +113,12 @@ def generate(
     pad: int,
     record: bool,
 ) -> list[Generated]:
-    """Let `model` answer all `rows` together; in their order.
+    """Answer all `rows` together; results are in their order.
 
-    A row costs no token after one of `ends`, after its own limit, or after it was dropped, but for
-    those that the others of the batch still take. `record`: with log-probabilities, of the model's
-    own distribution: before temperature, top_p and top_k.
+    A row costs no token after one of `ends`, after its own limit, or after it was dropped, except
+    for
+    the tokens of the other rows. `record`: with log-probabilities, of the model's own distribution,
+    before temperature, top_p and top_k.
     """
     import torch
     from transformers import LogitsProcessorList, StoppingCriteriaList
@@ -139,7 +144,7 @@ def generate(
 def _cut(
     row: GenerationRow, output: list[int], logprobs: list[float], ends: frozenset[int]
 ) -> Generated:
-    """The row's own tokens: what follows its end is padding, or others' time."""
+    """Return the row's own tokens: after its end come padding or tokens of longer rows."""
     mine = output[: row.limit]
     end = next((place for place, token in enumerate(mine) if token in ends), None)
     length = len(mine) if end is None else end + 1
@@ -170,7 +175,7 @@ def _config(
 
 @contextmanager
 def _seeded(seed: int | None, device: Any) -> Iterator[None]:
-    """Random numbers follow `seed` inside; those of the process go on after it as they were."""
+    """Use random numbers from `seed` inside; the process's own sequence continues afterwards."""
     import torch
 
     if seed is None:
@@ -183,7 +188,7 @@ def _seeded(seed: int | None, device: Any) -> Iterator[None]:
 
 @contextmanager
 def _answering(model: Any) -> Iterator[None]:
-    """No part of the model is in training inside: such a part leaves things out at random."""
+    """Switch all parts of the model to evaluation inside: training drops parts at random."""
     in_training = [module for module in model.modules() if module.training]
     model.eval()
     try:
@@ -194,7 +199,7 @@ def _answering(model: Any) -> Iterator[None]:
 
 
 class _Stop:
-    """A stopping criterion: which rows are at their limit, or wanted by nobody."""
+    """A stopping criterion: rows that are at their limit, or dropped."""
 
     def __init__(self, rows: Sequence[GenerationRow], width: int) -> None:
         self._rows, self._width = rows, width
@@ -210,8 +215,8 @@ class _Stop:
 class _Recorder:
     """The log-probability of each chosen token, without keeping those of all the others.
 
-    As a logits processor (`look`) it sees the distribution, and as a stopping criterion what was
-    chosen from it. Scores of all steps would be as large as the vocabulary for each token.
+    As a logits processor (`look`) it sees the distribution, and as a stopping criterion the choice.
+    Keeping the scores of all steps would take the size of the vocabulary for each token.
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,6 @@
 """Chat messages as token ids, through the chat template of a Hugging Face tokenizer.
 
-Nothing here imports a tokenizer's library: a tokenizer is whatever has these methods.
+Nothing here imports a tokenizer's library: any object with these methods is a tokenizer.
 """
 
 from __future__ import annotations
@@ -13,24 +13,27 @@ from repl_env.interfaces import Message
 
 
 class ChatTokenizer(Protocol):
-    """The part of a tokenizer that prompts and samples need; those of `transformers` have it."""
+    """The part of a tokenizer that prompts and samples need.
+
+    Tokenizers of `transformers` have it.
+    """
 
     all_special_ids: list[int]
 
     def apply_chat_template(self, conversation: Any, tokenize: bool = True, **kwargs: Any) -> Any:
-        """The conversation as token ids, or as text if `tokenize` is False."""
+        """Return the conversation as token ids, or as text if `tokenize` is False."""
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """The token ids of `text`."""
+        """Return the token ids of `text`."""
 
     def decode(self, token_ids: Any, skip_special_tokens: bool = False, **kwargs: Any) -> str:
-        """The text of `token_ids`."""
+        """Return the text of `token_ids`."""
 
 
 def prompt_ids(
     tokenizer: ChatTokenizer, messages: Sequence[Message], template: Mapping[str, Any]
 ) -> list[int]:
-    """What a model is shown when `messages` are its to answer: with the head of its own turn.
+    """Return the prompt of a model that answers `messages`, with the head of its turn.
 
     `template` are arguments of the chat template, such as `enable_thinking`.
 
@@ -47,7 +50,7 @@ def prompt_ids(
 def rendered(
     tokenizer: ChatTokenizer, messages: Sequence[Message], template: Mapping[str, Any], head: bool
 ) -> str:
-    """The same as text; without the head of the next turn unless `head`."""
+    """Return the prompt as text; without the head of the next turn unless `head`."""
     text = tokenizer.apply_chat_template(
         plain(messages), tokenize=False, add_generation_prompt=head, **template
     )
@@ -55,7 +58,7 @@ def rendered(
 
 
 def plain(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """`messages` as every template takes them: content is one valid text.
+    """Return `messages` in the form that every template accepts: content is one valid text.
 
     Raises:
         ValueError: a part of a message is not text.

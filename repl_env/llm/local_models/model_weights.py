@@ -1,6 +1,6 @@
-"""A model of transformers and its tokenizer: as they are given, from a folder, or from the hub.
+"""A transformers model and its tokenizer: given objects, a folder, or the hub.
 
-Torch and transformers are imported when something is loaded.
+Torch and transformers are imported on first use.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def hub_arguments(token: str | None, local_files_only: bool) -> dict[str, Any]:
-    """How the hub is asked, if it is asked: never with a login that happens to be stored here."""
+    """Return the arguments of a download: never with a stored login."""
     return {
         "token": token or os.environ.get("HF_TOKEN") or False,
         "local_files_only": local_files_only,
@@ -20,7 +20,7 @@ def hub_arguments(token: str | None, local_files_only: bool) -> dict[str, Any]:
 
 
 def source_of(model: Any) -> str:
-    """Where `model` is from; empty if it does not say.
+    """Return the origin of `model`; empty if unknown.
 
     Raises:
         TypeError: it is neither a model nor the name of one.
@@ -34,10 +34,10 @@ def source_of(model: Any) -> str:
 
 
 def load_model(model: Any, device: str | None, dtype: Any, hub: Mapping[str, Any]) -> Any:
-    """`model` itself, or what the folder or name holds; on `device`.
+    """Return `model` itself, or load it from the folder or name, on `device`.
 
     Raises:
-        ValueError: it is no model that continues its prompt. OSError: it cannot be loaded.
+        ValueError: it is not a causal language model. OSError: it cannot be loaded.
     """
     import torch
     from transformers import AutoModelForCausalLM
@@ -53,7 +53,7 @@ def load_model(model: Any, device: str | None, dtype: Any, hub: Mapping[str, Any
 
 
 def load_tokenizer(tokenizer: Any, source: str, hub: Mapping[str, Any]) -> Any:
-    """`tokenizer` itself, or what its name, else `source`, holds.
+    """Return `tokenizer` itself, or load it from its name or from `source`.
 
     Raises:
         ValueError: there is none, or it has no chat template. OSError: it cannot be loaded.

@@ -1,7 +1,7 @@
-"""Requests from anywhere, answered several at once by one thread.
+"""Requests from any thread, answered in batches by one thread.
 
-The thread is there while there are requests, and gone when the last is answered: nothing waits at
-the end of a program, and a model that nobody uses holds nothing but itself.
+The thread exists while there are requests, and ends with the last one: a program does not wait at
+its end, and an unused model holds nothing but itself.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ A = TypeVar("A")
 
 @dataclass(eq=False, slots=True)
 class BatchedRequest(Generic[Q, A]):
-    """One request. Those of one `group` may share a batch; one of group None runs alone."""
+    """One request. Requests of one `group` may share a batch; one with group None runs alone."""
 
     question: Q
     group: Hashable
@@ -27,18 +27,18 @@ class BatchedRequest(Generic[Q, A]):
 
     @property
     def dropped(self) -> bool:
-        """Whether nobody waits for the answer any more."""
+        """Whether the caller no longer waits for the answer."""
         return self.answer.done()
 
     def give(self, answer: A) -> None:
-        """Answer it, unless it was dropped meanwhile."""
+        """Deliver the answer, unless the request was dropped meanwhile."""
         try:
             self.answer.set_result(answer)
         except InvalidStateError:
             pass
 
     def fail(self, error: Exception) -> None:
-        """Say why there is no answer, unless it was dropped meanwhile."""
+        """Deliver the error, unless the request was dropped meanwhile."""
         try:
             self.answer.set_exception(error)
         except InvalidStateError:
@@ -46,13 +46,14 @@ class BatchedRequest(Generic[Q, A]):
 
 
 class RequestBatcher(Generic[Q, A]):
-    """Takes requests from any thread and hands them to `run`, in the order of the oldest.
+    """Takes requests from any thread and hands them to `run`, oldest first.
 
     Args:
-        run: answers each of a batch, or fails it; called in the one thread. What it raises fails
-            those that it did not answer.
-        size: the most requests in a batch. May be changed at any time.
-        wait: seconds that the oldest request waits for others before it runs in too small a batch.
+        run: answers or fails each request of a batch; called in the one thread. Its exception fails
+            the
+            requests that it did not answer.
+        size: the largest number of requests in a batch. May be changed at any time.
+        wait: seconds that the oldest request waits for others before it runs in a smaller batch.
     """
 
     def __init__(
@@ -67,17 +68,17 @@ class RequestBatcher(Generic[Q, A]):
         self._thread: threading.Thread | None = None
 
     def submit(self, asked: BatchedRequest[Q, A]) -> None:
-        """Have `asked` answered."""
+        """Queue `asked`."""
         with self._changed:
             if self._thread is None:
                 thread = threading.Thread(target=self._work, name="repl-env batches")
-                thread.start()  # may fail; then nothing is asked, and nothing waits for ever
+                thread.start()  # may fail; then no request is queued, so none waits forever
                 self._thread = thread
             self._queue.append(asked)
             self._changed.notify_all()
 
     def close(self, error: Exception) -> None:
-        """Fail what is asked and what runs with `error`; return when the thread is gone."""
+        """Fail all requests with `error`; return when the thread has ended."""
         with self._changed:
             for asked in (*self._running, *self._queue):
                 asked.fail(error)
@@ -90,17 +91,17 @@ class RequestBatcher(Generic[Q, A]):
         while batch := self._next():
             try:
                 self._run(batch)
-            # Boundary: the thread goes on for the others, whatever became of these.
+            # Boundary: the thread continues for other requests after any failure.
             except Exception as error:  # noqa: BLE001
                 for asked in batch:
                     asked.fail(error)
 
     def _next(self) -> Sequence[BatchedRequest[Q, A]]:
-        """The next batch; empty when the thread is to end."""
+        """Return the next batch; empty when the thread should end."""
         with self._changed:
             self._running = ()
             while not self._running and self._oldest() is not None:
-                # The oldest may be dropped while it waits for company; the next is the oldest then.
+                # The oldest may be dropped while it waits for others; the next is the oldest then.
                 self._changed.wait_for(self._full, self._wait)
                 self._running = self._company()
             taken = set(map(id, self._running))
@@ -119,7 +120,7 @@ class RequestBatcher(Generic[Q, A]):
         return oldest is None or oldest.group is None or len(self._company()) >= self.size
 
     def _company(self) -> Sequence[BatchedRequest[Q, A]]:
-        """The oldest request and those that may run with it."""
+        """Return the oldest request and those that may share its batch."""
         oldest = self._oldest()
         if oldest is None or oldest.group is None:
             return () if oldest is None else (oldest,)

@@ -1,7 +1,7 @@
 """`TransformersModel`: a model of Hugging Face transformers, in this process.
 
-Needs the extra `transformers`. What touches the model or its tokenizer runs in one thread, several
-requests at a time (`batches`).
+Needs the extra `transformers`. The model and its tokenizer are used in one thread, by several
+requests at a time (`request_batcher`).
 """
 
 from __future__ import annotations
@@ -47,31 +47,33 @@ class TransformersModel(ChatModel):
     with TransformersModel("Qwen/Qwen3-0.6B", sampling=sampling) as model:
         print(RLM(model).run("How many words?", context=text).final_answer)
     ```
-    Requests that are made at the same time, from any tasks and threads, are answered together.
-    Answers in lower precision may differ with the batch, as everywhere. A request that is cancelled
-    or out of time is not begun, or ends at its next token. Usage is counted, not estimated.
+    Concurrent requests, from any tasks and threads, are batched. Answers in lower precision may
+    differ
+    with the batch, as everywhere. A request that is cancelled or out of time does not start, or
+    ends at
+    its next token. Usage is counted, not estimated.
 
     Args:
-        model: a loaded model, used as it is and where it is; or a folder or a name on the hub.
-        tokenizer: the same for its tokenizer, with a chat template; None: the model's own.
+        model: a loaded model, used as it is and on its device; or a folder or a name on the hub.
+        tokenizer: likewise, with a chat template; None: the model's own.
         name: in reports and price tables. None: the folder or the name.
-        device: None: for a loaded model, where it is; else "cuda" if there is one, or "cpu".
+        device: None: for a loaded model, its present device; else "cuda" if there is one, or "cpu".
         dtype: of the weights of a model that is loaded here; "auto": as they were saved.
-        max_new_tokens: what an answer may have where the request does not say.
-        sampling: fields of `transformers.GenerationConfig`, and `seed`. Those that are not named
-            are as the model's makers set them; temperature 0 takes the likeliest token. An answer
-            with a seed is generated alone, and is the same each time if nothing else in the process
-            draws random numbers meanwhile.
-        batch_size: the most requests in one batch. Halved, for good, when memory runs out.
+        max_new_tokens: the default limit of an answer.
+        sampling: fields of `transformers.GenerationConfig`, and `seed`. Other fields keep the
+            model's
+            defaults; temperature 0 takes the likeliest token. An answer with a seed is generated
+            alone,
+            and is reproducible if nothing else in the process draws random numbers meanwhile.
+        batch_size: the most requests in one batch. Halved, permanently, when memory runs out.
         batch_wait: seconds that a request waits for others, unless the batch is full before.
         record_tokens: answers carry a `TokenTrace`. Its log-probabilities are of the model's own
             distribution: before temperature, top_p and top_k, as endpoints give them.
         template: arguments of the chat template, such as `{"enable_thinking": False}`.
-        token: for the hub. None: `HF_TOKEN`; a login that happens to be stored here is not used.
-            It is kept nowhere.
+        token: for the hub. None: `HF_TOKEN`; a stored login is not used. The token is not kept.
         local_files_only: load nothing from the network.
 
-    Code that comes with a model is not run: load such a model yourself, and give it loaded.
+    Code that comes with a model is not run: load such a model yourself, and pass the loaded model.
 
     Raises:
         TypeError, ValueError: naming the argument. ImportError: the extra is not installed.
@@ -106,14 +108,14 @@ class TransformersModel(ChatModel):
         self._template = dict(template or {})
         self._max_new_tokens = max_new_tokens
         self._record = record_tokens
-        # A tokenizer of Rust may not be used by two threads at once.
+        # Rust tokenizers must not be used by two threads at once.
         self._tokenizing = threading.Lock()
         self._batches: RequestBatcher[_Question, Completion] = RequestBatcher(
             self._run, batch_size, batch_wait
         )
 
     def with_sampling(self, **sampling: Any) -> TransformersModel:
-        """The same model, with these fields of sampling in place of its own; None takes one away.
+        """Return the same model with other sampling fields; None removes one.
 
         Both share weights, thread and batches; closing one closes both.
         """
@@ -129,8 +131,10 @@ class TransformersModel(ChatModel):
 
         Raises:
             ModelError: "request": the prompt does not fit, or the template refuses the messages;
-                "timeout"; "memory" (retryable): there is not enough for even this request alone;
-                "closed": the model was closed; else the name of what `generate` raised.
+                "timeout";
+                "memory" (retryable): there is not enough for this request alone; "closed": the
+                model was
+                closed; otherwise the name of an exception of `generate`.
         """
         if request.model not in {None, self.name}:
             raise ModelError("request", f"the model is {self.name!r}, not {request.model!r}")
@@ -148,9 +152,9 @@ class TransformersModel(ChatModel):
             raise ModelError("timeout", f"no answer in {request.timeout:g} s") from error
 
     def count_tokens(self, messages: Sequence[Message]) -> int:
-        """The tokens that `messages` are as a prompt, with the head of the answer.
+        """Return the tokens of `messages` as a prompt, with the head of the answer.
 
-        Exact; for messages that the template refuses, an upper bound.
+        The count is exact; for messages that the template refuses, it is an upper bound.
         """
         try:
             return len(self._prompt_ids(messages))
@@ -158,14 +162,14 @@ class TransformersModel(ChatModel):
             return super().count_tokens(messages)
 
     async def close(self) -> None:
-        """Fail what is being answered, and return when the thread is gone. The weights stay."""
+        """Fail all running requests, and return when the thread has ended. The weights stay."""
         error = ModelError("closed", "the model was closed")
         await asyncio.to_thread(self._batches.close, error)
 
     # ── in the thread ────────────────────────────────────────────────────────────────────────────
 
     def _run(self, batch: Sequence[BatchedRequest[_Question, Completion]]) -> None:
-        """Answer each of `batch`; what fails together is tried in halves, down to one."""
+        """Answer each of `batch`; a failing batch is split in halves, down to one request."""
         parts = [batch]
         while parts:
             part = [asked for asked in parts.pop() if not asked.dropped]
@@ -182,12 +186,12 @@ class TransformersModel(ChatModel):
             parts += [part[half:], part[:half]]
 
     def _attempt(self, part: Sequence[BatchedRequest[_Question, Completion]]) -> ModelError | None:
-        """Answer `part`, or say why `generate` could not."""
+        """Answer `part`, or return the failure of `generate`."""
         try:
             rows = [(asked, row) for asked in part if (row := self._row(asked)) is not None]
             if rows:
                 self._answer(rows, part[0].question.sampling)
-        # Boundary: the model may be anybody's code. The error goes without its traceback, which
+        # Boundary: the model may be the user's code. The error goes without its traceback, which
         # would hold the tensors that memory was short of.
         except Exception as error:  # noqa: BLE001
             return _as_model_error(error)
@@ -206,7 +210,7 @@ class TransformersModel(ChatModel):
             asked.give(self._completion(row, answer))
 
     def _row(self, asked: BatchedRequest[_Question, Completion]) -> GenerationRow | None:
-        """What the model is given; None, and the request fails, if there is no such thing."""
+        """Return the model's input; None, with a failed request, if there is none."""
         request = asked.question.request
         try:
             prompt = self._prompt_ids(request.messages, request.prefix)
@@ -226,7 +230,7 @@ class TransformersModel(ChatModel):
         try:
             with self._tokenizing:
                 ids = prompt_ids(self._tokenizer, messages, self._template)
-                # Behind the head of the turn, not by the template, which may trim what it is given.
+                # After the head of the turn, not through the template, which may trim its input.
                 begun = self._tokenizer.encode(prefix or "", add_special_tokens=False)
                 return [*ids, *map(int, begun)]
         # Boundary: a template is a program of the model's makers, and refuses messages by raising.
@@ -234,7 +238,7 @@ class TransformersModel(ChatModel):
             raise ModelError("request", f"the chat template: {error}") from error
 
     def _ends(self) -> tuple[int, ...]:
-        """The tokens that end an answer: the model's, and the tokenizer's."""
+        """Return the tokens that end an answer: the model's, and the tokenizer's."""
         given = self._model.generation_config.eos_token_id
         ends = list(given) if isinstance(given, list | tuple) else [given]
         known = [token for token in (*ends, self._tokenizer.eos_token_id) if token is not None]
@@ -274,7 +278,7 @@ def _with_libraries(sampling: Mapping[str, Any]) -> SamplingOptions:
 
 
 def _positions(model: Any) -> int | None:
-    """How many tokens a prompt and its answer may have; None if the model does not say."""
+    """Return the token limit of prompt and answer together; None if the model has none."""
     positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     return positions if isinstance(positions, int) and positions > 0 else None
 
@@ -283,14 +287,14 @@ def _as_model_error(error: Exception) -> ModelError:
     import torch
 
     short = isinstance(error, torch.OutOfMemoryError | MemoryError)
-    # What torch raises on a CPU has no class of its own.
+    # Torch's error on a CPU has no class of its own.
     if short or "DefaultCPUAllocator" in str(error):
         return ModelError("memory", str(error), retryable=True)
     return ModelError(type(error).__name__, str(error))
 
 
 def _free_memory() -> None:
-    """Let go of what the failed attempt held, so that a smaller one finds it."""
+    """Release the memory of the failed attempt for a smaller one."""
     import torch
 
     gc.collect()

@@ -1,4 +1,4 @@
-"""What a tree of runs may spend, and what it has spent."""
+"""The budget of a tree of runs, and its spending."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from repl_env.common.argument_checks import at_least, finite
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What a run may spend together with all runs below it. None is no limit.
+    """The limits of a run together with all runs below it. None means no limit.
 
     Args:
-        calls: questions to models: turns of the runs, and sub-calls; failed ones count.
-        input_tokens, output_tokens: of all calls. Where an endpoint does not count, an upper
-            bound is taken from the text.
-        usd: cost of all calls. A call whose price nobody knows is refused, not taken for free.
+        calls: requests to models: turns of the runs, and sub-calls; failed ones count.
+        input_tokens, output_tokens: of all calls. Without counts of the endpoint, an upper bound is
+            taken from the text.
+        usd: cost of all calls. A call of unknown price is refused, not free.
         seconds: of wall time, from the start of the root run.
         cpu_seconds: of the sessions' processes.
-        children: runs below the root, ended ones too.
+        children: runs below the root, including ended ones.
 
     Raises:
         TypeError, ValueError: naming the field.
@@ -44,7 +44,7 @@ _COUNTS = frozenset({"calls", "input_tokens", "output_tokens", "children"})
 
 
 def _limit(field: str, value: Any) -> float:
-    """`value` as that limit; TypeError, ValueError naming it if it is none."""
+    """Return `value` as that limit; TypeError or ValueError naming it if it is invalid."""
     name = f"budget.{field}"
     if field in _COUNTS:
         return at_least(value, 0, name)
@@ -56,7 +56,7 @@ def _limit(field: str, value: Any) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What a model costs, in US dollars for a million tokens."""
+    """The price of a model, in US dollars for a million tokens."""
 
     input: float
     output: float
@@ -64,10 +64,11 @@ class Price:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What a run, or a run with all below it, has spent.
+    """The spending of a run, or of a run with all below it.
 
-    `estimated_tokens` are those of the token counts that no endpoint reported. `unpriced_calls` are
-    calls whose price is unknown; they are not in `usd`.
+    `estimated_tokens` are token counts that no endpoint reported. `unpriced_calls` are calls of
+    unknown
+    price; they are not in `usd`.
     """
 
     calls: int = 0

@@ -1,11 +1,13 @@
-"""`Ledger`: the one account of what a tree of runs spends, held on the host.
+"""`Ledger`: the spending of a tree of runs, kept on the host.
 
-Before a model is asked, the most that the call may take is reserved; when it has answered, what it
-took is spent and the rest is free again. What is spent and what is reserved never exceed the budget
-together, however many ask at the same time: so nobody overspends but an endpoint that gives more
-than it was allowed, and that is written down as it was.
+Before a request to a model, the most that the call may take is reserved; after the answer, its cost
+is
+spent and the rest released. Spending and reservations never exceed the budget together, with any
+number of concurrent requests. Only an endpoint that exceeds its allowance can overspend, and that
+is
+recorded as it was.
 
-Everything here may be called from any thread and from any event loop.
+All functions may be called from any thread and event loop.
 """
 
 from __future__ import annotations
@@ -28,20 +30,21 @@ from repl_env.rlm.budget.usage_totals import NANOSECONDS, UsageTally, UsageTotal
 
 __all__ = ["BudgetLeft", "Ledger", "LedgerAccount", "Reservation", "UsageTally"]
 
-# A model is told when so much of the budget is spent, in percent: early enough to change course,
-# and once more when it is time to answer.
+# The model gets a warning at these percentages of the budget: early enough to change course, and
+# again when it is time to answer.
 _WARN_AT = (80, 95)
 
 
 class Ledger:
-    """What a tree of runs may spend, has spent and has in reserve. Its time begins now.
+    """The budget, the spending and the reservations of a tree of runs. Its time begins now.
 
     Args:
         budget: of the whole tree.
-        prices: of models, by the names that they are asked for by. A call to any other model has
-            no known price: with `budget.usd` it is refused, and without it counts in
-            `Spent.unpriced_calls`, unless the endpoint itself names a price.
-        clock: seconds, from whenever.
+        prices: by the names of models in requests. Other models have no known price: with
+            `budget.usd`
+            their calls are refused, and without it they count in `Spent.unpriced_calls`, unless the
+            endpoint itself reports a price.
+        clock: returns seconds from any origin.
 
     Raises:
         TypeError, ValueError: naming the argument.
@@ -62,12 +65,14 @@ class Ledger:
         self._allowance = RemainingBudget(
             budget, self._rates, self.root._total, elapsed=lambda: clock() - start
         )
-        # Reentrant, for the reason that `FairQueue` gives.
+        # Reentrant, for the reason in `FairQueue`.
         self._lock = threading.RLock()
         self._line: FairQueue[_Wish, _Answer] = FairQueue(self._lock, self._serve, _take_back)
 
     def _serve(self, wish: _Wish) -> _Answer | None:
-        """What the first in the line gets: all that it can ever get, or nothing yet."""
+        """Return the grant of the first in the queue: as much as it can ever get, or nothing
+        yet.
+        """
         try:
             wish.account._must_be_open()
             most = self._allowance.grant(wish.demand, _NOTHING)
@@ -81,11 +86,11 @@ class Ledger:
 
 
 class LedgerAccount:
-    """What one run of the tree spends, itself and with all runs below it.
+    """The spending of one run of the tree, alone and with all runs below it.
 
     Attributes:
         ledger: the tree's.
-        parent: the account of the run that this one is a child of; None for the root.
+        parent: the account of the parent run; None for the root.
         depth: 0 for the root.
     """
 
@@ -103,13 +108,13 @@ class LedgerAccount:
 
     @property
     def own(self) -> Spent:
-        """What this run spent itself."""
+        """The spending of this run alone."""
         with self.ledger._lock:
             return self._own.spent()
 
     @property
     def total(self) -> Spent:
-        """What it spent with all runs below it, ended ones too."""
+        """The spending of this run with all runs below it, including ended ones."""
         with self.ledger._lock:
             return self._total.spent()
 
@@ -121,24 +126,25 @@ class LedgerAccount:
 
     @property
     def alive(self) -> int:
-        """How many runs below this one are open."""
+        """The number of open runs below this one."""
         return self._alive
 
     def reserve(
         self, *, model: str | None, input_tokens: int, output_tokens: int | None
     ) -> Reservation:
-        """Set aside what one call to `model` may take at most, at once or not at all.
+        """Reserve the most that one call to `model` may take, at once or not at all.
 
-        It does not stand in the line that `reserving` waits in, and gets what is free now, even
-        if that is less than it asks for.
+        The call bypasses the queue of `reserving`, and gets what is free now, even if that is less
+        than it
+        requests.
 
         Args:
             model: decides the price.
-            input_tokens: an upper bound of what the question has.
-            output_tokens: what the answer may have; None: as much as there is.
+            input_tokens: an upper bound for the request.
+            output_tokens: the limit of the answer; None: as much as there is.
 
         Raises:
-            BudgetExceeded: it does not fit beside what is spent and reserved.
+            BudgetExceeded: it does not fit next to spending and reservations.
             REPLError: the run is over.
         """
         demand = self._demand(model, input_tokens, output_tokens)
@@ -150,17 +156,20 @@ class LedgerAccount:
     async def reserving(
         self, *, model: str | None, input_tokens: int, output_tokens: int | None
     ) -> Reservation:
-        """`reserve`, but wait while only what others hold in reserve stands in the way.
+        """`reserve`, but wait as long as only other reservations stand in the way.
 
-        Who waits stands in one line for the whole tree and is not overtaken. It gets what it asks
-        for, or all that is left once nobody holds any of it. So of calls that ask for "as much as
-        there is", under a limit, one at a time is made; those that name a limit of their own run
-        side by side as far as the limits fit in. Whoever holds a reservation must not wait for
-        another one.
+        The whole tree has one queue without overtaking. A caller gets its request, or all that is
+        left once
+        no reservation holds any of it. So calls for "as much as there is" under a limit run one at
+        a time;
+        calls with their own limits run concurrently as far as the limits fit. The holder of a
+        reservation
+        must not wait for another one.
 
         Raises:
-            BudgetExceeded: it does not fit, whatever the others give back; "seconds" also if the
-                time of the tree ends meanwhile.
+            BudgetExceeded: it does not fit, whatever others release; "seconds" also if the time of
+                the tree
+                ends meanwhile.
             REPLError: the run is over.
         """
         demand = self._demand(model, input_tokens, output_tokens)
@@ -177,10 +186,10 @@ class LedgerAccount:
         raise answer
 
     def open_child(self) -> LedgerAccount:
-        """The account of a new run below this one.
+        """Return the account of a new run below this one.
 
         Raises:
-            BudgetExceeded: there may be no more children.
+            BudgetExceeded: the limit on children is reached.
             REPLError: this run is over.
         """
         with self.ledger._lock:
@@ -194,9 +203,9 @@ class LedgerAccount:
             return child
 
     def close(self) -> None:
-        """The run is over, and so are those below it. What they spent stays.
+        """End the run and those below it. Their spending stays.
 
-        A reservation that is still open counts as a failed call. Closing again does nothing.
+        An open reservation counts as a failed call. Closing again does nothing.
         """
         with self.ledger._lock:
             if self._closed:
@@ -212,10 +221,10 @@ class LedgerAccount:
             self.ledger._line.dismiss(lambda wish: wish.account is self, _over)
 
     def spend_cpu(self, seconds: float) -> None:
-        """Write down CPU time that the run's session took, even if that is too much, or late.
+        """Record CPU time of the run's session, even beyond the budget or after the end.
 
         Raises:
-            TypeError, ValueError: it is no time.
+            TypeError, ValueError: it is not a duration.
         """
         if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
             raise TypeError(f"seconds must be a number, not {type(seconds).__name__}")
@@ -225,32 +234,33 @@ class LedgerAccount:
             self._spend(UsageTotals(cpu_nanoseconds=round(seconds * NANOSECONDS)))
 
     def begin_with(self, spent: Spent) -> None:
-        """Count what was spent before this account began: the work goes on from elsewhere."""
+        """Record earlier spending, of an episode that continues here."""
         with self.ledger._lock:
             self._spend(UsageTotals.of(spent))
 
     def left(self) -> BudgetLeft:
-        """What the whole tree may still spend, less what is reserved."""
+        """Return the remaining budget of the whole tree, less the reservations."""
         with self.ledger._lock:
             return self.ledger._allowance.left()
 
     def seconds_left(self) -> float | None:
-        """Of wall time, at least 0; None without a limit."""
+        """Return the remaining wall time in seconds, at least 0; None without a limit."""
         with self.ledger._lock:
             return self.ledger._allowance.seconds_left()
 
     def check(self) -> None:
-        """Whether a turn may begin. For use before a turn: a reply's code may run without this.
+        """Check that a turn may begin; the code of a reply may run without this check.
 
         Raises:
-            BudgetExceeded: time, CPU time, or something that no model can be asked without, is
-                spent (what is reserved is not).
+            BudgetExceeded: time, CPU time, or an amount that every request needs, is spent
+                (reservations do
+                not count).
         """
         with self.ledger._lock:
             self.ledger._allowance.check()
 
     def warning(self) -> str | None:
-        """A sentence for the model about what is nearly spent; None if there is nothing new.
+        """Return a sentence for the model about nearly exhausted amounts; None without news.
 
         Each field is named once when 80 % of it are spent, and once when 95 % are.
         """
@@ -305,7 +315,7 @@ class LedgerAccount:
 
 @dataclass(frozen=True, slots=True)
 class _Wish:
-    """Somebody's demand, in the line."""
+    """A caller's demand, in the queue."""
 
     account: LedgerAccount
     demand: BudgetDemand
@@ -316,7 +326,7 @@ _NOTHING = UsageTotals()
 
 
 def _take_back(answer: _Answer) -> None:
-    """End a reservation that nobody came to use: no call was made."""
+    """End a reservation whose caller is gone: no call was made."""
     if isinstance(answer, Reservation):
         answer.drop()
 

@@ -1,7 +1,7 @@
-"""What tokens cost, in integers: sums of money that are exact, whatever their order.
+"""Prices of tokens as integers, so that sums of money are exact in any order.
 
-The unit is a picodollar, 1e-12 of a US dollar: a price of $1 for a million tokens is a million of
-them for one token. A price with more than six decimals is rounded up to the next.
+The unit is a picodollar, 1e-12 of a US dollar: $1 for a million tokens is a million picodollars for
+one token. A price with more than six decimals is rounded up to the next.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ from fractions import Fraction
 from repl_env.rlm.budget.budget_limits import Price
 
 PICODOLLARS = 10**12
-# Beyond it a price is a slip of the pen: a token would cost a thousand dollars.
+# A higher price is a typing error: a token would cost a thousand dollars.
 _HIGHEST = 1e9
 
 
 @dataclass(frozen=True, slots=True)
 class TokenRate:
-    """What one token of a model costs, in picodollars."""
+    """The price of one token of a model, in picodollars."""
 
     input: int
     output: int
 
     @classmethod
     def of(cls, price: Price) -> TokenRate:
-        """`price`, for one token; never less than it."""
+        """Return `price` for one token; never less than it."""
         return cls(_for_one_token(price.input), _for_one_token(price.output))
 
     def cost(self, input_tokens: int, output_tokens: int) -> int:
-        """Picodollars."""
+        """Return the cost in picodollars."""
         return self.input * input_tokens + self.output * output_tokens
 
 
 class TokenRates:
-    """The prices that a user gave, by the names of the models.
+    """A user's prices, by the names of the models.
 
     Raises:
         TypeError, ValueError: naming the entry.
@@ -48,17 +48,17 @@ class TokenRates:
         self._rates = {name: TokenRate.of(_checked(name, price)) for name, price in prices.items()}
 
     def of(self, model: str | None) -> TokenRate | None:
-        """What `model` costs; None if nobody said."""
+        """Return the rate of `model`; None if it is unknown."""
         return None if model is None else self._rates.get(model)
 
     @property
     def any_free(self) -> bool:
-        """Whether a model costs nothing, so that no money is no end."""
+        """Whether a model is free, so that an empty purse ends nothing."""
         return any(not rate.input and not rate.output for rate in self._rates.values())
 
 
 def in_units(number: float, unit: int) -> int:
-    """`number`, as it is written in decimals, in parts of which one has `unit`; rounded down."""
+    """Return the decimal `number` in parts of which one has `unit`, rounded down."""
     return math.floor(_exact(number) * unit)
 
 
@@ -67,7 +67,7 @@ def _for_one_token(usd_for_a_million: float) -> int:
 
 
 def _exact(number: float) -> Fraction:
-    # By way of its digits: 0.1 is a tenth, not the binary fraction next to it.
+    # From its digits: 0.1 is a tenth, not the binary fraction next to it.
     return Fraction(repr(float(number)))
 
 

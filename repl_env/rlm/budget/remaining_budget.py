@@ -1,7 +1,8 @@
-"""`RemainingBudget`: a tree's limits, what is spent and reserved of them, and what still fits.
+"""`RemainingBudget`: a tree's limits, its spending and reservations, and the rest.
 
-No waiting and no threads here: the ledger calls this with its lock held. All amounts are integers;
-`_UNITS` says of what.
+No waiting and no threads here: the ledger calls this with its lock held. All amounts are integers
+in
+the units of `_UNITS`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from repl_env.rlm.budget.budget_limits import Budget
 from repl_env.rlm.budget.prices import PICODOLLARS, TokenRate, TokenRates, in_units
 from repl_env.rlm.budget.usage_totals import NANOSECONDS, UsageTotals
 
-# How a field is spoken of to the model, in the unit of the budget.
+# Descriptions of fields for the model, in the units of the budget.
 _PHRASES = {
     "calls": "{used:,} of {limit:,} calls are used",
     "input_tokens": "{used:,} of {limit:,} input tokens are used",
@@ -24,16 +25,16 @@ _PHRASES = {
     "cpu_seconds": "{used:.3g} of {limit:g} seconds of CPU time are used",
     "children": "{used:,} of {limit:,} child runs were started",
 }
-# Inside, money and time are counted in smaller units.
+# Money and time are counted in smaller units internally.
 _UNITS = {"usd": PICODOLLARS, "seconds": NANOSECONDS, "cpu_seconds": NANOSECONDS}
 _CLOCKS = ("seconds", "cpu_seconds")
-# Without one of these no model can be asked; without children, a run goes on alone.
+# Without one of these no request can be made; without children, a run continues alone.
 _NEEDED = (*_CLOCKS, "calls", "input_tokens", "output_tokens", "usd")
 
 
 @dataclass(frozen=True, slots=True)
 class BudgetLeft:
-    """What a tree may still spend, less what is reserved. None: no limit. Never below 0."""
+    """The remaining budget of a tree, less the reservations. None: no limit. Never below 0."""
 
     calls: int | None
     input_tokens: int | None
@@ -46,7 +47,7 @@ class BudgetLeft:
 
 @dataclass(frozen=True, slots=True)
 class BudgetDemand:
-    """What one call to a model may take at most. `output_tokens` None: as much as there is."""
+    """The most that one call to a model may take. `output_tokens` None: as much as there is."""
 
     model: str | None
     rate: TokenRate | None
@@ -55,7 +56,7 @@ class BudgetDemand:
 
 
 class RemainingBudget:
-    """`spent` and `held`: what the tree has spent, and what it has in reserve.
+    """`spent` and `held`: the spending and the reservations of the tree.
 
     Args:
         elapsed: seconds since the tree began.
@@ -75,13 +76,13 @@ class RemainingBudget:
         }
 
     def grant(self, demand: BudgetDemand, held: UsageTotals) -> int | None:
-        """The output tokens that `demand` may have where `held` is in reserve; None: no limit.
+        """Return the output tokens for `demand` while `held` is reserved; None: no limit.
 
         Raises:
             BudgetExceeded: it does not fit.
         """
         self.check(_CLOCKS)
-        # A reserved call is as good as spent, for failed ones count: so there is no waiting for it.
+        # A reserved call is as good as spent, for failed ones count: so waiting does not help.
         if (calls := self._room("calls", self.held)) is not None and calls < 1:
             raise self._exceeded("calls")
         room = self._room("input_tokens", held)
@@ -94,7 +95,7 @@ class RemainingBudget:
         return min((bound for bound in bounds if bound is not None), default=None)
 
     def hold(self, demand: BudgetDemand, granted: int | None) -> UsageTotals:
-        """Set aside what `demand` may take, and say what that is."""
+        """Reserve the most that `demand` may take, and return it."""
         output = granted or 0
         money = 0
         if "usd" in self._limits and demand.rate is not None:
@@ -113,20 +114,20 @@ class RemainingBudget:
                 raise self._exceeded(field)
 
     def child(self) -> None:
-        """Raise BudgetExceeded if there may be no more children."""
+        """Raise BudgetExceeded if the limit on children is reached."""
         if self._room("children", _NOTHING) == 0:
             raise self._exceeded("children")
 
     def left(self) -> BudgetLeft:
-        """What is free."""
+        """Return the free amounts."""
         return BudgetLeft(**{field: self._left(field) for field in _PHRASES})  # type: ignore[arg-type]
 
     def seconds_left(self) -> float | None:
-        """What is free of the time. For who needs no more: each question to a model asks."""
+        """Return the free time alone, which each request to a model needs."""
         return self._left("seconds")
 
     def nearly_used(self, percent: int) -> dict[str, str]:
-        """A phrase for each field of which so much is spent. None for a limit of 0."""
+        """Return a phrase for each field of which this share is spent. None for a limit of 0."""
         return {
             field: self._phrase(field)
             for field, limit in self._limits.items()
@@ -182,7 +183,7 @@ _NAMES = {
 
 
 def _amount(sums: UsageTotals, field: str) -> int:
-    if field == "seconds":  # passes by itself: nobody holds it
+    if field == "seconds":  # passes by itself: no reservation holds it
         return 0
     amount: int = getattr(sums, _NAMES.get(field, field))
     return amount

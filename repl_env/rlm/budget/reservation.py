@@ -1,4 +1,4 @@
-"""`Reservation`: what is set aside for one call to a model."""
+"""`Reservation`: amounts reserved for one call to a model."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from repl_env.rlm.budget.usage_totals import UsageTotals, of_answer
 
 
 class Reservation:
-    """What is set aside for one call. It ends once, by `settle` or `fail`; a second does nothing.
+    """Amounts reserved for one call. It ends once, by `settle` or `fail`; a second does nothing.
 
-    As a context manager it fails when it is left without.
+    As a context manager it fails if the block leaves it open.
 
     Attributes:
-        output_tokens: what the answer may have at most, at least 1; None: no limit.
-        held: all that is set aside.
+        output_tokens: the limit of the answer, at least 1; None: no limit.
+        held: all reserved amounts.
     """
 
     def __init__(
@@ -41,14 +41,15 @@ class Reservation:
         output_estimate: int,
         price_model: str | None = None,
     ) -> None:
-        """The call was answered: spend what it took.
+        """Spend the cost of an answered call.
 
         Args:
-            usage: as reported, and believed: more than was reserved is spent as well, and less
-                too. Numbers that cannot be (negative, no ints, beyond a billion) are no report.
-            input_estimate, output_estimate: for what is not reported.
-            price_model: the model that answered, if it is not the one that was asked. If its price
-                is unknown, that of the one asked counts.
+            usage: as reported, and trusted, even if it exceeds the reservation. Impossible numbers
+                (negative, not ints, beyond a billion) count as not reported.
+            input_estimate, output_estimate: for counts that are not reported.
+            price_model: the model that answered, if it is not the requested one. If its price is
+                unknown,
+                the requested model's price counts.
         """
         rate = self._rates.of(price_model) or self._rate
         spent = of_answer(
@@ -57,15 +58,16 @@ class Reservation:
         self._end(self, spent)
 
     def fail(self, usage: ModelUsage | None = None) -> None:
-        """The call was made and gave nothing: it counts, and of tokens what `usage` reports."""
+        """End a call that failed: it counts, with the tokens in `usage`."""
         spent = UsageTotals(calls=1)
-        if usage is not None and usage != ModelUsage():  # else its price is not unknown, but none
+        # otherwise its price is not unknown, but zero
+        if usage is not None and usage != ModelUsage():
             spent = of_answer(usage, input_estimate=0, output_estimate=0, rate=self._rate)
         spent.failed_calls = 1
         self._end(self, spent)
 
     def drop(self) -> None:
-        """The call was never made: nothing was spent."""
+        """End a call that was never made: nothing was spent."""
         self._end(self, UsageTotals())
 
     def __enter__(self) -> Reservation:

@@ -1,4 +1,4 @@
-"""`UsageTotals`: what was spent, in whole numbers, and which reports of it are believed."""
+"""`UsageTotals`: spending in whole numbers, and the plausibility of reports."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from repl_env.rlm.budget.budget_limits import Spent
 from repl_env.rlm.budget.prices import PICODOLLARS, TokenRate, in_units
 
 NANOSECONDS = 10**9
-# No answer has a billion tokens, and none costs a million dollars. A report of more is an error of
-# the endpoint's, and would end the tree for nothing.
+# No answer has a billion tokens or costs a million dollars. A larger report is an error of the
+# endpoint, and would end the tree needlessly.
 _MOST_TOKENS = 10**9
 _MOST_USD = 10**6
 
 
 @dataclass(slots=True)
 class UsageTotals:
-    """`Spent` in integers: money in picodollars, CPU time in nanoseconds. They add up exactly."""
+    """`Spent` in integers: money in picodollars, CPU time in nanoseconds. Sums are exact."""
 
     calls: int = 0
     failed_calls: int = 0
@@ -31,9 +31,8 @@ class UsageTotals:
     children: int = 0
 
     def add(self, other: UsageTotals, sign: int = 1) -> None:
-        """Add `other`, or take it away if `sign` is -1."""
-        # Nothing is called here: the garbage collector, which may get in between calls, may end a
-        # reservation of its own.
+        """Add `other`, or subtract it if `sign` is -1."""
+        # No calls here: the garbage collector, which may run between calls, may end a reservation.
         self.calls += sign * other.calls
         self.failed_calls += sign * other.failed_calls
         self.input_tokens += sign * other.input_tokens
@@ -46,7 +45,7 @@ class UsageTotals:
 
     @classmethod
     def of(cls, spent: Spent) -> UsageTotals:
-        """`spent` again, as exactly as its floats have it."""
+        """Return `spent` as integers, exactly as its floats."""
         return cls(
             calls=spent.calls,
             failed_calls=spent.failed_calls,
@@ -61,13 +60,13 @@ class UsageTotals:
 
     @classmethod
     def between(cls, before: Spent, now: Spent) -> Spent:
-        """What was spent since `before`."""
+        """Return the spending since `before`."""
         sums = cls.of(now)
         sums.add(cls.of(before), -1)
         return sums.spent()
 
     def spent(self) -> Spent:
-        """As users see it; dollars and seconds are the floats next to the exact sums."""
+        """The totals for users; dollars and seconds are the floats next to the exact sums."""
         return Spent(
             calls=self.calls,
             failed_calls=self.failed_calls,
@@ -83,7 +82,7 @@ class UsageTotals:
 
 @dataclass(frozen=True, slots=True)
 class UsageTally:
-    """All accounts from one downwards, at one moment: `total` is `own` and the totals below."""
+    """All accounts from one downwards, at one moment: `total` is `own` plus the totals below."""
 
     own: Spent
     total: Spent
@@ -93,7 +92,7 @@ class UsageTally:
 def of_answer(
     usage: ModelUsage, *, input_estimate: int, output_estimate: int, rate: TokenRate | None
 ) -> UsageTotals:
-    """What an answer cost: as reported, or as estimated where the report is none.
+    """Return the cost of an answer: as reported, or as estimated for implausible reports.
 
     Without a `rate` the endpoint's own price counts, and without that the call has none.
     """
@@ -116,7 +115,7 @@ def of_answer(
 
 
 def is_count(report: object) -> TypeGuard[int]:
-    """Whether an endpoint's word can be a number of tokens."""
+    """Return whether an endpoint's value is a plausible number of tokens."""
     return isinstance(report, int) and not isinstance(report, bool) and 0 <= report <= _MOST_TOKENS
 
 

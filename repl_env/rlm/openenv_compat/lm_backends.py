@@ -1,7 +1,8 @@
-"""Who answers sub-calls, in the form that OpenEnv's `repl_env.rlm.openenv_compat.lm_backends` has.
+"""Answers to sub-calls with the interface of OpenEnv's `repl_env.recursive_backends`.
 
-For code written for that: its names, arguments and texts. `repl_env.rlm` is the same with budgets,
-typed answers and cancellation, and new code does better with it.
+For existing code: OpenEnv's names, arguments and texts. `repl_env.rlm` adds budgets, typed answers
+and
+cancellation, and suits new code better.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ T = TypeVar("T")
 OnStart: TypeAlias = Callable[[int, str, str], None]
 OnComplete: TypeAlias = Callable[[int, str, float, "str | None"], None]
 
-# The least that each of the limits may be; those of children and results may also be None.
+# The minimum of each limit; those of children and results may also be None.
 _LEAST = {
     "max_depth": 1,
     "max_batch_workers": 1,
@@ -52,7 +53,7 @@ _PREVIEW = 80
 
 
 class RecursiveBackend(Protocol):
-    """Whoever answers the sub-calls of one run."""
+    """Answers the sub-calls of one run."""
 
     max_depth: int
     depth: int
@@ -65,7 +66,7 @@ class RecursiveBackend(Protocol):
         """Answer plain questions, in order."""
 
     def recursive_query(self, prompt: str, model: str | None = None) -> str:
-        """Answer one question by a run of its own, where depth allows."""
+        """Answer one question by a child run, if the depth allows."""
 
     def recursive_query_batched(self, prompts: list[str], model: str | None = None) -> list[str]:
         """Answer such questions, in order."""
@@ -73,7 +74,7 @@ class RecursiveBackend(Protocol):
 
 @dataclass
 class BackendLimits:
-    """What sub-calls may do.
+    """Limits on sub-calls.
 
     `max_children_per_batch` shortens a batch, and with it the list of its results.
     `result_truncation_limit` is in characters, `per_child_timeout_s` in seconds.
@@ -114,10 +115,10 @@ class DirectLMBackend:
         self._takes_model = accepts(llm_chat_fn, [], None)
 
     def query(self, prompt: str, model: str | None = None) -> str:
-        """Ask the chat function one question; what it raises is raised. Thoughts are left out.
+        """Ask the chat function one question; its exceptions are passed on. Reasoning is left out.
 
         Raises:
-            ModelError: what it returned is no answer.
+            ModelError: its result is not an answer.
         """
         messages: list[Message] = [{"role": "user", "content": prompt}]
         answer = self.llm_chat_fn(messages, *((model,) if self._takes_model else ()))
@@ -126,15 +127,15 @@ class DirectLMBackend:
         return self._cut(without_thoughts(as_completion(answer).text))
 
     def query_batched(self, prompts: list[str], model: str | None = None) -> list[str]:
-        """Ask it several at once; one that fails is the text of its error."""
+        """Ask several questions concurrently; a failed one yields the text of its error."""
         return self._each(self.query, prompts, model)
 
     def recursive_query(self, prompt: str, model: str | None = None) -> str:
-        """As `query`."""
+        """Answer like `query`."""
         return self.query(prompt, model)
 
     def recursive_query_batched(self, prompts: list[str], model: str | None = None) -> list[str]:
-        """As `query_batched`."""
+        """Answer like `query_batched`."""
         return self.query_batched(prompts, model)
 
     def _each(
@@ -143,7 +144,7 @@ class DirectLMBackend:
         def one(prompt: str) -> str:
             try:
                 return ask(prompt, model)
-            # Boundary: a slot of a batch holds its own failure, whatever the function raises.
+            # Boundary: an item of a batch holds its own failure, whatever the function raises.
             except Exception as error:  # noqa: BLE001
                 return f"Error: {error}"
 
@@ -157,7 +158,7 @@ class DirectLMBackend:
 
 
 class LocalChildRLMBackend(DirectLMBackend):
-    """Recursive questions are answered by runners that `runner_factory` makes."""
+    """Runners that `runner_factory` makes answer recursive questions."""
 
     def __init__(
         self,
@@ -185,7 +186,7 @@ class LocalChildRLMBackend(DirectLMBackend):
         self._children = 0
 
     def recursive_query(self, prompt: str, model: str | None = None) -> str:
-        """Give the question to a runner one level down; plain where that is too deep."""
+        """Pass the question to a runner one level down; a plain question at the depth limit."""
         depth = self.depth + 1
         if depth >= self.max_depth:
             return self.query(prompt, model)
@@ -208,7 +209,10 @@ class LocalChildRLMBackend(DirectLMBackend):
         return text
 
     def recursive_query_batched(self, prompts: list[str], model: str | None = None) -> list[str]:
-        """Several at once; no more than `max_children_per_batch`, and then fewer results."""
+        """Answer several concurrently.
+
+        At most `max_children_per_batch`, with fewer results then.
+        """
         return self._each(
             self.recursive_query, prompts[: self.limits.max_children_per_batch], model
         )
@@ -222,7 +226,7 @@ class LocalChildRLMBackend(DirectLMBackend):
             return True
 
     def _run(self, prompt: str, model: str | None, depth: int) -> tuple[str, str | None]:
-        """The result of a child, and what went wrong."""
+        """Return the result of a child, and its failure."""
         child = self.runner_factory(
             self.llm_chat_fn,
             system_prompt=self.system_prompt,
@@ -260,12 +264,12 @@ class LocalChildRLMBackend(DirectLMBackend):
 
     def _tell(self, listener: Callable[..., None] | None, *facts: Any) -> None:
         if listener is not None:
-            with suppress(Exception):  # one who listens must not cost an answer
+            with suppress(Exception):  # a failing listener must not cost an answer
                 listener(*facts)
 
 
 def check_listeners(start: OnStart | None, complete: OnComplete | None) -> None:
-    """TypeError naming the argument, for what sub-calls cannot be told to."""
+    """Raise TypeError naming the argument, for an invalid listener."""
     if start is not None:
         check_callable(start, "on_subcall_start")
     if complete is not None:

@@ -1,7 +1,6 @@
-"""`LocalRLMRunner`: a run with the arguments and results of OpenEnv's
-`repl_env.rlm.openenv_compat.local_rlm_runner`.
+"""`LocalRLMRunner`: a run with the arguments and results of OpenEnv's `repl_env.runner`.
 
-The loop is `repl_env.rlm`'s. What differs from `RLM`: sub-calls go to a backend
+The loop is `repl_env.rlm`'s. Unlike `RLM`, sub-calls go to a backend
 (`repl_env.rlm.openenv_compat.lm_backends`), there is no budget, and a batch may be shortened.
 """
 
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LocalRLMRunner", "RLMRunResult"]
 
-# What a backend is asked by, in the order of `GivenProvider`'s arguments.
+# The functions of a backend, in the order of `GivenProvider`'s arguments.
 _ASKED = ("query", "query_batched", "recursive_query", "recursive_query_batched")
 
 
@@ -47,11 +46,14 @@ class LocalRLMRunner:
     """Runs a chat function as a recursive language model, in sessions on this machine.
 
     `llm_chat_fn(messages, model)` or `(messages)` returns text; it may be asynchronous, or a
-    `ChatModel`. `max_children_total`, `max_children_per_batch`, `result_truncation_limit`
-    (characters) and `per_child_timeout_s` limit the runs below; `env_max_iterations_multiplier` is
-    the steps allowed for each turn.
-    `on_subcall_start(depth, model, prompt)` and `on_subcall_complete(depth, model, seconds, error)`
-    are told of them. `verbose` prints a line for each turn.
+    `ChatModel`.
+    `max_children_total`, `max_children_per_batch`, `result_truncation_limit` (characters) and
+    `per_child_timeout_s` limit child runs; `env_max_iterations_multiplier` is the steps allowed for
+    each
+    turn. `on_subcall_start(depth, model, prompt)` and
+    `on_subcall_complete(depth, model, seconds, error)` are called for child runs. `verbose` prints
+    a line
+    for each turn.
 
     Raises:
         TypeError, ValueError: naming the argument.
@@ -112,15 +114,15 @@ class LocalRLMRunner:
         timeout_s: float | None = None,
         timeout: float | None = None,
     ) -> RLMRunResult:
-        """Answer `task_prompt` about `context`, which may be what that of `LocalREPLEnv.reset` may.
+        """Answer `task_prompt` about `context`, of any type that `LocalREPLEnv.reset` accepts.
 
-        When `timeout_s` (or `timeout`) seconds are over, the answer is the text
-        "Error: child timeout after ...".
+        After `timeout_s` (or `timeout`) seconds, the answer is the text "Error: child timeout after
+        ...".
 
         Raises:
             ModelError: the chat function raised.
             EpisodeAborted: the session was lost.
-            TypeError, ValueError, OSError: naming the argument; nothing was asked.
+            TypeError, ValueError, OSError: naming the argument; no request was made.
         """
         return RUNS.wait_for(
             self._run(context, task_prompt, model, one_timeout(timeout_s, timeout))
@@ -155,7 +157,7 @@ class LocalRLMRunner:
         return replace(
             result,
             final_answer=answer,
-            # The turn in which only an answer is asked for is none of them.
+            # The turn that only asks for an answer is not among them.
             iterations=min(result.iterations, self.max_iterations),
             depth=self.depth,
             child_traces=traces,
@@ -172,7 +174,7 @@ class LocalRLMRunner:
         )
 
     def _provider(self, backend: RecursiveBackend) -> GivenProvider:
-        """What answers the sub-calls of a run: the functions of its backend."""
+        """Return the provider of a run's sub-calls: the functions of its backend."""
         missing = [name for name in _ASKED if not callable(getattr(backend, name, None))]
         if missing:
             kind, names = type(backend).__name__, ", ".join(missing)
@@ -181,7 +183,7 @@ class LocalRLMRunner:
         return GivenProvider(*(getattr(backend, name) for name in _ASKED), shortens=shortens)
 
     def _run_in(self, environment: AsyncLocalREPLEnv, question: str, model: str | None) -> RunLoop:
-        """The run of the episode that has begun there."""
+        """Return the run of the environment's current episode."""
         notes = tuple(
             ContextNote(part.name, part.type, part.length) for part in environment.contexts
         )

@@ -1,6 +1,4 @@
-"""The functions for sub-calls of one environment, as OpenEnv's
-`repl_env.rlm.openenv_compat.subcall_controller`.
-"""
+"""The sub-call functions of one environment, as in OpenEnv's `repl_env.recursive_controller`."""
 
 from __future__ import annotations
 
@@ -37,7 +35,7 @@ class RecursiveController:
     backend: Any
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no resources are held."""
 
 
 def create_server_recursive_controller(
@@ -53,7 +51,7 @@ def create_server_recursive_controller(
     per_child_timeout_s: float | None = None,
     env_max_iterations_multiplier: int = STEPS_PER_TURN,
 ) -> RecursiveController:
-    """The functions that `chat_fn` answers, with runs below the root if `max_depth` is over 1.
+    """Return the functions that `chat_fn` answers, with child runs if `max_depth` is over 1.
 
     Raises:
         TypeError, ValueError: naming the argument.
