@@ -1,6 +1,6 @@
-"""`RLM`: recursive language models, for callers.
+"""`RLM`: recursive language models, the public entry point.
 
-Here is what they say, checked, and how they ask; `repl_env.rlm.conversation` has a tree's life.
+This module checks arguments; `repl_env.rlm.conversation` has the lifetime of a tree.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 Model: TypeAlias = "ChatModel | ModelFunction | LLM"
 
-# A call of the session may be a run of its own: minutes to hours, which the budget limits.
+# A sub-call may be a child run of minutes to hours, which the budget limits.
 HOST_TIMEOUT = 24 * 3600.0
 
 
@@ -48,33 +48,38 @@ class RLM:
         result = RLM(model).run("Which chapters mention the sea?", context=pathlib.Path("book.txt"))
         print(result.final_answer)
     ```
-    The source of the method is arXiv 2512.24601. Safe to use from several threads and tasks: each
-    run has its own session, ledger and conversation.
+    The method is described in arXiv 2512.24601. Safe to use from several threads and tasks: each
+    run has
+    its own session, ledger and conversation.
 
     Args:
         model: works in the runs: a `ChatModel`, a function of `(messages)` or `(messages, model)`,
-            or an `LLM` that says where one is. A `ChatModel` is its maker's to close; what an `LLM`
-            names is there while runs need it.
+            or an
+            `LLM` that describes one. The creator closes a `ChatModel`; the model of an `LLM` is
+            open
+            while runs need it.
         sub_model: answers plain questions of the code; None: `model`.
         environment: makes the environment of a run, given the provider of its sub-calls; None:
             `AsyncLocalREPLEnv` with `arguments`.
-        budget: what each run may spend with all runs below it.
+        budget: limits each run together with all runs below it.
         prices: of models, by name.
-        max_iterations: turns of each run; then one more, in which only an answer is asked for.
+        max_iterations: turns of each run; then one more, which only asks for an answer.
         max_depth: levels of runs; 1 is the root alone.
-        blocks: which blocks of a reply are run, see `repl_env.rlm.run_config.RunConfig`.
-        tools: functions for the sessions of all runs, by name, plain or async; their docstrings are
-            shown to the model.
+        blocks: the code blocks of a reply to run, see `repl_env.rlm.run_config.RunConfig`.
+        tools: functions for the sessions of all runs, by name, plain or async; the model sees their
+            docstrings.
         trajectory: a file to write, or a `TrajectoryWriter`.
-        watch: told of everything that happens, see `repl_env.rlm.events`. A plain function, called
-            on the event loop of the run, which waits for it.
-        system_prompt: in place of `RLM_SYSTEM_PROMPT`.
+        watch: receives every event, see `repl_env.rlm.events`. A plain function, called on the
+            event
+            loop of the run, which waits for it.
+        system_prompt: replaces `RLM_SYSTEM_PROMPT`.
         examples: conversations for few-shot prompting, such as the `messages` of earlier results.
-            They stand before the question as turns of their own, which small models imitate.
-        prompts: "full" or "short": what a model of less than a billion parameters can follow.
-        prefix: what each reply of the model is begun with, such as "```repl\\n".
-        manner: more on how runs work; the arguments that it has too go before its own.
-        gate: how many requests may be in flight; None: that of the process, 64.
+            They
+            precede the question as separate turns, which small models imitate.
+        prompts: "full" or "short", for models below a billion parameters.
+        prefix: the beginning of each reply of the model, such as "```repl\\n".
+        manner: further settings of runs; arguments given here override its fields.
+        gate: limits concurrent requests; None: the gate of the process, with 64 slots.
         arguments: of `AsyncLocalREPLEnv`: isolation, require, limits, preload, rubric...
 
     Raises:
@@ -118,7 +123,7 @@ class RLM:
         _check_trajectory(trajectory)
         max_depth = at_least(max_depth, 1, "max_depth")
         budget = Budget() if budget is None else budget
-        Ledger(budget, prices=prices)  # what is wrong is told now, not at the first run
+        Ledger(budget, prices=prices)  # report errors now, not at the first run
         own: dict[str, Any] = {"examples": examples, "prompts": prompts, "prefix": prefix}
         given = replace(
             manner or RunConfig(),
@@ -170,21 +175,23 @@ class RLM:
         task: GivenTask | None = None,
         group_id: str | None = None,
     ) -> RLMRunResult:
-        """Answer a question; works wherever it is called, in notebooks too.
+        """Answer a question; works in any context, in notebooks too.
 
         Args:
-            question: what is asked.
+            question: the question.
             context, contexts, files, expected_answer, answer_schema, seed: as in
                 `LocalREPLEnv.reset`.
-            timeout_s, or timeout: seconds of wall time; then the answer is what there is.
+            timeout_s, or timeout: seconds of wall time; then the draft answer counts.
             llm: the model for this run alone.
-            task, group_id: what the run is a sample of, for its result, its trajectory and the
-                samples of that: a name, a dict of facts ("name" or "id", "split", "difficulty",
-                "group", "group_id"), or a task of `repl_env.tasks`; and the group of samples of one
-                task. The session and the model are told nothing of them.
+            task, group_id: the task and the group of samples that the run belongs to, for its
+                result, its
+                trajectory and training samples: a name, a dict of facts ("name" or "id", "split",
+                "difficulty", "group", "group_id"), or a task of `repl_env.tasks`. Neither the
+                session nor
+                the model sees them.
 
         Raises:
-            ModelError: the root's model gave no answer; `.result` is what there is.
+            ModelError: the root's model gave no answer; `.result` is the partial result.
             EpisodeAborted: the root's session was lost; likewise.
             TypeError, ValueError, OSError: naming the argument.
         """
@@ -243,7 +250,9 @@ class RLM:
         llm: LLM | None = None,
         seed: int | None = None,
     ) -> RunConversation:
-        """Several questions on one context, in one session that goes on, within one budget."""
+        """Begin a conversation: several questions on one context, in one session, within one
+        budget.
+        """
         about = {"context": context, "contexts": contexts, "files": files, "seed": seed}
         return RunConversation(self._plan, about, llm)
 
@@ -257,7 +266,7 @@ class _LocalEnvFactory:
         self._arguments = dict(arguments)
         if self._arguments.get("sandbox") is None and self._arguments.get("limits") is None:
             self._arguments["limits"] = _limits()
-        AsyncLocalREPLEnv(**self._arguments)  # wrong arguments are told now, not at the first run
+        AsyncLocalREPLEnv(**self._arguments)  # report wrong arguments now, not at the first run
 
     def __call__(self, provider: Provider) -> Any:
         from repl_env.env.async_local_env import AsyncLocalREPLEnv
@@ -266,7 +275,10 @@ class _LocalEnvFactory:
 
 
 def _check_arguments(rlm: RLM, arguments: Mapping[str, Any]) -> None:
-    """TypeError for a name that environments do not take either; they would name themselves."""
+    """Raise TypeError for a name that environments lack too.
+
+    Their error would name their own class.
+    """
     from repl_env.env.async_local_env import AsyncLocalREPLEnv
 
     known = inspect.signature(AsyncLocalREPLEnv).parameters

@@ -1,4 +1,4 @@
-"""`RunConfig`: how the runs of one tree work."""
+"""`RunConfig`: the settings of the runs of one tree."""
 
 from __future__ import annotations
 
@@ -19,34 +19,40 @@ BLOCKS = ("all", "first", "until_done", "until_error")
 
 Prompts: TypeAlias = Literal["full", "short"]
 
-# Tokens of one answer, where they are counted: a long answer to a question, and a long turn.
+# Tokens of one answer, if tokens are counted: a long answer to a question, and a long turn.
 SHARE = 8192
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunConfig:
-    """How runs of one tree work.
+    """The settings of the runs of one tree.
 
     Args:
         max_iterations: turns of a run.
-        blocks: which code blocks of a reply are run. "all": errors or not, and those behind an
-            answer too, for what they leave in the session; "first"; "until_done": up to an answer;
-            "until_error": up to an error or an answer.
-        max_outcome: characters of one block's outcome that the model is shown.
-        max_prompt: the most that a prompt may have, as `measure` counts; older turns are cut.
+        blocks: the code blocks of a reply to run. "all": also after errors, and after an answer for
+            their effects on the session; "first"; "until_done": up to an answer; "until_error": up
+            to
+            an error or an answer.
+        max_outcome: visible characters of one block's outcome.
+        max_prompt: the limit of a prompt in units of `measure`; older turns are cut.
         measure: None: characters.
         timeout_s: seconds of execution for one block; None: the sandbox's limit.
         max_output_tokens: of one answer, in runs and to questions. None: the model's own limit; or
-            `SHARE`, where the budget counts tokens or money, since a call without a limit would
-            reserve all of it, and no two could be made at the same time.
+            `SHARE` if the budget counts tokens or money, since a call without a limit would reserve
+            all
+            of it, so that no two calls could run concurrently.
         prompts: "full": `RLM_SYSTEM_PROMPT`, and the question again in each turn; "short": for
-            models of less than a billion parameters, `RLM_SYSTEM_PROMPT_SHORT`, and each turn has
-            the output of the code alone.
-        examples: conversations that stand before the question as turns of their own; see
+            models
+            below a billion parameters, `RLM_SYSTEM_PROMPT_SHORT`, and each turn has only the output
+            of
+            the code.
+        examples: conversations before the question, as separate turns; see
             `repl_env.rlm.examples.checked_examples`.
-        prefix: what each reply begins with, such as a fence: the model goes on from there. Needs a
-            model that can, see `ModelRequest.prefix`. The last turn, which asks for the answer
-            alone, has none.
+        prefix: the beginning of each reply, such as a fence, which the model continues. Needs a
+            model
+            with that feature, see `ModelRequest.prefix`. The last turn, which only asks for the
+            answer,
+            has none.
 
     Raises:
         TypeError, ValueError: naming the field.
@@ -80,7 +86,7 @@ class RunConfig:
             object.__setattr__(self, "max_output_tokens", limit)
 
     def within(self, budget: Budget) -> RunConfig:
-        """The same, for a tree with this budget."""
+        """Return the settings for a tree with this budget."""
         counted = budget.output_tokens is not None or budget.usd is not None
         if self.max_output_tokens is not None or not counted:
             return self

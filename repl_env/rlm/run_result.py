@@ -1,4 +1,4 @@
-"""What a run came to."""
+"""The result of a run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ChildTrace:
-    """A call that a child run answered, or a function for sub-calls. The fields are OpenEnv's."""
+    """A call that a child run, or a function for sub-calls, answered. The fields are OpenEnv's."""
 
     depth: int
     duration_s: float
@@ -29,28 +29,31 @@ class ChildTrace:
 
 @dataclass(frozen=True, slots=True)
 class RLMRunResult:
-    """What a run came to.
+    """The result of a run.
 
     Args:
         final_answer: the answer as text; None if there is none.
         messages: the conversation as the model saw it last, with its last reply.
         iterations: turns of the model.
         depth: of this run; 0 is the root.
-        child_traces: of the calls of this run that were recursive.
-        answer_value: the answer as JSON, where JSON can carry it.
-        stop_reason: "answer"; "max_iterations" (the answer, if any, was given when the turns were
-            used up); "budget" and "timeout" (what was in `answer["content"]` is the answer);
-            "error" and "cancelled", which only errors and events carry.
-        error_kind: None, or what went wrong, as in the metadata of steps. "llm" and "sandbox": the
-            run is no measure of the model.
-        usage: what the run spent with all runs below it; `own` is without those.
-        reward: of the episode, one without an answer included; None without an expected answer or
-            rubric that scores, and where `error_kind` says that a failure of ours is in it.
-        ended: "terminated": an answer that was submitted ended the episode; "truncated": a limit
-            or a loss did, and what `answer["content"]` held is the answer.
-        task_reward: the part of `reward` that is the task's own, without the rubric's `shaping`.
-        task: the facts of the task, with the `group_id`, where the caller gave any.
-        reason: which part of the budget ended the run, in words; None if none did.
+        child_traces: of the recursive calls of this run.
+        answer_value: the answer as JSON, if JSON can carry it.
+        stop_reason: "answer"; "max_iterations" (an answer, if any, came after the turns were used
+            up);
+            "budget" and "timeout" (the content of `answer["content"]` is the answer); "error" and
+            "cancelled", which only errors and events carry.
+        error_kind: None, or the kind of failure, as in the metadata of steps. "llm" and "sandbox":
+            the
+            run says nothing about the model.
+        usage: the spending of the run with all runs below it; `own` excludes those.
+        reward: of the episode, also without an answer; None without an expected answer or a scoring
+            rubric, and if `error_kind` is an infrastructure kind.
+        ended: "terminated": a submitted answer ended the episode; "truncated": a limit or a loss
+            did,
+            and the content of `answer["content"]` is the answer.
+        task_reward: the task's own part of `reward`, without the rubric's `shaping`.
+        task: the facts of the task, with the `group_id`, if the caller gave any.
+        reason: the part of the budget that ended the run, in words; None otherwise.
         trajectory: the whole tree.
     """
 
@@ -78,7 +81,7 @@ class RLMRunResult:
 
     @property
     def group_id(self) -> str | None:
-        """The group of samples of one task that the run is one of."""
+        """The group of samples of one task that the run belongs to."""
         return None if self.task is None else self.task.group_id
 
     @property

@@ -1,4 +1,4 @@
-"""What a model is told before its first turn."""
+"""The first messages of a run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from repl_env.rlm.prompt_templates import (
     build_user_prompt,
 )
 
-# Of a tool's docstring; what is longer is read with help() in the session.
+# Of a tool's docstring; the code can read the rest with help().
 _MOST_DOC = 600
 
 _CHILDREN = (
@@ -50,11 +50,13 @@ def system_messages(
     examples: Sequence[Sequence[Message]] = (),
     short: bool = False,
 ) -> list[Message]:
-    """The messages that a run begins with: the system's, what was asked before, and the question.
+    """Return the first messages of a run: the system message, the history, and the question.
 
-    `prompt` replaces `RLM_SYSTEM_PROMPT`; `children`: whether calls may begin runs of their own;
-    `history`: earlier questions of the conversation with their answers; `examples`: conversations
-    of other tasks; `short`: for small models, only how to work, the question and the variables.
+    `prompt` replaces `RLM_SYSTEM_PROMPT`; `children`: whether calls may begin child runs;
+    `history`:
+    earlier questions of the conversation with their answers; `examples`: conversations of other
+    tasks;
+    `short`: for small models, only the instructions, the question and the variables.
     """
     before: list[Message] = [message for messages in examples for message in messages]
     for asked, answer in history:

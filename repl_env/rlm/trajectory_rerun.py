@@ -1,4 +1,4 @@
-"""Running a recorded tree again without its models, and what came out otherwise."""
+"""Reruns of a recorded tree without its models, and the differences."""
 
 from __future__ import annotations
 
@@ -23,18 +23,19 @@ from repl_env.rlm.trajectory.trajectory_writer import digest
 
 _END = ("final_answer", "answer_value", "stop_reason", "error_kind")
 _NO_LIMIT = Budget(calls=None)
-# Arguments of `RLM` that a replay takes from the settings of a trajectory as they are.
+# Arguments of `RLM` that a replay takes unchanged from the settings of a trajectory.
 _SHARED = ("max_depth", "blocks", "prompts", "examples", "prefix")
-# Seconds for a run that is to be given up; a trajectory may say that it took none.
+# Seconds for a run that is to be given up; the recorded time may be 0.
 _LEAST = 0.001
 
 
 @dataclass(frozen=True, slots=True)
 class RunDifference:
-    """What came out otherwise in run `run`.
+    """A difference in run `run`.
 
     `cell` is the number of the cell; 0: the end of the run, or the run itself. `field` is a dotted
-    path; "cell" or "run" if one of the two has none.
+    path;
+    "cell" or "run" if one side lacks it.
     """
 
     run: str
@@ -49,14 +50,15 @@ def rerun(
 ) -> Trajectory:
     """Run a recorded tree again, in new sessions, with the recorded answers of its models.
 
-    The model answers by who asks where outputs differ, so that all differences can be seen.
+    If outputs differ, the model answers by origin, so that all differences become visible.
 
     Args:
         contexts: those of the root run that are not in the file, by variable.
-        arguments: of `RLM`, before those that the file has in its settings.
+        arguments: of `RLM`; they override the settings of the file.
 
     Raises:
-        ValueError: a context is missing, or not the recorded one; the question is not recorded.
+        ValueError: a context is missing, or differs from the recorded one; the question is not
+            recorded.
     """
     if any(each.began is None for each in trajectory.roots):
         raise ValueError("what the root was asked is not recorded")
@@ -77,12 +79,12 @@ def rerun(
                 with suppress(ModelError):
                     RUNS.wait_for(_asking(talk, each, begun))
     except EpisodeAborted:
-        pass  # as a failed question: as recorded, or else a difference
+        pass  # a failed question: as recorded, or else a difference
     return Trajectory.of(events)
 
 
 def _terms(trajectory: Trajectory, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of `RLM` that the tree was run with, as far as they are recorded."""
+    """Return the recorded arguments of `RLM`."""
     settings, root = trajectory.settings, trajectory.root
     known: dict[str, Any] = {name: settings[name] for name in _SHARED if name in settings}
     limits: Any = settings.get("budget")
@@ -96,7 +98,7 @@ def _terms(trajectory: Trajectory, arguments: Mapping[str, Any]) -> dict[str, An
 
 
 async def _asking(talk: Any, run: Run, begun: asyncio.Event) -> None:
-    """Ask what `run` was asked; if it was given up, it is given up again, after as long."""
+    """Ask the question of `run`; if it was cancelled, cancel it after the same time."""
     task = None if run.task is None else asdict(run.task)
     ended = run.ended
     if ended is None or ended.stop_reason != "cancelled":
@@ -118,10 +120,10 @@ async def _asking(talk: Any, run: Run, begun: asyncio.Event) -> None:
 
 
 def given_contexts(trajectory: Trajectory, contexts: Mapping[str, Any]) -> dict[str, Any]:
-    """The contexts of the root run: those in the file, and `contexts` for the others.
+    """Return the contexts of the root run: those in the file, and `contexts` for the others.
 
     Raises:
-        ValueError: one is missing, or unknown, or not what it was.
+        ValueError: one is missing, or unknown, or differs.
     """
     notes = {note.name: note for note in trajectory.root.contexts}
     if unknown := sorted(contexts.keys() - notes.keys()):
@@ -139,12 +141,13 @@ def given_contexts(trajectory: Trajectory, contexts: Mapping[str, Any]) -> dict[
 
 
 def differences(recorded: Trajectory, replayed: Trajectory) -> tuple[RunDifference, ...]:
-    """What came out otherwise, each run before those below it.
+    """Return the differences, each run before those below it.
 
-    Compared are the cells of each run with what they printed and raised, and how runs ended; not
-    times, costs and rewards. The children of a run are matched by their questions, because calls
-    that go on side by side may have other numbers. What a trajectory that was cut has not, cannot
-    differ.
+    Compared are the cells of each run with their outputs and exceptions, and the ends of runs; not
+    times,
+    costs and rewards. Child runs are matched by their questions, because concurrent calls may have
+    other
+    numbers. Parts missing in a cut trajectory do not count as differences.
     """
     found: list[RunDifference] = []
     left: list[tuple[Run | None, Run | None]] = []
@@ -202,7 +205,7 @@ def _of_ends(before: Run, now: Run) -> Iterator[RunDifference]:
 
 
 def _pairs(before: Run, now: Run) -> Iterator[tuple[Run | None, Run | None]]:
-    """Each child with the one that was asked the same, if possible by the call of that number."""
+    """Yield each child with the one of the same question, if possible with the same number."""
     left = list(now.children)
     for child in before.children:
         same = [each for each in left if each.question == child.question]
@@ -226,7 +229,7 @@ def _check(note: ContextNote, value: Any, recorded: str | None) -> None:
 
 
 def _depth(trajectory: Trajectory) -> int:
-    """The levels of runs that were allowed, as far as the tree shows it."""
+    """Return the allowed levels of runs, as far as the tree shows them."""
     deepest = max(run.depth for run in trajectory.runs())
     asked = any(call.kind == "rlm" for call in trajectory.root.calls)
     return deepest + 1 if asked else 2

@@ -1,13 +1,17 @@
 """`Transcript`: the conversation of one run, kept within a length.
 
-The session keeps what old turns made; the conversation needs only what the model must still read.
-So when it grows too long, the oldest turns are shown in short: the code stays, what it printed
-goes, and then the turns go altogether. What is left is cut far enough that the prompt only grows
-for many turns, because endpoints cache what prompts begin with.
+The session keeps the variables of old turns; the conversation needs only the messages that the
+model
+must still read. A conversation that grows too long shows its oldest turns in short: the code stays,
+the
+output goes, and later whole turns go. A cut leaves enough room that the prompt then only grows for
+many
+turns, because endpoints cache the beginnings of prompts.
 
-A turn costs what it adds: its length is added to that of the conversation, its messages to the list
-of those that are shown, and only what is new is compared with what was there before. The whole is
-gone through when it is cut, and when it is measured in another way than by characters.
+A turn costs as much as it adds: its length is added to that of the conversation, its messages to
+the
+visible ones, and only new messages are compared with the previous prompt. The whole conversation is
+traversed only for a cut, and for a measure other than characters.
 """
 
 from __future__ import annotations
@@ -20,9 +24,9 @@ from functools import cached_property
 from repl_env.interfaces import Message
 from repl_env.parsing.code_blocks import find_code
 
-# The length that a cut conversation has, as a part of the most that it may have.
+# The length of a cut conversation, as a fraction of the limit.
 _CUT_TO = 0.5
-# Turns at the end that are never cut: what the model is at work on.
+# Turns at the end that are never cut: the model's present work.
 _WHOLE_TURNS = 2
 
 Measure = Callable[[Sequence[Message]], int]
@@ -30,14 +34,14 @@ Measure = Callable[[Sequence[Message]], int]
 
 @dataclass(frozen=True, slots=True)
 class TranscriptWindow:
-    """What the model is shown: `messages`, of which the first `kept` were there before."""
+    """A prompt: `messages`, of which the first `kept` were in the previous one."""
 
     messages: tuple[Message, ...]
     kept: int
 
     @property
     def added(self) -> tuple[Message, ...]:
-        """The messages that were not there before."""
+        """The messages that are new."""
         return self.messages[self.kept :]
 
 
@@ -45,7 +49,7 @@ class TranscriptWindow:
 class _Turn:
     reply: str
     report: str
-    short: str  # what stands for the report when the turn is old
+    short: str  # replaces the feedback of an old turn
     level: int = 0  # 0: whole, 1: in short, 2: left out
 
     def messages(self, level: int) -> Sequence[Message]:
@@ -64,8 +68,8 @@ class Transcript:
 
     Args:
         opening: the messages before the first turn; the last one is the user's.
-        limit: the most that a prompt may have, as `measure` counts it.
-        measure: by default characters. Another one is asked about the whole prompt in each turn.
+        limit: the limit of a prompt, in units of `measure`.
+        measure: by default characters. Another one is called with the whole prompt in each turn.
     """
 
     def __init__(
@@ -75,19 +79,19 @@ class Transcript:
         self._turns: list[_Turn] = []
         self._limit = limit
         self._measure = measure
-        self._shown = list(opening)  # what the next prompt has, unless it is too long
+        self._shown = list(opening)  # the next prompt, unless it is too long
         self._characters = characters(opening)
         self._seen: list[Message] = []
         self._same = 0  # messages of `_shown` that are known to begin `_seen`
 
     def add(self, reply: str, report: str, short: str) -> None:
-        """A turn is over: what the model wrote, what it is told of it, and that in short."""
+        """Add a turn: the model's reply, the feedback, and its short form."""
         self._turns.append(_Turn(reply, report, short))
         self._shown += _said(reply, report)
         self._characters += len(reply) + len(report)
 
     def follow(self, text: str) -> None:
-        """The user speaks on, after the last report or the opening."""
+        """Append text to the user's last message."""
         more = f"\n\n{text}"
         if self._turns:
             self._turns[-1].report += more
@@ -98,7 +102,7 @@ class Transcript:
         self._same = min(self._same, len(self._shown) - 1)
 
     def prompt(self) -> TranscriptWindow:
-        """What the model is to be shown now."""
+        """Return the next prompt of the model."""
         length = self._characters if self._measure is None else self._measure(self._shown)
         if length > self._limit:
             self._cut()
@@ -109,7 +113,7 @@ class Transcript:
         return TranscriptWindow(tuple(self._shown), self._same)
 
     def replied(self, prompt: TranscriptWindow, reply: str) -> None:
-        """The model answered the last prompt: from here on, both were there before."""
+        """Record the reply to the last prompt: from here on, both are known messages."""
         self._seen = [*prompt.messages, {"role": "assistant", "content": reply}]
         self._same = len(prompt.messages)
 
@@ -123,7 +127,7 @@ class Transcript:
         goal = int(self._limit * _CUT_TO)
         measure = self._measure or characters
         old = max(0, len(self._turns) - _WHOLE_TURNS)
-        # Step k has the first k old turns in short; behind them, step old + k leaves k of them out.
+        # Step k has the first k old turns in short; after that, step old + k leaves k of them out.
         steps = range(2 * old)
         step = bisect_left(steps, True, key=lambda step: measure(self._after(step)) <= goal)
         self._shown = self._after(step)
@@ -133,7 +137,7 @@ class Transcript:
         self._same = 0
 
     def _levels(self, step: int) -> list[int]:
-        """The level of each turn after so many steps of a cut."""
+        """Return the level of each turn after this number of steps."""
         old = max(0, len(self._turns) - _WHOLE_TURNS)
         return [
             max(turn.level, (index < min(step, old)) + (index < step - old))
@@ -141,7 +145,7 @@ class Transcript:
         ]
 
     def _after(self, step: int) -> list[Message]:
-        """The messages after so many steps of a cut."""
+        """Return the messages after this number of steps."""
         levels = self._levels(step)
         messages = list(self._opening)
         if left_out := levels.count(2):
@@ -156,7 +160,7 @@ class Transcript:
 
 
 def characters(messages: Sequence[Message]) -> int:
-    """The characters of all messages."""
+    """Return the characters of all messages."""
     return sum(len(str(message["content"])) for message in messages)
 
 

@@ -1,4 +1,4 @@
-"""`RunTreeConfig`: what all trees of runs of one `RLM` have in common."""
+"""`RunTreeConfig`: the common settings of all trees of runs of one `RLM`."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ MakeEnvironment: TypeAlias = Callable[[Provider], Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunTreeConfig:
-    """The arguments of an `RLM`, checked.
+    """The checked arguments of an `RLM`.
 
     Args:
-        given: what `model` was made of, which may name a secret.
+        given: the source of `model`, which may name a secret.
         make: makes the environment of a tree's root.
-        scores: whether episodes have rewards that mean something, whatever is expected.
+        scores: whether episodes have meaningful rewards even without an expected answer.
     """
 
     given: object
@@ -50,16 +50,16 @@ class RunTreeConfig:
     scores: bool
 
     def ledger(self) -> Ledger:
-        """The ledger of a tree."""
+        """Return the ledger of a tree."""
         return Ledger(self.budget, prices=self.prices)
 
     def models(self, llm: LLM | None) -> tuple[ChatModel | NamedModel, ChatModel | NamedModel]:
-        """What works in the runs of a tree, and what answers its plain questions."""
+        """Return the model of the runs of a tree, and the model of its plain questions."""
         model = self.model if llm is None else model_given(llm, "llm")
         return model, self.sub_model or model
 
     def recursion(self, model: ChatModel, sub_model: ChatModel, watch: Watcher) -> RecursionConfig:
-        """What answers the sub-calls of a tree."""
+        """Return the configuration of a tree's sub-calls."""
         return RecursionConfig(
             model,
             sub_model,
@@ -73,7 +73,9 @@ class RunTreeConfig:
         )
 
     def settings(self, seed: int | None) -> dict[str, Any]:
-        """What a replay must have in common with a run, besides its question and contexts."""
+        """Return the settings that a replay must share with a run, besides its question and
+        contexts.
+        """
         return {
             "max_iterations": self.manner.max_iterations,
             "max_depth": self.max_depth,
@@ -87,5 +89,5 @@ class RunTreeConfig:
 
 
 def model_given(given: object, name: str) -> ChatModel | NamedModel:
-    """The argument of this name as a model, or as what there is while it is used."""
+    """Return the argument of this name as a model, or as a model that opens on use."""
     return NamedModel(given, name) if isinstance(given, LLM) else as_model(given, name)

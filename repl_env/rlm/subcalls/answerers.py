@@ -1,8 +1,7 @@
-"""Who answers the questions of a session's code, and how a model does.
+"""Answerers of sub-calls, and the one that asks a model.
 
-Functions that the user gave are in `repl_env.rlm.subcalls.function_answerers`, and the third kind,
-a run of
-its own, in `repl_env.rlm.subcalls.child_runs`.
+`repl_env.rlm.subcalls.function_answerers` calls functions of users, and
+`repl_env.rlm.subcalls.child_runs` starts child runs.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ Ended: TypeAlias = Callable[[int, "SubcallReply"], None]
 
 @dataclass(frozen=True, slots=True)
 class SubcallOrigin:
-    """Which call of which run asks: its run's path, its number, who pays, the cell that asks.
+    """The origin of a sub-call: its run's path, its number, its account, its cell.
 
     `gate` limits the requests of the process, `width` the sub-calls of the run.
     """
@@ -49,11 +48,11 @@ class SubcallOrigin:
 
 
 class Answerer(ABC):
-    """Answers questions. Safe to use from several tasks."""
+    """Answers requests of a session's code. Safe to use from several tasks."""
 
     @abstractmethod
     async def answer(self, question: SubcallRequest, call: SubcallOrigin) -> SubcallReply:
-        """The answer.
+        """Return the answer.
 
         Raises:
             ModelError, BudgetExceeded: there is none.
@@ -62,9 +61,9 @@ class Answerer(ABC):
     async def answer_all(
         self, questions: Sequence[SubcallRequest], calls: Sequence[SubcallOrigin], ended: Ended
     ) -> list[SubcallReply]:
-        """An answer to each, in order; `ended` is told of each as it comes.
+        """Return an answer to each request, in order; `ended` receives each as it comes.
 
-        One that there is no answer to is a failed `SubcallReply`.
+        A request without an answer yields a failed `SubcallReply`.
         """
 
         async def one(index: int) -> SubcallReply:
@@ -76,7 +75,7 @@ class Answerer(ABC):
         try:
             return list(await asyncio.gather(*under_way))
         finally:
-            # Whoever watches may raise, as a writer does on a full disk: nobody waits for the rest.
+            # A listener may raise, as a writer does on a full disk: the rest is cancelled.
             for each in under_way:
                 each.cancel()
             await asyncio.gather(*under_way, return_exceptions=True)
@@ -85,9 +84,9 @@ class Answerer(ABC):
 async def answered(
     answerer: Answerer, question: SubcallRequest, call: SubcallOrigin
 ) -> SubcallReply:
-    """The answer, or a failed `SubcallReply` where there is none; once there is room for the call.
+    """Return the answer, or a failed `SubcallReply`, once a slot for the call is free.
 
-    The time of the question begins then.
+    The time of the request begins then.
     """
     try:
         async with call.width, asyncio.timeout(question.timeout):
@@ -149,29 +148,29 @@ class ModelAnswerer(Answerer):
 
 
 class SplitAnswerer(Answerer):
-    """One who answers single questions, and another who answers batches."""
+    """One answerer for single requests, and another for batches."""
 
     def __init__(self, one: Answerer, many: Answerer) -> None:
         self._one, self._many = one, many
 
     @classmethod
     def of(cls, one: Answerer | None, many: Answerer | None) -> Answerer | None:
-        """The two together; one of them alone answers both kinds; None for neither."""
+        """Combine both; one of them alone answers both kinds; None for neither."""
         return cls(one, many) if one and many else one or many
 
     async def answer(self, question: SubcallRequest, call: SubcallOrigin) -> SubcallReply:
-        """As the first."""
+        """Answer with the first."""
         return await self._one.answer(question, call)
 
     async def answer_all(
         self, questions: Sequence[SubcallRequest], calls: Sequence[SubcallOrigin], ended: Ended
     ) -> list[SubcallReply]:
-        """As the second."""
+        """Answer with the second."""
         return await self._many.answer_all(questions, calls, ended)
 
 
 async def fitting(completion: Completion, schema: Mapping[str, Any]) -> JSON:
-    """The JSON that an answer is; ValueError says why it does not fit."""
+    """Return the JSON of an answer; ValueError says why it does not fit."""
     return await offload(partial(parsed, without_thoughts(completion.text), schema))
 
 

@@ -1,8 +1,8 @@
-"""Runs below runs: what code asks by `rlm_query` is answered by a run of its own.
+"""Child runs, which answer `rlm_query`.
 
 A child has a session forked from the same sandbox as its parent's, an account of its own in the
 tree's ledger, and the parent's question. It is allowed while `depth + 1 < max_depth`; deeper down,
-recursive questions are plain ones. All of this is decided here, on the host.
+recursive questions are plain ones. All decisions are made here, on the host.
 """
 
 from __future__ import annotations
@@ -30,32 +30,32 @@ from repl_sandbox.errors import SandboxError
 if TYPE_CHECKING:
     from repl_env.rlm.run_result import RLMRunResult
 
-# Steps that an episode of a run may have: the turns of the run limit it, and a turn may have as
-# many steps as a reply has blocks of code.
+# Steps of a run's episode for each turn: turns limit the run, and a turn may have as many steps as
+# a reply has code blocks.
 STEPS_PER_TURN = 64
-# A question longer than this is read in the session, where it is the context.
+# A longer question is the context of the session, and is read there.
 _LONG_QUESTION = 4_000
 
 
 class ChildEnvironments(Protocol):
-    """Where the sessions of children are: the environment of the run that asks."""
+    """Makes the environments and models of child runs."""
 
     def child(self, provider: Any) -> Any:
-        """A new environment like it, on the same sandbox, whose sub-calls `provider` answers."""
+        """Return a new environment on the same sandbox, whose sub-calls `provider` answers."""
 
     def model(self, llm: LLM) -> ChatModel:
-        """The model that `llm`, which an episode was given, speaks of."""
+        """Return the model that `llm`, an argument of the episode, names."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecursionConfig:
-    """Answers the sub-calls of a tree of runs: plain ones by `sub_model`, recursive ones by runs.
+    """Answers the sub-calls of a tree of runs: `sub_model` the plain ones, runs the recursive ones.
 
     Args:
-        model: the one that works in the runs.
+        model: works in the runs.
         max_depth: levels of runs; 1 is the root alone.
-        manner: how the runs work.
-        tools: functions of the host that runs have, for their prompts.
+        manner: the settings of the runs.
+        tools: host functions of the runs, for their prompts.
         limits: the budget, for their prompts.
     """
 
@@ -77,7 +77,7 @@ class RecursionConfig:
         environments: ChildEnvironments,
         run: str = "0",
     ) -> EpisodeSubcalls:
-        """The sub-calls of the run of this name, which `account` pays for."""
+        """Return the sub-calls of the run of this name, which `account` pays for."""
         default = settings.llm.model
         deep = None
         if self.has_children(account):
@@ -94,7 +94,7 @@ class RecursionConfig:
         )
 
     def has_children(self, account: LedgerAccount) -> bool:
-        """Whether a run that `account` pays for may have runs below it."""
+        """Return whether a run of `account` may have runs below it."""
         return account.depth + 1 < self.max_depth
 
     def run(
@@ -110,7 +110,7 @@ class RecursionConfig:
         scored: bool = False,
         task: TaskNote | None = None,
     ) -> RunLoop:
-        """The run of an episode that was reset for it."""
+        """Return the run of an episode that was reset for it."""
         told = system_messages(
             question,
             contexts,
@@ -140,7 +140,7 @@ class RecursionConfig:
 
     @property
     def steps(self) -> int:
-        """The steps that an episode of a run may have."""
+        """The steps of a run's episode."""
         return (self.manner.max_iterations + 1) * STEPS_PER_TURN
 
 
@@ -153,26 +153,26 @@ class RunSubcallProvider:
     path: str
 
     def names(self, settings: SubcallSettings) -> frozenset[str]:
-        """All."""
+        """Return all names."""
         return frozenset((*NAMES, BUDGET))
 
     def begin(
         self, settings: SubcallSettings, failed: Failed, environments: ChildEnvironments
     ) -> EpisodeSubcalls:
-        """The sub-calls of the run's episode."""
+        """Return the sub-calls of the run's episode."""
         return self.recursion.begin_at(self.account, settings, failed, environments, self.path)
 
 
 @dataclass(frozen=True, slots=True)
 class ChildRuns(Answerer):
-    """Answers questions by runs of their own."""
+    """Answers requests with child runs."""
 
     recursion: RecursionConfig
     environments: ChildEnvironments
     default: str | None = None
 
     async def answer(self, question: SubcallRequest, call: SubcallOrigin) -> SubcallReply:
-        """What a run came to that was given the question."""
+        """Return the result of a run on the request."""
         account = call.account.open_child()
         try:
             environment = self.environments.child(
@@ -186,7 +186,7 @@ class ChildRuns(Answerer):
             raise ModelError("sandbox", str(error)) from error
         except (ModelError, BudgetExceeded):
             raise
-        # Boundary: a fault in a run below costs the call that began it, and not the tree.
+        # Boundary: a fault in a child run costs its call, and not the tree.
         except Exception as error:
             raise ModelError("child", f"{type(error).__name__}: {error}") from error
         finally:
@@ -217,7 +217,7 @@ class ChildRuns(Answerer):
 
 
 def _task(question: SubcallRequest) -> tuple[str, Any]:
-    """The question of a child, and its context."""
+    """Return the question of a child, and its context."""
     context = question.context
     if context is not None and not isinstance(context, (str, bytes, list, dict)):
         context = str(context)
@@ -230,7 +230,7 @@ def _task(question: SubcallRequest) -> tuple[str, Any]:
 
 
 def _reply(result: RLMRunResult, question: SubcallRequest) -> SubcallReply:
-    """The answer of a child, as its parent's code gets it."""
+    """Return the answer of a child for its parent's code."""
     ours = result.error_kind in ("llm", "sandbox")
     if result.final_answer is None:
         reason = f"no answer: the sub-model stopped by {result.stop_reason}"

@@ -1,9 +1,10 @@
-"""`EpisodeSubcalls`: the sub-calls of one episode, from the functions in its session to their
-answers.
+"""`EpisodeSubcalls`: the sub-calls of one episode, from call to answer.
 
-The session has names; everything behind them is here, on the host: who answers, who pays, what is
-told to whoever watches. A call that fails is a text that begins with "Error:", in its own place of
-a batch, and the episode is told, because that failure is not the policy's.
+The session has only names; the host has answerers, accounts and listeners. A failed call yields a
+text
+that begins with "Error:", at its position in a batch, and masks the episode, because the failure is
+not
+the policy's.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from repl_env.rlm.subcalls.subcall_messages import (
 from repl_env.rlm.subcalls.subcall_settings import Failed
 from repl_sandbox import HostFunction
 
-# Seconds that a plain episode waits at its end for what it cancelled to let go.
+# Seconds that a blocking episode waits at its end for cancelled calls.
 _CANCEL_TIMEOUT = 10.0
 
 
@@ -49,14 +50,14 @@ class EpisodeSubcalls:
     """The sub-calls of one episode.
 
     Args:
-        llm: answers plain questions; None: none are answered.
+        llm: answers plain requests; None: none are answered.
         rlm: answers recursive ones; None: `llm` does.
         account: pays for all of them.
-        gate: how many requests of the process may be at endpoints.
-        width: how many of these sub-calls may be under way at once. A run below has its own.
-        run: the path of the run that the episode belongs to.
-        failed: told of each failure that is ours, from any thread.
-        watch: told of each call.
+        gate: limits the process's concurrent requests to endpoints.
+        width: limits the concurrent sub-calls of the episode. A child run has its own limit.
+        run: the path of the episode's run.
+        failed: called, from any thread, for each infrastructure failure.
+        watch: receives the events of calls.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class EpisodeSubcalls:
         watch: Watcher | None = None,
     ) -> None:
         self.account = account
-        self.cell = 0  # the one that runs, or ran last; set by the episode
+        self.cell = 0  # the running or last cell; set by the episode
         self._llm, self._rlm = llm, rlm or llm
         self._gate, self._run, self._failed, self._watch = gate, run, failed, watch
         self._width = RequestGate(width, "max_concurrent_subcalls")
@@ -85,21 +86,21 @@ class EpisodeSubcalls:
 
     @property
     def closed(self) -> bool:
-        """Whether its episode is over: no further call is answered."""
+        """Whether the episode is over, so that no further call is answered."""
         return self._closed
 
     def answer_by(self, llm: Answerer | None, rlm: Answerer | None) -> None:
-        """Have others answer the calls from here on."""
+        """Let others answer later calls."""
         self._llm, self._rlm = llm, rlm or llm
 
     def begin_run(self, run: str) -> None:
-        """The calls from here on are those of another run in the same session."""
+        """Assign later calls to another run in the same session."""
         self._run, self._calls, self._first_cell = run, 0, self.cell
 
     # ── the functions of the session ─────────────────────────────────────────────────────────────
 
     def functions(self) -> dict[str, HostFunction]:
-        """The functions for the session, by name."""
+        """Return the functions for the session, by name."""
         return subcall_functions(
             ask=self._ask,
             ask_all=self._ask_all,
@@ -169,7 +170,7 @@ class EpisodeSubcalls:
     async def _follow(
         self, kind: CallKind, question: SubcallRequest, call: SubcallOrigin
     ) -> SubcallReply:
-        """Have one question answered, and tell of it."""
+        """Have one request answered, and report its events."""
         began = time.time()
         self._tell_start(kind, question, call)
         with self._under_way():
@@ -183,7 +184,7 @@ class EpisodeSubcalls:
 
     @contextmanager
     def _under_way(self) -> Iterator[None]:
-        """A call is open inside, and so is whatever answers it."""
+        """Count a call, including its answerer, as open inside."""
         ended: Future[None] = Future()
         self._open.add(ended)
         try:
@@ -217,7 +218,9 @@ class EpisodeSubcalls:
     # ── the end ──────────────────────────────────────────────────────────────────────────────────
 
     async def end_calls(self) -> None:
-        """Cancel what was spawned, and wait until that and the calls of a cut cell have let go."""
+        """Cancel spawned calls, and wait for their end and for that of an interrupted cell's
+        calls.
+        """
         await _all_of((*self._spawned.cancel_all(), *self._open))
 
     def own(self, model: ChatModel) -> EpisodeSubcalls:
@@ -226,7 +229,7 @@ class EpisodeSubcalls:
         return self
 
     def close(self) -> None:
-        """Cancel what is still open, and wait until it has let go. For plain episodes."""
+        """Cancel open calls, and wait for their end. For blocking episodes."""
         self._closed = True
         wait_for(self._spawned.cancel_all(), timeout=_CANCEL_TIMEOUT)
         self.account.close()
@@ -235,9 +238,9 @@ class EpisodeSubcalls:
             RUNS.wait_for(own.close())
 
     async def close_async(self) -> None:
-        """The same for an event loop."""
+        """`close` for an event loop."""
         self._closed = True
-        # Not for calls of cells: who closes may be one of them.
+        # Without waiting for calls of cells: the caller may be one of them.
         await _all_of(self._spawned.cancel_all())
         self.account.close()
         own, self._own = self._own, None

@@ -1,4 +1,4 @@
-"""Functions of the user's that answer: each question by itself, or a batch of them in one call."""
+"""Functions of users that answer sub-calls: one by one, or a batch in one call."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from repl_env.rlm.subcalls.subcall_messages import SubcallReply, SubcallRequest
 
 
 class PromptFunction(CallableModel):
-    """A function of the user's that takes `(prompt)` or `(prompt, model)`, as a model."""
+    """A user's function of `(prompt)` or `(prompt, model)`, as a model."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        # By its own signature: what is handed on here takes messages in the place of a prompt.
+        # From its own signature: the function passed on here takes messages instead of a prompt.
         wants_model = accepts(function, "", None)
 
         def asked(messages: list[Message], model: str | None) -> Any:
@@ -35,7 +35,7 @@ class PromptFunction(CallableModel):
 
 
 class BatchFunction(Answerer):
-    """A function of the user's that takes `(prompts)` or `(prompts, model)`: one call for all."""
+    """A user's function of `(prompts)` or `(prompts, model)`: one call for all."""
 
     def __init__(
         self, function: Callable[..., Any], default: str | None = None, shortens: bool = False
@@ -43,16 +43,19 @@ class BatchFunction(Answerer):
         self._function = function
         self._takes_model = accepts(function, [], None)
         self._default = default
-        self._shortens = shortens  # it may give fewer answers, and so does this
+        self._shortens = shortens  # the function may return fewer answers, and so may this
 
     async def answer(self, question: SubcallRequest, call: SubcallOrigin) -> SubcallReply:
-        """A batch of one."""
+        """Answer a batch of one."""
         return (await self._answer_all([question], [call], _nobody))[0]
 
     async def answer_all(
         self, questions: Sequence[SubcallRequest], calls: Sequence[SubcallOrigin], ended: Ended
     ) -> list[SubcallReply]:
-        """One call with all prompts that the budget has room for: one of those under way."""
+        """Make one call with all prompts that the budget admits.
+
+        It counts as one concurrent call.
+        """
         if not calls:
             return []
         async with calls[0].width:
@@ -88,7 +91,8 @@ class BatchFunction(Answerer):
     def _reserve(
         self, question: SubcallRequest, call: SubcallOrigin, share: int | None
     ) -> Reservation:
-        # At once or not at all: who holds a part of a batch's must not wait for the rest.
+        # At once or not at all: a call with a part of a batch's reservations must not wait for the
+        # rest.
         return call.account.reserve(
             model=question.model or self._default,
             input_tokens=_bound(question.text),
@@ -111,14 +115,14 @@ class BatchFunction(Answerer):
             few = len(answers) < len(prompts) and self._shortens
             if not (few or len(answers) == len(prompts)):
                 raise ValueError(f"{len(answers)} answers to {len(prompts)} prompts")
-        # Boundary: the function is the user's and may raise anything.
+        # Boundary: a user's function may raise anything.
         except Exception as error:
             raise ModelError(type(error).__name__, str(error)) from error
         return [_completion(answer) for answer in answers]
 
 
 def _share(account: LedgerAccount, count: int) -> int | None:
-    """The tokens that each of `count` answers may have, so that all fit; None: no limit."""
+    """Return the tokens of each of `count` answers, so that all fit; None: no limit."""
     budget, left = account.ledger.budget, account.left().output_tokens
     if left is not None:
         return max(1, left // count)
@@ -128,7 +132,7 @@ def _share(account: LedgerAccount, count: int) -> int | None:
 def _settle(
     question: SubcallRequest, reservation: Reservation, answer: Completion | ModelError
 ) -> None:
-    if not isinstance(answer, ModelError):  # else the reservation ends as failed
+    if not isinstance(answer, ModelError):  # otherwise the reservation ends as failed
         reservation.settle(
             answer.usage,
             input_estimate=_bound(question.text),
@@ -156,7 +160,7 @@ def _completion(answer: object) -> Completion | ModelError:
 
 
 def _bound(text: str) -> int:
-    """No vocabulary over bytes makes more tokens of a text than it has bytes."""
+    """Return the bytes of a text, which no byte-level vocabulary exceeds in tokens."""
     return len(text.encode("utf-8", "replace"))
 
 

@@ -26,18 +26,22 @@ if TYPE_CHECKING:
 
 
 class GivenProvider:
-    """Sub-calls answered by functions that the user gave, else by the model an episode names.
+    """Sub-calls answered by the user's functions, otherwise by the model that an episode names.
 
-    A function takes `(prompt, model)` or `(prompt)`, told apart by its signature; plain or
-    asynchronous. Without one for batches the one for single prompts is used for each; without one
-    for recursive calls, they are plain calls. With no function at all, the model of a reset
-    answers (`llm`, or `hf_token` and `llm_model`), and runs of its own answer recursive calls.
-    A plain function is called in threads, as many at once as the environment's
-    `max_concurrent_subcalls` allows.
-    `shortens`: a function for batches may give fewer answers, and the code gets fewer.
+    A function takes `(prompt, model)` or `(prompt)`, according to its signature; plain or
+    asynchronous.
+    Without a batch function, the function for single prompts is called for each; without a function
+    for
+    recursive calls, they are plain calls. Without any function, the model of a reset answers
+    (`llm`, or
+    `hf_token` and `llm_model`), and child runs answer recursive calls. A plain function is called
+    in
+    threads, up to the environment's `max_concurrent_subcalls` at a time. `shortens`: a batch
+    function may
+    return fewer answers, and the code gets fewer.
 
     Raises:
-        TypeError, ValueError: naming what is no function, budget or price.
+        TypeError, ValueError: naming an argument that is not a function, budget or price.
     """
 
     def __init__(
@@ -63,14 +67,14 @@ class GivenProvider:
                 check_takes(function, "prompts" if "batch" in name else "prompt", name)
         self._budget, self._prices, self._shortens = budget, prices, shortens
         if budget is not None or prices is not None:
-            self._account()  # what is wrong is told now, not at the first reset
+            self._account()  # report errors now, not at the first reset
 
     def function(self, name: str) -> UserFunction | None:
-        """The function that was given as the argument `name`."""
+        """Return the function given as the argument `name`."""
         return self._given[name]
 
     def with_function(self, name: str, function: UserFunction | None) -> GivenProvider:
-        """The same with another function for `name`; TypeError if it is none."""
+        """Return a provider with another function for `name`; TypeError if it is not callable."""
         return GivenProvider(
             **{**self._given, name: function},
             budget=self._budget,
@@ -79,14 +83,14 @@ class GivenProvider:
         )
 
     def take_over(self, subcalls: EpisodeSubcalls, settings: SubcallSettings) -> None:
-        """Answer the calls that an episode makes from here on."""
+        """Answer the later calls of an episode."""
         subcalls.answer_by(*self._answerers(settings.llm.model))
 
     def names(self, settings: SubcallSettings) -> frozenset[str]:
-        """Those functions of the session that can answer.
+        """Return the functions of the session that have an answerer.
 
         Raises:
-            ImportError, TypeError, ValueError: the model of `settings` cannot be asked.
+            ImportError, TypeError, ValueError: the model of `settings` cannot be used.
         """
         if not any(self._given.values()):
             if not settings.llm.answers:
@@ -99,7 +103,7 @@ class GivenProvider:
     def begin(
         self, settings: SubcallSettings, failed: Failed, environments: ChildEnvironments
     ) -> EpisodeSubcalls | None:
-        """The sub-calls of one episode."""
+        """Return the sub-calls of one episode."""
         if not self.names(settings):
             return None
         from repl_env.llm.request_gate import REQUESTS
@@ -134,7 +138,7 @@ class GivenProvider:
         return RecursionConfig(model, model, max_depth=settings.max_depth, manner=manner)
 
     def _answerers(self, default: str | None) -> tuple[Answerer | None, Answerer | None]:
-        """Who answers plain questions, and who recursive ones."""
+        """Return the answerers of plain and of recursive questions."""
         from repl_env.rlm.subcalls.answerers import ModelAnswerer, SplitAnswerer
         from repl_env.rlm.subcalls.function_answerers import BatchFunction, PromptFunction
 
@@ -149,8 +153,8 @@ class GivenProvider:
             return None if function is None else BatchFunction(function, default, self._shortens)
 
         single, batch = one("llm_query_fn"), many("llm_batch_fn")
-        # The recursive single function goes before the plain batch: a batch of deep questions must
-        # not become a batch of shallow ones because the user gave both kinds.
+        # The recursive single function takes precedence over the plain batch: a batch of deep
+        # questions must not become a batch of shallow ones because the user gave both kinds.
         deep, deep_batch = one("subcall_fn"), many("subcall_batch_fn")
         return (
             SplitAnswerer.of(single, batch),
@@ -159,7 +163,7 @@ class GivenProvider:
 
 
 def _check_endpoint(llm: LLM) -> None:
-    """What is wrong with it is told before the last episode is left."""
+    """Check the endpoint before the previous episode ends."""
     if llm.base_url is not None or llm.headers or llm.sampling:
         from repl_env.llm.model_factory import model_of
 

@@ -1,7 +1,7 @@
-"""Sub-calls that go on beside the code that began them, and the handles by which it finds them.
+"""Sub-calls that run concurrently with the code that began them, and their handles.
 
-A handle in the session has a number; the task is here. What the session says a number is, may be
-any JSON: one that this episode did not give out is nobody's.
+A handle in the session has a number; the task is here. A number from the session may be any JSON:
+unknown numbers have no task.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from typing import Any
 from repl_env.rlm import events
 from repl_env.rlm.subcalls.subcall_messages import SubcallReply, check_wait
 
-# Spawned calls that one episode may have open: as many as a session may have calls of other kinds.
+# Open spawned calls of one episode: as many as a session may have calls of other kinds.
 MOST_SPAWNED = 256
 
-# What is told of a call that nobody waits for any more.
+# The result of a cancelled call.
 CANCELLED = SubcallReply(f"Error: {events.CANCELLED}", events.CANCELLED)
 
 
 @dataclass(frozen=True, slots=True)
 class _Spawned:
-    """A call under way. `ended` is done when nothing of it runs any more."""
+    """A running call. `ended` is done when no part of it runs any more."""
 
     task: asyncio.Task[SubcallReply]
     loop: asyncio.AbstractEventLoop
@@ -39,12 +39,12 @@ class SpawnedCalls:
         self._by_number: dict[int, _Spawned] = {}
 
     def check_room(self) -> None:
-        """ValueError for the code that asks, if as many are open as may be."""
+        """Raise ValueError, for the session's code, if the limit on open calls is reached."""
         if sum(not each.task.done() for each in self._by_number.values()) >= MOST_SPAWNED:
             raise ValueError(f"{MOST_SPAWNED} spawned calls are open; wait for one first")
 
     def begin(self, call: Coroutine[Any, Any, SubcallReply]) -> int:
-        """Let `call` go on, on the running loop; its number."""
+        """Start `call` on the running loop and return its number."""
         task = asyncio.create_task(call)
         spawned = _Spawned(task, asyncio.get_running_loop(), Future())
         task.add_done_callback(lambda _: spawned.ended.set_result(None))
@@ -53,7 +53,7 @@ class SpawnedCalls:
         return number
 
     def methods(self) -> dict[str, Callable[..., Any]]:
-        """What the handles in the session call, with the number first."""
+        """Return the methods of the handles in the session, with the number as first argument."""
         return {
             "result": self._result,
             "done": self._done,
@@ -62,10 +62,10 @@ class SpawnedCalls:
         }
 
     def cancel_all(self) -> list[Future[None]]:
-        """Cancel what is open, from any thread; done when it has let go of everything."""
+        """Cancel open calls, from any thread; done when all resources are released."""
         under_way = [each for each in self._by_number.values() if not each.ended.done()]
         for each in under_way:
-            # A loop that is closed has ended its tasks.
+            # A closed loop has ended its tasks.
             with suppress(RuntimeError):
                 each.loop.call_soon_threadsafe(each.task.cancel)
         return [each.ended for each in under_way if not each.loop.is_closed()]
@@ -89,7 +89,7 @@ class SpawnedCalls:
         return self._of(number).task.cancel()
 
     async def _wait(self, numbers: Any, timeout: Any = None) -> list[int]:
-        """Those of the calls that have ended, once at least one has or the time is over."""
+        """Return the ended ones of these calls, once there is one or the time is over."""
         if not isinstance(numbers, list) or not numbers:
             raise TypeError("numbers must be a list of calls")
         tasks = {number: self._of(number).task for number in numbers}

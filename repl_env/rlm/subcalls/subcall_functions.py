@@ -1,4 +1,4 @@
-"""How sub-calls look to the code of a session: names, signatures, what `help` says."""
+"""Sub-call functions as the code of a session sees them: names, signatures, `help`."""
 
 from __future__ import annotations
 
@@ -35,10 +35,11 @@ def subcall_functions(
     budget: Callable[..., Any],
     handles: Mapping[str, Callable[..., Any]],
 ) -> dict[str, HostFunction]:
-    """The functions for the session, by name.
+    """Return the functions for the session, by name.
 
-    `ask` and `ask_all` take the kind of call before what code gives; `handles` are the methods of
-    what `spawn` returns.
+    `ask` and `ask_all` take the kind of call before the code's arguments; `handles` are the methods
+    of the
+    result of `spawn`.
     """
     model = "a language model, which sees nothing but the question,"
     deep = "a model that works in a REPL of its own, for tasks of several steps,"
@@ -75,7 +76,7 @@ def _offer(
 
 
 def _documented(function: Callable[..., Any], doc: str) -> Callable[..., Any]:
-    """`function` with a text that its users in the session can read."""
+    """Return `function` with a docstring for the code of the session."""
 
     @wraps(function)
     async def offered(*args: Any, **kwargs: Any) -> Any:

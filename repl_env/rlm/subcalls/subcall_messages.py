@@ -1,4 +1,4 @@
-"""What code in a session asks a model, and what it is given for an answer."""
+"""Requests of a session's code to models, and the replies."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ from repl_env.parsing.reasoning import without_thoughts
 if TYPE_CHECKING:
     from repl_sandbox.types import JSON
 
-# A whole answer in a fence, as models give JSON when they are asked for JSON alone.
+# A whole answer in a fence: models format JSON so when asked for JSON alone.
 _OPENING = re.compile(r"```\w*[ \t]*")
 
 
 @dataclass(frozen=True, slots=True)
 class SubcallRequest:
-    """One question of the session's code.
+    """One request of the session's code.
 
-    `context` is what the prompt is about: text, bytes or JSON; None: all is in the prompt. `schema`
-    is a JSON schema for the answer. `timeout` is in seconds, None: no limit of its own.
+    `context` is the subject of the prompt: text, bytes or JSON; None: all is in the prompt.
+    `schema` is a
+    JSON schema for the answer. `timeout` is in seconds; None: no limit of its own.
     """
 
     prompt: str
@@ -39,7 +40,7 @@ class SubcallRequest:
 
     @property
     def text(self) -> str:
-        """The question as one prompt for a model that has no REPL."""
+        """The request as one prompt for a model that has no REPL."""
         text = self.prompt
         if self.context is not None:
             text = f"{text}\n\n{readable(self.context)}"
@@ -51,11 +52,13 @@ class SubcallRequest:
 
 @dataclass(frozen=True, slots=True)
 class SubcallReply:
-    """What a question came to. `error` None: there is an answer.
+    """The reply to a request. `error` None: there is an answer.
 
-    `text` is what the code gets; `said` all that a model wrote, thoughts too. `ours`: a failure
-    of what the answer was to come from, and not of the code that asked. `refusal`: the budget did
-    not allow the question. `child`: a run of its own gave the answer.
+    `text` is for the code; `said` the model's whole text, including reasoning. `ours`: an
+    infrastructure
+    failure, not one of the code. `refusal`: the budget did not allow the request. `child`: a child
+    run
+    gave the answer.
     """
 
     text: str
@@ -71,7 +74,7 @@ class SubcallReply:
 
     @classmethod
     def of(cls, completion: Completion, value: JSON = None) -> SubcallReply:
-        """The answer that a model gave."""
+        """Return the reply with a model's answer."""
         said = replace_surrogates(completion.text)
         return cls(
             without_thoughts(said),
@@ -84,14 +87,14 @@ class SubcallReply:
 
     @classmethod
     def failed(cls, error: Exception) -> SubcallReply:
-        """No answer: the text says so, because code that expects text gets it."""
+        """Return a failed reply: its text says so, because code that expects text gets it."""
         of_model = isinstance(error, ModelError)
         name = replace_surrogates(str(error) if of_model else f"{type(error).__name__}: {error}")
         refusal = error if isinstance(error, BudgetExceeded) else None
         return cls(f"Error: {name}", name, ours=of_model, refusal=refusal)
 
     def to_json(self) -> dict[str, Any]:
-        """As it goes to the session."""
+        """Return the reply in its form for the session."""
         usage = self.usage
         known = usage.input_tokens is not None or usage.output_tokens is not None
         return {
@@ -107,7 +110,7 @@ class SubcallReply:
 
 
 def readable(context: Any) -> str:
-    """A context as text that a model can read."""
+    """Return a context as text that a model can read."""
     if isinstance(context, str):
         return context
     if isinstance(context, (bytes, bytearray)):
@@ -116,7 +119,7 @@ def readable(context: Any) -> str:
 
 
 def parsed(text: str, schema: Mapping[str, Any]) -> JSON:
-    """The JSON in `text`, which may stand in one fence; ValueError says why it does not fit."""
+    """Return the JSON in `text`, perhaps in one fence; ValueError says why it does not fit."""
     check_size(text)
     try:
         value: JSON = json.loads(_unfenced(text))
@@ -134,23 +137,23 @@ def _unfenced(text: str) -> str:
 
 
 def check_prompt(prompt: object) -> str:
-    """`prompt` if it is a str; TypeError for the code that asks."""
+    """Return `prompt` if it is a str; TypeError for the session's code."""
     if not isinstance(prompt, str):
-        was_bytes = isinstance(prompt, dict) and list(prompt) == [BYTES]  # before it crossed
+        was_bytes = isinstance(prompt, dict) and list(prompt) == [BYTES]  # its type in the session
         kind = "bytes" if was_bytes else type(prompt).__name__
         raise TypeError(f"a prompt must be a str, not {kind}")
     return prompt
 
 
 def check_prompts(prompts: object) -> list[str]:
-    """`prompts` if they are a list of str; TypeError for the code that asks."""
+    """Return `prompts` if they are a list of str; TypeError for the session's code."""
     if not isinstance(prompts, list):
         raise TypeError(f"prompts must be a list of str, not {type(prompts).__name__}")
     return [check_prompt(prompt) for prompt in prompts]
 
 
 def check_schema(schema: object) -> Mapping[str, Any] | None:
-    """`schema` if it is a JSON schema or None; TypeError or ValueError for the code that asks."""
+    """Return `schema` if it is a JSON schema or None; TypeError or ValueError otherwise."""
     if schema is None:
         return None
     if not isinstance(schema, dict):
@@ -163,7 +166,7 @@ def check_schema(schema: object) -> Mapping[str, Any] | None:
 
 
 def check_timeout(timeout: object) -> float | None:
-    """`timeout` if it is a number of seconds or None; TypeError or ValueError likewise."""
+    """Return `timeout` if it is a number of seconds or None; TypeError or ValueError otherwise."""
     seconds = check_wait(timeout)
     if seconds == 0:
         raise ValueError("timeout must be more than 0 seconds")
@@ -171,7 +174,7 @@ def check_timeout(timeout: object) -> float | None:
 
 
 def check_wait(timeout: object) -> float | None:
-    """The same for a wait, which may take no time at all."""
+    """Return `timeout` of a wait, which may be 0; TypeError or ValueError otherwise."""
     if timeout is None:
         return None
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
@@ -182,7 +185,7 @@ def check_wait(timeout: object) -> float | None:
 
 
 def check_model(model: object) -> str | None:
-    """`model` if it is a name or None; TypeError likewise."""
+    """Return `model` if it is a name or None; TypeError otherwise."""
     if model is not None and not isinstance(model, str):
         raise TypeError(f"model must be a str, not {type(model).__name__}")
     return model

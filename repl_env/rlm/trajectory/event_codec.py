@@ -1,8 +1,9 @@
 """Events as lines of a trajectory file, and back. `docs/trajectories.md` is authoritative.
 
 A line is one JSON object: `event` is the kind, `id` counts the events of the file from 1, the rest
-are the fields of the event's class. Within a version fields and kinds may be added, so what is not
-known is skipped, and a field that has a default may be missing.
+are
+the fields of the event's class. Within a version fields and kinds may be added, so unknown ones are
+skipped, and a field with a default may be missing.
 """
 
 from __future__ import annotations
@@ -58,15 +59,15 @@ KINDS: Mapping[str, type[AnyEvent]] = {
 }
 _NAMES = {kind: name for name, kind in KINDS.items()}
 
-# What code in a session sends is nested 128 deep at most. What is deeper came from the host's own
-# functions, and could be too deep for whoever reads the file.
+# Values from code in a session are nested 128 deep at most. Deeper ones came from the host's own
+# functions, and could be too deep for readers of the file.
 _DEEPEST = 256
 
 T = TypeVar("T")
 
 
 def parents_of(path: str) -> tuple[str | None, str | None]:
-    """The run that began the run `path`, and the call by which it did; None for a root."""
+    """Return the parent of the run `path`, and the call that began it; None for a root."""
     parent, dot, _ = path.rpartition(".")
     return (parent, path) if dot else (None, None)
 
@@ -75,7 +76,10 @@ def parents_of(path: str) -> tuple[str | None, str | None]:
 
 
 def written(event: AnyEvent, number: int, *, figures: bool = True) -> bytes:
-    """The line of event number `number`, with its end; without the figures unless `figures`."""
+    """Return the line of event number `number`, with its newline.
+
+    Without figures unless `figures`.
+    """
     line = {"event": _NAMES[type(event)], "id": number, **_plain(event)}
     if isinstance(event, RunStarted):
         line["parent"], line["call"] = parents_of(event.run)
@@ -85,20 +89,23 @@ def written(event: AnyEvent, number: int, *, figures: bool = True) -> bytes:
 
 
 def as_line(fields: Mapping[str, Any]) -> bytes:
-    """A JSON object as one line. What JSON cannot carry is text in it, or left out if deep."""
+    """Return a JSON object as one line.
+
+    Values that are not JSON become text, deep ones are dropped.
+    """
     try:
         text = json.dumps(fields, ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError, RecursionError):
         text = json.dumps(_carried(fields), ensure_ascii=False)
     try:
         data = text.encode("utf-8")
-    except UnicodeEncodeError:  # half a character, as a model may return: exact as an escape
+    except UnicodeEncodeError:  # a lone surrogate, as a model may return: exact as an escape
         data = json.dumps(json.loads(text)).encode("ascii")
     return data + b"\n"
 
 
 def _plain(value: Any) -> Any:
-    """Dataclasses and models as dictionaries; the JSON in them as it is."""
+    """Return dataclasses and models as dictionaries; the JSON in them stays."""
     if isinstance(value, BaseModel):
         return {name: _plain(field) for name, field in value.__dict__.items()}
     if is_dataclass(value):
@@ -109,7 +116,7 @@ def _plain(value: Any) -> Any:
 
 
 def _carried(value: Any, depth: int = 0) -> Any:
-    """`value` as JSON carries it: other things, NaN and the infinities as text."""
+    """Return `value` as JSON carries it: other objects, NaN and the infinities as text."""
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):
@@ -127,10 +134,10 @@ def _carried(value: Any, depth: int = 0) -> Any:
 
 
 def read(line: bytes) -> AnyEvent | None:
-    """The event of a line; None for a kind that this version of the package does not know.
+    """Return the event of a line; None for a kind that this version does not know.
 
     Raises:
-        ValueError: it is none; naming the field.
+        ValueError: the line is invalid; naming the field.
     """
     fields = parsed(line)
     name = fields.get("event")
@@ -142,7 +149,7 @@ def read(line: bytes) -> AnyEvent | None:
 
 
 def parsed(line: bytes) -> dict[str, Any]:
-    """The JSON object that a line is; ValueError if it is none."""
+    """Return the JSON object of a line; ValueError if it is invalid."""
     try:
         fields = json.loads(line.decode("utf-8"))
     except UnicodeDecodeError as error:
@@ -179,7 +186,7 @@ def _observation(value: Any) -> REPLObservation:
 
 
 def _known(model: Any, value: Mapping[str, Any]) -> dict[str, Any]:
-    """Without the fields that a later release has added."""
+    """Return the fields without those of a later release."""
     return {name: item for name, item in value.items() if name in model.model_fields}
 
 

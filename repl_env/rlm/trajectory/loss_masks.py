@@ -1,6 +1,6 @@
-"""Which tokens of a conversation a model sampled, where only the text of its answer was kept.
+"""The sampled tokens of a conversation whose answer is kept only as text.
 
-A chat template writes the conversation; what it puts around the answer was not sampled.
+A chat template renders the conversation; its own tokens around the answer were not sampled.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 
 
 class _Untold(Exception):
-    """One way of telling the answer from the template does not work here, and why."""
+    """One way of separating the answer from the template fails here, with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class TemplatedReply:
-    """`answer` as the next message after `messages`, written by the tokenizer's chat template."""
+    """`answer` as the next message after `messages`, rendered by the tokenizer's chat template."""
 
     messages: Sequence[Message]
     answer: Completion
@@ -32,10 +32,10 @@ class TemplatedReply:
     template: Mapping[str, Any]
 
     def masked(self) -> tuple[list[int], list[int]]:
-        """The token ids of all of it, and a 1 for each that was sampled.
+        """Return all token ids, and a 1 for each sampled one.
 
         Raises:
-            ValueError: the tokens of the answer cannot be told from those of the template.
+            ValueError: the tokens of the answer cannot be separated from those of the template.
         """
         ids = self._ids(self._whole())
         reasons = []
@@ -51,7 +51,9 @@ class TemplatedReply:
         )
 
     def _after_prompt(self, ids: Sequence[int]) -> tuple[int, int]:
-        """Where the answer begins and ends, if all is prompt, answer, end of turn in this order."""
+        """Return the start and end of the answer, if all is prompt, answer, end of turn in this
+        order.
+        """
         prompt = prompt_ids(self.tokenizer, self.messages, self.template)
         if list(ids[: len(prompt)]) != prompt:
             raise _Untold("the tokens of the conversation do not begin with those of the prompt")
@@ -62,18 +64,18 @@ class TemplatedReply:
         return len(prompt), end
 
     def _tail(self) -> str:
-        """What the template puts after the answer."""
+        """Return the template's text after the answer."""
         before = rendered(self.tokenizer, self.messages, self.template, head=True)
         text = rendered(self.tokenizer, self._whole(), self.template, head=False)
         said = plain(self._whole())[-1]["content"]
-        # Many templates trim what they are given.
+        # Many templates trim their input.
         for form in (said, said.rstrip(), said.lstrip(), said.strip()):
             if text.startswith(before + form):
                 return text[len(before) + len(form) :]
         raise _Untold("the template changes the reply, or puts something before it")
 
     def _by_marks(self, ids: Sequence[int]) -> tuple[int, int]:
-        """Where the answer begins and ends, as the template marks it."""
+        """Return the start and end of the answer, as the template marks them."""
         if not _GENERATION.search(str(getattr(self.tokenizer, "chat_template", ""))):
             raise _Untold("the template has no {% generation %}")
         earlier, marks = self._marks(self.messages), self._marks(self._whole())
@@ -82,7 +84,7 @@ class TemplatedReply:
         begin, end = marks[-1]
         special = self.tokenizer.all_special_ids
         turns = [place for place in range(begin, end) if ids[place] in special]
-        # A mark may reach over the end of the turn; that token has rules of its own.
+        # A mark may include the end of the turn; that token has rules of its own.
         if turns and not self.tokenizer.decode(list(ids[turns[-1] + 1 : end])).strip():
             end = turns[-1]
         if self.tokenizer.decode(list(ids[begin:end])).strip() != self.answer.text.strip():
@@ -99,7 +101,7 @@ class TemplatedReply:
         return pieces
 
     def _mask(self, ids: Sequence[int], begin: int, end: int) -> list[int]:
-        """1 from `begin` to `end`, and for the token that ends the turn if the model made it."""
+        """Return 1 from `begin` to `end`, and for a final token that the model made."""
         special = end < len(ids) and ids[end] in self.tokenizer.all_special_ids
         end += special and not self.answer.truncated
         return [int(begin <= place < end) for place in range(len(ids))]

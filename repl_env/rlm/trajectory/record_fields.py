@@ -1,6 +1,6 @@
-"""The fields of a JSON object from a file, each read by a reader of its own.
+"""Readers of the fields of a JSON object from a file.
 
-A reader returns the value, or raises a ValueError that says what was expected in its place.
+A reader returns the value, or raises a ValueError that names the expected value.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class StrictRecord:
     readers: Mapping[str, Read]
 
     def __call__(self, value: Any) -> Any:
-        """The object; ValueError naming the field that is wrong or missing."""
+        """Return the object; ValueError naming a wrong or missing field."""
         if not isinstance(value, dict):
             raise ValueError(f"an object was expected, not {type(value).__name__}")
         found = {}
@@ -44,21 +44,21 @@ def _named(name: str, reader: Read, value: Any) -> Any:
 
 
 def text(value: Any) -> str:
-    """A text."""
+    """Return a text."""
     if isinstance(value, str):
         return value
     raise ValueError(f"text was expected, not {type(value).__name__}")
 
 
 def count(value: Any) -> int:
-    """A whole number from 0."""
+    """Return a whole number from 0."""
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return value
     raise ValueError(f"a whole number from 0 was expected, not {value!r}")
 
 
 def number(value: Any) -> float:
-    """A number; those that JSON has no form for are texts."""
+    """Return a number; those without a JSON form are texts in the file."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return value
     if value in ("nan", "inf", "-inf"):
@@ -67,24 +67,24 @@ def number(value: Any) -> float:
 
 
 def flag(value: Any) -> bool:
-    """True or false."""
+    """Return true or false."""
     if isinstance(value, bool):
         return value
     raise ValueError(f"true or false was expected, not {value!r}")
 
 
 def anything(value: Any) -> Any:
-    """Any value of JSON."""
+    """Return any JSON value."""
     return value
 
 
 def maybe(reader: Read) -> Read:
-    """What `reader` takes, or null."""
+    """Return a reader of the same values, or null."""
     return lambda value: None if value is None else reader(value)
 
 
 def many(reader: Read) -> Read:
-    """A list of what `reader` takes."""
+    """Return a reader of a list of such values."""
 
     def items(value: Any) -> tuple[Any, ...]:
         if not isinstance(value, list):
@@ -95,7 +95,7 @@ def many(reader: Read) -> Read:
 
 
 def one_of(*allowed: str) -> Read:
-    """One of these texts."""
+    """Return a reader of one of these texts."""
 
     def choice(value: Any) -> str:
         if value in allowed:
@@ -106,7 +106,7 @@ def one_of(*allowed: str) -> Read:
 
 
 def _required(kind: Any) -> frozenset[str]:
-    """The fields without a default."""
+    """Return the fields without a default."""
     if kind not in _REQUIRED:
         _REQUIRED[kind] = frozenset(
             field.name

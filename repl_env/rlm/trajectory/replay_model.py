@@ -1,4 +1,4 @@
-"""`ReplayModel`: the answers of a recorded run, given again, so that it runs without a model."""
+"""`ReplayModel`: repeats the answers of a recorded run, so that it runs without a model."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from repl_env.rlm.trajectory.trajectory import Trajectory
 
 _QUESTIONS = ("query", "repair")
 
-# How a run ends that is not over: by its own time, or with whoever waits for it.
+# The ends of an interrupted run: its own time limit, or cancellation by its caller.
 _GIVEN_UP = ("timeout", "cancelled")
-# Seconds more than a question was waited for when it was recorded, after which nobody gives it up.
+# Seconds beyond the recorded wait, after which a request counts as never given up.
 _PATIENCE = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """A recorded answer: which run asked, its number there, what was asked.
+    """A recorded answer: its run, its number there, and its request.
 
     `asked` is a form to compare; `shown` the same for people.
     """
@@ -39,10 +39,10 @@ class _Answer:
     shown: Sequence[Message] | str
     completion: Completion | None
     error: str | None = None
-    waited: float | None = None  # seconds, if whoever asked gave up before there was an answer
+    waited: float | None = None  # seconds, if the caller gave up before there was an answer
 
     async def given(self) -> Completion:
-        """The answer, or the recorded failure again, or nothing until whoever asks gives up."""
+        """Return the answer, or raise the recorded failure, or wait until the caller gives up."""
         if self.completion is not None:
             return self.completion
         if self.waited is not None:
@@ -53,26 +53,33 @@ class _Answer:
 
 
 class ReplayModel(ChatModel):
-    """Answers each request as it was answered in `trajectory`, failures included.
+    """Answers each request as in `trajectory`, including failures.
 
-    A request is known by who asks it (`ModelRequest.origin`) if what it asks is what was recorded
-    there, addresses of objects aside. Calls of one run that go on side by side may have other
-    numbers in another run, and so may the runs that they begin; such a request is known by what it
-    asks alone, the same run's first, and of several the one that was given the fewest times.
+    A request is identified by its origin (`ModelRequest.origin`), if its content equals the
+    recorded one
+    except for object addresses. Concurrent calls of one run may have other numbers in another run,
+    and so
+    may the child runs that they begin; such a request is identified by its content alone,
+    preferring the
+    same run, and among several the least used answer.
 
-    A recorded call has only the last of what the model answered to it. With a schema that was
-    answered in two rounds this is the second, given in the first. What an answer cost is as it was
-    recorded. A question that was given up before it was answered has no answer here either: it is
-    waited for until it is given up again, or for a minute more than it was.
+    A call's record has only the last answer of the model. With a schema that took two rounds, this
+    is the
+    second answer, given in the first round. Costs are the recorded ones. A request that was given
+    up
+    before its answer has none here either: it waits until it is given up again, or for a minute
+    more than
+    recorded.
 
     Args:
-        trajectory: what to answer from.
-        loose: answer by who asks if nothing that was asked is the same. So a run goes on after an
-            output that differs, such as of a clock.
+        trajectory: the source of the answers.
+        loose: identify by origin if no recorded content is equal. So a run continues after an
+            output
+            that differs, such as a time.
         name: as of any model; None: that of the first run.
     """
 
-    bounded = False  # a recorded answer is as long as it is
+    bounded = False  # a recorded answer has its own length
 
     def __init__(
         self, trajectory: Trajectory, *, loose: bool = False, name: str | None = None
@@ -86,10 +93,10 @@ class ReplayModel(ChatModel):
         self._calls = _Answers(_calls(trajectory))
 
     async def complete(self, request: ModelRequest) -> Completion:
-        """The recorded answer.
+        """Return the recorded answer.
 
         Raises:
-            ModelError: there is none, of kind "script"; or it was a failure, as recorded.
+            ModelError: there is none, of kind "script"; or a recorded failure.
         """
         with self._lock:
             answer = self._find(request)
@@ -128,9 +135,9 @@ class ReplayModel(ChatModel):
 
 
 class _Answers:
-    """Recorded answers, found by who asked and by what was asked.
+    """Recorded answers, by origin and by content.
 
-    `cut` has the questions that a run was at when it was given up; of them only who asked is known.
+    `cut` has the open requests of interrupted runs, of which only the origin is known.
     """
 
     def __init__(
@@ -144,7 +151,7 @@ class _Answers:
             self.by_text.setdefault(answer.asked, []).append(answer)
 
     def beginning(self, asked: str) -> Sequence[_Answer]:
-        """The answers to the longest question that `asked` begins with."""
+        """Return the answers to the longest recorded request that `asked` begins with."""
         known = (text for text in self.by_text if _begins(asked, text))
         longest = max(known, key=len, default=None)
         return () if longest is None else self.by_text[longest]
@@ -158,7 +165,7 @@ def _turns(trajectory: Trajectory, forms: _Forms) -> Iterator[_Answer]:
 
 
 def _cut_turns(trajectory: Trajectory) -> dict[tuple[str, int], _Answer]:
-    """For each run that was given up, the turn that it would have taken next."""
+    """Return, for each interrupted run, the turn that it would have taken next."""
     found = {}
     for run in trajectory.runs():
         if run.ended is not None and run.ended.stop_reason in _GIVEN_UP:
@@ -169,7 +176,7 @@ def _cut_turns(trajectory: Trajectory) -> dict[tuple[str, int], _Answer]:
 
 
 def _calls(trajectory: Trajectory) -> Iterator[_Answer]:
-    """The calls that a model answered, and not a run."""
+    """Return the calls that a model answered, rather than a run."""
     for run in trajectory.runs():
         for call in run.calls:
             if call.ended is not None and not call.ended.child:
@@ -189,9 +196,9 @@ def _completion(ended: CallEnded) -> Completion | None:
 
 
 class _Forms:
-    """Messages in a form to compare, of fixed length.
+    """Hashed forms of messages for comparison.
 
-    A conversation has the messages of the turn before, so most were seen a moment ago.
+    A conversation contains the messages of the turn before, so most are already hashed.
     """
 
     def __init__(self) -> None:
@@ -212,12 +219,14 @@ def _digest(role: str, text: str, extra: str) -> bytes:
 
 
 def _question(messages: Sequence[Message]) -> str:
-    """What a call asks, in a form to compare; in a second round, what was asked in the first."""
+    """Return the request of a call in comparable form; in a second round, that of the first."""
     return str(normalized(_text(messages[0]))) if messages else ""
 
 
 def _begins(asked: str, prompt: str) -> bool:
-    """Whether `asked` is `prompt` with more: a context, a schema. Only the prompt is recorded."""
+    """Return whether `asked` begins with `prompt`: only the prompt is recorded, no context or
+    schema.
+    """
     return asked.startswith(prompt) and asked[len(prompt) : len(prompt) + 2] == "\n\n"
 
 
@@ -245,7 +254,7 @@ def _first_difference(request: ModelRequest, own: _Answer) -> str:
 
 
 def _differing(before: str, now: str) -> str:
-    """Two texts from a little before the place where they part."""
+    """Return two texts from shortly before their first difference."""
     pairs = zip(before, now, strict=False)
     place = next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(before), len(now)))
     start = max(0, place - 20)

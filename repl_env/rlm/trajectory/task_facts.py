@@ -1,4 +1,4 @@
-"""The facts of a task, as callers give them, as a `TaskNote`."""
+"""The facts of a task, from a caller's argument to a `TaskNote`."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from repl_env.rlm.events import TaskNote
 
 
 class HasTaskFacts(Protocol):
-    """A task that tells its facts, as those of `repl_env.tasks` do."""
+    """A task with facts, such as those of `repl_env.tasks`."""
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """By their names."""
+        """Return the facts by name."""
 
 
 GivenTask: TypeAlias = "str | Mapping[str, Any] | HasTaskFacts"
 
-# Each fact, and the names that it may have in what a caller gives; others are the caller's own.
+# Each fact, and its accepted names; other names are the caller's own.
 _NAMES = {
     "name": ("name", "id"),
     "group_id": ("group_id",),
@@ -30,7 +30,7 @@ _NAMES = {
 
 
 def task_note(task: GivenTask | None, group_id: str | None = None) -> TaskNote | None:
-    """The note of `task`: a name, facts by their names, or a task of `repl_env.tasks`.
+    """Return the note of `task`: a name, facts by name, or a task of `repl_env.tasks`.
 
     Raises:
         TypeError: naming the argument, or the fact.

@@ -1,6 +1,6 @@
-"""One answer of a model as a sample for training: token ids, and which of them were sampled.
+"""Training samples: one answer of a model as token ids with a loss mask.
 
-Knows nothing of runs or files: what a run, a turn or a reward is comes from the caller.
+This module is independent of runs and files: the caller supplies run, turn and reward.
 """
 
 from __future__ import annotations
@@ -18,19 +18,20 @@ from repl_env.rlm.trajectory.loss_masks import TemplatedReply
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSample:
-    """What a model was shown, what it answered, and how good that was.
+    """A prompt, the model's reply, and its reward.
 
     Attributes:
         messages, reply: the same as text; `messages` without the reply.
         input_ids: the tokens of both.
-        loss_mask: 1 for each token that the model sampled, the one that ended its turn included; 0
-            for all that the prompt and the chat template put there.
+        loss_mask: 1 for each token that the model sampled, including the one that ended its turn; 0
+            for
+            tokens of the prompt and the chat template.
         reward, weight: as the caller gave them.
-        run, turn, depth, parent: where in a tree of runs it belongs.
+        run, turn, depth, parent: its place in a tree of runs.
         logprobs: natural logarithms, one for each 1 of `loss_mask`; None if not recorded.
-        masked: the episode failed by no fault of the model; it should not be trained on.
-        task, group_id, split, difficulty: of the task, as `TaskNote` has them.
-        ended: "terminated", by an answer, or "truncated", by a limit or a loss; None: not told.
+        masked: the episode failed through no fault of the model; do not train on it.
+        task, group_id, split, difficulty: of the task, as in `TaskNote`.
+        ended: "terminated", by an answer, or "truncated", by a limit or a loss; None: unknown.
         task_reward: the task's part of `reward`, without penalties.
     """
 
@@ -54,7 +55,7 @@ class TrainingSample:
     task_reward: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """The sample as JSON carries it."""
+        """Return the sample as JSON carries it."""
         as_lists = {"messages", "input_ids", "loss_mask", "logprobs"}
         fields = asdict(self)
         for name in as_lists:
@@ -82,26 +83,28 @@ def sample(
     ended: Ending | None = None,
     task_reward: float | None = None,
 ) -> TrainingSample:
-    """The sample that `completion` is as an answer to `messages`.
+    """Return the sample of `completion` as an answer to `messages`.
 
-    Recorded token ids are taken as they are, because text does not say which tokens it was sampled
-    as. Otherwise the tokenizer's chat template says them: the tokens of the whole conversation have
-    to begin with those of the prompt, and go on with the reply; where they do not, the template's
-    own marks (`{% generation %}`) say what the reply is. An answer that was cut has no end of turn
-    among its sampled tokens.
+    Recorded token ids are used as they are, because text does not determine its tokens. Otherwise
+    the
+    tokenizer's chat template does: the tokens of the whole conversation have to begin with those of
+    the
+    prompt, and continue with the reply; if they do not, the template's own marks (`{% generation
+    %}`)
+    delimit the reply. A cut answer has no end of turn among its sampled tokens.
 
     Args:
         tokenizer: may be None if the completion has the ids of its prompt and its output.
-        template: arguments of the chat template, the same as when it was sampled.
+        template: arguments of the chat template, the same as for sampling.
 
-    The others are noted in the sample as they are.
+    Other arguments are stored in the sample.
 
     Raises:
-        ValueError: the tokens of the reply cannot be told from those of the template, and why.
+        ValueError: the tokens of the reply cannot be separated from those of the template, and why.
     """
     answer = Completion(completion) if isinstance(completion, str) else completion
     trace = answer.tokens or TokenTrace()
-    # A reply may be nothing but the prompt's end: then no ids of output are the right ones.
+    # A reply may consist of the prompt's end alone: then no ids of output are the right ones.
     if trace.output_ids or (trace.prompt_ids and not answer.text):
         prompt = trace.prompt_ids or _prompt(messages, tokenizer, template)
         ids, mask = [*prompt, *trace.output_ids], [0] * len(prompt) + [1] * len(trace.output_ids)

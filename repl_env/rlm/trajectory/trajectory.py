@@ -1,6 +1,6 @@
-"""`Trajectory`: the account of a tree of runs, from its events or from a file.
+"""`Trajectory`: the record of a tree of runs, from its events or from a file.
 
-The file's form is in `docs/trajectories.md`.
+`docs/trajectories.md` describes the file format.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = ["Call", "Cell", "Run", "Trajectory", "TrajectoryWriter", "Turn"]
 
 @dataclass(frozen=True)
 class Trajectory:
-    """What happened in a tree of runs.
+    """The record of a tree of runs.
 
     ```python
     trajectory = Trajectory.load("run.jsonl")
@@ -45,8 +45,8 @@ class Trajectory:
     ```
 
     Attributes:
-        events: in the order in which they were told.
-        cut: the file ends in half a line: its writer did not get to finish it.
+        events: in the order of the reports.
+        cut: the file ends in half a line: its writer did not finish it.
         header: the first line of the file; empty without a file.
     """
 
@@ -56,7 +56,7 @@ class Trajectory:
 
     @classmethod
     def of(cls, events: Iterable[AnyEvent]) -> Trajectory:
-        """That of events at hand; ValueError if they cannot be of one tree."""
+        """Return the trajectory of these events; ValueError if they cannot be of one tree."""
         trajectory = cls(tuple(events))
         _ = trajectory.roots
         return trajectory
@@ -66,12 +66,13 @@ class Trajectory:
         """Read a file.
 
         A last line that was cut is left out, and `complete` is False. Kinds of events and fields
-        that a later release has added to the same version of the format are skipped.
+        that a later
+        release has added to the same version of the format are skipped.
 
         Raises:
-            OSError: it cannot be read.
-            ValueError: it is no trajectory, or of another version, or broken; with the number of
-                the line.
+            OSError: the file cannot be read.
+            ValueError: it is not a trajectory, or of another version, or broken; with the line
+                number.
         """
         try:
             return cls._read(Path(path).read_bytes().removeprefix(codecs.BOM_UTF8))
@@ -82,7 +83,7 @@ class Trajectory:
     def _read(cls, data: bytes) -> Trajectory:
         *lines, last = data.split(b"\n")
         cut = bool(last)
-        if cut and _is_whole(last):  # somebody's editor took the end of the line away
+        if cut and _is_whole(last):  # an editor removed the final newline
             lines, cut = [*lines, last], False
         header = _header(lines[0] if lines else last)
         numbered = list(_events(lines[1:]))
@@ -95,28 +96,30 @@ class Trajectory:
 
     @cached_property
     def roots(self) -> tuple[Run, ...]:
-        """The runs that no run began: one, or one for each question of a conversation."""
+        """The runs without a parent: one, or one for each question of a conversation."""
         return grow(self.events)
 
     @property
     def root(self) -> Run:
-        """The first of them; ValueError if nothing has begun."""
+        """The first root; ValueError if nothing has begun."""
         if not self.roots:
             raise ValueError("the trajectory has no run")
         return self.roots[0]
 
     @property
     def complete(self) -> bool:
-        """Whether all of it is there: each run that began has ended, and the file is not cut."""
+        """Whether the record is complete: each run that began has ended, and the file is not
+        cut.
+        """
         runs = list(self.runs())
         return bool(runs) and not self.cut and all(run.ended is not None for run in runs)
 
     def runs(self) -> Iterator[Run]:
-        """All runs of the tree, each before those below it."""
+        """Yield all runs of the tree, each before those below it."""
         return (run for root in self.roots for run in root.walk())
 
     def run(self, path: str) -> Run:
-        """The run of this path, as "0.3"; KeyError if there is none."""
+        """Return the run of this path, as "0.3"; KeyError if there is none."""
         for run in self.runs():
             if run.id == path:
                 return run
@@ -125,9 +128,10 @@ class Trajectory:
     # ── messages ─────────────────────────────────────────────────────────────────────────────────
 
     def messages(self, run: str = "0") -> list[Message]:
-        """The conversation of a run as its model saw it at the end, with the last reply.
+        """Return the conversation of a run as its model saw it last, with the last reply.
 
-        Older turns may be shortened or missing in it; `messages_at` has what each turn saw.
+        Older turns may be shortened or missing in it; `messages_at` returns the prompt of each
+        turn.
         """
         turns = self.run(run).turns
         if not turns:
@@ -135,7 +139,7 @@ class Trajectory:
         return [*turns[-1].messages, reply_message(turns[-1].completion)]
 
     def messages_at(self, run: str, turn: int) -> list[Message]:
-        """Exactly what the model was shown in a turn, without its reply; KeyError if none is."""
+        """Return the exact prompt of a turn, without its reply; KeyError if there is none."""
         for each in self.run(run).turns:
             if each.number == turn:
                 return list(each.messages)
@@ -152,26 +156,31 @@ class Trajectory:
     def samples(
         self, tokenizer: Any = None, *, template: Mapping[str, Any] | None = None
     ) -> list[Any]:
-        """Each turn of each run as a sample for training, in the order of `runs`.
+        """Return each turn of each run as a training sample, in the order of `runs`.
 
-        Without a tokenizer they are dictionaries of JSON: "prompt" (messages) and "completion" (a
-        list of the one reply), as trainers for conversations take them, with "run", "parent",
-        "depth", "turn", "reward" (of the root, which is what the whole tree was for), "own_reward",
-        "masked", "truncated" and, of the root, "task", "group_id", "split", "difficulty", "ended"
-        and "task_reward". With one they are
-        `repl_env.rlm.trajectory.training_samples.TrainingSample`, with token ids and a
-        loss mask, and the root's reward.
+        Without a tokenizer they are JSON dictionaries: "prompt" (messages) and "completion" (a list
+        of the one
+        reply), the form of conversational trainers, with "run", "parent", "depth", "turn", "reward"
+        (of the
+        root, the purpose of the whole tree), "own_reward", "masked", "truncated" and, of the root,
+        "task",
+        "group_id", "split", "difficulty", "ended" and "task_reward". With a tokenizer they are
+        `repl_env.rlm.trajectory.training_samples.TrainingSample`, with token ids and a loss mask,
+        and the
+        root's reward.
 
-        "masked" samples should not be trained on: their run or its root failed by no fault of the
-        model, or was cut off. Answers to plain sub-calls are no samples: their prompts, with the
-        contexts that code gave them, are not in a trajectory.
+        "masked" samples should not be trained on: their run or its root failed through no fault of
+        the model,
+        or was cut off. Answers to plain sub-calls are no samples: their prompts, with the contexts
+        that code
+        passed, are not in a trajectory.
 
         Args:
             tokenizer: one of `transformers`, with a chat template.
             template: arguments of that template.
 
         Raises:
-            ValueError: the tokens of a reply cannot be told from those of the template.
+            ValueError: the tokens of a reply cannot be separated from those of the template.
         """
         turns = [
             (root, run, turn) for root in self.roots for run in root.walk() for turn in run.turns
@@ -201,7 +210,7 @@ class Trajectory:
 
     @property
     def settings(self) -> Mapping[str, JSON]:
-        """What `TrajectoryWriter(settings=)` was given."""
+        """The `settings` of the `TrajectoryWriter`."""
         given = self.header.get("settings")
         return given if isinstance(given, dict) else {}
 
@@ -216,7 +225,7 @@ class Trajectory:
 
     @property
     def digests(self) -> dict[str, str]:
-        """The SHA-256 of each context that the writer was given, by name."""
+        """The SHA-256 of each context of the writer, by name."""
         return {name: str(note.get("sha256")) for name, note in self._context_notes.items()}
 
     @property
@@ -235,7 +244,7 @@ def _content(note: Mapping[str, Any]) -> Any:
 
 
 def _header(line: bytes) -> dict[str, Any]:
-    """The first line; ValueError if the file is not what it should be."""
+    """Return the first line; ValueError if the file is invalid."""
     try:
         header = parsed(line)
     except ValueError as error:
@@ -252,7 +261,7 @@ def _header(line: bytes) -> dict[str, Any]:
 
 
 def _events(lines: Iterable[bytes]) -> Iterator[tuple[int, AnyEvent]]:
-    """The events with the numbers of their lines; the header is line 1."""
+    """Yield the events with their line numbers; the header is line 1."""
     for number, line in enumerate(lines, 2):
         try:
             event = read(line)
@@ -291,7 +300,7 @@ def _as_dict(root: Run, run: Run, turn: Turn) -> dict[str, Any]:
 
 
 def _facts(root: Run) -> dict[str, Any]:
-    """What each sample of a tree says of its task and its end."""
+    """Return the facts of a tree's task and its end for each sample."""
     task = root.task or TaskNote()
     return {
         "task": task.name,

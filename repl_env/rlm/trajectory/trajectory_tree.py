@@ -1,4 +1,4 @@
-"""The tree that events tell of: runs, their turns and calls, and the runs that calls began."""
+"""The tree of runs in a list of events: runs, their turns and calls, and child runs."""
 
 from __future__ import annotations
 
@@ -43,8 +43,9 @@ class Cell:
 class Turn:
     """A turn of a run's model.
 
-    `messages` are all that it was shown, of which the last `added` were new; `completion` is what
-    it answered, the only thing here that a model sampled.
+    `messages` are its whole prompt, of which the last `added` were new; `completion` is the reply,
+    the only
+    sampled part.
     """
 
     number: int
@@ -59,9 +60,9 @@ class Turn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """A question that code of cell number `cell` asked.
+    """A sub-call from the code of cell number `cell`.
 
-    `ended` is None if the answer is not known. `child` is the run that the call began, if it did.
+    `ended` is None if the answer is not known. `child` is the run that the call began, if any.
     """
 
     id: str
@@ -75,12 +76,12 @@ class Call:
 
     @property
     def number(self) -> int:
-        """Which call of its run it is, from 1."""
+        """The number of the call in its run, from 1."""
         return _number_of(self.id)
 
     @property
     def text(self) -> str | None:
-        """What the code got."""
+        """The result for the code."""
         return None if self.ended is None else self.ended.text
 
     @property
@@ -93,7 +94,7 @@ class Call:
 class Run:
     """A run. `ended` is None if its end is not known; `began` likewise, of a run with calls only.
 
-    `parent` is the run that began it by its call of the same `id`; None for a root.
+    `parent` is the run that began it with its call of the same `id`; None for a root.
     """
 
     id: str
@@ -116,49 +117,49 @@ class Run:
 
     @property
     def children(self) -> Iterator[Run]:
-        """The runs that its calls began, in the order of the calls."""
+        """The child runs, in the order of their calls."""
         return (call.child for call in self.calls if call.child is not None)
 
     @property
     def final_answer(self) -> str | None:
-        """Its answer as text."""
+        """The answer as text."""
         return None if self.ended is None else self.ended.final_answer
 
     @property
     def error_kind(self) -> str | None:
-        """What went wrong; "cancelled" for a run without an end, which someone or something cut."""
+        """The kind of failure; "cancelled" for an interrupted run, which has no end."""
         return "cancelled" if self.ended is None else self.ended.error_kind
 
     @property
     def reward(self) -> float | None:
-        """Of its own episode."""
+        """The reward of its own episode."""
         return None if self.ended is None else self.ended.reward
 
     @property
     def task_reward(self) -> float | None:
-        """The task's part of that."""
+        """The task's part of the reward."""
         return None if self.ended is None else self.ended.task_reward
 
     @property
     def ending(self) -> Ending | None:
-        """How it ended: "terminated" by an answer, or "truncated"; None where that is not told.
+        """ "terminated" by an answer, or "truncated"; None if unknown.
 
-        A run without an end was cut off, which is "truncated" as well.
+        An interrupted run, without an end, is "truncated" as well.
         """
         return "truncated" if self.ended is None else self.ended.ended
 
     @property
     def total(self) -> Spent | None:
-        """What it spent with all runs below it."""
+        """The spending with all runs below it."""
         return None if self.ended is None else self.ended.total
 
     @property
     def failed_by_us(self) -> bool:
-        """Whether it is no measure of the model: a failure of ours, or cut off."""
+        """Whether the run says nothing about the model: infrastructure failure, or interruption."""
         return self.error_kind in OURS
 
     def walk(self) -> Iterator[Run]:
-        """This run and all below it, each before those below it."""
+        """Yield this run and all below it, each before those below it."""
         left = [self]
         while left:
             run = left.pop()
@@ -167,7 +168,7 @@ class Run:
 
 
 class MisplacedEvent(ValueError):
-    """Event number `number`, from 1, cannot stand where it does."""
+    """Event number `number`, from 1, is at an impossible position."""
 
     def __init__(self, number: int, reason: str) -> None:
         self.number, self.reason = number, reason
@@ -175,12 +176,12 @@ class MisplacedEvent(ValueError):
 
 
 def grow(events: Iterable[AnyEvent]) -> tuple[Run, ...]:
-    """The root runs that `events` tell of, in the order of their first events.
+    """Return the root runs in `events`, in the order of their first events.
 
-    Runs of which only calls are told are there too, as those of an episode that a trainer steps.
+    Runs with recorded calls only are included, such as those of an episode that a trainer steps.
 
     Raises:
-        Misplaced: the events cannot be of one tree.
+        MisplacedEvent: the events cannot be of one tree.
     """
     growing: dict[str, _Growing] = {}
     for number, event in enumerate(events, 1):
@@ -196,7 +197,7 @@ def grow(events: Iterable[AnyEvent]) -> tuple[Run, ...]:
 
 
 def _place_of(path: str, growing: dict[str, _Growing]) -> _Growing:
-    """The run of this path, and those above it, which are made if they are not there."""
+    """Return the run of this path, made together with its parents if missing."""
     if path in growing:
         return growing[path]
     if not all(part.isdecimal() and part.isascii() for part in path.split(".")):
@@ -212,7 +213,7 @@ def _place_of(path: str, growing: dict[str, _Growing]) -> _Growing:
 
 @dataclass(slots=True)
 class _Growing:
-    """A run as far as it is told."""
+    """A run as far as it is recorded."""
 
     path: str
     started: RunStarted | None = None
@@ -322,7 +323,7 @@ class _Growing:
         for path in sorted({*self.calls, *self.children}, key=_number_of):
             call, child = self.calls.get(path), below.get(path)
             if call is None and child is not None:
-                # The call itself is not told of, only the run that it began.
+                # The call itself is not recorded, only the run that it began.
                 call = Call(
                     id=path, kind="rlm", cell=0, model=None, prompt=child.question, began=None
                 )
@@ -331,7 +332,7 @@ class _Growing:
 
 
 def reply_message(completion: Completion) -> Message:
-    """An answer as the conversation has it."""
+    """Return an answer as the message of the conversation."""
     return {"role": "assistant", "content": completion.text}
 
 

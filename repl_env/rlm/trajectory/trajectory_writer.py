@@ -1,7 +1,8 @@
-"""`TrajectoryWriter`: events into a file as they happen, a line each.
+"""`TrajectoryWriter`: writes events to a file as they happen, one line each.
 
-Each line is one write, so a crash at any point costs at most the line that is being written, and a
-file that ends in half a line can still be read.
+Each line is one write, so a crash at any point costs at most the present line, and a file that ends
+in
+half a line can still be read.
 """
 
 from __future__ import annotations
@@ -26,40 +27,43 @@ from repl_env.rlm.trajectory.event_codec import FORMAT, VERSION, as_line, writte
 if TYPE_CHECKING:
     from repl_sandbox.types import JSON
 
-# Bytes of JSON that the contexts of a file may have together: enough to run small examples again,
-# and too little to notice beside the turns.
+# Bytes of JSON for all contexts of a file: enough to replay small examples, and too little to
+# matter next to the turns.
 MOST_CONTEXT = 65_536
 
-# What stands for a secret. Never shorter ones: they occur by chance, and are none.
+# The replacement of a secret. Never shorter texts: they occur by chance, and are no secrets.
 _HIDDEN = "[secret]"
 SHORTEST_SECRET = 8
 
 
 class TrajectoryWriter(Closeable):
-    """Writes the trajectory of one tree of runs; give it to whatever takes a `Watcher`.
+    """Writes the trajectory of one tree of runs; pass it as a `Watcher`.
 
     ```python
     with TrajectoryWriter("run.jsonl") as writer:
         RLM(model, trajectory=writer).run(question)
     ```
     Safe to use from several threads. The file has no credentials, unless a prompt, an output or an
-    error text has; `secrets` are what to look for in these.
+    error
+    text contains them; `secrets` are removed from these.
 
     Args:
         path: the file; its folder must exist.
-        overwrite: whether a file that is there may be replaced.
-        sync: have each line on the disk before going on, so that not even a crash of the machine
-            loses it. A run waits for that, milliseconds for each event.
+        overwrite: whether an existing file may be replaced.
+        sync: flush each line to the disk before going on, so that not even a crash of the machine
+            loses
+            it. The run waits for that, milliseconds for each event.
         figures: keep the figures of observations, as base64.
-        contexts: those of the root run, as given to it. One that fits into what is left of
-            `MOST_CONTEXT` is written whole; of others only a SHA-256, to know them again.
-        settings: JSON about the run for whoever reads the file. A replay uses "max_depth",
-            "blocks", "budget" and "seed".
-        secrets: texts of 8 characters or more, for which "[secret]" stands in all texts.
+        contexts: those of the root run. One that fits into the rest of `MOST_CONTEXT` is written
+            whole;
+            of others only a SHA-256, for recognition.
+        settings: JSON about the run for readers of the file. A replay uses "max_depth", "blocks",
+            "budget" and "seed".
+        secrets: texts of 8 characters or more, which "[secret]" replaces in all texts.
 
     Raises:
-        FileExistsError: there is a file, and `overwrite` is false.
-        OSError: it cannot be written.
+        FileExistsError: the file exists, and `overwrite` is false.
+        OSError: the file cannot be written.
         TypeError, ValueError: naming the argument.
     """
 
@@ -105,8 +109,9 @@ class TrajectoryWriter(Closeable):
         """Write `event`.
 
         Raises:
-            OSError: it cannot be written. The file has all events before it, and takes no others:
-                one with a gap would be read as if nothing were missing.
+            OSError: it cannot be written. The file has all events before it, and accepts no others:
+                a gap
+                would be invisible to readers.
             ValueError: a run of this name has begun before; a file holds one tree.
             REPLError: the writer is closed.
         """
@@ -140,7 +145,10 @@ class TrajectoryWriter(Closeable):
             raise
 
     def _without_secrets(self, line: bytes) -> bytes:
-        """Only a line that has one is taken apart. In the line itself it could be half a number."""
+        """Return the line without secrets.
+
+        Only affected lines are parsed, as a match may be half a number.
+        """
         for secret in self._secrets:
             if any(form in line for form in _forms(secret)):
                 fields = json.loads(line)
@@ -159,7 +167,7 @@ def _contexts(contexts: Mapping[str, Any]) -> dict[str, Any]:
     for part in resolve(None, dict(contexts), None, mode="none", preview_length=0).parts:
         kind, value = _as_json(part.value)
         note = {"length": part.length, "sha256": digest(part.value)}
-        # A character is a byte at least, so a long text is known to be too long by its length.
+        # A character is at least one byte, so the length alone rules out a long text.
         size = part.length if part.length > left else len(as_line({kind: value}))
         if size <= left:
             left -= size
@@ -177,7 +185,7 @@ def _as_json(value: Any) -> tuple[str, Any]:
 
 
 def digest(value: Any) -> str:
-    """The SHA-256 of a context: of its bytes, its text as UTF-8, or its text as JSON."""
+    """Return the SHA-256 of a context: of its bytes, its text as UTF-8, or its text as JSON."""
     text = value if isinstance(value, (str, bytes)) else json.dumps(value, ensure_ascii=False)
     data = text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
     return hashlib.sha256(data).hexdigest()
@@ -206,13 +214,13 @@ def _checked(secrets: Iterable[str]) -> tuple[str, ...]:
 
 
 def _forms(secret: str) -> tuple[bytes, bytes]:
-    """A secret as it stands in a line, in the two ways that a line may be written."""
+    """Return the forms of a secret in a line, which may be written in two ways."""
     plain = json.dumps(secret, ensure_ascii=False)[1:-1].encode("utf-8", "replace")
     return plain, json.dumps(secret)[1:-1].encode()
 
 
 def _hiding(secret: str, value: Any) -> Any:
-    """`value`, JSON, with each text in it free of `secret`."""
+    """Return the JSON `value` with each text free of `secret`."""
     if isinstance(value, str):
         return value.replace(secret, _HIDDEN)
     if isinstance(value, dict):
