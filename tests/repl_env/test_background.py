@@ -131,7 +131,7 @@ def test_who_tells_goes_on_when_it_was_heard() -> None:
 
 _STRUCK = """
 import asyncio, queue
-from repl_env import background
+from repl_env.concurrency import background_loop
 from tests.late_signals import struck
 
 armed = []
@@ -146,8 +146,8 @@ class Struck(queue.SimpleQueue):
 async def for_ever():
     await asyncio.Event().wait()
 
-background.SimpleQueue = Struck
-work = background.Background("tested")
+background_loop.SimpleQueue = Struck
+work = background_loop.BackgroundLoop("tested")
 for wait in (
     lambda: work.wait_for(for_ever()),
     lambda: work.wait_hearing(lambda tell: for_ever(), print),

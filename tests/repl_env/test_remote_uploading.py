@@ -202,10 +202,10 @@ async def test_many_who_begin_with_one_context_send_it_once_whatever_their_threa
 
 FORKED = """
 import asyncio, os, signal, threading
-from repl_env.client.upload.last_value_cache import Latest
+from repl_env.client.upload.last_value_cache import LastValueCache
 from repl_env.client.upload.single_flight import SingleFlight
 
-single, latest, text = SingleFlight(), Latest(), "one text"
+single, latest, text = SingleFlight(), LastValueCache(), "one text"
 begun, go = threading.Barrier(3), threading.Event()
 
 async def slow():
