@@ -113,7 +113,7 @@ class Episode:
         self._lost_calls.append(error)
 
     def cell_cancelled(self) -> None:
-        """Note that the caller gave up on a cell: it is no step, but the session counted it.
+        """Record that the caller cancelled a cell: it is not a step, but the session counted it.
 
         An answer that it gave stands, and ends the episode with the next step.
         """

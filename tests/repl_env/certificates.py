@@ -11,7 +11,7 @@ import pytest
 
 
 def of_this_machine(folder: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """What a server at 127.0.0.1 shows, and what a client needs to trust it."""
+    """The certificate of a server at 127.0.0.1, and the one that a client has to trust."""
     x509 = pytest.importorskip("cryptography.x509")
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec

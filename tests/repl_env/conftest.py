@@ -67,7 +67,7 @@ class Clock:
         return self._real() + self._ahead
 
     def forward(self, seconds: float) -> None:
-        """What is due within so many seconds is due. Called in the loop."""
+        """Run timers that are due within so many seconds. Called in the loop."""
         self._ahead += seconds
 
     async def forward_from_afar(self, seconds: float) -> None:

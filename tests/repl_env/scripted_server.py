@@ -73,7 +73,7 @@ class Peer:
         await self._connection.send(json.dumps(frame) if isinstance(frame, dict) else frame)
 
     async def reply(self, request: dict[str, Any], data: dict[str, Any]) -> None:
-        """What such a request is answered with."""
+        """Return the reply to such a request."""
         named = {"id": request["id"]} if "id" in request else {}
         await self.send({"type": REPLIES[request["type"]], **named, "data": data})
 

@@ -1,4 +1,4 @@
-"""What a reset and an environment take, and how they refuse what they do not."""
+"""Arguments of resets and environments, accepted and refused."""
 
 import sys
 

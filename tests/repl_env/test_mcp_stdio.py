@@ -27,7 +27,7 @@ LISTING = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
 
 @pytest.fixture
 def pipes():
-    """Where requests come from and answers go to, and the client's ends of both."""
+    """The streams of requests and answers, and the client's ends of both."""
     (source, asking), (answers, sink) = os.pipe(), os.pipe()
     for end in (source, sink):
         os.set_blocking(end, False)

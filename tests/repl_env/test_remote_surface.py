@@ -59,7 +59,7 @@ def sandbox():
 
 
 def shown(result):
-    """What of a result must be the same."""
+    """Return the parts of a result that must be equal."""
     observation = result.observation
     assert result.metadata == observation.metadata
     return normalized(

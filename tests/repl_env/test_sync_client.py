@@ -20,7 +20,7 @@ from repl_env.errors import REPLError, SessionLost
 from tests.repl_env.scripted_server import Scripted, begun, observation
 
 NOT_FROM_AFAR = {"save", "load", "session", "rubric", "account", "subcalls", "contexts"}
-# What the environment was made with, which is the operator's.
+# Constructor arguments of the environment, which the operator chooses.
 NOT_FROM_AFAR |= {"max_output_length", "context_preview_length", "rlm_max_depth"}
 NOT_FROM_AFAR |= {"rlm_max_iterations", "max_iterations", "llm_query_fn", "llm_batch_fn"}
 NOT_FROM_AFAR |= {"max_concurrent_subcalls"}

@@ -46,7 +46,7 @@ BARS = "".join(f"\r{n:4d}/3000 " + "#" * 40 for n in range(3000))
         ("a\r\x1b[32m 50%\x1b[0m\r\x1b[32m100%\x1b[0m\n", "100%\n"),
         ("\x1b[?25l1\r2\x1b[?25h", "2"),
         ("\x1b[01;31m\x1b[Kmatch\x1b[m\x1b[K\n", "match\n"),
-        # What no move touches keeps its colours, and its blanks.
+        # Text without cursor movements keeps its colours, and its blanks.
         ("\x1b[31mred\x1b[0m \n", "\x1b[31mred\x1b[0m \n"),
         ("\x1b[31mred\x1b[0m \r\n1\b2\n", "\x1b[31mred\x1b[0m \r\n2\n"),
         # Nothing is hidden that nothing has replaced.

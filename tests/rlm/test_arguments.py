@@ -1,4 +1,4 @@
-"""What runs, and models behind endpoints, cannot be made with is said when they are made."""
+"""Runs and endpoint models report invalid arguments when they are made."""
 
 from __future__ import annotations
 

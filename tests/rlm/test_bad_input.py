@@ -1,4 +1,4 @@
-"""What models, endpoints and callers may do wrong, as far as other files do not have it."""
+"""Errors of models, endpoints and callers that no other file tests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from repl_env.rlm import Budget, OpenAIModel, ScriptedModel
 from repl_env.rlm.events import CallEnded
 from tests.rlm.endpoint import Hang, Reply
-from tests.rlm.test_recursion import code, tree
+from tests.rlm.test_child_runs import code, tree
 
 
 def test_a_context_file_that_is_missing_is_named_before_anything_is_asked(

@@ -257,7 +257,7 @@ FAILURES = {
 
 @pytest.fixture(params=[*FAILURES, "down"])
 def failing(request):
-    """What an endpoint does to a request that is to fail, and the kind that this has."""
+    """An endpoint's way of failing a request, and the kind of the error."""
     if request.param == "down":
         return None, "connection"
     return FAILURES[request.param]

@@ -1,4 +1,4 @@
-"""What a run is a sample of, and how it ended: results, trajectories and samples say both."""
+"""Results, trajectories and samples name the task of a run, and its end."""
 
 from __future__ import annotations
 

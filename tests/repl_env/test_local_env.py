@@ -239,7 +239,7 @@ def test_one_that_is_dropped_and_not_closed_is_warned_of(sandbox, answers):
 
 @pytest.mark.parametrize("depth", [1, 2])
 def test_one_whose_sub_calls_a_model_answers_is_let_go_of_too(sandbox, monkeypatch, depth):
-    """What runs below its episode are made of held the environment, and its session held them."""
+    """Child runs must not keep the environment alive through the session."""
 
     def chat(hf_token, llm_model=None):
         return lambda messages: "```repl\nFINAL(context)\n```"

@@ -26,7 +26,7 @@ PROMPT = (
 REPLY = "```repl\nFINAL(12)\n```"
 # As ChatML, without marks.
 BARE = tiny_model.CHATML.replace("{% generation %}", "").replace("{% endgeneration %}", "")
-# What it shows as a prompt is not what the conversation begins with: the marks have to tell.
+# Its prompt is not the beginning of its conversation: the marks have to tell.
 MARKED = tiny_model.CHATML.replace(
     "<|im_start|>assistant\n{% endif", "<|im_start|>assistant\n<think>{% endif"
 )

@@ -1,4 +1,4 @@
-"""What others decide the length of does not hold up an event loop."""
+"""Work of a length that others decide does not block an event loop."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ async def test_a_schema_is_checked_and_checks_aside_as_it_does_at_once(
 
 
 class Meeting:
-    """Where a loop has to turn for what is called to go on."""
+    """A loop that has to run for the called work to continue."""
 
     def __init__(self) -> None:
         self.asked, self.turned = threading.Event(), threading.Event()

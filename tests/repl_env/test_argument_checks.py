@@ -1,4 +1,4 @@
-"""What an environment cannot be made with is said when it is made, not at the first episode."""
+"""An environment reports invalid arguments when it is made, not at the first episode."""
 
 from __future__ import annotations
 

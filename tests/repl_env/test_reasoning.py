@@ -1,4 +1,4 @@
-"""What a reasoning model thought before its reply is no part of the reply."""
+"""The reasoning of a model before its reply is no part of the reply."""
 
 import pytest
 from hypothesis import given

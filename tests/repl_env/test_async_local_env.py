@@ -231,7 +231,7 @@ async def test_a_plain_sandbox_just_works():
 
 
 def test_episodes_of_all_loops_and_threads_share_one_sandbox():
-    """Whoever is first starts it; a loop that ends does not take it along."""
+    """The first user starts the sandbox; a loop that ends does not end it."""
     settings = sandbox_provider.SandboxSettings(limits=Limits(processes=9))
 
     async def one(number):

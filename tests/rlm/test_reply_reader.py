@@ -66,7 +66,7 @@ RUN = {
     "one line": "```python FINAL(3)```",
 }  # fmt: skip
 
-# What stands behind the code, and is never run.
+# Text after the code, which is never run.
 ENDS = [
     "\n```<end_code>\nObservation: 4", "\n```<|im_end|>\n<|im_start|>user\nNo.", "\n```</s>",
     "\n``` and then FINAL(4)", "\n```, which prints it.", "\n``` `n` is it.", "```\nand more",

@@ -150,7 +150,7 @@ def test_a_limit_is_an_int_of_at_least_one(error, limit):
 
 
 def test_the_process_has_one():
-    # What other tests have left behind is about to end.
+    # Leftovers of other tests are about to end.
     state = comes_to(lambda: (REQUESTS.limit, REQUESTS.in_flight, REQUESTS.waiting), (64, 0, 0))
     assert state == (64, 0, 0)
 

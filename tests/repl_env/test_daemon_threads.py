@@ -39,7 +39,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 
 def said_by(program: str) -> str:
-    """What a process of its own prints until it ends by itself."""
+    """Return the output of a separate process that ends by itself."""
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=LONG, check=False
     )

@@ -41,7 +41,7 @@ from tests.repl_env.relay import Proxy
 KEY = "sk-a-secret-of-this-client"
 KIB = 1 << 10
 
-# What a test does to a request before the store sees it: None lets it through.
+# A test's response to a request before the store sees it: None lets it through.
 Trouble: TypeAlias = Callable[["Handler"], bool]
 
 

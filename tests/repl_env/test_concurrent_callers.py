@@ -27,7 +27,7 @@ WHAT_TO_DO = "an environment of its own"
 
 
 def at_once(call, threads=THREADS):
-    """What `call(number)` returned or raised in as many threads, begun together."""
+    """Return the results and errors of `call(number)` in threads that begin together."""
     barrier = threading.Barrier(threads)
     ends: list = [None] * threads
 
@@ -57,7 +57,7 @@ class Held:
         assert self.go_on.wait(PATIENCE)
 
     def while_held(self, step, others):
-        """What `step` came to, beside which `others` was called in four threads."""
+        """Return the result of `step`, during which four threads called `others`."""
         result = []
         thread = threading.Thread(target=lambda: result.append(ended(step)))
         thread.start()

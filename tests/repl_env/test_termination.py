@@ -18,7 +18,7 @@ SPEND = "from time import process_time as t\nend = t() + 1\nwhile t() < end: pas
 
 
 def how(result):
-    """What a result says of its end, in its own words and its observation's."""
+    """Return the end of an episode by a result and by its observation."""
     told = (result.terminated, result.truncated, result.metadata["ended"])
     observation = result.observation
     assert told[:2] == (observation.terminated, observation.truncated)
