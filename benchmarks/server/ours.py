@@ -20,6 +20,6 @@ if __name__ == "__main__":
     raise_open_files()
     recovery: Literal["restart", "snapshot"] = "restart" if sys.argv[1] == "restart" else "snapshot"
     app = create_app(Settings(recovery=recovery, max_sessions=_SESSIONS))
-    app.state.host.prepare()
+    app.state.manager.prepare()
     freeze_gc()
     server(app).run([listener()])

@@ -20,6 +20,7 @@ from .auth.api_keys import APIKeys
 from .auth.authenticator import Authenticator
 from .mcp.http_routes import mcp_router
 from .mcp.jsonrpc_socket import MCPSocketRoute
+from .mcp.tool_server import MCPToolServer
 from .protocol.request_error import RequestError
 from .sessions.manager import SessionManager
 from .settings import Settings
@@ -45,7 +46,7 @@ def create_app(
     action: type[BaseModel] = REPLAction,
     observation: type[BaseModel] = REPLObservation,
 ) -> FastAPI:
-    """A server as an ASGI application; `app.state.host` is what serves its sessions.
+    """A server as an ASGI application; `app.state.manager` is what serves its sessions.
 
     Args:
         settings: None: the defaults.
@@ -67,7 +68,7 @@ def create_app(
     settings = settings or Settings()
     check_list(settings.llm_urls)
     check_own(settings.llm)
-    host = SessionManager(
+    manager = SessionManager(
         settings,
         environment=environment,
         action=action,
@@ -80,49 +81,51 @@ def create_app(
         lifespan=_lifespan,
         strict_content_type=False,
     )
-    app.state.host = host
-    app.state.rules = GuardContext(
+    app.state.manager = manager
+    app.state.guard_context = GuardContext(
         settings=settings,
-        identity=Authenticator(settings, APIKeys.of(settings)),
-        quotas=host.quotas,
-        inbound=host.inbound,
-        watch=host.watch,
+        authenticator=Authenticator(settings, APIKeys.of(settings)),
+        quotas=manager.quotas,
+        inbound=manager.inbound,
+        telemetry=manager.telemetry,
     )
-    _add_routes(app, host)
-    _add_layers(app, app.state.rules)
+    _add_routes(app, manager)
+    _add_layers(app, app.state.guard_context)
     return app
 
 
-def _add_routes(app: FastAPI, host: SessionManager) -> None:
+def _add_routes(app: FastAPI, manager: SessionManager) -> None:
     # First, because routes are tried in turn and most sessions begin here.
-    app.router.routes.append(WebSocketRoute("/ws", SessionSocketRoute(host)))
-    app.include_router(episode_router(host))
-    app.include_router(metrics_router(host.watch.metrics, host.settings.metrics_key))
-    app.include_router(upload_router(host))
-    app.include_router(mcp_router(host))
-    app.router.routes.append(WebSocketRoute("/mcp", MCPSocketRoute(host)))
+    app.router.routes.append(WebSocketRoute("/ws", SessionSocketRoute(manager)))
+    app.include_router(episode_router(manager))
+    app.include_router(metrics_router(manager.telemetry.metrics, manager.settings.metrics_key))
+    app.include_router(upload_router(manager))
+    tool_server = MCPToolServer(manager)
+    manager.handlers["mcp"] = tool_server.handle
+    app.include_router(mcp_router(manager, tool_server))
+    app.router.routes.append(WebSocketRoute("/mcp", MCPSocketRoute(manager)))
     app.add_exception_handler(RequestError, error_response_async)
     app.add_exception_handler(RequestValidationError, error_response_async)
     answer_unrouted(app)
 
 
-def _add_layers(app: FastAPI, rules: GuardContext) -> None:
+def _add_layers(app: FastAPI, context: GuardContext) -> None:
     """What every request passes before a route; the last that is added comes first."""
-    app.add_middleware(RequestGuard, rules=rules)
-    if rules.settings.origins:
+    app.add_middleware(RequestGuard, context=context)
+    if context.settings.origins:
         # Browsers ask before they send, without a key: this answers, and comes first.
         app.add_middleware(
             CORSMiddleware,
-            allow_origins=rules.identity.origins.named,
+            allow_origins=context.authenticator.origins.named,
             allow_methods=["*"],
             allow_headers=["*"],
             expose_headers=_EXPOSED,
             allow_private_network=True,
         )
-    app.add_middleware(BrowserHeaders, headers=page_headers(rules.settings.frame_ancestors))
+    app.add_middleware(BrowserHeaders, headers=page_headers(context.settings.frame_ancestors))
 
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    async with app.state.host:
+    async with app.state.manager:
         yield

@@ -48,12 +48,12 @@ class Server(uvicorn.Server):
     def __init__(
         self,
         config: uvicorn.Config,
-        host: SessionManager,
-        rules: GuardContext,
+        manager: SessionManager,
+        context: GuardContext,
         listening: Callable[[str], None] | None,
     ) -> None:
         super().__init__(config)
-        self._host, self._rules, self._listening = host, rules, listening
+        self._manager, self._context, self._listening = manager, context, listening
         self._giving_back: asyncio.Task[None] | None = None
 
     @property
@@ -69,20 +69,20 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
         if self.started:
             self._giving_back = asyncio.create_task(self._give_back())
-            keys = self._rules.identity.asks_for_keys
-            self._host.watch.journal.note("server_started", url=self.url, keys=keys)
+            keys = self._context.authenticator.requires_keys
+            self._manager.telemetry.event_log.record("server_started", url=self.url, keys=keys)
             if self._listening is not None:
                 self._listening(self.url)
 
     async def shutdown(self, sockets: Any = None) -> None:
         """Drain, then stop."""
-        journal = self._host.watch.journal
-        journal.note("server_draining", sessions=len(self._host.sessions))
+        event_log = self._manager.telemetry.event_log
+        event_log.record("server_draining", sessions=len(self._manager.sessions))
         await self._drain()
         if self._giving_back is not None:
             self._giving_back.cancel()
         await super().shutdown(sockets)
-        journal.note("server_stopped")
+        event_log.record("server_stopped")
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -108,8 +108,8 @@ class Server(uvicorn.Server):
 
     async def _drain(self) -> None:
         """Let what runs end; end it when Ctrl-C is pressed again, and the server at the third."""
-        for seconds in (self._host.settings.drain_s, 0.0):
-            draining = asyncio.create_task(self._host.drain(seconds))
+        for seconds in (self._manager.settings.drain_s, 0.0):
+            draining = asyncio.create_task(self._manager.drain(seconds))
             while not draining.done() and not self.force_exit:
                 await asyncio.wait([draining], timeout=0.1)
             if draining.done():
@@ -122,20 +122,20 @@ class Server(uvicorn.Server):
         """Have the kernel get back, again and again, what crowds of clients took for a while."""
         while True:
             await asyncio.sleep(_GIVE_BACK_S)
-            if not self._host.sessions and max(gc.get_count()[0] // _YOUNG, *gc.get_count()[1:]):
+            if not self._manager.sessions and max(gc.get_count()[0] // _YOUNG, *gc.get_count()[1:]):
                 gc.collect()  # something came since the last time, and nobody is held up
             await asyncio.to_thread(trim_heap)
 
 
 def server(app: FastAPI, listening: Callable[[str], None] | None = None) -> Server:
     """A server of `app`, as its settings say. `listening` is told where, as soon as it does."""
-    rules: GuardContext = app.state.rules
-    connections = ConnectionLimits(rules.settings, rules.watch)
-    rules.watch.metrics.watch("connections", lambda: connections.open)
-    rules.watch.metrics.watch("inbound_bytes", lambda: rules.inbound.held)
-    shared = ConnectionContext(rules.settings, connections, rules.inbound)
+    context: GuardContext = app.state.guard_context
+    connections = ConnectionLimits(context.settings, context.telemetry)
+    context.telemetry.metrics.set_gauge("connections", lambda: connections.open)
+    context.telemetry.metrics.set_gauge("inbound_bytes", lambda: context.inbound.held)
+    shared = ConnectionContext(context.settings, connections, context.inbound)
     made = config(app, shared, timeout_graceful_shutdown=_GOODBYE)
-    return Server(made, app.state.host, rules, listening)
+    return Server(made, app.state.manager, context, listening)
 
 
 def hide_memory() -> None:

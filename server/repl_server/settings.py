@@ -137,7 +137,7 @@ class Settings:
         llm_urls: endpoints for sub-calls that a reset may name; empty: none.
         llm: answers the sub-calls of resets that name no model; None: nobody.
         budget: of one session's sub-calls.
-        quota: of each owner; None: unlimited for keys, ADDRESS_QUOTA for addresses if the server
+        quota: of each tenant; None: unlimited for keys, ADDRESS_QUOTA for addresses if the server
             is not on loopback alone.
         trusted_proxies: addresses whose `X-Forwarded-For` is believed.
         episodes: context, task, iterations and lengths of episodes whose reset does not say them.

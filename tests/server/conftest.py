@@ -45,7 +45,7 @@ class Serving:
     """A server that runs: where it is, and its host, for tests that look inside."""
 
     def __init__(self, running, app) -> None:
-        self.app, self.host, self.running = app, app.state.host, running
+        self.app, self.manager, self.running = app, app.state.manager, running
         self.url = running.url
         self.port = int(self.url.rpartition(":")[2])
 
@@ -55,7 +55,7 @@ class Serving:
     @property
     def loop(self):
         """Its event loop, in a thread of its own."""
-        return self.host._looking.get_loop()
+        return self.manager._sweeping.get_loop()
 
     @property
     def connections(self):

@@ -40,7 +40,7 @@ def calling(served):
 
 
 def of(address):
-    """How a socket is one of another owner."""
+    """How a socket is one of another tenant."""
     return {"source_address": (address, 0)}
 
 
@@ -72,7 +72,7 @@ def test_a_budget_is_for_all_episodes_of_a_session(calling, served):
 
 
 def test_what_a_session_does_not_use_goes_back_to_its_owner(calling, served):
-    meter = calling.host.quotas.of(Tenant("address", FIRST))
+    meter = calling.manager.quotas.meter_of(Tenant("address", FIRST))
 
     def left():
         granted = meter.reserve_calls(1000)
@@ -96,7 +96,7 @@ def test_a_reset_that_comes_to_nothing_gives_its_calls_back(served):
         "quota": TenantQuota(calls_per_hour=20),
     }
     with serving(settings) as server, peer(server) as one:
-        meter = server.host.quotas.of(Tenant("address", "127.0.0.1"))
+        meter = server.manager.quotas.meter_of(Tenant("address", "127.0.0.1"))
         large = {"data.txt": "x" * (2 << 20)}
         for _ in range(3):
             assert one.ask("reset", {"llm": llm(served), "files": large})["type"] == "error"
@@ -105,7 +105,7 @@ def test_a_reset_that_comes_to_nothing_gives_its_calls_back(served):
 
 
 def test_an_owner_without_calls_can_go_on_without_them(calling, served):
-    meter = calling.host.quotas.of(Tenant("address", SECOND))
+    meter = calling.manager.quotas.meter_of(Tenant("address", SECOND))
     granted = meter.reserve_calls(1000)
     try:
         with peer(calling, **of(SECOND)) as one:
@@ -162,7 +162,7 @@ def test_keys_are_nowhere_to_be_seen(calling, endpoint, caplog):
         seen.append(one.ask("reset", {"llm": llm(loud), "hf_token": KEY}))
         code = "import gc\n[o for o in gc.get_objects() if isinstance(o, str) and 'sk-very' in o]"
         seen.append(one.ask("step", {"code": code}))
-        (session,) = server.host.sessions
+        (session,) = server.manager.sessions
         seen.append(repr(vars(session)))
         seen.append(ask(server, "GET", "/ready")[2])
     assert KEY not in json.dumps(seen)

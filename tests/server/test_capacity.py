@@ -19,42 +19,42 @@ TOYS = {"environment": Adder, "action": Add, "observation": Sum}
 
 async def test_who_waits_first_gets_in_first():
     admission = AdmissionControl(1, 2, 60.0)
-    await admission.enter()
+    await admission.acquire()
     order = []
 
     async def enter(name):
-        await admission.enter()
+        await admission.acquire()
         order.append(name)
 
     first, second = asyncio.create_task(enter("first")), asyncio.create_task(enter("second"))
     await asyncio.sleep(0)
     assert admission.waiting == 2
     with pytest.raises(RequestError, match="CAPACITY_REACHED") as caught:
-        await admission.enter()
+        await admission.acquire()
     assert caught.value.details == {"active_sessions": 1, "max_sessions": 1}
-    admission.leave()
+    admission.release()
     await first
-    admission.leave()
+    admission.release()
     await second
     assert order == ["first", "second"] and admission.open == 1
 
 
 async def test_the_line_has_an_end():
     admission = AdmissionControl(1, 5, 0.01)
-    await admission.enter()
+    await admission.acquire()
     with pytest.raises(RequestError, match="CAPACITY_REACHED"):
-        await admission.enter()
+        await admission.acquire()
     assert (admission.open, admission.waiting) == (1, 0)
-    admission.leave()
+    admission.release()
     assert admission.free == 1
 
 
 async def test_who_leaves_the_line_as_room_comes_gives_it_on():
     admission = AdmissionControl(1, 5, 60.0)
-    await admission.enter()
-    leaver, stayer = (asyncio.create_task(admission.enter()) for _ in range(2))
+    await admission.acquire()
+    leaver, stayer = (asyncio.create_task(admission.acquire()) for _ in range(2))
     await asyncio.sleep(0)
-    admission.leave()
+    admission.release()
     leaver.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await leaver
@@ -64,15 +64,15 @@ async def test_who_leaves_the_line_as_room_comes_gives_it_on():
 
 async def test_nobody_is_let_in_after_the_end():
     admission = AdmissionControl(1, 5, 60.0)
-    await admission.enter()
-    waiting = asyncio.create_task(admission.enter())
+    await admission.acquire()
+    waiting = asyncio.create_task(admission.acquire())
     await asyncio.sleep(0)
     admission.close(RequestError("DRAINING", "over"))
     with pytest.raises(RequestError, match="DRAINING"):
         await waiting
-    admission.leave()
+    admission.release()
     with pytest.raises(RequestError, match="DRAINING"):
-        await admission.enter()
+        await admission.acquire()
 
 
 def test_a_socket_waits_for_a_session():
@@ -82,7 +82,7 @@ def test_a_socket_waits_for_a_session():
                 one.reset()
                 late = stack.enter_context(peer(server))
                 late.send("reset", {"start": 3})
-                eventually(lambda: server.host.admission.waiting == 1)
+                eventually(lambda: server.manager.admission.waiting == 1)
             assert late.take()["data"]["observation"]["total"] == 3
 
 
@@ -115,9 +115,9 @@ def test_who_hangs_up_leaves_the_line():
         with peer(server) as one:
             one.reset()
             with peer(server):
-                eventually(lambda: server.host.admission.waiting == 1)
-            eventually(lambda: server.host.admission.waiting == 0)
-        eventually(lambda: server.host.admission.open == 0)
+                eventually(lambda: server.manager.admission.waiting == 1)
+            eventually(lambda: server.manager.admission.waiting == 0)
+        eventually(lambda: server.manager.admission.open == 0)
 
 
 @pytest.mark.parametrize("named", [False, True])
@@ -133,10 +133,10 @@ def test_who_asked_already_and_hangs_up_leaves_the_line(named, frames, size):
                     late.send("open", {}, id="o")
                 for _ in range(frames):
                     late.send("reset", {"note": "a" * size}, **({"id": "r"} if named else {}))
-                eventually(lambda: server.host.admission.waiting == 1)
-            eventually(lambda: server.host.admission.waiting == 0)
-        eventually(lambda: server.host.admission.open == 0)
-        assert server.host.inbound.held == 0
+                eventually(lambda: server.manager.admission.waiting == 1)
+            eventually(lambda: server.manager.admission.waiting == 0)
+        eventually(lambda: server.manager.admission.open == 0)
+        assert server.manager.inbound.held == 0
 
 
 def test_what_was_asked_in_line_is_answered_in_its_order():
@@ -148,15 +148,15 @@ def test_what_was_asked_in_line_is_answered_in_its_order():
                 late.send("reset", {"start": 3, "note": "a" * 100_000})
                 for number in range(20):  # more than are read before their turn
                     late.send("step", {"number": number})
-                eventually(lambda: server.host.inbound.held > 100_000)
+                eventually(lambda: server.manager.inbound.held > 100_000)
             totals = [late.take()["data"]["observation"]["total"] for _ in range(21)]
         assert totals == [3 + sum(range(number)) for number in range(21)]
-        eventually(lambda: server.host.inbound.held == 0)
+        eventually(lambda: server.manager.inbound.held == 0)
 
 
 def test_what_comes_behind_what_was_asked_in_line_is_answered_after_it():
     with serving({"max_sessions": 1, "wait_s": 600.0}, **TOYS) as server:
-        reading = server.host.reading._one
+        reading = server.manager.json_codec._one
 
         def from_here(work):
             return asyncio.run_coroutine_threadsafe(work, server.loop).result()
@@ -165,13 +165,13 @@ def test_what_comes_behind_what_was_asked_in_line_is_answered_after_it():
             with peer(server) as one:
                 one.reset()
                 late = stack.enter_context(peer(server))
-                eventually(lambda: server.host.admission.waiting == 1)
+                eventually(lambda: server.manager.admission.waiting == 1)
                 late.send("reset", {"start": 3, "note": "a" * 100_000})
                 assert late.socket.ping().wait(PATIENCE)  # it is there, and kept
-                eventually(lambda: server.host.inbound.held > 100_000)
+                eventually(lambda: server.manager.inbound.held > 100_000)
                 from_here(reading.acquire())
             # It has a session by now, and is at the large one, which has to wait to be read.
-            eventually(lambda: server.host.inbound.held == 0)
+            eventually(lambda: server.manager.inbound.held == 0)
             late.send("state")
             assert ask(server, "GET", "/health")[0] == 200  # which comes after that
             server.loop.call_soon_threadsafe(reading.release)
@@ -212,7 +212,7 @@ def test_an_owner_has_no_more_than_its_quota():
             one.ask("step", {"number": 1})
             assert one.refusal("step", {"number": 1}) == "RATE_LIMITED"
             assert one.ask("state")["data"]["total"] == 1
-        eventually(lambda: not server.host.sessions)
+        eventually(lambda: not server.manager.sessions)
         with peer(server) as one:
             one.reset()
 
@@ -276,4 +276,4 @@ def test_no_environment_could_be_made():
             error = one.take()["data"]
             assert error["code"] == "FACTORY_ERROR" and "/secret" not in str(error)
             assert one.closed() == 1011
-        assert server.host.admission.open == 0
+        assert server.manager.admission.open == 0

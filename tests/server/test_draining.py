@@ -38,7 +38,7 @@ def test_what_runs_ends_and_nothing_new_begins(gate):
             one.send("step", {"number": 3, "note": "wait"}, id="long")
             assert Adder.waiting.acquire(timeout=60)
             server.stop()
-            eventually(lambda: server.host.draining)
+            eventually(lambda: server.manager.draining)
             assert ask(server, "GET", "/health")[0] == 200
             assert ask(server, "GET", "/ready")[0] == 503
             assert ask(server, "POST", "/reset", {})[2]["code"] == "DRAINING"
@@ -65,7 +65,7 @@ def test_what_runs_for_too_long_is_not_waited_for(server):
             one.until("on\n")
             server.stop()
             assert one.closed() == 1012
-    assert server.host.sandboxes.running(server.host.source.settings) is None
+    assert server.manager.sandboxes.running(server.manager.source.settings) is None
 
 
 @pytest.mark.parametrize("how", ["close", "leave", "delete"])
@@ -76,11 +76,11 @@ def test_a_session_that_its_client_ends_amid_a_step_is_not_waited_for(how):
         with peer(server, named=how != "leave") as one:
             token = one.open()["token"] if one.named else None
             one.reset()
-            (session,) = server.host.sessions
+            (session,) = server.manager.sessions
             one.send("step", endless, **({"id": "s"} if one.named else {}))
             eventually(lambda: session.busy)
             server.stop()
-            eventually(lambda: server.host.draining)
+            eventually(lambda: server.manager.draining)
             if how == "close":
                 one.send("close", id="c")
             elif how == "delete":
@@ -91,7 +91,7 @@ def test_what_is_cut_off_over_http_is_told_that_the_server_stops():
     """And not what became of an episode: it may be sent again, to another server."""
     with serving({"drain_s": 0.05}) as server, ThreadPoolExecutor(2) as threads:
         token = ask(server, "POST", "/reset", {}, X_Session_Id="new")[1]["X-Session-Id"]
-        (session,) = server.host.sessions
+        (session,) = server.manager.sessions
         endless = {"action": {"code": "while True: pass"}}
         step = threads.submit(ask, server, "POST", "/step", endless, X_Session_Id=token)
         eventually(lambda: session.busy)
@@ -107,7 +107,7 @@ def test_who_stands_in_line_is_told(gate):
         with peer(server) as one:
             one.reset()
             with peer(server) as late:
-                eventually(lambda: server.host.admission.waiting == 1)
+                eventually(lambda: server.manager.admission.waiting == 1)
                 server.stop()
                 assert late.take()["data"]["code"] == "DRAINING"
                 assert late.closed() == 1012
@@ -115,11 +115,11 @@ def test_who_stands_in_line_is_told(gate):
 
 def half(server, method, path, **headers):
     """A connection on which half of a request's body has come, as the server knows."""
-    coming = server.host.inbound.coming
+    coming = server.manager.inbound.in_progress
     sent = socket.create_connection(("127.0.0.1", server.port), PATIENCE)
     length = str(len(CONTEXT))
     sent.sendall(request(method, path, content_length=length, **headers) + CONTEXT[:HALF])
-    eventually(lambda: server.host.inbound.coming > coming)
+    eventually(lambda: server.manager.inbound.in_progress > coming)
     return sent
 
 
@@ -160,6 +160,6 @@ def test_an_upload_that_comes_in_is_waited_for():
     with serving({"drain_s": 1e6}) as server:
         sent = half(server, *PUT)
         server.stop()
-        eventually(lambda: server.host.draining)
+        eventually(lambda: server.manager.draining)
         sent.sendall(CONTEXT[HALF:])
         assert answer(sent) == (201, {"sha256": PUT[1][-64:], "bytes": len(CONTEXT)})

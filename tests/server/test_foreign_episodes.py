@@ -51,9 +51,9 @@ def test_an_environment_that_is_made_for_nobody_is_closed(kind):
         with peer(server):
             assert begun.wait(60)
         eventually(lambda: server.connections == 0)
-        assert server.host.admission.open == 1  # a thread cannot be ended: it is waited for
+        assert server.manager.admission.open == 1  # a thread cannot be ended: it is waited for
         made.set()
-        eventually(lambda: server.host.admission.open == 0)
+        eventually(lambda: server.manager.admission.open == 0)
         assert len(Adder.closed) == 1
 
 
@@ -218,7 +218,7 @@ def test_a_session_that_ends_while_its_step_is_given_up_leaves_nothing(kind):
             one.send("cancel", {"request": "endless"}, id="c")
             assert Adder.waiting.acquire(timeout=60)  # it was given up, and has not ended
             one.send("close", id="end")
-        eventually(lambda: not server.host.sessions)
+        eventually(lambda: not server.manager.sessions)
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError()])
@@ -297,10 +297,10 @@ def test_a_socket_that_goes_amid_a_step_leaves_nothing(kind):
             one.reset()
             one.send("step", {"number": 1, "note": "wait"})
             assert Adder.waiting.acquire(timeout=60)
-        eventually(lambda: all(session.closing for session in server.host.sessions))
+        eventually(lambda: all(session.closing for session in server.manager.sessions))
         assert not Adder.closed  # a thread cannot be ended: it is waited for
         Adder.gate.set()
-        eventually(lambda: not server.host.sessions)
+        eventually(lambda: not server.manager.sessions)
         assert len(Adder.closed) == 1
 
 
@@ -321,7 +321,7 @@ def test_environments_of_this_package_have_all_of_it():
                 assert one.ask("step", {"code": "FINAL(1)"})["data"]["reward"] == 1.0
                 forbidden = {"hf_token": "hf_x"}
                 assert one.refusal("reset", forbidden) == "FORBIDDEN"
-            eventually(lambda: not [each for each in server.host.sessions if each.outlet])
+            eventually(lambda: not [each for each in server.manager.sessions if each.sink])
 
 
 @pytest.mark.parametrize("make", [lambda kind: lambda: kind(), lambda kind: partial(kind)])
@@ -331,7 +331,7 @@ def test_what_a_function_makes_is_asked_how_many_there_may_be(make):
         with peer(many) as one, peer(many) as other:
             assert one.reset(start=1)["observation"]["total"] == 1
             assert other.reset(start=2)["observation"]["total"] == 2
-        assert many.host.admission.most == 8
+        assert many.manager.admission.most == 8
     with serving(
         {"max_sessions": 8, "wait_s": 0.05}, environment=make(LonelyAdder), **MODELS
     ) as lone:
@@ -339,7 +339,7 @@ def test_what_a_function_makes_is_asked_how_many_there_may_be(make):
             one.reset()
             assert other.take()["data"]["code"] == "CAPACITY_REACHED"
             assert ask(lone, "GET", "/metadata")[2]["code"] == "CAPACITY_REACHED"
-        eventually(lambda: lone.host.admission.open == 0)
+        eventually(lambda: lone.manager.admission.open == 0)
         assert ask(lone, "GET", "/metadata")[0] == 200
 
 
@@ -356,7 +356,7 @@ def test_who_comes_before_that_is_known_stands_in_line():
     with serving(few, environment=environment, **MODELS) as server, contextlib.ExitStack() as stack:
         several = [stack.enter_context(peer(server)) for _ in range(4)]
         assert begun.wait(60)
-        eventually(lambda: server.host.admission.waiting == 3)
+        eventually(lambda: server.manager.admission.waiting == 3)
         made.set()
         assert [one.reset(start=1)["observation"]["total"] for one in several] == [1] * 4
         with peer(server) as fifth:
@@ -407,7 +407,7 @@ def test_what_is_made_and_is_no_environment_is_a_fault_of_the_factory(caplog):
         with peer(server) as one:
             assert one.take()["data"]["code"] == "FACTORY_ERROR"
         assert ask(server, "GET", "/metadata")[2]["code"] == "FACTORY_ERROR"
-        eventually(lambda: server.host.admission.open == 0)
+        eventually(lambda: server.manager.admission.open == 0)
     assert "a NoneType was made, which is no environment: it has no reset" in caplog.text
 
 

@@ -9,7 +9,7 @@ from repl_env.models import REPLAction
 from repl_server.protocol.frames import ClientRequest, FrameCodec, InvalidFrame
 
 PLAIN = FrameCodec(REPLAction)
-NAMED = FrameCodec(REPLAction, named=True)
+NAMED = FrameCodec(REPLAction, is_v1=True)
 
 
 def test_a_step_is_read_into_its_action():

@@ -30,7 +30,7 @@ MIB = 1 << 20
 
 
 async def who(asked: Request) -> PlainTextResponse:
-    return PlainTextResponse(str(asked.state.owner))
+    return PlainTextResponse(str(asked.state.tenant))
 
 
 async def length(asked: Request) -> PlainTextResponse:
@@ -57,7 +57,7 @@ async def healthy(asked: Request) -> PlainTextResponse:
 async def echo(socket: WebSocket) -> None:
     await socket.accept()
     async for text in socket.iter_text():
-        await socket.send_text(f"{socket.state.owner}: {text}")
+        await socket.send_text(f"{socket.state.tenant}: {text}")
 
 
 APP = Starlette(
@@ -223,7 +223,7 @@ async def test_what_stands_behind_a_body_is_no_header() -> None:
     async def app(scope, receive, send) -> None:
         while (await receive()).get("more_body"):
             pass
-        seen.append((str(scope["state"]["owner"]), [name for name, _ in scope["headers"]]))
+        seen.append((str(scope["state"]["tenant"]), [name for name, _ in scope["headers"]]))
         await PlainTextResponse("ok")(scope, receive, send)
 
     chunked = {"transfer_encoding": "chunked", "x_forwarded_for": "203.0.113.7"}
@@ -385,7 +385,7 @@ async def test_requests_are_noted_without_their_queries(caplog) -> None:
     (told,) = noted(caplog, "request")
 
     assert {**told, "seconds": 0} == {
-        "owner": "key alice",
+        "tenant": "key alice",
         "method": "GET",
         "path": "/who",
         "status": 200,

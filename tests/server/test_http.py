@@ -27,13 +27,13 @@ def make(server, **reset):
 
 
 def test_a_reset_without_a_session_leaves_nothing(server):
-    before = set(server.host.sessions)  # others' tests leave some, which end meanwhile
+    before = set(server.manager.sessions)  # others' tests leave some, which end meanwhile
     status, headers, body = ask(server, "POST", "/reset", {"context": "abc", "task_prompt": "?"})
 
     assert status == 200 and headers[SESSION] is None
     assert body["observation"]["context_length"] == 3
     assert body["reward"] == 0.0 and body["done"] is False
-    assert set(server.host.sessions) <= before
+    assert set(server.manager.sessions) <= before
 
 
 def test_a_reset_needs_no_body(server):
@@ -114,7 +114,7 @@ def test_whoever_asks_for_a_request_again_is_answered_and_who_asked_before_too(a
     threads = [threading.Thread(target=step) for _ in range(2)]
     threads[0].start()
     assert Adder.waiting.acquire(timeout=60)
-    (running,) = [each for each in adders.host.sessions if each.busy]
+    (running,) = [each for each in adders.manager.sessions if each.busy]
     asked = running.touched
     threads[1].start()
     eventually(lambda: running.touched > asked)
@@ -134,8 +134,8 @@ def test_a_session_that_ends_amid_a_step_answers_all_who_asked_for_it(server):
 
     threads = [threading.Thread(target=step) for _ in range(2)]
     threads[0].start()
-    eventually(lambda: [each for each in server.host.sessions if each.running == "r"])
-    (running,) = [each for each in server.host.sessions if each.running == "r"]
+    eventually(lambda: [each for each in server.manager.sessions if each.running == "r"])
+    (running,) = [each for each in server.manager.sessions if each.running == "r"]
     asked = running.touched
     threads[1].start()
     eventually(lambda: running.touched > asked)
@@ -161,7 +161,7 @@ def test_whoever_asks_for_a_kept_reply_is_answered_though_another_asks_too(adder
     ]
     threads[0].start()
     assert Adder.waiting.acquire(timeout=60)
-    (running,) = [each for each in adders.host.sessions if each.busy]
+    (running,) = [each for each in adders.manager.sessions if each.busy]
     for thread in threads[1:]:
         thread.start()
     eventually(lambda: running.queued == 2)
@@ -185,7 +185,7 @@ def test_requests_of_one_session_are_taken_one_after_another(adders):
     assert Adder.waiting.acquire(timeout=60)
     second = threading.Thread(target=step, args=(2, ""))
     second.start()
-    (session_,) = [each for each in adders.host.sessions if each.busy]
+    (session_,) = [each for each in adders.manager.sessions if each.busy]
     eventually(lambda: session_.queued == 1)
     Adder.gate.set()
     for thread in (first, second):
@@ -248,12 +248,12 @@ def test_bad_steps(adders, body, status, code):
     ],
 )
 def test_bad_resets(server, body, code):
-    before = set(server.host.sessions)
+    before = set(server.manager.sessions)
     status, headers, told = ask(server, "POST", "/reset", body, X_Session_Id="new")
 
     assert (status, told["code"]) == (422 if code == "VALIDATION_ERROR" else 403, code)
     assert headers[SESSION] is None
-    eventually(lambda: not set(server.host.sessions) - before)
+    eventually(lambda: not set(server.manager.sessions) - before)
 
 
 @pytest.mark.parametrize("token", ["unknown", "%2e%2e", "x" * 199])
@@ -324,4 +324,4 @@ def test_what_is_said_about_the_server(server):
     document = ask(server, "GET", "/openapi.json")[2]
     assert document["info"]["version"]
     assert {"/reset", "/step", "/state", "/session", "/health"} <= document["paths"].keys()
-    assert "hf_token" in json.dumps(document["components"]["schemas"]["ResetRequest"])
+    assert "hf_token" in json.dumps(document["components"]["schemas"]["REPLResetArguments"])

@@ -1,4 +1,4 @@
-"""Whoever has a key is its owner, others go by address; pages of other sites are refused."""
+"""Whoever has a key is its tenant, others go by address; pages of other sites are refused."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def basic(login: str) -> str:
 def code_of(identity: Authenticator, request: dict) -> str:
     """How a request is refused."""
     with pytest.raises(RequestError) as refused:
-        identity.of(request)
+        identity.authenticate(request)
     return refused.value.code
 
 
 def lets_in(identity: Authenticator, request: dict) -> bool:
-    return isinstance(identity.of(request), Tenant)
+    return isinstance(identity.authenticate(request), Tenant)
 
 
 def local(**more) -> Authenticator:
@@ -119,7 +119,7 @@ def test_a_key_file_on_loopback_asks_for_keys() -> None:
 def test_a_server_that_others_reach_does_not_start_without_keys(host) -> None:
     with pytest.raises(ValueError, match="repl-env keys"):
         Authenticator(Settings(host=host), NONE)
-    assert not Authenticator(Settings(host=host, no_auth=True), NONE).asks_for_keys
+    assert not Authenticator(Settings(host=host, no_auth=True), NONE).requires_keys
 
 
 def test_an_empty_key_file_is_not_no_key_file(tmp_path) -> None:
@@ -136,15 +136,15 @@ def test_keys_come_from_the_file_and_the_environment(tmp_path) -> None:
     settings = Settings(host="0.0.0.0", api_keys=tmp_path / "keys", hashed_keys=(OTHER_LINE,))
     identity = Authenticator(settings, APIKeys.of(settings))
 
-    assert identity.of(scope(x_api_key=KEY)).name == "alice"
-    assert identity.of(scope(x_api_key=OTHER)).name == "bob"
+    assert identity.authenticate(scope(x_api_key=KEY)).name == "alice"
+    assert identity.authenticate(scope(x_api_key=OTHER)).name == "bob"
 
 
 def test_where_keys_are_optional_one_that_comes_counts() -> None:
     identity = public(no_auth=True)
 
-    assert identity.of(scope()) == Tenant("address", "198.51.100.7")
-    assert identity.of(scope(x_api_key=KEY)) == Tenant("key", "alice")
+    assert identity.authenticate(scope()) == Tenant("address", "198.51.100.7")
+    assert identity.authenticate(scope(x_api_key=KEY)) == Tenant("key", "alice")
     assert code_of(identity, scope(x_api_key="wrong")) == "UNAUTHENTICATED"
 
 
@@ -172,7 +172,9 @@ def test_where_keys_are_optional_one_that_comes_counts() -> None:
 def test_a_proxy_that_was_named_says_who_asks(client, forwarded, whose) -> None:
     identity = public(NONE, no_auth=True, trusted_proxies=("10.0.0.0/24",))
 
-    assert identity.of(scope(client, x_forwarded_for=forwarded)) == Tenant("address", whose)
+    assert identity.authenticate(scope(client, x_forwarded_for=forwarded)) == Tenant(
+        "address", whose
+    )
 
 
 # Each has an address or name of this machine in it, and is none.
@@ -400,7 +402,7 @@ def test_a_name_that_the_operator_gave_is_the_server_s() -> None:
         "x_forwarded_proto": "https",
     }
 
-    assert identity.of(scope("127.0.0.1", **behind)).name == "203.0.113.1"
+    assert identity.authenticate(scope("127.0.0.1", **behind)).name == "203.0.113.1"
     assert lets_in(identity, scope("127.0.0.1", origin="https://repl.example", **behind))
 
 

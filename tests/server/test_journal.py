@@ -29,7 +29,7 @@ def lines_of(stream: io.StringIO) -> list[dict]:
 def test_a_line_has_time_level_event_and_the_fields() -> None:
     stream = io.StringIO()
     with written_to(stream):
-        EventLog().note("refused", id="1", code="TOO_LARGE", owner="key alice", path="/step")
+        EventLog().record("refused", id="1", code="TOO_LARGE", tenant="key alice", path="/step")
     (told,) = lines_of(stream)
 
     assert told.pop("time").endswith("+00:00")
@@ -38,13 +38,13 @@ def test_a_line_has_time_level_event_and_the_fields() -> None:
         "event": "refused",
         "id": "1",
         "code": "TOO_LARGE",
-        "owner": "key alice",
+        "tenant": "key alice",
         "path": "/step",
     }
 
 
 def test_what_is_told_is_in_the_log_of_another_asgi_server_too(caplog) -> None:
-    EventLog().note("refused", id="1f", code="TOO_LARGE", path="/" * 1000)
+    EventLog().record("refused", id="1f", code="TOO_LARGE", path="/" * 1000)
     (line,) = caplog.messages
     assert line.startswith('refused {"id": "1f", "code": "TOO_LARGE", "path": "//')
     assert len(line) < 300
@@ -54,9 +54,9 @@ def test_what_is_told_is_in_the_log_of_another_asgi_server_too(caplog) -> None:
 def test_code_and_output_are_told_only_if_asked_for(contents) -> None:
     stream = io.StringIO()
     with written_to(stream, contents=contents):
-        journal = EventLog(contents=contents)
-        journal.note("step", session="1", outcome="ok", code="x = 'secret'", stdout="secret" * 100)
-        journal.fault(ValueError("secret"), id="2")
+        event_log = EventLog(contents=contents)
+        event_log.record("step", session="1", outcome="ok", code="x = 'secret'", stdout="secret" * 100)
+        event_log.record_fault(ValueError("secret"), id="2")
 
     assert ("secret" in stream.getvalue()) is contents
     if contents:
@@ -65,9 +65,9 @@ def test_code_and_output_are_told_only_if_asked_for(contents) -> None:
 
 def test_what_the_table_does_not_have_cannot_be_told() -> None:
     with pytest.raises(KeyError):
-        EventLog().note("no_such_event")
+        EventLog().record("no_such_event")
     with pytest.raises(ValueError, match="no fields \\['token'\\]"):
-        EventLog().note("session_opened", token="secret")
+        EventLog().record("session_opened", token="secret")
 
 
 def test_no_event_has_a_field_for_a_secret() -> None:
@@ -79,7 +79,7 @@ def test_no_event_has_a_field_for_a_secret() -> None:
 def test_texts_of_clients_are_cut_and_stay_in_their_line() -> None:
     stream = io.StringIO()
     with written_to(stream):
-        EventLog().note("refused", id="1", path="/\n{}\ud800\x1b[2J" + "x" * 1000)
+        EventLog().record("refused", id="1", path="/\n{}\ud800\x1b[2J" + "x" * 1000)
     (told,) = lines_of(stream)
 
     assert len(told["path"]) < 250
@@ -107,17 +107,17 @@ def test_lines_of_libraries_come_without_what_they_were_given(contents) -> None:
 def test_a_flood_of_one_event_is_thinned_and_counted() -> None:
     stream, clock = io.StringIO(), Clock()
     with written_to(stream):
-        journal = EventLog(clock=clock)
+        event_log = EventLog(clock=clock)
         for _ in range(PER_SECOND * 20):
-            journal.note("refused", id="1")
-        journal.note("server_stopped")
+            event_log.record("refused", id="1")
+        event_log.record("server_stopped")
         clock.now += 1
-        journal.note("refused", id="2")
+        event_log.record("refused", id="2")
     told = lines_of(stream)
 
     assert len(told) == PER_SECOND * 10 + 2
     assert told[-2]["event"] == "server_stopped"
-    assert (told[-1]["id"], told[-1]["left_out"]) == ("2", PER_SECOND * 10)
+    assert (told[-1]["id"], told[-1]["suppressed"]) == ("2", PER_SECOND * 10)
 
 
 def test_a_flood_of_what_libraries_log_is_thinned_as_well() -> None:
@@ -126,14 +126,14 @@ def test_a_flood_of_what_libraries_log_is_thinned_as_well() -> None:
     with written_to(stream, clock=clock):
         for _ in range(PER_SECOND * 20):
             logging.getLogger("uvicorn.error").warning("Invalid HTTP request received.")
-        EventLog(clock=clock).note("server_stopped")
+        EventLog(clock=clock).record("server_stopped")
         clock.now += 1
         logging.getLogger("asyncio").warning("later")
     told = lines_of(stream)
 
     assert len(told) == PER_SECOND * 10 + 2
     assert told[-2]["event"] == "server_stopped"
-    assert (told[-1]["message"], told[-1]["left_out"]) == ("later", PER_SECOND * 10)
+    assert (told[-1]["message"], told[-1]["suppressed"]) == ("later", PER_SECOND * 10)
 
 
 def test_logging_is_as_it_was_afterwards() -> None:

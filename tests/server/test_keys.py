@@ -31,10 +31,10 @@ def test_a_key_finds_its_owner_and_no_other_text_does() -> None:
     known = APIKeys.parse(line for _, line in made)
 
     for number, (key, line) in enumerate(made):
-        assert known.owner(key) == Tenant("key", f"user-{number}")
+        assert known.tenant(key) == Tenant("key", f"user-{number}")
         digest = line.partition(":")[2]
         for wrong in ("", key[:-1], key + " ", key.upper(), digest, line, "\udcff", "ключ"):
-            assert known.owner(wrong) is None
+            assert known.tenant(wrong) is None
 
 
 def test_a_file_of_many_keys_is_read_in_linear_time() -> None:
@@ -47,13 +47,13 @@ def test_a_file_of_many_keys_is_read_in_linear_time() -> None:
 
 
 def test_no_keys_let_nobody_in() -> None:
-    assert APIKeys.parse([]).owner("") is None
+    assert APIKeys.parse([]).tenant("") is None
 
 
 def test_lines_may_have_comments_and_space() -> None:
     key, line = new_key("alice")
 
-    assert APIKeys.parse(["# keys", "", f"  {line} # made today\r\n"]).owner(key)
+    assert APIKeys.parse(["# keys", "", f"  {line} # made today\r\n"]).tenant(key)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,9 @@ def test_keys_of_the_environment_come_beside_those_of_the_file() -> None:
     (one, first), (two, second), (three, third) = (new_key(name) for name in "abc")
     both = APIKeys.parse([first]) | APIKeys.parse(lines_of(f"{second},{third}\n"))
 
-    assert [both.owner(key) for key in (one, two, three)] == [Tenant("key", name) for name in "abc"]
+    assert [both.tenant(key) for key in (one, two, three)] == [
+        Tenant("key", name) for name in "abc"
+    ]
     with pytest.raises(ValueError, match="'a' is in the key file and in REPL_ENV_API_KEYS"):
         APIKeys.parse([first]) | APIKeys.parse([first])
 
@@ -130,7 +132,7 @@ def test_the_command_prints_the_key_alone_and_writes_its_hash(tmp_path) -> None:
         assert made[name] not in err
 
     known = APIKeys.read(file)
-    assert {name: known.owner(key) for name, key in made.items()} == {
+    assert {name: known.tenant(key) for name, key in made.items()} == {
         name: Tenant("key", name) for name in made
     }
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -175,4 +177,4 @@ def test_without_a_file_the_line_is_shown_for_one() -> None:
     line = next(line for line in err.splitlines() if line.startswith("alice:"))
 
     assert status == 0
-    assert APIKeys.parse([line]).owner(out.strip()) == Tenant("key", "alice")
+    assert APIKeys.parse([line]).tenant(out.strip()) == Tenant("key", "alice")

@@ -47,15 +47,15 @@ def test_a_client_that_leaves_amid_a_step_ends_its_session_without_a_fault(
     server, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "repl_server")
-    before = server.host.sessions
+    before = server.manager.sessions
     with peer(server) as client:
         client.reset()
-        (session,) = (each for each in server.host.sessions if each not in before)
+        (session,) = (each for each in server.manager.sessions if each not in before)
         eventually(lambda: not session.busy)
         client.send("step", {"code": "import time; time.sleep(600)"})
         eventually(lambda: session.busy)
 
-    eventually(lambda: session not in server.host.sessions)
+    eventually(lambda: session not in server.manager.sessions)
     assert [each for each in caplog.records if each.levelno >= logging.WARNING] == []
 
 
@@ -63,8 +63,8 @@ def test_an_endless_call_without_a_session_ends_with_its_client(alone) -> None:
     """Its cell may run for 600 s, and there is room for nobody else."""
     call = {"name": "execute", "arguments": {"code": "while True: pass"}}
     with send(alone, "/mcp", {"method": "tools/call", "params": call}):
-        eventually(lambda: any(each.busy for each in alone.host.sessions))
-    eventually(lambda: alone.host.sessions == [] and alone.host.admission.free == 1)
+        eventually(lambda: any(each.busy for each in alone.manager.sessions))
+    eventually(lambda: alone.manager.sessions == [] and alone.manager.admission.free == 1)
 
 
 @pytest.mark.parametrize(("path", "body"), OPENING.values(), ids=OPENING)
@@ -72,10 +72,10 @@ def test_who_hangs_up_leaves_the_line(alone, path: str, body: dict[str, object])
     with peer(alone) as first:
         first.reset()
         with send(alone, path, body):
-            eventually(lambda: alone.host.admission.waiting == 1)
-        eventually(lambda: alone.host.admission.waiting == 0)
+            eventually(lambda: alone.manager.admission.waiting == 1)
+        eventually(lambda: alone.manager.admission.waiting == 0)
         assert first.run("1")["value"] == "1"
-    eventually(lambda: alone.host.sessions == [])
+    eventually(lambda: alone.manager.sessions == [])
 
 
 def test_a_session_whose_client_never_comes_back_ends_before_it_is_idle(
@@ -83,7 +83,7 @@ def test_a_session_whose_client_never_comes_back_ends_before_it_is_idle(
 ) -> None:
     """Of one that hung up as its session was told, nobody knows the name."""
     monkeypatch.setattr("repl_server.sessions.manager.INTRODUCTION_S", 0.05)
-    monkeypatch.setattr("repl_server.sessions.manager._LOOK", 0.01)
+    monkeypatch.setattr("repl_server.sessions.manager.SWEEP_S", 0.01)
     body: dict[str, object] = {"method": "initialize", "params": _BEGUN}
     path = "/mcp"
     with serving({"idle_s": 600.0}) as server:
@@ -93,11 +93,11 @@ def test_a_session_whose_client_never_comes_back_ends_before_it_is_idle(
             token = ask(server, "POST", path, told)[1]["Mcp-Session-Id"]
             if ask(server, "POST", path, note, Mcp_Session_Id=token)[0] == 202:
                 break
-        (known,) = (each for each in server.host.sessions if each.token == token)
+        (known,) = (each for each in server.manager.sessions if each.token == token)
         with send(server, path, body) as gone:
             assert gone.recv(1)  # the answer, which nobody reads
-        eventually(lambda: len(server.host.sessions) == 1)
-        assert server.host.sessions == [known]
+        eventually(lambda: len(server.manager.sessions) == 1)
+        assert server.manager.sessions == [known]
 
 
 def _wait() -> None:
@@ -137,15 +137,15 @@ def test_no_session_is_made_for_who_has_left(gate, path: str, body: dict[str, ob
             assert Adder.waiting.acquire(timeout=PATIENCE)
         eventually(lambda: server.connections == 0)
         gate.set()
-        eventually(lambda: server.host.admission.open == 0)
-        assert server.host.sessions == [] and len(Adder.closed) == 1
+        eventually(lambda: server.manager.admission.open == 0)
+        assert server.manager.sessions == [] and len(Adder.closed) == 1
 
 
 def test_no_session_is_kept_for_who_left_amid_its_reset(gate) -> None:
     with serving(environment=Unbegun, action=Add, observation=Sum) as server:
         with send(server, "/reset", {}):
             assert Adder.waiting.acquire(timeout=PATIENCE)
-            (session,) = server.host.sessions
+            (session,) = server.manager.sessions
         eventually(lambda: session.closing)
         gate.set()
-        eventually(lambda: server.host.sessions == [])
+        eventually(lambda: server.manager.sessions == [])

@@ -23,7 +23,7 @@ def _memory() -> int:
 
 
 def _refused(server) -> float:
-    for line in server.host.watch.metrics.text().decode().splitlines():
+    for line in server.manager.telemetry.metrics.text().decode().splitlines():
         if line.startswith('repl_connections_refused_total{reason="total"} '):
             return float(line.rpartition(" ")[2])
     return 0.0

@@ -79,7 +79,7 @@ def text(result):
 async def test_the_sdk_s_client_has_a_session_until_it_leaves(quiet_server):
     """By its own way of it: it asks for the newest version, and takes one that has sessions."""
     async with Client(f"{quiet_server}/mcp") as client:
-        (session,) = quiet_server.host.sessions
+        (session,) = quiet_server.manager.sessions
         tools = (await client.list_tools()).tools
         await client.call_tool("execute", {"code": "x = 20"})
         result = await client.call_tool("execute", {"code": "x + 1"})
@@ -182,7 +182,7 @@ def test_clients_of_streamable_http_get_its_statuses(post, content, headers, sta
 
 
 def test_what_needs_no_session_opens_none(post, quiet_server):
-    before = quiet_server.host.admission.open
+    before = quiet_server.manager.admission.open
     listed = post(request("tools/list")).json()["result"]["tools"]
     pinged = post(request("ping")).json()
     notified = post({"jsonrpc": "2.0", "method": "notifications/initialized"})
@@ -191,7 +191,7 @@ def test_what_needs_no_session_opens_none(post, quiet_server):
     assert listed[0]["inputSchema"]["required"] == ["code"]
     assert pinged["result"] == {}
     assert (notified.status_code, notified.content) == (202, b"")
-    assert quiet_server.host.admission.open == before
+    assert quiet_server.manager.admission.open == before
 
 
 def test_a_call_without_a_session_has_one_of_its_own(post, quiet_server):
@@ -200,7 +200,7 @@ def test_a_call_without_a_session_has_one_of_its_own(post, quiet_server):
 
     assert text(first.json()["result"]) == "1"
     assert second.json()["result"]["isError"]
-    assert quiet_server.host.sessions == []
+    assert quiet_server.manager.sessions == []
 
 
 def test_openenv_s_sessions_are_named_in_the_parameters(post, quiet_server):
@@ -273,7 +273,7 @@ def test_the_end_of_a_session_answers_whoever_waits_for_it(post, quiet_server):
     endless = execute("while True: pass")
     endless["params"]["arguments"]["timeout_s"] = 300
     more = [execute("1", id=each) for each in range(2, 20)]
-    (session,) = quiet_server.host.sessions
+    (session,) = quiet_server.manager.sessions
     with ThreadPoolExecutor(20) as threads:
         waiting = [threads.submit(post, endless, Mcp_Session_Id=token)]
         eventually(lambda: session.running)
@@ -301,7 +301,7 @@ def test_a_call_that_a_stopping_server_cuts_off_is_told_so(named, accept):
         waiting = threads.submit(
             http, "POST", url, json=execute("while True: pass"), headers=headers
         )
-        eventually(lambda: any(each.running for each in server.host.sessions))
+        eventually(lambda: any(each.running for each in server.manager.sessions))
         server.stop()
         told = waiting.result().text
 

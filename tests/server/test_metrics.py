@@ -12,7 +12,7 @@ def lines_of(metrics: Metrics) -> list[str]:
 
 def test_what_happened_is_counted() -> None:
     metrics = Metrics()
-    metrics.watch("sessions_open", lambda: 3)
+    metrics.set_gauge("sessions_open", lambda: 3)
     metrics.reset()
     metrics.step(None, 0.003)
     metrics.step("timeout", 5)

@@ -242,15 +242,15 @@ def test_a_branch_that_ended_makes_room_for_the_next():
         one.open()
         one.reset()
         token = one.ask("branch", {})["data"]["token"]
-        (branch,) = (each for each in server.host.sessions if each.token == token)
-        close = branch.episodes.close
+        (branch,) = (each for each in server.manager.sessions if each.token == token)
+        close = branch.adapter.close
 
         async def slowly():
             begun.set()
             await asyncio.to_thread(gate.wait, PATIENCE)
             await close()
 
-        branch.episodes.close = slowly
+        branch.adapter.close = slowly
         with peer(server, named=True) as other:
             other.resume(token)
             other.send("close", id="c")

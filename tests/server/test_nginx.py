@@ -1,4 +1,4 @@
-"""docker/nginx.conf before two servers: each owner has one of them, by socket and by HTTP."""
+"""docker/nginx.conf before two servers: each tenant has one of them, by socket and by HTTP."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ EXAMPLE = Path(__file__).parents[2] / "docker" / "nginx.conf"
 # Of this machine, but no other test's: nobody takes a port here that was free a moment ago.
 ADDRESS = "127.0.0.79"
 OWNERS = ("anna", "ben", "cleo", "dora", "emil", "fred")
-# Keys are random, and so is which server an owner has: six may well share one, not all of these.
-MORE = tuple(f"owner-{number}" for number in range(58))
+# Keys are random, and so is which server a tenant has: six may well share one, not all of these.
+MORE = tuple(f"tenant-{number}" for number in range(58))
 
 pytestmark = pytest.mark.skipif(NGINX is None, reason="no nginx; Debian has it as nginx-light")
 
@@ -67,7 +67,7 @@ def nginx(folder: Path, *servers):
 
 @pytest.fixture(scope="module")
 def keys(tmp_path_factory) -> dict[str, str]:
-    """A key for each owner; the file of them is at "file"."""
+    """A key for each tenant; the file of them is at "file"."""
     made = {name: new_key(name) for name in OWNERS + MORE}
     file = tmp_path_factory.mktemp("keys") / "keys.txt"
     file.write_text("\n".join(line for _, line in made.values()))
@@ -106,10 +106,12 @@ def asked(proxy, method, path, key, data=None, **headers):
     return answer, content
 
 
-def holder(servers, owner):
-    """The one of `servers` that has sessions of `owner`."""
+def holder(servers, tenant):
+    """The one of `servers` that has sessions of `tenant`."""
     found = [
-        server for server in servers if any(s.owner.name == owner for s in server.host.sessions)
+        server
+        for server in servers
+        if any(s.tenant.name == tenant for s in server.manager.sessions)
     ]
     assert len(found) == 1
     return found[0]
@@ -119,31 +121,31 @@ def test_each_owner_has_one_server_whichever_way_it_asks(behind, keys):
     one, two, proxy = behind
     used = set()
 
-    for owner in OWNERS:
-        headers = bearer(keys[owner])
+    for tenant in OWNERS:
+        headers = bearer(keys[tenant])
         answer, _ = asked(
-            proxy, "POST", "/reset", keys[owner], {"context": owner}, **{"X-Session-Id": "new"}
+            proxy, "POST", "/reset", keys[tenant], {"context": tenant}, **{"X-Session-Id": "new"}
         )
         token = answer.headers["X-Session-Id"]
-        server = holder((one, two), owner)
+        server = holder((one, two), tenant)
         used.add(server.port)
         with through(proxy, headers) as client:
             client.ask("open")
             client.reset(context="there")
             assert client.run("print(context)")["stdout"] == "there\n"
             # Both sessions are where the first one is: `holder` would find two servers else.
-            assert holder((one, two), owner) is server
+            assert holder((one, two), tenant) is server
         _, found = asked(
-            proxy, "POST", "/step", keys[owner], {"action": {"code": "print(context)"}},
+            proxy, "POST", "/step", keys[tenant], {"action": {"code": "print(context)"}},
             **{"X-Session-Id": token},
         )  # fmt: skip
-        assert found["observation"]["result"]["stdout"] == f"{owner}\n"
+        assert found["observation"]["result"]["stdout"] == f"{tenant}\n"
 
-    for owner in MORE:
+    for tenant in MORE:
         if used == {one.port, two.port}:
             break
-        asked(proxy, "POST", "/reset", keys[owner], {}, **{"X-Session-Id": "new"})
-        used.add(holder((one, two), owner).port)
+        asked(proxy, "POST", "/reset", keys[tenant], {}, **{"X-Session-Id": "new"})
+        used.add(holder((one, two), tenant).port)
     assert used == {one.port, two.port}
 
 
@@ -169,7 +171,10 @@ def test_a_header_chooses_among_the_servers_for_one_owner(behind, keys):
         with through(proxy, headers) as client:
             name = client.open()["session_id"]
             used |= {
-                server.port for server in (one, two) for s in server.host.sessions if s.id == name
+                server.port
+                for server in (one, two)
+                for s in server.manager.sessions
+                if s.id == name
             }
             client.send("close", {}, id="last")
         if used == {one.port, two.port}:

@@ -46,11 +46,11 @@ def test_two_sockets_are_two_sessions(server):
 
 
 def test_a_session_ends_with_its_socket(server):
-    before = set(server.host.sessions)
+    before = set(server.manager.sessions)
     with peer(server) as one:
         one.reset()
-        (session,) = set(server.host.sessions) - before
-    eventually(lambda: session not in server.host.sessions)
+        (session,) = set(server.manager.sessions) - before
+    eventually(lambda: session not in server.manager.sessions)
 
 
 def test_close_is_answered_by_the_end_of_the_socket(server):
@@ -222,7 +222,7 @@ def test_who_does_not_wait_for_replies_is_not_read_further_than_the_line_is_long
     try:
         with peer(adders) as one:
             one.reset()
-            (session,) = adders.host.sessions
+            (session,) = adders.manager.sessions
             one.send("step", {"number": 1, "note": "wait"})
             assert Adder.waiting.acquire(timeout=PATIENCE)
             for number in range(_MOST_WAITING):  # each comes by itself, while the last one waits

@@ -1,4 +1,4 @@
-"""What an owner uses is counted for that owner, and not forgotten while it is owed."""
+"""What a tenant uses is counted for that tenant, and not forgotten while it is owed."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from repl_server.protocol.request_error import RequestError
 from repl_server.quotas.tenant_quota import ADDRESS_QUOTA, TenantQuota
 from repl_server.quotas.usage_meters import HELD, RATES, QuotaRegistry
 from repl_server.settings import Settings
+from repl_server.tenants.client_address import is_loopback
 from repl_server.tenants.tenant import Tenant
 
 ALICE, BOB = Tenant("key", "alice"), Tenant("key", "bob")
@@ -44,7 +45,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def quotas(clock) -> QuotaRegistry:
-    return QuotaRegistry(Settings(quota=QUOTA), clock=clock)
+    return QuotaRegistry(QUOTA, clock=clock)
 
 
 def address(number: int) -> Tenant:
@@ -57,7 +58,7 @@ def test_the_tables_name_each_field_of_a_quota_once() -> None:
 
 @pytest.mark.parametrize(("count", "limit"), [("step", 10), ("request", 20)])
 def test_a_burst_is_ten_seconds_worth(quotas, clock, count, limit) -> None:
-    counted = getattr(quotas.of(ALICE), count)
+    counted = getattr(quotas.meter_of(ALICE), count)
     for _ in range(limit):
         counted()
     with pytest.raises(RequestError) as refused:
@@ -70,9 +71,9 @@ def test_a_burst_is_ten_seconds_worth(quotas, clock, count, limit) -> None:
 
 def test_owners_do_not_use_up_each_other_s(quotas) -> None:
     for _ in range(10):
-        quotas.of(ALICE).step()
+        quotas.meter_of(ALICE).step()
 
-    quotas.of(BOB).step()
+    quotas.meter_of(BOB).step()
 
 
 @pytest.mark.parametrize(
@@ -84,7 +85,7 @@ def test_owners_do_not_use_up_each_other_s(quotas) -> None:
     ],
 )
 def test_what_is_held_is_free_again_when_it_is_let_go(quotas, take, give_back, limit) -> None:
-    meter = quotas.of(ALICE)
+    meter = quotas.meter_of(ALICE)
     for _ in range(limit):
         take(meter)
     with pytest.raises(RequestError) as refused:
@@ -96,15 +97,15 @@ def test_what_is_held_is_free_again_when_it_is_let_go(quotas, take, give_back, l
 
 
 def test_nothing_can_be_let_go_twice(quotas) -> None:
-    quotas.of(ALICE).open_session()
-    quotas.of(ALICE).close_session()
+    quotas.meter_of(ALICE).open_session()
+    quotas.meter_of(ALICE).close_session()
 
     with pytest.raises(ValueError, match="0 held"):
-        quotas.of(ALICE).close_session()
+        quotas.meter_of(ALICE).close_session()
 
 
 def test_cpu_time_is_booked_after_its_use_and_refuses_what_comes_then(quotas, clock) -> None:
-    meter = quotas.of(ALICE)
+    meter = quotas.meter_of(ALICE)
     meter.step()
     meter.spend_cpu(72)  # twice the hour's worth, by one step
 
@@ -119,7 +120,7 @@ def test_cpu_time_is_booked_after_its_use_and_refuses_what_comes_then(quotas, cl
 
 
 def test_a_step_that_is_refused_for_its_rate_costs_nothing(quotas, clock) -> None:
-    meter = quotas.of(ALICE)
+    meter = quotas.meter_of(ALICE)
     for _ in range(10):
         meter.step()
     for _ in range(100):
@@ -131,7 +132,7 @@ def test_a_step_that_is_refused_for_its_rate_costs_nothing(quotas, clock) -> Non
 
 
 def test_sub_calls_are_granted_as_far_as_there_are_any(quotas, clock) -> None:
-    meter = quotas.of(ALICE)
+    meter = quotas.meter_of(ALICE)
 
     assert meter.reserve_calls(7) == 7
     assert meter.reserve_calls(7) == 3
@@ -144,7 +145,7 @@ def test_sub_calls_are_granted_as_far_as_there_are_any(quotas, clock) -> None:
 
 
 def test_a_quota_of_nothing_refuses_and_promises_no_time() -> None:
-    none = QuotaRegistry(Settings(quota=TenantQuota(steps_per_second=0, calls_per_hour=0)))
+    none = QuotaRegistry(TenantQuota(steps_per_second=0, calls_per_hour=0))
 
     for ask in (none.of(ALICE).step, lambda: none.of(ALICE).reserve_calls(1)):
         with pytest.raises(RequestError) as refused:
@@ -153,7 +154,7 @@ def test_a_quota_of_nothing_refuses_and_promises_no_time() -> None:
 
 
 def test_a_slow_rate_still_lets_one_through(clock) -> None:
-    meter = QuotaRegistry(Settings(quota=TenantQuota(steps_per_second=0.01)), clock=clock).of(ALICE)
+    meter = QuotaRegistry(TenantQuota(steps_per_second=0.01), clock=clock).meter_of(ALICE)
     meter.step()
 
     with pytest.raises(RequestError) as refused:
@@ -162,7 +163,7 @@ def test_a_slow_rate_still_lets_one_through(clock) -> None:
 
 
 @pytest.mark.parametrize(
-    ("host", "owner", "limited"),
+    ("host", "tenant", "limited"),
     [
         ("0.0.0.0", address(1), True),
         ("::", address(1), True),
@@ -172,9 +173,9 @@ def test_a_slow_rate_still_lets_one_through(clock) -> None:
     ],
 )
 def test_without_a_quota_strangers_from_elsewhere_have_the_one_of_addresses(
-    host, owner, limited
+    host, tenant, limited
 ) -> None:
-    meter = QuotaRegistry(Settings(host=host)).of(owner)
+    meter = QuotaRegistry(public=not is_loopback(host)).meter_of(tenant)
     for _ in range(ADDRESS_QUOTA.sessions or 0):
         meter.open_session()
 
@@ -193,25 +194,25 @@ def test_a_quota_is_a_number_from_0(value) -> None:
 
 def test_a_flood_of_addresses_is_forgotten_as_soon_as_it_owes_nothing(quotas, clock) -> None:
     for number in range(1000):
-        quotas.of(Tenant("address", f"10.0.{number // 256}.{number % 256}")).request()
+        quotas.meter_of(Tenant("address", f"10.0.{number // 256}.{number % 256}")).request()
         clock.now += 1
 
     assert len(quotas) < 5
 
 
 def test_beyond_the_bound_nobody_who_owes_is_forgotten_for_a_newcomer(clock) -> None:
-    quotas = QuotaRegistry(Settings(quota=QUOTA), clock=clock, max_addresses=2)
-    quotas.of(address(1)).spend_cpu(36)
-    quotas.of(address(2)).open_session()
+    quotas = QuotaRegistry(QUOTA, clock=clock, max_addresses=2)
+    quotas.meter_of(address(1)).spend_cpu(36)
+    quotas.meter_of(address(2)).open_session()
 
     with pytest.raises(RequestError) as refused:
-        quotas.of(address(3))
+        quotas.meter_of(address(3))
     assert refused.value.code == "RATE_LIMITED"
-    quotas.of(ALICE).step()  # keys are not crowded out
+    quotas.meter_of(ALICE).step()  # keys are not crowded out
     with pytest.raises(RequestError):
-        quotas.of(address(1)).step()
-    quotas.of(address(2)).close_session()
-    quotas.of(address(3)).step()
+        quotas.meter_of(address(1)).step()
+    quotas.meter_of(address(2)).close_session()
+    quotas.meter_of(address(3)).step()
 
 
 class Forgetting(RuleBasedStateMachine):
@@ -221,16 +222,16 @@ class Forgetting(RuleBasedStateMachine):
         super().__init__()
         self.clock = Clock()
         settings = Settings(quota=QUOTA)
-        self.forgetting = QuotaRegistry(settings, clock=self.clock)
+        self.forgetting = QuotaRegistry(settings.quota, clock=self.clock)
         self.remembering = {
-            number: QuotaRegistry(settings, clock=self.clock).of(address(number))
+            number: QuotaRegistry(settings.quota, clock=self.clock).meter_of(address(number))
             for number in range(6)
         }
         self.sessions = dict.fromkeys(range(6), 0)
 
     def both(self, number: int, name: str, *arguments: object) -> object:
         answers, waits = [], []
-        for meter in (self.forgetting.of(address(number)), self.remembering[number]):
+        for meter in (self.forgetting.meter_of(address(number)), self.remembering[number]):
             try:
                 answers.append(getattr(meter, name)(*arguments))
             except RequestError as refusal:

@@ -129,7 +129,7 @@ async def test_many_texts_of_one_owner_keep_another_waiting_for_one():
         order.append(text[:1])
 
     asked = [(name, ANN) for name in "abcd"] + [("z", BOB)]
-    tasks = [asyncio.create_task(reading.read(n * LARGE, read, owner)) for n, owner in asked]
+    tasks = [asyncio.create_task(reading.read(n * LARGE, read, tenant)) for n, tenant in asked]
     await asyncio.gather(*tasks)
     assert "".join(order) == "azbcd"
 

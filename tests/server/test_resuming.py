@@ -70,8 +70,8 @@ def test_a_result_that_came_while_nobody_was_there(adders, gate):
         one.send("step", step, id="long")
         assert Adder.waiting.acquire(timeout=60)
         drop(one)
-    session = adders.host.find(Tenant("address", "127.0.0.1"), token)
-    eventually(lambda: session.outlet is None)
+    session = adders.manager.find(Tenant("address", "127.0.0.1"), token)
+    eventually(lambda: session.sink is None)
     gate.set()
     eventually(lambda: not session.busy)
     with peer(adders, named=True) as one:
@@ -88,9 +88,9 @@ def test_what_was_not_begun_when_the_socket_went_is_not_run(adders, gate):
         one.send("step", {"number": 1, "note": "wait"}, id="1")
         one.send("step", {"number": 2}, id="2")
         assert Adder.waiting.acquire(timeout=60)
-        session = adders.host.find(Tenant("address", "127.0.0.1"), token)
+        session = adders.manager.find(Tenant("address", "127.0.0.1"), token)
         drop(one)
-    eventually(lambda: session.outlet is None)
+    eventually(lambda: session.sink is None)
     gate.set()
     with peer(adders, named=True) as one:
         one.resume(token)
@@ -142,8 +142,8 @@ def test_unknown_tokens(adders, token):
 def test_a_token_is_of_no_use_to_another_owner(adders):
     with peer(adders, named=True) as one:
         token = one.open()["token"]
-        session = adders.host.find(Tenant("address", "127.0.0.1"), token)
-        session.owner = Tenant("key", "somebody")
+        session = adders.manager.find(Tenant("address", "127.0.0.1"), token)
+        session.tenant = Tenant("key", "somebody")
         with peer(adders, named=True) as other:
             assert other.refusal("resume", {"token": token}) == "UNKNOWN_SESSION"
         one.reset()
@@ -162,9 +162,9 @@ def test_nobody_comes_back():
         with peer(server, named=True) as one:
             token = one.open()["token"]
             one.reset()
-            assert len(server.host.sessions) == 1
+            assert len(server.manager.sessions) == 1
             drop(one)
-        eventually(lambda: not server.host.sessions)
+        eventually(lambda: not server.manager.sessions)
         assert ask(server, "GET", "/ready")[2]["sessions"] == 0
         with peer(server, named=True) as one:
             assert one.refusal("resume", {"token": token}) == "UNKNOWN_SESSION"
@@ -175,17 +175,17 @@ def test_a_plain_socket_beside_it_changes_nothing_of_when_a_session_ends():
     settings = {"idle_s": 600.0, "grace_s": 0.02}
     with serving(settings, environment=Adder, action=Add, observation=Sum) as server:
         token = ask(server, "POST", "/reset", {}, X_Session_Id="new")[1]["X-Session-Id"]
-        (stays,) = server.host.sessions
+        (stays,) = server.manager.sessions
         with peer(server, named=True) as one:
             resumed = one.open()["token"]
             for name in (resumed, token):
                 with peer(server, path=f"/ws?session_id={name}") as beside:
                     beside.reset()
             assert one.closed() == 4001
-        eventually(lambda: server.host.sessions == [stays])
-        looks = server.host.looks
-        eventually(lambda: server.host.looks > looks + 20)
-        assert server.host.sessions == [stays]
+        eventually(lambda: server.manager.sessions == [stays])
+        looks = server.manager.sweeps
+        eventually(lambda: server.manager.sweeps > looks + 20)
+        assert server.manager.sessions == [stays]
 
 
 def test_what_runs_does_not_keep_a_session_beyond_its_grace():
@@ -193,11 +193,11 @@ def test_what_runs_does_not_keep_a_session_beyond_its_grace():
         with peer(server, named=True) as one:
             one.open()
             one.reset()
-            (session,) = server.host.sessions
+            (session,) = server.manager.sessions
             one.send("step", {"code": "import time; time.sleep(600)"}, id="1", timeout_s=900)
             eventually(lambda: session.running == "1")
             drop(one)
-        eventually(lambda: not server.host.sessions)
+        eventually(lambda: not server.manager.sessions)
 
 
 def test_a_session_that_nobody_uses_ends():
@@ -206,14 +206,14 @@ def test_a_session_that_nobody_uses_ends():
         with peer(server) as plain, peer(server, named=True) as named:
             plain.reset()
             named.open()
-            looks = server.host.looks
-            eventually(lambda: server.host.looks > looks + 5)
-            assert len(server.host.sessions) == 2
-            for session in server.host.sessions:
+            looks = server.manager.sweeps
+            eventually(lambda: server.manager.sweeps > looks + 5)
+            assert len(server.manager.sessions) == 2
+            for session in server.manager.sessions:
                 session.touched -= 3600.0
             assert plain.closed() == 4408
             assert named.closed() == 4408
-        eventually(lambda: not server.host.sessions)
+        eventually(lambda: not server.manager.sessions)
 
 
 def test_a_long_step_is_not_idleness(gate):
@@ -224,9 +224,9 @@ def test_a_long_step_is_not_idleness(gate):
             one.reset()
             one.send("step", {"number": 1, "note": "wait"}, id="1")
             assert Adder.waiting.acquire(timeout=60)
-            (session,) = server.host.sessions
+            (session,) = server.manager.sessions
             session.touched -= 3600.0
-            looks = server.host.looks
-            eventually(lambda: server.host.looks > looks + 5)
+            looks = server.manager.sweeps
+            eventually(lambda: server.manager.sweeps > looks + 5)
             gate.set()
             assert one.take()["data"]["observation"]["total"] == 1

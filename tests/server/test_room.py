@@ -7,7 +7,6 @@ import pytest
 from repl_server.protocol.request_error import RequestError
 from repl_server.quotas.tenant_quota import TenantQuota
 from repl_server.quotas.usage_meters import QuotaRegistry
-from repl_server.settings import Settings
 from repl_server.tenants.tenant import Tenant
 from repl_server.uploads.upload_quota import UploadQuota
 
@@ -19,10 +18,10 @@ class Thing:
 
     asked = 0  # whether they are busy, all of them together
 
-    def __init__(self, room: UploadQuota, owner: Tenant, count: int) -> None:
+    def __init__(self, room: UploadQuota, tenant: Tenant, count: int) -> None:
         self.room, self._busy, self.gone = room, False, False
-        self.holding = room.hold(owner, self)
-        room.take(self.holding, count)
+        self.reservation = room.reserve(tenant, self)
+        room.grow(self.reservation, count)
 
     @property
     def busy(self) -> bool:
@@ -33,25 +32,25 @@ class Thing:
     def busy(self, busy: bool) -> None:
         self._busy = busy
 
-    def forget(self) -> None:
+    def evict(self) -> None:
         self.gone = True
-        self.room.give_back(self.holding)
+        self.room.shrink(self.reservation)
 
 
 def room_of(limit: int, each: int | None = None) -> UploadQuota:
-    return UploadQuota(limit, QuotaRegistry(Settings(quota=TenantQuota(uploaded_bytes=each))).of)
+    return UploadQuota(limit, QuotaRegistry(TenantQuota(uploaded_bytes=each)).meter_of)
 
 
-def refused(room: UploadQuota, owner: Tenant, count: int) -> str:
+def refused(room: UploadQuota, tenant: Tenant, count: int) -> str:
     with pytest.raises(RequestError) as caught:
-        Thing(room, owner, count)
+        Thing(room, tenant, count)
     return caught.value.code
 
 
 def test_what_was_used_longest_ago_goes_first() -> None:
     room = room_of(100)
-    first, second, third = (Thing(room, owner, 30) for owner in (ANN, BOB, ANN))
-    room.touch(first.holding)
+    first, second, third = (Thing(room, tenant, 30) for tenant in (ANN, BOB, ANN))
+    room.touch(first.reservation)
 
     Thing(room, BOB, 40)
 
@@ -92,7 +91,7 @@ def test_a_refusal_for_want_of_room_books_nothing_with_the_owner() -> None:
 
     assert refused(room, BOB, 41) == "NO_ROOM"
     for _ in range(3):
-        Thing(room, BOB, 40).forget()
+        Thing(room, BOB, 40).evict()
     assert room.taken == 60
 
 
@@ -100,23 +99,23 @@ def test_a_holding_grows_and_shrinks_and_never_gives_up_itself() -> None:
     room = room_of(100)
     thing = Thing(room, ANN, 60)
 
-    room.give_back(thing.holding, 20)
-    room.take(thing.holding, 60)
-    assert (room.taken, thing.holding.bytes) == (100, 100)
+    room.shrink(thing.reservation, 20)
+    room.grow(thing.reservation, 60)
+    assert (room.taken, thing.reservation.bytes) == (100, 100)
     with pytest.raises(RequestError, match="NO_ROOM"):
-        room.take(thing.holding, 1)
+        room.grow(thing.reservation, 1)
     assert not thing.gone
-    thing.forget()
-    thing.forget()
+    thing.evict()
+    thing.evict()
     assert room.taken == 0
 
 
 @pytest.mark.parametrize("each", [None, 1000])
 def test_who_needs_little_room_does_not_look_at_all_that_is_held(each) -> None:
     room = room_of(2000, each)
-    for owner in (BOB, ANN):
+    for tenant in (BOB, ANN):
         for _ in range(1000):
-            Thing(room, owner, 1)
+            Thing(room, tenant, 1)
 
     before = Thing.asked
     room.check(ANN, 3)

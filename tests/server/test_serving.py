@@ -256,7 +256,7 @@ def test_a_tier_that_cannot_be_had_is_an_exit_of_its_own(monkeypatch):
 
 
 def test_a_port_that_is_taken_is_told(monkeypatch):
-    for of_the_process in ("hide_memory", "spare_collector"):  # of the tests, it would be
+    for of_the_process in ("hide_memory", "freeze_gc"):  # of the tests, it would be
         monkeypatch.setattr(f"repl_server.serving.{of_the_process}", lambda: None)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -269,7 +269,7 @@ def test_a_port_that_is_taken_is_told(monkeypatch):
 def test_no_collection_of_garbage_walks_what_was_loaded():
     script = (
         "import gc; from repl_server.app import create_app; from repl_server import serving\n"
-        "app = create_app(); before = len(gc.get_objects()); serving.spare_collector()\n"
+        "app = create_app(); before = len(gc.get_objects()); serving.freeze_gc()\n"
         "print(before, len(gc.get_objects()))"
     )
     told = subprocess.check_output([sys.executable, "-c", script], text=True)
@@ -379,7 +379,7 @@ def test_the_application_for_other_servers_asks_for_keys(monkeypatch):
     with pytest.raises(ValueError, match="no-auth"):
         asgi.app
     monkeypatch.setenv("REPL_ENV_NO_AUTH", "1")
-    assert asgi.app.state.host.settings.no_auth is True
+    assert asgi.app.state.manager.settings.no_auth is True
     del vars(asgi)["app"]
     with pytest.raises(AttributeError):
         asgi.application

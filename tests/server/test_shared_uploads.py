@@ -1,4 +1,4 @@
-"""Resets that name uploads: decoded once, in memory once, each owner's own, gone when unused."""
+"""Resets that name uploads: decoded once, in memory once, each tenant's own, gone when unused."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from repl_server.protocol.upload_reference import UploadReference
 from repl_server.quotas.usage_meters import QuotaRegistry
 from repl_server.settings import Settings
 from repl_server.tenants.tenant import Tenant
-from repl_server.uploads.decoder_process import UploadedVariable, packed
+from repl_server.uploads.decoder_process import UploadedVariable, decode_uploads
 from repl_server.uploads.shared_templates import SharedTemplates
 from repl_server.uploads.tenant_uploads import TenantUploads
 from repl_server.uploads.upload_quota import UploadQuota
@@ -192,7 +192,7 @@ def test_sessions_that_ask_at_once_share_one_template_and_its_memory(server) -> 
     size = 40 * MIB
     uploads = named(server, context=("text", b"x" * size))
     before = {each.pid for each in psutil.Process().children(recursive=True)}
-    made = server.host.templates.made
+    made = server.manager.templates.made
 
     def use(one: Peer) -> Any:
         one.reset(uploads=uploads)
@@ -201,7 +201,7 @@ def test_sessions_that_ask_at_once_share_one_template_and_its_memory(server) -> 
     with ExitStack() as stack, ThreadPoolExecutor(8) as threads:
         peers = [stack.enter_context(session(server)) for _ in range(8)]
         assert list(threads.map(use, peers)) == [str(size)] * 8
-        assert server.host.templates.made == made + 1
+        assert server.manager.templates.made == made + 1
         processes = [
             each for each in psutil.Process().children(recursive=True) if each.pid not in before
         ]
@@ -215,7 +215,9 @@ def test_a_template_that_died_is_replaced(server) -> None:
     with session(server) as one:
         one.reset(uploads=uploads)
         (template,) = [
-            each for each in server.host.templates if each.parts[0].length == 8 * MIB and each.busy
+            each
+            for each in server.manager.templates
+            if each.parts[0].length == 8 * MIB and each.busy
         ]
         zygote = psutil.Process(template.sandbox.plain._zygote.pid)
         sessions = zygote.children(recursive=True)
@@ -300,10 +302,10 @@ def test_another_owner_s_upload_is_unknown(server, data: bytes) -> None:
         assert "observation" in mine.reset(uploads=uploads)
         assert theirs.reset(uploads=uploads)["code"] == "UNKNOWN_CONTEXT"
         send(server, data, OTHER)
-        there = set(server.host.templates)
+        there = set(server.manager.templates)
         assert "observation" in theirs.reset(uploads=uploads)
-        # What is in one owner's memory is not in another's.
-        assert len(set(server.host.templates) - there) == (len(data) > MIB)
+        # What is in one tenant's memory is not in another's.
+        assert len(set(server.manager.templates) - there) == (len(data) > MIB)
 
 
 def test_bytes_that_are_none_are_refused_by_their_place(server) -> None:
@@ -331,17 +333,17 @@ class Bench:
     def __init__(self, sandbox: AsyncSandbox, **limits: Any) -> None:
         self.sandbox, self.clock = sandbox, Clock()
         settings = Settings(**limits)
-        self.room = UploadQuota(settings.uploads_bytes, QuotaRegistry(settings).of)
+        self.room = UploadQuota(settings.uploads_bytes, QuotaRegistry(settings.quota).meter_of)
         self.uploads = UploadStore(settings, self.room, self.clock)
         self.templates = SharedTemplates(self.room, self.clock)
-        self.owner = Tenant("key", "ann")
-        self.owned = TenantUploads(self.owner, self.uploads, self.templates)
+        self.tenant = Tenant("key", "ann")
+        self.owned = TenantUploads(self.tenant, self.uploads, self.templates)
 
     async def put(self, data: bytes) -> dict[str, UploadReference]:
         async def body():
             yield data
 
-        await self.uploads.put(self.owner, name(data), None, None, body())
+        await self.uploads.put(self.tenant, name(data), None, None, body())
         return {"context": UploadReference(sha256=name(data), type="text")}
 
     async def begin(self, references: dict[str, UploadReference]) -> REPLEnvironment:
@@ -407,7 +409,7 @@ async def test_what_sessions_use_is_not_given_up_for_others(sandbox) -> None:
     assert len(bench.templates) == 2
     await bench.put(b"3" * (4 * MIB))  # for which the idle template goes, not what it is made of
     assert len(bench.templates) == 1
-    assert bench.uploads.find(bench.owner, name(second)) is not None
+    assert bench.uploads.find(bench.tenant, name(second)) is not None
     with pytest.raises(RequestError, match="NO_ROOM"):
         await bench.put(b"4" * (25 * MIB - used + 1))
     step = await environment.step_async(REPLAction(code="len(context)"))
@@ -439,7 +441,7 @@ async def test_a_deleted_upload_is_unknown_at_once_and_its_sessions_go_on(sandbo
     references = await bench.put(b"x" * (2 * MIB))
     environment = await bench.begin(references)
 
-    bench.uploads.delete(bench.owner, references["context"].sha256)
+    bench.uploads.delete(bench.tenant, references["context"].sha256)
     with pytest.raises(RequestError, match="UNKNOWN_CONTEXT"):
         await bench.begin(references)
     step = await environment.step_async(REPLAction(code="len(context)"))
@@ -483,10 +485,10 @@ async def test_closing_ends_what_is_being_made_and_leaves_nothing(sandbox) -> No
 async def test_values_that_take_more_memory_than_there_is_are_refused(sandbox) -> None:
     bench = Bench(sandbox)
     references = await bench.put(b"[" + b"[]," * MIB + b"0]")
-    content = bench.uploads.get(bench.owner, references["context"].sha256).content
+    content = bench.uploads.get(bench.tenant, references["context"].sha256).content
     spent: list[float] = []
     with pytest.raises(RequestError, match="TOO_LARGE"):
-        async with packed(
+        async with decode_uploads(
             [UploadedVariable("context", "json", content)],
             mode="head",
             length=100,
@@ -502,11 +504,11 @@ async def test_an_upload_that_is_deleted_before_it_is_read_is_unknown(sandbox) -
     """And is sent again by a client, which no other refusal has it do."""
     bench = Bench(sandbox)
     references = await bench.put(b"x" * (2 * MIB))
-    content = bench.uploads.get(bench.owner, references["context"].sha256).content
-    bench.uploads.delete(bench.owner, references["context"].sha256)
+    content = bench.uploads.get(bench.tenant, references["context"].sha256).content
+    bench.uploads.delete(bench.tenant, references["context"].sha256)
     item = UploadedVariable("context", "text", content)
     with pytest.raises(RequestError, match="UNKNOWN_CONTEXT"):
-        async with packed([item], mode="head", length=100, memory=8 * MIB, spend=print):
+        async with decode_uploads([item], mode="head", length=100, memory=8 * MIB, spend=print):
             pass
     with pytest.raises(RequestError, match="UNKNOWN_CONTEXT"):
         item.decoded()

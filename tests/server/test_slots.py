@@ -240,7 +240,7 @@ async def test_who_lives_on_saved_rest_keeps_nobody_from_room():
 
 def test_a_step_that_waits_for_its_slot_can_be_cancelled_and_never_runs():
     with serving() as server:
-        server.host.slots = RequestScheduler(1, longest=NEVER)
+        server.manager.scheduler = RequestScheduler(1, longest=NEVER)
         with peer(server, named=True) as long, peer(server, named=True) as other:
             for each in (long, other):
                 each.open()
@@ -253,7 +253,7 @@ def test_a_step_that_waits_for_its_slot_can_be_cancelled_and_never_runs():
             )
             long.until("on\n")
             other.send("step", {"code": "ran = True"}, id="waits")
-            eventually(lambda: len(server.host.slots) == 1)
+            eventually(lambda: len(server.manager.scheduler) == 1)
             _, _, metrics = ask(server, "GET", "/metrics")
             assert b"requests_waiting 1" in metrics
             other.send("cancel", {"request": "waits"}, id="c")

@@ -68,8 +68,8 @@ async def test_a_client_that_never_reads_is_closed_and_its_session_ends():
             deaf.writer.transport.pause_reading()
             await deaf.send(frame(b'{"type": "reset", "data": {"max_iterations": 100000}}'))
             step = frame(b'{"type": "step", "data": {"code": "print(\'x\' * 8000)"}}')
-            eventually(lambda: len(server.host.sessions) == 2)
-            while len(server.host.sessions) == 2:
+            eventually(lambda: len(server.manager.sessions) == 2)
+            while len(server.manager.sessions) == 2:
                 try:
                     async with asyncio.timeout(0.2):
                         await deaf.send(step * 20)

@@ -70,14 +70,14 @@ def connected(server, path: str = "/ws", **options):
 
 
 def leave_cpu(server, name: str, seconds: float) -> None:
-    """Book CPU time of an owner until this much is left, whatever was used to come this far."""
-    bucket = server.host.quotas.of(Tenant("key", name))._buckets["cpu_seconds_per_hour"]
+    """Book CPU time of a tenant until this much is left, whatever was used to come this far."""
+    bucket = server.manager.quotas.meter_of(Tenant("key", name))._buckets["cpu_seconds_per_hour"]
     bucket.owe(bucket.level - seconds)
 
 
 def sessions_of(server, name: str) -> int:
-    """How many sessions an owner has."""
-    return sum(session.owner.name == name for session in server.host.sessions)
+    """How many sessions a tenant has."""
+    return sum(session.tenant.name == name for session in server.manager.sessions)
 
 
 @pytest.mark.parametrize(

@@ -102,31 +102,31 @@ def test_a_file_that_does_not_fit_is_refused_by_its_path() -> None:
 
 async def test_what_is_read_counts_and_is_not_given_up_meanwhile() -> None:
     settings = Settings(uploads_bytes=10 * MIB)
-    room = UploadQuota(settings.uploads_bytes, QuotaRegistry(settings).of)
-    uploads, owner = UploadStore(settings, room), Tenant("key", "ann")
-    owned = TenantUploads(owner, uploads, SharedTemplates(room))
+    room = UploadQuota(settings.uploads_bytes, QuotaRegistry(settings.quota).meter_of)
+    uploads, tenant = UploadStore(settings, room), Tenant("key", "ann")
+    owned = TenantUploads(tenant, uploads, SharedTemplates(room))
 
     async def put(data: bytes) -> str:
         async def body():
             yield data
 
-        await uploads.put(owner, name(data), None, None, body())
+        await uploads.put(tenant, name(data), None, None, body())
         return name(data)
 
     given = {"files": {"a": {"$upload": await put(b"1" * (3 * MIB))}}, "seed": 1}
-    found = uploads.get(owner, name(b"1" * (3 * MIB)))
-    with uploads.read(owner, [found]):
+    found = uploads.get(tenant, name(b"1" * (3 * MIB)))
+    with uploads.hold(tenant, [found]):
         assert room.taken == 6 * MIB
         with pytest.raises(RequestError, match="NO_ROOM"):
             await put(b"2" * (5 * MIB))
-    assert await owned.plain(given) == {"files": {"a": b"1" * (3 * MIB)}, "seed": 1}
+    assert await owned.decode_arguments(given) == {"files": {"a": b"1" * (3 * MIB)}, "seed": 1}
     assert room.taken == 3 * MIB
     await put(b"2" * (8 * MIB))  # for which the idle upload goes
     with pytest.raises(RequestError, match="UNKNOWN_CONTEXT"):
-        await owned.plain(given)
+        await owned.decode_arguments(given)
     given = {"files": {"a": {"$upload": name(b"2" * (8 * MIB))}}}
     with pytest.raises(RequestError, match="NO_ROOM"):
-        await owned.plain(given)
+        await owned.decode_arguments(given)
     assert room.taken == 8 * MIB
     uploads.close()
     assert room.taken == 0

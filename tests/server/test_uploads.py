@@ -29,13 +29,13 @@ from tests.server.conftest import serving
 from tests.waiting import PATIENCE, eventually, until
 
 MIB = 1 << 20
-# Room for three of the largest, one owner may have two.
+# Room for three of the largest, one tenant may have two.
 LIMITS = {
     "context_bytes": 4 * MIB,
     "uploads_bytes": 12 * MIB,
     "quota": TenantQuota(uploaded_bytes=8 * MIB),
 }
-# By addresses: each of these is an owner.
+# By addresses: each of these is a tenant.
 ME, OTHER = "127.0.0.1", "127.0.0.2"
 
 
@@ -62,7 +62,7 @@ def lingering(monkeypatch) -> None:
 @pytest.fixture(autouse=True)
 def nothing_is_left(server) -> Iterator[None]:
     yield
-    uploads = server.host.uploads
+    uploads = server.manager.uploads
     server.loop.call_soon_threadsafe(uploads.close)
     eventually(lambda: uploads.quota.taken == 0 and not memory_files())
 
@@ -71,7 +71,7 @@ def nothing_is_left(server) -> Iterator[None]:
 def clock(server, monkeypatch) -> Clock:
     """That of the server's uploads, which stands still: no sender is overdue before it is told."""
     clock = Clock()
-    monkeypatch.setattr(server.host.uploads, "_clock", clock)
+    monkeypatch.setattr(server.manager.uploads, "_clock", clock)
     return clock
 
 
@@ -144,8 +144,8 @@ def put_pieces(server, data: bytes, size: int, source: str = ME) -> Any:
 def stored(server, data: bytes, source: str = ME) -> bool:
     """Whether the server has exactly this."""
     status, _ = ask(server, "HEAD", name(data), source=source)
-    found = server.host.uploads.find(Tenant("address", source), name(data))
-    whole = found is not None and found.whole
+    found = server.manager.uploads.find(Tenant("address", source), name(data))
+    whole = found is not None and found.complete
     assert (status == 200) == whole
     return whole and found.content.read() == data
 
@@ -214,7 +214,7 @@ def test_a_wrong_hash_drops_everything(server, size: int) -> None:
     assert ask(server, "PUT", sha, data[half:], **span(half, size - 1, size))[0] == 422
     status, told = ask(server, "HEAD", sha)
     assert status == 404 and "upload-offset" not in told
-    assert server.host.uploads.quota.taken == 0
+    assert server.manager.uploads.quota.taken == 0
 
 
 # ── lies ─────────────────────────────────────────────────────────────────────────────────────────
@@ -304,7 +304,7 @@ def test_an_upload_continues_where_the_connection_was_cut(server, cut: int, whol
         eventually(lambda: ask(server, "HEAD", sha)[1].get("upload-offset") == str(cut))
     assert ask(server, "PUT", sha, data[cut:], **span(cut, total - 1, total))[0] == 201
     assert stored(server, data)
-    assert server.host.uploads.quota.taken == total
+    assert server.manager.uploads.quota.taken == total
 
 
 def test_a_chunked_context_that_was_cut_continues_too(server) -> None:
@@ -338,7 +338,7 @@ def test_a_whole_context_that_is_sent_again_begins_again(server) -> None:
 
     assert ask(server, "PUT", sha, data)[0] == 201
     assert stored(server, data)
-    assert server.host.uploads.quota.taken == len(data)
+    assert server.manager.uploads.quota.taken == len(data)
 
 
 def test_nothing_is_kept_of_a_request_that_sent_nothing(server) -> None:
@@ -346,9 +346,9 @@ def test_nothing_is_kept_of_a_request_that_sent_nothing(server) -> None:
 
     with connection(server) as line:
         begin(server, line, sha, b"", 3 * MIB, **span(0, 3 * MIB - 1, 3 * MIB))
-        eventually(lambda: server.host.uploads.quota.taken == LEAST_BYTES)
-    eventually(lambda: server.host.uploads.quota.taken == 0)
-    assert server.host.uploads.find(Tenant("address", ME), sha) is None
+        eventually(lambda: server.manager.uploads.quota.taken == LEAST_BYTES)
+    eventually(lambda: server.manager.uploads.quota.taken == 0)
+    assert server.manager.uploads.find(Tenant("address", ME), sha) is None
 
 
 def test_two_who_send_the_same_both_succeed_and_it_is_kept_once(server, clock) -> None:
@@ -356,14 +356,14 @@ def test_two_who_send_the_same_both_succeed_and_it_is_kept_once(server, clock) -
 
     with connection(server) as first, connection(server) as second:
         begin(server, first, name(data), data[:MIB], len(data))
-        eventually(lambda: server.host.uploads.quota.taken == MIB)
+        eventually(lambda: server.manager.uploads.quota.taken == MIB)
         begin(server, second, name(data), data[:MIB], len(data))
         first.send(data[MIB:])
         assert answer(first)[0] == 201
         second.send(data[MIB:])
         assert answer(second)[0] == 200
     assert stored(server, data)
-    assert server.host.uploads.quota.taken == 3 * MIB
+    assert server.manager.uploads.quota.taken == 3 * MIB
 
 
 @pytest.mark.parametrize("whole", [False, True], ids=["a piece", "a whole context"])
@@ -420,7 +420,7 @@ def test_who_is_behind_waits_while_it_comes_in_and_need_not_send_it(server, cloc
         assert answer(behind)[0] == 200
         begin(server, whole, sha, data, len(data))
         assert answer(whole)[0] == 200
-    assert server.host.uploads.quota.taken == 3 * MIB
+    assert server.manager.uploads.quota.taken == 3 * MIB
 
 
 def test_a_context_that_is_there_is_read_past_and_the_connection_goes_on(server) -> None:
@@ -517,13 +517,13 @@ def test_what_comes_in_may_not_push_out_what_comes_in(server) -> None:
     with connection(server) as first, connection(server) as second:
         for line, data in ((first, parts[0]), (second, parts[1])):
             begin(server, line, name(data), data[: 3 * MIB], len(data))
-        eventually(lambda: server.host.uploads.quota.taken == 6 * MIB)
+        eventually(lambda: server.manager.uploads.quota.taken == 6 * MIB)
         status, told = ask(server, "PUT", name(parts[2]), parts[2])
         assert (status, told["code"]) == (429, "QUOTA_EXCEEDED")
         # Somebody else's quota is another; there the room is what ends.
         with connection(server, OTHER) as third:
             begin(server, third, name(parts[2]), parts[2][: 3 * MIB], len(parts[2]))
-            eventually(lambda: server.host.uploads.quota.taken == 9 * MIB)
+            eventually(lambda: server.manager.uploads.quota.taken == 9 * MIB)
             status, told = ask(server, "PUT", name(parts[1]), parts[1], "127.0.0.3")
             assert (status, told["code"]) == (507, "NO_ROOM")
         for line, data in ((first, parts[0]), (second, parts[1])):
@@ -539,35 +539,35 @@ async def body(*pieces: bytes) -> AsyncIterator[bytes]:
         yield piece
 
 
-def received(uploads: UploadStore, owner: Tenant, data: bytes) -> int:
-    found = uploads.find(owner, name(data))
+def received(uploads: UploadStore, tenant: Tenant, data: bytes) -> int:
+    found = uploads.find(tenant, name(data))
     return 0 if found is None else found.size
 
 
 def kept(clock: Clock, **limits: Any) -> UploadStore:
     settings = Settings(**limits)
     return UploadStore(
-        settings, UploadQuota(settings.uploads_bytes, QuotaRegistry(settings).of), clock
+        settings, UploadQuota(settings.uploads_bytes, QuotaRegistry(settings.quota).meter_of), clock
     )
 
 
 async def test_pieces_that_nobody_goes_on_with_are_forgotten_after_a_while() -> None:
-    clock, owner = Clock(), Tenant("key", "ann")
+    clock, tenant = Clock(), Tenant("key", "ann")
     uploads = kept(clock)
     data = content(2 * MIB)
-    await uploads.put(owner, name(data), ByteRange(0, MIB - 1, 2 * MIB), MIB, body(data[:MIB]))
+    await uploads.put(tenant, name(data), ByteRange(0, MIB - 1, 2 * MIB), MIB, body(data[:MIB]))
 
     clock.now = UNFINISHED_S
     uploads.sweep()
-    assert received(uploads, owner, data) == MIB
+    assert received(uploads, tenant, data) == MIB
     clock.now += 0.1
     uploads.sweep()
-    assert received(uploads, owner, data) == 0
+    assert received(uploads, tenant, data) == 0
     assert uploads.quota.taken == 0
 
 
 async def test_a_client_is_told_to_come_back_where_another_sends_for_long() -> None:
-    clock, owner, data = Clock(), Tenant("key", "ann"), content(2 * MIB)
+    clock, tenant, data = Clock(), Tenant("key", "ann"), content(2 * MIB)
     uploads, go = kept(clock), asyncio.Event()
 
     async def slow() -> AsyncIterator[bytes]:
@@ -579,12 +579,12 @@ async def test_a_client_is_told_to_come_back_where_another_sends_for_long() -> N
         raise AssertionError("its body is not asked for")
         yield b""
 
-    first = asyncio.create_task(uploads.put(owner, name(data), None, len(data), slow()))
-    await until(lambda: received(uploads, owner, data) == MIB)
-    second = asyncio.create_task(uploads.put(owner, name(data), None, len(data), never()))
+    first = asyncio.create_task(uploads.put(tenant, name(data), None, len(data), slow()))
+    await until(lambda: received(uploads, tenant, data) == MIB)
+    second = asyncio.create_task(uploads.put(tenant, name(data), None, len(data), never()))
     while not second.done():
         clock.now += 1
-        uploads.find(owner, name(data)).at = clock.now  # as if bytes came all the while
+        uploads.find(tenant, name(data)).at = clock.now  # as if bytes came all the while
         await asyncio.wait([second], timeout=0.001)
     with pytest.raises(RequestError) as caught:
         await second
@@ -595,33 +595,33 @@ async def test_a_client_is_told_to_come_back_where_another_sends_for_long() -> N
 
 
 async def test_pieces_that_nobody_sends_just_now_go_when_room_is_needed() -> None:
-    owner, other = Tenant("key", "ann"), Tenant("key", "bob")
+    tenant, other = Tenant("key", "ann"), Tenant("key", "bob")
     uploads = kept(Clock(), uploads_bytes=3 * MIB)
     half, data = content(4 * MIB), content(3 * MIB)
-    await uploads.put(owner, name(half), ByteRange(0, MIB - 1, 2 * MIB), MIB, body(half[:MIB]))
+    await uploads.put(tenant, name(half), ByteRange(0, MIB - 1, 2 * MIB), MIB, body(half[:MIB]))
 
     assert (await uploads.put(other, name(data), None, None, body(data))).kind == "made"
-    assert received(uploads, owner, half) == 0
+    assert received(uploads, tenant, half) == 0
     piece = ByteRange(MIB, 2 * MIB - 1, 2 * MIB)
     with pytest.raises(RequestError, match="OUT_OF_ORDER"):
-        await uploads.put(owner, name(half), piece, MIB, body(half[MIB : 2 * MIB]))
+        await uploads.put(tenant, name(half), piece, MIB, body(half[MIB : 2 * MIB]))
     uploads.close()
 
 
 async def test_each_upload_counts_for_something() -> None:
     uploads = kept(Clock(), uploads_bytes=3 * LEAST_BYTES)
-    owner = Tenant("key", "ann")
+    tenant = Tenant("key", "ann")
     for each in range(5):
         data = content(10, each)
-        await uploads.put(owner, name(data), None, None, body(data))
-    found = [uploads.find(owner, name(content(10, each))) is not None for each in range(5)]
+        await uploads.put(tenant, name(data), None, None, body(data))
+    found = [uploads.find(tenant, name(content(10, each))) is not None for each in range(5)]
     assert found == [False, False, True, True, True]
     uploads.close()
 
 
 async def test_a_sender_that_is_given_up_on_leaves_a_whole_state() -> None:
     """As when the server stops."""
-    uploads, owner, data = kept(Clock()), Tenant("key", "ann"), content(8 * MIB)
+    uploads, tenant, data = kept(Clock()), Tenant("key", "ann"), content(8 * MIB)
     came = asyncio.Event()
 
     async def slow() -> AsyncIterator[bytes]:
@@ -631,28 +631,28 @@ async def test_a_sender_that_is_given_up_on_leaves_a_whole_state() -> None:
         await asyncio.Event().wait()
 
     piece = ByteRange(0, len(data) - 1, len(data))
-    sending = asyncio.create_task(uploads.put(owner, name(data), piece, None, slow()))
+    sending = asyncio.create_task(uploads.put(tenant, name(data), piece, None, slow()))
     await came.wait()
     sending.cancel()
     with pytest.raises(asyncio.CancelledError):
         await sending
-    assert received(uploads, owner, data) == 6 * MIB
+    assert received(uploads, tenant, data) == 6 * MIB
     rest = ByteRange(6 * MIB, len(data) - 1, len(data))
-    put = await uploads.put(owner, name(data), rest, None, body(data[6 * MIB :]))
+    put = await uploads.put(tenant, name(data), rest, None, body(data[6 * MIB :]))
     assert put.kind == "made"
     uploads.close()
 
 
 async def test_an_upload_for_which_there_is_no_memory_leaves_nothing() -> None:
-    uploads, owner, data = kept(Clock()), Tenant("key", "ann"), content(4 * MIB)
+    uploads, tenant, data = kept(Clock()), Tenant("key", "ann"), content(4 * MIB)
     first = ByteRange(0, MIB - 1, len(data))
-    await uploads.put(owner, name(data), first, None, body(data[:MIB]))
+    await uploads.put(tenant, name(data), first, None, body(data[:MIB]))
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (MIB + MIB // 2, before[1]))
     try:
         rest = ByteRange(MIB, len(data) - 1, len(data))
         with pytest.raises(RequestError, match="NO_ROOM"):
-            await uploads.put(owner, name(data), rest, None, body(data[MIB:]))
+            await uploads.put(tenant, name(data), rest, None, body(data[MIB:]))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert uploads.quota.taken == 0 and not memory_files()
@@ -671,5 +671,5 @@ def test_a_full_system_refuses_uploads_and_takes_them_when_there_is_room(
         status, told = ask(server, "PUT", name(data), data)
         assert (status, told["code"]) == (507, "NO_ROOM")
         assert os.strerror(error) in told["message"]
-    assert server.host.uploads.quota.taken == 0 and not memory_files()
+    assert server.manager.uploads.quota.taken == 0 and not memory_files()
     assert ask(server, "PUT", name(data), data)[0] == 201

@@ -20,6 +20,7 @@ from repl_server.limits.receive_buffers import ReceiveBuffers
 from repl_server.quotas.usage_meters import QuotaRegistry
 from repl_server.settings import Settings
 from repl_server.telemetry.recorder import Telemetry
+from repl_server.tenants.client_address import is_loopback
 from repl_server.transport.http.request_guard import GuardContext, RequestGuard
 from repl_server.transport.uvicorn_config import config
 
@@ -31,7 +32,7 @@ class Served:
     """A server that runs."""
 
     port: int
-    watch: Telemetry
+    telemetry: Telemetry
     inbound: ReceiveBuffers
     connections: ConnectionLimits
     state: ServerState
@@ -43,7 +44,7 @@ class Served:
 
     def counted(self, name: str) -> float:
         """A number of its metrics; `name` with labels, as Prometheus writes it."""
-        for line in self.watch.metrics.text().decode().splitlines():
+        for line in self.telemetry.metrics.text().decode().splitlines():
             if line.startswith(f"{name} "):
                 return float(line.rpartition(" ")[2])
         return 0.0
@@ -52,10 +53,16 @@ class Served:
 @asynccontextmanager
 async def serve(app: Any, settings: Settings, keys: APIKeys | None = None) -> AsyncIterator[Served]:
     """Serve `app` behind the guard, by the protocols with limits, whatever `settings.host` is."""
-    watch, inbound = Telemetry(), ReceiveBuffers(settings)
+    telemetry, inbound = Telemetry(), ReceiveBuffers(settings)
     identity = Authenticator(settings, keys or APIKeys.of(settings))
-    rules = GuardContext(settings, identity, QuotaRegistry(settings), inbound, watch)
-    connections = ConnectionLimits(settings, watch)
+    rules = GuardContext(
+        settings,
+        identity,
+        QuotaRegistry(settings.quota, public=not is_loopback(settings.host)),
+        inbound,
+        telemetry,
+    )
+    connections = ConnectionLimits(settings, telemetry)
     made = config(RequestGuard(app, rules), ConnectionContext(settings, connections, inbound))
     made.load()
     state = ServerState()
@@ -66,7 +73,7 @@ async def serve(app: Any, settings: Settings, keys: APIKeys | None = None) -> As
     loop = asyncio.get_running_loop()
     server = await loop.create_server(protocol, "127.0.0.1", 0)
     try:
-        yield Served(server.sockets[0].getsockname()[1], watch, inbound, connections, state)
+        yield Served(server.sockets[0].getsockname()[1], telemetry, inbound, connections, state)
     finally:
         server.close()
         for connection in list(state.connections):

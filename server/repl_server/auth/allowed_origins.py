@@ -110,18 +110,18 @@ def normal(origin: str) -> str | None:
     found = _ORIGIN.fullmatch(origin.lower())
     if found is None:
         return None
-    scheme, authority = found[1], parse_host_and_port(found[2])
-    if authority is None:
+    scheme, address = found[1], parse_host_and_port(found[2])
+    if address is None:
         return None
-    if authority.port == _DEFAULT_PORTS.get(scheme):
-        authority = authority._replace(port=None)
-    return f"{scheme}://{authority}"
+    if address.port == _DEFAULT_PORTS.get(scheme):
+        address = address._replace(port=None)
+    return f"{scheme}://{address}"
 
 
 def _host_of(text: str) -> str:
     """The name or address in `text`, a host with or without a port; "" if it is none."""
-    authority = parse_host_and_port(text)
-    return "" if authority is None else authority.host
+    address = parse_host_and_port(text)
+    return "" if address is None else address.host
 
 
 def _only(headers: Headers, name: str) -> str:

@@ -114,7 +114,7 @@ class APIKeys:
                 raise ValueError(f"the key of {name!r} is in the key file and in {VARIABLE}")
         return APIKeys({**self._hashes, **other._hashes})
 
-    def owner(self, presented: str) -> Tenant | None:
+    def tenant(self, presented: str) -> Tenant | None:
         """Who has the key `presented`; None if nobody has.
 
         It takes as long whichever key it is, and if it is none.

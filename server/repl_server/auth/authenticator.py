@@ -32,10 +32,10 @@ class Authenticator:
         self._proxies = TrustedProxies(settings.trusted_proxies)
         self.origins = AllowedOrigins(settings.origins, loopback=loopback)
         given = settings.api_keys is not None or bool(settings.hashed_keys) or bool(keys)
-        self.asks_for_keys = not settings.no_auth and (given or not loopback)
+        self.requires_keys = not settings.no_auth and (given or not loopback)
         if settings.metrics_key is not None and settings.metrics_key not in keys:
             raise ValueError(f"metrics_key: there is no key named {settings.metrics_key!r}")
-        if self.asks_for_keys and not keys:
+        if self.requires_keys and not keys:
             raise ValueError(
                 f"whoever reaches {settings.host} could run code here: make a key with"
                 " `repl-env keys NAME --file FILE` and serve with --api-keys FILE,"
@@ -43,30 +43,30 @@ class Authenticator:
                 " REPL_ENV_NO_AUTH=1, or REPL_ENV_HOST=127.0.0.1 if it listens there"
             )
 
-    def of(self, scope: Any) -> Tenant:
-        """The owner of the request that `scope` (ASGI) is of.
+    def authenticate(self, scope: Any) -> Tenant:
+        """The tenant of the request that `scope` (ASGI) is of.
 
         Raises:
             Refusal: UNAUTHENTICATED, FORBIDDEN.
         """
         headers = _headers(scope["headers"])
         key = _presented(headers) if self._keys else None
-        if key is None and self.asks_for_keys:
+        if key is None and self.requires_keys:
             raise RequestError(
                 "UNAUTHENTICATED", "An API key is needed: Authorization: Bearer KEY."
             )
-        owner = self.address(scope)
+        tenant = self.address_tenant(scope)
         if key is not None:
-            found = self._keys.owner(key)
+            found = self._keys.tenant(key)
             if found is None:
                 raise RequestError("UNAUTHENTICATED", "This API key is not known.")
-            owner = found
+            tenant = found
         scheme, hostless = self._proxies.scheme(scope), needs_no_host(scope)
         self.origins.check(headers, scheme, keyed=key is not None, hostless=hostless)
-        return owner
+        return tenant
 
-    def address(self, scope: Any) -> Tenant:
-        """The owner that the request would have without a key."""
+    def address_tenant(self, scope: Any) -> Tenant:
+        """The tenant that the request would have without a key."""
         return Tenant("address", client_network(self._proxies.client(scope)))
 
 

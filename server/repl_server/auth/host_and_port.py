@@ -35,7 +35,7 @@ class HostAndPort(NamedTuple):
 
 @lru_cache(_KEPT)
 def parse_host_and_port(text: str) -> HostAndPort | None:
-    """The authority that `text` is; None if it is none, or has a login."""
+    """The address that `text` is; None if it is none, or has a login."""
     # A longer one is none, and its small letters are not made.
     if len(text) > _MOST_NAME + 6 or not text.isascii():
         return None

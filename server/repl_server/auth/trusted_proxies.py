@@ -74,5 +74,5 @@ def _entries(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> Sequence[st
 def _without_port(entry: str) -> str:
     if parse(entry) is not None:
         return entry
-    authority = parse_host_and_port(entry)
-    return "" if authority is None else authority.host
+    address = parse_host_and_port(entry)
+    return "" if address is None else address.host

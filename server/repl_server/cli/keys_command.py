@@ -39,7 +39,7 @@ def append(file: Path, name: str, line: str) -> None:
         ValueError: the file has a wrong line, or a key of that name.
         OSError: it cannot be read or written.
     """
-    # The file is the owner's alone: who can write to it can let anybody in.
+    # The file is the tenant's alone: who can write to it can let anybody in.
     fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
     with open(fd, "r+", encoding="utf-8") as opened, named(file):
         # Two commands at a time: one of them finds the other's name there.

@@ -36,8 +36,10 @@ def _check_libraries() -> None:
 def _check_room(files: int, settings: Settings) -> None:
     needed = _FILES * settings.max_sessions + settings.connections
     if files < needed:
-        told = f"--max-sessions and --connections may need {needed} open files; {files} are allowed"
-        typer.echo(f"repl-env: {told} (ulimit -n)", err=True)
+        message = (
+            f"--max-sessions and --connections may need {needed} open files; {files} are allowed"
+        )
+        typer.echo(f"repl-env: {message} (ulimit -n)", err=True)
 
 
 def _say_where(url: str) -> None:
@@ -70,17 +72,17 @@ def _command(settings: Callable[..., Settings]) -> Callable[..., None]:
         try:
             app = create_app(settings(**options))
         except OSError as error:
-            told = f"{options['api_keys']}: {error.strerror}"
-            raise typer.BadParameter(told, param_hint="--api-keys") from error
+            message = f"{options['api_keys']}: {error.strerror}"
+            raise typer.BadParameter(message, param_hint="--api-keys") from error
         except ValueError as error:  # the keys, or the model
             raise typer.BadParameter(str(error)) from error
-        host = app.state.host
-        _check_room(raise_open_files(), host.settings)
+        manager = app.state.manager
+        _check_room(raise_open_files(), manager.settings)
         with opening():
-            host.prepare()
+            manager.prepare()
         hide_memory()
         freeze_gc()
-        with written_to(sys.stderr, contents=host.settings.log_contents):
+        with written_to(sys.stderr, contents=manager.settings.log_contents):
             _run(server(app, _say_where))
 
     serve.__doc__ = """Serve environments over WebSockets and HTTP.

@@ -171,7 +171,7 @@ QuotaLines: TypeAlias = Annotated[
     Texts,
     option(
         "--quota",
-        "What each owner may use, as sessions=8 or steps_per_second=50; repeat.",
+        "What each tenant may use, as sessions=8 or steps_per_second=50; repeat.",
         metavar="NAME=VALUE",
     ),
 ]
@@ -310,8 +310,8 @@ def _message_bytes(given: str | None) -> int | None:
 
     size = None if given is None else parse_size(given, "--max-message")
     if size is not None and size < LEAST_MESSAGE:
-        told = f"at least {LEAST_MESSAGE >> 10}KiB: resets and steps are messages"
-        raise ValueError(f"--max-message must be {told}, and {given} has no room for them")
+        message = f"at least {LEAST_MESSAGE >> 10}KiB: resets and steps are messages"
+        raise ValueError(f"--max-message must be {message}, and {given} has no room for them")
     return size
 
 

@@ -16,7 +16,7 @@ class AdmissionControl:
         self.open = 0
         self._most_waiting = waiting
         self._wait_s = wait_s
-        self._line: deque[asyncio.Future[None]] = deque()
+        self._queue: deque[asyncio.Future[None]] = deque()
         self._closed: RequestError | None = None
 
     @property
@@ -27,9 +27,9 @@ class AdmissionControl:
     @property
     def waiting(self) -> int:
         """How many stand in line."""
-        return len(self._line)
+        return len(self._queue)
 
-    async def enter(self) -> None:
+    async def acquire(self) -> None:
         """Take room for a session, waiting in line for it.
 
         Raises:
@@ -37,66 +37,66 @@ class AdmissionControl:
                 DRAINING, if nobody is let in any more.
         """
         if self._closed is not None or self.free > 0:
-            self.enter_now()
+            self.acquire_now()
             return
-        if len(self._line) >= self._most_waiting:
-            raise self._full()
-        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._line.append(place)
+        if len(self._queue) >= self._most_waiting:
+            raise self._capacity_error()
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queue.append(turn)
         try:
             async with asyncio.timeout(self._wait_s):
-                await place
+                await turn
         except TimeoutError:
-            self._step_out(place)
-            raise self._full() from None
+            self._abandon(turn)
+            raise self._capacity_error() from None
         except BaseException:
-            self._step_out(place)
+            self._abandon(turn)
             raise
 
-    def enter_now(self) -> None:
+    def acquire_now(self) -> None:
         """The same without waiting."""
         if self._closed is not None:
             raise RequestError(self._closed.code, self._closed.message)
         if self.free <= 0:
-            raise self._full()
+            raise self._capacity_error()
         self.open += 1
 
-    def leave(self) -> None:
+    def release(self) -> None:
         """Give the room of a session back, to who waits first."""
         self.open -= 1
-        self._let_in()
+        self._admit_next()
 
-    def settle(self, most: int, waiting: int) -> None:
+    def resize(self, most: int, waiting: int) -> None:
         """Have room for `most` sessions from now on, and a line of at most `waiting`.
 
         Who stands in line stays there, however many they are.
         """
         self.most, self._most_waiting = most, waiting
-        self._let_in()
+        self._admit_next()
 
-    def _let_in(self) -> None:
-        while self._line and self.free > 0:
-            place = self._line.popleft()
-            if not place.done():
+    def _admit_next(self) -> None:
+        while self._queue and self.free > 0:
+            turn = self._queue.popleft()
+            if not turn.done():
                 self.open += 1
-                place.set_result(None)
+                turn.set_result(None)
 
     def close(self, refusal: RequestError) -> None:
         """Let nobody in any more; who waits is told `refusal`."""
         self._closed = refusal
-        while self._line:
-            place = self._line.popleft()
-            if not place.done():
-                place.set_exception(RequestError(refusal.code, refusal.message))
+        while self._queue:
+            turn = self._queue.popleft()
+            if not turn.done():
+                turn.set_exception(RequestError(refusal.code, refusal.message))
 
-    def _step_out(self, place: asyncio.Future[None]) -> None:
+    def _abandon(self, turn: asyncio.Future[None]) -> None:
         """Leave the line; the room, if it was given meanwhile, is somebody else's."""
-        if place.done() and not place.cancelled() and place.exception() is None:
-            self.leave()
-        elif place in self._line:
-            self._line.remove(place)
+        if turn.done() and not turn.cancelled() and turn.exception() is None:
+            self.release()
+        elif turn in self._queue:
+            self._queue.remove(turn)
 
-    def _full(self) -> RequestError:
+    def _capacity_error(self) -> RequestError:
         return RequestError(
             "CAPACITY_REACHED",
             f"all {self.most} sessions are in use, and none came free",

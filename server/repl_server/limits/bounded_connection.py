@@ -28,15 +28,15 @@ class BoundedConnection(asyncio.Protocol):
     takes it at a rate that is worth waiting for.
     """
 
-    shared: ClassVar[ConnectionContext]
+    context: ClassVar[ConnectionContext]
     transport: asyncio.Transport
     loop: asyncio.AbstractEventLoop
-    ticket: ConnectionLease | None = None
+    lease: ConnectionLease | None = None
     peer: str = ""
     _unread: int = 0
     _reader_due: asyncio.TimerHandle | None = None
 
-    def begin(self) -> None:
+    def on_connect(self) -> None:
         """Say who is at the other end, and let the kernel give up on it if it does not answer."""
         name = self.transport.get_extra_info("peername")
         self.peer = str(name[0]) if isinstance(name, tuple) else ""
@@ -45,18 +45,18 @@ class BoundedConnection(asyncio.Protocol):
             # Data that nobody acknowledges, and a window that stays closed; Linux.
             option = getattr(socket, "TCP_USER_TIMEOUT", None)
             if option is not None:
-                milliseconds = int(self.shared.settings.send_s * 1000)
+                milliseconds = int(self.context.settings.send_s * 1000)
                 connection.setsockopt(socket.IPPROTO_TCP, option, milliseconds)
 
-    def finish(self) -> None:
+    def on_disconnect(self) -> None:
         """The connection is gone."""
         self._stop_watching()
-        if self.ticket is not None:
-            self.ticket.gone()
+        if self.lease is not None:
+            self.lease.release()
 
-    def end(self, reason: str) -> None:
+    def abort(self, reason: str) -> None:
         """Give up on the connection, and on what was to be sent."""
-        self.shared.connections.ended(self.peer, reason)
+        self.context.connections.record_closed(self.peer, reason)
         self.transport.abort()
 
     def pause_writing(self) -> None:
@@ -71,12 +71,12 @@ class BoundedConnection(asyncio.Protocol):
 
     def _watch_reader(self) -> None:
         self._unread = self.transport.get_write_buffer_size()
-        self._reader_due = self.loop.call_later(self.shared.settings.send_s, self._look_at_reader)
+        self._reader_due = self.loop.call_later(self.context.settings.send_s, self._look_at_reader)
 
     def _look_at_reader(self) -> None:
         taken = self._unread - self.transport.get_write_buffer_size()
-        if taken < MIN_RATE * self.shared.settings.send_s:
-            self.end("unread")
+        if taken < MIN_RATE * self.context.settings.send_s:
+            self.abort("unread")
         else:
             self._watch_reader()
 

@@ -7,8 +7,7 @@ from typing import cast
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from ..protocol.request_error import RequestError
-from ..transport.http.request_guard import http_response
+from ..protocol.request_error import RequestError, http_response
 from .bounded_connection import BoundedConnection
 from .connection_limits import ConnectionLease
 
@@ -21,14 +20,14 @@ class BoundedHTTP(BoundedConnection, HttpToolsProtocol):
 
     _headers_due: asyncio.TimerHandle | None = None
     _header_bytes = 0
-    _went_on = False
+    _progressed = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A connection, if there may be one more."""
         self.transport = cast(asyncio.Transport, transport)
-        self.begin()
+        self.on_connect()
         try:
-            self.ticket = self.shared.connections.admit(self.peer)
+            self.lease = self.context.connections.admit(self.peer)
         except RequestError as refusal:
             self._answer(refusal)
             return
@@ -40,16 +39,16 @@ class BoundedHTTP(BoundedConnection, HttpToolsProtocol):
         self._stop_expecting()
         if self.flow is not None:  # else it was never let in
             super().connection_lost(exc)
-        self.finish()
+        self.on_disconnect()
 
     def data_received(self, data: bytes) -> None:
         """More of a request."""
         if self._headers_due is None and (self.cycle is None or self.cycle.response_complete):
             # Whatever it is, it is no request until one has come.
             self._expect_headers()
-        self._went_on = False
+        self._progressed = False
         super().data_received(data)
-        if not self._went_on:
+        if not self._progressed:
             # Headers, or lines behind a body.
             self._header_bytes += len(data)
             if self._header_bytes > MAX_HEADER_BYTES:
@@ -68,38 +67,38 @@ class BoundedHTTP(BoundedConnection, HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Its headers are whole."""
-        self._went_on = True
+        self._progressed = True
         self._stop_expecting()
-        if self.ticket is not None:
-            self.ticket.request_came()
+        if self.lease is not None:
+            self.lease.request_received()
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
         """Some of its body."""
-        self._went_on = True
+        self._progressed = True
         self._header_bytes = 0  # heads of chunks are many, and are not kept
         super().on_body(body)
 
     def on_message_complete(self) -> None:
         """It is whole."""
-        self._went_on = True
+        self._progressed = True
         super().on_message_complete()
 
     def handle_websocket_upgrade(self) -> None:
         """It is the last one in HTTP, unless an answer would follow in the middle of the socket."""
         if self.cycle is not None and not self.cycle.response_complete:
-            self.end("early_upgrade")
+            self.abort("early_upgrade")
             return
         super().handle_websocket_upgrade()
 
-    def give_ticket(self) -> ConnectionLease | None:
+    def transfer_lease(self) -> ConnectionLease | None:
         """The place of this connection, for the WebSocket that it becomes."""
-        ticket, self.ticket = self.ticket, None
-        return ticket
+        lease, self.lease = self.lease, None
+        return lease
 
     def _expect_headers(self) -> None:
         self._header_bytes = 0
-        self._headers_due = self.loop.call_later(self.shared.settings.body_s, self._no_headers)
+        self._headers_due = self.loop.call_later(self.context.settings.body_s, self._no_headers)
 
     def _stop_expecting(self) -> None:
         if self._headers_due is not None:
@@ -114,9 +113,9 @@ class BoundedHTTP(BoundedConnection, HttpToolsProtocol):
         self._stop_expecting()
         if self.cycle is not None and not self.cycle.response_complete:
             # The answer to an earlier request is under way.
-            self.end(reason)
+            self.abort(reason)
             return
-        self.shared.connections.ended(self.peer, reason)
+        self.context.connections.record_closed(self.peer, reason)
         self._answer(refusal)
 
     def _answer(self, refusal: RequestError) -> None:

@@ -13,11 +13,11 @@ from repl_env.client.protocol.refusal_codes import CODES, TRY_AGAIN
 
 from ..quotas.token_bucket import TokenBucket
 from ..tenants.client_address import client_network
-from ..transport.http.request_guard import LINGER_S
 from .bounded_connection import BoundedConnection
 from .bounded_http import BoundedHTTP
 from .frame_pacing import PacedFrames
 from .message_buffer import MessageBuffer
+from .receive_buffers import LINGER_S
 
 # Pings and pongs of a client, at once and in a second. Libraries send one in twenty seconds.
 _CONTROL_BURST = 100
@@ -33,16 +33,16 @@ class BoundedWebSocket(BoundedConnection, WebSocketsSansIOProtocol):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.conn = PacedFrames(max_size=self.config.ws_max_size, logger=self.logger)
-        self._held = MessageBuffer(
-            self.shared.inbound,
-            self.shared.settings.body_s,
-            owner=self._owner,
+        self._buffer = MessageBuffer(
+            self.context.inbound,
+            self.context.settings.body_s,
+            client=self._client,
             paused=lambda: self.read_paused,
             late=self._is_late,
         )
         self._heard = False
         self._control = TokenBucket(_CONTROL_BURST, _CONTROL_RATE, self.loop.time)
-        self._failed = self._rests = False
+        self._failed = self._paused_turn = False
 
     async def run_asgi(self) -> None:
         """Serve the application."""
@@ -60,16 +60,16 @@ class BoundedWebSocket(BoundedConnection, WebSocketsSansIOProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """An HTTP connection becomes this one."""
         super().connection_made(transport)
-        self.begin()
+        self.on_connect()
         before = self.transport.get_protocol()
         if isinstance(before, BoundedHTTP):
-            self.ticket = before.give_ticket()
+            self.lease = before.transfer_lease()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone."""
         super().connection_lost(exc)
-        self.finish()
-        self._forget()
+        self.on_disconnect()
+        self._discard()
 
     def data_received(self, data: bytes) -> None:
         """More of a message, or the rest of one that was given up."""
@@ -80,34 +80,34 @@ class BoundedWebSocket(BoundedConnection, WebSocketsSansIOProtocol):
         if not self.handshake_initiated:
             self._refuse_handshake()
             return
-        if self.conn.resting:
-            self._rest()
-        if not self._failed and not self._held.look(len(self.conn.reader.buffer), self.frames):
+        if self.conn.paused:
+            self._pause_turn()
+        if not self._failed and not self._buffer.update(len(self.conn.reader.buffer), self.frames):
             self._fail("inbound", TRY_AGAIN, "too much is being received; try again")
 
     def send_receive_event_to_app(self) -> None:
         """A message is whole."""
         # After a close nobody gets the message.
-        self._held.came(0 if self.close_sent else sum(map(len, self.frames)))
+        self._buffer.complete(0 if self.close_sent else sum(map(len, self.frames)))
         super().send_receive_event_to_app()
 
     async def receive(self) -> Any:
         """The next message; the application is done with those before."""
         if self.queue.empty():
-            self._held.taken()
+            self._buffer.consumed()
         message = await super().receive()
-        if self.conn.resting:
-            self._rest()  # its reading may have been resumed
+        if self.conn.paused:
+            self._pause_turn()  # its reading may have been resumed
         return message
 
     def handle_ping(self) -> None:
         """A ping, whose answer is on its way."""
-        if self._may_control():
+        if self._allow_control():
             super().handle_ping()
 
     def handle_pong(self, event: Frame) -> None:
         """A pong."""
-        if self._may_control():
+        if self._allow_control():
             super().handle_pong(event)
 
     def send_keepalive_ping(self) -> None:
@@ -122,7 +122,7 @@ class BoundedWebSocket(BoundedConnection, WebSocketsSansIOProtocol):
             self.pending_ping_payload = None
             self.schedule_ping()
             return
-        self.shared.connections.ended(self.peer, "no_pong")
+        self.context.connections.record_closed(self.peer, "no_pong")
         super().keepalive_timeout()
 
     def handle_parser_exception(self) -> None:
@@ -130,12 +130,12 @@ class BoundedWebSocket(BoundedConnection, WebSocketsSansIOProtocol):
         close = self.conn.close_sent
         code, reason = (1006, "") if close is None else (close.code, close.reason)
         if code == CloseCode.MESSAGE_TOO_BIG:
-            self.shared.connections.ended(self.peer, "too_large")
+            self.context.connections.record_closed(self.peer, "too_large")
         self.queue.put_nowait({"type": "websocket.disconnect", "code": code, "reason": reason})
         self.transport.write(b"".join(self.conn.data_to_send()))
         self.close_sent = self._failed = True
         self.stop_keepalive()
-        self._forget()
+        self._discard()
         if not self.transport.is_closing():
             self.transport.resume_reading()
         self.close_timer = self.loop.call_later(LINGER_S, self.transport.close)
@@ -147,24 +147,24 @@ class BoundedWebSocket(BoundedConnection, WebSocketsSansIOProtocol):
         self.transport.close()
 
     def _fail(self, reason: str, code: int, text: str) -> None:
-        self.shared.connections.ended(self.peer, reason)
+        self.context.connections.record_closed(self.peer, reason)
         self.conn.fail(code, text)
         self.handle_parser_exception()
 
-    def _owner(self) -> object:
-        """The client that bytes are booked under: the owner, once the guard has told it."""
+    def _client(self) -> object:
+        """The client that bytes are booked under: the tenant, once the guard has told it."""
         state = self.scope.get("state", {}) if self.handshake_initiated else {}
-        return state.get("owner") or client_network(self.peer)
+        return state.get("tenant") or client_network(self.peer)
 
     def _is_late(self) -> None:
         self._fail("slow_message", CODES["TOO_SLOW"].close or 0, "the message did not come in time")
 
-    def _forget(self) -> None:
+    def _discard(self) -> None:
         self.frames = []
         self.conn.reader.discard()
-        self._held.forget()
+        self._buffer.clear()
 
-    def _may_control(self) -> bool:
+    def _allow_control(self) -> bool:
         """Whether one more ping or pong is heeded; nobody would see a flood of them."""
         if self._failed:
             return False
@@ -173,19 +173,19 @@ class BoundedWebSocket(BoundedConnection, WebSocketsSansIOProtocol):
             return False
         return True
 
-    def _rest(self) -> None:
+    def _pause_turn(self) -> None:
         """Let others have their turn before the rest of what came is read."""
         if not self.transport.is_closing():
             self.transport.pause_reading()
-            if not self._rests:
-                self._rests = True
-                self.loop.call_soon(self._go_on)
+            if not self._paused_turn:
+                self._paused_turn = True
+                self.loop.call_soon(self._resume_turn)
 
-    def _go_on(self) -> None:
-        self._rests = False
+    def _resume_turn(self) -> None:
+        self._paused_turn = False
         if self._failed or self.read_paused or self.transport.is_closing():
             return
-        if self.conn.resting:
+        if self.conn.paused:
             self.data_received(b"")
-        if not self.conn.resting and not self.read_paused:
+        if not self.conn.paused and not self.read_paused:
             self.transport.resume_reading()

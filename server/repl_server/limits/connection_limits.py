@@ -19,12 +19,12 @@ HALF_OPEN = 64
 class ConnectionLimits:
     """The connections of one server, counted in all and by address.
 
-    Where owners are addresses, one has no more than its quota says, and `HALF_OPEN` without a
+    Where tenants are addresses, one has no more than its quota says, and `HALF_OPEN` without a
     request in any case. The connections of a proxy that the operator named are many clients'.
     """
 
-    def __init__(self, settings: Settings, watch: Telemetry) -> None:
-        self._watch = watch
+    def __init__(self, settings: Settings, telemetry: Telemetry) -> None:
+        self._telemetry = telemetry
         self._limit = settings.connections
         self._proxies = TrustedProxies(settings.trusted_proxies)
         self._local = is_loopback(settings.host)
@@ -52,12 +52,12 @@ class ConnectionLimits:
             raise self._refused(host, "address", "QUOTA_EXCEEDED", self._per_address)
         return ConnectionLease(self, address)
 
-    def ended(self, host: str, reason: str) -> None:
+    def record_closed(self, host: str, reason: str) -> None:
         """A connection from `host` is ended by a limit."""
-        self._watch.connection_ended(host, reason)
+        self._telemetry.connection_ended(host, reason)
 
     def _refused(self, host: str, reason: str, code: str, limit: int) -> RequestError:
-        self._watch.connection_refused(host, reason)
+        self._telemetry.connection_refused(host, reason)
         return RequestError(code, f"The limit is {limit} connections.", retry_after=1.0)
 
     def count(self, address: str | None, *, open: int = 0, half_open: int = 0) -> None:
@@ -82,15 +82,15 @@ class ConnectionLease:
         self._open = self._half_open = True
         connections.count(address, open=1, half_open=1)
 
-    def request_came(self) -> None:
+    def request_received(self) -> None:
         """The connection has sent the headers of a request."""
         if self._half_open:
             self._half_open = False
             self._connections.count(self._address, half_open=-1)
 
-    def gone(self) -> None:
+    def release(self) -> None:
         """The connection is no more."""
-        self.request_came()
+        self.request_received()
         if self._open:
             self._open = False
             self._connections.count(self._address, open=-1)

@@ -37,7 +37,7 @@ class PacedFrames(ServerProtocol):
         yield from super().parse()
 
     @property
-    def resting(self) -> bool:
+    def paused(self) -> bool:
         """Whether there is more to be read of what came."""
         return not self._stream.left and bool(self._stream.buffer)
 

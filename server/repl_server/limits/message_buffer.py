@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Hashable, Sequence
 
-from .receive_buffers import ReceiveBuffers, patience
+from .receive_buffers import ReceiveBuffers, receive_timeout
 
 # Bytes that are held without being booked: most messages are smaller, and cost nothing so.
 UNBOOKED = 64 * 1024
@@ -18,7 +18,7 @@ class MessageBuffer:
     and the one that is half received.
 
     Args:
-        inbound: where bytes are booked, under the client that `owner` names.
+        inbound: where bytes are booked, under the client that `tenant` names.
         seconds: for a message that has begun, beside the time that its bytes take.
         paused: says whether the application has to take a message before more is read.
         late: called when a message does not come in time.
@@ -29,76 +29,76 @@ class MessageBuffer:
         inbound: ReceiveBuffers,
         seconds: float,
         *,
-        owner: Callable[[], Hashable],
+        client: Callable[[], Hashable],
         paused: Callable[[], bool],
         late: Callable[[], None],
     ) -> None:
         self._inbound, self._seconds = inbound, seconds
-        self._owner, self._paused, self._late = owner, paused, late
+        self._find_client, self._paused, self._late = client, paused, late
         self._loop = asyncio.get_running_loop()
-        self._whole = self._half = 0
+        self._complete = self._partial = 0
         self._counted = self._fragments = 0
-        self._booked = 0
+        self._reserved = 0
         self._client: Hashable | None = None
         self._begun = 0.0
         self._due: asyncio.TimerHandle | None = None
 
-    def came(self, count: int) -> None:
+    def complete(self, count: int) -> None:
         """A message of so many bytes is whole, and on its way to the application."""
-        self._whole += count
+        self._complete += count
         self._counted = self._fragments = 0
 
-    def taken(self) -> None:
+    def consumed(self) -> None:
         """The application comes for more: it is done with those before."""
-        self._whole = 0
-        if self._booked:
-            self._book()
+        self._complete = 0
+        if self._reserved:
+            self._reserve()
 
-    def look(self, buffered: int, fragments: Sequence[bytes]) -> bool:
+    def update(self, buffered: int, fragments: Sequence[bytes]) -> bool:
         """See what is half received now; False if there is no room for it."""
         # Each fragment is counted once: there may be a million, and one more with each packet.
         new = fragments[self._counted :]
         self._counted += len(new)
         self._fragments += sum(map(len, new)) + _FRAGMENT * len(new)
-        self._half = buffered + self._fragments
-        if not self._half:
+        self._partial = buffered + self._fragments
+        if not self._partial:
             self._stop_waiting()
         elif self._due is None:
             self._begun = self._loop.time()
             self._wait(self._seconds)
-        return self._book()
+        return self._reserve()
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """The socket holds nothing any more."""
         self._stop_waiting()
-        self._whole = self._half = self._counted = self._fragments = 0
-        self._book()
+        self._complete = self._partial = self._counted = self._fragments = 0
+        self._reserve()
 
-    def _book(self) -> bool:
-        held = self._whole + self._half
+    def _reserve(self) -> bool:
+        held = self._complete + self._partial
         due = held if held > UNBOOKED else 0
-        if due == self._booked:
+        if due == self._reserved:
             return True
         if self._client is None:
-            self._client = self._owner()
-        if not self._inbound.change(self._client, due - self._booked):
+            self._client = self._find_client()
+        if not self._inbound.adjust(self._client, due - self._reserved):
             return False
-        self._booked = due
+        self._reserved = due
         return True
 
     def _wait(self, seconds: float) -> None:
-        self._due = self._loop.call_later(seconds, self._look_at_clock)
+        self._due = self._loop.call_later(seconds, self._check_clock)
 
     def _stop_waiting(self) -> None:
         if self._due is not None:
             self._due.cancel()
             self._due = None
 
-    def _look_at_clock(self) -> None:
+    def _check_clock(self) -> None:
         now = self._loop.time()
         if self._paused():
             self._begun = now
-        left = self._begun + patience(self._seconds, self._half) - now
+        left = self._begun + receive_timeout(self._seconds, self._partial) - now
         if left > 0:
             self._wait(left)
         else:

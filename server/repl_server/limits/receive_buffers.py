@@ -17,11 +17,14 @@ from ..tenants.client_address import is_loopback
 # Bytes in a second of the slowest line that is waited for. Whoever sends slower, or takes slower
 # what was sent, holds memory and a connection for next to nothing.
 MIN_RATE = 64 * 1024
+# Seconds that the server reads on and discards after it refused a message: a client that still sends
+# reads the answer only when it is done.
+LINGER_S = 1.0
 # The part of all that one client may hold, where others may want it too.
 _SHARE = 4
 
 
-def patience(seconds: float, count: int) -> float:
+def receive_timeout(seconds: float, count: int) -> float:
     """How long `count` bytes may take: `seconds`, and what they take on the slowest line."""
     return seconds + count / MIN_RATE
 
@@ -31,7 +34,7 @@ class IncomingBody(Protocol):
 
     upload: bool
 
-    def cut(self, refusal: RequestError) -> None:
+    def abort(self, refusal: RequestError) -> None:
         """Refuse the request if its body has not come whole."""
 
 
@@ -45,7 +48,7 @@ class ReceiveBuffers:
     session that would be told.
     """
 
-    __slots__ = ("_by_client", "_coming", "_limit", "_over", "_share", "_uploaded", "held")
+    __slots__ = ("_bodies", "_by_client", "_limit", "_share", "_stopped", "_uploads_done", "held")
 
     def __init__(self, settings: Settings) -> None:
         self._limit = settings.inbound_bytes
@@ -54,41 +57,41 @@ class ReceiveBuffers:
         self._share = self._limit if is_loopback(settings.host) else min(self._limit, share)
         self._by_client: Counter[Hashable] = Counter()
         self.held = 0
-        self._coming: set[IncomingBody] = set()
-        self._over: RequestError | None = None
-        self._uploaded = asyncio.Event()
-        self._uploaded.set()
+        self._bodies: set[IncomingBody] = set()
+        self._stopped: RequestError | None = None
+        self._uploads_done = asyncio.Event()
+        self._uploads_done.set()
 
     @property
-    def coming(self) -> int:
+    def in_progress(self) -> int:
         """How many requests are under way."""
-        return len(self._coming)
+        return len(self._bodies)
 
     def begin(self, body: IncomingBody) -> None:
         """The request of `body` is under way, until it is `done`."""
-        self._coming.add(body)
+        self._bodies.add(body)
         if body.upload:
-            self._uploaded.clear()
-        if self._over is not None:
-            body.cut(self._over)
+            self._uploads_done.clear()
+        if self._stopped is not None:
+            body.abort(self._stopped)
 
     def done(self, body: IncomingBody) -> None:
         """It is not any more."""
-        self._coming.discard(body)
-        if not any(each.upload for each in self._coming):
-            self._uploaded.set()
+        self._bodies.discard(body)
+        if not any(each.upload for each in self._bodies):
+            self._uploads_done.set()
 
-    async def uploaded(self) -> None:
+    async def wait_uploads(self) -> None:
         """Wait until no upload is under way."""
-        await self._uploaded.wait()
+        await self._uploads_done.wait()
 
-    def end(self, refusal: RequestError) -> None:
+    def stop(self, refusal: RequestError) -> None:
         """Refuse what has not come whole, and from now on what does not come whole at once."""
-        self._over = refusal
-        for body in tuple(self._coming):
-            body.cut(refusal)
+        self._stopped = refusal
+        for body in tuple(self._bodies):
+            body.abort(refusal)
 
-    def change(self, client: Hashable, count: int) -> bool:
+    def adjust(self, client: Hashable, count: int) -> bool:
         """Book `count` more bytes, or fewer if it is negative; False if they do not fit."""
         mine = self._by_client[client] + count
         if count > 0 and (self.held + count > self._limit or mine > self._share):

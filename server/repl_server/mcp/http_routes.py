@@ -1,6 +1,6 @@
 """`/mcp` over HTTP: the protocol's streamable HTTP, and OpenEnv's plain JSON-RPC.
 
-A client of streamable HTTP begins with `initialize`, is told its session in `Mcp-Session-Id`, and
+A client of streamable HTTP begins with `initialize`, is result its session in `Mcp-Session-Id`, and
 says so in each request. A client of OpenEnv names its session in the parameters, or none; it gets
 the status 200 for whatever JSON-RPC can answer.
 """
@@ -31,7 +31,7 @@ from ..transport.http.disconnect import run_until_disconnect
 from ..transport.http.episode_routes import note_error
 from .jsonrpc_messages import CLOSE, CREATE, RPCRequest, read
 from .response_stream import MCPResponseStream
-from .tool_server import failing, refusing, result_of
+from .tool_server import MCPToolServer, error_reply, request_error_reply, result_of
 
 SESSION = "Mcp-Session-Id"
 VERSION = "MCP-Protocol-Version"
@@ -41,95 +41,100 @@ _STREAMED = {"Cache-Control": "no-cache, no-transform", "X-Accel-Buffering": "no
 
 
 class MCPRoutes:
-    """The handlers, on one host."""
+    """The handlers, on one manager."""
 
-    def __init__(self, host: SessionManager) -> None:
-        self._host = host
+    def __init__(self, manager: SessionManager, tool_server: MCPToolServer) -> None:
+        self._manager = manager
+        self._tool_server = tool_server
 
     async def post(self, request: HTTPRequest) -> Response:
         """Take one message of the Model Context Protocol."""
-        asked: RequestId | None = None
+        request_id: RequestId | None = None
         try:
-            owner = tenant_of(request.scope)
-            message = await self._host.reading.read(await request.body(), read, owner)
+            tenant = tenant_of(request.scope)
+            message = await self._manager.json_codec.read(await request.body(), read, tenant)
             if not isinstance(message, RPCRequest):
                 await self._take(request, message.cancels)
                 return Response(status_code=202)
-            asked = message.id
+            request_id = message.id
             return await self._answer(request, replace(message, version=_version(request)))
         except BadMessage as error:
-            return _failed(request, 400, failing(error.id if asked is None else asked, error))
+            return _failed(
+                request, 400, error_reply(error.id if request_id is None else request_id, error)
+            )
         except MCPError as error:
-            return _json(failing(asked, error))
+            return _json(error_reply(request_id, error))
         except RequestError as refusal:
             note_error(request, refusal)
-            return _failed(request, refusal.status, refusing(asked, refusal))
+            return _failed(request, refusal.status, request_error_reply(request_id, refusal))
 
     async def delete(self, request: HTTPRequest) -> Response:
         """End the session that the header `Mcp-Session-Id` names."""
         token = request.headers.get(SESSION)
         if token is None:
             missing = BadMessage(INVALID_REQUEST, f"the header {SESSION} is needed")
-            return _json(failing(None, missing), 400)
+            return _json(error_reply(None, missing), 400)
         try:
-            await self._host.find(tenant_of(request.scope), token).close()
+            await self._manager.find(tenant_of(request.scope), token).close()
         except RequestError as refusal:
             note_error(request, refusal)
-            return _json(refusing(None, refusal), refusal.status)
+            return _json(request_error_reply(None, refusal), refusal.status)
         return Response(status_code=204)
 
     async def _answer(self, request: HTTPRequest, call: RPCRequest) -> Response:
-        host, owner = self._host, tenant_of(request.scope)
+        manager, tenant = self._manager, tenant_of(request.scope)
         if call.method == CREATE:
-            opened = await run_until_disconnect(request, host.open(owner))
-            return _json(result_of(call.id, {"session_id": opened.token}))
+            session = await run_until_disconnect(request, manager.open(tenant))
+            return _json(result_of(call.id, {"session_id": session.token}))
         if call.method == CLOSE:
-            await host.find(owner, call.needed_session).close()
-            told = {"session_id": call.needed_session, "closed": True}
-            return _json(result_of(call.id, told))
+            await manager.find(tenant, call.needed_session).close()
+            result = {"session_id": call.needed_session, "closed": True}
+            return _json(result_of(call.id, result))
         token = request.headers.get(SESSION) or call.named_session
         if token is not None:
-            return await _ask(request, host.find(owner, token), call)
+            return await self._ask(request, manager.find(tenant, token), call)
         if call.method != "tools/call":
-            answer = result_of(call.id, await host.mcp.result(call))
+            answer = result_of(call.id, await self._tool_server.result(call))
             if call.method != "initialize":
                 return _json(answer)
-            opened = await run_until_disconnect(request, host.open(owner))
-            opened.known = False  # the next message, that it is initialized, says it
-            return _json(answer, headers={SESSION: opened.token})
+            session = await run_until_disconnect(request, manager.open(tenant))
+            session.known = False  # the next message, that it is initialized, says it
+            return _json(answer, headers={SESSION: session.token})
         return await run_until_disconnect(request, self._pass(request, call))
 
     async def _pass(self, request: HTTPRequest, call: RPCRequest) -> Response:
         """What a session answers that is closed after it."""
-        opened = await self._host.open(tenant_of(request.scope))
+        session = await self._manager.open(tenant_of(request.scope))
         try:
-            return await _ask(request, opened, call)
+            return await self._ask(request, session, call)
         finally:
-            await opened.close()
+            await session.close()
+
+    async def _ask(
+        self, request: HTTPRequest, session: ServerSession, call: RPCRequest
+    ) -> Response:
+        """What a session answers: as a stream, with progress, to a client that takes streams."""
+        # However many wait: each holds a connection, and its body is on its tenant's account.
+        takes_streams = SESSION in request.headers and _EVENTS in request.headers.get("accept", "")
+        streams = call.method == "tools/call" and takes_streams
+        tools = self._tool_server.tools_of(session)
+        name = tools.begin(call.id)
+        stream = MCPResponseStream(call.id, partial(tools.end, call.id, name))
+        session.submit(ClientRequest("mcp", call, id=name, stream=streams), stream)
+        if streams:
+            return StreamingResponse(stream.events(), headers=_STREAMED, media_type=_EVENTS)
+        return _json(await stream.answer())
 
     async def _take(self, request: HTTPRequest, cancels: RequestId | None) -> None:
         """Take a notification for a session; `cancels` is the request that it ends, if it does."""
         token = request.headers.get(SESSION)
         if token is None:
             return
-        session = self._host.find(tenant_of(request.scope), token)
+        session = self._manager.find(tenant_of(request.scope), token)
         session.known = True
-        name = None if cancels is None else session.tools.names.get(cancels)
+        name = None if cancels is None else self._tool_server.tools_of(session).names.get(cancels)
         if name is not None:
             await session.cancel(name)
-
-
-async def _ask(request: HTTPRequest, session: ServerSession, call: RPCRequest) -> Response:
-    """What a session answers: as a stream, with progress, to a client that takes streams."""
-    # However many wait: each holds a connection, and its body is on its owner's account.
-    takes_streams = SESSION in request.headers and _EVENTS in request.headers.get("accept", "")
-    streams = call.method == "tools/call" and takes_streams
-    name = session.tools.begin(call.id)
-    stream = MCPResponseStream(call.id, partial(session.tools.end, call.id, name))
-    session.ask(ClientRequest("mcp", call, id=name, stream=streams), stream)
-    if streams:
-        return StreamingResponse(stream.events(), headers=_STREAMED, media_type=_EVENTS)
-    return _json(await stream.answer())
 
 
 def _version(request: HTTPRequest) -> str | None:
@@ -180,15 +185,15 @@ _MESSAGE: dict[str, Any] = {
 }
 
 
-def mcp_router(host: SessionManager) -> APIRouter:
-    """The routes, on `host`."""
-    routes = MCPRoutes(host)
+def mcp_router(manager: SessionManager, tool_server: MCPToolServer) -> APIRouter:
+    """The routes, on `manager`."""
+    routes = MCPRoutes(manager, tool_server)
     made = APIRouter(tags=["mcp"])
     statuses: dict[int | str, dict[str, Any]] = {
         202: {"description": "A notification was taken."},
         400: {"description": "An error of JSON-RPC, for clients of streamable HTTP."},
         404: {"description": "There is no such session, likewise."},
-        429: {"description": "Too much for the owner, likewise."},
+        429: {"description": "Too much for the tenant, likewise."},
         503: {"description": "No session came free, likewise."},
     }
     about: dict[str, Any] = {"response_model": None, "responses": statuses}

@@ -15,24 +15,24 @@ from ..sessions.manager import SessionManager
 from ..transport.websocket.session_socket import Receive, Scope, SessionSocket, opened
 from ..transport.websocket.socket_writer import Send
 from .jsonrpc_messages import RPCRequest, read
-from .tool_server import refusing
+from .tool_server import request_error_reply
 
 
 class MCPSocketRoute:
     """The ASGI application behind WebSocket `/mcp`."""
 
-    def __init__(self, host: SessionManager) -> None:
-        self._host = host
+    def __init__(self, manager: SessionManager) -> None:
+        self._manager = manager
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if await opened(receive, send):
-            await SessionSocket(self._host, scope, receive, send, MCPFrameCodec()).serve()
+            await SessionSocket(self._manager, scope, receive, send, MCPFrameCodec()).serve()
 
 
 class MCPFrameCodec:
     """One socket's frames: a `repl_server.transport.websocket.session_socket.SocketCodec`."""
 
-    named = False
+    is_v1 = False
 
     def __init__(self) -> None:
         # Ids of the requests that are to be answered, by their names in the session.
@@ -51,13 +51,13 @@ class MCPFrameCodec:
             name = uuid.uuid4().hex
             self._ids[name] = message.id
             return ClientRequest("mcp", message, id=name, stream=True, size=size)
-        for name, asked in self._ids.items():
-            if asked is not None and asked == message.cancels:
+        for name, request_id in self._ids.items():
+            if request_id is not None and request_id == message.cancels:
                 del self._ids[name]  # who gave it up wants no answer
                 return ClientRequest("cancel", CancelArguments(request=name))
         return None
 
-    def frame(self, id: str | None, reply: ServerReply) -> str | None:
+    def write(self, id: str | None, reply: ServerReply) -> str | None:
         """As `Speech.frame`."""
         if reply.type == "cancelled":
             return None  # it was a notification
@@ -65,5 +65,9 @@ class MCPFrameCodec:
             return None
         if reply.type == "output":
             return reply.data
-        asked = None if id is None else self._ids.pop(id)
-        return reply.data if reply.refusal is None else refusing(asked, reply.refusal).data
+        request_id = None if id is None else self._ids.pop(id)
+        return (
+            reply.data
+            if reply.refusal is None
+            else request_error_reply(request_id, reply.refusal).data
+        )

@@ -11,7 +11,7 @@ from mcp_types import RequestId
 
 from ..protocol.replies import ServerReply
 from ..protocol.request_error import socket_closed_error
-from .tool_server import refusing
+from .tool_server import request_error_reply
 
 # Seconds of silence after which a comment shows proxies that the stream lives.
 _SILENCE = 15.0
@@ -32,25 +32,27 @@ class MCPResponseStream:
         self._id = id
         self._ended = ended
         self._waiting: list[str] = []
-        self._news = asyncio.Event()
-        self._whole = False
+        self._arrived = asyncio.Event()
+        self._complete = False
         self.gone = False
 
     async def deliver(self, id: str | None, reply: ServerReply) -> None:
         """As `Outlet.deliver`."""
         if reply.type != "output":
-            self._end(reply if reply.refusal is None else refusing(self._id, reply.refusal))
+            self._end(
+                reply if reply.refusal is None else request_error_reply(self._id, reply.refusal)
+            )
         elif len(self._waiting) < _MOST_NOTIFICATIONS:
-            self._tell(reply)
+            self._push(reply)
 
     def end(self, code: int, reason: str) -> None:
         """As `Outlet.end`."""
-        self._end(refusing(self._id, socket_closed_error(code, reason)))
+        self._end(request_error_reply(self._id, socket_closed_error(code, reason)))
 
     async def answer(self) -> ServerReply:
         """The answer alone, once it is there."""
-        told = [text async for text in self._messages() if text is not None]
-        return ServerReply("mcp", told[-1])
+        messages = [text async for text in self._messages() if text is not None]
+        return ServerReply("mcp", messages[-1])
 
     async def events(self) -> AsyncIterator[str]:
         """All of it as server-sent events."""
@@ -62,25 +64,25 @@ class MCPResponseStream:
 
     async def _messages(self) -> AsyncIterator[str | None]:
         """Each message; None for a while in which none came."""
-        while self._waiting or not self._whole:
+        while self._waiting or not self._complete:
             try:
                 async with asyncio.timeout(_SILENCE):
-                    await self._news.wait()
+                    await self._arrived.wait()
             except TimeoutError:
                 yield None
                 continue
-            self._news.clear()
+            self._arrived.clear()
             waiting, self._waiting = self._waiting, []
             for text in waiting:
                 yield text
 
     def _end(self, answer: ServerReply) -> None:
-        self._tell(answer)
-        if not self._whole:
-            self._whole = True
+        self._push(answer)
+        if not self._complete:
+            self._complete = True
             self._ended()
 
-    def _tell(self, reply: ServerReply) -> None:
-        if not self._whole:
+    def _push(self, reply: ServerReply) -> None:
+        if not self._complete:
             self._waiting.append(reply.data)
-            self._news.set()
+            self._arrived.set()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
+from weakref import proxy
 
 from mcp.shared.exceptions import MCPError
 from mcp_types import RequestId
@@ -18,11 +19,9 @@ from ..protocol.error_mapping import request_error_of
 from ..protocol.request_error import RequestError
 from ..protocol.request_models import FollowUpArguments
 from ..sessions.environments.environment_adapter import EnvironmentAdapter
+from ..sessions.server_session import ServerSession
+from ..settings import Settings
 from .jsonrpc_messages import code_of
-
-if TYPE_CHECKING:
-    from ..sessions.server_session import ServerSession
-    from ..settings import Settings
 
 T = TypeVar("T")
 
@@ -36,10 +35,10 @@ class SessionTools:
     """
 
     def __init__(
-        self, session: ServerSession, episodes: EnvironmentAdapter, settings: Settings
+        self, session: ServerSession, adapter: EnvironmentAdapter, settings: Settings
     ) -> None:
         longest = min(max(LONGEST_CELL_S, settings.limits.timeout), settings.longest_step_s)
-        self.calls = ToolCalls(_SessionPlayer(session, episodes), longest_cell_s=longest)
+        self.calls = ToolCalls(_SessionPlayer(session, adapter), longest_cell_s=longest)
         self.names: dict[RequestId, str] = {}
 
     def begin(self, id: RequestId | None) -> str:
@@ -60,28 +59,29 @@ class _SessionPlayer:
     requests.
     """
 
-    def __init__(self, session: ServerSession, episodes: EnvironmentAdapter) -> None:
-        self._session = session
-        self._episodes = episodes
+    def __init__(self, session: ServerSession, adapter: EnvironmentAdapter) -> None:
+        # Weak: the tool server keeps these tools by their session, for as long as the session lives.
+        self._session: ServerSession = proxy(session)
+        self._adapter = adapter
 
     async def reset(self, **request: Any) -> REPLObservation:
         """As `Played.reset`. A task that has a score in store is not begun anew by its player."""
-        if self._episodes.scored:
+        if self._adapter.scored:
             raise ValueError(_SCORED)
-        return await self._translated(self._session.begin(request))
+        return await self._translated(self._session.reset(request))
 
     async def follow_up(self, task_prompt: str, max_iterations: int) -> REPLObservation:
         """As `Played.follow_up`, likewise."""
-        if self._episodes.scored:
+        if self._adapter.scored:
             raise ValueError(_SCORED)
-        asked = FollowUpArguments(task_prompt=task_prompt, max_iterations=max_iterations)
-        return await self._translated(self._episodes.follow_up(asked))
+        arguments = FollowUpArguments(task_prompt=task_prompt, max_iterations=max_iterations)
+        return await self._translated(self._adapter.follow_up(arguments))
 
     async def step(
         self, action: REPLAction, timeout_s: float | None, on_output: OnOutput | None
     ) -> REPLObservation:
         """As `Played.step`."""
-        return await self._translated(self._session.play(action, timeout_s, on_output))
+        return await self._translated(self._session.step(action, timeout_s, on_output))
 
     async def _translated(self, work: Awaitable[T]) -> T:
         """`await work`; what it raises is the model's to know, or an error of the protocol.
@@ -95,7 +95,7 @@ class _SessionPlayer:
             raise
         except EpisodeAborted as error:
             if self._session.closing:  # it was taken from under the call, and no reset helps
-                raise _failing(self._session.over("EPISODE_ABORTED")) from error
+                raise _failing(self._session.ended_error("EPISODE_ABORTED")) from error
             request_error_of(error)  # for the log
             raise
         except Exception as error:

@@ -7,7 +7,8 @@ SDK's manager of sessions would keep a second book of them.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from weakref import WeakKeyDictionary
 
 import anyio
 from mcp.server.connection import Connection
@@ -23,38 +24,51 @@ from repl_env.integrations.mcp.mcp_server import instructions, server
 from repl_env.integrations.mcp.tool_calls import ToolCalls
 from repl_env.models import REPLAction, REPLObservation
 
+from ..protocol.frames import ClientRequest
 from ..protocol.replies import ServerReply, text_of
 from ..protocol.request_error import RequestError
+from ..sessions.manager import SessionManager
+from ..sessions.request_queue import PendingRequest
+from ..sessions.server_session import ServerSession
 from .jsonrpc_messages import CLOSE, CREATE, RPCNotification, RPCRequest, code_of, read
-
-if TYPE_CHECKING:
-    from ..sessions.manager import SessionManager
-    from ..sessions.request_queue import PendingRequest
-    from ..sessions.server_session import ServerSession
+from .session_tools import SessionTools
 
 
 class MCPToolServer:
-    """What answers requests, of `host`'s sessions or of none."""
+    """What answers requests, of `manager`'s sessions or of none."""
 
-    def __init__(self, host: SessionManager) -> None:
-        self._host = host
-        self._server = server(instructions(isolated=host.settings.isolation != "process"))
+    def __init__(self, manager: SessionManager) -> None:
+        self._manager = manager
+        self._tools: WeakKeyDictionary[ServerSession, SessionTools] = WeakKeyDictionary()
+        self._server = server(instructions(isolated=manager.settings.isolation != "process"))
 
-    async def about(self, session: ServerSession, asked: PendingRequest) -> ServerReply:
-        """The answer to what was asked of a session, for whoever runs its requests.
+    def tools_of(self, session: ServerSession) -> SessionTools:
+        """The tools that act on `session`."""
+        tools = self._tools.get(session)
+        if tools is None:
+            tools = SessionTools(session, session.adapter, self._manager.settings)
+            self._tools[session] = tools
+        return tools
+
+    async def handle(
+        self, session: ServerSession, pending: PendingRequest, request: ClientRequest
+    ) -> ServerReply:
+        """The answer to what was pending of a session, for whoever runs its requests.
 
         With `stream`, progress goes where the answer will.
         """
-        given = asked.request.data  # type: ignore[union-attr]
+        given = request.data
         try:
             call = read(given) if isinstance(given, dict) else given
         except BadMessage as error:
             call = error
         if isinstance(call, BadMessage):
-            return failing(call.id, call)
+            return error_reply(call.id, call)
         if isinstance(call, RPCNotification):
             return result_of(None, {})  # here, each message has an answer
-        return await _answered(call, self._about(session, asked, call))
+        return await _answered(
+            call, self._about(session, pending if request.stream else None, call)
+        )
 
     async def result(self, call: RPCRequest) -> Mapping[str, Any]:
         """The result of a request that is about no session.
@@ -65,34 +79,33 @@ class MCPToolServer:
         return await self._served(call, None, None)
 
     async def _about(
-        self, session: ServerSession, asked: PendingRequest, call: RPCRequest
+        self, session: ServerSession, progress_to: PendingRequest | None, call: RPCRequest
     ) -> Mapping[str, Any]:
         if call.method == CREATE:
             return {"session_id": session.token}
         if call.method == CLOSE:
             return await self._close(session, call)
         if call.method == "tools/call":
-            self._host.check_open()
-        streams = asked.request.stream  # type: ignore[union-attr]
-        return await self._served(call, session.tools.calls, asked if streams else None)
+            self._manager.check_open()
+        return await self._served(call, self.tools_of(session).calls, progress_to)
 
     async def _close(self, session: ServerSession, call: RPCRequest) -> Mapping[str, Any]:
         token = call.needed_session
         if token == session.token:
             raise BadMessage(INVALID_REQUEST, "a session cannot be closed from within", call.id)
-        await self._host.find(session.owner, token).close()
+        await self._manager.find(session.tenant, token).close()
         return {"session_id": token, "closed": True}
 
     async def _served(
-        self, call: RPCRequest, calls: ToolCalls | None, asked: PendingRequest | None
+        self, call: RPCRequest, calls: ToolCalls | None, pending: PendingRequest | None
     ) -> Mapping[str, Any]:
-        if call.method.startswith("tools/") and not _has_tools(self._host):
+        if call.method.startswith("tools/") and not _has_tools(self._manager):
             raise BadMessage(INTERNAL_ERROR, "this environment has no tools", call.id)
         connection = Connection.from_envelope(call.version or LATEST_HANDSHAKE_VERSION, None, None)
         try:
             return await serve_one(
                 self._server,
-                _MCPDispatchContext(call, asked),
+                _MCPDispatchContext(call, pending),
                 call.method,
                 call.params,
                 connection=connection,
@@ -109,11 +122,11 @@ class _MCPDispatchContext:
     can_send_request = False
     message_metadata = None
 
-    def __init__(self, call: RPCRequest, asked: PendingRequest | None) -> None:
+    def __init__(self, call: RPCRequest, pending: PendingRequest | None) -> None:
         # The SDK takes a request without an id for a notification.
         self.request_id: RequestId = "" if call.id is None else call.id
         self.cancel_requested = anyio.Event()
-        self._asked = asked
+        self._pending = pending
         meta = call.params.get("_meta")
         self._token = meta.get("progressToken") if isinstance(meta, dict) else None
 
@@ -123,19 +136,19 @@ class _MCPDispatchContext:
         raise NoBackChannelError(method)
 
     async def notify(self, method: str, params: Mapping[str, Any] | None, opts: Any = None) -> None:
-        if self._asked is not None:
-            told = {"jsonrpc": "2.0", "method": method, "params": dict(params or {})}
-            await self._asked.to.deliver(
-                self._asked.request.id, ServerReply("output", text_of(told))
+        if self._pending is not None:
+            payload = {"jsonrpc": "2.0", "method": method, "params": dict(params or {})}
+            await self._pending.sink.deliver(
+                self._pending.request.id, ServerReply("output", text_of(payload))
             )
 
     async def progress(
         self, progress: float, total: float | None = None, message: str | None = None
     ) -> None:
-        told = {"progressToken": self._token, "progress": progress}
+        payload = {"progressToken": self._token, "progress": progress}
         more = {"total": total, "message": message}
-        told |= {name: value for name, value in more.items() if value is not None}
-        await self.notify("notifications/progress", told)
+        payload |= {name: value for name, value in more.items() if value is not None}
+        await self.notify("notifications/progress", payload)
 
 
 def result_of(id: RequestId | None, result: Mapping[str, Any]) -> ServerReply:
@@ -143,28 +156,30 @@ def result_of(id: RequestId | None, result: Mapping[str, Any]) -> ServerReply:
     return ServerReply("mcp", text_of({"jsonrpc": "2.0", "id": id, "result": result}))
 
 
-def failing(id: RequestId | None, error: BadMessage | MCPError) -> ServerReply:
+def error_reply(id: RequestId | None, error: BadMessage | MCPError) -> ServerReply:
     """An error as the answer to the request `id`."""
-    told = {"code": error.code, "message": error.message}
+    payload = {"code": error.code, "message": error.message}
     if error.data is not None:
-        told["data"] = error.data
-    return ServerReply("mcp", text_of({"jsonrpc": "2.0", "id": id, "error": told}))
+        payload["data"] = error.data
+    return ServerReply("mcp", text_of({"jsonrpc": "2.0", "id": id, "error": payload}))
 
 
-def refusing(id: RequestId | None, refusal: RequestError) -> ServerReply:
+def request_error_reply(id: RequestId | None, refusal: RequestError) -> ServerReply:
     """A refusal as the answer to the request `id`."""
-    return failing(id, MCPError(code_of(refusal), refusal.message, refusal.data()))
+    return error_reply(id, MCPError(code_of(refusal), refusal.message, refusal.data()))
 
 
 async def _answered(call: RPCRequest, work: Awaitable[Mapping[str, Any]]) -> ServerReply:
     try:
         return result_of(call.id, await work)
     except (BadMessage, MCPError) as error:
-        return failing(call.id, error)
+        return error_reply(call.id, error)
     except RequestError as refusal:
-        return refusing(call.id, refusal)
+        return request_error_reply(call.id, refusal)
 
 
-def _has_tools(host: SessionManager) -> bool:
+def _has_tools(manager: SessionManager) -> bool:
     """Whether its environments are those that the tools are for."""
-    return issubclass(host.action, REPLAction) and issubclass(host.observation, REPLObservation)
+    return issubclass(manager.action, REPLAction) and issubclass(
+        manager.observation, REPLObservation
+    )

@@ -1,6 +1,6 @@
-"""From exceptions to refusals: what a client is told of what went wrong on the server.
+"""From exceptions to refusals: what a client is message of what went wrong on the server.
 
-A client is never told a traceback or a path of the host. The log has both, under the refusal's id.
+A client is never message a traceback or a path of the host. The log has both, under the refusal's id.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from .validation import validation_error_of
 
 logger = logging.getLogger("repl_server")
 
-# Characters of an exception's text that are told.
+# Characters of an exception's text that are message.
 _MOST = 500
 _PATH = re.compile(r"(?<![\w.:/])/(?:[\w.@+-]+/)*[\w.@+-]+")
 
 
 def request_error_of(error: Exception) -> RequestError:
-    """What a request is told that ended with `error`."""
+    """What a request is message that ended with `error`."""
     match error:
         case RequestError():
             return error
@@ -38,8 +38,8 @@ def request_error_of(error: Exception) -> RequestError:
         case EpisodeDone():
             return RequestError("EPISODE_DONE", str(error), result=_told(error.result))
         case EpisodeAborted():
-            told = f"{error.kind}: what the episode ran on is gone"
-            return _logged("EPISODE_ABORTED", told, error)
+            message = f"{error.kind}: what the episode ran on is gone"
+            return _logged("EPISODE_ABORTED", message, error)
         case REPLError():
             return _logged("EXECUTION_ERROR", safe_message(error), error)
         case SandboxError():

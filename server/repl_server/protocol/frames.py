@@ -53,7 +53,7 @@ class FrameCodec:
     """How a socket's frames are read. `named`: as `repl-env.v1` has them, else as OpenEnv has."""
 
     action: type[BaseModel]
-    named: bool = False
+    is_v1: bool = False
 
     def read(self, frame: str | bytes | None) -> ClientRequest | InvalidFrame:
         """The request that `frame` is."""
@@ -66,16 +66,16 @@ class FrameCodec:
             given = read_object(frame)
             return self._request(given, len(frame))
         except RequestError as refusal:
-            name = given.get("id") if self.named else None
+            name = given.get("id") if self.is_v1 else None
             return InvalidFrame(refusal, name if _is_id(name) else None, len(frame))
 
-    def frame(self, id: str | None, reply: ServerReply) -> str:
+    def write(self, id: str | None, reply: ServerReply) -> str:
         """The frame of a reply."""
         return reply.frame(id)
 
     def _request(self, given: dict[str, Any], size: int) -> ClientRequest:
         name, data = given.get("type"), given.get("data")
-        known = _REQUESTS[self.named].get(name) if isinstance(name, str) else None
+        known = _REQUESTS[self.is_v1].get(name) if isinstance(name, str) else None
         if known is None:
             raise _of_no_kind(name)
         kind, fields = known
@@ -83,7 +83,7 @@ class FrameCodec:
             raise validation_error(
                 min(given.keys() - fields)[:40], "no such field", "extra_forbidden"
             )
-        if self.named and not _is_id(given.get("id")):
+        if self.is_v1 and not _is_id(given.get("id")):
             raise validation_error("id", "a string of 1 to 64 characters is wanted")
         if data is None and not kind.needs_data:
             data = {}
@@ -93,7 +93,7 @@ class FrameCodec:
             data = validate(self.action, data)
         elif kind.data is not AnyArguments:
             data = validate(kind.data, data, ("data",))
-        if not self.named:
+        if not self.is_v1:
             return ClientRequest(str(name), data, size=size)
         timeout_s, stream = given.get("timeout_s"), given.get("stream", False)
         if timeout_s is not None:

@@ -3,7 +3,7 @@ long.
 
 Whoever parses holds the interpreter, in a thread too, and so does whoever writes. A text of 16 MB
 that is nothing but empty arrays takes a second, and would stop every session; so there is a limit
-to the values in a text, large texts are looked at piece by piece and read one at a time, owners in
+to the values in a text, large texts are looked at piece by piece and read one at a time, tenants in
 turn, and after each piece and each text there is a pause in which others are served. Replies have
 such pauses too.
 """
@@ -40,18 +40,18 @@ class JSONCodec:
 
     def __init__(self) -> None:
         self._one = asyncio.Lock()
-        # Of an owner's texts one stands in line, so that many of them keep nobody waiting for all.
-        self._of_owner: WeakValueDictionary[Tenant, asyncio.Lock] = WeakValueDictionary()
+        # Of a tenant's texts one stands in line, so that many of them keep nobody waiting for all.
+        self._by_tenant: WeakValueDictionary[Tenant, asyncio.Lock] = WeakValueDictionary()
 
-    async def read(self, text: Text, read: Callable[[Text], T], owner: Tenant) -> T:
-        """`read(text)`, which `owner` has sent.
+    async def read(self, text: Text, read: Callable[[Text], T], tenant: Tenant) -> T:
+        """`read(text)`, which `tenant` has sent.
 
         Raises:
             Refusal: TOO_LARGE, there are too many values in it; and what `read` raises.
         """
         if len(text) < LARGE:
             return read(text)
-        own = self._of_owner.setdefault(owner, asyncio.Lock())
+        own = self._by_tenant.setdefault(tenant, asyncio.Lock())
         async with own, self._one:
             checking, more = checked_values(text), True
             while more:

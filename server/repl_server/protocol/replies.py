@@ -28,7 +28,7 @@ class ServerReply:
     refusal: RequestError | None = None
 
     @classmethod
-    def refusing(cls, refusal: RequestError) -> ServerReply:
+    def of_error(cls, refusal: RequestError) -> ServerReply:
         """The reply to what is refused."""
         return cls("error", text_of(refusal.data()), refusal)
 

@@ -1,4 +1,4 @@
-"""`TenantQuota`: what one owner may use; and as it is said in lines, as `sessions=8`."""
+"""`TenantQuota`: what one tenant may use; and as it is said in lines, as `sessions=8`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantQuota:
-    """What one owner may use at a time or in an hour; None is no limit.
+    """What one tenant may use at a time or in an hour; None is no limit.
 
     Args:
         sessions: open at once, those in their grace time among them.

@@ -1,4 +1,4 @@
-"""`QuotaRegistry`: what each owner has used of what `TenantQuota` allows.
+"""`QuotaRegistry`: what each tenant has used of what `TenantQuota` allows.
 
 Two tables say what is counted: what comes back as time passes, and what is held until it is let go.
 Counting is done on the event loop, by one thread.
@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..protocol.request_error import RequestError
-from ..settings import Settings
-from ..tenants.client_address import is_loopback
 from ..tenants.tenant import Tenant
 from .tenant_quota import ADDRESS_QUOTA, TenantQuota
 from .token_bucket import Clock, TokenBucket
@@ -32,7 +30,7 @@ class RateLimit:
 
 @dataclass(frozen=True, slots=True)
 class UsageLimit:
-    """A limit on what an owner has at one time."""
+    """A limit on what a tenant has at one time."""
 
     words: str
 
@@ -57,13 +55,13 @@ HELD = {
 # forgetting whom it can would hand each of them a new allowance.
 MAX_ADDRESSES = 1 << 16
 # Meters looked at for each new one: two keep the number of idle ones falling.
-_LOOKED_AT = 2
-# What must be left of an owner's CPU time for another step. What a step takes is known after it.
+_IDLE_CHECKS = 2
+# What must be left of a tenant's CPU time for another step. What a step takes is known after it.
 _CPU_FOR_A_STEP = 1.0
 
 
 class UsageMeter:
-    """What one owner has used; methods raise `RequestError` for what would be too much.
+    """What one tenant has used; methods raise `RequestError` for what would be too much.
 
     Nothing is counted of a request that is refused.
     """
@@ -94,7 +92,7 @@ class UsageMeter:
     def step(self) -> None:
         """Count a step; refused also while CPU seconds of earlier ones are owed."""
         if self._buckets:
-            self._ask("cpu_seconds_per_hour", _CPU_FOR_A_STEP)
+            self._check("cpu_seconds_per_hour", _CPU_FOR_A_STEP)
             self._take("steps_per_second", 1)
 
     @property
@@ -116,12 +114,12 @@ class UsageMeter:
 
     def open_session(self) -> None:
         """Count a session from now on; refused also while CPU seconds are owed."""
-        self._ask("cpu_seconds_per_hour", _CPU_FOR_A_STEP)
+        self._check("cpu_seconds_per_hour", _CPU_FOR_A_STEP)
         self._hold("sessions", 1)
 
     def close_session(self) -> None:
         """The session is gone."""
-        self._let_go("sessions", 1)
+        self._release("sessions", 1)
 
     def open_connection(self) -> None:
         """Count a WebSocket or an HTTP request from now on."""
@@ -129,7 +127,7 @@ class UsageMeter:
 
     def close_connection(self) -> None:
         """It is over."""
-        self._let_go("connections", 1)
+        self._release("connections", 1)
 
     def hold_bytes(self, count: int) -> None:
         """Count `count` bytes of an upload from now on."""
@@ -137,7 +135,7 @@ class UsageMeter:
 
     def release_bytes(self, count: int) -> None:
         """The bytes are forgotten."""
-        self._let_go("uploaded_bytes", count)
+        self._release("uploaded_bytes", count)
 
     def bytes_left(self) -> int | None:
         """How many bytes more can be held; None: no limit."""
@@ -164,14 +162,14 @@ class UsageMeter:
     def _take(self, name: str, amount: float) -> None:
         bucket = self._buckets.get(name)
         if bucket is not None:
-            self._refuse_if(bucket.take(amount), name)
+            self._check_wait(bucket.take(amount), name)
 
-    def _ask(self, name: str, amount: float) -> None:
+    def _check(self, name: str, amount: float) -> None:
         bucket = self._buckets.get(name)
         if bucket is not None:
-            self._refuse_if(bucket.wait(amount), name)
+            self._check_wait(bucket.wait(amount), name)
 
-    def _refuse_if(self, wait: float, name: str) -> None:
+    def _check_wait(self, wait: float, name: str) -> None:
         if wait:
             rate = RATES[name]
             raise RequestError(
@@ -189,32 +187,32 @@ class UsageMeter:
             )
         self._held[name] += count
 
-    def _let_go(self, name: str, count: int) -> None:
+    def _release(self, name: str, count: int) -> None:
         if count > self._held[name]:
             raise ValueError(f"{count} {HELD[name].words} let go of, {self._held[name]} held")
         self._held[name] -= count
 
 
 class QuotaRegistry:
-    """The meters of all owners, by `Settings.quota`.
+    """The meters of all tenants, by `Settings.quota`.
 
-    A meter that owes nothing may be forgotten: the next one of its owner says the same. One that
-    has something or owes something never is, so an owner cannot lose a debt by waiting or by
+    A meter that owes nothing may be forgotten: the next one of its tenant says the same. One that
+    has something or owes something never is, so a tenant cannot lose a debt by waiting or by
     having many others come.
     """
 
     def __init__(
         self,
-        settings: Settings,
+        quota: TenantQuota | None = None,
         *,
+        public: bool = False,
         clock: Clock = time.monotonic,
         max_addresses: int = MAX_ADDRESSES,
     ) -> None:
         self._clock = clock
         self._max_addresses = max_addresses
-        self._quota_of_keys = settings.quota or TenantQuota()
-        public = not is_loopback(settings.host)
-        self._quota_of_addresses = settings.quota or (ADDRESS_QUOTA if public else TenantQuota())
+        self._quota_of_keys = quota or TenantQuota()
+        self._quota_of_addresses = quota or (ADDRESS_QUOTA if public else TenantQuota())
         self._keys: dict[str, UsageMeter] = {}
         # The one that was asked for longest ago comes first.
         self._addresses: OrderedDict[str, UsageMeter] = OrderedDict()
@@ -223,32 +221,32 @@ class QuotaRegistry:
         """How many meters are remembered."""
         return len(self._keys) + len(self._addresses)
 
-    def of(self, owner: Tenant) -> UsageMeter:
-        """The meter of `owner`; the same one as long as anything is held or owed there.
+    def meter_of(self, tenant: Tenant) -> UsageMeter:
+        """The meter of `tenant`; the same one as long as anything is held or owed there.
 
         Raises:
-            Refusal: RATE_LIMITED; the owner is new, and too many addresses are remembered.
+            Refusal: RATE_LIMITED; the tenant is new, and too many addresses are remembered.
         """
-        if owner.kind == "key":
-            meter = self._keys.get(owner.name)
+        if tenant.kind == "key":
+            meter = self._keys.get(tenant.name)
             if meter is None:
                 # As many as there are keys: the operator bounds these.
-                meter = self._keys[owner.name] = UsageMeter(self._quota_of_keys, self._clock)
+                meter = self._keys[tenant.name] = UsageMeter(self._quota_of_keys, self._clock)
             return meter
-        known = self._addresses.get(owner.name)
+        known = self._addresses.get(tenant.name)
         if known is not None:
-            self._addresses.move_to_end(owner.name)
+            self._addresses.move_to_end(tenant.name)
             return known
-        self._forget_some()
+        self._forget_idle()
         if len(self._addresses) >= self._max_addresses:
             raise RequestError(
                 "RATE_LIMITED", "Too many addresses ask at this time.", retry_after=60.0
             )
-        meter = self._addresses[owner.name] = UsageMeter(self._quota_of_addresses, self._clock)
+        meter = self._addresses[tenant.name] = UsageMeter(self._quota_of_addresses, self._clock)
         return meter
 
-    def _forget_some(self) -> None:
-        for _ in range(min(_LOOKED_AT, len(self._addresses))):
+    def _forget_idle(self) -> None:
+        for _ in range(min(_IDLE_CHECKS, len(self._addresses))):
             name, meter = next(iter(self._addresses.items()))
             if meter.owes_nothing:
                 del self._addresses[name]

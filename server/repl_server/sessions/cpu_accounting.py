@@ -1,4 +1,4 @@
-"""`CPUAccounting`: CPU time of one session's processes, booked under its owner, once."""
+"""`CPUAccounting`: CPU time of one session's processes, booked under its tenant, once."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ class CPUAccounting:
     found by looking at all processes now and then.
     """
 
-    def __init__(self, owner: Tenant, meter: UsageMeter, watch: Telemetry) -> None:
-        self._owner, self._meter, self._metrics = owner, meter, watch.metrics
+    def __init__(self, tenant: Tenant, meter: UsageMeter, telemetry: Telemetry) -> None:
+        self._tenant, self._meter, self._metrics = tenant, meter, telemetry.metrics
         self._is_limited = meter.counts_cpu
         self._booked = 0.0
 
-    def step(self, seconds: float) -> None:
+    def add_step(self, seconds: float) -> None:
         """A step used so much."""
         self._booked += seconds
         self._book(seconds)
 
-    def look(self, total: float) -> bool:
+    def observe(self, total: float) -> bool:
         """All processes have used `total` so far; whether some are busy, as far as nobody knew."""
         more = total - self._booked
         if more <= 0:
@@ -42,7 +42,7 @@ class CPUAccounting:
     def _book(self, seconds: float) -> None:
         if self._is_limited:
             self._meter.spend_cpu(seconds)
-        self._metrics.cpu(self._owner, seconds)
+        self._metrics.cpu(self._tenant, seconds)
 
 
 def seconds_of(observation: Any) -> float:

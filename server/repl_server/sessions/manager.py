@@ -19,13 +19,13 @@ from repl_env.errors import REPLError
 from repl_env.interfaces import EnvironmentMetadata
 
 from ..limits.receive_buffers import ReceiveBuffers
-from ..mcp.tool_server import MCPToolServer
 from ..protocol.json_codec import JSONCodec
 from ..protocol.request_error import RequestError, draining_error
 from ..quotas.usage_meters import QuotaRegistry, UsageMeter
 from ..settings import Settings
 from ..subcalls.session_subcalls import SessionSubcalls, warm_up
 from ..telemetry.recorder import Telemetry
+from ..tenants.client_address import is_loopback
 from ..tenants.tenant import Tenant
 from ..uploads.shared_templates import SharedTemplates
 from ..uploads.tenant_uploads import TenantUploads
@@ -34,17 +34,18 @@ from ..uploads.upload_store import UploadStore
 from .cpu_accounting import CPUAccounting
 from .environments.custom_adapter import CustomAdapter
 from .environments.environment_adapter import EnvironmentAdapter
-from .environments.environment_factory import EnvironmentFactory, not_made
+from .environments.environment_factory import EnvironmentFactory, factory_error
 from .environments.environment_metadata import MetadataCache
 from .environments.repl_adapter import REPLAdapter
+from .request_handlers import HANDLERS
 from .scheduler import RequestScheduler
-from .server_session import ServerSession
+from .server_session import Handler, ServerSession
 
 logger = logging.getLogger("repl_server")
 
-# Seconds between two looks for sessions that nobody uses any more, at most.
-_LOOK = 1.0
-_LOOK_SOON = 0.01
+# Seconds between two sweeps for sessions that nobody uses any more, at most.
+SWEEP_S = 1.0
+_MIN_SWEEP_S = 0.01
 # Seconds in which a client is to come back where its protocol has it do so at once: one that has
 # gone before it learnt of its session never will.
 INTRODUCTION_S = 30.0
@@ -77,30 +78,30 @@ class SessionManager:
         self.settings = settings
         self.environment = environment
         self.action, self.observation, self.state_model = action, observation, state
-        self._maker = EnvironmentFactory(environment or REPLEnvironment, settings)
-        self._description = MetadataCache(self._maker)
-        self.admission = self._maker.admission
-        self.quotas = QuotaRegistry(settings)
+        self._factory = EnvironmentFactory(environment or REPLEnvironment, settings)
+        self._metadata_cache = MetadataCache(self._factory)
+        self.admission = self._factory.admission
+        self.quotas = QuotaRegistry(settings.quota, public=not is_loopback(settings.host))
         self.inbound = ReceiveBuffers(settings)
-        self.slots = RequestScheduler()
-        self.watch = Telemetry(contents=settings.log_contents)
-        self.watch.metrics.watch("sessions_open", lambda: self.admission.open)
-        self.watch.metrics.watch("sessions_waiting", lambda: self.admission.waiting)
-        self.watch.metrics.watch("requests_waiting", lambda: len(self.slots))
-        uploaded = UploadQuota(settings.uploads_bytes, self.quotas.of)
-        self.watch.metrics.watch("uploaded_bytes", lambda: uploaded.taken)
+        self.scheduler = RequestScheduler()
+        self.telemetry = Telemetry(contents=settings.log_contents)
+        self.telemetry.metrics.set_gauge("sessions_open", lambda: self.admission.open)
+        self.telemetry.metrics.set_gauge("sessions_waiting", lambda: self.admission.waiting)
+        self.telemetry.metrics.set_gauge("requests_waiting", lambda: len(self.scheduler))
+        uploaded = UploadQuota(settings.uploads_bytes, self.quotas.meter_of)
+        self.telemetry.metrics.set_gauge("uploaded_bytes", lambda: uploaded.taken)
         self.uploads = UploadStore(settings, uploaded)
         self.templates = SharedTemplates(uploaded)
-        self.reading = JSONCodec()
+        self.json_codec = JSONCodec()
         self.sandboxes = SandboxRegistry()
         self.source = SandboxProvider(None, _sandbox_settings(settings), self.sandboxes)
-        self.mcp = MCPToolServer(self)
+        self.handlers: dict[str, Handler] = dict(HANDLERS)
         self._sessions: dict[bytes, ServerSession] = {}
-        self._looking: asyncio.Task[None] | None = None
+        self._sweeping: asyncio.Task[None] | None = None
         self.draining = False
         self._held: set[ServerSession] = set()  # they were not closed in time, at the end
         self._turn = 0
-        self.looks = 0  # for sessions that nobody uses, so far
+        self.sweeps = 0  # for sessions that nobody uses, so far
 
     # ── its own life ─────────────────────────────────────────────────────────────────────────────
 
@@ -116,13 +117,13 @@ class SessionManager:
 
     async def __aenter__(self) -> SessionManager:
         await asyncio.to_thread(self.prepare)
-        self._looking = asyncio.create_task(self._look())
+        self._sweeping = asyncio.create_task(self._sweep())
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.wait([self._looking])
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+            await asyncio.wait([self._sweeping])
         await self.drain(0.0)
         await self.templates.close()
         self.uploads.close()
@@ -140,12 +141,12 @@ class SessionManager:
         self.admission.close(refusal)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within):
-                quiet = (session.quiet() for session in self.sessions)
-                await asyncio.gather(self.inbound.uploaded(), *quiet)
-        self.inbound.end(refusal)
+                quiet = (session.wait_idle() for session in self.sessions)
+                await asyncio.gather(self.inbound.wait_uploads(), *quiet)
+        self.inbound.stop(refusal)
         for session in self.sessions:
-            if session.outlet is not None:
-                session.outlet.end(refusal.close or 1000, refusal.message)
+            if session.sink is not None:
+                session.sink.end(refusal.close or 1000, refusal.message)
         await self._close_all()
 
     async def _close_all(self) -> None:
@@ -155,7 +156,7 @@ class SessionManager:
             _, open_ = await asyncio.wait(closing, timeout=CLOSE_S)
             for each in open_:
                 self._held.add(closing[each])
-                self.watch.session_held(closing[each])
+                self.telemetry.session_held(closing[each])
 
     def check_open(self) -> None:
         """Raises Refusal DRAINING if nothing new may begin."""
@@ -169,25 +170,25 @@ class SessionManager:
         """Those that are open."""
         return list(self._sessions.values())
 
-    async def open(self, owner: Tenant) -> ServerSession:
-        """A new session for `owner`, which may have to wait in line.
+    async def open(self, tenant: Tenant) -> ServerSession:
+        """A new session for `tenant`, which may have to wait in line.
 
         Raises:
             Refusal: QUOTA_EXCEEDED, CAPACITY_REACHED, DRAINING, FACTORY_ERROR.
         """
         self.check_open()
-        meter = self.quotas.of(owner)
+        meter = self.quotas.meter_of(tenant)
         with contextlib.ExitStack() as undo:
-            await self._count(owner, meter)
+            await self._count_session(tenant, meter)
             undo.callback(meter.close_session)
-            await self.admission.enter()
-            undo.callback(self.admission.leave)
-            session = await self._begun(owner, meter, self._episodes(owner, meter))
+            await self.admission.acquire()
+            undo.callback(self.admission.release)
+            session = await self._start(tenant, meter, self._make_adapter(tenant, meter))
             undo.pop_all()
         return session
 
-    async def _count(self, owner: Tenant, meter: UsageMeter) -> None:
-        """Count one more session of `owner`. One that ends may take its time, and is waited for.
+    async def _count_session(self, tenant: Tenant, meter: UsageMeter) -> None:
+        """Count one more session of `tenant`. One that ends may take its time, and is waited for.
 
         Raises:
             Refusal: QUOTA_EXCEEDED, DRAINING.
@@ -197,7 +198,7 @@ class SessionManager:
             try:
                 meter.open_session()
             except RequestError as refusal:
-                mine = [each for each in self.sessions if each.owner == owner]
+                mine = [each for each in self.sessions if each.tenant == tenant]
                 ending = [each.end() for each in mine if each.closing]
                 left = until - time.monotonic()
                 if refusal.retry_after is not None or not ending or left <= 0:
@@ -214,61 +215,63 @@ class SessionManager:
             Refusal: as `open`, without standing in line.
         """
         with contextlib.ExitStack() as undo:
-            await self._count(parent.owner, parent.meter)
+            await self._count_session(parent.tenant, parent.meter)
             undo.callback(parent.meter.close_session)
-            self.admission.enter_now()
-            undo.callback(self.admission.leave)
-            session = await self._begun(parent.owner, parent.meter, parent.branched(seed))
+            self.admission.acquire_now()
+            undo.callback(self.admission.release)
+            session = await self._start(
+                parent.tenant, parent.meter, parent.branch_environment(seed)
+            )
             undo.pop_all()
-        session.keep()
+        session.start_grace_period()
         return session
 
-    def find(self, owner: Tenant, token: str) -> ServerSession:
+    def find(self, tenant: Tenant, token: str) -> ServerSession:
         """The session that `token` names.
 
         Raises:
-            Refusal: UNKNOWN_SESSION; whether it is another owner's is not told. DRAINING, if it
+            Refusal: UNKNOWN_SESSION; whether it is another tenant's is not told. DRAINING, if it
                 may have been one that ended so.
         """
         found = self._sessions.get(_name(token))
-        if found is None or found.owner != owner or found.closing:
+        if found is None or found.tenant != tenant or found.closing:
             self.check_open()
             raise RequestError("UNKNOWN_SESSION", "there is no such session, or it has ended")
         return found
 
-    def gone(self, session: ServerSession) -> None:
+    def forget(self, session: ServerSession) -> None:
         """A session has closed; its room is free."""
         if self._sessions.pop(_name(session.token), None) is not None:
-            self.admission.leave()
+            self.admission.release()
             session.meter.close_session()
-            self.watch.session_closed(session, session.ending)
+            self.telemetry.session_closed(session, session.ending)
 
-    def cpu_account(self, session: ServerSession) -> CPUAccounting:
+    def new_cpu_accounting(self, session: ServerSession) -> CPUAccounting:
         """An account for the processes of an episode."""
-        return CPUAccounting(session.owner, session.meter, self.watch)
+        return CPUAccounting(session.tenant, session.meter, self.telemetry)
 
     async def metadata(self) -> EnvironmentMetadata:
         """What an environment says about itself, as `MetadataCache.metadata`."""
-        return await self._description.metadata()
+        return await self._metadata_cache.metadata()
 
-    async def _begun(
-        self, owner: Tenant, meter: UsageMeter, making: Awaitable[EnvironmentAdapter]
+    async def _start(
+        self, tenant: Tenant, meter: UsageMeter, making: Awaitable[EnvironmentAdapter]
     ) -> ServerSession:
         try:
-            session = ServerSession(self, owner, meter, await making)
+            session = ServerSession(self, tenant, meter, await making)
         except (RequestError, REPLError):
             raise
         # Boundary: whatever a factory raises is the operator's to read, in the log.
         except Exception as error:  # noqa: BLE001
-            raise not_made(error) from None
+            raise factory_error(error) from None
         self._sessions[_name(session.token)] = session
-        self.watch.session_opened(session)
+        self.telemetry.session_opened(session)
         return session
 
-    async def _episodes(self, owner: Tenant, meter: UsageMeter) -> EnvironmentAdapter:
-        uploads = TenantUploads(owner, self.uploads, self.templates)
+    async def _make_adapter(self, tenant: Tenant, meter: UsageMeter) -> EnvironmentAdapter:
+        uploads = TenantUploads(tenant, self.uploads, self.templates)
         if self.environment is not None:
-            made, thread = await self._maker.make()
+            made, thread = await self._factory.make()
             if not isinstance(made, REPLEnvironment):
                 return CustomAdapter(made, thread, uploads)
             thread.end()
@@ -276,50 +279,50 @@ class SessionManager:
         environment = REPLEnvironment()
         environment.settings = self.settings.episodes
         environment.take_from(self.source)
-        calls = SessionSubcalls(self.settings, meter, self.watch)
+        calls = SessionSubcalls(self.settings, meter, self.telemetry)
         return REPLAdapter(environment, self.settings, uploads, calls)
 
     # ── the end of what nobody uses ──────────────────────────────────────────────────────────────
 
-    async def _look(self) -> None:
+    async def _sweep(self) -> None:
         settings = self.settings
         shortest = min(settings.idle_s, settings.grace_s, settings.send_s)
         while True:
-            await asyncio.sleep(min(_LOOK, max(_LOOK_SOON, shortest / 4)))
-            self.looks += 1
+            await asyncio.sleep(min(SWEEP_S, max(_MIN_SWEEP_S, shortest / 4)))
+            self.sweeps += 1
             now = time.monotonic()
             for session in self.sessions:
-                self._look_at(session, now)
-            self._look_at_cpu()
+                self._sweep_session(session, now)
+            self._sweep_cpu()
             self.templates.sweep()
             self.uploads.sweep()
 
-    def _look_at(self, session: ServerSession, now: float) -> None:
-        settings, outlet = self.settings, session.outlet
-        blocked = None if outlet is None else outlet.blocked_since
-        if outlet is not None and blocked is not None and now - blocked > 2 * settings.send_s:
+    def _sweep_session(self, session: ServerSession, now: float) -> None:
+        settings, sink = self.settings, session.sink
+        blocked = None if sink is None else sink.blocked_since
+        if sink is not None and blocked is not None and now - blocked > 2 * settings.send_s:
             # `bounded` sees how fast a client reads, and acts first; other servers do not.
-            outlet.end(DOES_NOT_READ, "what was sent was not read")
+            sink.end(DOES_NOT_READ, "what was sent was not read")
         if session.awaited:
             return
         touched = session.touched
         longest = settings.idle_s if session.known else min(settings.idle_s, INTRODUCTION_S)
         if now - touched > longest:
-            if outlet is not None:
-                outlet.end(IDLE, "the session was idle for too long")
+            if sink is not None:
+                sink.end(IDLE, "the session was idle for too long")
             session.end("idle")
         elif session.left is not None and now - max(session.left, touched) > settings.grace_s:
             session.end("grace")
 
-    def _look_at_cpu(self) -> None:
-        """End sessions that go on by themselves while their owner's CPU time is used up."""
+    def _sweep_cpu(self) -> None:
+        """End sessions that go on by themselves while their tenant's CPU time is used up."""
         sessions = self.sessions
         for _ in range(min(_CPU_LOOKS, len(sessions))):
             self._turn += 1
             session = sessions[self._turn % len(sessions)]
-            if session.look_at_cpu() and not session.busy and session.meter.owes_cpu:
-                if session.outlet is not None:
-                    session.outlet.end(OVER_QUOTA, "its processes used up the CPU time")
+            if session.account_cpu() and not session.busy and session.meter.owes_cpu:
+                if session.sink is not None:
+                    session.sink.end(OVER_QUOTA, "its processes used up the CPU time")
                 session.end("quota")
 
 

@@ -36,31 +36,31 @@ class _OutputChunk:
 
 
 class OutputStream:
-    """The output of the step that was asked for, on its way to whoever waits for its reply.
+    """The output of the step that was pending for, on its way to whoever waits for its reply.
 
     A context manager; at its end, what is left is sent.
     """
 
-    def __init__(self, asked: PendingRequest) -> None:
-        self._asked = asked
-        self._pieces: deque[_OutputChunk] = deque()
+    def __init__(self, pending: PendingRequest) -> None:
+        self._pending = pending
+        self._chunks: deque[_OutputChunk] = deque()
         self._size = 0
         self._sender: asyncio.Task[None] | None = None
 
-    def take(self, stream: str, text: str) -> None:
+    def add(self, stream: str, text: str) -> None:
         """Some more of it. Waits for nobody."""
-        if self._asked.to.gone:
+        if self._pending.sink.gone:
             return
         kept = text[: _MOST - self._size]
         if kept:
-            last = self._pieces[-1] if self._pieces else None
+            last = self._chunks[-1] if self._chunks else None
             if last is None or last.stream != stream or last.dropped:
                 last = self._append(stream)
             last.texts.append(kept)
             last.size += len(kept)
             self._size += len(kept)
         if len(kept) < len(text):
-            found = (each for each in reversed(self._pieces) if each.stream == stream)
+            found = (each for each in reversed(self._chunks) if each.stream == stream)
             (next(found, None) or self._append(stream)).dropped += len(text) - len(kept)
         if self._sender is None:
             self._sender = asyncio.get_running_loop().create_task(self._send())
@@ -82,23 +82,23 @@ class OutputStream:
             await self._flush()
 
     def _append(self, stream: str) -> _OutputChunk:
-        piece = _OutputChunk(stream)
-        self._pieces.append(piece)
-        return piece
+        chunk = _OutputChunk(stream)
+        self._chunks.append(chunk)
+        return chunk
 
     async def _send(self) -> None:
-        while self._pieces:
+        while self._chunks:
             await self._flush()
             await asyncio.sleep(_PAUSE)
         self._sender = None
 
     async def _flush(self) -> None:
-        while self._pieces:
-            piece = self._pieces.popleft()
-            self._size -= piece.size
+        while self._chunks:
+            chunk = self._chunks.popleft()
+            self._size -= chunk.size
             try:
-                await self._asked.to.deliver(self._asked.request.id, piece.reply())
+                await self._pending.sink.deliver(self._pending.request.id, chunk.reply())
             except asyncio.CancelledError:
-                self._pieces.appendleft(piece)
-                self._size += piece.size
+                self._chunks.appendleft(chunk)
+                self._size += chunk.size
                 raise

@@ -2,83 +2,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from collections.abc import Mapping
+from typing import Any, Final
 
 from ..protocol.frames import ClientRequest
 from ..protocol.replies import ServerReply, observation_text, text_of
 from .output_stream import OutputStream
 from .request_queue import PendingRequest
-
-if TYPE_CHECKING:
-    from .server_session import ServerSession
+from .server_session import Handler, ServerSession
 
 
 async def _reset(
-    session: ServerSession, asked: PendingRequest, request: ClientRequest
+    session: ServerSession, pending: PendingRequest, request: ClientRequest
 ) -> ServerReply:
-    return await _observed(session, await session.begin(request.data), request)
+    return await _observed(session, await session.reset(request.data), request)
 
 
 async def _step(
-    session: ServerSession, asked: PendingRequest, request: ClientRequest
+    session: ServerSession, pending: PendingRequest, request: ClientRequest
 ) -> ServerReply:
     if not request.stream:
-        observation = await session.play(request.data, request.timeout_s, None)
+        observation = await session.step(request.data, request.timeout_s, None)
     else:
-        async with OutputStream(asked) as streamed:
-            observation = await session.play(request.data, request.timeout_s, streamed.take)
+        async with OutputStream(pending) as streamed:
+            observation = await session.step(request.data, request.timeout_s, streamed.add)
     return await _observed(session, observation, request)
 
 
 async def _state(
-    session: ServerSession, asked: PendingRequest, request: ClientRequest
+    session: ServerSession, pending: PendingRequest, request: ClientRequest
 ) -> ServerReply:
-    return ServerReply("state", text_of(await session.episodes.state()))
+    return ServerReply("state", text_of(await session.adapter.state()))
 
 
 async def _variables(
-    session: ServerSession, asked: PendingRequest, request: ClientRequest
+    session: ServerSession, pending: PendingRequest, request: ClientRequest
 ) -> ServerReply:
-    return ServerReply("variables", text_of({"names": await session.episodes.variables()}))
+    return ServerReply("variables", text_of({"names": await session.adapter.variables()}))
 
 
 async def _follow_up(
-    session: ServerSession, asked: PendingRequest, request: ClientRequest
+    session: ServerSession, pending: PendingRequest, request: ClientRequest
 ) -> ServerReply:
-    return await _observed(session, await session.episodes.follow_up(request.data), request)
+    return await _observed(session, await session.adapter.follow_up(request.data), request)
 
 
 async def _draft(
-    session: ServerSession, asked: PendingRequest, request: ClientRequest
+    session: ServerSession, pending: PendingRequest, request: ClientRequest
 ) -> ServerReply:
-    return ServerReply("draft", text_of({"value": await session.episodes.draft()}))
+    return ServerReply("draft", text_of({"value": await session.adapter.draft()}))
 
 
 async def _branch(
-    session: ServerSession, asked: PendingRequest, request: ClientRequest
+    session: ServerSession, pending: PendingRequest, request: ClientRequest
 ) -> ServerReply:
-    branch = await session.host.branch(session, request.data.seed)
+    branch = await session.manager.branch(session, request.data.seed)
     branch.cpu = session.cpu  # what is seen of one is seen of both
     return ServerReply("branch", text_of({"session_id": branch.id, "token": branch.token}))
-
-
-async def _mcp(
-    session: ServerSession, asked: PendingRequest, request: ClientRequest
-) -> ServerReply:
-    return await session.host.mcp.about(session, asked)
 
 
 async def _observed(
     session: ServerSession, observation: Any, request: ClientRequest
 ) -> ServerReply:
     pieces = observation_text(observation, beside=request.id is None)
-    return ServerReply("observation", await session.host.reading.written(pieces))
+    return ServerReply("observation", await session.manager.json_codec.written(pieces))
 
 
-Handler: TypeAlias = Callable[
-    ["ServerSession", PendingRequest, ClientRequest], Awaitable[ServerReply]
-]
 # By the type of a request. A handler raises what its client is told as a refusal.
 HANDLERS: Final[Mapping[str, Handler]] = {
     "reset": _reset,
@@ -88,5 +77,4 @@ HANDLERS: Final[Mapping[str, Handler]] = {
     "follow_up": _follow_up,
     "draft": _draft,
     "branch": _branch,
-    "mcp": _mcp,
 }

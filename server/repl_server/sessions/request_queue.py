@@ -1,4 +1,4 @@
-"""What was asked of a session, who waits for the reply, and the line of what waits its turn."""
+"""What was pending of a session, who waits for the reply, and the line of what waits its turn."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..protocol.replies import ServerReply
 from ..protocol.request_error import RequestError
 
 # Requests that one session may have waiting, and characters of them and of the one that runs: then
-# nothing is read, and what its client sends is held, and bounded, before it is a request.
+# nothing is read, and what its client sends is held, and bounded, earlier_sinks it is a request.
 _MOST_WAITING = 16
 _MOST_SIZE = 1 << 20
 
@@ -40,30 +40,32 @@ class ReplySink(Protocol):
 class PendingRequest:
     """A request, who waits for its reply, and the reply once it is there.
 
-    `to` asked last, and is sent what comes before the reply; `before` asked earlier, and waits too.
+    `to` pending last, and is sent what comes earlier_sinks the reply; `earlier_sinks` pending earlier, and waits too.
     """
 
     request: ClientRequest | InvalidFrame
-    to: ReplySink
+    sink: ReplySink
     reply: ServerReply | None = None
-    before: tuple[ReplySink, ...] = ()
+    earlier_sinks: tuple[ReplySink, ...] = ()
 
     @property
-    def outlets(self) -> tuple[ReplySink, ...]:
+    def sinks(self) -> tuple[ReplySink, ...]:
         """All who wait for the reply."""
-        return (*self.before, self.to)
+        return (*self.earlier_sinks, self.sink)
 
-    def asked_again(self, to: ReplySink) -> None:
+    def add_sink(self, sink: ReplySink) -> None:
         """Have the reply go to `to` as well."""
-        self.before = tuple(each for each in self.outlets if each is not to and not each.gone)
-        self.to = to
+        self.earlier_sinks = tuple(
+            each for each in self.sinks if each is not sink and not each.gone
+        )
+        self.sink = sink
 
-    def forget(self, outlet: ReplySink) -> bool:
-        """`outlet` has gone; whether somebody else waits."""
-        others = tuple(each for each in self.outlets if each is not outlet)
+    def remove_sink(self, sink: ReplySink) -> bool:
+        """`sink` has gone; whether somebody else waits."""
+        others = tuple(each for each in self.sinks if each is not sink)
         if others:
-            *before, self.to = others
-            self.before = tuple(before)
+            *earlier_sinks, self.sink = others
+            self.earlier_sinks = tuple(earlier_sinks)
         return bool(others)
 
 
@@ -71,7 +73,7 @@ class RequestQueue:
     """Requests of one session that wait for their turn. One takes them out, in order.
 
     Attributes:
-        full: whether no more should be asked now.
+        full: whether no more should be pending now.
     """
 
     def __init__(self) -> None:
@@ -79,9 +81,9 @@ class RequestQueue:
         self._waiting: deque[PendingRequest] = deque()
         self._size = 0
         self._taken = 0  # the size of the one that was taken out and is not done
-        self._comer: asyncio.Future[None] | None = None  # who takes them out, while there is none
-        self._room = asyncio.Event()  # set when it is not full any more
-        self._quiet: asyncio.Event | None = None  # of who waits for that
+        self._taker: asyncio.Future[None] | None = None  # who takes them out, while there is none
+        self._space = asyncio.Event()  # set when it is not full any more
+        self._idle: asyncio.Event | None = None  # of who waits for that
         self._ended = False
 
     def __len__(self) -> int:
@@ -90,83 +92,83 @@ class RequestQueue:
     def __iter__(self) -> Iterator[PendingRequest]:
         return iter(tuple(self._waiting))
 
-    async def room(self) -> None:
+    async def wait_for_space(self) -> None:
         """Wait until it is not full."""
         if self.full:
-            await self._room.wait()
+            await self._space.wait()
 
-    async def quiet(self) -> None:
+    async def wait_idle(self) -> None:
         """Wait until nothing waits, and who takes them out has come for more or never will."""
-        if self._ended or (self._comer is not None and not self._waiting):
+        if self._ended or (self._taker is not None and not self._waiting):
             return
-        self._quiet = self._quiet or asyncio.Event()
-        await self._quiet.wait()
+        self._idle = self._idle or asyncio.Event()
+        await self._idle.wait()
 
     def end(self) -> None:
         """Nobody takes any out any more."""
         self._ended = True
-        self._tell_quiet()
+        self._notify_idle()
 
-    def add(self, asked: PendingRequest) -> None:
+    def add(self, pending: PendingRequest) -> None:
         """Put a request at the end."""
-        self._waiting.append(asked)
-        self._size += asked.request.size
-        if self._comer is not None and not self._comer.done():
-            self._comer.set_result(None)
-        if not self._is_roomy():
+        self._waiting.append(pending)
+        self._size += pending.request.size
+        if self._taker is not None and not self._taker.done():
+            self._taker.set_result(None)
+        if not self._has_space():
             self.full = True
-            self._room.clear()
+            self._space.clear()
 
     async def take(self) -> PendingRequest:
-        """The first one, as soon as there is any. The one before it is done."""
+        """The first one, as soon as there is any. The one earlier_sinks it is done."""
         self._size -= self._taken
         self._taken = 0
-        if self.full and self._is_roomy():
-            self._make_room()
+        if self.full and self._has_space():
+            self._reopen()
         while not self._waiting:
-            self._tell_quiet()
-            self._comer = asyncio.get_running_loop().create_future()
+            self._notify_idle()
+            self._taker = asyncio.get_running_loop().create_future()
             try:
-                await self._comer
+                await self._taker
             finally:
-                self._comer = None
-        asked = self._waiting.popleft()
-        self._taken = asked.request.size
-        return asked
+                self._taker = None
+        pending = self._waiting.popleft()
+        self._taken = pending.request.size
+        return pending
 
     def find(self, id: str) -> PendingRequest | None:
         """The request of this id."""
         return next((each for each in self._waiting if each.request.id == id), None)
 
-    def give_up(self, id: str) -> bool:
+    def cancel(self, id: str) -> bool:
         """Have the request of this id not run; False if there is none."""
-        asked = self.find(id)
-        if asked is None or asked.reply is not None:
+        pending = self.find(id)
+        if pending is None or pending.reply is not None:
             return False
-        asked.reply = cancelled_reply()
+        pending.reply = cancelled_reply()
         return True
 
-    def forget(self, outlet: ReplySink) -> None:
-        """Drop what nobody waits for because `outlet` has gone."""
-        self._waiting = deque(each for each in self._waiting if each.forget(outlet))
+    def remove_sink(self, sink: ReplySink) -> None:
+        """Drop what nobody waits for because `sink` has gone."""
+        self._waiting = deque(each for each in self._waiting if each.remove_sink(sink))
         self._size = self._taken + sum(each.request.size for each in self._waiting)
-        self._make_room()
+        self._reopen()
 
-    def _make_room(self) -> None:
+    def _reopen(self) -> None:
         self.full = False
-        self._room.set()
+        self._space.set()
 
-    def _tell_quiet(self) -> None:
-        if self._quiet is not None:
-            self._quiet.set()
-            self._quiet = None
+    def _notify_idle(self) -> None:
+        if self._idle is not None:
+            self._idle.set()
+            self._idle = None
 
-    def _is_roomy(self) -> bool:
+    def _has_space(self) -> bool:
         return len(self._waiting) < _MOST_WAITING and self._size < _MOST_SIZE
 
 
 def cancelled_reply() -> ServerReply:
     """The reply to a request that was cancelled."""
-    return ServerReply.refusing(
+    return ServerReply.of_error(
         RequestError("EXECUTION_ERROR", "cancelled: the request was given up")
     )

@@ -1,7 +1,7 @@
 """`RequestScheduler`: who goes next while more is asked for at once than the processors can do.
 
 Two lines, each in order of arrival: sessions whose clients rest between requests go before those
-whose clients never do, however many these are. A session does one thing at a time, so within a line
+whose clients never do, however many these are. A session does one thing at a time, so within a queue
 all have as much.
 """
 
@@ -46,20 +46,20 @@ class SchedulerSlot:
     room for it.
     """
 
-    __slots__ = ("_rest", "_since", "_slots", "began", "place", "rested")
+    __slots__ = ("_rest", "_scheduler", "_since", "began", "rested", "turn")
 
-    def __init__(self, slots: RequestScheduler) -> None:
-        self._slots = slots
+    def __init__(self, scheduler: RequestScheduler) -> None:
+        self._scheduler = scheduler
         self._rest = _REST_SAVED
-        self._since = slots.now()
+        self._since = scheduler.now()
         self.began = 0.0
         self.rested = True
-        self.place: asyncio.Future[None] | None = None  # in line
+        self.turn: asyncio.Future[None] | None = None  # in queue
 
     @property
     def waits(self) -> bool:
         """Whether it is entered, and there is no room yet."""
-        return self.place is not None
+        return self.turn is not None
 
     def asks(self, now: float) -> bool:
         """A request has come; whether its client has just rested, and lives on no savings."""
@@ -74,8 +74,8 @@ class SchedulerSlot:
         self._since = now
 
     async def __aenter__(self) -> SchedulerSlot:
-        if not self._slots.take(self):
-            await self._slots.wait(self)
+        if not self._scheduler.take(self):
+            await self._scheduler.wait(self)
         return self
 
     async def __aexit__(
@@ -84,7 +84,7 @@ class SchedulerSlot:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._slots.give_back(self)
+        self._scheduler.give_back(self)
 
 
 class RequestScheduler:
@@ -128,36 +128,36 @@ class RequestScheduler:
         return SchedulerSlot(self)
 
     def take(self, slot: SchedulerSlot) -> bool:
-        """Give it room, if there is any; if not, it stands in line, and must wait."""
+        """Give it room, if there is any; if not, it stands in queue, and must wait."""
         now = self._clock()
         if self._there:
             self._forget_who_left(now)
             self._there.pop(slot, None)
         if slot.asks(now):
             self._there[slot] = now
-        line = self._rested if slot.rested else self._others
-        if not line and not self._rested and self._has_room(now, slot.rested):
+        queue = self._rested if slot.rested else self._others
+        if not queue and not self._rested and self._has_room(now, slot.rested):
             self._begin(slot, now)
             return True
-        slot.place = asyncio.get_running_loop().create_future()
-        line.append(slot)
+        slot.turn = asyncio.get_running_loop().create_future()
+        queue.append(slot)
         if self._look_at_oldest is None:
             self._watch(now)
         return False
 
     async def wait(self, slot: SchedulerSlot) -> None:
-        """Wait until it has come to the head of its line, and there is room for it."""
-        assert slot.place is not None
+        """Wait until it has come to the head of its queue, and there is room for it."""
+        assert slot.turn is not None
         try:
-            await slot.place
+            await slot.turn
         except BaseException:
-            for line in (self._rested, self._others):
-                if slot in line:
-                    line.remove(slot)
+            for queue in (self._rested, self._others):
+                if slot in queue:
+                    queue.remove(slot)
             self.give_back(slot)
             raise
         finally:
-            slot.place = None
+            slot.turn = None
 
     def give_back(self, slot: SchedulerSlot) -> None:
         """It is done with, or does not wait any more."""
@@ -194,13 +194,13 @@ class RequestScheduler:
             self._taken_by_others -= not slot.rested
 
     def _fill(self, now: float) -> None:
-        while (line := self._following(now)) is not None:
-            following = line.popleft()
+        while (queue := self._following(now)) is not None:
+            following = queue.popleft()
             self._passed = self._passed + 1 if following.rested else 0
             # Who was cancelled is done with it as soon as its task runs.
-            if following.place is not None and not following.place.done():
+            if following.turn is not None and not following.turn.done():
                 self._begin(following, now)
-                following.place.set_result(None)
+                following.turn.set_result(None)
 
     def _following(self, now: float) -> deque[SchedulerSlot] | None:
         """The line whose head is next; None if there is no room for it."""

@@ -62,27 +62,27 @@ class EndpointAddress:
 
     @classmethod
     def of(cls, url: str) -> EndpointAddress | None:
-        """The place that `url` names; None if it is not plainly one."""
+        """The address that `url` names; None if it is not plainly one."""
         found = _URL.fullmatch(url)
         if found is None:
             return None
-        scheme, authority, path = found[1], parse_host_and_port(found[2]), found[3]
-        if authority is None or scheme not in _PORTS:
+        scheme, address, path = found[1], parse_host_and_port(found[2]), found[3]
+        if address is None or scheme not in _PORTS:
             return None
-        return cls(scheme, authority.host, authority.port or _PORTS[scheme], path)
+        return cls(scheme, address.host, address.port or _PORTS[scheme], path)
 
 
 def is_allowed(url: str, urls: tuple[str, ...]) -> bool:
     """Whether `url` is one of `urls`, or below one of them that ends with "/*"."""
-    place = EndpointAddress.of(url)
-    if place is None:
+    address = EndpointAddress.of(url)
+    if address is None:
         return False
     for each in urls:
         below = each.endswith("/*")
         found = EndpointAddress.of(each[:-2] if below else each)
-        if found is None or replace(found, path="") != replace(place, path=""):
+        if found is None or replace(found, path="") != replace(address, path=""):
             continue
-        if place.path == found.path or (below and place.path.startswith(f"{found.path}/")):
+        if address.path == found.path or (below and address.path.startswith(f"{found.path}/")):
             return True
     return False
 
@@ -90,7 +90,7 @@ def is_allowed(url: str, urls: tuple[str, ...]) -> bool:
 def check_own(llm: LLM | None) -> None:
     """TypeError or ValueError, naming what is wrong, if the operator's own model cannot be one."""
     if llm is not None:
-        with suppress(ImportError):  # a reset that needs it is told
+        with suppress(ImportError):  # a reset that needs it is message
             model_of(llm)
 
 
@@ -125,7 +125,7 @@ def llm_of(
             raise validation_error(
                 "data.llm", "goes without llm_model and hf_token: it has both inside"
             )
-        asked = LLM(
+        requested = LLM(
             model=llm.model,
             base_url=llm.base_url,
             api_key=_open(llm.api_key),
@@ -133,24 +133,26 @@ def llm_of(
             sampling=llm.sampling,
         )
     else:
-        asked = LLM(model=llm_model, api_key=_open(hf_token))
-    if not asked.answers:
-        return _of_operator(settings.llm, asked)
-    if asked.base_url is not None and asked.model is None:
-        raise validation_error("data.llm.model", "an endpoint has to be told which model")
-    if asked.base_url is None and not (asked.api_key or "").startswith(_ROUTED):
+        requested = LLM(model=llm_model, api_key=_open(hf_token))
+    if not requested.answers:
+        return _of_operator(settings.llm, requested)
+    if requested.base_url is not None and requested.model is None:
+        raise validation_error("data.llm.model", "an endpoint has to be message which model")
+    if requested.base_url is None and not (requested.api_key or "").startswith(_ROUTED):
         raise validation_error("data", f"a token of Hugging Face begins with {_ROUTED}")
-    if not is_allowed(asked.base_url or HUGGING_FACE, settings.llm_urls):
-        place = "Hugging Face" if asked.base_url is None else "this endpoint"
-        told = f"sub-calls may not go to {place}: the operator lists where they may, by --llm-url"
-        raise RequestError("FORBIDDEN", told)
-    return asked
+    if not is_allowed(requested.base_url or HUGGING_FACE, settings.llm_urls):
+        address = "Hugging Face" if requested.base_url is None else "this endpoint"
+        message = (
+            f"sub-calls may not go to {address}: the operator lists where they may, by --llm-url"
+        )
+        raise RequestError("FORBIDDEN", message)
+    return requested
 
 
-def _of_operator(own: LLM | None, asked: LLM) -> LLM:
+def _of_operator(own: LLM | None, requested: LLM) -> LLM:
     if own is None:
         return LLM()
-    return own if asked.model is None else replace(own, model=asked.model)
+    return own if requested.model is None else replace(own, model=requested.model)
 
 
 def _check_headers(headers: Mapping[str, object]) -> None:

@@ -35,13 +35,13 @@ _ASKING = (
 # Of what each session can be offered.
 _PROVIDER = GivenProvider()
 
-# Reserved of an owner's calls for a session without a limit of its own.
+# Reserved of a tenant's calls for a session without a limit of its own.
 _MANY = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class _EpisodeSubcalls:
-    """An episode's calls, and how many of them were reserved of the owner's."""
+    """An episode's calls, and how many of them were reserved of the tenant's."""
 
     subcalls: EpisodeSubcalls
     reserved: int
@@ -84,10 +84,10 @@ class SessionSubcalls:
     `settings.budget` is for them together.
     """
 
-    def __init__(self, settings: Settings, meter: UsageMeter, watch: Telemetry) -> None:
+    def __init__(self, settings: Settings, meter: UsageMeter, telemetry: Telemetry) -> None:
         self._settings = settings
         self._meter = meter
-        self._watch = watch
+        self._telemetry = telemetry
         self._open: list[_EpisodeSubcalls] = []
         self._spending = _SubcallUsage()
 
@@ -116,7 +116,7 @@ class SessionSubcalls:
 
     def branch(self) -> SessionSubcalls:
         """For a branch of the session, with the calls that were begun for it."""
-        other = SessionSubcalls(self._settings, self._meter, self._watch)
+        other = SessionSubcalls(self._settings, self._meter, self._telemetry)
         other._spending = _SubcallUsage(self._spending.began, list(self._spending.spent))
         if len(self._open) > 1:
             other._open.append(self._open.pop())
@@ -129,7 +129,7 @@ class SessionSubcalls:
         for each in ended:
             spent = each.subcalls.account.total
             self._spending.spent.append(spent)
-            self._watch.sub_calls(spent)
+            self._telemetry.sub_calls(spent)
             self._meter.return_calls(max(0, each.reserved - spent.calls))
 
     def _reserve(self, calls: int) -> int:

@@ -1,6 +1,6 @@
 """`EventLog`: what a server writes down, one JSON object a line, through standard logging.
 
-A table says which events there are and what is told of each. Nothing else can be told: no keys,
+A table says which events there are and what is fields of each. Nothing else can be fields: no keys,
 tokens, expected answers, contexts, and neither code nor output unless `Settings.log_contents` is
 set.
 """
@@ -31,9 +31,9 @@ _SHOWN = 200
 
 @dataclass(frozen=True, slots=True)
 class EventType:
-    """What happened, as it is told: the level, and the fields that a line may have.
+    """What happened, as it is fields: the level, and the fields that a line may have.
 
-    `contents` are told only where the operator asked for that.
+    `contents` are fields only where the operator asked for that.
     """
 
     level: int
@@ -50,19 +50,19 @@ EVENTS = {
     "server_started": _event("url keys"),
     "server_draining": _event("sessions"),
     "server_stopped": _event(""),
-    # Connections and requests. `peer` is an address, `owner` a key's name or an address.
+    # Connections and requests. `peer` is an address, `tenant` a key's name or an address.
     "connection_refused": _event("peer reason", level=logging.WARNING),
     "connection_ended": _event("peer reason", level=logging.WARNING),
-    "request": _event("owner method path status seconds"),
-    "refused": _event("id code owner path session", level=logging.WARNING, contents="message"),
+    "request": _event("tenant method path status seconds"),
+    "refused": _event("id code tenant path session", level=logging.WARNING, contents="message"),
     "fault": _event("id error traceback session", level=logging.ERROR, contents="message"),
     # Sessions. `session` is the id, which lets nobody in; the token is nowhere.
-    "session_opened": _event("session owner"),
-    "session_left": _event("session owner"),
-    "session_resumed": _event("session owner"),
-    "session_closed": _event("session owner reason"),
+    "session_opened": _event("session tenant"),
+    "session_left": _event("session tenant"),
+    "session_resumed": _event("session tenant"),
+    "session_closed": _event("session tenant reason"),
     # At the end of the server it was still not closed: a thread of its environment's hangs.
-    "session_held": _event("session owner", level=logging.WARNING),
+    "session_held": _event("session tenant", level=logging.WARNING),
     "reset": _event("session seconds"),
     # A line takes as long as a tenth of a step.
     "step": _event("session outcome seconds", level=logging.DEBUG, contents="code stdout stderr"),
@@ -82,13 +82,13 @@ class EventLog:
     def __init__(self, *, contents: bool = False, clock: Clock = monotonic) -> None:
         self._logger = logging.getLogger(LOGGER)
         self._contents = contents
-        self._thinning = LogRateLimit(clock)
+        self._rate_limit = LogRateLimit(clock)
 
-    def tells(self, event: str) -> bool:
-        """Whether `event` would be written down, for whoever has to gather what is told of it."""
+    def is_enabled(self, event: str) -> bool:
+        """Whether `event` would be written down, for whoever has to gather what is fields of it."""
         return self._logger.isEnabledFor(EVENTS[event].level)
 
-    def note(self, event: str, **fields: Any) -> None:
+    def record(self, event: str, **fields: Any) -> None:
         """Write down that `event` happened.
 
         Raises:
@@ -97,22 +97,22 @@ class EventLog:
         row = EVENTS[event]
         if unknown := fields.keys() - row.fields - row.contents:
             raise ValueError(f"event {event!r} has no fields {sorted(unknown)}")
-        if not self._logger.isEnabledFor(row.level) or not self._thinning.may(event):
+        if not self._logger.isEnabledFor(row.level) or not self._rate_limit.allow(event):
             return
         if not self._contents:
             fields = {name: value for name, value in fields.items() if name in row.fields}
-        if left_out := self._thinning.left_out(event):
-            fields["left_out"] = left_out
-        # Whatever writes the log, as that of another ASGI server, writes what is told.
+        if suppressed := self._rate_limit.suppressed(event):
+            fields["suppressed"] = suppressed
+        # Whatever writes the log, as that of another ASGI server, writes what is fields.
         extra = {"event": event, "fields": fields}
         self._logger.log(
             row.level, "%s %s", event, _EventFields(fields, self._contents), extra=extra
         )
 
-    def fault(self, error: BaseException, **fields: Any) -> None:
+    def record_fault(self, error: BaseException, **fields: Any) -> None:
         """Write down a fault of the server's. What the error says may hold contents."""
-        told = {"error": type(error).__name__, "traceback": frames(error), "message": str(error)}
-        self.note("fault", **told, **fields)
+        fields = {"error": type(error).__name__, "traceback": frames(error), "message": str(error)}
+        self.record("fault", **fields, **fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +133,9 @@ class LogRateLimit(logging.Filter):
         super().__init__()
         self._clock = clock
         self._allowed: dict[str, TokenBucket] = {}
-        self._left_out: dict[str, int] = {}
+        self._suppressed: dict[str, int] = {}
 
-    def may(self, event: str) -> bool:
+    def allow(self, event: str) -> bool:
         """Whether there may be one more now; if not, it is counted."""
         allowed = self._allowed.get(event)
         if allowed is None:
@@ -143,21 +143,21 @@ class LogRateLimit(logging.Filter):
                 PER_SECOND * _BURST, PER_SECOND, self._clock
             )
         if allowed.take(1):
-            self._left_out[event] = self._left_out.get(event, 0) + 1
+            self._suppressed[event] = self._suppressed.get(event, 0) + 1
             return False
         return True
 
-    def left_out(self, event: str) -> int:
+    def suppressed(self, event: str) -> int:
         """How many were left out since the last one."""
-        return self._left_out.pop(event, 0)
+        return self._suppressed.pop(event, 0)
 
     def filter(self, record: logging.LogRecord) -> bool:
         """As in the base. What a journal writes is thinned there."""
         if hasattr(record, "fields"):
             return True
-        if not self.may("log"):
+        if not self.allow("log"):
             return False
-        record.left_out = self.left_out("log")
+        record.suppressed = self.suppressed("log")
         return True
 
 
@@ -171,39 +171,39 @@ class JSONFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """The line of `record`, whoever logged it."""
         fields = getattr(record, "fields", None)
-        told = {
+        fields = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "event": getattr(record, "event", "log"),
             **(self._of_library(record) if fields is None else fields),
         }
-        return _as_json(told, contents=self._contents)
+        return _as_json(fields, contents=self._contents)
 
     def _of_library(self, record: logging.LogRecord) -> dict[str, Any]:
         # Libraries put what they were given into the lines after the first, and into errors.
         message = record.getMessage()
-        told: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "logger": record.name,
             "message": message if self._contents else message.partition("\n")[0],
         }
-        if left_out := getattr(record, "left_out", 0):
-            told["left_out"] = left_out
+        if suppressed := getattr(record, "suppressed", 0):
+            fields["suppressed"] = suppressed
         error = record.exc_info[1] if record.exc_info else None
         if error is not None:
-            told |= {"error": type(error).__name__, "traceback": frames(error)}
+            fields |= {"error": type(error).__name__, "traceback": frames(error)}
             if self._contents:
-                told["error"] = f"{type(error).__name__}: {error}"
-        return told
+                fields["error"] = f"{type(error).__name__}: {error}"
+        return fields
 
 
-def _as_json(told: dict[str, Any], *, contents: bool) -> str:
-    """One line; texts are cut unless contents are told."""
+def _as_json(fields: dict[str, Any], *, contents: bool) -> str:
+    """One line; texts are cut unless contents are fields."""
     if not contents:
-        told = {
+        fields = {
             name: value[:_SHOWN] + "…" if isinstance(value, str) and len(value) > _SHOWN else value
-            for name, value in told.items()
+            for name, value in fields.items()
         }
-    return json.dumps(told, default=str)
+    return json.dumps(fields, default=str)
 
 
 def frames(error: BaseException) -> list[str]:

@@ -76,7 +76,7 @@ class Metrics:
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"repl_{name}", text, labels, registry=self._registry)
 
-    def watch(self, name: str, value: Callable[[], float]) -> None:
+    def set_gauge(self, name: str, value: Callable[[], float]) -> None:
         """Ask `value` for the gauge `name` whenever the numbers are read.
 
         Raises:
@@ -108,9 +108,9 @@ class Metrics:
         """Questions to a model ended, by one of `CALL_OUTCOMES`."""
         self._sub_calls.labels(_known(outcome, CALL_OUTCOMES)).inc(count)
 
-    def cpu(self, owner: Tenant, seconds: float) -> None:
-        """CPU time that a session of `owner` took."""
-        name = owner.name if owner.kind == "key" else ""
+    def cpu(self, tenant: Tenant, seconds: float) -> None:
+        """CPU time that a session of `tenant` took."""
+        name = tenant.name if tenant.kind == "key" else ""
         self._cpu_of[name] = self._cpu_of.get(name, 0.0) + max(0.0, seconds)
 
     def text(self, reader: str | None = None) -> bytes:
@@ -182,8 +182,8 @@ def metrics_router(metrics: Metrics, whole: str | None) -> APIRouter:
 
     async def read(request: Request) -> Response:
         """What Prometheus reads."""
-        owner = tenant_of(request.scope)
-        name = owner.name if owner.kind == "key" else ""
+        tenant = tenant_of(request.scope)
+        name = tenant.name if tenant.kind == "key" else ""
         reader = None if name == whole else name
         return Response(metrics.text(reader), media_type=CONTENT_TYPE)
 

@@ -35,7 +35,7 @@ def parse(host: str) -> IPv4Address | IPv6Address | None:
 def client_network(host: str) -> str:
     """Whom `host` stands for: an IPv4 address, or the /64 network of an IPv6 address.
 
-    What is no address is "unknown": requests without one share an owner.
+    What is no address is "unknown": requests without one share a tenant.
     """
     address = parse(host)
     if address is None:

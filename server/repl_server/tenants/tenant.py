@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,10 +18,17 @@ class Tenant:
         return f"{self.kind} {self.name}"
 
 
+class SessionIdentity(Protocol):
+    """A session as logs and metrics name it."""
+
+    id: str
+    tenant: Tenant
+
+
 def tenant_of(scope: Mapping[str, Any]) -> Tenant:
     """Whose an ASGI request is: as the guard found, or where there is none, its address."""
-    owner: Tenant | None = scope.get("state", {}).get("owner")
-    if owner is not None:
-        return owner
+    tenant: Tenant | None = scope.get("state", {}).get("tenant")
+    if tenant is not None:
+        return tenant
     client = scope.get("client")
     return Tenant("address", client[0] if client else "")

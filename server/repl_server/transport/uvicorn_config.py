@@ -21,11 +21,11 @@ from ..limits.bounded_websocket import BoundedWebSocket
 _BACKLOG = 1024
 
 
-def config(app: ASGIApp, shared: ConnectionContext, **more: Any) -> uvicorn.Config:
+def config(app: ASGIApp, context: ConnectionContext, **more: Any) -> uvicorn.Config:
     """How uvicorn serves `app` with these limits; `more` are arguments of `uvicorn.Config`."""
-    settings = shared.settings
-    http = type("HTTP", (BoundedHTTP,), {"shared": shared})
-    ws = type("WebSocket", (BoundedWebSocket,), {"shared": shared})
+    settings = context.settings
+    http = type("HTTP", (BoundedHTTP,), {"context": context})
+    ws = type("WebSocket", (BoundedWebSocket,), {"context": context})
     arguments: dict[str, Any] = {
         "host": settings.host,
         "port": settings.port,

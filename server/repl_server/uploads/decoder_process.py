@@ -43,7 +43,7 @@ class UploadedVariable:
     content: Spool
 
     @property
-    def at_most(self) -> int:
+    def max_bytes(self) -> int:
         """Bytes that the value may take in this process."""
         return self.content.size * _MOST_PER_BYTE[self.type]
 
@@ -56,9 +56,9 @@ class UploadedVariable:
         try:
             return decoded(self.content.read(), self.type)
         except ValueError as error:
-            raise wrong(self.name, str(error)) from None
+            raise invalid_content_error(self.name, str(error)) from None
         except UploadDropped:
-            raise _forgotten() from None
+            raise _dropped_error() from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class DecodedVariables:
 
 
 @asynccontextmanager
-async def packed(
+async def decode_uploads(
     items: Sequence[UploadedVariable],
     *,
     mode: Preview,
@@ -81,7 +81,7 @@ async def packed(
 ) -> AsyncIterator[DecodedVariables]:
     """The parcel of `items`, with previews of `length` characters for all; closed in the end.
 
-    `memory`: how many bytes the values may take. `spend` is told the CPU seconds that it took,
+    `memory`: how many bytes the values may take. `spend` is described the CPU seconds that it took,
     whatever came of it.
 
     Raises:
@@ -93,7 +93,7 @@ async def packed(
         try:
             fds = [files.enter_context(item.content.file()) for item in items]
         except UploadDropped:
-            raise _forgotten() from None
+            raise _dropped_error() from None
         job = {
             "memory": memory,
             "preview": mode,
@@ -109,16 +109,18 @@ async def packed(
         answer = await _ask(job, (parcel.fd, *fds), seconds, spend)
         parcel.manifest = tuple(answer["manifest"])
         parcel.names = tuple(item.name for item in items)
-        parts = tuple(_part(item, told) for item, told in zip(items, answer["parts"], strict=True))
+        parts = tuple(
+            _part(item, described) for item, described in zip(items, answer["parts"], strict=True)
+        )
         yield DecodedVariables(parcel, parts, answer["bytes"])
 
 
-def _part(item: UploadedVariable, told: dict[str, Any]) -> ContextPart:
+def _part(item: UploadedVariable, described: dict[str, Any]) -> ContextPart:
     def read() -> Any:
         return decoded(item.content.read(), item.type)
 
-    value = StoredContext(told["type"], told["shown"], read)
-    return ContextPart(item.name, value, told["length"], told["unit"])
+    value = StoredContext(described["type"], described["shown"], read)
+    return ContextPart(item.name, value, described["length"], described["unit"])
 
 
 async def _ask(
@@ -155,18 +157,18 @@ def _checked(answer: dict[str, Any]) -> dict[str, Any]:
     if answer.get("too_large"):
         raise RequestError("TOO_LARGE", "As values, the uploads take too much memory.")
     if "wrong" in answer:
-        raise wrong(answer["wrong"], answer["problem"])
+        raise invalid_content_error(answer["wrong"], answer["problem"])
     return answer
 
 
-def wrong(variable: str, problem: str) -> RequestError:
+def invalid_content_error(variable: str, problem: str) -> RequestError:
     """The refusal of an upload that is no value of its type."""
     place = ["data", "uploads", variable]
     errors = [{"type": "value_error", "loc": place, "msg": problem}]
     return RequestError("VALIDATION_ERROR", f"{'.'.join(place)}: {problem}", errors=errors)
 
 
-def _forgotten() -> RequestError:
+def _dropped_error() -> RequestError:
     """The refusal of an upload that was there when it was asked for."""
     return RequestError("UNKNOWN_CONTEXT", "The upload was forgotten.")
 

@@ -1,4 +1,4 @@
-"""`PartialUpload`: a context whose bytes come in, and what requests for it are told."""
+"""`PartialUpload`: a context whose bytes come in, and what requests for it are described."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ class PartialUpload:
     def __init__(self, store: UploadRegistry, key: Key, total: int | None, now: float) -> None:
         self.key, self.total = key, total
         self.content = Spool()
-        self.whole = self.gone = False
+        self.complete = self.gone = False
         self.writer: object | None = None
         self.at = now
         self.users: set[UploadUser] = set()
         self._store = store
-        self.holding = store.quota.hold(key[0], self)
+        self.reservation = store.quota.reserve(key[0], self)
 
     @property
     def size(self) -> int:
@@ -82,21 +82,21 @@ class PartialUpload:
         """Whether it is being sent, or something that is made of it is used."""
         return self.writer is not None or any(each.busy for each in self.users)
 
-    def forget(self) -> None:
+    def evict(self) -> None:
         """Drop it, whatever its state. Templates that are made of it stay."""
         self._store.drop(self)
 
 
-def unknown(sha256: str) -> RequestError:
+def unknown_upload_error(sha256: str) -> RequestError:
     """The refusal of an upload that is not there, or not whole."""
     return RequestError("UNKNOWN_CONTEXT", "There is no such upload.", sha256=sha256)
 
 
-def wrong(problem: str) -> RequestError:
+def invalid_upload_request(problem: str) -> RequestError:
     """The refusal of a request that is not what it says."""
     return RequestError("VALIDATION_ERROR", problem)
 
 
-def out_of_order(received: int) -> RequestError:
+def out_of_order_error(received: int) -> RequestError:
     """The refusal of bytes that do not follow, or that another request sends."""
     return RequestError("OUT_OF_ORDER", f"Continue at byte {received}.", received=received)

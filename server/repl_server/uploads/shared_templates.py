@@ -24,7 +24,7 @@ from ..protocol.request_error import draining_error
 from ..protocol.upload_reference import UploadReference
 from ..quotas.token_bucket import Clock
 from ..tenants.tenant import Tenant
-from .decoder_process import DecodedVariables, UploadedVariable, packed
+from .decoder_process import DecodedVariables, UploadedVariable, decode_uploads
 from .partial_upload import PartialUpload
 from .upload_quota import UploadQuota
 
@@ -35,9 +35,9 @@ WORTH_SHARING = {"text": 1 << 20, "bytes": 1 << 20, "json": 1 << 18}
 # with.
 _TEMPLATE_BYTES = 4 << 20
 # Seconds that it is kept without a user: an episode of the next group may want it.
-_KEPT_S = 60.0
+_IDLE_S = 60.0
 # Packed at the same time. Each takes a processor, and memory that no quota counts until it is done.
-_AT_ONCE = 2
+_MAX_CONCURRENT = 2
 
 Named: TypeAlias = tuple[tuple[str, UploadReference], ...]
 
@@ -51,7 +51,7 @@ def worth_sharing(named: Iterable[tuple[UploadReference, PartialUpload]]) -> boo
 class TemplateKey:
     """Equal for resets that can share a template."""
 
-    owner: Tenant
+    tenant: Tenant
     source: SandboxProvider
     references: Named
     mode: Preview
@@ -59,25 +59,25 @@ class TemplateKey:
 
 
 class SharedTemplate:
-    """The variables of `wanted`, decoded, in a sandbox of their own."""
+    """The variables of `key`, decoded, in a sandbox of their own."""
 
     def __init__(
-        self, wanted: TemplateKey, uploads: tuple[PartialUpload, ...], templates: SharedTemplates
+        self, key: TemplateKey, uploads: tuple[PartialUpload, ...], templates: SharedTemplates
     ) -> None:
-        self.wanted = wanted
+        self.key = key
         self.uploads: tuple[PartialUpload, ...] = ()
-        self.made_of(uploads)
+        self.set_uploads(uploads)
         self.parts: tuple[ContextPart, ...] = ()
         self.sandbox: AsyncSandbox | None = None
         self.users = 0  # resets that are under way
         self.at = 0.0  # it was used
         self._templates = templates
-        self.holding = templates.quota.hold(wanted.owner, self)
-        self.making = asyncio.create_task(templates.make(self))
+        self.reservation = templates.quota.reserve(key.tenant, self)
+        self.creation = asyncio.create_task(templates.make(self))
         # All resets that wait for it may be gone.
-        self.making.add_done_callback(lambda made: made.cancelled() or made.exception())
+        self.creation.add_done_callback(lambda made: made.cancelled() or made.exception())
 
-    def made_of(self, uploads: tuple[PartialUpload, ...]) -> None:
+    def set_uploads(self, uploads: tuple[PartialUpload, ...]) -> None:
         """Keep these while it is used: deleted ones may have been sent again meanwhile."""
         for upload in self.uploads:
             upload.users.discard(self)
@@ -88,17 +88,17 @@ class SharedTemplate:
     @property
     def busy(self) -> bool:
         """Whether it is being made, begun on, or has sessions, branches among them."""
-        if self.users or not self.making.done():
+        if self.users or not self.creation.done():
             return True
         return self.sandbox is not None and self.sandbox.statistics().open > 0
 
-    def forget(self) -> None:
+    def evict(self) -> None:
         """Close it. May be called twice."""
         self._templates.drop(self)
 
 
 class SharedTemplates:
-    """The templates of all owners, counted in `quota`.
+    """The templates of all tenants, counted in `quota`.
 
     They are closed with it, and by `sweep` a while after the last session that used them.
     """
@@ -109,9 +109,9 @@ class SharedTemplates:
         self.made = 0  # so far
         self._templates: dict[TemplateKey, SharedTemplate] = {}
         self._closing: set[asyncio.Task[None]] = set()
-        self._slots = asyncio.Semaphore(_AT_ONCE)
-        # One of an owner's at a time, so that nobody's keep all others waiting.
-        self._turns: WeakValueDictionary[Tenant, asyncio.Lock] = WeakValueDictionary()
+        self._slots = asyncio.Semaphore(_MAX_CONCURRENT)
+        # One of a tenant's at a time, so that nobody's keep all others waiting.
+        self._tenant_locks: WeakValueDictionary[Tenant, asyncio.Lock] = WeakValueDictionary()
 
     def __iter__(self) -> Iterator[SharedTemplate]:
         return iter(tuple(self._templates.values()))
@@ -120,19 +120,19 @@ class SharedTemplates:
         return len(self._templates)
 
     @asynccontextmanager
-    async def used(
-        self, wanted: TemplateKey, uploads: tuple[PartialUpload, ...]
+    async def lease(
+        self, key: TemplateKey, uploads: tuple[PartialUpload, ...]
     ) -> AsyncIterator[SharedTemplate]:
-        """The template of `wanted`, made of `uploads` if it is not there.
+        """The template of `key`, made of `uploads` if it is not there.
 
         Raises:
             Refusal: VALIDATION_ERROR, UNKNOWN_CONTEXT, TOO_LARGE, QUOTA_EXCEEDED, NO_ROOM,
                 DRAINING.
         """
-        template = self._templates.get(wanted)
+        template = self._templates.get(key)
         if template is None:
-            template = self._templates[wanted] = SharedTemplate(wanted, uploads, self)
-        template.made_of(uploads)
+            template = self._templates[key] = SharedTemplate(key, uploads, self)
+        template.set_uploads(uploads)
         template.users += 1
         try:
             await _made(template)
@@ -141,46 +141,46 @@ class SharedTemplates:
             template.users -= 1
             template.at = self._clock()
             # The template first: it can be made again, and what it was made of cannot.
-            for holding in (template.holding, *(each.holding for each in uploads)):
-                self.quota.touch(holding)
+            for reservation in (template.reservation, *(each.reservation for each in uploads)):
+                self.quota.touch(reservation)
 
     async def make(self, template: SharedTemplate) -> None:
         """Decode the uploads of a template, and start its process."""
-        wanted, size = template.wanted, sum(each.size for each in template.uploads)
+        key, size = template.key, sum(each.size for each in template.uploads)
         try:
             # It takes at least what was sent; what more, is known when it is there.
-            self.quota.take(template.holding, size + _TEMPLATE_BYTES)
-            turn = self._turns.setdefault(wanted.owner, asyncio.Lock())
-            async with turn, self._slots, self._packed(template, size) as found:
-                self.quota.take(template.holding, max(0, found.bytes - size))
+            self.quota.grow(template.reservation, size + _TEMPLATE_BYTES)
+            turn = self._tenant_locks.setdefault(key.tenant, asyncio.Lock())
+            async with turn, self._slots, self._decode(template, size) as found:
+                self.quota.grow(template.reservation, max(0, found.bytes - size))
                 template.parts = found.parts
-                template.sandbox = await wanted.source.make_async(
+                template.sandbox = await key.source.make_async(
                     lambda sandbox: sandbox.with_parcel(found.parcel)
                 )
                 self.made += 1
         except BaseException:
-            template.forget()
+            template.evict()
             raise
 
-    def _packed(
+    def _decode(
         self, template: SharedTemplate, size: int
     ) -> AbstractAsyncContextManager[DecodedVariables]:
-        wanted = template.wanted
-        named = zip(wanted.references, template.uploads, strict=True)
-        return packed(
+        key = template.key
+        named = zip(key.references, template.uploads, strict=True)
+        return decode_uploads(
             [UploadedVariable(name, each.type, upload.content) for (name, each), upload in named],
-            mode=wanted.mode,
-            length=wanted.preview_length,
-            memory=size + self.quota.left(wanted.owner, template.holding),
-            spend=self.quota.allowance(wanted.owner).spend_cpu,
+            mode=key.mode,
+            length=key.preview_length,
+            memory=size + self.quota.available(key.tenant, template.reservation),
+            spend=self.quota.allowance(key.tenant).spend_cpu,
         )
 
     def drop(self, template: SharedTemplate) -> None:
         """Forget a template, and end its processes."""
-        if self._templates.get(template.wanted) is template:
-            del self._templates[template.wanted]
-        template.made_of(())
-        self.quota.give_back(template.holding)
+        if self._templates.get(template.key) is template:
+            del self._templates[template.key]
+        template.set_uploads(())
+        self.quota.shrink(template.reservation)
         sandbox, template.sandbox = template.sandbox, None
         if sandbox is not None:
             closing = asyncio.create_task(sandbox.close())
@@ -193,24 +193,24 @@ class SharedTemplates:
         for template in self:
             if template.busy:
                 template.at = now
-            elif now - template.at > _KEPT_S:
-                template.forget()
+            elif now - template.at > _IDLE_S:
+                template.evict()
 
     async def close(self) -> None:
         """End everything; no session on a template may be begun any more."""
-        making = [template.making for template in self]
-        for each in making:
+        creations = [template.creation for template in self]
+        for each in creations:
             each.cancel()
-        await asyncio.gather(*making, return_exceptions=True)
+        await asyncio.gather(*creations, return_exceptions=True)
         for template in self:
-            template.forget()
+            template.evict()
         await asyncio.gather(*self._closing)
 
 
 async def _made(template: SharedTemplate) -> None:
     try:
-        await asyncio.shield(template.making)
+        await asyncio.shield(template.creation)
     except asyncio.CancelledError:
-        if template.making.cancelled():
+        if template.creation.cancelled():
             raise draining_error() from None
         raise

@@ -1,4 +1,4 @@
-"""`TenantUploads`: resets of one owner's sessions that name uploads, as contexts or as files."""
+"""`TenantUploads`: resets of one tenant's sessions that name uploads, as contexts or as files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ..protocol.upload_reference import UploadReference
 from ..protocol.validation import validation_error
 from ..tenants.tenant import Tenant
 from .decoder_process import UploadedVariable
-from .partial_upload import PartialUpload, unknown
+from .partial_upload import PartialUpload, unknown_upload_error
 from .shared_templates import SharedTemplate, SharedTemplates, TemplateKey, worth_sharing
 from .spool import UploadDropped
 from .upload_store import UploadStore
@@ -31,9 +31,9 @@ _References: TypeAlias = Mapping[str, UploadReference]
 
 @dataclass(frozen=True, slots=True)
 class TenantUploads:
-    """The uploads of `owner`, and resets that name them."""
+    """The uploads of `tenant`, and resets that name them."""
 
-    owner: Tenant
+    tenant: Tenant
     uploads: UploadStore
     templates: SharedTemplates
 
@@ -58,7 +58,7 @@ class TenantUploads:
                 # The template died since it was last used. There is another in its place.
                 return await self._shared(environment, references, given)
 
-    async def plain(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    async def decode_arguments(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments for an environment of another kind: for it, uploads are contexts.
 
         Raises:
@@ -72,21 +72,21 @@ class TenantUploads:
     ) -> REPLObservation:
         """A reset in a session of the template that has these uploads."""
         settings = environment.settings
-        wanted = TemplateKey(
-            self.owner,
+        key = TemplateKey(
+            self.tenant,
             environment.source,
             tuple(references.items()),
             settings.preview,
             settings.context_preview_length,
         )
         uploads = tuple(upload for _, upload in self._named(references))
-        async with self.templates.used(wanted, uploads) as template:
+        async with self.templates.lease(key, uploads) as template:
             rest = {name: value for name, value in given.items() if name != "contexts"}
             rest["context"] = _context(template, given, settings.context)
             try:
                 return await environment.reset_async(**rest)
             except SandboxClosed:
-                template.forget()
+                template.evict()
                 raise
 
     async def _inline(self, references: _References, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -95,7 +95,7 @@ class TenantUploads:
             UploadedVariable(name, reference.type, upload.content)
             for name, (reference, upload) in zip(references, self._named(references), strict=True)
         ]
-        self.uploads.quota.check(self.owner, sum(item.at_most for item in items))
+        self.uploads.quota.check(self.tenant, sum(item.max_bytes for item in items))
         values = {item.name: await asyncio.to_thread(item.decoded) for item in items}
         named = given.get("contexts") or {}
         here = {*named, contexts.NAME} if given.get("context") is not None else {*named}
@@ -109,7 +109,7 @@ class TenantUploads:
         return found
 
     def _named(self, references: _References) -> list[tuple[UploadReference, PartialUpload]]:
-        return [(each, self.uploads.get(self.owner, each.sha256)) for each in references.values()]
+        return [(each, self.uploads.get(self.tenant, each.sha256)) for each in references.values()]
 
     @asynccontextmanager
     async def _given(self, arguments: Mapping[str, Any]) -> AsyncIterator[dict[str, Any]]:
@@ -119,8 +119,8 @@ class TenantUploads:
         """
         given = await _decoded(arguments)
         named = _files(given.get("files"))
-        found = {sha256: self.uploads.get(self.owner, sha256) for sha256 in set(named.values())}
-        with self.uploads.read(self.owner, found.values()):
+        found = {sha256: self.uploads.get(self.tenant, sha256) for sha256 in set(named.values())}
+        with self.uploads.hold(self.tenant, found.values()):
             data = {sha256: await _read(upload) for sha256, upload in found.items()}
             if named:
                 files = {path: data[sha256] for path, sha256 in named.items()}
@@ -147,8 +147,8 @@ def _context(
     template: SharedTemplate, given: Mapping[str, Any], default: contexts.Given | None
 ) -> contexts.Context:
     """The context of a reset with these arguments, in a session of `template`."""
-    wanted, sandbox = template.wanted, template.sandbox
-    resolve = partial(contexts.resolve, mode=wanted.mode, preview_length=wanted.preview_length)
+    key, sandbox = template.key, template.sandbox
+    resolve = partial(contexts.resolve, mode=key.mode, preview_length=key.preview_length)
     return resolve(
         given.get("context"),
         given.get("contexts"),
@@ -170,4 +170,4 @@ async def _read(upload: PartialUpload) -> bytes:
     try:
         return await asyncio.to_thread(upload.content.read)
     except UploadDropped:
-        raise unknown(upload.key[1]) from None
+        raise unknown_upload_error(upload.key[1]) from None

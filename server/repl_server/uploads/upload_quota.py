@@ -14,7 +14,7 @@ from ..tenants.tenant import Tenant
 
 
 class TenantAllowance(Protocol):
-    """What an owner may have; `repl_server.quotas.usage_meters.UsageMeter` is one."""
+    """What a tenant may have; `repl_server.quotas.usage_meters.UsageMeter` is one."""
 
     def hold_bytes(self, count: int) -> None:
         """Count them from now on, or raise Refusal QUOTA_EXCEEDED."""
@@ -30,40 +30,40 @@ class TenantAllowance(Protocol):
 
 
 class MemoryHolder(Protocol):
-    """Whoever a holding is for."""
+    """Whoever a reservation is for."""
 
     @property
     def busy(self) -> bool:
         """Whether somebody uses it now."""
 
-    def forget(self) -> None:
+    def evict(self) -> None:
         """Give up what is held, now: nobody uses it, and others need the room."""
 
 
 # By identity: two holdings are never one.
 @dataclass(slots=True, eq=False)
 class MemoryReservation:
-    """Bytes that an owner has in memory, for one thing."""
+    """Bytes that a tenant has in memory, for one thing."""
 
-    owner: Tenant
+    tenant: Tenant
     holder: MemoryHolder
     bytes: int = 0
 
 
 class UploadQuota:
-    """`limit` bytes for all owners together, of which each may have what `allowances` says.
+    """`limit` bytes for all tenants together, of which each may have what `allowances` says.
 
     Where there is not enough, holdings that nobody uses are given up, the one that was used longest
-    ago first: the owner's own if its allowance is used up, anybody's if the room is.
+    ago first: the tenant's own if its allowance is used up, anybody's if the room is.
     """
 
     def __init__(self, limit: int, allowances: Callable[[Tenant], TenantAllowance]) -> None:
         self.limit = limit
         self.allowance = allowances
         self._taken = 0
-        # Dicts for their order: who was used longest ago comes first, of all and of each owner.
+        # Dicts for their order: who was used longest ago comes first, of all and of each tenant.
         # There may be sixty thousand, so nothing but `left` looks at more than it needs.
-        self._holdings: dict[MemoryReservation, None] = {}
+        self._reservations: dict[MemoryReservation, None] = {}
         self._of: dict[Tenant, dict[MemoryReservation, None]] = {}
 
     @property
@@ -71,83 +71,83 @@ class UploadQuota:
         """Bytes that are held now."""
         return self._taken
 
-    def hold(self, owner: Tenant, holder: MemoryHolder) -> MemoryReservation:
-        """A holding of nothing yet."""
-        holding = MemoryReservation(owner, holder)
-        self._holdings[holding] = self._of.setdefault(owner, {})[holding] = None
-        return holding
+    def reserve(self, tenant: Tenant, holder: MemoryHolder) -> MemoryReservation:
+        """A reservation of nothing yet."""
+        reservation = MemoryReservation(tenant, holder)
+        self._reservations[reservation] = self._of.setdefault(tenant, {})[reservation] = None
+        return reservation
 
-    def touch(self, holding: MemoryReservation) -> None:
+    def touch(self, reservation: MemoryReservation) -> None:
         """It is used now."""
-        for among in (self._holdings, self._of.get(holding.owner, {})):
-            if holding in among:
-                del among[holding]
-                among[holding] = None
+        for among in (self._reservations, self._of.get(reservation.tenant, {})):
+            if reservation in among:
+                del among[reservation]
+                among[reservation] = None
 
-    def left(self, owner: Tenant, beside: MemoryReservation | None = None) -> int:
-        """Bytes that `owner` could have beside what is used now, `beside` among it."""
+    def available(self, tenant: Tenant, beside: MemoryReservation | None = None) -> int:
+        """Bytes that `tenant` could have beside what is used now, `beside` among it."""
         idle, theirs = 0, 0
-        for each in _idle(self._holdings, beside):
+        for each in _idle(self._reservations, beside):
             idle += each.bytes
-            theirs += each.bytes if each.owner == owner else 0
-        allowed = self.allowance(owner).bytes_left()
+            theirs += each.bytes if each.tenant == tenant else 0
+        allowed = self.allowance(tenant).bytes_left()
         room = self.limit - self._taken + idle
         return room if allowed is None else min(room, allowed + theirs)
 
-    def check(self, owner: Tenant, count: int) -> None:
+    def check(self, tenant: Tenant, count: int) -> None:
         """Whether `count` bytes more fit if nobody else came; nothing is given up for it.
 
         Raises:
             Refusal: QUOTA_EXCEEDED or NO_ROOM.
         """
-        allowance = self.allowance(owner)
+        allowance = self.allowance(tenant)
         allowed = allowance.bytes_left()
-        if not _has(self._holdings, self._taken + count - self.limit):
-            raise self._no_room()
-        if allowed is not None and not _has(self._of.get(owner, {}), count - allowed):
+        if not _idle_bytes_reach(self._reservations, self._taken + count - self.limit):
+            raise self._no_room_error()
+        if allowed is not None and not _idle_bytes_reach(self._of.get(tenant, {}), count - allowed):
             allowance.hold_bytes(count)  # which says what the limit is
             allowance.release_bytes(count)
 
-    def take(self, holding: MemoryReservation, count: int) -> None:
-        """Count `count` bytes more for a holding, which is used now.
+    def grow(self, reservation: MemoryReservation, count: int) -> None:
+        """Count `count` bytes more for a reservation, which is used now.
 
         Raises:
             Refusal: QUOTA_EXCEEDED or NO_ROOM; nothing was counted.
         """
-        allowance = self.allowance(holding.owner)
+        allowance = self.allowance(reservation.tenant)
         while True:
             try:
                 allowance.hold_bytes(count)
                 break
             except RequestError:
-                if not _give_up(self._of.get(holding.owner, {}), holding):
+                if not _evict_oldest(self._of.get(reservation.tenant, {}), reservation):
                     raise
         while self._taken + count > self.limit:
-            if not _give_up(self._holdings, holding):
+            if not _evict_oldest(self._reservations, reservation):
                 allowance.release_bytes(count)
-                raise self._no_room()
+                raise self._no_room_error()
         self._taken += count
-        holding.bytes += count
-        self.touch(holding)
+        reservation.bytes += count
+        self.touch(reservation)
 
-    def give_back(self, holding: MemoryReservation, count: int | None = None) -> None:
-        """Count `count` bytes less; None: the holding is over."""
+    def shrink(self, reservation: MemoryReservation, count: int | None = None) -> None:
+        """Count `count` bytes less; None: the reservation is over."""
         if count is None:
-            count = holding.bytes
-            self._remove(holding)
+            count = reservation.bytes
+            self._remove(reservation)
         if count:
-            self.allowance(holding.owner).release_bytes(count)
+            self.allowance(reservation.tenant).release_bytes(count)
         self._taken -= count
-        holding.bytes -= count
+        reservation.bytes -= count
 
-    def _remove(self, holding: MemoryReservation) -> None:
-        self._holdings.pop(holding, None)
-        mine = self._of.get(holding.owner, {})
-        mine.pop(holding, None)
+    def _remove(self, reservation: MemoryReservation) -> None:
+        self._reservations.pop(reservation, None)
+        mine = self._of.get(reservation.tenant, {})
+        mine.pop(reservation, None)
         if not mine:
-            self._of.pop(holding.owner, None)
+            self._of.pop(reservation.tenant, None)
 
-    def _no_room(self) -> RequestError:
+    def _no_room_error(self) -> RequestError:
         return RequestError("NO_ROOM", "There is no room for this context now.", limit=self.limit)
 
 
@@ -157,7 +157,7 @@ def _idle(
     return (each for each in among if each is not beside and not each.holder.busy)
 
 
-def _has(among: Iterable[MemoryReservation], count: int) -> bool:
+def _idle_bytes_reach(among: Iterable[MemoryReservation], count: int) -> bool:
     """Whether those that nobody uses have `count` bytes together."""
     if count <= 0:
         return True
@@ -168,9 +168,9 @@ def _has(among: Iterable[MemoryReservation], count: int) -> bool:
     return False
 
 
-def _give_up(among: Iterable[MemoryReservation], beside: MemoryReservation) -> bool:
+def _evict_oldest(among: Iterable[MemoryReservation], beside: MemoryReservation) -> bool:
     """Give up what was used longest ago; False if all is used."""
     found = next(_idle(among, beside), None)
     if found is not None:
-        found.holder.forget()
+        found.holder.evict()
     return found is not None

@@ -1,7 +1,6 @@
-"""`UploadStore`: contexts that owners have sent, by their SHA-256, whole or as far as they have
-come.
+"""`UploadStore`: contexts that tenants have sent, by their SHA-256, whole or as far as they have come.
 
-An owner sees its own uploads and nothing of others', not even whether they are there. One request
+A tenant sees its own uploads and nothing of others', not even whether they are there. One request
 at a time adds to an upload, from the byte on that is missing. Bytes that came stay when the request
 breaks off, and the hash of all of them is checked before anything uses them.
 """
@@ -24,9 +23,9 @@ from .partial_upload import (
     Key,
     PartialUpload,
     UploadStatus,
-    out_of_order,
-    unknown,
-    wrong,
+    invalid_upload_request,
+    out_of_order_error,
+    unknown_upload_error,
 )
 from .upload_quota import UploadQuota
 
@@ -46,7 +45,7 @@ _HASH = re.compile(r"[0-9a-f]{64}")
 
 
 class UploadStore:
-    """The uploads of all owners, counted in `quota`."""
+    """The uploads of all tenants, counted in `quota`."""
 
     def __init__(
         self, settings: Settings, quota: UploadQuota, clock: Clock = time.monotonic
@@ -56,62 +55,66 @@ class UploadStore:
         self._clock = clock
         self._uploads: dict[Key, PartialUpload] = {}
 
-    def get(self, owner: Tenant, sha256: str) -> PartialUpload:
+    def get(self, tenant: Tenant, sha256: str) -> PartialUpload:
         """The whole upload, which is used now.
 
         Raises:
             Refusal: UNKNOWN_CONTEXT.
         """
-        found = self.find(owner, sha256)
-        if found is None or not found.whole:
-            raise unknown(sha256)
-        self.quota.touch(found.holding)
+        found = self.find(tenant, sha256)
+        if found is None or not found.complete:
+            raise unknown_upload_error(sha256)
+        self.quota.touch(found.reservation)
         return found
 
-    def find(self, owner: Tenant, sha256: str) -> PartialUpload | None:
+    def find(self, tenant: Tenant, sha256: str) -> PartialUpload | None:
         """The upload, whole or not; nothing is said of whether it is used."""
-        return self._uploads.get((owner, sha256))
+        return self._uploads.get((tenant, sha256))
 
     async def put(
         self,
-        owner: Tenant,
+        tenant: Tenant,
         sha256: str,
-        piece: ByteRange | None,
+        byte_range: ByteRange | None,
         length: int | None,
         body: AsyncIterator[bytes],
     ) -> UploadStatus:
-        """Take a body of `length` bytes, or of as many as come: `piece` of an upload, or all of it.
+        """Take a body of `length` bytes, or of as many as come: `byte_range` of an upload, or all of it.
 
         Many clients that begin with one context send it at once: while the bytes of one come in,
-        others wait to be told that it is there. A body that is all of an upload begins it again.
+        others wait to be described that it is there. A body that is all of an upload begins it again.
 
         Raises:
             Refusal: VALIDATION_ERROR, TOO_LARGE, QUOTA_EXCEEDED, NO_ROOM; OUT_OF_ORDER, with the
                 byte to continue at; UNKNOWN_CONTEXT if the upload was deleted meanwhile.
             Exception: what `body` raises; the bytes that came before stay.
         """
-        self._check(sha256, piece, length)
-        found = await self._settled((owner, sha256), piece)
-        if found is not None and found.whole:
-            self.quota.touch(found.holding)
+        self._check(sha256, byte_range, length)
+        found = await self._settled((tenant, sha256), byte_range)
+        if found is not None and found.complete:
+            self.quota.touch(found.reservation)
             return UploadStatus("there", found.size)
         received = 0 if found is None else found.size
-        if piece is not None and piece.first != received:
-            raise out_of_order(received)
-        if found is None or piece is None:
-            found = self._begin((owner, sha256), length if piece is None else piece.total)
-        elif found.total not in (None, piece.total):
-            raise wrong(f"the context has {found.total} bytes, not {piece.total}")
+        if byte_range is not None and byte_range.first != received:
+            raise out_of_order_error(received)
+        if found is None or byte_range is None:
+            found = self._begin(
+                (tenant, sha256), length if byte_range is None else byte_range.total
+            )
+        elif found.total not in (None, byte_range.total):
+            raise invalid_upload_request(
+                f"the context has {found.total} bytes, not {byte_range.total}"
+            )
         else:
-            found.total = piece.total
-        end = found.total if piece is None else piece.last + 1
+            found.total = byte_range.total
+        end = found.total if byte_range is None else byte_range.last + 1
         return await self._receive(found, end, body)
 
-    def delete(self, owner: Tenant, sha256: str) -> bool:
+    def delete(self, tenant: Tenant, sha256: str) -> bool:
         """Forget the upload, also one that is being sent; whether there was anything."""
-        found = self.find(owner, sha256)
+        found = self.find(tenant, sha256)
         if found is not None:
-            found.forget()
+            found.evict()
         return found is not None
 
     def drop(self, upload: PartialUpload) -> None:
@@ -121,58 +124,62 @@ class UploadStore:
         if not upload.gone:
             upload.gone = True
             upload.content.close()
-            self.quota.give_back(upload.holding)
+            self.quota.shrink(upload.reservation)
 
     def sweep(self) -> None:
         """Forget unfinished uploads that nobody continues."""
         now = self._clock()
         for each in list(self._uploads.values()):
-            if not each.whole and not each.busy and now - each.at > UNFINISHED_S:
-                each.forget()
+            if not each.complete and not each.busy and now - each.at > UNFINISHED_S:
+                each.evict()
 
     def close(self) -> None:
         """Forget everything."""
         for each in list(self._uploads.values()):
-            each.forget()
+            each.evict()
 
     @contextmanager
-    def read(self, owner: Tenant, uploads: Collection[PartialUpload]) -> Iterator[None]:
+    def hold(self, tenant: Tenant, uploads: Collection[PartialUpload]) -> Iterator[None]:
         """Inside the `with` block, count `uploads` twice, and give up none of them."""
         reader = _UploadReader()
-        holding = self.quota.hold(owner, reader)
+        reservation = self.quota.reserve(tenant, reader)
         for each in uploads:
             each.users.add(reader)
         try:
-            self.quota.take(holding, sum(each.size for each in uploads))
+            self.quota.grow(reservation, sum(each.size for each in uploads))
             yield
         finally:
             for each in uploads:
                 each.users.discard(reader)
-            self.quota.give_back(holding)
+            self.quota.shrink(reservation)
 
-    def _check(self, sha256: str, piece: ByteRange | None, length: int | None) -> None:
+    def _check(self, sha256: str, byte_range: ByteRange | None, length: int | None) -> None:
         if _HASH.fullmatch(sha256) is None:
-            raise wrong("a SHA-256 is 64 hexadecimal digits in lower case")
-        if piece is not None and length is not None and length != piece.size:
-            raise wrong(f"Content-Length is {length}, and Content-Range has {piece.size} bytes")
-        total = length if piece is None else piece.total
+            raise invalid_upload_request("a SHA-256 is 64 hexadecimal digits in lower case")
+        if byte_range is not None and length is not None and length != byte_range.size:
+            raise invalid_upload_request(
+                f"Content-Length is {length}, and Content-Range has {byte_range.size} bytes"
+            )
+        total = length if byte_range is None else byte_range.total
         if total is not None and total > self._limit:
             self._too_large()
 
-    async def _settled(self, key: Key, piece: ByteRange | None) -> PartialUpload | None:
+    async def _settled(self, key: Key, byte_range: ByteRange | None) -> PartialUpload | None:
         """The upload that is there once nobody else sends it.
 
         Raises:
             Refusal: OUT_OF_ORDER: somebody else still does.
         """
         until = self._clock() + _WAIT_S
-        while (found := self._uploads.get(key)) is not None and not found.whole:
-            next_one = piece is not None and piece.first == found.size and found.writer is None
+        while (found := self._uploads.get(key)) is not None and not found.complete:
+            next_one = (
+                byte_range is not None and byte_range.first == found.size and found.writer is None
+            )
             now = self._clock()
             if next_one or now - found.at >= SENDING_S:
                 break
             if now >= until:
-                raise out_of_order(found.size)
+                raise out_of_order_error(found.size)
             await asyncio.sleep(_LOOK_S)
         return found
 
@@ -183,13 +190,13 @@ class UploadStore:
             Refusal: QUOTA_EXCEEDED or NO_ROOM, before any byte is read.
         """
         if (before := self._uploads.get(key)) is not None:
-            before.forget()
+            before.evict()
         self.quota.check(key[0], max(total or 0, LEAST_BYTES))
         upload = PartialUpload(self, key, total, self._clock())
         try:
-            self.quota.take(upload.holding, LEAST_BYTES)
+            self.quota.grow(upload.reservation, LEAST_BYTES)
         except RequestError:
-            upload.forget()
+            upload.evict()
             raise
         self._uploads[key] = upload
         return upload
@@ -207,7 +214,7 @@ class UploadStore:
                         "UNKNOWN_CONTEXT", "The context was deleted while it came in."
                     )
                 if upload.writer is not writer:
-                    raise out_of_order(upload.size)
+                    raise out_of_order_error(upload.size)
                 if data is None:
                     break
                 self._add(upload, data, end)
@@ -217,31 +224,31 @@ class UploadStore:
         finally:
             if upload.writer is writer:
                 upload.writer = None
-            if not upload.size and not upload.whole:
-                upload.forget()
+            if not upload.size and not upload.complete:
+                upload.evict()
 
     def _add(self, upload: PartialUpload, data: bytes, end: int | None) -> None:
         size = upload.size + len(data)
         if end is not None and size > end:
-            raise wrong("more bytes came than were announced")
+            raise invalid_upload_request("more bytes came than were announced")
         if size > self._limit:
-            upload.forget()
+            upload.evict()
             self._too_large()
-        self.quota.take(upload.holding, max(0, size - upload.holding.bytes))
+        self.quota.grow(upload.reservation, max(0, size - upload.reservation.bytes))
         upload.at = self._clock()
         try:
             upload.content.append(data)
         except OSError as error:
-            upload.forget()
-            told = f"There is no memory for this context: {error.strerror}"
-            raise RequestError("NO_ROOM", told) from error
+            upload.evict()
+            described = f"There is no memory for this context: {error.strerror}"
+            raise RequestError("NO_ROOM", described) from error
 
     def _finish(self, upload: PartialUpload) -> UploadStatus:
         if upload.content.sha256 != upload.key[1]:
-            upload.forget()
-            raise wrong("the bytes do not have this hash")
-        upload.whole = True
-        self.quota.touch(upload.holding)
+            upload.evict()
+            raise invalid_upload_request("the bytes do not have this hash")
+        upload.complete = True
+        self.quota.touch(upload.reservation)
         return UploadStatus("made", upload.size)
 
     def _too_large(self) -> NoReturn:
@@ -253,5 +260,5 @@ class _UploadReader:
 
     busy = True
 
-    def forget(self) -> None:
+    def evict(self) -> None:
         raise AssertionError("a busy holder is not given up")

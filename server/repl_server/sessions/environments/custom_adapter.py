@@ -1,7 +1,7 @@
 """`CustomAdapter`: environments of others, written on `repl_env.interfaces` or on OpenEnv's base.
 
 One with asynchronous methods of its own runs on the event loop. Any other runs in the thread that
-made it: an event loop that waits for one environment would hold up all.
+environment it: an event loop that waits for one environment would hold up all.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class CustomAdapter:
-    """An environment, and the thread that it was made in."""
+    """An environment, and the thread that it was environment in."""
 
     def __init__(self, environment: Any, thread: DedicatedThread, uploads: TenantUploads) -> None:
         self.environment = environment
@@ -42,11 +42,9 @@ class CustomAdapter:
         return False
 
     async def reset(self, data: ResetArguments | dict[str, Any]) -> Any:
-        """As `EnvironmentAdapter.reset`; arguments that it does not know are left out, as OpenEnv
-        does.
-        """
-        asked: ResetArguments = validate(ResetArguments, data, ("data",))
-        data = await self._uploads.plain(asked.given())
+        """As `EnvironmentAdapter.reset`; arguments that it does not know are left out, as OpenEnv does."""
+        arguments: ResetArguments = validate(ResetArguments, data, ("data",))
+        data = await self._uploads.decode_arguments(arguments.given())
         return _sound(await self._call("reset", given=data))
 
     async def step(
@@ -68,7 +66,7 @@ class CustomAdapter:
         """Has none."""
         raise unsupported("variables")
 
-    async def follow_up(self, asked: FollowUpArguments) -> Any:
+    async def follow_up(self, arguments: FollowUpArguments) -> Any:
         """Has none."""
         raise unsupported("follow_up")
 
@@ -81,9 +79,7 @@ class CustomAdapter:
         raise unsupported("branch")
 
     async def interrupt(self) -> bool:
-        """As `EnvironmentAdapter.interrupt`: on the loop it can be given up. A thread cannot be
-        ended.
-        """
+        """As `EnvironmentAdapter.interrupt`: on the loop it can be given up. A thread cannot be ended."""
         return _is_asynchronous(type(self.environment), "step")
 
     @property
@@ -95,9 +91,7 @@ class CustomAdapter:
         """Cannot be done."""
 
     async def close(self) -> None:
-        """As `EnvironmentAdapter.close`; waits for a call that runs in a thread, which nobody can
-        end.
-        """
+        """As `EnvironmentAdapter.close`; waits for a call that runs in a thread, which nobody can end."""
         if not self._closed:
             self._closed = True
             try:
@@ -117,7 +111,7 @@ class CustomAdapter:
         return await self._in_thread(calling)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
-        running = self._running = self._thread.do(work)
+        running = self._running = self._thread.run(work)
         # Who is cancelled leaves the thread at work, which `close` waits for.
         return await asyncio.shield(running)
 

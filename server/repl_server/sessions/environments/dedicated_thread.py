@@ -1,5 +1,4 @@
-"""`DedicatedThread`: one thread, which does all that is asked of it, and ends with the process at
-latest.
+"""`DedicatedThread`: one thread, which does all that is arguments of it, and ends with the process at latest.
 
 Those of `concurrent.futures` are waited for when the interpreter ends: one that hangs, in code that
 is not ours, would keep a server that was told to stop.
@@ -30,14 +29,13 @@ class DedicatedThread:
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._begun = False
 
-    def do(self, work: Callable[[], T]) -> asyncio.Future[T]:
-        """What `work` comes to, as `repl_env.concurrency.thread_pool.capture_error` has it, behind
-        all that came before.
+    def run(self, work: Callable[[], T]) -> asyncio.Future[T]:
+        """What `work` comes to, as `repl_env.concurrency.thread_pool.capture_error` has it, behind all that came before.
 
         Who gives up on it does not end it.
         """
         result: Future[T] = Future()
-        self._jobs.put(partial(_do, work, result))
+        self._jobs.put(partial(_run, work, result))
         if not self._begun:
             self._begun = True
             threading.Thread(
@@ -50,7 +48,7 @@ class DedicatedThread:
         self._jobs.put(None)
 
 
-def _do(work: Callable[[], Any], result: Future[Any]) -> None:
+def _run(work: Callable[[], Any], result: Future[Any]) -> None:
     if result.set_running_or_notify_cancel():
         try:
             found = capture_error(work)

@@ -35,7 +35,7 @@ class EnvironmentAdapter(Protocol):
     async def variables(self) -> list[str]:
         """The names in the session."""
 
-    async def follow_up(self, asked: FollowUpArguments) -> Any:
+    async def follow_up(self, arguments: FollowUpArguments) -> Any:
         """Begin another episode in the session that is there."""
 
     async def draft(self) -> Any:

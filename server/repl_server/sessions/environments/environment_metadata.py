@@ -15,9 +15,9 @@ from .environment_factory import EnvironmentFactory
 class MetadataCache:
     """Asked of one environment, once, for all who want to know. It is made and closed for that."""
 
-    def __init__(self, maker: EnvironmentFactory) -> None:
-        self._maker = maker
-        self._asking: asyncio.Task[EnvironmentMetadata] | None = None
+    def __init__(self, factory: EnvironmentFactory) -> None:
+        self._factory = factory
+        self._pending: asyncio.Task[EnvironmentMetadata] | None = None
 
     async def metadata(self) -> EnvironmentMetadata:
         """What it says.
@@ -26,27 +26,29 @@ class MetadataCache:
             Refusal: FACTORY_ERROR; EXECUTION_ERROR, it raised; CAPACITY_REACHED or DRAINING, it
                 bears no other and there is one.
         """
-        asking = self._asking
-        if asking is None or (asking.done() and _failed(asking)):
-            asking = self._asking = asyncio.create_task(self._ask())
-        return await asyncio.shield(asking)
+        pending = self._pending
+        if pending is None or (pending.done() and _failed(pending)):
+            pending = self._pending = asyncio.create_task(self._fetch())
+        return await asyncio.shield(pending)
 
-    async def _ask(self) -> EnvironmentMetadata:
+    async def _fetch(self) -> EnvironmentMetadata:
         async with AsyncExitStack() as undo:
-            if self._maker.alone is not False:
-                await self._maker.admission.enter()
-                undo.callback(self._maker.admission.leave)
-            environment, thread = await self._maker.make_or_refuse()
+            if self._factory.exclusive is not False:
+                await self._factory.admission.acquire()
+                undo.callback(self._factory.admission.release)
+            environment, thread = await self._factory.make_or_refuse()
             undo.callback(thread.end)
-            undo.push_async_callback(thread.do, environment.close)
+            undo.push_async_callback(thread.run, environment.close)
             try:
-                found = await thread.do(environment.get_metadata)
+                found = await thread.run(environment.get_metadata)
                 return EnvironmentMetadata(**found.model_dump())
             # Boundary: what an environment of others raises is no fault of who asks.
             except Exception as error:  # noqa: BLE001
-                told = f"the environment's metadata: {type(error).__name__}: {safe_message(error)}"
-                raise server_fault("EXECUTION_ERROR", told, error) from None
+                message = (
+                    f"the environment's metadata: {type(error).__name__}: {safe_message(error)}"
+                )
+                raise server_fault("EXECUTION_ERROR", message, error) from None
 
 
-def _failed(asking: asyncio.Task[Any]) -> bool:
-    return asking.cancelled() or asking.exception() is not None
+def _failed(pending: asyncio.Task[Any]) -> bool:
+    return pending.cancelled() or pending.exception() is not None

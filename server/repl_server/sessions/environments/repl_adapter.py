@@ -1,4 +1,4 @@
-"""`REPLAdapter`: episodes of a `REPLEnvironment`, asked for over the network."""
+"""`REPLAdapter`: episodes of a `REPLEnvironment`, arguments for over the network."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ class REPLAdapter:
 
     async def reset(self, data: ResetArguments | dict[str, Any]) -> REPLObservation:
         """As `Episodes.reset`."""
-        asked: REPLResetArguments = validate(REPLResetArguments, data, ("data",))
-        given = asked.given()
+        arguments: REPLResetArguments = validate(REPLResetArguments, data, ("data",))
+        given = arguments.given()
         named = {name: given.pop(name) for name in _OF_LLM & given.keys()}
         llm = llm_of(self._settings, **named)
         try:
@@ -90,15 +90,15 @@ class REPLAdapter:
         """As `Episodes.variables`."""
         return self._environment.variables
 
-    async def follow_up(self, asked: FollowUpArguments) -> REPLObservation:
+    async def follow_up(self, arguments: FollowUpArguments) -> REPLObservation:
         """As `Episodes.follow_up`."""
         try:
             following = self._environment.follow_up_async(
-                asked.task_prompt,
-                max_iterations=asked.max_iterations,
-                expected_answer=asked.expected_answer,
-                answer_schema=asked.answer_schema,
-                variables=asked.variables,
+                arguments.task_prompt,
+                max_iterations=arguments.max_iterations,
+                expected_answer=arguments.expected_answer,
+                answer_schema=arguments.answer_schema,
+                variables=arguments.variables,
             )
             return await capture_error_async(following)
         except (TypeError, ValueError) as error:

@@ -58,7 +58,7 @@ class ReadinessResponse(BaseModel):
 
 
 class SchemasResponse(BaseModel):
-    """JSON schemas of what goes in and out."""
+    """JSON schemas of client_request goes in and out."""
 
     action: dict[str, Any]
     observation: dict[str, Any]
@@ -108,25 +108,25 @@ class SingleReply:
 
 
 class EpisodeRoutes:
-    """The handlers, on one host."""
+    """The handlers, on one manager."""
 
-    def __init__(self, host: SessionManager) -> None:
-        self._host = host
+    def __init__(self, manager: SessionManager) -> None:
+        self._manager = manager
 
     async def reset(
-        self, request: HTTPRequest, asked: ResetArguments, session: str | None
+        self, request: HTTPRequest, arguments: ResetArguments, session: str | None
     ) -> Response:
         """Begin an episode: in a session, or in one that is closed after it."""
-        what = ClientRequest("reset", asked)
+        client_request = ClientRequest("reset", arguments)
         if session != NEW:
-            return await self._ask(request, what, session)
-        return await run_until_disconnect(request, self._begin(request, what))
+            return await self._ask(request, client_request, session)
+        return await run_until_disconnect(request, self._begin(request, client_request))
 
-    async def step(self, request: HTTPRequest, asked: Any, session: str | None) -> Response:
+    async def step(self, request: HTTPRequest, body: Any, session: str | None) -> Response:
         """Take an action, likewise."""
-        named = asked.request_id if session is not None else None
-        what = ClientRequest("step", asked.action, id=named, timeout_s=asked.timeout_s)
-        return await self._ask(request, what, session)
+        named = body.request_id if session is not None else None
+        client_request = ClientRequest("step", body.action, id=named, timeout_s=body.timeout_s)
+        return await self._ask(request, client_request, session)
 
     async def state(self, request: HTTPRequest, session: str | None) -> Response:
         """The episode so far, likewise."""
@@ -134,30 +134,30 @@ class EpisodeRoutes:
 
     async def end(self, request: HTTPRequest, session: str) -> Response:
         """Close a session."""
-        await self._host.find(tenant_of(request.scope), session).close()
+        await self._manager.find(tenant_of(request.scope), session).close()
         return Response(status_code=204)
 
     async def _ask(
-        self, request: HTTPRequest, what: ClientRequest, session: str | None
+        self, request: HTTPRequest, client_request: ClientRequest, session: str | None
     ) -> Response:
-        owner = tenant_of(request.scope)
+        tenant = tenant_of(request.scope)
         if session is not None:
-            return _response(await _asked(self._host.find(owner, session), what))
-        return await run_until_disconnect(request, self._pass(request, what))
+            return _response(await _submit(self._manager.find(tenant, session), client_request))
+        return await run_until_disconnect(request, self._pass(request, client_request))
 
-    async def _begin(self, request: HTTPRequest, what: ClientRequest) -> Response:
-        opened = await self._host.open(tenant_of(request.scope))
+    async def _begin(self, request: HTTPRequest, client_request: ClientRequest) -> Response:
+        opened = await self._manager.open(tenant_of(request.scope))
         try:
-            reply = await _asked(opened, what)
+            reply = await _submit(opened, client_request)
         except BaseException:
             opened.end()
             raise
         return _response(reply, {SESSION: opened.token})
 
-    async def _pass(self, request: HTTPRequest, what: ClientRequest) -> Response:
-        opened = await self._host.open(tenant_of(request.scope))
+    async def _pass(self, request: HTTPRequest, client_request: ClientRequest) -> Response:
+        opened = await self._manager.open(tenant_of(request.scope))
         try:
-            return _response(await _asked(opened, what))
+            return _response(await _submit(opened, client_request))
         except RequestError as refusal:
             if refusal.code == "NOT_RESET":  # and would be after any reset, which is not told so
                 refusal.message = _OF_ITS_OWN
@@ -167,12 +167,12 @@ class EpisodeRoutes:
 
     async def metadata(self) -> EnvironmentMetadata:
         """What the environment says about itself."""
-        return await self._host.metadata()
+        return await self._manager.metadata()
 
     async def ready(self, response: Response) -> ReadinessResponse:
         """Whether a session could be opened now."""
-        admission = self._host.admission
-        ready = admission.free > 0 and not self._host.draining
+        admission = self._manager.admission
+        ready = admission.free > 0 and not self._manager.draining
         response.status_code = 200 if ready else 503
         return ReadinessResponse(
             ready=ready, sessions=admission.open, free=admission.free, waiting=admission.waiting
@@ -181,9 +181,9 @@ class EpisodeRoutes:
     async def schema(self) -> SchemasResponse:
         """The schemas of action, observation and state."""
         return SchemasResponse(
-            action=self._host.action.model_json_schema(),
-            observation=self._host.observation.model_json_schema(),
-            state=self._host.state_model.model_json_schema(),
+            action=self._manager.action.model_json_schema(),
+            observation=self._manager.observation.model_json_schema(),
+            state=self._manager.state_model.model_json_schema(),
         )
 
 
@@ -195,10 +195,10 @@ _REFUSALS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def episode_router(host: SessionManager) -> APIRouter:
-    """The routes, on `host`."""
-    routes = EpisodeRoutes(host)
-    reset_model, step_model = _models(host)
+def episode_router(manager: SessionManager) -> APIRouter:
+    """The routes, on `manager`."""
+    routes = EpisodeRoutes(manager)
+    reset_model, step_model = _models(manager)
     made = APIRouter(route_class=StrictJSONRoute, strict_content_type=False)
 
     async def reset(
@@ -229,7 +229,9 @@ def episode_router(host: SessionManager) -> APIRouter:
     about: dict[str, Any] = {"tags": ["server"]}
     made.add_api_route("/reset", reset, methods=["POST"], response_model=EpisodeResponse, **playing)
     made.add_api_route("/step", step, methods=["POST"], response_model=EpisodeResponse, **playing)
-    made.add_api_route("/state", state, methods=["GET"], response_model=host.state_model, **playing)
+    made.add_api_route(
+        "/state", state, methods=["GET"], response_model=manager.state_model, **playing
+    )
     made.add_api_route("/session", end, methods=["DELETE"], status_code=204, **playing)
     made.add_api_route("/health", health, methods=["GET"], **about)
     made.add_api_route("/ready", routes.ready, methods=["GET"], **about)
@@ -262,21 +264,21 @@ def note_error(request: HTTPConnection, refusal: RequestError) -> None:
     request.scope.setdefault("state", {})["refusal"] = refusal
 
 
-def _models(host: SessionManager) -> tuple[type[ResetArguments], type[BaseModel]]:
+def _models(manager: SessionManager) -> tuple[type[ResetArguments], type[BaseModel]]:
     step = create_model(
         "StepRequest",
         __config__=ConfigDict(extra="allow"),
-        action=(host.action, Field(description="The action to take.")),
+        action=(manager.action, Field(description="The action to take.")),
         timeout_s=(Seconds | None, Field(default=None, description="Of execution, in seconds.")),
         request_id=(RequestId | None, Field(default=None, description="As the `id` of a frame.")),
     )
-    return (REPLResetArguments if host.environment is None else ResetArguments), step
+    return (REPLResetArguments if manager.environment is None else ResetArguments), step
 
 
-async def _asked(session: ServerSession, what: ClientRequest) -> ServerReply:
-    once = SingleReply()
-    session.ask(what, once)
-    return await once.reply()
+async def _submit(session: ServerSession, client_request: ClientRequest) -> ServerReply:
+    single = SingleReply()
+    session.submit(client_request, single)
+    return await single.reply()
 
 
 def _response(reply: ServerReply, headers: dict[str, str] | None = None) -> Response:

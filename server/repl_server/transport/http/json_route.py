@@ -24,9 +24,9 @@ class StrictJSONRoute(APIRoute):
             body = await request.body()
             if body:
                 _check_kind(request.headers.get("Content-Type", ""))
-                reading: JSONCodec = request.app.state.host.reading
-                owner = tenant_of(request.scope)
-                request._json = await reading.read(body, read_object, owner)
+                reading: JSONCodec = request.app.state.manager.json_codec
+                tenant = tenant_of(request.scope)
+                request._json = await reading.read(body, read_object, tenant)
             return await handle(request)
 
         return strictly

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from starlette.types import Message, Receive, Scope
 
-from ...limits.receive_buffers import ReceiveBuffers, patience
+from ...limits.receive_buffers import ReceiveBuffers, receive_timeout
 from ...protocol.request_error import RequestError
 from ...protocol.validation import validation_error
 from ...settings import Settings
@@ -23,7 +23,7 @@ class RequestBody:
     """What the application receives of a request, as ASGI's `receive`.
 
     A request that says beforehand that it is too large is refused before any of it is read. Its
-    bytes are booked under `owner` until it is released.
+    bytes are booked under `tenant` until it is released.
 
     Attributes:
         upload: it is one, which is kept and booked elsewhere.
@@ -35,7 +35,7 @@ class RequestBody:
     ) -> None:
         self._receive = receive
         self._inbound = inbound
-        self.owner: Tenant | None = None
+        self.tenant: Tenant | None = None
         self.upload = scope["method"] == "PUT" and scope["path"].startswith(_UPLOADS)
         self._limit = settings.context_bytes if self.upload else settings.largest_message
         self._seconds = settings.body_s
@@ -47,9 +47,9 @@ class RequestBody:
         self.refusal: RequestError | None = None
         self._waiting: asyncio.Timeout | None = None
 
-    def begin(self, owner: Tenant) -> None:
-        """The request was let in: it is `owner`'s, until it is released."""
-        self.owner = owner
+    def begin(self, tenant: Tenant) -> None:
+        """The request was let in: it is `tenant`'s, until it is released."""
+        self.tenant = tenant
         self._inbound.begin(self)
 
     def check(self) -> None:
@@ -60,8 +60,8 @@ class RequestBody:
         """
         if self._coding is not None and self._announced != 0:
             header, name = self._coding
-            told = f"{name[:100]!r} is not read: bodies are sent as they are, not compressed"
-            raise validation_error(f"header.{header}", told)
+            message = f"{name[:100]!r} is not read: bodies are sent as they are, not compressed"
+            raise validation_error(f"header.{header}", message)
         if self._announced is not None and self._announced > self._limit:
             self._refuse_size()
 
@@ -77,7 +77,7 @@ class RequestBody:
         if self.whole:
             return await self._receive()
         try:
-            due = self._began + patience(self._seconds, self.count)
+            due = self._began + receive_timeout(self._seconds, self.count)
             async with asyncio.timeout_at(due) as self._waiting:
                 message = await self._receive()
         except TimeoutError:
@@ -93,7 +93,7 @@ class RequestBody:
             self.whole = True
         return message
 
-    def cut(self, refusal: RequestError) -> None:
+    def abort(self, refusal: RequestError) -> None:
         """Refuse the request if its body has not come whole, now and not when more of it comes."""
         if self.whole or self.refusal is not None:
             return
@@ -115,7 +115,7 @@ class RequestBody:
         """The request is over: its body takes no memory any more."""
         self._inbound.done(self)
         if self._held:
-            self._inbound.change(self.owner, -self._held)
+            self._inbound.adjust(self.tenant, -self._held)
             self._held = 0
 
     def _take(self, count: int) -> None:
@@ -124,7 +124,7 @@ class RequestBody:
             self._refuse_size()
         if self.upload:
             return
-        if not self._inbound.change(self.owner, count):
+        if not self._inbound.adjust(self.tenant, count):
             self._refuse("RATE_LIMITED", "Too much is being received.", retry_after=1.0)
         self._held += count
 

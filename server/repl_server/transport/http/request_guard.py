@@ -6,8 +6,6 @@ wraps the application without buffering: pieces of a body and of an answer go th
 
 from __future__ import annotations
 
-import json
-import math
 from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic
@@ -16,8 +14,8 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ...auth.authenticator import Authenticator
-from ...limits.receive_buffers import ReceiveBuffers
-from ...protocol.request_error import RequestError
+from ...limits.receive_buffers import LINGER_S, ReceiveBuffers
+from ...protocol.request_error import RequestError, http_response
 from ...quotas.usage_meters import QuotaRegistry, UsageMeter
 from ...settings import Settings
 from ...telemetry.recorder import Telemetry
@@ -28,10 +26,6 @@ from .request_body import RequestBody
 OPEN = frozenset({("GET", "/health"), ("HEAD", "/health")})
 # Whoever is refused, or has shown no key, keeps no connection.
 _CLOSE = (b"connection", b"close")
-# For a client that still sends what was refused: it reads the answer when it is done, or never.
-LINGER_S = 1.0
-
-_Headers = list[tuple[bytes, bytes]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,18 +33,18 @@ class GuardContext:
     """What all requests of one server are judged by, and who is told of it."""
 
     settings: Settings
-    identity: Authenticator
+    authenticator: Authenticator
     quotas: QuotaRegistry
     inbound: ReceiveBuffers
-    watch: Telemetry
+    telemetry: Telemetry
 
 
 class RequestGuard:
-    """Lets requests through to `app`, with their `owner` and `meter` in the scope's `state`."""
+    """Lets requests through to `app`, with their `tenant` and `meter` in the scope's `state`."""
 
-    def __init__(self, app: ASGIApp, rules: GuardContext) -> None:
+    def __init__(self, app: ASGIApp, context: GuardContext) -> None:
         self._app = app
-        self._rules = rules
+        self._context = context
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
@@ -59,64 +53,64 @@ class RequestGuard:
         elif scope["type"] == "http" and (scope["method"], scope["path"]) in OPEN:
             await self._app(scope, receive, _closing(send))
         else:
-            await self._guard(HTTPExchange(scope, receive, send, self._rules), scope)
+            await self._guard(HTTPExchange(scope, receive, send, self._context), scope)
 
     async def _guard(self, exchange: HTTPExchange, scope: Scope) -> None:
         try:
-            owner, meter = self._admit(scope)
+            tenant, meter = self._admit(scope)
         except RequestError as refusal:
             await exchange.refuse(refusal)
             return
-        scope.setdefault("state", {}).update(owner=owner, meter=meter)
+        scope.setdefault("state", {}).update(tenant=tenant, meter=meter)
         try:
-            await exchange.run(self._app, owner)
+            await exchange.run(self._app, tenant)
         finally:
             meter.close_connection()
 
     def _admit(self, scope: Scope) -> tuple[Tenant, UsageMeter]:
-        identity, quotas = self._rules.identity, self._rules.quotas
+        authenticator, quotas = self._context.authenticator, self._context.quotas
         try:
-            owner = identity.of(scope)
+            tenant = authenticator.authenticate(scope)
         except RequestError:
             # Whoever has no key, or uses somebody else's browser, is counted by address.
-            quotas.of(identity.address(scope)).request()
+            quotas.meter_of(authenticator.address_tenant(scope)).request()
             raise
-        meter = quotas.of(owner)
+        meter = quotas.meter_of(tenant)
         meter.request()
         meter.open_connection()
-        return owner, meter
+        return tenant, meter
 
 
 class HTTPExchange:
     """One request and its answer, or its refusal."""
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send, rules: GuardContext) -> None:
+    def __init__(self, scope: Scope, receive: Receive, send: Send, context: GuardContext) -> None:
         self._scope = scope
         self._receive = receive
         self._send = send
-        self._watch = rules.watch
+        self._telemetry = context.telemetry
         self._began = monotonic()
         self._status: int | None = None
-        self._owner: Tenant | None = None
+        self._tenant: Tenant | None = None
         self._body: RequestBody | None = None
         if scope["type"] == "http":
-            self._body = RequestBody(scope, receive, rules.settings, rules.inbound)
+            self._body = RequestBody(scope, receive, context.settings, context.inbound)
 
-    async def run(self, app: ASGIApp, owner: Tenant) -> None:
+    async def run(self, app: ASGIApp, tenant: Tenant) -> None:
         """Let `app` answer."""
-        self._owner = owner
+        self._tenant = tenant
         try:
             if self._body is None:
                 await app(self._scope, self._receive, self._send)
-                self._tell_noted()
+                self._record_noted()
             else:
-                self._body.begin(owner)
+                self._body.begin(tenant)
                 await self._run(app, self._body)
         except ClientDisconnect:
             pass  # amid its body: nobody is there to be told
         except Exception as error:  # noqa: BLE001 (the border: whatever it is, it is ours)
             await self._fail(error)
-        self._note()
+        self._record_request()
 
     async def _run(self, app: ASGIApp, body: RequestBody) -> None:
         try:
@@ -127,11 +121,11 @@ class HTTPExchange:
         finally:
             body.release()
             if body.upload:
-                self._watch.metrics.uploaded(body.count)
+                self._telemetry.metrics.uploaded(body.count)
         if body.refusal is not None:
             await self.refuse(body.refusal)
         else:
-            self._tell_noted()
+            self._record_noted()
 
     async def _pass_on(self, message: Message) -> None:
         # What the application makes of a body that was refused is not the answer.
@@ -143,7 +137,7 @@ class HTTPExchange:
 
     async def refuse(self, refusal: RequestError) -> None:
         """Answer with `refusal`, if nothing was answered yet."""
-        self._tell(refusal)
+        self._record_refusal(refusal)
         # An answer that has begun stays half: the server ends the connection.
         if self._status is None:
             self._status = refusal.status
@@ -152,7 +146,7 @@ class HTTPExchange:
 
     async def _fail(self, error: Exception) -> None:
         refusal = RequestError("SESSION_ERROR", "The server failed; the id finds it in the log.")
-        self._watch.journal.fault(error, id=refusal.id)
+        self._telemetry.event_log.record_fault(error, id=refusal.id)
         try:
             await self.refuse(refusal)
         except RuntimeError:
@@ -178,38 +172,24 @@ class HTTPExchange:
         await self._send({**start, "headers": [*headers, _CLOSE]})
         await self._send({"type": "websocket.http.response.body", "body": text})
 
-    def _tell(self, refusal: RequestError) -> None:
-        self._watch.refused(refusal, self._owner, path=self._scope["path"])
+    def _record_refusal(self, refusal: RequestError) -> None:
+        self._telemetry.refused(refusal, self._tenant, path=self._scope["path"])
 
-    def _tell_noted(self) -> None:
+    def _record_noted(self) -> None:
         """What the application itself refused."""
         if refusal := self._scope["state"].get("refusal"):
             self._status = self._status or refusal.status  # that of a handshake was not looked at
-            self._tell(refusal)
+            self._record_refusal(refusal)
 
-    def _note(self) -> None:
-        self._watch.journal.note(
+    def _record_request(self) -> None:
+        self._telemetry.event_log.record(
             "request",
-            owner=str(self._owner),
+            tenant=str(self._tenant),
             method=self._scope.get("method", "WebSocket"),
             path=self._scope["path"],
             status=self._status,
             seconds=round(monotonic() - self._began, 6),
         )
-
-
-def http_response(refusal: RequestError) -> tuple[_Headers, bytes]:
-    """The headers and the body of a refusal in HTTP."""
-    text = json.dumps(refusal.data()).encode()
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"content-length", str(len(text)).encode()),
-    ]
-    if refusal.retry_after is not None:
-        headers.append((b"retry-after", str(math.ceil(refusal.retry_after)).encode()))
-    if refusal.status == 401:
-        headers.append((b"www-authenticate", b"Bearer"))
-    return headers, text
 
 
 def _closing(send: Send) -> Send:

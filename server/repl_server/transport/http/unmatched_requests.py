@@ -16,7 +16,7 @@ from .episode_routes import error_response, note_error
 
 # Those that a route may be for.
 _METHODS = ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")
-# Characters of a path that are repeated to who asked for it.
+# Characters of a path that are repeated to who probe for it.
 _SHOWN = 100
 
 
@@ -57,12 +57,12 @@ async def _unknown_path(scope: Scope, receive: Receive, send: Send) -> None:
         await Response(status_code=307, headers={"Location": place})(scope, receive, send)
         return
     path = scope["path"][:_SHOWN]
-    told = f"there is nothing at {path}"
+    message = f"there is nothing at {path}"
     if path == "/":
-        told += ", but /docs has what there is"
+        message += ", but /docs has what there is"
     elif scope["type"] == "http" and _is_routed(scope, "websocket"):
-        told = f"{path} is for WebSockets, and this request came without an upgrade"
-    refusal = RequestError("UNKNOWN_PATH", told)
+        message = f"{path} is for WebSockets, and this request came without an upgrade"
+    refusal = RequestError("UNKNOWN_PATH", message)
     if scope["type"] == "http" or "websocket.http.response" in scope.get("extensions", {}):
         raise refusal
     # A server of the operator's own, which knows no other answer to a handshake.
@@ -72,8 +72,8 @@ async def _unknown_path(scope: Scope, receive: Receive, send: Send) -> None:
 
 async def _wrong_method(request: HTTPRequest, error: Exception) -> Response:
     methods = _methods(request.scope)
-    told = f"{request.method} is not for {request.scope['path'][:_SHOWN]}"
-    answer = error_response(request, RequestError("WRONG_METHOD", told))
+    message = f"{request.method} is not for {request.scope['path'][:_SHOWN]}"
+    answer = error_response(request, RequestError("WRONG_METHOD", message))
     answer.headers.update(_allow(methods))
     return answer
 
@@ -106,5 +106,5 @@ def _allow(methods: list[str]) -> dict[str, str]:
 def _is_routed(scope: Scope, kind: str, method: str = "") -> bool:
     # Made anew: FastAPI leaves in a scope what it has found out about its routes.
     place = {name: scope[name] for name in ("path", "root_path", "headers") if name in scope}
-    asked = {**place, "type": kind, "method": method}
-    return any(route.matches(asked)[0] is Match.FULL for route in scope["app"].router.routes)
+    probe = {**place, "type": kind, "method": method}
+    return any(route.matches(probe)[0] is Match.FULL for route in scope["app"].router.routes)

@@ -15,13 +15,13 @@ from fastapi import Request as HTTPRequest
 from pydantic import BaseModel
 from starlette.requests import ClientDisconnect
 
+from ...limits.receive_buffers import LINGER_S
 from ...protocol.request_error import RequestError
 from ...sessions.manager import SessionManager
 from ...tenants.tenant import tenant_of
-from ...uploads.partial_upload import ByteRange, unknown, wrong
+from ...uploads.partial_upload import ByteRange, invalid_upload_request, unknown_upload_error
 from .episode_routes import ErrorResponse, error_response
 from .request_body import announced
-from .request_guard import LINGER_S
 
 OFFSET = "Upload-Offset"
 
@@ -37,13 +37,13 @@ class UploadedResponse(BaseModel):
 
 
 class UploadProgressResponse(BaseModel):
-    """How much of a context is there; the next piece begins with that byte."""
+    """How much of a context is there; the next byte_range begins with that byte."""
 
     received: int
 
 
 class UploadRoutes:
-    """The body of a request, piece by piece."""
+    """The body of a request, byte_range by byte_range."""
 
     def __init__(self, request: HTTPRequest) -> None:
         self._pieces = request.stream()
@@ -52,8 +52,8 @@ class UploadRoutes:
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         self._begun = True
-        async for piece in self._pieces:
-            yield piece
+        async for byte_range in self._pieces:
+            yield byte_range
 
     async def drain(self, seconds: float | None) -> bool:
         """Read on and forget: a client that still sends reads no answer. Whether that was all.
@@ -74,20 +74,25 @@ class UploadRoutes:
 
 _Hash = Annotated[str, Path(pattern="^[0-9a-f]{64}$", description="SHA-256 of the whole context.")]
 _ContentRange = Annotated[
-    str | None, Header(alias="Content-Range", description="`bytes first-last/total` of a piece.")
+    str | None,
+    Header(alias="Content-Range", description="`bytes first-last/total` of a byte_range."),
 ]
 _BODY = {"content": {"application/octet-stream": {"schema": {"type": "string"}}}}
 _PUT = (400, 404, 408, 409, 413, 422, 429, 503, 507)
 
 
-def upload_router(host: SessionManager) -> APIRouter:
-    """The routes, on `host`."""
+def upload_router(manager: SessionManager) -> APIRouter:
+    """The routes, on `manager`."""
     made = APIRouter(prefix="/contexts", tags=["contexts"])
 
     async def stored(request: HTTPRequest, sha256: str, body: UploadRoutes) -> Response:
-        host.check_open()
-        owner, piece, length = tenant_of(request.scope), _piece(request), announced(request.scope)
-        put = await host.uploads.put(owner, sha256, piece, length, aiter(body))
+        manager.check_open()
+        tenant, byte_range, length = (
+            tenant_of(request.scope),
+            _byte_range(request),
+            announced(request.scope),
+        )
+        put = await manager.uploads.put(tenant, sha256, byte_range, length, aiter(body))
         if put.kind == "more":
             return _json(
                 UploadProgressResponse(received=put.received), 202, {OFFSET: str(put.received)}
@@ -131,8 +136,8 @@ def upload_router(host: SessionManager) -> APIRouter:
     )
     async def head(request: HTTPRequest, sha256: _Hash) -> Response:
         """Ask for a context, and how much of it is there."""
-        found = host.uploads.find(tenant_of(request.scope), sha256)
-        if found is not None and found.whole:
+        found = manager.uploads.find(tenant_of(request.scope), sha256)
+        if found is not None and found.complete:
             return Response(status_code=200)
         headers = {OFFSET: str(found.size)} if found is not None and found.size else None
         return Response(status_code=404, headers=headers)
@@ -140,8 +145,8 @@ def upload_router(host: SessionManager) -> APIRouter:
     @made.delete("/{sha256}", status_code=204, responses=_problems(404))
     async def delete(request: HTTPRequest, sha256: _Hash) -> Response:
         """Forget a context, or what came of it."""
-        if not host.uploads.delete(tenant_of(request.scope), sha256):
-            raise unknown(sha256)
+        if not manager.uploads.delete(tenant_of(request.scope), sha256):
+            raise unknown_upload_error(sha256)
         return Response(status_code=204)
 
     return made
@@ -151,21 +156,23 @@ def _problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
     return {status: {"model": ErrorResponse} for status in statuses}
 
 
-def _json(told: BaseModel, status: int, headers: dict[str, str] | None = None) -> Response:
-    return Response(told.model_dump_json(), status, headers, media_type="application/json")
+def _json(message: BaseModel, status: int, headers: dict[str, str] | None = None) -> Response:
+    return Response(message.model_dump_json(), status, headers, media_type="application/json")
 
 
-def _piece(request: HTTPRequest) -> ByteRange | None:
+def _byte_range(request: HTTPRequest) -> ByteRange | None:
     """Which part of the context the body is; None: all of it."""
     if request.headers.get("content-encoding", "identity") != "identity":
-        raise wrong("Content-Encoding: the hash is of the bytes as they are sent")
+        raise invalid_upload_request("Content-Encoding: the hash is of the bytes as they are sent")
     given = request.headers.getlist("content-range")
     if not given:
         return None
     found = _RANGE.fullmatch(given[0])
     if found is None or len(given) > 1:
-        raise wrong("Content-Range must be once `bytes first-last/total`")
-    piece = ByteRange(*map(int, found.groups()))
-    if not piece.first <= piece.last < piece.total:
-        raise wrong(f"Content-Range: there are no bytes {piece.first} to {piece.last} of that many")
-    return piece
+        raise invalid_upload_request("Content-Range must be once `bytes first-last/total`")
+    byte_range = ByteRange(*map(int, found.groups()))
+    if not byte_range.first <= byte_range.last < byte_range.total:
+        raise invalid_upload_request(
+            f"Content-Range: there are no bytes {byte_range.first} to {byte_range.last} of that many"
+        )
+    return byte_range

@@ -34,8 +34,8 @@ _PENALTY = 1.0
 class SessionSocketRoute:
     """The ASGI application behind `/ws`."""
 
-    def __init__(self, host: SessionManager) -> None:
-        self._host = host
+    def __init__(self, manager: SessionManager) -> None:
+        self._manager = manager
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         named = SUBPROTOCOL in scope.get("subprotocols", ())
@@ -44,8 +44,10 @@ class SessionSocketRoute:
             await asyncio.create_task(self._serve(scope, receive, send, named))
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send, named: bool) -> None:
-        speech = FrameCodec(self._host.action, named)
-        await SessionSocket(self._host, scope, receive, send, speech, _named_session(scope)).serve()
+        codec = FrameCodec(self._manager.action, named)
+        await SessionSocket(
+            self._manager, scope, receive, send, codec, _named_session(scope)
+        ).serve()
 
 
 async def opened(receive: Receive, send: Send, subprotocol: str | None = None) -> bool:
@@ -60,13 +62,13 @@ class SocketCodec(Protocol):
     """How a socket's frames are read and written."""
 
     @property
-    def named(self) -> bool:
+    def is_v1(self) -> bool:
         """Whether the client says by a frame which session it plays."""
 
     def read(self, frame: str | bytes | None) -> ClientRequest | InvalidFrame | None:
         """What a frame asks for; None: nothing."""
 
-    def frame(self, id: str | None, reply: ServerReply) -> str | None:
+    def write(self, id: str | None, reply: ServerReply) -> str | None:
         """The frame of a reply; None: there is none."""
 
 
@@ -79,22 +81,22 @@ class SessionSocket:
 
     def __init__(
         self,
-        host: SessionManager,
+        manager: SessionManager,
         scope: Scope,
         receive: Receive,
         send: Send,
-        speech: SocketCodec,
+        codec: SocketCodec,
         token: str | None = None,
     ) -> None:
-        self._host = host
-        self._owner = tenant_of(scope)
-        self._meter = host.quotas.of(self._owner)
-        self._messages = ReceiveAhead(receive, partial(host.inbound.change, self._owner))
-        self._dialect = speech
-        self._outlet = SocketWriter(send, speech.frame, self._refused)
-        self._token = None if speech.named else token
+        self._manager = manager
+        self._tenant = tenant_of(scope)
+        self._meter = manager.quotas.meter_of(self._tenant)
+        self._messages = ReceiveAhead(receive, partial(manager.inbound.adjust, self._tenant))
+        self._codec = codec
+        self._writer = SocketWriter(send, codec.write, self._refused)
+        self._token = None if codec.is_v1 else token
         self._session: ServerSession | None = None
-        self._hung_up = False  # by the client, without a word
+        self._disconnected = False  # by the client, without a word
         self._closed = False  # by the client, with one
 
     async def serve(self) -> None:
@@ -102,78 +104,78 @@ class SessionSocket:
         try:
             await self._serve()
         except asyncio.CancelledError:
-            if not self._outlet.was_ended():
+            if not self._writer.was_ended():
                 raise
         except OSError:
-            self._hung_up = True
+            self._disconnected = True
         finally:
-            self._let_go()
-        if not self._hung_up:
-            await self._outlet.close()
+            self._release()
+        if not self._disconnected:
+            await self._writer.close()
 
     # ── its frames ───────────────────────────────────────────────────────────────────────────────
 
     async def _serve(self) -> None:
-        if not self._dialect.named:
+        if not self._codec.is_v1:
             opening = self._open() if self._token is None else self._resume(self._token)
-            if not await self._begin(None, opening):
+            if not await self._attach(None, opening):
                 return
-        while not self._outlet.gone:
+        while not self._writer.gone:
             message = await self._messages.next()
             if message["type"] != "websocket.receive":
-                self._hung_up = True
+                self._disconnected = True
                 return
-            asked = await self._read(message)
+            request = await self._read(message)
             try:
                 self._meter.request()
             except RequestError as refusal:
-                if asked is not None:
-                    await self._take(InvalidFrame(refusal, asked.id, asked.size))
+                if request is not None:
+                    await self._take(InvalidFrame(refusal, request.id, request.size))
                 # Whoever asks too often is not read meanwhile: refusals cost time as well.
                 await asyncio.sleep(min(refusal.retry_after or _PENALTY, _PENALTY))
             else:
-                if asked is not None and not await self._take(asked):
+                if request is not None and not await self._take(request):
                     return
 
     async def _read(self, message: Message) -> ClientRequest | InvalidFrame | None:
         frame = message.get("text")
         if frame is None:
-            return self._dialect.read(message.get("bytes"))
+            return self._codec.read(message.get("bytes"))
         if len(frame) < LARGE:
-            return self._dialect.read(frame)
+            return self._codec.read(frame)
         try:
-            return await self._host.reading.read(frame, self._dialect.read, self._owner)
+            return await self._manager.json_codec.read(frame, self._codec.read, self._tenant)
         except RequestError as refusal:
             return InvalidFrame(refusal, None, len(frame))
 
-    async def _take(self, asked: ClientRequest | InvalidFrame) -> bool:
+    async def _take(self, request: ClientRequest | InvalidFrame) -> bool:
         """Do what a frame asks for, or hand it to the session; False if it was the last."""
         session = self._session
-        name = "" if isinstance(asked, InvalidFrame) else asked.type
+        name = "" if isinstance(request, InvalidFrame) else request.type
         if name in _OPENINGS and session is None:
-            assert isinstance(asked, ClientRequest)
-            opening = self._open() if name == "open" else self._resume(asked.data.token)
-            await self._begin(asked.id, opening, resumed=name == "resume")
+            assert isinstance(request, ClientRequest)
+            opening = self._open() if name == "open" else self._resume(request.data.token)
+            await self._attach(request.id, opening, resumed=name == "resume")
         elif name == "close":
-            self._closed, self._outlet.leaving = True, (1000, "")
+            self._closed, self._writer.closing = True, (1000, "")
             return False
         elif session is None or name in _OPENINGS:
-            await self._outlet.deliver(
-                asked.id, ServerReply.refusing(_out_of_order(asked, session is None))
+            await self._writer.deliver(
+                request.id, ServerReply.of_error(_out_of_order(request, session is None))
             )
         elif name == "cancel":
-            assert isinstance(asked, ClientRequest)
-            found = await session.cancel(asked.data.request)
-            await self._outlet.deliver(
-                asked.id, ServerReply("cancelled", text_of({"running": found}))
+            assert isinstance(request, ClientRequest)
+            found = await session.cancel(request.data.request)
+            await self._writer.deliver(
+                request.id, ServerReply("cancelled", text_of({"running": found}))
             )
         else:
-            session.ask(asked, self._outlet)
-            if not session.has_room:
-                await session.room()
+            session.submit(request, self._writer)
+            if not session.accepts_more:
+                await session.wait_for_space()
         return True
 
-    async def _begin(
+    async def _attach(
         self,
         id: str | None,
         opening: Coroutine[Any, Any, ServerSession],
@@ -184,35 +186,35 @@ class SessionSocket:
         try:
             session = await opening
         except RequestError as refusal:
-            await self._outlet.deliver(id, ServerReply.refusing(refusal))
-            if not self._dialect.named:
-                self._outlet.leaving = self._outlet.leaving or (1000, refusal.message)
+            await self._writer.deliver(id, ServerReply.of_error(refusal))
+            if not self._codec.is_v1:
+                self._writer.closing = self._writer.closing or (1000, refusal.message)
             return False
         self._session = session
-        self._outlet.held = True
+        self._writer.has_session = True
         if resumed:
-            self._host.watch.session_resumed(session)
-        session.take(self._outlet, resumable=self._dialect.named)
-        if self._dialect.named:
-            await self._outlet.deliver(
+            self._manager.telemetry.session_resumed(session)
+        session.attach(self._writer, resumable=self._codec.is_v1)
+        if self._codec.is_v1:
+            await self._writer.deliver(
                 id, ServerReply("session", text_of(session.facts(resumed=resumed)))
             )
         return True
 
     async def _open(self) -> ServerSession:
         """A new session. Whoever hangs up while it waits for one leaves the line."""
-        opening = asyncio.create_task(self._host.open(self._owner))
+        opening = asyncio.create_task(self._manager.open(self._tenant))
         try:
             await asyncio.sleep(0)  # it is there then, where nobody waits
             if not opening.done():
-                await self._while_there(opening)
+                await self._wait_while_connected(opening)
             return await asyncio.shield(opening)
         except BaseException:
             opening.add_done_callback(_end_if_made)
             opening.cancel()
             raise
 
-    async def _while_there(self, opening: asyncio.Task[ServerSession]) -> None:
+    async def _wait_while_connected(self, opening: asyncio.Task[ServerSession]) -> None:
         """Wait for it; OSError if the client leaves before."""
         leaving = asyncio.create_task(self._messages.left())
         try:
@@ -224,27 +226,27 @@ class SessionSocket:
             leaving.cancel()
 
     async def _resume(self, token: str) -> ServerSession:
-        return self._host.find(self._owner, token)
+        return self._manager.find(self._tenant, token)
 
     # ── its end ──────────────────────────────────────────────────────────────────────────────────
 
     def _refused(self, refusal: RequestError) -> None:
         session = None if self._session is None else self._session.id
-        self._host.watch.refused(refusal, self._owner, session=session)
+        self._manager.telemetry.refused(refusal, self._tenant, session=session)
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         """What becomes of the session: it waits to be resumed, ends, or is somebody else's."""
-        self._outlet.gone = True
+        self._writer.gone = True
         self._messages.close()
         session, self._session = self._session, None
         if session is None:
             return
         if self._token is not None:
-            session.detach(self._outlet)
-        elif self._dialect.named and not self._closed:
-            session.leave(self._outlet)
+            session.detach_guest(self._writer)
+        elif self._codec.is_v1 and not self._closed:
+            session.detach(self._writer)
         else:
-            session.detach(self._outlet)
+            session.detach_guest(self._writer)
             session.end()
 
 
@@ -256,9 +258,9 @@ def _named_session(scope: Scope) -> str | None:
     return named[0] if named else None
 
 
-def _out_of_order(asked: ClientRequest | InvalidFrame, first: bool) -> RequestError:
-    if isinstance(asked, InvalidFrame):
-        return asked.refusal
+def _out_of_order(request: ClientRequest | InvalidFrame, first: bool) -> RequestError:
+    if isinstance(request, InvalidFrame):
+        return request.refusal
     return validation_error(
         "type", "open or resume comes first" if first else "there is a session already"
     )

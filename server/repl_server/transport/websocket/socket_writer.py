@@ -31,8 +31,8 @@ class SocketWriter:
         refused: told of each refusal that is sent.
 
     Attributes:
-        held: whether the socket has a session.
-        leaving: the code and the reason that it is to be closed with.
+        has_session: whether the socket has a session.
+        closing: the code and the reason that it is to be closed with.
     """
 
     def __init__(
@@ -42,9 +42,9 @@ class SocketWriter:
         refused: Callable[[RequestError], None],
     ) -> None:
         self.gone = False
-        self.held = False
+        self.has_session = False
         self.blocked_since: float | None = None
-        self.leaving: tuple[int, str] | None = None
+        self.closing: tuple[int, str] | None = None
         self._send, self._frame, self._refused = send, frame, refused
         self._reader = _current()
         self._senders: set[asyncio.Task[Any]] = set()
@@ -66,8 +66,8 @@ class SocketWriter:
 
     def end(self, code: int, reason: str) -> None:
         """Close the socket; whoever waits for its client to read goes on."""
-        if self.leaving is None and not self.gone:
-            self.leaving, self.gone = (code, reason), True
+        if self.closing is None and not self.gone:
+            self.closing, self.gone = (code, reason), True
             self._released |= self._senders
             for sender in self._senders:
                 sender.cancel()
@@ -77,12 +77,12 @@ class SocketWriter:
 
     def was_ended(self) -> bool:
         """Whether the reader was cancelled by `end`, and by nobody else."""
-        return self.leaving is not None and self._reader.uncancel() == 0
+        return self.closing is not None and self._reader.uncancel() == 0
 
     async def close(self) -> None:
         """Say why, and close."""
         self.gone = True
-        code, reason = self.leaving or (1000, "")
+        code, reason = self.closing or (1000, "")
         try:
             async with asyncio.timeout(_FAREWELL):
                 short = reason.encode()[:_REASON].decode("utf-8", "ignore")
@@ -110,7 +110,7 @@ class SocketWriter:
                 self.blocked_since = None
 
     def _end_with(self, refusal: RequestError) -> None:
-        if refusal.close is not None and (not self.held or refusal.code in _ENDS_SESSIONS):
+        if refusal.close is not None and (not self.has_session or refusal.code in _ENDS_SESSIONS):
             self.end(refusal.close, refusal.message)
 
 
