@@ -1,4 +1,4 @@
-"""`Settings`: what a server was started with, frozen; read from the environment once, by `main`."""
+"""`Settings`: the immutable configuration of a server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from repl_env.episode.sandbox_provider import SandboxSettings
 from repl_env.llm.model_spec import LLM
 from repl_env.rlm.budget.budget_limits import Budget
 from repl_sandbox import Limits, Policy
-from repl_sandbox.backends.sandbox_arguments import RecoveryMode, check_snapshots
+from repl_sandbox.backends.sandbox_arguments import RecoveryMode, check_states
 
 from .quotas.tenant_quota import TenantQuota
 from .tenants.client_address import is_loopback
@@ -23,7 +23,7 @@ __all__ = ["Settings"]
 MIB = 1 << 20
 
 
-# Fields that are counts, with the least that each may be.
+# Minimum of each count.
 _LEAST: Mapping[str, int] = {
     "port": 0,
     "max_sessions": 1,
@@ -34,7 +34,7 @@ _LEAST: Mapping[str, int] = {
     "connections": 0,
 }
 _LEAST_IF_GIVEN: Mapping[str, int] = {"pool": 0, "message_bytes": 1}
-# Fields in seconds, and whether 0 would leave no time for what has to be.
+# Durations in seconds, and whether 0 is too short.
 _SECONDS: Mapping[str, bool] = {
     "wait_s": False,
     "idle_s": True,
@@ -49,12 +49,12 @@ _KINDS: Mapping[str, tuple[UnionType | type, str]] = {
     "api_keys": (Path | None, "a pathlib.Path"),
     "metrics_key": (str | None, "the name of a key"),
     "no_auth": (bool, "a bool"),
-    "fair_share": (bool, "a bool"),
+    "yielding": (bool, "a bool"),
     "log_contents": (bool, "a bool"),
     "limits": (Limits, "a Limits (from repl_env import Limits)"),
     "llm": (LLM | None, "an LLM (from repl_env import LLM)"),
     "budget": (Budget, "a Budget (from repl_env.rlm import Budget)"),
-    "quota": (TenantQuota | None, "a Quota"),
+    "quota": (TenantQuota | None, "a TenantQuota"),
     "episodes": (EnvironmentSettings, "a repl_env.env.options.EnvironmentOptions"),
 }
 _TEXTS = ("hashed_keys", "origins", "frame_ancestors", "llm_urls", "trusted_proxies")
@@ -70,81 +70,83 @@ def _check_seconds(value: object, name: str, *, above_zero: bool) -> None:
 
 def _check_texts(value: object, name: str) -> None:
     if isinstance(value, str) or not isinstance(value, Sequence):
-        raise TypeError(f"{name} must be a tuple of texts, not {type(value).__name__}")
+        raise TypeError(f"{name} must be a tuple of str, not {type(value).__name__}")
     for each in value:
         if not isinstance(each, str):
-            raise TypeError(f"{name}: each must be a str, not {type(each).__name__}")
+            raise TypeError(f"{name} must contain only str, not {type(each).__name__}")
 
 
-# Bytes. While a message is parsed all others wait: some 0.15 s for 32 MiB, 0.5 for 100. So much do
-# OpenEnv's clients send, which know no uploads; of strangers twice what OpenEnv's server takes.
+# Bytes. Parsing a message blocks all other clients: about 0.15 s for 32 MiB, 0.5 s for 100 MiB.
+# OpenEnv's clients know no uploads and send contexts of this size in one message; an anonymous
+# client may send twice the limit of OpenEnv's server.
 MESSAGE = 128 * MIB
-STRANGERS_MESSAGE = 32 * MIB
+PUBLIC_MESSAGE = 32 * MIB
 
 # Bytes of one upload, kept in memory.
 CONTEXT = 1 << 30
 
-# Sessions ready for whoever comes. One is used up while the next is made, which takes longer than a
-# client needs to come again: with one, a client that opens, resets and closes without a pause often
-# found none. Two idle sessions are some 3 MB.
+# Ready sessions. A session takes longer to replace than a client needs to come back: with one ready
+# session, a client that opens, resets and closes without pause often found none. Two idle sessions
+# take about 3 MB.
 POOL = 2
 
-# Seconds that a step may ask for: long enough for what anybody waits for; a step without end would
-# keep its session for ever.
+# Seconds of execution that a step may request: a step without end would hold its session for ever.
 LONGEST_STEP_S = 3600.0
 
-# Of what a step writes: some hundred times what is shown. Not the 64 MiB of a session that is one
-# user's own: the server holds as much for each session, and puts it together when the step ends,
-# for which all others wait: 0.2 s for 64 MiB, 1 ms for this.
+# Kept output of a step: about a hundred times the part that is shown. The default of a local
+# session is 64 MiB; a server holds that much for each session, and joins the chunks when the step
+# ends, which blocks all other clients: 0.2 s for 64 MiB, 1 ms for this.
 OUTPUT = "1MiB"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """A server's settings.
+    """The configuration of a server.
 
     Args:
-        host, port: where it listens; port 0 takes a free one.
-        api_keys: a file of hashed keys (`repl-env keys`). None: no keys are asked for, which is
+        host, port: address to listen on; port 0 picks a free port.
+        api_keys: file of hashed API keys (`repl-env keys`). None: no keys are required, which is
             allowed on loopback, or with `no_auth`.
         hashed_keys: further lines of a key file (from the environment).
-        metrics_key: the name of the key that is told of all keys by `/metrics`; others, of
-            themselves. None: there is none.
-        no_auth: serve whoever can reach the port.
-        origins: of web pages that may ask, beside the server's own.
-        frame_ancestors: sites whose pages may show the server's in a frame.
-        require, isolation, image, runtime: of sessions, as in `repl_sandbox.Sandbox`.
+        metrics_key: name of the key for which `/metrics` names all keys; every other key sees only
+            itself by name. None: no such key.
+        no_auth: serve every client that can reach the port.
+        origins: origins of web pages that may send requests, beside the server's own.
+        frame_ancestors: sites whose pages may show the server's pages in a frame.
+        require, isolation, image, runtime: isolation of sessions, as in `repl_sandbox.Sandbox`.
         recovery: "snapshot" or "restart".
-        max_sessions: open at once. max_waiting: who may wait for one; wait_s: how long.
-        idle_s: without a request, a session ends. grace_s: how long it outlives its socket.
-        limits, policy, preload: of the sessions' sandbox. `limits.output` is OUTPUT if no limits
-            are given.
-        pool: sessions made ahead of time; None: POOL, or `max_sessions` if these are fewer.
-        fair_share: of the sessions' sandbox: those that burn CPU time give way to the others, and
-            to the server.
-        max_timeout_s: the most that a step may ask for as its own limit of execution; one that asks
-            for none has `limits.timeout`, which is no more. None: LONGEST_STEP_S, or that if it is
-            more.
-        message_bytes: of one WebSocket message or HTTP body; None: MESSAGE, and STRANGERS_MESSAGE
-            where whoever reaches the port is served. context_bytes: of one upload.
-        uploads_bytes: of all uploads kept, in memory, likewise.
-        inbound_bytes: of all messages that are half received.
-        connections: open at once, whoever has them.
-        body_s: within which a request must have come whole, headers and body.
-        send_s: within which a client must take what it is sent.
-        ping_s: between pings of WebSockets, and how long their answers may take; None: no pings.
-        drain_s: how long running steps may take when the server stops.
-        llm_urls: endpoints for sub-calls that a reset may name; empty: none.
-        llm: answers the sub-calls of resets that name no model; None: nobody.
-        budget: of one session's sub-calls.
-        quota: of each tenant; None: unlimited for keys, ADDRESS_QUOTA for addresses if the server
-            is not on loopback alone.
-        trusted_proxies: addresses whose `X-Forwarded-For` is believed.
-        episodes: context, task, iterations and lengths of episodes whose reset does not say them.
-        log_contents: write code and output into the log, for debugging.
+        max_sessions: maximum number of open sessions.
+        max_waiting: maximum number of clients that wait for a session.
+        wait_s: seconds a client may wait for a session.
+        idle_s: seconds after which a session without requests ends.
+        grace_s: seconds a session is kept after its socket closed.
+        limits, policy, preload: of the sessions' sandbox; default output limit: OUTPUT.
+        pool: number of ready sessions; None: POOL, or `max_sessions` if smaller.
+        yielding: sessions that use much CPU time get a lower priority than the others and the
+            server.
+        max_timeout_s: maximum `timeout_s` of a step; at least `limits.timeout`, which applies to
+            steps without one. None: LONGEST_STEP_S, or `limits.timeout` if larger.
+        message_bytes: size limit of a WebSocket message or HTTP body; None: MESSAGE, or
+            PUBLIC_MESSAGE on a server with `no_auth` off loopback.
+        context_bytes: size limit of one upload.
+        uploads_bytes: memory limit of all uploads.
+        inbound_bytes: memory limit of all partly received messages.
+        connections: maximum number of open connections.
+        body_s: seconds within which a request must arrive, headers and body.
+        send_s: seconds within which a client must read a reply.
+        ping_s: seconds between WebSocket pings, and for the pong to arrive; None: no pings.
+        drain_s: seconds running steps may take when the server stops.
+        llm_urls: model endpoints that a reset may name for sub-calls; empty: none.
+        llm: model for the sub-calls of resets that name no model; None: none.
+        budget: of the sub-calls of one session.
+        quota: of each tenant; None: unlimited for keys, ADDRESS_QUOTA for addresses unless the
+            server is on loopback.
+        trusted_proxies: addresses of proxies whose `X-Forwarded-For` is used.
+        episodes: defaults of episodes: context, task, iterations and lengths.
+        log_contents: write code and output to the log, for debugging.
 
     Raises:
-        TypeError, ValueError: naming the field, or the two that exclude each other.
+        TypeError, ValueError: naming the field, or two fields that exclude each other.
     """
 
     host: str = "127.0.0.1"
@@ -169,7 +171,7 @@ class Settings:
     policy: Policy | None = None
     preload: tuple[str, ...] = ()
     pool: int | None = None
-    fair_share: bool = True
+    yielding: bool = True
     max_timeout_s: float | None = None
     message_bytes: int | None = None
     context_bytes: int = CONTEXT
@@ -204,12 +206,12 @@ class Settings:
                 raise TypeError(f"{name} must be {said}, not {type(value).__name__}")
         for name in _TEXTS:
             _check_texts(getattr(self, name), name)
-        # The names of tiers, and which of them exclude each other; limits, preload and policy.
+        # Checks the names of tiers and their combinations, the limits, the preload and the policy.
         SandboxSettings.of(
             *(self.isolation, self.require, self.limits, self.preload, self.policy, self.image),
             self.runtime,
         )
-        check_snapshots(self.recovery, 0)
+        check_states(self.recovery, 0)
         self._check_together()
 
     def _check_together(self) -> None:
@@ -217,36 +219,36 @@ class Settings:
             raise ValueError(f"port must be at most {_HIGHEST_PORT}, not {self.port}")
         if self.ready > self.max_sessions:
             raise ValueError(
-                f"pool: {self.pool} sessions made ahead of time, of which max_sessions lets"
-                f" only {self.max_sessions} be used"
+                f"pool: {self.pool} ready sessions are more than max_sessions allows"
+                f" ({self.max_sessions})"
             )
         if self.max_timeout_s is not None and self.max_timeout_s < self.limits.timeout:
             raise ValueError(
-                f"max_timeout_s (--max-timeout): no step may ask for more than"
-                f" {self.max_timeout_s:g} seconds, and one that asks for nothing has"
-                f" {self.limits.timeout:g}: lower that too, which is limits.timeout (--timeout)"
+                f"max_timeout_s (--max-timeout) is {self.max_timeout_s:g} seconds, less than the"
+                f" {self.limits.timeout:g} seconds of a step without a timeout of its own: lower"
+                " limits.timeout (--timeout) too"
             )
         if self.message_bytes is not None and self.message_bytes > self.inbound_bytes:
             raise ValueError(
-                f"message_bytes: no message of {self.message_bytes:,} bytes can come, for all that"
-                f" are half received have {self.inbound_bytes:,} (inbound_bytes)"
+                f"message_bytes: a message of {self.message_bytes:,} bytes exceeds inbound_bytes"
+                f" ({self.inbound_bytes:,}), the limit of all partly received messages"
             )
 
     @property
     def ready(self) -> int:
-        """How many sessions are made ahead of time."""
+        """Number of ready sessions."""
         return min(POOL, self.max_sessions) if self.pool is None else self.pool
 
     @property
     def largest_message(self) -> int:
-        """Bytes of a message or body."""
+        """Size limit of a message or body in bytes."""
         if self.message_bytes is not None:
             return self.message_bytes
-        return STRANGERS_MESSAGE if self.no_auth and not is_loopback(self.host) else MESSAGE
+        return PUBLIC_MESSAGE if self.no_auth and not is_loopback(self.host) else MESSAGE
 
     @property
     def longest_step_s(self) -> float:
-        """Seconds of execution that no step may ask for more than."""
+        """Maximum seconds of execution of a step."""
         if self.max_timeout_s is None:
             return max(LONGEST_STEP_S, self.limits.timeout)
         return self.max_timeout_s

@@ -60,7 +60,7 @@ def test_each_error_has_its_code_and_names_no_path(error, code):
         (FileNotFoundError(2, "No such file or directory", "/etc/x"), "No such file or directory"),
         (ValueError("first\nsecond"), "first"),
         (ValueError("x" * 1000), "x" * 500),
-        (ValueError("in /usr/lib/python3/a.py, line 3"), "in (a path of the server), line 3"),
+        (ValueError("in /usr/lib/python3/a.py, line 3"), "in (a path on the server), line 3"),
         (ValueError("1/2 of http://a/b"), "1/2 of http://a/b"),
     ],
 )

@@ -408,7 +408,7 @@ def test_what_is_made_and_is_no_environment_is_a_fault_of_the_factory(caplog):
             assert one.take()["data"]["code"] == "FACTORY_ERROR"
         assert ask(server, "GET", "/metadata")[2]["code"] == "FACTORY_ERROR"
         eventually(lambda: server.manager.admission.open == 0)
-    assert "a NoneType was made, which is no environment: it has no reset" in caplog.text
+    assert "the factory returned a NoneType, which is not an environment: it lacks reset" in caplog.text
 
 
 def test_the_environment_of_the_page_is_served_as_the_page_says():
@@ -418,13 +418,13 @@ def test_the_environment_of_the_page_is_served_as_the_page_says():
     found = {"__name__": "page"}
     exec(code, found)
     models = {"action": found["Add"], "observation": found["Sum"]}
-    settings = replace(found["app"].state.host.settings, port=0)
+    settings = replace(found["app"].state.manager.settings, port=0)
     with serving(settings, environment=found["Adder"], **models) as server:
         with peer(server) as one:
             one.reset(start=2, unknown=1)
             told = one.ask("step", {"number": 3})["data"]
     assert (told["observation"]["total"], told["reward"]) == (5, 1.0)
-    assert found["app"].state.host.admission.most == 8
+    assert found["app"].state.manager.admission.most == 8
 
 
 async def make_adder():

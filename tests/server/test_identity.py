@@ -72,7 +72,7 @@ def public(keys=KEYS, **more) -> Authenticator:
     ],
 )
 def test_a_key_says_who_asks(headers) -> None:
-    assert public().of(scope(**headers)) == Tenant("key", "alice")
+    assert public().authenticate(scope(**headers)) == Tenant("key", "alice")
 
 
 @pytest.mark.parametrize(
@@ -101,14 +101,14 @@ def test_without_a_right_one_nobody_is_let_in(headers) -> None:
 
 def test_a_refusal_does_not_repeat_the_key() -> None:
     with pytest.raises(RequestError) as refused:
-        public().of(scope(x_api_key="sesame-open"))
+        public().authenticate(scope(x_api_key="sesame-open"))
 
     assert "sesame" not in str(refused.value) + str(refused.value.data())
 
 
 def test_on_loopback_no_key_is_asked_for() -> None:
-    assert local().of(scope("127.0.0.1")) == Tenant("address", "127.0.0.1")
-    assert local().of(scope("::1", authorization="Bearer for-somebody-else")).kind == "address"
+    assert local().authenticate(scope("127.0.0.1")) == Tenant("address", "127.0.0.1")
+    assert local().authenticate(scope("::1", authorization="Bearer for-somebody-else")).kind == "address"
 
 
 def test_a_key_file_on_loopback_asks_for_keys() -> None:
@@ -125,7 +125,7 @@ def test_a_server_that_others_reach_does_not_start_without_keys(host) -> None:
 def test_an_empty_key_file_is_not_no_key_file(tmp_path) -> None:
     (tmp_path / "keys").touch()
 
-    with pytest.raises(ValueError, match="make a key"):
+    with pytest.raises(ValueError, match="create a key"):
         Authenticator(
             Settings(api_keys=tmp_path / "keys"), APIKeys.of(Settings(api_keys=tmp_path / "keys"))
         )
@@ -389,8 +389,8 @@ def test_nothing_else_goes_without_its_host(request_) -> None:
 
 @pytest.mark.parametrize("host", [[], "", ["127.0.0.1:8000", "pages.example"]])
 def test_who_names_no_host_or_two_is_told_that_and_not_to_allow_it(host) -> None:
-    with pytest.raises(RequestError, match="one Host"):
-        local().of(scope("127.0.0.1", host=host))
+    with pytest.raises(RequestError, match="exactly one Host"):
+        local().authenticate(scope("127.0.0.1", host=host))
 
 
 def test_a_name_that_the_operator_gave_is_the_server_s() -> None:
@@ -457,13 +457,13 @@ def test_what_other_pages_load_without_an_origin_is_refused(site) -> None:
     ],
 )
 def test_what_is_no_origin_cannot_be_named(origin) -> None:
-    with pytest.raises(ValueError, match="is no origin"):
+    with pytest.raises(ValueError, match="is not an origin"):
         local(origins=(origin,))
 
 
 @pytest.mark.parametrize("proxy", ["localhost", "*", "10.0.0.0/99", ""])
 def test_what_is_no_address_cannot_be_a_proxy(proxy) -> None:
-    with pytest.raises(ValueError, match="is no address or network"):
+    with pytest.raises(ValueError, match="is not an address or network"):
         local(trusted_proxies=(proxy,))
 
 

@@ -59,15 +59,15 @@ def test_lines_may_have_comments_and_space() -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("alice", "line 2: not `name:hash`"),
-        ("alice:" + HASH, "line 2: not `name:hash`"),
-        ("alice:" + HASH + "g", "line 2: not `name:hash`"),
-        (":" + HASH + "1", "line 2: not `name:hash`"),
-        ("al ice:" + HASH + "1", "line 2: not `name:hash`"),
-        ("-rf:" + HASH + "1", "line 2: not `name:hash`"),
-        ("a" * 65 + ":" + HASH + "1", "line 2: not `name:hash`"),
-        ("bob:" + HASH + "1", "line 2: there is a key named 'bob' already"),
-        ("carol:" + HASH + "0", "line 2: the key of 'carol' is there under another name"),
+        ("alice", "line 2: must be `name:hash`"),
+        ("alice:" + HASH, "line 2: must be `name:hash`"),
+        ("alice:" + HASH + "g", "line 2: must be `name:hash`"),
+        (":" + HASH + "1", "line 2: must be `name:hash`"),
+        ("al ice:" + HASH + "1", "line 2: must be `name:hash`"),
+        ("-rf:" + HASH + "1", "line 2: must be `name:hash`"),
+        ("a" * 65 + ":" + HASH + "1", "line 2: must be `name:hash`"),
+        ("bob:" + HASH + "1", "line 2: a key named 'bob' exists already"),
+        ("carol:" + HASH + "0", "line 2: the key of 'carol' has another name already"),
     ],
 )
 def test_a_wrong_line_is_named_and_not_repeated(tmp_path, line, message) -> None:
@@ -83,7 +83,7 @@ def test_a_wrong_line_is_named_and_not_repeated(tmp_path, line, message) -> None
 def test_a_file_that_is_no_text_is_named(tmp_path) -> None:
     file = tmp_path / "keys"
     file.write_bytes(b"bob:\xff\xfe\n")
-    with pytest.raises(ValueError, match=f"^{file}: not a file of text"):
+    with pytest.raises(ValueError, match=f"^{file} is not a text file"):
         APIKeys.read(file)
     status, _, err = run("alice", "--file", str(file))
     assert status == 2 and "not a file of text" in " ".join(err.replace("│", " ").split())
@@ -112,7 +112,7 @@ def test_keys_of_the_environment_come_beside_those_of_the_file() -> None:
 def test_neither_key_nor_hash_is_in_the_representation() -> None:
     _, line = new_key("alice")
 
-    assert repr(APIKeys.parse([line])) == "Keys(alice)"
+    assert repr(APIKeys.parse([line])) == "APIKeys(alice)"
 
 
 def run(*arguments: str) -> tuple[int, str, str]:

@@ -317,7 +317,7 @@ def test_an_environment_that_hangs_keeps_no_server_that_is_to_stop(where):
     events = {line["event"]: line for line in log}
     assert "server_stopped" in events and "fault" not in events
     if where != "make":
-        opened, held = events["session_opened"], events["session_held"]
+        opened, held = events["session_opened"], events["session_leaked"]
         assert held["session"] == opened["session"] and held["level"] == "warning"
 
 

@@ -237,9 +237,9 @@ PAD = b'["' + b"x" * MIB + b'", '
 @pytest.mark.parametrize(
     ("kind", "data", "problem"),
     [
-        ("text", b"ab\xff", "no UTF-8 at byte 2: invalid start byte"),
-        ("text", b"\xed\xa0\x80", "no UTF-8 at byte 0: invalid continuation byte"),
-        ("json", b"[\xff]", "no UTF-8 at byte 1: invalid start byte"),
+        ("text", b"ab\xff", "not UTF-8 at byte 2: invalid start byte"),
+        ("text", b"\xed\xa0\x80", "not UTF-8 at byte 0: invalid continuation byte"),
+        ("json", b"[\xff]", "not UTF-8 at byte 1: invalid start byte"),
         ("json", b"", "no JSON: Expecting value"),
         ("json", b"[1,", "no JSON: Expecting value"),
         ("json", b"[1] 2", "no JSON: Extra data"),

@@ -33,8 +33,8 @@ async def test_what_a_slow_reader_leaves_is_left_out_and_counted():
     streamed = OutputStream(PendingRequest(ClientRequest("step", None, id="1"), slow))
     async with streamed:
         for _ in range(100):
-            streamed.take("stdout", "o" * 10_000)
-            streamed.take("stderr", "e" * 10)
+            streamed.add("stdout", "o" * 10_000)
+            streamed.add("stderr", "e" * 10)
             await asyncio.sleep(0)
         assert slow.taken == []
         for _ in range(1000):
@@ -56,7 +56,7 @@ async def test_nothing_is_kept_for_a_reader_that_is_gone():
     slow.gone = True
     streamed = OutputStream(PendingRequest(ClientRequest("step", None, id="1"), slow))
     async with streamed:
-        streamed.take("stdout", "x")
+        streamed.add("stdout", "x")
     assert slow.taken == []
 
 

@@ -250,7 +250,7 @@ def test_a_body_of_another_length_than_its_range_is_refused(server) -> None:
         status, told = ask(server, "PUT", sha, body, **span(MIB, 2 * MIB, total))
         assert (status, told["code"]) == (422, "VALIDATION_ERROR")
     status, told = ask(server, "PUT", sha, iter([data[MIB:]]), **span(MIB, MIB + 9, total))
-    assert (status, told["message"]) == (422, "more bytes came than were announced")
+    assert (status, told["message"]) == (422, "the body has more bytes than announced")
     assert ask(server, "HEAD", sha)[1]["upload-offset"] == str(MIB)
     for last, all_of_it in ((total - 1, total + 1), (2 * MIB - 1, total + 1)):
         given = span(MIB, last, all_of_it)

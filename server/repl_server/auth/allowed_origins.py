@@ -1,18 +1,18 @@
-"""`AllowedOrigins`: which web pages may ask.
+"""`AllowedOrigins`: the web pages that may send requests.
 
-A page of any site can make a visitor's browser send requests here, with the rights of the place
-that the browser is in: of this machine, for a server on loopback. Two things tell such requests:
+A page of any site can make a visitor's browser send requests to this server, with the network
+access
+of that browser: to a server on loopback, that of this machine. Two headers identify such requests:
 
-- `Origin`, which browsers send with WebSockets and with all requests but plain GETs of the page's
-  own site. Only the server's own origin and those that the operator named are let in.
-- `Host`. A page can have its own name point to this machine (DNS rebinding); its requests are then
-  to "its own site", and `Host` is that name. A name that is not known to be ours is worth nothing:
-  what can be trusted without asking the operator are addresses and `localhost`. Every browser sends
-  it, so what comes without one in HTTP/1.0, which does not ask for it (RFC 9112, section 3.2), was
-  sent by no page: balancers' probes do that. They only look, and are let look; what would change
-  something might still be a page's, behind a proxy that takes its `Host` away.
+- `Origin`: browsers send it with WebSockets and with all requests except same-origin GETs. Only the
+  server's own origin and the origins that the operator named are accepted.
+- `Host`: a page can make its own name resolve to this machine (DNS rebinding), and its requests
+  are then same-origin, with that name as their `Host`. Without configuration, only addresses and
+  `localhost` are trusted. Every browser sends `Host`, so an HTTP/1.0 request without it (RFC 9112,
+  section 3.2) is not a page's: probes of load balancers look like that. Such a request may only
+  read, because a proxy may have removed the `Host` of a page's request.
 
-Where a key is asked for, the key decides: a browser sends none by itself.
+A request with a valid key is accepted from any host: browsers never add a key by themselves.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .host_and_port import parse_host_and_port
 
 _ORIGIN = re.compile(r"([a-z][a-z0-9+.-]*)://(.+)")
 _DEFAULT_PORTS = {"http": 80, "https": 443}
-# What browsers say of requests of other sites' pages that carry no `Origin`: images, scripts.
+# Values of Sec-Fetch-Site for requests of other sites' pages without `Origin`: images, scripts.
 _ELSEWHERE = frozenset({"cross-site", "same-site"})
 _LOOKS = frozenset({"GET", "HEAD", "OPTIONS"})
 
@@ -35,14 +35,14 @@ Headers = Mapping[str, Sequence[str]]
 
 
 class AllowedOrigins:
-    """The origins of pages that may ask.
+    """The allowed origins of a server.
 
     Args:
-        named: by the operator, such as "https://example.org".
-        loopback: the server is for this machine only.
+        named: origins that the operator named, such as "https://example.org".
+        loopback: the server listens on loopback only.
 
     Raises:
-        ValueError: one of `named` is no origin.
+        ValueError: one of `named` is not an origin.
     """
 
     def __init__(self, named: Iterable[str], *, loopback: bool) -> None:
@@ -52,31 +52,31 @@ class AllowedOrigins:
         for each in named:
             origin = normal(each.rstrip("/"))
             if origin is None:
-                raise ValueError(f"{each!r} is no origin such as https://example.org")
+                raise ValueError(f"{each!r} is not an origin such as https://example.org")
             self._named.add(origin)
             self._names.add(_host_of(origin.partition("://")[2]))
 
     @property
     def named(self) -> list[str]:
-        """Those that the operator has named, as browsers write them."""
+        """The origins that the operator named, in the form that browsers send."""
         return sorted(self._named)
 
     def check(self, headers: Headers, scheme: str, *, keyed: bool, hostless: bool = False) -> None:
-        """Refuse a request that a web page sent which may not.
+        """Reject a request of a web page that is not allowed.
 
-        `scheme` is the one that the client used; `keyed`: the request came with a key; `hostless`:
-        it needs no `Host`, by `needs_no_host`.
+        `scheme` is the one that the client used; `keyed`: the request has a valid key; `hostless`:
+        the request may omit `Host` (`needs_no_host`).
 
         Raises:
-            Refusal: FORBIDDEN.
+            RequestError: FORBIDDEN.
         """
         host = _only(headers, "host")
         nameless = hostless and "host" not in headers
         if self._loopback and not (keyed or nameless or self._is_ours(host)):
-            # A page whose own name leads here, or a proxy that passes a name on.
-            unknown = "This Host is not known; name its origin with --origin to allow it."
+            # A DNS-rebinding page, or a proxy that forwards an unknown name.
+            unknown = "this Host is not allowed; --origin with its origin allows it"
             raise RequestError(
-                "FORBIDDEN", unknown if host else "A request has one Host, and one only."
+                "FORBIDDEN", unknown if host else "a request must have exactly one Host"
             )
         if "origin" in headers:
             self._check_origin(headers, host, scheme, keyed=keyed)
@@ -84,7 +84,7 @@ class AllowedOrigins:
             _only(headers, "sec-fetch-site") in _ELSEWHERE
             and _only(headers, "sec-fetch-mode") != "navigate"
         ):
-            raise RequestError("FORBIDDEN", "A page of another site asked for this.")
+            raise RequestError("FORBIDDEN", "a page of another site sent this request")
 
     def _check_origin(self, headers: Headers, host: str, scheme: str, *, keyed: bool) -> None:
         origin = normal(_only(headers, "origin"))
@@ -93,7 +93,7 @@ class AllowedOrigins:
                 return
             if origin == normal(f"{scheme}://{host}") and (keyed or self._is_ours(host)):
                 return
-        raise RequestError("FORBIDDEN", "Pages of this origin may not ask; --origin allows one.")
+        raise RequestError("FORBIDDEN", "this Origin is not allowed; --origin allows one")
 
     def _is_ours(self, host: str) -> bool:
         name = _host_of(host)
@@ -101,12 +101,12 @@ class AllowedOrigins:
 
 
 def needs_no_host(scope: Mapping[str, Any]) -> bool:
-    """Whether a request (ASGI) may come without `Host`: of HTTP/1.0, and one that only looks."""
+    """Whether an ASGI request may omit `Host`: an HTTP/1.0 request that only reads."""
     return scope.get("http_version") == "1.0" and scope.get("method") in _LOOKS
 
 
 def normal(origin: str) -> str | None:
-    """`origin` in the one form in which equal ones are equal texts; None if it is none."""
+    """`origin` in normal form, so that equal origins are equal texts; None for other texts."""
     found = _ORIGIN.fullmatch(origin.lower())
     if found is None:
         return None
@@ -119,12 +119,12 @@ def normal(origin: str) -> str | None:
 
 
 def _host_of(text: str) -> str:
-    """The name or address in `text`, a host with or without a port; "" if it is none."""
+    """The name or address in `text`, a host with or without a port; "" for other texts."""
     address = parse_host_and_port(text)
     return "" if address is None else address.host
 
 
 def _only(headers: Headers, name: str) -> str:
-    # Two of a header that comes once are as bad as none: who reads which?
+    # A repeated header counts as missing: the readers of a request may differ on which one applies.
     values = headers.get(name, ())
     return values[0] if len(values) == 1 else ""

@@ -1,4 +1,4 @@
-"""`Authenticator`: who asks, and whether they may."""
+"""`Authenticator`: the tenant of a request, by API key or address."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from .trusted_proxies import TrustedProxies
 
 
 class Authenticator:
-    """Whom a request is from, by its key or its address.
+    """Authenticates requests.
 
-    Keys are asked for as soon as the server is reached from elsewhere than this machine, or has
-    any, unless `Settings.no_auth` is set; with it, a key that comes along counts all the same.
+    A server requires keys if it has any, or listens beyond loopback, unless `Settings.no_auth` is
+    set. With `no_auth`, a request may still present a key and acts as its tenant.
 
     Raises:
-        ValueError: keys are asked for and there are none, or not the one of the metrics; an origin
-            or a proxy is not one.
+        ValueError: keys are required and none exist; `metrics_key` names no key; an origin or a
+            proxy is invalid.
     """
 
     def __init__(self, settings: Settings, keys: APIKeys) -> None:
@@ -34,39 +34,39 @@ class Authenticator:
         given = settings.api_keys is not None or bool(settings.hashed_keys) or bool(keys)
         self.requires_keys = not settings.no_auth and (given or not loopback)
         if settings.metrics_key is not None and settings.metrics_key not in keys:
-            raise ValueError(f"metrics_key: there is no key named {settings.metrics_key!r}")
+            raise ValueError(f"metrics_key: no key has the name {settings.metrics_key!r}")
         if self.requires_keys and not keys:
             raise ValueError(
-                f"whoever reaches {settings.host} could run code here: make a key with"
-                " `repl-env keys NAME --file FILE` and serve with --api-keys FILE,"
-                " or say --no-auth. An ASGI server of your own has REPL_ENV_API_KEYS=FILE,"
-                " REPL_ENV_NO_AUTH=1, or REPL_ENV_HOST=127.0.0.1 if it listens there"
+                f"without keys, every client that reaches {settings.host} could run code: create a"
+                " key with `repl-env keys NAME --file FILE` and serve with --api-keys FILE, or pass"
+                " --no-auth. For an ASGI server of your own, set REPL_ENV_API_KEYS=FILE,"
+                " REPL_ENV_NO_AUTH=1, or REPL_ENV_HOST=127.0.0.1 if that server listens on loopback"
             )
 
     def authenticate(self, scope: Any) -> Tenant:
-        """The tenant of the request that `scope` (ASGI) is of.
+        """The tenant of an ASGI request.
 
         Raises:
-            Refusal: UNAUTHENTICATED, FORBIDDEN.
+            RequestError: UNAUTHENTICATED, FORBIDDEN.
         """
         headers = _headers(scope["headers"])
         key = _presented(headers) if self._keys else None
         if key is None and self.requires_keys:
             raise RequestError(
-                "UNAUTHENTICATED", "An API key is needed: Authorization: Bearer KEY."
+                "UNAUTHENTICATED", "an API key is required: Authorization: Bearer KEY"
             )
         tenant = self.address_tenant(scope)
         if key is not None:
             found = self._keys.tenant(key)
             if found is None:
-                raise RequestError("UNAUTHENTICATED", "This API key is not known.")
+                raise RequestError("UNAUTHENTICATED", "unknown API key")
             tenant = found
         scheme, hostless = self._proxies.scheme(scope), needs_no_host(scope)
         self.origins.check(headers, scheme, keyed=key is not None, hostless=hostless)
         return tenant
 
     def address_tenant(self, scope: Any) -> Tenant:
-        """The tenant that the request would have without a key."""
+        """The tenant that the request has without a key."""
         return Tenant("address", client_network(self._proxies.client(scope)))
 
 
@@ -78,19 +78,19 @@ def _headers(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, list[str]]:
 
 
 def _password(token: str) -> str:
-    """The password in what a client makes of `http://name:password@host`; "" if it is none."""
+    """The password of HTTP Basic credentials; "" if they are malformed."""
     try:
         return base64.b64decode(token, validate=True).decode("latin-1").partition(":")[2]
-    except ValueError:  # no base64, or no ASCII
+    except ValueError:  # not base64, or not ASCII
         return ""
 
 
-# Basic: for clients that can be told a URL and no headers, as OpenEnv's of 0.4.1 and older.
+# Basic serves clients that accept a URL but no headers, such as OpenEnv's up to 0.4.1.
 _SCHEMES: Mapping[str, Callable[[str], str]] = {"bearer": str, "basic": _password}
 
 
 def _presented(headers: dict[str, list[str]]) -> str | None:
-    """The key in a request. `X-API-Key` counts first: a proxy may use `Authorization` itself."""
+    """The key in a request. `X-API-Key` wins: a proxy may use `Authorization` for itself."""
     values = headers.get("x-api-key")
     if values is None:
         values = [
@@ -101,5 +101,5 @@ def _presented(headers: dict[str, list[str]]) -> str | None:
             if scheme.lower() in _SCHEMES
         ]
     if len(values) > 1:
-        raise RequestError("UNAUTHENTICATED", "More than one API key came.")
+        raise RequestError("UNAUTHENTICATED", "the request has more than one API key")
     return values[0] if values else None

@@ -1,7 +1,7 @@
-"""`HostAndPort`: a host and a port as RFC 3986 writes them, strictly: what is doubtful is none.
+"""`HostAndPort`: strict parsing of a host and a port (RFC 3986).
 
-`Host`, `Origin`, `X-Forwarded-For` and the endpoints of sub-calls are compared with what an
-operator has allowed. Text outside the grammar is read in one way here and in another elsewhere.
+`Host`, `Origin`, `X-Forwarded-For` and model endpoints are compared with the operator's allowlists.
+Other programs may parse a text outside the grammar differently, so such a text is rejected.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import NamedTuple
 
 _PORT = r"(?::(?P<port>[1-9][0-9]{0,4}))?"
 _BRACKETS = re.compile(rf"\[(?P<host>[0-9a-f:.]{{2,45}})\]{_PORT}", re.ASCII)
-# Letters, digits, hyphens and underscores between single dots; IPv4 addresses, too.
+# Letters, digits, hyphens and underscores between single dots; matches IPv4 addresses too.
 _LABEL = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
 _NAME = re.compile(rf"(?P<host>{_LABEL}(?:\.{_LABEL})*){_PORT}", re.ASCII)
 _MOST_NAME = 253
 _MOST_PORT = 65_535
-# Texts whose reading is kept: nearly all requests have one of a few.
+# Cached parses: nearly all requests have one of a few texts.
 _KEPT = 1024
 
 
 class HostAndPort(NamedTuple):
-    """A name in small letters or an address, without brackets, and its port if one was given."""
+    """A name in lower case or an address without brackets, and the port if one was given."""
 
     host: str
     port: int | None
@@ -35,8 +35,8 @@ class HostAndPort(NamedTuple):
 
 @lru_cache(_KEPT)
 def parse_host_and_port(text: str) -> HostAndPort | None:
-    """The address that `text` is; None if it is none, or has a login."""
-    # A longer one is none, and its small letters are not made.
+    """Parse `host` or `host:port`; None for other texts, including those with a login."""
+    # Checked before `lower()`, which copies the text.
     if len(text) > _MOST_NAME + 6 or not text.isascii():
         return None
     found = _BRACKETS.fullmatch(text.lower()) or _NAME.fullmatch(text.lower())

@@ -1,7 +1,7 @@
-"""`TrustedProxies`: who asks, where a proxy stands between.
+"""`TrustedProxies`: the client address of requests that come through proxies.
 
-`X-Forwarded-For` and `X-Forwarded-Proto` are believed of the proxies that the operator named and of
-nobody else: anybody can write them.
+Any client can send `X-Forwarded-For` and `X-Forwarded-Proto`, so these headers are used only in
+requests from proxies that the operator named.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class TrustedProxies:
             try:
                 self._networks.append(ip_network(each, strict=False))
             except ValueError:
-                raise ValueError(f"{each!r} is no address or network of a proxy") from None
+                raise ValueError(f"{each!r} is not an address or network of a proxy") from None
 
     def trusts(self, host: str) -> bool:
         """Whether `host` is the address of a proxy."""
@@ -37,10 +37,10 @@ class TrustedProxies:
         return address is not None and any(address in network for network in self._networks)
 
     def client(self, scope: Any) -> str:
-        """The address that the request came from; "" if the transport has none.
+        """The client address of a request; "" if the transport has none.
 
-        Each proxy appends the address that it was asked from, so the last one that is not itself a
-        proxy's is the client's; what stands before it was written by the client.
+        Each proxy appends the address of its peer, so the client is the last entry that is not a
+        proxy. The client may have written the entries before it.
         """
         peer = scope["client"][0] if scope.get("client") else ""
         if not self.trusts(peer):
@@ -56,7 +56,7 @@ class TrustedProxies:
         return nearest
 
     def scheme(self, scope: Any) -> str:
-        """ "http" or "https", as the client used it."""
+        """ "http" or "https": the scheme that the client used."""
         scheme = {"ws": "http", "wss": "https"}.get(scope["scheme"], scope["scheme"])
         peer = scope["client"][0] if scope.get("client") else ""
         if self.trusts(peer):

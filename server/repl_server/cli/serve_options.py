@@ -281,7 +281,7 @@ def settings(
             llm_urls=tuple(llm_url or ()),
             llm=own,
             budget=budget,
-            quota=parse_quota(quota or (), strangers=no_auth and not is_loopback(host)),
+            quota=parse_quota(quota or (), public=no_auth and not is_loopback(host)),
             message_bytes=_message_bytes(max_message),
             context_bytes=_context_bytes(max_context, uploads),
             uploads_bytes=uploads,

@@ -1,1 +1,1 @@
-"""What a client may make the server hold, in bytes and in time, before it is a request."""
+"""Limits, in bytes and seconds, on connections and partly received requests."""

@@ -1,4 +1,4 @@
-"""`AdmissionControl`: how many sessions are open, and the line of those who wait for one."""
+"""`AdmissionControl`: bounds the open sessions and the queue of clients that wait for one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..protocol.request_error import RequestError
 
 
 class AdmissionControl:
-    """Room for `most` sessions, and a line of at most `waiting`, each for `wait_s` seconds."""
+    """Up to `most` open sessions, and `waiting` queued clients, each for `wait_s` seconds."""
 
     def __init__(self, most: int, waiting: int, wait_s: float) -> None:
         self.most = most
@@ -21,20 +21,19 @@ class AdmissionControl:
 
     @property
     def free(self) -> int:
-        """How many could be opened now."""
+        """Sessions that could be opened now."""
         return self.most - self.open
 
     @property
     def waiting(self) -> int:
-        """How many stand in line."""
+        """Number of queued clients."""
         return len(self._queue)
 
     async def acquire(self) -> None:
-        """Take room for a session, waiting in line for it.
+        """Reserve capacity for a session, waiting in the queue if there is none.
 
         Raises:
-            Refusal: CAPACITY_REACHED, at once if the line is full, else when the time is up;
-                DRAINING, if nobody is let in any more.
+            RequestError: CAPACITY_REACHED, the queue is full or the wait timed out; DRAINING.
         """
         if self._closed is not None or self.free > 0:
             self.acquire_now()
@@ -54,7 +53,7 @@ class AdmissionControl:
             raise
 
     def acquire_now(self) -> None:
-        """The same without waiting."""
+        """Reserve capacity for a session, or raise instead of waiting."""
         if self._closed is not None:
             raise RequestError(self._closed.code, self._closed.message)
         if self.free <= 0:
@@ -62,15 +61,12 @@ class AdmissionControl:
         self.open += 1
 
     def release(self) -> None:
-        """Give the room of a session back, to who waits first."""
+        """Return the capacity of a session to the first client in the queue."""
         self.open -= 1
         self._admit_next()
 
     def resize(self, most: int, waiting: int) -> None:
-        """Have room for `most` sessions from now on, and a line of at most `waiting`.
-
-        Who stands in line stays there, however many they are.
-        """
+        """Change both limits. Clients in the queue stay there, even above the new limit."""
         self.most, self._most_waiting = most, waiting
         self._admit_next()
 
@@ -82,7 +78,7 @@ class AdmissionControl:
                 turn.set_result(None)
 
     def close(self, refusal: RequestError) -> None:
-        """Let nobody in any more; who waits is told `refusal`."""
+        """Admit no more sessions; queued clients get `refusal`."""
         self._closed = refusal
         while self._queue:
             turn = self._queue.popleft()
@@ -90,7 +86,7 @@ class AdmissionControl:
                 turn.set_exception(RequestError(refusal.code, refusal.message))
 
     def _abandon(self, turn: asyncio.Future[None]) -> None:
-        """Leave the line; the room, if it was given meanwhile, is somebody else's."""
+        """Leave the queue, or return capacity that was assigned in the meantime."""
         if turn.done() and not turn.cancelled() and turn.exception() is None:
             self.release()
         elif turn in self._queue:
@@ -99,7 +95,7 @@ class AdmissionControl:
     def _capacity_error(self) -> RequestError:
         return RequestError(
             "CAPACITY_REACHED",
-            f"all {self.most} sessions are in use, and none came free",
+            f"all {self.most} sessions are in use",
             active_sessions=self.open,
             max_sessions=self.most,
         )

@@ -1,4 +1,4 @@
-"""`BoundedConnection`: a connection among others, whose client must read."""
+"""`BoundedConnection`: a counted connection that is closed if its client stops reading."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .receive_buffers import MIN_RATE, ReceiveBuffers
 
 @dataclass(frozen=True, slots=True)
 class ConnectionContext:
-    """What the connections of one server share."""
+    """Shared by all connections of one server."""
 
     settings: Settings
     connections: ConnectionLimits
@@ -22,10 +22,10 @@ class ConnectionContext:
 
 
 class BoundedConnection(asyncio.Protocol):
-    """What both protocols have in common: a place among the others, and a client that reads.
+    """The common base of both protocols: holds a connection lease and times slow readers.
 
-    A client is given `Settings.send_s` to take what fills the buffers, and more as long as it
-    takes it at a rate that is worth waiting for.
+    A client has `Settings.send_s` to read a full write buffer, and longer while it reads at
+    MIN_RATE or faster.
     """
 
     context: ClassVar[ConnectionContext]
@@ -37,35 +37,35 @@ class BoundedConnection(asyncio.Protocol):
     _reader_due: asyncio.TimerHandle | None = None
 
     def on_connect(self) -> None:
-        """Say who is at the other end, and let the kernel give up on it if it does not answer."""
+        """Record the peer, and set the kernel's time-out for unacknowledged data."""
         name = self.transport.get_extra_info("peername")
         self.peer = str(name[0]) if isinstance(name, tuple) else ""
         connection = self.transport.get_extra_info("socket")
         if connection is not None and connection.family in (socket.AF_INET, socket.AF_INET6):
-            # Data that nobody acknowledges, and a window that stays closed; Linux.
+            # Linux only. Covers unacknowledged data and a receive window that stays closed.
             option = getattr(socket, "TCP_USER_TIMEOUT", None)
             if option is not None:
                 milliseconds = int(self.context.settings.send_s * 1000)
                 connection.setsockopt(socket.IPPROTO_TCP, option, milliseconds)
 
     def on_disconnect(self) -> None:
-        """The connection is gone."""
+        """Release the lease of a closed connection."""
         self._stop_watching()
         if self.lease is not None:
             self.lease.release()
 
     def abort(self, reason: str) -> None:
-        """Give up on the connection, and on what was to be sent."""
+        """Close the connection without sending buffered data."""
         self.context.connections.record_closed(self.peer, reason)
         self.transport.abort()
 
     def pause_writing(self) -> None:
-        """The buffers are full."""
+        """Start to time the reader: the write buffer is full."""
         super().pause_writing()
         self._watch_reader()
 
     def resume_writing(self) -> None:
-        """The client took what was in them."""
+        """Stop to time the reader."""
         super().resume_writing()
         self._stop_watching()
 

@@ -1,4 +1,4 @@
-"""`BoundedHTTP`: uvicorn's HTTP, with headers that must end, in bytes and in time."""
+"""`BoundedHTTP`: uvicorn's HTTP protocol with limits on the size and duration of headers."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from ..protocol.request_error import RequestError, http_response
 from .bounded_connection import BoundedConnection
 from .connection_limits import ConnectionLease
 
-# Of one request. Servers allow between 8 and 64 KiB; a piece more may have come with the last.
+# Other servers allow 8 to 64 KiB. One read more may have arrived with the last bytes.
 MAX_HEADER_BYTES = 64 * 1024
 
 
 class BoundedHTTP(BoundedConnection, HttpToolsProtocol):
-    """uvicorn's HTTP, with headers that must end, in bytes and in time."""
+    """uvicorn's HTTP protocol with limits on the size and duration of headers."""
 
     _headers_due: asyncio.TimerHandle | None = None
     _header_bytes = 0
     _progressed = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A connection, if there may be one more."""
+        """Admit the connection, or answer with the error and close it."""
         self.transport = cast(asyncio.Transport, transport)
         self.on_connect()
         try:
@@ -35,38 +35,38 @@ class BoundedHTTP(BoundedConnection, HttpToolsProtocol):
         self._expect_headers()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It is gone."""
+        """Release the lease."""
         self._stop_expecting()
-        if self.flow is not None:  # else it was never let in
+        if self.flow is not None:  # None: the connection was refused
             super().connection_lost(exc)
         self.on_disconnect()
 
     def data_received(self, data: bytes) -> None:
-        """More of a request."""
+        """Parse data, and count the bytes that belong to headers."""
         if self._headers_due is None and (self.cycle is None or self.cycle.response_complete):
-            # Whatever it is, it is no request until one has come.
+            # Between requests, any data must become a request in time.
             self._expect_headers()
         self._progressed = False
         super().data_received(data)
         if not self._progressed:
-            # Headers, or lines behind a body.
+            # Headers, or trailers after a chunked body.
             self._header_bytes += len(data)
             if self._header_bytes > MAX_HEADER_BYTES:
-                self._give_up("headers", RequestError("TOO_LARGE", "The headers are too long."))
+                self._give_up("headers", RequestError("TOO_LARGE", "the headers are too long"))
 
     def on_message_begin(self) -> None:
-        """A request, or the next one behind it."""
+        """Time the headers of a pipelined request too."""
         super().on_message_begin()
         if self._headers_due is None:
             self._expect_headers()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One of its headers. What stands behind a body is none: nobody looked at it before."""
+        """Drop trailers: they were not part of the headers that the guard checked."""
         if self._headers_due is not None:
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """Its headers are whole."""
+        """Stop to time the headers."""
         self._progressed = True
         self._stop_expecting()
         if self.lease is not None:
@@ -74,25 +74,25 @@ class BoundedHTTP(BoundedConnection, HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        """Some of its body."""
+        """Count body data as progress."""
         self._progressed = True
-        self._header_bytes = 0  # heads of chunks are many, and are not kept
+        self._header_bytes = 0  # chunk headers may be many, and are not kept
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """It is whole."""
+        """Count the end of a request as progress."""
         self._progressed = True
         super().on_message_complete()
 
     def handle_websocket_upgrade(self) -> None:
-        """It is the last one in HTTP, unless an answer would follow in the middle of the socket."""
+        """Refuse an upgrade while the response to an earlier pipelined request is in progress."""
         if self.cycle is not None and not self.cycle.response_complete:
             self.abort("early_upgrade")
             return
         super().handle_websocket_upgrade()
 
     def transfer_lease(self) -> ConnectionLease | None:
-        """The place of this connection, for the WebSocket that it becomes."""
+        """Give up the lease, for the WebSocket that this connection becomes."""
         lease, self.lease = self.lease, None
         return lease
 
@@ -107,12 +107,12 @@ class BoundedHTTP(BoundedConnection, HttpToolsProtocol):
 
     def _no_headers(self) -> None:
         self._headers_due = None
-        self._give_up("slow_headers", RequestError("TOO_SLOW", "No request came in time."))
+        self._give_up("slow_headers", RequestError("TOO_SLOW", "no request arrived in time"))
 
     def _give_up(self, reason: str, refusal: RequestError) -> None:
         self._stop_expecting()
         if self.cycle is not None and not self.cycle.response_complete:
-            # The answer to an earlier request is under way.
+            # A response to an earlier request is in progress.
             self.abort(reason)
             return
         self.context.connections.record_closed(self.peer, reason)

@@ -1,4 +1,4 @@
-"""`BoundedWebSocket`: uvicorn's WebSockets, with limits on what is half received."""
+"""`BoundedWebSocket`: uvicorn's WebSocket protocol with limits on partly received messages."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from .frame_pacing import PacedFrames
 from .message_buffer import MessageBuffer
 from .receive_buffers import LINGER_S
 
-# Pings and pongs of a client, at once and in a second. Libraries send one in twenty seconds.
+# Pings and pongs of one client: burst, and rate per second. Libraries send one every 20 seconds.
 _CONTROL_BURST = 100
 _CONTROL_RATE = 10
 _NO_HANDSHAKE = STATUS_LINE[400] + b"content-length: 0\r\nconnection: close\r\n\r\n"
 
 
 class BoundedWebSocket(BoundedConnection, WebSocketsSansIOProtocol):
-    """uvicorn's WebSockets, with what is half received bounded in memory and in time."""
+    """uvicorn's WebSocket protocol with partly received messages bounded in memory and time."""
 
     conn: PacedFrames
 
@@ -51,14 +51,14 @@ class BoundedWebSocket(BoundedConnection, WebSocketsSansIOProtocol):
         async def answered(*asgi: Any) -> None:
             await app(*asgi)
             if self.initial_response is not None:
-                # An answer in HTTP; uvicorn takes it for a handshake that was forgotten.
+                # The application answered over HTTP; uvicorn would report a missing handshake.
                 self.handshake_complete = True
 
         self.app = answered
         await super().run_asgi()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """An HTTP connection becomes this one."""
+        """Take over the lease of the HTTP connection."""
         super().connection_made(transport)
         self.on_connect()
         before = self.transport.get_protocol()
@@ -66,13 +66,13 @@ class BoundedWebSocket(BoundedConnection, WebSocketsSansIOProtocol):
             self.lease = before.transfer_lease()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is gone."""
+        """Release the lease and the buffered data."""
         super().connection_lost(exc)
         self.on_disconnect()
         self._discard()
 
     def data_received(self, data: bytes) -> None:
-        """More of a message, or the rest of one that was given up."""
+        """Parse data, unless the socket has failed."""
         if self._failed:
             return
         self._heard = True
@@ -83,40 +83,40 @@ class BoundedWebSocket(BoundedConnection, WebSocketsSansIOProtocol):
         if self.conn.paused:
             self._pause_turn()
         if not self._failed and not self._buffer.update(len(self.conn.reader.buffer), self.frames):
-            self._fail("inbound", TRY_AGAIN, "too much is being received; try again")
+            self._fail("inbound", TRY_AGAIN, "the server is receiving too much; try again")
 
     def send_receive_event_to_app(self) -> None:
-        """A message is whole."""
-        # After a close nobody gets the message.
+        """Pass a complete message to the application."""
+        # After a close, the application gets no message.
         self._buffer.complete(0 if self.close_sent else sum(map(len, self.frames)))
         super().send_receive_event_to_app()
 
     async def receive(self) -> Any:
-        """The next message; the application is done with those before."""
+        """Return the next message; releases the memory of the previous ones."""
         if self.queue.empty():
             self._buffer.consumed()
         message = await super().receive()
         if self.conn.paused:
-            self._pause_turn()  # its reading may have been resumed
+            self._pause_turn()  # uvicorn may have resumed reading
         return message
 
     def handle_ping(self) -> None:
-        """A ping, whose answer is on its way."""
+        """Answer a ping."""
         if self._allow_control():
             super().handle_ping()
 
     def handle_pong(self, event: Frame) -> None:
-        """A pong."""
+        """Take a pong."""
         if self._allow_control():
             super().handle_pong(event)
 
     def send_keepalive_ping(self) -> None:
-        """Ask for a sign of life."""
+        """Send a ping; any data will count as a sign of life."""
         self._heard = False
         super().send_keepalive_ping()
 
     def keepalive_timeout(self) -> None:
-        """There was no pong; but one may stand behind what is being sent, or what waits here."""
+        """Close the connection, unless the pong may be queued behind data in transit."""
         if self._heard or self.read_paused:
             self.pong_timer = None
             self.pending_ping_payload = None
@@ -126,7 +126,7 @@ class BoundedWebSocket(BoundedConnection, WebSocketsSansIOProtocol):
         super().keepalive_timeout()
 
     def handle_parser_exception(self) -> None:
-        """Say why the connection ends, and read on for a moment: a reset would swallow that."""
+        """Send the close code, and read on for LINGER_S: a TCP reset would discard the code."""
         close = self.conn.close_sent
         code, reason = (1006, "") if close is None else (close.code, close.reason)
         if code == CloseCode.MESSAGE_TOO_BIG:
@@ -141,7 +141,7 @@ class BoundedWebSocket(BoundedConnection, WebSocketsSansIOProtocol):
         self.close_timer = self.loop.call_later(LINGER_S, self.transport.close)
 
     def _refuse_handshake(self) -> None:
-        """Say what the parser has against the request, which uvicorn keeps to itself."""
+        """Send the parser's error response, which uvicorn does not send."""
         self._failed = True
         self.transport.write(b"".join(self.conn.data_to_send()) or _NO_HANDSHAKE)
         self.transport.close()
@@ -152,12 +152,13 @@ class BoundedWebSocket(BoundedConnection, WebSocketsSansIOProtocol):
         self.handle_parser_exception()
 
     def _client(self) -> object:
-        """The client that bytes are booked under: the tenant, once the guard has told it."""
+        """The client that bytes are accounted to: the tenant, once the guard has found it."""
         state = self.scope.get("state", {}) if self.handshake_initiated else {}
         return state.get("tenant") or client_network(self.peer)
 
     def _is_late(self) -> None:
-        self._fail("slow_message", CODES["TOO_SLOW"].close or 0, "the message did not come in time")
+        code = CODES["TOO_SLOW"].close or 0
+        self._fail("slow_message", code, "the message did not arrive in time")
 
     def _discard(self) -> None:
         self.frames = []
@@ -165,7 +166,7 @@ class BoundedWebSocket(BoundedConnection, WebSocketsSansIOProtocol):
         self._buffer.clear()
 
     def _allow_control(self) -> bool:
-        """Whether one more ping or pong is heeded; nobody would see a flood of them."""
+        """Whether to process one more ping or pong; a flood closes the socket."""
         if self._failed:
             return False
         if self._control.take(1):
@@ -174,7 +175,7 @@ class BoundedWebSocket(BoundedConnection, WebSocketsSansIOProtocol):
         return True
 
     def _pause_turn(self) -> None:
-        """Let others have their turn before the rest of what came is read."""
+        """Let the event loop serve others before the rest of the received frames is parsed."""
         if not self.transport.is_closing():
             self.transport.pause_reading()
             if not self._paused_turn:

@@ -1,4 +1,4 @@
-"""`ConnectionLimits`: who may connect, and how many connections there are."""
+"""`ConnectionLimits`: bounds the open connections, in total and by address."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from ..settings import Settings
 from ..telemetry.recorder import Telemetry
 from ..tenants.client_address import client_network, is_loopback
 
-# From one address, connections whose first request has not come. A browser opens six, a client of
-# ours one for each session; each is through in one round trip.
+# Connections from one address without a request. A browser opens six, and a client of repl-env one
+# per session; each sends its request within one round trip.
 HALF_OPEN = 64
 
 
 class ConnectionLimits:
-    """The connections of one server, counted in all and by address.
+    """The connections of one server.
 
-    Where tenants are addresses, one has no more than its quota says, and `HALF_OPEN` without a
-    request in any case. The connections of a proxy that the operator named are many clients'.
+    Where tenants are addresses, the quota bounds the connections of each, and HALF_OPEN those
+    without a request. Connections from trusted proxies are exempt: they carry many clients.
     """
 
     def __init__(self, settings: Settings, telemetry: Telemetry) -> None:
@@ -39,7 +39,7 @@ class ConnectionLimits:
         """Count a connection from `host`.
 
         Raises:
-            Refusal: CAPACITY_REACHED, QUOTA_EXCEEDED.
+            RequestError: CAPACITY_REACHED, QUOTA_EXCEEDED.
         """
         address = client_network(host)
         if self.open >= self._limit:
@@ -53,15 +53,15 @@ class ConnectionLimits:
         return ConnectionLease(self, address)
 
     def record_closed(self, host: str, reason: str) -> None:
-        """A connection from `host` is ended by a limit."""
+        """Log and count a connection from `host` that a limit closed."""
         self._telemetry.connection_ended(host, reason)
 
     def _refused(self, host: str, reason: str, code: str, limit: int) -> RequestError:
         self._telemetry.connection_refused(host, reason)
-        return RequestError(code, f"The limit is {limit} connections.", retry_after=1.0)
+        return RequestError(code, f"the limit is {limit} connections", retry_after=1.0)
 
     def count(self, address: str | None, *, open: int = 0, half_open: int = 0) -> None:
-        """Change the counts of `address`; for tickets."""
+        """Change the counts of `address`; called by leases."""
         self.open += open
         if address is None:
             return
@@ -72,7 +72,7 @@ class ConnectionLimits:
 
 
 class ConnectionLease:
-    """One connection's place among the others, until it is gone."""
+    """The claim of one open connection on the limits."""
 
     __slots__ = ("_address", "_connections", "_half_open", "_open")
 
@@ -83,13 +83,13 @@ class ConnectionLease:
         connections.count(address, open=1, half_open=1)
 
     def request_received(self) -> None:
-        """The connection has sent the headers of a request."""
+        """The connection is no longer half open: the headers of a request arrived."""
         if self._half_open:
             self._half_open = False
             self._connections.count(self._address, half_open=-1)
 
     def release(self) -> None:
-        """The connection is no more."""
+        """The connection closed. Idempotent."""
         self.request_received()
         if self._open:
             self._open = False

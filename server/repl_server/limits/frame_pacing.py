@@ -1,7 +1,7 @@
-"""`PacedFrames`: the protocol of WebSockets, a few frames at a time.
+"""`PacedFrames`: the WebSocket parser, a bounded number of frames at a time.
 
-A frame takes six bytes to send and 25 µs to read, so one read of 256 KiB could hold the event loop
-for a second.
+An empty frame has six bytes and takes 25 µs to parse, so one read of 256 KiB could block the event
+loop for a second.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from collections.abc import Generator
 from websockets.server import ServerProtocol
 from websockets.streams import StreamReader
 
-# Frames read in one turn of the loop: two milliseconds, and more than any client asks at once.
+# Frames parsed per turn of the event loop: two milliseconds, and more than clients send at once.
 AT_ONCE = 64
 
 
 class _PacedReader(StreamReader):
-    """A stream that rests after so many frames, with the rest of what came in its buffer."""
+    """A stream that pauses the parser after AT_ONCE frames and keeps the rest buffered."""
 
     left = AT_ONCE
 
     def at_eof(self) -> Generator[None, None, bool]:
-        # The parser asks for this before each frame.
+        # The parser calls this before each frame.
         while not self.left:
             yield
         self.left -= 1
@@ -29,19 +29,19 @@ class _PacedReader(StreamReader):
 
 
 class PacedFrames(ServerProtocol):
-    """Reads `AT_ONCE` frames of what came; the others when it is given more, or nothing."""
+    """Parses AT_ONCE frames of received data, and further ones at each `receive_data`."""
 
     def parse(self) -> Generator[None]:
-        """Begin to parse; the caller above runs it."""
+        """Start the parser; the base class advances it."""
         self._stream = self.reader = _PacedReader()
         yield from super().parse()
 
     @property
     def paused(self) -> bool:
-        """Whether there is more to be read of what came."""
+        """Whether received data is waiting to be parsed."""
         return not self._stream.left and bool(self._stream.buffer)
 
     def receive_data(self, data: bytes | bytearray) -> None:
-        """Take more, and read on."""
+        """Add data, possibly none, and parse the next frames."""
         self._stream.left = AT_ONCE
         super().receive_data(data)

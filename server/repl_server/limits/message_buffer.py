@@ -1,4 +1,4 @@
-"""`MessageBuffer`: bytes of one socket's messages that the server holds, booked and timed."""
+"""`MessageBuffer`: accounts for the received messages of one socket, and times partial ones."""
 
 from __future__ import annotations
 
@@ -7,21 +7,20 @@ from collections.abc import Callable, Hashable, Sequence
 
 from .receive_buffers import ReceiveBuffers, receive_timeout
 
-# Bytes that are held without being booked: most messages are smaller, and cost nothing so.
+# Bytes that are not accounted for: most messages are smaller, and cost no bookkeeping.
 UNBOOKED = 64 * 1024
-# What a fragment of a message takes beside its bytes: an object, and its place in a list.
+# Memory of a fragment beside its bytes: an object, and its slot in a list.
 _FRAGMENT = 128
 
 
 class MessageBuffer:
-    """The messages of one socket: those that came whole until the application is done with them,
-    and the one that is half received.
+    """Complete messages of one socket that the application has not consumed, and the partial one.
 
     Args:
-        inbound: where bytes are booked, under the client that `tenant` names.
-        seconds: for a message that has begun, beside the time that its bytes take.
-        paused: says whether the application has to take a message before more is read.
-        late: called when a message does not come in time.
+        inbound: accounts for the bytes, under the client that `client` returns.
+        seconds: time limit of a message, beside the time for its bytes (`receive_timeout`).
+        paused: whether reading is paused until the application takes a message.
+        late: called when a message exceeds its time limit.
     """
 
     def __init__(
@@ -44,19 +43,19 @@ class MessageBuffer:
         self._due: asyncio.TimerHandle | None = None
 
     def complete(self, count: int) -> None:
-        """A message of so many bytes is whole, and on its way to the application."""
+        """A message of `count` bytes is complete and queued for the application."""
         self._complete += count
         self._counted = self._fragments = 0
 
     def consumed(self) -> None:
-        """The application comes for more: it is done with those before."""
+        """The application has consumed all complete messages."""
         self._complete = 0
         if self._reserved:
             self._reserve()
 
     def update(self, buffered: int, fragments: Sequence[bytes]) -> bool:
-        """See what is half received now; False if there is no room for it."""
-        # Each fragment is counted once: there may be a million, and one more with each packet.
+        """Account for the partial message; False if it exceeds a limit."""
+        # Counts each fragment once: there may be a million, and one more with each packet.
         new = fragments[self._counted :]
         self._counted += len(new)
         self._fragments += sum(map(len, new)) + _FRAGMENT * len(new)
@@ -69,7 +68,7 @@ class MessageBuffer:
         return self._reserve()
 
     def clear(self) -> None:
-        """The socket holds nothing any more."""
+        """Release everything."""
         self._stop_waiting()
         self._complete = self._partial = self._counted = self._fragments = 0
         self._reserve()

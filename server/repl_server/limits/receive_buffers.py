@@ -1,6 +1,6 @@
-"""What was received in part, of all clients together: how much memory it may take, and how long.
+"""`ReceiveBuffers`: limits on the memory and time of partly received messages, over all clients.
 
-Whoever sends the beginning of a message makes the server hold it until the rest comes.
+A client that sends the beginning of a message makes the server hold it until the rest arrives.
 """
 
 from __future__ import annotations
@@ -14,45 +14,45 @@ from ..protocol.request_error import RequestError
 from ..settings import Settings
 from ..tenants.client_address import is_loopback
 
-# Bytes in a second of the slowest line that is waited for. Whoever sends slower, or takes slower
-# what was sent, holds memory and a connection for next to nothing.
+# Minimum rate in bytes per second. A client that sends or reads more slowly occupies memory and a
+# connection at next to no cost.
 MIN_RATE = 64 * 1024
-# Seconds that the server reads on and discards after it refused a message: a client that still sends
-# reads the answer only when it is done.
+# Seconds that the server reads on and discards after it refused a message: a client that still
+# sends reads the answer only when it is done.
 LINGER_S = 1.0
-# The part of all that one client may hold, where others may want it too.
+# One client of a public server may hold the limit divided by this.
 _SHARE = 4
 
 
 def receive_timeout(seconds: float, count: int) -> float:
-    """How long `count` bytes may take: `seconds`, and what they take on the slowest line."""
+    """Seconds that `count` bytes may take: `seconds`, and the transfer time at MIN_RATE."""
     return seconds + count / MIN_RATE
 
 
 class IncomingBody(Protocol):
-    """The body of a request that is under way. `upload`: it is a context's."""
+    """The body of a request in progress. `upload`: it is an upload."""
 
     upload: bool
 
     def abort(self, refusal: RequestError) -> None:
-        """Refuse the request if its body has not come whole."""
+        """Fail the request with `refusal` unless its body is complete."""
 
 
 class ReceiveBuffers:
-    """Bytes of messages that have not been taken whole, each booked under whom it is from.
+    """Bytes of messages that the application has not consumed, accounted by client.
 
-    All together hold no more than `Settings.inbound_bytes`. Where strangers may come, one of them
-    holds a quarter of that at most, or one message.
+    All together are bounded by `Settings.inbound_bytes`. On a public server one client may hold a
+    quarter of that, or one message if that is larger.
 
-    A server that stops waits for uploads, and cuts what else has not come, for which there is no
-    session that would be told.
+    A draining server waits for uploads, and aborts other partial bodies: they cannot lead to a
+    session any more.
     """
 
     __slots__ = ("_bodies", "_by_client", "_limit", "_share", "_stopped", "_uploads_done", "held")
 
     def __init__(self, settings: Settings) -> None:
         self._limit = settings.inbound_bytes
-        # A message passes through here beside what was read with it.
+        # A message exists twice for a moment: here, and in the buffer that it was read from.
         share = max(self._limit // _SHARE, 2 * settings.largest_message)
         self._share = self._limit if is_loopback(settings.host) else min(self._limit, share)
         self._by_client: Counter[Hashable] = Counter()
@@ -64,11 +64,11 @@ class ReceiveBuffers:
 
     @property
     def in_progress(self) -> int:
-        """How many requests are under way."""
+        """Number of requests in progress."""
         return len(self._bodies)
 
     def begin(self, body: IncomingBody) -> None:
-        """The request of `body` is under way, until it is `done`."""
+        """Register the request of `body`, until `done`."""
         self._bodies.add(body)
         if body.upload:
             self._uploads_done.clear()
@@ -76,23 +76,23 @@ class ReceiveBuffers:
             body.abort(self._stopped)
 
     def done(self, body: IncomingBody) -> None:
-        """It is not any more."""
+        """Unregister the request of `body`."""
         self._bodies.discard(body)
         if not any(each.upload for each in self._bodies):
             self._uploads_done.set()
 
     async def wait_uploads(self) -> None:
-        """Wait until no upload is under way."""
+        """Wait until no upload is in progress."""
         await self._uploads_done.wait()
 
     def stop(self, refusal: RequestError) -> None:
-        """Refuse what has not come whole, and from now on what does not come whole at once."""
+        """Abort partial bodies with `refusal`, now and from now on."""
         self._stopped = refusal
         for body in tuple(self._bodies):
             body.abort(refusal)
 
     def adjust(self, client: Hashable, count: int) -> bool:
-        """Book `count` more bytes, or fewer if it is negative; False if they do not fit."""
+        """Account for `count` more bytes, or fewer if negative; False above a limit."""
         mine = self._by_client[client] + count
         if count > 0 and (self.held + count > self._limit or mine > self._share):
             return False
@@ -100,6 +100,6 @@ class ReceiveBuffers:
         if mine:
             self._by_client[client] = mine
         else:
-            # A client that holds nothing is not remembered.
+            # Forget clients that hold nothing.
             del self._by_client[client]
         return True

@@ -1,6 +1,6 @@
-"""From exceptions to refusals: what a client is message of what went wrong on the server.
+"""Map exceptions to the errors that clients see.
 
-A client is never message a traceback or a path of the host. The log has both, under the refusal's id.
+A client never sees a traceback or a path of the host. The log has both, under the id of the error.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from .validation import validation_error_of
 
 logger = logging.getLogger("repl_server")
 
-# Characters of an exception's text that are message.
+# Characters of an exception's text that a client sees.
 _MOST = 500
 _PATH = re.compile(r"(?<![\w.:/])/(?:[\w.@+-]+/)*[\w.@+-]+")
 
 
 def request_error_of(error: Exception) -> RequestError:
-    """What a request is message that ended with `error`."""
+    """The error that a client sees for a request that ended with `error`."""
     match error:
         case RequestError():
             return error
@@ -36,31 +36,31 @@ def request_error_of(error: Exception) -> RequestError:
         case NotReset():
             return RequestError("NOT_RESET", str(error))
         case EpisodeDone():
-            return RequestError("EPISODE_DONE", str(error), result=_told(error.result))
+            return RequestError("EPISODE_DONE", str(error), result=_result_fields(error.result))
         case EpisodeAborted():
-            message = f"{error.kind}: what the episode ran on is gone"
+            message = f"{error.kind}: the session of the episode is lost"
             return _logged("EPISODE_ABORTED", message, error)
         case REPLError():
             return _logged("EXECUTION_ERROR", safe_message(error), error)
         case SandboxError():
-            return _logged("EPISODE_ABORTED", "sandbox: the session could not be had", error)
+            return _logged("EPISODE_ABORTED", "sandbox: no session could be started", error)
     return _logged("EXECUTION_ERROR", f"{type(error).__name__}: {safe_message(error)}", error)
 
 
 def server_fault(code: str, message: str, error: BaseException) -> RequestError:
-    """A refusal that is the server's own fault."""
+    """A logged error that the server caused, not the client."""
     return _logged(code, message, error)
 
 
 def safe_message(error: BaseException) -> str:
-    """The text of an exception as a client may see it: one line, no paths."""
+    """The text of an exception as clients see it: one line, without paths of the host."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     line = str(error).strip().partition("\n")[0][:_MOST]
-    return _PATH.sub("(a path of the server)", line)
+    return _PATH.sub("(a path on the server)", line)
 
 
-def _told(result: StepResult[Any]) -> dict[str, Any]:
+def _result_fields(result: StepResult[Any]) -> dict[str, Any]:
     inner = result.observation.model_dump(exclude={"reward", "done"})
     return {"observation": inner, "reward": result.reward, "done": result.done}
 

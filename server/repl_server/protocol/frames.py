@@ -1,4 +1,4 @@
-"""Frames of `/ws` as docs/endpoint.md has them: a text in, a request or its refusal out. No I/O."""
+"""Frames of WebSocket `/ws` (docs/endpoint.md): parse requests, reject invalid frames. No I/O."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from .request_error import RequestError
 from .request_models import KINDS, AnyArguments, RequestType, Seconds
 from .validation import read_object, validate, validation_error, validation_error_of
 
-_PLAIN = frozenset({"type", "data"})
-_NAMED = _PLAIN | {"id"}
-_STEP = _NAMED | {"timeout_s", "stream"}
-# By whether a dialect is named: its requests, each with the fields of its frame.
+_OPENENV = frozenset({"type", "data"})
+_V1 = _OPENENV | {"id"}
+_V1_STEP = _V1 | {"timeout_s", "stream"}
+# Request types and the fields of their frames, by whether the socket speaks `repl-env.v1`.
 _REQUESTS: dict[bool, dict[str, tuple[RequestType, frozenset[str]]]] = {
-    False: {name: (kind, _PLAIN) for name, kind in KINDS.items() if kind.plain},
-    True: {name: (kind, _STEP if kind.data is None else _NAMED) for name, kind in KINDS.items()},
+    False: {name: (kind, _OPENENV) for name, kind in KINDS.items() if kind.plain},
+    True: {name: (kind, _V1_STEP if kind.data is None else _V1) for name, kind in KINDS.items()},
 }
 
 _seconds = TypeAdapter(Seconds | None)
@@ -26,10 +26,7 @@ _seconds = TypeAdapter(Seconds | None)
 
 @dataclass(frozen=True, slots=True)
 class ClientRequest:
-    """What a client asks for. `data` has been checked; of a step it is the action.
-
-    `size` is in characters of its frame.
-    """
+    """A validated request. `data` of a step is its action; `size` counts the frame's characters."""
 
     type: str
     data: Any
@@ -41,7 +38,7 @@ class ClientRequest:
 
 @dataclass(frozen=True, slots=True)
 class InvalidFrame:
-    """A frame that is no request, with the `id` that its refusal carries."""
+    """A frame that is no valid request. `id`: of the frame, if it has one; the error carries it."""
 
     refusal: RequestError
     id: str | None = None
@@ -50,16 +47,16 @@ class InvalidFrame:
 
 @dataclass(frozen=True, slots=True)
 class FrameCodec:
-    """How a socket's frames are read. `named`: as `repl-env.v1` has them, else as OpenEnv has."""
+    """Reads and writes the frames of one socket: of `repl-env.v1` if `is_v1`, else OpenEnv's."""
 
     action: type[BaseModel]
     is_v1: bool = False
 
     def read(self, frame: str | bytes | None) -> ClientRequest | InvalidFrame:
-        """The request that `frame` is."""
+        """Parse and validate a frame."""
         if not isinstance(frame, str):
             return InvalidFrame(
-                RequestError("INVALID_JSON", "a text frame is wanted, not a binary one")
+                RequestError("INVALID_JSON", "frames must be text, and this one is binary")
             )
         given: dict[str, Any] = {}
         try:
@@ -70,25 +67,25 @@ class FrameCodec:
             return InvalidFrame(refusal, name if _is_id(name) else None, len(frame))
 
     def write(self, id: str | None, reply: ServerReply) -> str:
-        """The frame of a reply."""
+        """The frame that carries a reply."""
         return reply.frame(id)
 
     def _request(self, given: dict[str, Any], size: int) -> ClientRequest:
         name, data = given.get("type"), given.get("data")
         known = _REQUESTS[self.is_v1].get(name) if isinstance(name, str) else None
         if known is None:
-            raise _of_no_kind(name)
+            raise _unknown_type(name)
         kind, fields = known
         if not given.keys() <= fields:
             raise validation_error(
-                min(given.keys() - fields)[:40], "no such field", "extra_forbidden"
+                min(given.keys() - fields)[:40], "unknown field", "extra_forbidden"
             )
         if self.is_v1 and not _is_id(given.get("id")):
-            raise validation_error("id", "a string of 1 to 64 characters is wanted")
+            raise validation_error("id", "must be a string of 1 to 64 characters")
         if data is None and not kind.needs_data:
             data = {}
         if not isinstance(data, dict):
-            raise validation_error("data", "an object is wanted")
+            raise validation_error("data", "must be an object")
         if kind.data is None:
             data = validate(self.action, data)
         elif kind.data is not AnyArguments:
@@ -99,14 +96,14 @@ class FrameCodec:
         if timeout_s is not None:
             timeout_s = _timeout(timeout_s)
         if not isinstance(stream, bool):
-            raise validation_error("stream", "true or false is wanted")
+            raise validation_error("stream", "must be true or false")
         return ClientRequest(str(name), data, given["id"], timeout_s, stream, size)
 
 
-def _of_no_kind(name: object) -> RequestError:
+def _unknown_type(name: object) -> RequestError:
     if not isinstance(name, str):
-        return validation_error("type", "a string is wanted")
-    return RequestError("UNKNOWN_TYPE", f"there is no request of the type {name[:40]!r} here")
+        return validation_error("type", "must be a string")
+    return RequestError("UNKNOWN_TYPE", f"unknown request type {name[:40]!r}")
 
 
 def _is_id(value: object) -> bool:

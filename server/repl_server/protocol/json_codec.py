@@ -1,11 +1,9 @@
-"""`JSONCodec`: large JSON, read and written on the event loop so that others need not wait for
-long.
+"""`JSONCodec`: large JSON texts, parsed and serialized without blocking the event loop for long.
 
-Whoever parses holds the interpreter, in a thread too, and so does whoever writes. A text of 16 MB
-that is nothing but empty arrays takes a second, and would stop every session; so there is a limit
-to the values in a text, large texts are looked at piece by piece and read one at a time, tenants in
-turn, and after each piece and each text there is a pause in which others are served. Replies have
-such pauses too.
+Parsing and serializing hold the GIL, in other threads too: 16 MB of empty arrays take a second, in
+which no session would be served. The number of values in one text is therefore bounded; large texts
+are scanned in chunks and parsed one at a time, one per tenant at most; and the codec yields to the
+event loop after each chunk, each text and each part of a large reply.
 """
 
 from __future__ import annotations
@@ -23,31 +21,31 @@ from .request_error import RequestError
 T = TypeVar("T")
 Text = TypeVar("Text", str, bytes)
 
-# Bytes or characters; what is shorter is read at once, in a few milliseconds whatever it is.
+# Bytes or characters. Shorter texts are parsed at once: a few milliseconds, whatever they contain.
 LARGE = 1 << 16
-# Values in one text: some 50 ms. Uploads, which other processes read, have no such limit.
+# Values in one text: about 50 ms. Uploads have no such limit: other processes parse them.
 MOST_VALUES = 1 << 18
-# Characters that are looked at without a pause: a few milliseconds, whatever they are.
+# Characters that are scanned without yielding: a few milliseconds, whatever they contain.
 _PIECE = 1 << 18
-# Of the loop's time, large texts get one part in so many.
+# Large texts take at most one part in so many of the event loop's time.
 _PARTS = 4
-# Each value but the first stands behind one of these, or behind a key and a colon.
+# One of these precedes each value but the first, unless a key and a colon do.
 _MARKS = (b",", b"[", b"{")
 
 
 class JSONCodec:
-    """Where the large texts of one server are read, one after another."""
+    """Parses the large texts of one server, one at a time."""
 
     def __init__(self) -> None:
         self._one = asyncio.Lock()
-        # Of a tenant's texts one stands in line, so that many of them keep nobody waiting for all.
+        # One text of a tenant competes for the lock: a tenant with many does not delay the others.
         self._by_tenant: WeakValueDictionary[Tenant, asyncio.Lock] = WeakValueDictionary()
 
     async def read(self, text: Text, read: Callable[[Text], T], tenant: Tenant) -> T:
-        """`read(text)`, which `tenant` has sent.
+        """Return `read(text)` for a text that `tenant` sent.
 
         Raises:
-            Refusal: TOO_LARGE, there are too many values in it; and what `read` raises.
+            RequestError: TOO_LARGE, the text has too many values; and any error of `read`.
         """
         if len(text) < LARGE:
             return read(text)
@@ -61,11 +59,11 @@ class JSONCodec:
                 return read(text)
 
     async def written(self, pieces: Iterator[str]) -> str:
-        """The last of `pieces`, which are made one after another; those before it are large."""
+        """Return the last of `pieces`, yielding to the event loop in between if they are large."""
         text = next(pieces)
         if len(text) < LARGE:
             return text
-        await asyncio.sleep(0)  # how large it is, only its pieces say
+        await asyncio.sleep(0)  # only the pieces show how large the text is
         more: str | None = text
         async with self._one:
             while more is not None:
@@ -77,7 +75,7 @@ class JSONCodec:
 
 @asynccontextmanager
 async def _turn() -> AsyncIterator[None]:
-    """Some work, and the pause that it owes to the others."""
+    """Do a piece of work, then leave the event loop to others in proportion to its time."""
     began = time.perf_counter()
     try:
         yield
@@ -86,10 +84,10 @@ async def _turn() -> AsyncIterator[None]:
 
 
 def checked_values(text: str | bytes) -> Iterator[int]:
-    """Look for too many values in a JSON text; each piece yields how many there may have been.
+    """Scan a JSON text for too many values; yields an upper bound after each chunk.
 
     Raises:
-        Refusal: TOO_LARGE.
+        RequestError: TOO_LARGE.
     """
     most = 0
     for piece in _pieces(text):
@@ -101,17 +99,17 @@ def checked_values(text: str | bytes) -> Iterator[int]:
         if count > MOST_VALUES:
             raise RequestError(
                 "TOO_LARGE",
-                f"more than {MOST_VALUES} values in one message; upload what is large",
+                f"more than {MOST_VALUES} values in one message; upload large data instead",
                 limit=MOST_VALUES,
             )
         yield count
 
 
 def values(text: str | bytes) -> Iterator[int]:
-    """About how many values a JSON text has, piece by piece. What is within strings is none."""
+    """Estimate the number of values in a JSON text, ignoring strings; yields after each chunk."""
     count, within = 0, False
     for piece in _pieces(text):
-        # Escaped quotes end no string. Escaped backslashes first: they escape none.
+        # An escaped quote ends no string. Escaped backslashes go first: they escape nothing.
         parts = piece.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
         count += _marks(b"".join(parts[within::2]))
         within ^= len(parts) % 2 == 0
@@ -119,7 +117,7 @@ def values(text: str | bytes) -> Iterator[int]:
 
 
 def _pieces(text: str | bytes) -> Iterator[bytes]:
-    """The text in pieces, which cut no escape in two."""
+    """Split the text into chunks that do not divide an escape sequence."""
     start = 0
     while start < len(text):
         piece = text[start : start + _PIECE]

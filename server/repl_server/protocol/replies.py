@@ -1,4 +1,4 @@
-"""Replies: what a request came to, and the JSON that says so. No I/O."""
+"""Replies to requests, and their JSON. No I/O."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BESIDE_AND_METADATA = _BESIDE | {"metadata"}
 
 @dataclass(frozen=True, slots=True)
 class ServerReply:
-    """What a request came to. `data` is JSON."""
+    """The outcome of a request. `data` is JSON text; `refusal` the error that it carries."""
 
     type: str
     data: str
@@ -29,18 +29,18 @@ class ServerReply:
 
     @classmethod
     def of_error(cls, refusal: RequestError) -> ServerReply:
-        """The reply to what is refused."""
+        """The error reply for `refusal`."""
         return cls("error", text_of(refusal.data()), refusal)
 
     def frame(self, id: str | None) -> str:
-        """The frame for a WebSocket."""
+        """The WebSocket frame that carries the reply."""
         if id is None:
             return f'{{"type":"{self.type}","data":{self.data}}}'
         return f'{{"type":"{self.type}","id":{text_of(id)},"data":{self.data}}}'
 
 
 def text_of(value: Any) -> str:
-    """`value` as JSON, "?" in place of what is no valid Unicode, null of numbers it has not."""
+    """`value` as JSON, with "?" for lone surrogates and null for non-finite numbers."""
     try:
         return to_json(value, inf_nan_mode="null").decode()
     except PydanticSerializationError:
@@ -48,7 +48,7 @@ def text_of(value: Any) -> str:
 
 
 def model_text(model: BaseModel, exclude: set[str] | None = None) -> str:
-    """A model as JSON, likewise."""
+    """A model as JSON, under the rules of `text_of`."""
     try:
         return model.__pydantic_serializer__.to_json(model, exclude=exclude).decode()
     except PydanticSerializationError:
@@ -56,12 +56,12 @@ def model_text(model: BaseModel, exclude: set[str] | None = None) -> str:
 
 
 def observation_text(observation: Any, *, beside: bool) -> Iterator[str]:
-    """An observation as OpenEnv's `StepResponse` has it: the last of these, after its large parts.
+    """Serialize an observation as OpenEnv's `StepResponse`; yields its large parts, then all of it.
 
-    `beside`: its metadata once more beside it, where OpenEnv's generic client looks for it.
+    `beside`: repeat the metadata beside the observation, where OpenEnv's generic client reads it.
     """
     if beside and type(observation) is REPLObservation:
-        # Its metadata is written once for both places: a large answer is in it.
+        # The metadata may hold a large answer, so it is serialized once for both places.
         metadata = text_of(observation.metadata)
         if len(metadata) >= LARGE:
             yield metadata

@@ -1,4 +1,4 @@
-"""`RequestError`: what a request is message that cannot be done, by the table of `repl_env.client.protocol.refusal_codes`."""
+"""`RequestError`: a request that the server does not perform, by the codes of `refusal_codes`."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from typing import Any
 
 from repl_env.client.protocol.refusal_codes import CODES
 
+# Header names and values as ASGI carries them.
 Headers = list[tuple[bytes, bytes]]
 
 
 class RequestError(Exception):
-    """A request that is refused.
+    """A request that failed or was refused, as its client sees it.
 
-    `code` is one of `repl_env.client.protocol.refusal_codes.CODES`. `retry_after` is in seconds, if that is known.
-    `details` are further fields of the reply. `id` finds the refusal in the log.
+    `code` is a key of `repl_env.client.protocol.refusal_codes.CODES`. `retry_after` is in seconds;
+    None if unknown. `details` are further fields of the reply. `id` identifies the error in the
+    log.
     """
 
     def __init__(
@@ -31,37 +33,35 @@ class RequestError(Exception):
 
     @property
     def status(self) -> int:
-        """The status in HTTP."""
+        """The HTTP status."""
         return CODES[self.code].status
 
     @property
     def close(self) -> int | None:
-        """The close code of a WebSocket that ends with this refusal; None if it lives."""
+        """The code to close a WebSocket with; None if the socket stays open after this error."""
         return CODES[self.code].close
 
     def data(self) -> dict[str, Any]:
-        """The fields of the reply."""
-        message: dict[str, Any] = {"message": self.message, "code": self.code, "id": self.id}
+        """The fields of the error reply."""
+        fields: dict[str, Any] = {"message": self.message, "code": self.code, "id": self.id}
         if self.retry_after is not None:
-            message["retry_after"] = self.retry_after
-        return {**message, **self.details}
+            fields["retry_after"] = self.retry_after
+        return {**fields, **self.details}
 
 
 def draining_error() -> RequestError:
-    """What whoever asks for something learns when the server is about to stop."""
-    return RequestError(
-        "DRAINING", "the server is about to stop, with its sessions; ask again later"
-    )
+    """The error for requests that reach a server which is about to stop."""
+    return RequestError("DRAINING", "the server is shutting down; try again later")
 
 
 def socket_closed_error(close: int, reason: str) -> RequestError:
-    """Of a session that has ended, as a socket would be closed with the code `close`."""
+    """The error for a request whose session ended; `close`: the close code its socket would get."""
     drains = close == CODES["DRAINING"].close
     return RequestError("DRAINING" if drains else "UNKNOWN_SESSION", reason)
 
 
 def http_response(refusal: RequestError) -> tuple[Headers, bytes]:
-    """The headers and the body of a refusal in HTTP."""
+    """The headers and the body of an error as an HTTP response."""
     text = json.dumps(refusal.data()).encode()
     headers = [
         (b"content-type", b"application/json"),

@@ -1,4 +1,4 @@
-"""What clients may ask, and the models that their words are checked by."""
+"""Types of requests, and the models that validate their arguments."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from repl_env.common import binary_json
 from .upload_reference import References
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-# Of a request: chosen by the client, and compared with the last one.
+# The client chooses the id; the server compares it with ids of earlier requests.
 RequestId = Annotated[str, Field(min_length=1, max_length=64)]
 
 
 class StrictModel(BaseModel):
-    """Fields that are not named are refused."""
+    """A model that rejects unknown fields."""
 
     model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
 
@@ -37,10 +37,7 @@ class ModelEndpoint(StrictModel):
 
 
 class ResetArguments(BaseModel):
-    """The arguments of a reset that OpenEnv names, and `uploads`.
-
-    Others may be there, for the environment.
-    """
+    """The reset arguments that OpenEnv defines, and `uploads`; others go to the environment."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -49,16 +46,14 @@ class ResetArguments(BaseModel):
     uploads: References | None = None
 
     def given(self) -> dict[str, Any]:
-        """What was given, by name; nothing is copied."""
-        # Not by `getattr`: a client may call an argument of its own as a method here is called.
+        """The arguments that are not None, by name; values are not copied."""
+        # Not by `getattr`: a client's argument may have the name of a method of this class.
         named = {**self.__dict__, **(self.model_extra or {})}
         return {name: value for name, value in named.items() if value is not None}
 
 
 class REPLResetArguments(ResetArguments):
-    """The arguments of a reset of a `REPLEnvironment`, as `repl_env.common.binary_json` encodes
-    them.
-    """
+    """Reset arguments of a `REPLEnvironment`, in the encoding of `repl_env.common.binary_json`."""
 
     context: Any = None
     contexts: dict[str, Any] | None = None
@@ -75,7 +70,7 @@ class REPLResetArguments(ResetArguments):
 
 
 class FollowUpArguments(StrictModel):
-    """A further question in the session that is there."""
+    """Arguments of a further task in the same session."""
 
     task_prompt: str = ""
     max_iterations: Annotated[int, Field(ge=1)] | None = None
@@ -85,36 +80,36 @@ class FollowUpArguments(StrictModel):
 
 
 class CancelArguments(StrictModel):
-    """`request`: the id of the one to end."""
+    """`request`: the id of the request to cancel."""
 
     request: RequestId
 
 
 class BranchArguments(StrictModel):
-    """`seed`: of the branch's random numbers."""
+    """`seed`: of the random numbers in the branch."""
 
     seed: Annotated[int, Field(ge=0)] | None = None
 
 
 class ResumeArguments(StrictModel):
-    """`token`: of the session."""
+    """`token`: of the session to resume."""
 
     token: Annotated[str, Field(max_length=200)]
 
 
 class NoArguments(StrictModel):
-    """A request without data."""
+    """Arguments of a request that takes none."""
 
 
 class AnyArguments(BaseModel):
-    """Data that is checked by whom it is for."""
+    """Arguments that the handler of the request validates."""
 
     model_config = ConfigDict(extra="allow")
 
 
 @dataclass(frozen=True, slots=True)
 class RequestType:
-    """How a request looks. `data`: its model, None for the action; `plain`: OpenEnv has it."""
+    """`data`: the arguments' model, None for an action. `plain`: OpenEnv has the type too."""
 
     data: type[BaseModel] | None
     plain: bool = False

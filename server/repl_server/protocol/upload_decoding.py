@@ -1,6 +1,6 @@
-"""Uploaded bytes as the values that sessions begin with.
+"""Decode uploaded bytes to the values of session variables.
 
-Standard library only: `decoder_main.py` decodes large uploads in its own process.
+Standard library only: large uploads are decoded in a separate process (`uploads/decoder_main.py`).
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 Type: TypeAlias = Literal["text", "bytes", "json"]
 Data: TypeAlias = "bytes | mmap"
 
-# Deeper values can be made, and then neither be shown, copied nor saved: each of these asks for
-# several of the thousand calls that the interpreter nests.
+# Deeper values could be built, but not shown, copied or checkpointed: each of these needs several
+# of the thousand nested calls that the interpreter allows.
 MAX_DEPTH = 200
 
 
 def decoded(data: Data, kind: Type) -> str | bytes | JSON:
-    """The value of type `kind` that `data` stands for.
+    """Decode `data` as a value of type `kind`.
 
     Raises:
-        ValueError: it stands for none; says where in `data`, and nothing of what is there.
+        ValueError: the data is not of this type. The message gives a position and no content.
     """
     value: str | bytes | JSON = _DECODE[kind](data)
     return value
@@ -38,16 +38,16 @@ def _text(data: Data) -> str:
     try:
         return str(data, "utf-8")
     except UnicodeDecodeError as error:
-        raise ValueError(f"no UTF-8 at byte {error.start:,}: {error.reason}") from None
+        raise ValueError(f"not UTF-8 at byte {error.start:,}: {error.reason}") from None
 
 
 def _json(data: Data) -> JSON:
     try:
         value: Any = json.loads(_text(data), parse_constant=_no_number)
     except json.JSONDecodeError as error:
-        raise ValueError(f"no JSON: {error}") from None
+        raise ValueError(f"not JSON: {error}") from None
     except RecursionError:
-        raise ValueError(f"this is nested deeper than {MAX_DEPTH}") from None
+        raise ValueError(f"nested deeper than {MAX_DEPTH} levels") from None
     if not isinstance(value, (str, list, dict)):
         raise ValueError(f"JSON of {type(value).__name__}, not an object, an array or a string")
     if not isinstance(value, str) and (problem := explain_not_json(value, MAX_DEPTH)):
@@ -56,7 +56,7 @@ def _json(data: Data) -> JSON:
 
 
 def _no_number(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 _DECODE: dict[str, Callable[[Data], Any]] = {"text": _text, "bytes": bytes, "json": _json}

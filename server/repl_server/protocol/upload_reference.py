@@ -1,4 +1,4 @@
-"""`UploadReference`: an upload as a reset names it, for one variable."""
+"""`UploadReference`: the upload that a reset names as the value of one variable."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .upload_decoding import Type
 
 
 class UploadReference(BaseModel):
-    """The upload of hash `sha256`, as a value of `type`."""
+    """The upload with the hash `sha256`, decoded as `type`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -18,5 +18,5 @@ class UploadReference(BaseModel):
     type: Type
 
 
-# Each is a variable, and a file that is open while the objects are made.
+# Bounded, because each reference is a variable, and an open file while the uploads are decoded.
 References: TypeAlias = Annotated[dict[str, UploadReference], Field(max_length=256)]

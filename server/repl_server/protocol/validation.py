@@ -1,4 +1,4 @@
-"""JSON from strangers, read strictly: an object, finite numbers, valid text, bounded depth."""
+"""Strict parsing of untrusted JSON: an object, finite numbers, valid Unicode, bounded depth."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from repl_env.common.json_values import explain_not_json
 
 from .request_error import RequestError
 
-# Of one validation error, at most.
+# Errors reported for one value.
 _MOST_ERRORS = 20
 
 
 def read_object(text: str | bytes) -> dict[str, Any]:
-    """The object that `text` is.
+    """Parse a text that must be a JSON object.
 
     Raises:
-        Refusal: INVALID_JSON.
+        RequestError: INVALID_JSON.
     """
     try:
         value = from_json(text, allow_inf_nan=False, cache_strings="keys")
     except ValueError as error:
-        # The parser's words are about a place in the text; nothing of the text is in them.
-        raise RequestError("INVALID_JSON", f"this is no JSON: {error}") from None
+        # The parser's message gives a position in the text and quotes nothing of the text.
+        raise RequestError("INVALID_JSON", f"not valid JSON: {error}") from None
     if not isinstance(value, dict):
-        raise RequestError("INVALID_JSON", f"a JSON object is wanted, not {_KINDS[type(value)]}")
-    # What is nested too deep, and numbers that JSON has no text for (1e999 is read so).
+        raise RequestError("INVALID_JSON", f"must be a JSON object, not {_KINDS[type(value)]}")
+    # Rejects excessive depth, and numbers that JSON cannot represent (1e999 parses as infinity).
     if problem := explain_not_json(value):
         raise RequestError("INVALID_JSON", problem)
     return value
@@ -38,9 +38,9 @@ def read_object(text: str | bytes) -> dict[str, Any]:
 def validation_error_of(
     found: Sequence[Mapping[str, Any]], where: Sequence[str | int] = ()
 ) -> RequestError:
-    """The refusal of a value, by the errors that pydantic found in it.
+    """The error for a value that pydantic rejected with the errors `found`.
 
-    Says which fields and why, and nothing of what was in them, which may be a secret.
+    Names the fields and the reasons, but no values: a value may be a secret.
     """
     errors = [
         {"type": each["type"], "loc": [*where, *each["loc"]], "msg": each["msg"]}
@@ -51,13 +51,13 @@ def validation_error_of(
 
 
 def validation_error(place: str, message: str, kind: str = "value_error") -> RequestError:
-    """The refusal of one field."""
+    """The error for one invalid field."""
     errors = [{"type": kind, "loc": place.split("."), "msg": message}]
     return RequestError("VALIDATION_ERROR", f"{place}: {message}", errors=errors)
 
 
 def validate(model: type[BaseModel], data: Any, where: Sequence[str | int] = ()) -> Any:
-    """`data` as `model`; Refusal VALIDATION_ERROR if it is none."""
+    """Validate `data` as `model`; raises RequestError VALIDATION_ERROR."""
     try:
         return model.model_validate(data)
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""`TenantQuota`: what one tenant may use; and as it is said in lines, as `sessions=8`."""
+"""`TenantQuota`: limits on the resources of one tenant, and their `sessions=8` notation."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantQuota:
-    """What one tenant may use at a time or in an hour; None is no limit.
+    """Limits on the resources that one tenant uses at one time or per hour; None is no limit.
 
     Args:
-        sessions: open at once, those in their grace time among them.
-        steps_per_second: taken on average; ten times as many in a burst.
-        requests_per_second: of any kind, likewise.
-        cpu_seconds_per_hour: of all sessions' processes.
+        sessions: open sessions at one time, including those in their grace period.
+        steps_per_second: average rate of steps; bursts may have ten times as many.
+        requests_per_second: average rate of requests of any type; bursts as for steps.
+        cpu_seconds_per_hour: CPU time of the processes of all sessions.
         calls_per_hour: sub-calls of all sessions.
-        uploaded_bytes: of contexts kept, as they were sent and as sessions have them: a text of
-            100 MB takes that once, and once more while sessions begin with it. The default is
-            enough for one of the largest.
-        connections: sockets and requests at once.
+        uploaded_bytes: memory of uploads, as received and as decoded for sessions: a text of 100 MB
+            counts once, and again while sessions begin with it. The default suffices for one
+            upload of the largest size.
+        connections: WebSockets and HTTP requests at one time.
 
     Raises:
-        TypeError, ValueError: naming the field that is no number from 0.
+        TypeError, ValueError: naming the field that is not a non-negative number.
     """
 
     sessions: int | None = None
@@ -45,10 +45,10 @@ class TenantQuota:
             if isinstance(value, bool) or not isinstance(value, (int, float)):
                 raise TypeError(f"{each.name} must be a number, not {type(value).__name__}")
             if not (math.isfinite(value) and value >= 0):
-                raise ValueError(f"{each.name} must be a number from 0, not {value}")
+                raise ValueError(f"{each.name} must be at least 0 and finite, not {value}")
 
 
-# Strangers who are told apart by nothing but their addresses.
+# For anonymous tenants, who are distinguished only by their addresses.
 ADDRESS_QUOTA = TenantQuota(
     sessions=8,
     steps_per_second=50,
@@ -60,40 +60,40 @@ ADDRESS_QUOTA = TenantQuota(
 )
 
 
-def parse_quota(lines: Sequence[str], *, strangers: bool) -> TenantQuota | None:
-    """The quota of these lines, None for none.
+def parse_quota(lines: Sequence[str], *, public: bool) -> TenantQuota | None:
+    """Parse `NAME=VALUE` texts; None for no texts.
 
-    What is not named stays as it is without any: for strangers, limited.
+    Fields without a text keep their defaults: on a `public` server, those of ADDRESS_QUOTA.
 
     Raises:
-        ValueError: naming the line.
+        ValueError: naming the text.
     """
     if not lines:
         return None
-    counted = _counted(_named(lines))
+    values = _numbers(_split(lines))
     try:
-        return replace(ADDRESS_QUOTA if strangers else TenantQuota(), **counted)
+        return replace(ADDRESS_QUOTA if public else TenantQuota(), **values)
     except ValueError as error:
         raise ValueError(f"--quota: {error}") from None
 
 
-def _named(lines: Sequence[str]) -> dict[str, str]:
+def _split(lines: Sequence[str]) -> dict[str, str]:
     if wrong := [each for each in lines if not each.partition("=")[2]]:
-        raise ValueError(f"--quota: {wrong[0]!r} is not NAME=VALUE, as sessions=8")
+        raise ValueError(f"--quota: {wrong[0]!r} is not NAME=VALUE, such as sessions=8")
     return dict(each.partition("=")[::2] for each in lines)
 
 
-def _counted(named: Mapping[str, str]) -> dict[str, Any]:
+def _numbers(texts: Mapping[str, str]) -> dict[str, Any]:
     kinds = {
         field.name: int if "int" in str(field.type) else float for field in fields(TenantQuota)
     }
-    if unknown := named.keys() - kinds.keys():
-        raise ValueError(f"--quota: {min(unknown)!r} is none of {', '.join(kinds)}")
-    counted: dict[str, Any] = {}
-    for name, text in named.items():
+    if unknown := texts.keys() - kinds.keys():
+        raise ValueError(f"--quota: {min(unknown)!r} is not one of {', '.join(kinds)}")
+    numbers: dict[str, Any] = {}
+    for name, text in texts.items():
         try:
-            counted[name] = kinds[name](text)
+            numbers[name] = kinds[name](text)
         except ValueError:
             whole = "a whole number" if kinds[name] is int else "a number"
             raise ValueError(f"--quota {name} must be {whole}, not {text!r}") from None
-    return counted
+    return numbers

@@ -1,4 +1,4 @@
-"""`TokenBucket`: an allowance that refills as time passes."""
+"""`TokenBucket`: a rate limit that allows bursts."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Callable
 
 Clock = Callable[[], float]
 
-# Levels are sums of products of floats: what is short by less than this is there.
+# Levels are sums of products of floats, so a shortage smaller than this is a rounding error.
 _ROUNDING = 1e-9
 
 
 class TokenBucket:
-    """Holds up to `size` and gains `rate` a second; it begins full.
+    """Holds up to `size` tokens and gains `rate` tokens a second; starts full.
 
-    Over any `t` seconds no more than `size + rate * t` can be taken from it with `take`. What was
-    used before anybody could ask is booked with `owe`, and may be more than there was.
+    `take` gives out at most `size + rate * t` tokens in any `t` seconds. `owe` records usage that
+    is known only afterwards, and may leave a debt.
     """
 
     __slots__ = ("_at", "_clock", "_level", "rate", "size")
@@ -29,7 +29,7 @@ class TokenBucket:
 
     @property
     def level(self) -> float:
-        """What is there now; below zero, what is owed."""
+        """Tokens available now; negative for a debt."""
         now = self._clock()
         self._level = min(self.size, self._level + self.rate * (now - self._at))
         self._at = now
@@ -37,16 +37,16 @@ class TokenBucket:
 
     @property
     def full(self) -> bool:
-        """Whether it is as good as a new one."""
+        """Whether the bucket equals a new one."""
         return self.level >= self.size - _ROUNDING
 
     @property
     def whole(self) -> int:
-        """How many whole units can be taken now."""
+        """Whole tokens available now."""
         return max(0, math.floor(self.level + _ROUNDING))
 
     def wait(self, amount: float) -> float:
-        """Seconds until `amount` is there: 0 if it is, infinite if it never will be."""
+        """Seconds until `amount` tokens are available; infinite if they never will be."""
         missing = amount - self.level
         if missing <= _ROUNDING:
             return 0.0
@@ -55,16 +55,16 @@ class TokenBucket:
         return missing / self.rate
 
     def take(self, amount: float) -> float:
-        """Take `amount` if it is there, and return 0; else return how long to wait for it."""
+        """Take `amount` tokens and return 0, or take none and return the seconds to wait."""
         wait = self.wait(amount)
         if not wait:
             self._level -= amount
         return wait
 
     def owe(self, amount: float) -> None:
-        """Book what was used already, whether it was there or not."""
+        """Subtract tokens for past usage, even below zero."""
         self._level = self.level - amount
 
     def put_back(self, amount: float) -> None:
-        """Return what was taken and not used."""
+        """Return tokens that were taken and not used."""
         self._level = min(self.size, self.level + amount)

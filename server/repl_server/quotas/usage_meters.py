@@ -1,7 +1,7 @@
-"""`QuotaRegistry`: what each tenant has used of what `TenantQuota` allows.
+"""`QuotaRegistry`: the usage of each tenant, against its `TenantQuota`.
 
-Two tables say what is counted: what comes back as time passes, and what is held until it is let go.
-Counting is done on the event loop, by one thread.
+RATES lists the limits that recover with time, HELD those on resources held at one time. Only the
+event loop's thread counts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .token_bucket import Clock, TokenBucket
 
 @dataclass(frozen=True, slots=True)
 class RateLimit:
-    """An allowance of so many in `seconds`; `burst` times that can be taken at once."""
+    """A limit per `seconds`; a burst may use `burst` times the limit at once."""
 
     seconds: float
     burst: float
@@ -30,14 +30,13 @@ class RateLimit:
 
 @dataclass(frozen=True, slots=True)
 class UsageLimit:
-    """A limit on what a tenant has at one time."""
+    """A limit on a resource that a tenant holds at one time."""
 
     words: str
 
 
-# By the fields of `TenantQuota`. A burst of ten seconds' worth lets a client that begins, or comes
-# back
-# after a pause, catch up; an hour's worth is an hour's worth however it is used.
+# By field of `TenantQuota`. A burst of ten seconds lets a client catch up that starts or comes back
+# after a pause; an hourly limit is the same however it is spread over the hour.
 RATES = {
     "requests_per_second": RateLimit(1, 10, "RATE_LIMITED", "requests per second"),
     "steps_per_second": RateLimit(1, 10, "RATE_LIMITED", "steps per second"),
@@ -50,21 +49,18 @@ HELD = {
     "connections": UsageLimit("connections at once"),
 }
 
-# Addresses that are remembered because they have something or owe something. 65,536 meters take
-# about 80 MB; a server that sees more strangers than that within an hour is under attack, and
-# forgetting whom it can would hand each of them a new allowance.
+# Addresses remembered because they hold resources or have a debt. 65,536 meters take about 80 MB. A
+# server with more anonymous clients within an hour is under attack; if it forgot meters, each of
+# these clients would get a fresh allowance.
 MAX_ADDRESSES = 1 << 16
-# Meters looked at for each new one: two keep the number of idle ones falling.
+# Idle meters looked for with each new one: two keep the number of idle meters falling.
 _IDLE_CHECKS = 2
-# What must be left of a tenant's CPU time for another step. What a step takes is known after it.
+# CPU seconds a tenant must have left for another step, whose usage is known only afterwards.
 _CPU_FOR_A_STEP = 1.0
 
 
 class UsageMeter:
-    """What one tenant has used; methods raise `RequestError` for what would be too much.
-
-    Nothing is counted of a request that is refused.
-    """
+    """The usage of one tenant. Methods raise RequestError, and count nothing, above a limit."""
 
     __slots__ = ("_buckets", "_held", "_quota")
 
@@ -74,76 +70,76 @@ class UsageMeter:
         for name, rate in RATES.items():
             limit = getattr(quota, name)
             if limit is not None:
-                # Whoever may do little at all may do one thing at a time.
+                # A tenant with a very low rate may still do one thing at a time.
                 size = max(limit * rate.burst, 1.0 if limit else 0.0)
                 self._buckets[name] = TokenBucket(size, limit / rate.seconds, clock)
         self._held = dict.fromkeys(HELD, 0)
 
     @property
     def owes_nothing(self) -> bool:
-        """Whether a new meter would say the same."""
+        """Whether the meter equals a new one."""
         return not any(self._held.values()) and all(each.full for each in self._buckets.values())
 
     def request(self) -> None:
         """Count a request of any kind."""
-        if self._buckets:  # a server for one user has none
+        if self._buckets:  # empty without limits, as on a server for one user
             self._take("requests_per_second", 1)
 
     def step(self) -> None:
-        """Count a step; refused also while CPU seconds of earlier ones are owed."""
+        """Count a step; refused also while the tenant owes CPU time."""
         if self._buckets:
             self._check("cpu_seconds_per_hour", _CPU_FOR_A_STEP)
             self._take("steps_per_second", 1)
 
     @property
     def counts_cpu(self) -> bool:
-        """Whether CPU time is limited."""
+        """Whether the tenant's CPU time is limited."""
         return "cpu_seconds_per_hour" in self._buckets
 
     @property
     def owes_cpu(self) -> bool:
-        """Whether so much of it is used up that steps are refused."""
+        """Whether steps are refused because the CPU time is used up."""
         bucket = self._buckets.get("cpu_seconds_per_hour")
         return bucket is not None and bucket.wait(_CPU_FOR_A_STEP) > 0
 
     def spend_cpu(self, seconds: float) -> None:
-        """Book CPU time that was used. It raises nothing: the next step or session is refused."""
+        """Count CPU time that was used. Never raises: the next step or session is refused."""
         bucket = self._buckets.get("cpu_seconds_per_hour")
         if bucket is not None:
             bucket.owe(max(0.0, seconds))
 
     def open_session(self) -> None:
-        """Count a session from now on; refused also while CPU seconds are owed."""
+        """Count one more open session; refused also while the tenant owes CPU time."""
         self._check("cpu_seconds_per_hour", _CPU_FOR_A_STEP)
         self._hold("sessions", 1)
 
     def close_session(self) -> None:
-        """The session is gone."""
+        """Count one open session less."""
         self._release("sessions", 1)
 
     def open_connection(self) -> None:
-        """Count a WebSocket or an HTTP request from now on."""
+        """Count one more WebSocket or HTTP request in progress."""
         self._hold("connections", 1)
 
     def close_connection(self) -> None:
-        """It is over."""
+        """Count one WebSocket or HTTP request less."""
         self._release("connections", 1)
 
     def hold_bytes(self, count: int) -> None:
-        """Count `count` bytes of an upload from now on."""
+        """Count `count` more bytes of uploads."""
         self._hold("uploaded_bytes", count)
 
     def release_bytes(self, count: int) -> None:
-        """The bytes are forgotten."""
+        """Count `count` bytes of uploads less."""
         self._release("uploaded_bytes", count)
 
     def bytes_left(self) -> int | None:
-        """How many bytes more can be held; None: no limit."""
+        """Bytes of uploads that the tenant may still add; None without a limit."""
         limit = self._quota.uploaded_bytes
         return None if limit is None else limit - self._held["uploaded_bytes"]
 
     def reserve_calls(self, wanted: int) -> int:
-        """Take up to `wanted` sub-calls; returns how many: at least one, if any is wanted."""
+        """Reserve up to `wanted` sub-calls and return how many; at least one, if any is wanted."""
         bucket = self._buckets.get("calls_per_hour")
         if bucket is None or wanted <= 0:
             return max(0, wanted)
@@ -154,7 +150,7 @@ class UsageMeter:
         return granted
 
     def return_calls(self, count: int) -> None:
-        """Give back sub-calls that were reserved and not made."""
+        """Return sub-calls that were reserved and not made."""
         bucket = self._buckets.get("calls_per_hour")
         if bucket is not None:
             bucket.put_back(max(0, count))
@@ -174,7 +170,7 @@ class UsageMeter:
             rate = RATES[name]
             raise RequestError(
                 rate.code,
-                f"The limit is {getattr(self._quota, name):g} {rate.words}.",
+                f"the limit is {getattr(self._quota, name):g} {rate.words}",
                 retry_after=wait if math.isfinite(wait) else None,
             )
 
@@ -182,23 +178,21 @@ class UsageMeter:
         limit = getattr(self._quota, name)
         if limit is not None and self._held[name] + count > limit:
             details: dict[str, Any] = {"limit": limit}
-            raise RequestError(
-                "QUOTA_EXCEEDED", f"The limit is {limit} {HELD[name].words}.", **details
-            )
+            message = f"the limit is {limit} {HELD[name].words}"
+            raise RequestError("QUOTA_EXCEEDED", message, **details)
         self._held[name] += count
 
     def _release(self, name: str, count: int) -> None:
         if count > self._held[name]:
-            raise ValueError(f"{count} {HELD[name].words} let go of, {self._held[name]} held")
+            raise ValueError(f"{count} {HELD[name].words} released, {self._held[name]} held")
         self._held[name] -= count
 
 
 class QuotaRegistry:
-    """The meters of all tenants, by `Settings.quota`.
+    """The meters of all tenants. `public`: addresses without a `quota` get ADDRESS_QUOTA.
 
-    A meter that owes nothing may be forgotten: the next one of its tenant says the same. One that
-    has something or owes something never is, so a tenant cannot lose a debt by waiting or by
-    having many others come.
+    A meter may be dropped only if it equals a new one. A tenant that holds a resource or has a debt
+    keeps its meter, however long it waits and however many other tenants come.
     """
 
     def __init__(
@@ -214,23 +208,23 @@ class QuotaRegistry:
         self._quota_of_keys = quota or TenantQuota()
         self._quota_of_addresses = quota or (ADDRESS_QUOTA if public else TenantQuota())
         self._keys: dict[str, UsageMeter] = {}
-        # The one that was asked for longest ago comes first.
+        # Least recently used first.
         self._addresses: OrderedDict[str, UsageMeter] = OrderedDict()
 
     def __len__(self) -> int:
-        """How many meters are remembered."""
+        """Number of meters in memory."""
         return len(self._keys) + len(self._addresses)
 
     def meter_of(self, tenant: Tenant) -> UsageMeter:
-        """The meter of `tenant`; the same one as long as anything is held or owed there.
+        """The meter of `tenant`.
 
         Raises:
-            Refusal: RATE_LIMITED; the tenant is new, and too many addresses are remembered.
+            RequestError: RATE_LIMITED, the tenant is new and MAX_ADDRESSES meters are in use.
         """
         if tenant.kind == "key":
             meter = self._keys.get(tenant.name)
             if meter is None:
-                # As many as there are keys: the operator bounds these.
+                # The operator bounds the number of keys, and so that of these meters.
                 meter = self._keys[tenant.name] = UsageMeter(self._quota_of_keys, self._clock)
             return meter
         known = self._addresses.get(tenant.name)
@@ -240,7 +234,7 @@ class QuotaRegistry:
         self._forget_idle()
         if len(self._addresses) >= self._max_addresses:
             raise RequestError(
-                "RATE_LIMITED", "Too many addresses ask at this time.", retry_after=60.0
+                "RATE_LIMITED", "too many client addresses at this time", retry_after=60.0
             )
         meter = self._addresses[tenant.name] = UsageMeter(self._quota_of_addresses, self._clock)
         return meter

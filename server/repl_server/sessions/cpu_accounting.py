@@ -1,4 +1,4 @@
-"""`CPUAccounting`: CPU time of one session's processes, booked under its tenant, once."""
+"""`CPUAccounting`: charges the CPU time of a session's processes to its tenant, once."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from ..quotas.usage_meters import UsageMeter
 from ..telemetry.recorder import Telemetry
 from ..tenants.tenant import Tenant
 
-# Between two looks, of processes that nobody asked for anything: what follows a step, and rounding.
+# CPU seconds between two observations that do not count as busy: work after a step, and rounding.
 _IDLING = 0.02
 
 
 class CPUAccounting:
-    """What the processes of a session have used, those of its branches among them.
+    """The CPU time of a session's processes, including those of its branches.
 
-    A step says what its own process used. Children, and threads that run on between steps, are
-    found by looking at all processes now and then.
+    Each step reports the usage of its own process. Observations of all processes find the usage of
+    child processes, and of threads that run between steps.
     """
 
     def __init__(self, tenant: Tenant, meter: UsageMeter, telemetry: Telemetry) -> None:
@@ -26,12 +26,12 @@ class CPUAccounting:
         self._booked = 0.0
 
     def add_step(self, seconds: float) -> None:
-        """A step used so much."""
+        """Charge the usage that a step reported."""
         self._booked += seconds
         self._book(seconds)
 
     def observe(self, total: float) -> bool:
-        """All processes have used `total` so far; whether some are busy, as far as nobody knew."""
+        """Charge the rest of `total`, the usage of all processes so far; whether any were busy."""
         more = total - self._booked
         if more <= 0:
             return False
@@ -46,7 +46,7 @@ class CPUAccounting:
 
 
 def seconds_of(observation: Any) -> float:
-    """What a step says that it used; environments of others may say anything there."""
+    """The CPU time that an observation reports; custom environments may report anything."""
     usage = observation.metadata.get("usage")
     seconds = usage.get("cpu_seconds") if isinstance(usage, dict) else None
     return seconds if isinstance(seconds, (int, float)) and 0 <= seconds < math.inf else 0.0

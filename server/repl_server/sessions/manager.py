@@ -1,4 +1,4 @@
-"""`SessionManager`: the sessions of a server, from their opening to their end."""
+"""`SessionManager`: opens, finds, drains and ends the sessions of a server."""
 
 from __future__ import annotations
 
@@ -43,27 +43,27 @@ from .server_session import Handler, ServerSession
 
 logger = logging.getLogger("repl_server")
 
-# Seconds between two sweeps for sessions that nobody uses any more, at most.
+# Maximum seconds between two sweeps for unused sessions.
 SWEEP_S = 1.0
 _MIN_SWEEP_S = 0.01
-# Seconds in which a client is to come back where its protocol has it do so at once: one that has
-# gone before it learnt of its session never will.
+# Seconds in which a client must use a session that its protocol makes it use at once: a client that
+# left before it learnt the session's id will never come back.
 INTRODUCTION_S = 30.0
-# Seconds that all sessions have to be closed in at the end. Only an environment of others takes
-# longer, which hangs in its thread, that nobody can end, or on the loop and heeds nothing.
+# Seconds for closing all sessions when the server stops. Only a custom environment exceeds them, if
+# it hangs in its thread, which cannot be killed, or in a coroutine that ignores cancellation.
 CLOSE_S = 10.0
-# Sessions whose processes are looked at then, in turn; each takes a tenth of a millisecond.
+# Sessions whose CPU time one sweep reads, in rotation; each takes a tenth of a millisecond.
 _CPU_LOOKS = 32
 
 
 class SessionManager:
-    """What serves sessions. A context manager: its sessions and sandbox end with it.
+    """The sessions of one server. A context manager that closes its sessions and sandbox.
 
     Args:
         settings: of the server.
-        environment: makes an environment for each session; None: `REPLEnvironment`, with sessions
-            from a sandbox of the host's own.
-        action, observation, state: the models of what goes in and out.
+        environment: creates an environment for each session; None: `REPLEnvironment`, with
+            sessions from a sandbox of the manager.
+        action, observation, state: the models of the environment.
     """
 
     def __init__(
@@ -99,14 +99,14 @@ class SessionManager:
         self._sessions: dict[bytes, ServerSession] = {}
         self._sweeping: asyncio.Task[None] | None = None
         self.draining = False
-        self._held: set[ServerSession] = set()  # they were not closed in time, at the end
+        self._leaked: set[ServerSession] = set()  # not closed in time
         self._turn = 0
-        self.sweeps = 0  # for sessions that nobody uses, so far
+        self.sweeps = 0  # sweeps so far
 
-    # ── its own life ─────────────────────────────────────────────────────────────────────────────
+    # ── life cycle ───────────────────────────────────────────────────────────────────────────────
 
     def prepare(self) -> None:
-        """Load libraries and start the sandbox, if they will be needed. Blocks.
+        """Import libraries and start the sandbox, as far as they are needed. Blocks.
 
         Raises:
             IsolationError, SandboxError: as `repl_sandbox.Sandbox`.
@@ -130,11 +130,10 @@ class SessionManager:
         await asyncio.to_thread(self.sandboxes.close)
 
     async def drain(self, within: float) -> None:
-        """Begin nothing new, let running requests end within so many seconds, close everything.
+        """Accept nothing new, let running requests and uploads finish `within` seconds, then close.
 
-        Uploads that come in are among them. Other bodies are not: what they ask for would be new.
-
-        What cannot be closed in CLOSE_S more is left, and told to the log.
+        Other partial bodies are aborted: their requests would start something new. Sessions that
+        are not closed CLOSE_S later are logged and left.
         """
         self.draining = True
         refusal = draining_error()
@@ -150,16 +149,16 @@ class SessionManager:
         await self._close_all()
 
     async def _close_all(self) -> None:
-        sessions = [each for each in self.sessions if each not in self._held]
+        sessions = [each for each in self.sessions if each not in self._leaked]
         closing = {each.end("drain"): each for each in sessions}
         if closing:
             _, open_ = await asyncio.wait(closing, timeout=CLOSE_S)
             for each in open_:
-                self._held.add(closing[each])
-                self.telemetry.session_held(closing[each])
+                self._leaked.add(closing[each])
+                self.telemetry.session_leaked(closing[each])
 
     def check_open(self) -> None:
-        """Raises Refusal DRAINING if nothing new may begin."""
+        """Raise RequestError DRAINING if nothing new may begin."""
         if self.draining:
             raise draining_error()
 
@@ -167,14 +166,14 @@ class SessionManager:
 
     @property
     def sessions(self) -> list[ServerSession]:
-        """Those that are open."""
+        """The open sessions."""
         return list(self._sessions.values())
 
     async def open(self, tenant: Tenant) -> ServerSession:
-        """A new session for `tenant`, which may have to wait in line.
+        """Open a session for `tenant`, waiting in the queue if the server is full.
 
         Raises:
-            Refusal: QUOTA_EXCEEDED, CAPACITY_REACHED, DRAINING, FACTORY_ERROR.
+            RequestError: QUOTA_EXCEEDED, CAPACITY_REACHED, DRAINING, FACTORY_ERROR.
         """
         self.check_open()
         meter = self.quotas.meter_of(tenant)
@@ -188,10 +187,10 @@ class SessionManager:
         return session
 
     async def _count_session(self, tenant: Tenant, meter: UsageMeter) -> None:
-        """Count one more session of `tenant`. One that ends may take its time, and is waited for.
+        """Count one more session of `tenant`, waiting for sessions of the tenant that are closing.
 
         Raises:
-            Refusal: QUOTA_EXCEEDED, DRAINING.
+            RequestError: QUOTA_EXCEEDED, DRAINING.
         """
         until = time.monotonic() + self.settings.wait_s
         while True:
@@ -209,10 +208,10 @@ class SessionManager:
                 return
 
     async def branch(self, parent: ServerSession, seed: int | None) -> ServerSession:
-        """A session that is a copy of `parent`, to be resumed by a socket of its own.
+        """Open a session that is a copy of `parent`, for another socket to resume.
 
         Raises:
-            Refusal: as `open`, without standing in line.
+            RequestError: as `open`, but without waiting in the queue.
         """
         with contextlib.ExitStack() as undo:
             await self._count_session(parent.tenant, parent.meter)
@@ -227,11 +226,11 @@ class SessionManager:
         return session
 
     def find(self, tenant: Tenant, token: str) -> ServerSession:
-        """The session that `token` names.
+        """The session that `token` identifies.
 
         Raises:
-            Refusal: UNKNOWN_SESSION; whether it is another tenant's is not told. DRAINING, if it
-                may have been one that ended so.
+            RequestError: UNKNOWN_SESSION, also for a session of another tenant; DRAINING, while
+                the server drains.
         """
         found = self._sessions.get(_name(token))
         if found is None or found.tenant != tenant or found.closing:
@@ -240,18 +239,18 @@ class SessionManager:
         return found
 
     def forget(self, session: ServerSession) -> None:
-        """A session has closed; its room is free."""
+        """Free the capacity of a closed session."""
         if self._sessions.pop(_name(session.token), None) is not None:
             self.admission.release()
             session.meter.close_session()
             self.telemetry.session_closed(session, session.ending)
 
     def new_cpu_accounting(self, session: ServerSession) -> CPUAccounting:
-        """An account for the processes of an episode."""
+        """Start to account for the processes of an episode."""
         return CPUAccounting(session.tenant, session.meter, self.telemetry)
 
     async def metadata(self) -> EnvironmentMetadata:
-        """What an environment says about itself, as `MetadataCache.metadata`."""
+        """The environment's metadata, as `MetadataCache.metadata`."""
         return await self._metadata_cache.metadata()
 
     async def _start(
@@ -261,7 +260,7 @@ class SessionManager:
             session = ServerSession(self, tenant, meter, await making)
         except (RequestError, REPLError):
             raise
-        # Boundary: whatever a factory raises is the operator's to read, in the log.
+        # Boundary: only the operator, in the log, sees the error of a factory.
         except Exception as error:  # noqa: BLE001
             raise factory_error(error) from None
         self._sessions[_name(session.token)] = session
@@ -282,7 +281,7 @@ class SessionManager:
         calls = SessionSubcalls(self.settings, meter, self.telemetry)
         return REPLAdapter(environment, self.settings, uploads, calls)
 
-    # ── the end of what nobody uses ──────────────────────────────────────────────────────────────
+    # ── sweeping ─────────────────────────────────────────────────────────────────────────────────
 
     async def _sweep(self) -> None:
         settings = self.settings
@@ -301,8 +300,8 @@ class SessionManager:
         settings, sink = self.settings, session.sink
         blocked = None if sink is None else sink.blocked_since
         if sink is not None and blocked is not None and now - blocked > 2 * settings.send_s:
-            # `bounded` sees how fast a client reads, and acts first; other servers do not.
-            sink.end(DOES_NOT_READ, "what was sent was not read")
+            # `BoundedConnection` measures the rate and acts first; other ASGI servers do not.
+            sink.end(DOES_NOT_READ, "the client did not read its messages")
         if session.awaited:
             return
         touched = session.touched
@@ -315,19 +314,19 @@ class SessionManager:
             session.end("grace")
 
     def _sweep_cpu(self) -> None:
-        """End sessions that go on by themselves while their tenant's CPU time is used up."""
+        """End sessions that keep computing while idle, once their tenant's CPU time is used up."""
         sessions = self.sessions
         for _ in range(min(_CPU_LOOKS, len(sessions))):
             self._turn += 1
             session = sessions[self._turn % len(sessions)]
             if session.account_cpu() and not session.busy and session.meter.owes_cpu:
                 if session.sink is not None:
-                    session.sink.end(OVER_QUOTA, "its processes used up the CPU time")
+                    session.sink.end(OVER_QUOTA, "the processes used up the tenant's CPU time")
                 session.end("quota")
 
 
 def _name(token: str) -> bytes:
-    # Compared by its hash: how long the search takes says nothing about the token.
+    # Looked up by its hash, so that the time of a lookup reveals nothing about the token.
     return hashlib.sha256(token.encode("utf-8", "replace")).digest()
 
 

@@ -1,4 +1,4 @@
-"""`OutputStream`: what a step prints, sent while it runs, as far as its reader keeps up."""
+"""`OutputStream`: sends the output of a step while it runs, bounded for slow readers."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from ..protocol.replies import ServerReply, text_of
 if TYPE_CHECKING:
     from .request_queue import PendingRequest
 
-# Characters that wait for a slow reader; what comes on top is left out, and counted.
+# Characters buffered for a slow reader; further ones are dropped and counted.
 _MOST = 1 << 16
-# Seconds between two looks at what was printed: a thousand prints are not a thousand frames.
+# Seconds between two flushes, so that a thousand prints are not a thousand frames.
 _PAUSE = 0.02
 
 
 @dataclass(slots=True)
 class _OutputChunk:
-    """Some text of one stream, and how many characters behind it were left out."""
+    """Text of one stream, and the number of characters dropped after it."""
 
     stream: str
     texts: list[str] = field(default_factory=list)
@@ -36,9 +36,9 @@ class _OutputChunk:
 
 
 class OutputStream:
-    """The output of the step that was pending for, on its way to whoever waits for its reply.
+    """Sends the output of a running step to the client that waits for its reply.
 
-    A context manager; at its end, what is left is sent.
+    A context manager, which sends the rest of the output at its end.
     """
 
     def __init__(self, pending: PendingRequest) -> None:
@@ -48,7 +48,7 @@ class OutputStream:
         self._sender: asyncio.Task[None] | None = None
 
     def add(self, stream: str, text: str) -> None:
-        """Some more of it. Waits for nobody."""
+        """Buffer more output. Never blocks."""
         if self._pending.sink.gone:
             return
         kept = text[: _MOST - self._size]

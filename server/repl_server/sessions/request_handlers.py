@@ -1,4 +1,4 @@
-"""What each request of a client comes to: one function for each kind."""
+"""Handlers of requests: one function for each request type."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def _branch(
     session: ServerSession, pending: PendingRequest, request: ClientRequest
 ) -> ServerReply:
     branch = await session.manager.branch(session, request.data.seed)
-    branch.cpu = session.cpu  # what is seen of one is seen of both
+    branch.cpu = session.cpu  # an observation of either session includes both
     return ServerReply("branch", text_of({"session_id": branch.id, "token": branch.token}))
 
 
@@ -68,7 +68,7 @@ async def _observed(
     return ServerReply("observation", await session.manager.json_codec.written(pieces))
 
 
-# By the type of a request. A handler raises what its client is told as a refusal.
+# By request type. The manager adds others, such as "mcp".
 HANDLERS: Final[Mapping[str, Handler]] = {
     "reset": _reset,
     "step": _step,

@@ -1,4 +1,4 @@
-"""What was pending of a session, who waits for the reply, and the line of what waits its turn."""
+"""`RequestQueue`: the pending requests of a session, and the sinks of their replies."""
 
 from __future__ import annotations
 
@@ -12,35 +12,36 @@ from ..protocol.frames import ClientRequest, InvalidFrame
 from ..protocol.replies import ServerReply
 from ..protocol.request_error import RequestError
 
-# Requests that one session may have waiting, and characters of them and of the one that runs: then
-# nothing is read, and what its client sends is held, and bounded, earlier_sinks it is a request.
+# Pending requests of one session, and characters of these and the running one. Above either limit
+# the socket is not read, and the limits on received bytes apply.
 _MOST_WAITING = 16
 _MOST_SIZE = 1 << 20
 
 
 class ReplySink(Protocol):
-    """Where replies go: a socket, or one HTTP response."""
+    """The destination of replies: a socket, or one HTTP response."""
 
     @property
     def gone(self) -> bool:
-        """Whether nobody is there any more."""
+        """Whether the client has left."""
 
     @property
     def blocked_since(self) -> float | None:
-        """Since when it waits for the client to read, by `time.monotonic`; None if it does not."""
+        """Start of the current wait for the client to read (`time.monotonic`), or None."""
 
     async def deliver(self, id: str | None, reply: ServerReply) -> None:
-        """Send a reply. Never raises because the client has gone."""
+        """Send a reply. Does not raise if the client has left."""
 
     def end(self, code: int, reason: str) -> None:
-        """Close it; it is not waited for."""
+        """Close the destination without waiting."""
 
 
 @dataclass(slots=True, eq=False)
 class PendingRequest:
-    """A request, who waits for its reply, and the reply once it is there.
+    """A request, its reply once there is one, and the sinks that wait for the reply.
 
-    `to` pending last, and is sent what comes earlier_sinks the reply; `earlier_sinks` pending earlier, and waits too.
+    The client may send the same request over several sockets: `sink` is the latest, which gets
+    streamed output too; `earlier_sinks` get the reply only.
     """
 
     request: ClientRequest | InvalidFrame
@@ -50,18 +51,18 @@ class PendingRequest:
 
     @property
     def sinks(self) -> tuple[ReplySink, ...]:
-        """All who wait for the reply."""
+        """All sinks that wait for the reply."""
         return (*self.earlier_sinks, self.sink)
 
     def add_sink(self, sink: ReplySink) -> None:
-        """Have the reply go to `to` as well."""
+        """Deliver the reply to `sink` too."""
         self.earlier_sinks = tuple(
             each for each in self.sinks if each is not sink and not each.gone
         )
         self.sink = sink
 
     def remove_sink(self, sink: ReplySink) -> bool:
-        """`sink` has gone; whether somebody else waits."""
+        """Remove a sink; False if no other waits."""
         others = tuple(each for each in self.sinks if each is not sink)
         if others:
             *earlier_sinks, self.sink = others
@@ -70,20 +71,20 @@ class PendingRequest:
 
 
 class RequestQueue:
-    """Requests of one session that wait for their turn. One takes them out, in order.
+    """Pending requests of one session in order of arrival, for one consumer.
 
     Attributes:
-        full: whether no more should be pending now.
+        full: a limit is exceeded, and the socket should not be read.
     """
 
     def __init__(self) -> None:
         self.full = False
         self._waiting: deque[PendingRequest] = deque()
         self._size = 0
-        self._taken = 0  # the size of the one that was taken out and is not done
-        self._taker: asyncio.Future[None] | None = None  # who takes them out, while there is none
-        self._space = asyncio.Event()  # set when it is not full any more
-        self._idle: asyncio.Event | None = None  # of who waits for that
+        self._taken = 0  # size of the request that the consumer works on
+        self._taker: asyncio.Future[None] | None = None  # the consumer, while the queue is empty
+        self._space = asyncio.Event()  # set when the queue is no longer full
+        self._idle: asyncio.Event | None = None  # of `wait_idle`
         self._ended = False
 
     def __len__(self) -> int:
@@ -93,24 +94,24 @@ class RequestQueue:
         return iter(tuple(self._waiting))
 
     async def wait_for_space(self) -> None:
-        """Wait until it is not full."""
+        """Wait until the queue is not full."""
         if self.full:
             await self._space.wait()
 
     async def wait_idle(self) -> None:
-        """Wait until nothing waits, and who takes them out has come for more or never will."""
+        """Wait until the queue is empty and its consumer waits, or has ended."""
         if self._ended or (self._taker is not None and not self._waiting):
             return
         self._idle = self._idle or asyncio.Event()
         await self._idle.wait()
 
     def end(self) -> None:
-        """Nobody takes any out any more."""
+        """The consumer has ended."""
         self._ended = True
         self._notify_idle()
 
     def add(self, pending: PendingRequest) -> None:
-        """Put a request at the end."""
+        """Append a request."""
         self._waiting.append(pending)
         self._size += pending.request.size
         if self._taker is not None and not self._taker.done():
@@ -120,7 +121,7 @@ class RequestQueue:
             self._space.clear()
 
     async def take(self) -> PendingRequest:
-        """The first one, as soon as there is any. The one earlier_sinks it is done."""
+        """Wait for the next request; the consumer is done with the previous one."""
         self._size -= self._taken
         self._taken = 0
         if self.full and self._has_space():
@@ -137,11 +138,11 @@ class RequestQueue:
         return pending
 
     def find(self, id: str) -> PendingRequest | None:
-        """The request of this id."""
+        """The pending request with this id."""
         return next((each for each in self._waiting if each.request.id == id), None)
 
     def cancel(self, id: str) -> bool:
-        """Have the request of this id not run; False if there is none."""
+        """Cancel the pending request with this id; False if there is none."""
         pending = self.find(id)
         if pending is None or pending.reply is not None:
             return False
@@ -149,7 +150,7 @@ class RequestQueue:
         return True
 
     def remove_sink(self, sink: ReplySink) -> None:
-        """Drop what nobody waits for because `sink` has gone."""
+        """Remove `sink`, and requests whose replies no other sink waits for."""
         self._waiting = deque(each for each in self._waiting if each.remove_sink(sink))
         self._size = self._taken + sum(each.request.size for each in self._waiting)
         self._reopen()
@@ -168,7 +169,5 @@ class RequestQueue:
 
 
 def cancelled_reply() -> ServerReply:
-    """The reply to a request that was cancelled."""
-    return ServerReply.of_error(
-        RequestError("EXECUTION_ERROR", "cancelled: the request was given up")
-    )
+    """The reply to a cancelled request."""
+    return ServerReply.of_error(RequestError("EXECUTION_ERROR", "cancelled by the client"))

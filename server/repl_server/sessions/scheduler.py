@@ -1,8 +1,8 @@
-"""`RequestScheduler`: who goes next while more is asked for at once than the processors can do.
+"""`RequestScheduler`: the order of requests when they exceed the processors.
 
-Two lines, each in order of arrival: sessions whose clients rest between requests go before those
-whose clients never do, however many these are. A session does one thing at a time, so within a queue
-all have as much.
+There are two queues, each in order of arrival. Sessions whose clients pause between requests go
+before those whose clients never pause, however many these are. A session runs one request at a
+time, so all sessions in a queue get equal shares.
 """
 
 from __future__ import annotations
@@ -14,36 +14,36 @@ from collections import deque
 from collections.abc import Callable
 from types import TracebackType
 
-# So many for each processor: the event loop finds several answers at a time, and sessions run one
-# after another without it. Steps of 32 clients a second, two processors: with one for each 1, with
-# two 1.2, with four 1.4, without a bound 1.1.
+# Slots per processor. Several, because the event loop handles several replies at a time, and
+# sessions continue without it in between. Steps of 32 clients per second on two processors,
+# relative to one slot per processor: 1.2 with two, 1.4 with four, 1.1 without a bound.
 _FOR_EACH = 4
-# While some rest between requests and others never do: one for each processor, and at least so
-# many, for with one the event loop idles while it waits for the session. With more the sessions'
-# processes wait for processors, in an order that nobody chose: with three for two processors p99
-# of clients beside a flood was 32 ms for 19, with four 56.
+# Minimum number of slots while some clients pause and others do not; one per processor otherwise.
+# With one slot, the event loop idles while it waits for the session. With more, the sessions'
+# processes queue for processors in an order that the scheduler does not control: p99 of clients
+# beside a flood was 19 ms with two slots on two processors, 32 ms with three and 56 ms with four.
 _AT_LEAST = 2
-# Seconds. Who has rested before its last request is there for so long: a model may think meanwhile.
+# Seconds after its last request in which a pausing client counts as present: its model may be
+# thinking.
 _THERE = 2.0
-# Seconds. What takes longer sleeps, asks a model or computes. For processors that has weights of
-# its own (docs/design/giving-way.md, "How"), and it must not keep others from theirs.
+# Seconds after which a request gives up its slot: it sleeps, calls a model or computes. Computation
+# is scheduled by other means (docs/design/giving-way.md, "How"), and must not block other requests.
 _LONGEST = 0.02
-# Seconds of rest that a request uses up, and that can be saved. A program that asks as soon as it
-# is answered has none; who reads an answer before the next question has, for twenty in a row too.
+# Seconds of pause that one request uses up, and that a session can save. A program that sends the
+# next request at once saves nothing; a client that reads each reply first has savings for twenty
+# requests.
 _REST = 0.005
 _REST_SAVED = 0.1
-# While both lines are waited in: for so many of the rested, one of the others, so none waits for
-# ever behind clients that rest as little as counts.
+# While both queues are waited in, one request from the second queue follows so many from the first,
+# so that the second never starves.
 _RESTED_TO_OTHERS = 8
 
 
 class SchedulerSlot:
-    """One session's, and how much its client has rested.
+    """The slot of one session, and the pauses that its client has saved.
 
-    `rested`: whether it had, as it last asked.
-
-    An async context manager, entered for each request, one after another: it waits until there is
-    room for it.
+    An async context manager, entered for one request at a time; entering waits for capacity.
+    `rested`: whether the client had paused enough before its last request.
     """
 
     __slots__ = ("_rest", "_scheduler", "_since", "began", "rested", "turn")
@@ -54,15 +54,15 @@ class SchedulerSlot:
         self._since = scheduler.now()
         self.began = 0.0
         self.rested = True
-        self.turn: asyncio.Future[None] | None = None  # in queue
+        self.turn: asyncio.Future[None] | None = None  # while queued
 
     @property
     def waits(self) -> bool:
-        """Whether it is entered, and there is no room yet."""
+        """Whether a request of the session is queued."""
         return self.turn is not None
 
     def asks(self, now: float) -> bool:
-        """A request has come; whether its client has just rested, and lives on no savings."""
+        """Record a request; whether the client has paused since the last one."""
         gained = now - self._since
         saved = min(_REST_SAVED, self._rest + gained)
         self.rested = saved >= _REST
@@ -70,7 +70,7 @@ class SchedulerSlot:
         return gained >= _REST
 
     def rests(self, now: float) -> None:
-        """The request is done with."""
+        """Record the end of a request."""
         self._since = now
 
     async def __aenter__(self) -> SchedulerSlot:
@@ -88,9 +88,9 @@ class SchedulerSlot:
 
 
 class RequestScheduler:
-    """Room for `at_once` slots, and for `beside` while some clients rest and others never do.
+    """Runs up to `at_once` requests, or `beside` while some clients pause and others do not.
 
-    None counts for over `longest` seconds. Used by one event loop.
+    A request counts for at most `longest` seconds. For one event loop.
     """
 
     def __init__(
@@ -106,29 +106,29 @@ class RequestScheduler:
         self._beside = min(self._at_once, beside or max(_AT_LEAST, processors))
         self._longest = longest
         self._clock = clock
-        self._taken: dict[SchedulerSlot, None] = {}  # the one that began first comes first
+        self._taken: dict[SchedulerSlot, None] = {}  # oldest first
         self._taken_by_others = 0
         self._rested: deque[SchedulerSlot] = deque()
         self._others: deque[SchedulerSlot] = deque()
-        # Clients that rest, by when they last asked; the one that did so first comes first.
+        # Pausing clients, by the time of the last request, oldest first.
         self._there: dict[SchedulerSlot, float] = {}
-        self._passed = 0  # of the rested, since the last of the others
+        self._passed = 0  # requests from the first queue since the last from the second
         self._look_at_oldest: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
-        """How many wait."""
+        """Number of queued requests."""
         return len(self._rested) + len(self._others)
 
     def now(self) -> float:
-        """The time by which slots rest, in seconds."""
+        """The scheduler's clock, in seconds."""
         return self._clock()
 
     def slot(self) -> SchedulerSlot:
-        """For a new session."""
+        """Create the slot of a session."""
         return SchedulerSlot(self)
 
     def take(self, slot: SchedulerSlot) -> bool:
-        """Give it room, if there is any; if not, it stands in queue, and must wait."""
+        """Start a request, or queue it and return False; the caller must then `wait`."""
         now = self._clock()
         if self._there:
             self._forget_who_left(now)
@@ -146,7 +146,7 @@ class RequestScheduler:
         return False
 
     async def wait(self, slot: SchedulerSlot) -> None:
-        """Wait until it has come to the head of its queue, and there is room for it."""
+        """Wait until the queued request may start."""
         assert slot.turn is not None
         try:
             await slot.turn
@@ -160,7 +160,7 @@ class RequestScheduler:
             slot.turn = None
 
     def give_back(self, slot: SchedulerSlot) -> None:
-        """It is done with, or does not wait any more."""
+        """End a request, or its wait."""
         now = self._clock()
         slot.rests(now)
         self._free(slot)
@@ -197,20 +197,20 @@ class RequestScheduler:
         while (queue := self._following(now)) is not None:
             following = queue.popleft()
             self._passed = self._passed + 1 if following.rested else 0
-            # Who was cancelled is done with it as soon as its task runs.
+            # A cancelled request leaves the queue as soon as its task runs.
             if following.turn is not None and not following.turn.done():
                 self._begin(following, now)
                 following.turn.set_result(None)
 
     def _following(self, now: float) -> deque[SchedulerSlot] | None:
-        """The line whose head is next; None if there is no room for it."""
+        """The queue with the next request to start; None without capacity."""
         others = self._others if self._others and self._has_room(now, rested=False) else None
         if self._rested and not (others and self._passed >= _RESTED_TO_OTHERS):
             return self._rested if self._has_room(now, rested=True) else None
         return others
 
     def _watch(self, now: float) -> None:
-        """Look at the oldest as soon as it has taken long."""
+        """Check the oldest request as soon as it exceeds its time."""
         left = next(iter(self._taken)).began + self._longest - now
         self._look_at_oldest = asyncio.get_running_loop().call_later(left, self._look)
 

@@ -1,7 +1,7 @@
-"""`ServerSession`: one environment that a client plays, one request at a time.
+"""`ServerSession`: one environment on the server, which serves one request at a time.
 
-It outlives the sockets that bring its requests. A reply goes to everybody who pending for it, and the
-last one is kept, so that a request sent earlier over another socket is not run earlier.
+A session outlives the sockets that carry its requests. A reply goes to every socket that sent the
+request. The last reply is kept, so that a request which the client repeats does not run twice.
 """
 
 from __future__ import annotations
@@ -30,11 +30,10 @@ from .environments.environment_adapter import EnvironmentAdapter
 from .request_queue import PendingRequest, ReplySink, RequestQueue, cancelled_reply
 from .scheduler import RequestScheduler
 
-# What nobody may begin any more on a server that drains.
+# Requests that a draining server does not start.
 _BEGINS = frozenset({"reset", "step", "follow_up", "branch"})
-# A request that was refused so was not begun, and may be sent earlier under its id.
+# Errors of requests that were not started; the client may send such a request again with its id.
 _NOT_RUN = frozenset({"RATE_LIMITED", "QUOTA_EXCEEDED"})
-
 
 # Answers one type of request. An exception that it raises becomes the error reply.
 Handler: TypeAlias = Callable[
@@ -68,16 +67,16 @@ class ServerSession:
     """A session of `tenant`.
 
     Attributes:
-        id: its name in logs.
-        token: what its client knows it by; a secret.
-        sink: the socket that holds it; None for none.
-        touched: when it was last pending for something, by `time.monotonic`.
-        left: when its socket went; None while it has one, or if it never had.
-        known: whether its client has shown that it knows of it, where clients are to.
-        ending: why it ends, by one of `metrics.ENDINGS`.
-        cpu: the account of its processes.
-        manager: the server's.
-        adapter: its environment, for whoever runs its requests.
+        id: identifies the session in logs.
+        token: identifies the session to its client; a secret.
+        sink: the socket that holds the session, or None.
+        touched: time of the last request (`time.monotonic`).
+        left: time at which the socket closed; None while there is one, or never was.
+        known: the client has used the session; False only where its protocol must confirm it.
+        ending: reason for the end, one of `metrics.ENDINGS`.
+        cpu: accounting of the session's processes.
+        manager: the session manager.
+        adapter: the environment; for request handlers only.
     """
 
     def __init__(
@@ -94,7 +93,7 @@ class ServerSession:
         self.touched = time.monotonic()
         self.left: float | None = None
         self.known = True
-        self._resumable = False  # it ends a grace time after its socket went
+        self._resumable = False  # a grace period follows when its socket closes
         self.ending = "closed"
         self.cpu = manager.new_cpu_accounting(self)
         self.manager = manager
@@ -103,37 +102,37 @@ class ServerSession:
         self._slot = manager.scheduler.slot()
         self._last: PendingRequest | None = None
         self._running: PendingRequest | None = None
-        self._delivering: PendingRequest | None = None  # its reply is on its way
+        self._delivering: PendingRequest | None = None  # its reply is being sent
         self._stepping = False
         self._cancelled: PendingRequest | None = None
         self._runner = asyncio.create_task(self._run())
         self._closing: asyncio.Task[None] | None = None
 
-    # ── what sockets and routes call ─────────────────────────────────────────────────────────────
+    # ── for sockets and routes ───────────────────────────────────────────────────────────────────
 
     @property
     def running(self) -> str | None:
-        """The id of the request that runs; None if none does, or it has none."""
+        """The id of the running request; None without one, or if it has no id."""
         return None if self._running is None else self._running.request.id
 
     @property
     def busy(self) -> bool:
-        """Whether a request runs or waits."""
+        """Whether a request is running or pending."""
         return self._running is not None or len(self._queue) > 0
 
     @property
     def awaited(self) -> bool:
-        """Whether somebody is there for what runs or waits."""
+        """Whether a client waits for a running or pending request."""
         running = () if self._running is None else (self._running,)
         return any(not sink.gone for pending in (*running, *self._queue) for sink in pending.sinks)
 
     @property
     def closing(self) -> bool:
-        """Whether it ends, or has ended."""
+        """Whether the session is closing or closed."""
         return self._closing is not None
 
     def facts(self, *, resumed: bool) -> dict[str, Any]:
-        """What a client is sinks of it when its socket begins."""
+        """The fields of the reply that announces the session to its client."""
         settings = self.manager.settings
         return {
             "session_id": self.id,
@@ -151,7 +150,7 @@ class ServerSession:
         }
 
     def submit(self, request: ClientRequest | InvalidFrame, sink: ReplySink) -> None:
-        """Have `request` answered to `to`, after those before it."""
+        """Queue a request; its reply, possibly the kept one, goes to `sink`."""
         self.touched, self.known = time.monotonic(), True
         earlier = None if request.id is None else self._earlier_request(request.id)
         if earlier is None:
@@ -163,39 +162,39 @@ class ServerSession:
 
     @property
     def queued(self) -> int:
-        """How many requests wait behind the one that runs."""
+        """Number of pending requests."""
         return len(self._queue)
 
     @property
     def accepts_more(self) -> bool:
-        """Whether more may be pending now."""
+        """Whether the client may send further requests now."""
         return not self._queue.full
 
     async def wait_for_space(self) -> None:
-        """Wait until it has."""
+        """Wait until the client may send further requests."""
         await self._queue.wait_for_space()
 
     async def cancel(self, id: str) -> bool:
-        """End the request `id` early; whether it runs, or waits to."""
+        """Cancel the request with this id; False if it is neither running nor pending."""
         running = self._running
         if running is None or running.request.id != id:
             return self._queue.cancel(id)
         if self._slot.waits:
             self._abandon(running)
         elif await self.adapter.interrupt():
-            # What does not heed the interrupt is left, and what ran is ended behind it.
+            # A step that ignores the interrupt is abandoned after the grace time.
             grace = float(self.manager.settings.limits.grace)
             asyncio.get_running_loop().call_later(grace, self._abandon, running)
         return True
 
     def start_grace_period(self) -> None:
-        """Keep it for a socket that will resume it, for as long as a grace time."""
+        """Keep the session for the grace period, for a socket to resume it."""
         self.left, self._resumable = time.monotonic(), True
 
     def attach(self, sink: ReplySink, *, resumable: bool = False) -> None:
-        """Make `sink` the socket that holds this session; another that does is closed.
+        """Attach a socket, and close the socket that was attached before.
 
-        `resumable`: from now on the session ends a grace time after its socket went.
+        `resumable`: when the socket closes, a grace period follows.
         """
         before, self.sink, self.left = self.sink, sink, None
         self._resumable |= resumable
@@ -205,42 +204,38 @@ class ServerSession:
             before.end(TAKEN_OVER, "the session was resumed by another socket")
 
     def detach(self, sink: ReplySink) -> None:
-        """The socket has gone. What it pending for and was not begun is forgotten."""
+        """Detach a closed socket, and drop its pending requests."""
         if self.sink is sink:
             self.sink, self.left = None, time.monotonic()
             self._queue.remove_sink(sink)
             self.manager.telemetry.session_left(self)
 
     def detach_guest(self, sink: ReplySink) -> None:
-        """A socket that was added to the session has gone; the session stays as before it came.
-
-        That is: until it is idle, or to be resumed.
-        """
+        """Detach a socket that had joined an existing session; the session goes on as before."""
         if self.sink is sink:
             self.sink, self.left = None, time.monotonic() if self._resumable else None
             self._queue.remove_sink(sink)
 
     async def reset(self, data: Any) -> Any:
-        """Begin an episode, which is counted; its observation. For whoever runs its requests."""
+        """Start an episode and record it; returns the observation. For request handlers."""
         began = time.monotonic()
         async with self._slot:
             self.account_cpu()
             observation = await self.adapter.reset(data)
-            self.cpu = self.manager.new_cpu_accounting(
-                self
-            )  # of other processes; a refusal leaves them
+            # Only now, since a failed reset keeps the processes.
+            self.cpu = self.manager.new_cpu_accounting(self)
         self.manager.telemetry.reset(self, time.monotonic() - began)
         return observation
 
     async def step(
         self, action: Any, timeout_s: float | None, on_output: Callable[[str, str], None] | None
     ) -> Any:
-        """Take an action, which is counted; its observation. Likewise."""
+        """Perform an action and record it; returns the observation. For request handlers."""
         if timeout_s is not None and timeout_s > (longest := self.manager.settings.longest_step_s):
             raise validation_error("timeout_s", f"at most {longest:g} seconds", "less_than_equal")
         self.meter.step()
         began, scheduler, slot = time.monotonic(), self.manager.scheduler, self._slot
-        # As `async with slot`, which runs two coroutines more.
+        # Like `async with slot`, which would run two more coroutines.
         if not scheduler.take(slot):
             await scheduler.wait(slot)
         self._stepping = True
@@ -254,43 +249,41 @@ class ServerSession:
         return observation
 
     def account_cpu(self) -> bool:
-        """Book what its processes used; whether some are busy beside its steps."""
+        """Charge CPU time that was used outside of steps; whether processes were busy."""
         if not self.meter.counts_cpu:
-            return False  # nobody asks, and a look takes longer than a short step
+            return False  # reading the CPU time takes longer than a short step
         total = self.adapter.cpu_seconds
         return total is not None and self.cpu.observe(total)
 
     async def branch_environment(self, seed: int | None) -> EnvironmentAdapter:
-        """A copy of its environment. For whoever runs its requests."""
+        """Copy the environment. For request handlers."""
         return await self.adapter.branch(seed)
 
     async def wait_idle(self) -> None:
-        """Wait until no request runs and all replies were sent, or it has ended."""
+        """Wait until no request is left and all replies were sent, or the session ended."""
         await self._queue.wait_idle()
 
     def ended_error(self, code: str) -> RequestError:
-        """What is sinks of its end: `code`, unless all sessions end."""
-        return (
-            draining_error()
-            if self.ending == "drain"
-            else RequestError(code, "the session has ended")
-        )
+        """The error for requests to the ended session: `code`, or DRAINING."""
+        if self.ending == "drain":
+            return draining_error()
+        return RequestError(code, "the session has ended")
 
     def end(self, why: str = "closed") -> asyncio.Task[None]:
-        """Begin to close it; the task is done when nothing of it is left."""
+        """Start to close the session; the task finishes when all its resources are released."""
         if self._closing is None:
             self.ending = why
             self._closing = asyncio.create_task(self._close())
         return self._closing
 
     async def close(self, why: str = "closed") -> None:
-        """End it and everything that it holds."""
+        """Close the session and release its resources."""
         await asyncio.shield(self.end(why))
 
-    # ── what happens ─────────────────────────────────────────────────────────────────────────────
+    # ── the runner ───────────────────────────────────────────────────────────────────────────────
 
     async def _run(self) -> None:
-        while self._closing is None:  # the end may have come amid what does not heed it
+        while self._closing is None:  # checked, because an environment may swallow the cancellation
             pending = await self._queue.take()
             if pending.reply is None:
                 self._running, before = pending, self._last
@@ -321,38 +314,38 @@ class ServerSession:
             if not self._recall(pending):
                 raise
             return cancelled_reply()
-        # Boundary: whatever an environment raises is its client's to know, as a refusal.
+        # Boundary: an error of the environment becomes the error reply of its request.
         except Exception as error:  # noqa: BLE001
             if self._closing is not None and isinstance(error, EpisodeAborted):
-                # Its session was taken from under it, by `_close`: no fault for the log.
+                # `_close` killed the session under the running step: not a fault to log.
                 return ServerReply.of_error(self.ended_error("EPISODE_ABORTED"))
             return ServerReply.of_error(request_error_of(error))
         finally:
             if self._cancelled is not None:
-                self._recall(pending)  # of what did not heed it
+                self._recall(pending)  # the environment swallowed the cancellation
 
-    # ── the parts ────────────────────────────────────────────────────────────────────────────────
+    # ── helpers ──────────────────────────────────────────────────────────────────────────────────
 
     def _earlier_request(self, id: str) -> PendingRequest | None:
-        """The request of this id, if it is the last one or one that waits."""
+        """The last or a pending request, if it has this id."""
         if self._last is not None and self._last.request.id == id:
             return self._last
         return self._queue.find(id)
 
     def _abandon(self, pending: PendingRequest) -> None:
-        """Give up on what runs, unless it has a result that waits for a slow reader."""
+        """Cancel the running request, unless its result is only waiting for a slow reader."""
         early = self._stepping or self._slot.waits
         if self._running is pending and early and self._closing is None:
             self._cancelled = pending
             self._runner.cancel()
 
     def _recall(self, pending: PendingRequest) -> bool:
-        """Take back what `_leave` did to `pending`; whether it did, and nobody else ends it."""
+        """Undo the cancellation by `_abandon`; False if another cancellation is pending."""
         left, self._cancelled = self._cancelled is pending, None
         return left and self._runner.uncancel() == 0
 
     def _notify_sinks(self) -> None:
-        """Whoever waits for a reply, or holds the session, learns that there is none any more."""
+        """End all sinks that wait for a reply or hold the session."""
         pending = (*self._queue, *filter(None, [self._running, self._delivering]))
         sinks = [sink for each in pending for sink in each.sinks]
         if self.sink is not None:
@@ -366,17 +359,17 @@ class ServerSession:
         try:
             self.account_cpu()
             if self._stepping:
-                # Its session is taken from under it, which is quicker than to wait for its end.
+                # Kill the session under the step: quicker than waiting for the step to end.
                 await self.adapter.cut_off()
             self._runner.cancel()
             await asyncio.wait([self._runner])
             self._notify_sinks()
             await self.adapter.close()
-        # Boundary: a session must not stay in the books because its environment breaks at its end.
+        # Boundary: the manager must forget the session even if its environment fails to close.
         except Exception as error:  # noqa: BLE001
             server_fault("SESSION_ERROR", "closing", error)
         finally:
-            # It is part of cycles, and may be collected late; replies may be large.
+            # The session is in reference cycles and collected late, and replies may be large.
             self._last = self._running = self._delivering = None
-            self._queue.end()  # whoever waits for it to be quiet
+            self._queue.end()  # wakes `wait_idle`
             self.manager.forget(self)

@@ -1,4 +1,4 @@
-"""Where sub-calls of a reset may go: endpoints that the operator listed, and nowhere else."""
+"""The model for the sub-calls of a reset: an allowed endpoint, or the model of the operator."""
 
 from __future__ import annotations
 
@@ -19,41 +19,41 @@ from ..protocol.request_models import ModelEndpoint
 from ..protocol.validation import validation_error
 from ..settings import Settings
 
-# Where a token of Hugging Face is used when no endpoint is named.
+# The endpoint for tokens of Hugging Face, if the reset names none.
 HUGGING_FACE = "https://router.huggingface.co/v1"
 
-# Tokens of its router. With any other, its library asks the service that made the token.
+# Prefix of tokens for the router. With others, the client library calls the token's own provider.
 _ROUTED = "hf_"
 
 _PORTS = {"http": 80, "https": 443}
-# A part of a path that is the same to all servers, proxies and libraries. Some read another path
-# from a semicolon, an escape, a backslash, an empty part or a part of dots.
+# A path segment that all servers, proxies and libraries read alike. Some of them normalise paths
+# with a semicolon, an escape, a backslash, an empty segment or a dot segment.
 _PART = r"[A-Za-z0-9_~!$&'()+,=:@-][A-Za-z0-9._~!$&'()+,=:@-]*"
 _URL = re.compile(rf"([a-z]+)://([^/]+)((?:/{_PART})*)/?", re.ASCII)
 
-# Headers that are not the client's to send: by them a proxy before the listed endpoint, or the
-# endpoint itself, would take a request elsewhere, or read it as another one.
+# Headers that a client may not set, with the reason: a proxy before the allowed endpoint, or the
+# endpoint itself, could redirect or reinterpret the request.
 _STEERING: Mapping[str, str] = {
-    "host": "names another site of the same address",
-    "forwarded": "as Host, for what stands behind a proxy",
-    "x-forwarded-*": "likewise",
-    "x-original-*": "another path, for some proxies",
-    "x-rewrite-*": "likewise",
-    "x-http-method*": "another method",
-    "proxy-*": "is between the server and its proxy",
-    "connection": "is about this connection",
-    "content-length": "is about this request's body",
-    "transfer-encoding": "likewise",
-    "te": "is about this connection",
-    "trailer": "is about this request's body",
-    "upgrade": "another protocol",
-    "expect": "is about this request's body",
+    "host": "it selects another site at the same address",
+    "forwarded": "it selects another site behind a proxy",
+    "x-forwarded-*": "it selects another site behind a proxy",
+    "x-original-*": "some proxies take the path from it",
+    "x-rewrite-*": "some proxies take the path from it",
+    "x-http-method*": "it overrides the method",
+    "proxy-*": "it is for the proxy of the server",
+    "connection": "it is for this connection only",
+    "content-length": "it frames the body",
+    "transfer-encoding": "it frames the body",
+    "te": "it is for this connection only",
+    "trailer": "it frames the body",
+    "upgrade": "it changes the protocol",
+    "expect": "it delays the body",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class EndpointAddress:
-    """An endpoint's address, in a form that can be compared."""
+    """The address of an endpoint in a comparable form."""
 
     scheme: str
     host: str
@@ -62,7 +62,7 @@ class EndpointAddress:
 
     @classmethod
     def of(cls, url: str) -> EndpointAddress | None:
-        """The address that `url` names; None if it is not plainly one."""
+        """Parse `url`; None unless its meaning is unambiguous."""
         found = _URL.fullmatch(url)
         if found is None:
             return None
@@ -73,7 +73,7 @@ class EndpointAddress:
 
 
 def is_allowed(url: str, urls: tuple[str, ...]) -> bool:
-    """Whether `url` is one of `urls`, or below one of them that ends with "/*"."""
+    """Whether `urls` has `url`, or a prefix of `url` that ends with "/*"."""
     address = EndpointAddress.of(url)
     if address is None:
         return False
@@ -88,19 +88,19 @@ def is_allowed(url: str, urls: tuple[str, ...]) -> bool:
 
 
 def check_own(llm: LLM | None) -> None:
-    """TypeError or ValueError, naming what is wrong, if the operator's own model cannot be one."""
+    """Raise TypeError or ValueError if the operator's own model is misconfigured."""
     if llm is not None:
-        with suppress(ImportError):  # a reset that needs it is message
+        with suppress(ImportError):  # reported to the reset that needs the library
             model_of(llm)
 
 
 def check_list(urls: tuple[str, ...]) -> None:
-    """Raises ValueError, naming the first of `urls` that would be no endpoint's."""
+    """Raise ValueError, naming the first of `urls` that is not an endpoint."""
     for each in urls:
         plain = each.removesuffix("/*")
         if EndpointAddress.of(plain) is None or "*" in plain:
             raise ValueError(
-                f"{each!r} lists no endpoint: https://host/path does, and with /* all below it"
+                f"{each!r} is not an endpoint: write https://host/path, or append /* for all below"
             )
 
 
@@ -111,19 +111,19 @@ def llm_of(
     hf_token: SecretStr | None = None,
     llm_model: str | None = None,
 ) -> LLM:
-    """The model that answers the sub-calls of a reset with these arguments.
+    """The model for the sub-calls of a reset with these arguments.
 
-    A reset that brings neither an endpoint nor a token gets the operator's, by the name it gives.
+    A reset without an endpoint and a token gets the operator's model, under the name it gives.
 
     Raises:
-        Refusal: FORBIDDEN, the endpoint is not listed, or a header would lead elsewhere;
-            VALIDATION_ERROR, both forms were given, or what is no token of Hugging Face.
+        RequestError: FORBIDDEN, the endpoint is not allowed, or a header could redirect the call;
+            VALIDATION_ERROR, both forms were given, or the token is not one of Hugging Face.
     """
     if llm is not None:
         _check_headers(llm.headers)
         if hf_token is not None or llm_model is not None:
             raise validation_error(
-                "data.llm", "goes without llm_model and hf_token: it has both inside"
+                "data.llm", "excludes llm_model and hf_token: it has fields for both"
             )
         requested = LLM(
             model=llm.model,
@@ -137,14 +137,12 @@ def llm_of(
     if not requested.answers:
         return _of_operator(settings.llm, requested)
     if requested.base_url is not None and requested.model is None:
-        raise validation_error("data.llm.model", "an endpoint has to be message which model")
+        raise validation_error("data.llm.model", "an endpoint needs the name of a model")
     if requested.base_url is None and not (requested.api_key or "").startswith(_ROUTED):
-        raise validation_error("data", f"a token of Hugging Face begins with {_ROUTED}")
+        raise validation_error("data", f"a token of Hugging Face must begin with {_ROUTED}")
     if not is_allowed(requested.base_url or HUGGING_FACE, settings.llm_urls):
         address = "Hugging Face" if requested.base_url is None else "this endpoint"
-        message = (
-            f"sub-calls may not go to {address}: the operator lists where they may, by --llm-url"
-        )
+        message = f"sub-calls to {address} are not allowed; the operator allows one by --llm-url"
         raise RequestError("FORBIDDEN", message)
     return requested
 
@@ -157,7 +155,7 @@ def _of_operator(own: LLM | None, requested: LLM) -> LLM:
 
 def _check_headers(headers: Mapping[str, object]) -> None:
     for name in headers:
-        # Some servers take one for the other.
+        # Some servers treat the two characters alike.
         plain = name.strip().lower().replace("_", "-")
         for pattern, reason in _STEERING.items():
             if fnmatchcase(plain, pattern):

@@ -1,7 +1,7 @@
-"""`SessionSubcalls`: who answers the sub-calls of one session, and what they may cost together.
+"""`SessionSubcalls`: answers the sub-calls of one session within one budget.
 
-Keys are held in what asks with them, for as long as their episode lives. They are in no repr,
-state, log or error.
+Model clients hold the API keys, and live as long as their episode. Keys appear in no repr, state,
+log or error.
 """
 
 from __future__ import annotations
@@ -15,15 +15,14 @@ from typing import TypeVar
 from repl_env.rlm.budget.budget_limits import Budget, Spent
 from repl_env.rlm.subcalls.child_runs import ChildEnvironments
 from repl_env.rlm.subcalls.episode_subcalls import EpisodeSubcalls
-from repl_env.rlm.subcalls.provider import GivenProvider
-from repl_env.rlm.subcalls.subcall_settings import Failed, SubcallSettings
+from repl_env.rlm.subcalls.provider import Failed, GivenProvider, SubcallSettings
 
 from ..protocol.request_error import RequestError
 from ..quotas.usage_meters import UsageMeter
 from ..settings import Settings
 from ..telemetry.recorder import Telemetry
 
-# What the first sub-call would load.
+# Modules that the first sub-call would import.
 _ASKING = (
     "repl_env.rlm.subcalls.child_runs",
     "repl_env.llm.endpoints.openai_model",
@@ -32,30 +31,30 @@ _ASKING = (
     "huggingface_hub.inference._generated._async_client",
 )
 
-# Of what each session can be offered.
+# Lists the sub-call functions of a session.
 _PROVIDER = GivenProvider()
 
-# Reserved of a tenant's calls for a session without a limit of its own.
+# Sub-calls that a session without a limit reserves from its tenant's quota.
 _MANY = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class _EpisodeSubcalls:
-    """An episode's calls, and how many of them were reserved of the tenant's."""
+    """The sub-calls of an episode, and how many it has reserved from the tenant's quota."""
 
-    subcalls: EpisodeSubcalls
+    calling: EpisodeSubcalls
     reserved: int
 
 
 @dataclass(slots=True)
 class _SubcallUsage:
-    """What a session's ended episodes have spent. Its time begins now."""
+    """The usage of a session's finished episodes. Time counts from the creation."""
 
     began: float = field(default_factory=time.monotonic)
     spent: list[Spent] = field(default_factory=list)
 
     def left(self, whole: Budget) -> Budget:
-        """What of a budget is left."""
+        """The unused part of a budget."""
         return Budget(
             calls=_less(whole.calls, sum(each.calls for each in self.spent)),
             input_tokens=_less(whole.input_tokens, sum(each.input_tokens for each in self.spent)),
@@ -70,18 +69,18 @@ class _SubcallUsage:
 
 
 def warm_up(settings: Settings) -> None:
-    """Load what asks models, if any may be asked: it takes a second or two, of everybody's time."""
+    """Import the model clients, if any are allowed: a second or two that blocks all sessions."""
     if not (settings.llm_urls or settings.llm):
         return
     for module in _ASKING:
-        with contextlib.suppress(ImportError):  # a reset that needs it is told
+        with contextlib.suppress(ImportError):  # reported to the reset that needs the library
             import_module(module)
 
 
 class SessionSubcalls:
-    """A `repl_env.rlm.subcalls.subcall_settings.Provider` for all episodes of one session.
+    """A sub-call provider (`repl_env.rlm.subcalls.provider`) for all episodes of one session.
 
-    `settings.budget` is for them together.
+    The episodes share `settings.budget`.
     """
 
     def __init__(self, settings: Settings, meter: UsageMeter, telemetry: Telemetry) -> None:
@@ -96,7 +95,7 @@ class SessionSubcalls:
         return _PROVIDER.names(settings)
 
     def begin(
-        self, settings: SubcallSettings, failed: Failed, environments: ChildEnvironments
+        self, settings: SubcallSettings, failed: Failed, home: ChildEnvironments
     ) -> EpisodeSubcalls | None:
         """As `Provider.begin`."""
         if not self.names(settings):
@@ -106,7 +105,7 @@ class SessionSubcalls:
         reserved = self._reserve(_MANY if left.calls is None else left.calls)
         budget = replace(left, calls=reserved)
         try:
-            calling = GivenProvider(budget=budget).begin(settings, failed, environments)
+            calling = GivenProvider(budget=budget).begin(settings, failed, home)
         except BaseException:
             self._meter.return_calls(reserved)
             raise
@@ -115,7 +114,7 @@ class SessionSubcalls:
         return calling
 
     def branch(self) -> SessionSubcalls:
-        """For a branch of the session, with the calls that were begun for it."""
+        """The provider of a branch of the session; takes the sub-calls begun for the branch."""
         other = SessionSubcalls(self._settings, self._meter, self._telemetry)
         other._spending = _SubcallUsage(self._spending.began, list(self._spending.spent))
         if len(self._open) > 1:
@@ -123,11 +122,11 @@ class SessionSubcalls:
         return other
 
     def settle(self) -> None:
-        """Give back what the ended episodes did not use."""
-        ended = [each for each in self._open if each.subcalls.closed]
-        self._open = [each for each in self._open if not each.subcalls.closed]
+        """Record the usage of finished episodes, and return their unused reservations."""
+        ended = [each for each in self._open if each.calling.closed]
+        self._open = [each for each in self._open if not each.calling.closed]
         for each in ended:
-            spent = each.subcalls.account.total
+            spent = each.calling.account.total
             self._spending.spent.append(spent)
             self._telemetry.sub_calls(spent)
             self._meter.return_calls(max(0, each.reserved - spent.calls))
@@ -136,7 +135,7 @@ class SessionSubcalls:
         try:
             return self._meter.reserve_calls(calls)
         except RequestError:
-            # The episode can do without; its first call says that there are none left.
+            # The episode may not need any; its first sub-call reports that none are left.
             return 0
 
 

@@ -1,8 +1,7 @@
-"""`EventLog`: what a server writes down, one JSON object a line, through standard logging.
+"""`EventLog`: structured events of a server, one JSON object per line, through `logging`.
 
-A table says which events there are and what is fields of each. Nothing else can be fields: no keys,
-tokens, expected answers, contexts, and neither code nor output unless `Settings.log_contents` is
-set.
+The table EVENTS lists every event and its fields, so no other value can reach the log: no keys,
+tokens, expected answers or contexts, and code and output only with `Settings.log_contents`.
 """
 
 from __future__ import annotations
@@ -21,20 +20,17 @@ from ..quotas.token_bucket import Clock, TokenBucket
 
 LOGGER = "repl_server"
 
-# Lines of one event in a second. A flood of refusals must not become a flood of lines: what is
-# left out is counted, and the next line of the event says how many.
+# Lines per second of one event. A flood of errors must not become a flood of lines: suppressed
+# lines are counted, and the next line of the event has their number.
 PER_SECOND = 100
 _BURST = 10
-# Characters of a text in a line; a client chooses its path and its ids.
+# Characters of one text in a line: clients choose paths and ids.
 _SHOWN = 200
 
 
 @dataclass(frozen=True, slots=True)
 class EventType:
-    """What happened, as it is fields: the level, and the fields that a line may have.
-
-    `contents` are fields only where the operator asked for that.
-    """
+    """The level of an event and the fields its line may have; `contents`: fields for debugging."""
 
     level: int
     fields: frozenset[str]
@@ -46,37 +42,37 @@ def _event(fields: str, *, level: int = logging.INFO, contents: str = "") -> Eve
 
 
 EVENTS = {
-    # The server.
+    # Server.
     "server_started": _event("url keys"),
     "server_draining": _event("sessions"),
     "server_stopped": _event(""),
-    # Connections and requests. `peer` is an address, `tenant` a key's name or an address.
+    # Connections and requests. `peer` is an address, `tenant` the name of a key or an address.
     "connection_refused": _event("peer reason", level=logging.WARNING),
     "connection_ended": _event("peer reason", level=logging.WARNING),
     "request": _event("tenant method path status seconds"),
     "refused": _event("id code tenant path session", level=logging.WARNING, contents="message"),
     "fault": _event("id error traceback session", level=logging.ERROR, contents="message"),
-    # Sessions. `session` is the id, which lets nobody in; the token is nowhere.
+    # Sessions. `session` is the id, which grants no access; the token is never logged.
     "session_opened": _event("session tenant"),
     "session_left": _event("session tenant"),
     "session_resumed": _event("session tenant"),
     "session_closed": _event("session tenant reason"),
-    # At the end of the server it was still not closed: a thread of its environment's hangs.
-    "session_held": _event("session tenant", level=logging.WARNING),
+    # The session could not be closed before the server stopped: a thread of its environment hangs.
+    "session_leaked": _event("session tenant", level=logging.WARNING),
     "reset": _event("session seconds"),
-    # A line takes as long as a tenth of a step.
+    # DEBUG, because a line costs a tenth of a short step.
     "step": _event("session outcome seconds", level=logging.DEBUG, contents="code stdout stderr"),
-    # What libraries log.
+    # Log records of libraries.
     "log": _event("logger message error traceback"),
 }
 
 
 class EventLog:
-    """Where a server's events go.
+    """Writes the events of one server.
 
     Args:
-        contents: tell code and output too.
-        clock: of the limit on lines of one event.
+        contents: include code and output.
+        clock: for the rate limit.
     """
 
     def __init__(self, *, contents: bool = False, clock: Clock = monotonic) -> None:
@@ -85,14 +81,14 @@ class EventLog:
         self._rate_limit = LogRateLimit(clock)
 
     def is_enabled(self, event: str) -> bool:
-        """Whether `event` would be written down, for whoever has to gather what is fields of it."""
+        """Whether `event` is logged; False spares the caller collecting its fields."""
         return self._logger.isEnabledFor(EVENTS[event].level)
 
     def record(self, event: str, **fields: Any) -> None:
-        """Write down that `event` happened.
+        """Log one event.
 
         Raises:
-            KeyError, ValueError: the table has no such event, or no such field in it.
+            KeyError, ValueError: EVENTS has no such event, or no such field of it.
         """
         row = EVENTS[event]
         if unknown := fields.keys() - row.fields - row.contents:
@@ -103,21 +99,21 @@ class EventLog:
             fields = {name: value for name, value in fields.items() if name in row.fields}
         if suppressed := self._rate_limit.suppressed(event):
             fields["suppressed"] = suppressed
-        # Whatever writes the log, as that of another ASGI server, writes what is fields.
+        # For log handlers other than `written_to`, such as those of another ASGI server.
         extra = {"event": event, "fields": fields}
         self._logger.log(
             row.level, "%s %s", event, _EventFields(fields, self._contents), extra=extra
         )
 
     def record_fault(self, error: BaseException, **fields: Any) -> None:
-        """Write down a fault of the server's. What the error says may hold contents."""
-        fields = {"error": type(error).__name__, "traceback": frames(error), "message": str(error)}
-        self.record("fault", **fields, **fields)
+        """Log an exception that the server caused. Its message counts as contents."""
+        about = {"error": type(error).__name__, "traceback": frames(error), "message": str(error)}
+        self.record("fault", **about, **fields)
 
 
 @dataclass(frozen=True, slots=True)
 class _EventFields:
-    """Fields of an event as JSON text, which is made when a line is."""
+    """Fields of an event, serialized only when a handler formats the line."""
 
     fields: dict[str, Any]
     contents: bool
@@ -127,7 +123,7 @@ class _EventFields:
 
 
 class LogRateLimit(logging.Filter):
-    """How many lines of one event there are; as a filter, of all that libraries log."""
+    """Limits the lines of each event; as a logging filter, the records of libraries together."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__()
@@ -136,7 +132,7 @@ class LogRateLimit(logging.Filter):
         self._suppressed: dict[str, int] = {}
 
     def allow(self, event: str) -> bool:
-        """Whether there may be one more now; if not, it is counted."""
+        """Whether one more line of `event` is allowed now; counts it as suppressed if not."""
         allowed = self._allowed.get(event)
         if allowed is None:
             allowed = self._allowed[event] = TokenBucket(
@@ -148,11 +144,11 @@ class LogRateLimit(logging.Filter):
         return True
 
     def suppressed(self, event: str) -> int:
-        """How many were left out since the last one."""
+        """Lines suppressed since the last line."""
         return self._suppressed.pop(event, 0)
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """As in the base. What a journal writes is thinned there."""
+        """As in the base. Records of `EventLog` pass: they were limited there."""
         if hasattr(record, "fields"):
             return True
         if not self.allow("log"):
@@ -162,25 +158,25 @@ class LogRateLimit(logging.Filter):
 
 
 class JSONFormatter(logging.Formatter):
-    """A record as one line of JSON."""
+    """Formats a record as one line of JSON."""
 
     def __init__(self, *, contents: bool) -> None:
         super().__init__()
         self._contents = contents
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line of `record`, whoever logged it."""
-        fields = getattr(record, "fields", None)
+        """The JSON line of a record of `EventLog` or of a library."""
+        about = getattr(record, "fields", None)
         fields = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "event": getattr(record, "event", "log"),
-            **(self._of_library(record) if fields is None else fields),
+            **(self._library_fields(record) if about is None else about),
         }
         return _as_json(fields, contents=self._contents)
 
-    def _of_library(self, record: logging.LogRecord) -> dict[str, Any]:
-        # Libraries put what they were given into the lines after the first, and into errors.
+    def _library_fields(self, record: logging.LogRecord) -> dict[str, Any]:
+        # Lines of a message after the first, and errors, may quote data that the library processed.
         message = record.getMessage()
         fields: dict[str, Any] = {
             "logger": record.name,
@@ -197,7 +193,7 @@ class JSONFormatter(logging.Formatter):
 
 
 def _as_json(fields: dict[str, Any], *, contents: bool) -> str:
-    """One line; texts are cut unless contents are fields."""
+    """One line of JSON; long texts are cut unless contents are logged."""
     if not contents:
         fields = {
             name: value[:_SHOWN] + "…" if isinstance(value, str) and len(value) > _SHOWN else value
@@ -207,7 +203,7 @@ def _as_json(fields: dict[str, Any], *, contents: bool) -> str:
 
 
 def frames(error: BaseException) -> list[str]:
-    """Where `error` was raised, without what it says."""
+    """The stack of `error`, without its message."""
     found = traceback.extract_tb(error.__traceback__)
     return [f"{frame.filename}:{frame.lineno} in {frame.name}" for frame in found]
 
@@ -216,10 +212,7 @@ def frames(error: BaseException) -> list[str]:
 def written_to(
     stream: IO[str], *, contents: bool = False, clock: Clock = monotonic
 ) -> Iterator[None]:
-    """Write the journal, and warnings of libraries, to `stream`.
-
-    Steps have a line of their own only with `contents`.
-    """
+    """Write the event log, and warnings of libraries, to `stream`; steps only with `contents`."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(JSONFormatter(contents=contents))
     handler.addFilter(LogRateLimit(clock))

@@ -1,4 +1,4 @@
-"""`Telemetry`: what happens on a server, written down and counted."""
+"""`Telemetry`: logs and counts the events of a server."""
 
 from __future__ import annotations
 
@@ -14,11 +14,7 @@ from .metrics import Metrics
 
 
 class Telemetry:
-    """The journal and the numbers of one server, which are fields the same.
-
-    Args:
-        contents: write down code and output too.
-    """
+    """The event log and the metrics of one server; `contents`: log code and output too."""
 
     def __init__(self, *, contents: bool = False) -> None:
         self.event_log = EventLog(contents=contents)
@@ -27,12 +23,12 @@ class Telemetry:
     # ── connections and requests ─────────────────────────────────────────────────────────────────
 
     def connection_refused(self, peer: str, reason: str) -> None:
-        """A connection from `peer` was not let in."""
+        """A connection from `peer` was refused."""
         self.metrics.connection_refused(reason)
         self.event_log.record("connection_refused", peer=peer, reason=reason)
 
     def connection_ended(self, peer: str, reason: str) -> None:
-        """A connection from `peer` was ended by a limit."""
+        """A limit closed a connection from `peer`."""
         self.metrics.connection_refused(reason)
         self.event_log.record("connection_ended", peer=peer, reason=reason)
 
@@ -44,7 +40,7 @@ class Telemetry:
         path: str | None = None,
         session: str | None = None,
     ) -> None:
-        """A request was refused; its id can be found by this."""
+        """A request was refused. The log line has the id that its client saw."""
         self.metrics.refused(refusal.code)
         fields = {
             "id": refusal.id,
@@ -59,29 +55,29 @@ class Telemetry:
     # ── sessions ─────────────────────────────────────────────────────────────────────────────────
 
     def session_opened(self, session: SessionIdentity) -> None:
-        """A session began."""
+        """A session was opened."""
         self.event_log.record("session_opened", session=session.id, tenant=str(session.tenant))
 
     def session_left(self, session: SessionIdentity) -> None:
-        """Its socket has gone; it waits to be resumed."""
+        """The socket of a session closed; the session waits to be resumed."""
         self.event_log.record("session_left", session=session.id, tenant=str(session.tenant))
 
     def session_resumed(self, session: SessionIdentity) -> None:
-        """A socket took it up again."""
+        """A socket resumed a session."""
         self.event_log.record("session_resumed", session=session.id, tenant=str(session.tenant))
 
     def session_closed(self, session: SessionIdentity, reason: str) -> None:
-        """It ended, by one of `metrics.ENDINGS`."""
+        """A session was closed for one of the reasons `metrics.ENDINGS`."""
         self.metrics.session_closed(reason)
         tenant = str(session.tenant)
         self.event_log.record("session_closed", session=session.id, tenant=tenant, reason=reason)
 
-    def session_held(self, session: SessionIdentity) -> None:
-        """Something holds it, at the end of the server, and is not waited for any more."""
-        self.event_log.record("session_held", session=session.id, tenant=str(session.tenant))
+    def session_leaked(self, session: SessionIdentity) -> None:
+        """A session could not be closed before the server stopped."""
+        self.event_log.record("session_leaked", session=session.id, tenant=str(session.tenant))
 
     def reset(self, session: SessionIdentity, seconds: float) -> None:
-        """An episode began."""
+        """An episode started."""
         self.metrics.reset()
         self.event_log.record("reset", session=session.id, seconds=_rounded(seconds))
 
@@ -104,7 +100,7 @@ class Telemetry:
         )
 
     def sub_calls(self, spent: Spent) -> None:
-        """An episode is over that asked models this often."""
+        """An episode ended that spent `spent` on sub-calls."""
         self.metrics.sub_call("failed", spent.failed_calls)
         self.metrics.sub_call("ok", spent.calls - spent.failed_calls)
 

@@ -1,4 +1,4 @@
-"""What an address says of who asks: whether it is this machine, and which network it is of."""
+"""Addresses of clients: loopback or not, and the network that counts as one client."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final
 
-# What one subscriber or machine is given (RFC 6177): whoever has one address of it has all.
+# Bits of the network that one subscriber or machine is given (RFC 6177): all its addresses are
+# theirs.
 SUBSCRIBER_BITS: Final = 64
-# Addresses whose meaning is kept: each request asks several times who it is from.
+# Parsed addresses that are cached: each request needs the address of its client several times.
 _KEPT: Final = 1024
 
 
 def is_loopback(host: str) -> bool:
-    """Whether `host` is a name or an address of this machine alone. No name is looked up."""
+    """Whether `host` is a name or an address of this machine. No name is resolved."""
     if host.lower().rstrip(".") == "localhost":
         return True
     address = parse(host)
@@ -22,7 +23,7 @@ def is_loopback(host: str) -> bool:
 
 @lru_cache(_KEPT)
 def parse(host: str) -> IPv4Address | IPv6Address | None:
-    """`host` as an address, without a zone, IPv4 inside IPv6 as IPv4; None if it is none."""
+    """`host` as an address, without a zone, IPv4-mapped IPv6 as IPv4; None for other texts."""
     try:
         address = ip_address(host.partition("%")[0])
     except ValueError:
@@ -33,9 +34,9 @@ def parse(host: str) -> IPv4Address | IPv6Address | None:
 
 
 def client_network(host: str) -> str:
-    """Whom `host` stands for: an IPv4 address, or the /64 network of an IPv6 address.
+    """The client that `host` counts as: an IPv4 address, or the /64 network of an IPv6 address.
 
-    What is no address is "unknown": requests without one share a tenant.
+    Any other text counts as "unknown": requests without an address share one tenant.
     """
     address = parse(host)
     if address is None:

@@ -1,4 +1,4 @@
-"""`Tenant`: whom sessions, contexts and quotas belong to."""
+"""`Tenant`: the key or address that sessions, contexts and quotas belong to."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """A key by its name or, where keys are not asked for, the address that a request came from."""
+    """The name of an API key or, on a server without keys, the address of the client."""
 
     kind: Literal["key", "address"]
     name: str
@@ -26,7 +26,7 @@ class SessionIdentity(Protocol):
 
 
 def tenant_of(scope: Mapping[str, Any]) -> Tenant:
-    """Whose an ASGI request is: as the guard found, or where there is none, its address."""
+    """The tenant of an ASGI request: set by the request guard, or else the client's address."""
     tenant: Tenant | None = scope.get("state", {}).get("tenant")
     if tenant is not None:
         return tenant

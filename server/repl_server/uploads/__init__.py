@@ -1,1 +1,1 @@
-"""Contexts that clients upload over HTTP, and the sessions that begin with them."""
+"""Contexts and files that clients upload over HTTP, and sessions that begin with them."""

@@ -1,11 +1,9 @@
-"""The process that makes a parcel of uploaded contexts: `python -m
-repl_server.uploads.decoder_main`.
+"""Main module of the process that decodes uploads: `python -m repl_server.uploads.decoder_main`.
 
-To decode and parse holds the interpreter for as long as it takes, and may take many times the
-memory of what was uploaded. Here it is nobody else's interpreter, and the memory has a limit.
-
-The job comes on standard input, the answer goes to standard output, the files are inherited. What
-is decoded is data of strangers: nothing of it is run, and nothing of it is in an error.
+Decoding holds the GIL, and may need many times the memory of the upload, so it runs in a separate
+process with a memory limit. The job arrives on standard input, the answer goes to standard output,
+and the files are inherited. Uploads are untrusted: nothing in them is executed, and errors quote
+nothing of them.
 """
 
 from __future__ import annotations
@@ -26,16 +24,16 @@ from repl_sandbox.zygote.client.shared_objects import SharedObjects, fill
 from ..protocol.upload_decoding import Type, decoded
 
 _PAGE = resource.getpagesize()
-# What the interpreter may take beside the values: its own, and their texts while they are written.
+# Memory beside the values: the interpreter's own, and the texts that are being written.
 _OWN_BYTES = 32 << 20
 
 
 def main() -> None:
-    """Do the job."""
+    """Run one job."""
     job = json.load(sys.stdin)
     most = _data_bytes() + _OWN_BYTES + job["memory"]
     resource.setrlimit(resource.RLIMIT_DATA, (most, most))
-    # Nothing here is a cycle, and to look for some among millions of values takes half the time.
+    # The values have no cycles, and the search for cycles would take half of the time.
     gc.disable()
     try:
         answer = _pack(job)
@@ -52,7 +50,7 @@ def _pack(job: dict[str, Any]) -> dict[str, Any]:
             value = _read(fd, length, kind)
         except ValueError as error:
             return {"wrong": name, "problem": str(error)}
-        # What a text or bytes take in a template is what they take in the parcel.
+        # Text and bytes take the same memory in a template as in the parcel.
         size += 0 if isinstance(value, (str, bytes)) else max(0, _resident_bytes() - before)
         values[name] = value
         parts.append(_described(name, value, job["preview"], job["each"]))
@@ -95,12 +93,12 @@ _MEASURE: dict[type, Callable[[Any], tuple[int, str]]] = {
 
 
 def _data_bytes() -> int:
-    """What RLIMIT_DATA counts."""
+    """The memory that RLIMIT_DATA limits."""
     return _statm(5) * _PAGE
 
 
 def _resident_bytes() -> int:
-    """Memory of this process's own: what is mapped of files is not in it."""
+    """Private memory of this process, without mapped files."""
     return (_statm(1) - _statm(2)) * _PAGE
 
 

@@ -1,4 +1,4 @@
-"""Large uploads made into a parcel for a template, by a process of its own (`decoder_main.py`)."""
+"""Decode large uploads for a template, in a separate process (`decoder_main.py`)."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from ..protocol.request_error import RequestError
 from ..protocol.upload_decoding import Type, decoded
 from .spool import Spool, UploadDropped
 
-# The slowest that was seen, JSON of small objects, is read at 15 MB a second; a busy machine may
+# The slowest content, JSON of small objects, is decoded at 15 MB per second; a busy machine may
 # take four times as long.
 _SECONDS = 30.0
 _BYTES_PER_SECOND = 4 << 20
-# What a value takes in this process at most, for each byte of its upload.
+# Upper bound of the memory of a value in this process, per byte of its upload.
 _MOST_PER_BYTE = {"text": 4, "bytes": 1, "json": 32}
 
 
 @dataclass(frozen=True, slots=True)
 class UploadedVariable:
-    """A variable, and the upload that it begins with."""
+    """A variable, and the upload that holds its value."""
 
     name: str
     type: Type
@@ -44,14 +44,15 @@ class UploadedVariable:
 
     @property
     def max_bytes(self) -> int:
-        """Bytes that the value may take in this process."""
+        """Upper bound of the memory of the value in this process."""
         return self.content.size * _MOST_PER_BYTE[self.type]
 
     def decoded(self) -> str | bytes | JSON:
-        """The value, in this process.
+        """Decode the value in this process.
 
         Raises:
-            Refusal: VALIDATION_ERROR: it is of another type; UNKNOWN_CONTEXT: it was forgotten.
+            RequestError: VALIDATION_ERROR, the upload is of another type; UNKNOWN_CONTEXT, the
+                upload was dropped.
         """
         try:
             return decoded(self.content.read(), self.type)
@@ -63,7 +64,7 @@ class UploadedVariable:
 
 @dataclass(frozen=True, slots=True)
 class DecodedVariables:
-    """Variables in a parcel. `bytes` is what they take in a template."""
+    """Decoded variables in a parcel. `bytes`: their memory in a template."""
 
     parcel: SharedObjects
     parts: tuple[ContextPart, ...]
@@ -79,14 +80,14 @@ async def decode_uploads(
     memory: int,
     spend: Callable[[float], None],
 ) -> AsyncIterator[DecodedVariables]:
-    """The parcel of `items`, with previews of `length` characters for all; closed in the end.
+    """Decode `items` in a separate process; the parcel is closed at the end of the block.
 
-    `memory`: how many bytes the values may take. `spend` is described the CPU seconds that it took,
-    whatever came of it.
+    `length`: characters of all previews together. `memory`: bytes that the values may take. `spend`
+    gets the CPU seconds of the process, also after an error.
 
     Raises:
-        Refusal: VALIDATION_ERROR, naming the variable; TOO_LARGE; UNKNOWN_CONTEXT: one was
-            forgotten.
+        RequestError: VALIDATION_ERROR, naming the variable; TOO_LARGE; UNKNOWN_CONTEXT, an upload
+            was dropped.
     """
     with ExitStack() as files:
         parcel = files.enter_context(shared_objects.empty())
@@ -139,13 +140,13 @@ async def _ask(
         async with asyncio.timeout(seconds):
             text, _ = await process.communicate(json.dumps(job).encode())
         if process.returncode:
-            # By the kernel, for its memory, if by anybody: what it can refuse, it says.
-            raise RequestError("TOO_LARGE", "The uploads could not be read.")
+            # Killed by the kernel for its memory: the process reports every other error itself.
+            raise RequestError("TOO_LARGE", "the uploads could not be decoded")
         answer = json.loads(text)
         spent = answer["cpu_seconds"]
         return _checked(answer)
     except TimeoutError:
-        raise RequestError("TOO_LARGE", "To read the uploads takes too long.") from None
+        raise RequestError("TOO_LARGE", "decoding the uploads takes too long") from None
     finally:
         if process.returncode is None:
             process.kill()
@@ -155,25 +156,25 @@ async def _ask(
 
 def _checked(answer: dict[str, Any]) -> dict[str, Any]:
     if answer.get("too_large"):
-        raise RequestError("TOO_LARGE", "As values, the uploads take too much memory.")
+        raise RequestError("TOO_LARGE", "the decoded uploads take too much memory")
     if "wrong" in answer:
         raise invalid_content_error(answer["wrong"], answer["problem"])
     return answer
 
 
 def invalid_content_error(variable: str, problem: str) -> RequestError:
-    """The refusal of an upload that is no value of its type."""
+    """The error for an upload that is not of its type."""
     place = ["data", "uploads", variable]
     errors = [{"type": "value_error", "loc": place, "msg": problem}]
     return RequestError("VALIDATION_ERROR", f"{'.'.join(place)}: {problem}", errors=errors)
 
 
 def _dropped_error() -> RequestError:
-    """The refusal of an upload that was there when it was asked for."""
-    return RequestError("UNKNOWN_CONTEXT", "The upload was forgotten.")
+    """The error for an upload that was dropped before it was read."""
+    return RequestError("UNKNOWN_CONTEXT", "the upload was dropped")
 
 
 def _roots() -> list[str]:
-    """Where our packages lie, for an interpreter without what is installed."""
+    """Directories of the project's packages, for an interpreter without site-packages."""
     packages = (repl_server, repl_env, repl_sandbox)
     return [str(Path(package.__file__ or "").parents[1]) for package in packages]

@@ -1,4 +1,4 @@
-"""`PartialUpload`: a context whose bytes come in, and what requests for it are described."""
+"""`PartialUpload`: the received bytes of an upload, and the errors of requests for it."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ Key: TypeAlias = tuple[Tenant, str]
 
 
 class UploadRegistry(Protocol):
-    """Where uploads are kept."""
+    """The owner of upload objects."""
 
     quota: UploadQuota
 
     def drop(self, upload: PartialUpload) -> None:
-        """Forget `upload`, and nothing that came after it."""
+        """Forget `upload`, but not a later upload with the same hash."""
 
 
 class UploadUser(Protocol):
-    """Something that is made of an upload, or reads it."""
+    """A template made of an upload, or a reader of it."""
 
     @property
     def busy(self) -> bool:
-        """Whether it is used now."""
+        """Whether it is in use now."""
 
 
 @dataclass(frozen=True, slots=True)
 class ByteRange:
-    """Bytes `first` to `last` of `total`, as Content-Range has them."""
+    """Bytes `first` to `last` of `total`, as in Content-Range."""
 
     first: int
     last: int
@@ -40,26 +40,27 @@ class ByteRange:
 
     @property
     def size(self) -> int:
-        """How many bytes it has."""
+        """Number of bytes."""
         return self.last - self.first + 1
 
 
 @dataclass(frozen=True, slots=True)
 class UploadStatus:
-    """What became of a request: "there" already, "made" by it, or "more" is to come."""
+    """The result of a PUT: the upload was "there" already, was "made", or needs "more" bytes."""
 
     kind: Literal["there", "made", "more"]
     received: int
 
 
 class PartialUpload:
-    """A context of `total` bytes, if that is known, and those of its bytes that have come.
+    """The received bytes of an upload of `total` bytes; None if the size is unknown.
 
     Attributes:
-        whole: all of them have come, and their hash is right.
-        writer: the request that adds to it, compared by identity.
-        at: when the last byte came.
-        users: templates made of it, and resets that read it.
+        complete: all bytes have been received, and their hash is correct.
+        gone: the upload was dropped.
+        writer: the request that adds bytes, compared by identity.
+        at: time of the last received byte.
+        users: templates made of the upload, and resets that read it.
     """
 
     def __init__(self, store: UploadRegistry, key: Key, total: int | None, now: float) -> None:
@@ -74,29 +75,29 @@ class PartialUpload:
 
     @property
     def size(self) -> int:
-        """Bytes that have come."""
+        """Number of received bytes."""
         return self.content.size
 
     @property
     def busy(self) -> bool:
-        """Whether it is being sent, or something that is made of it is used."""
+        """Whether a request adds bytes, or a user is in use."""
         return self.writer is not None or any(each.busy for each in self.users)
 
     def evict(self) -> None:
-        """Drop it, whatever its state. Templates that are made of it stay."""
+        """Drop the upload in any state. Templates made of it stay."""
         self._store.drop(self)
 
 
 def unknown_upload_error(sha256: str) -> RequestError:
-    """The refusal of an upload that is not there, or not whole."""
-    return RequestError("UNKNOWN_CONTEXT", "There is no such upload.", sha256=sha256)
+    """The error for an upload that does not exist or is incomplete."""
+    return RequestError("UNKNOWN_CONTEXT", "there is no such upload", sha256=sha256)
 
 
 def invalid_upload_request(problem: str) -> RequestError:
-    """The refusal of a request that is not what it says."""
+    """The error for a malformed or contradictory upload request."""
     return RequestError("VALIDATION_ERROR", problem)
 
 
 def out_of_order_error(received: int) -> RequestError:
-    """The refusal of bytes that do not follow, or that another request sends."""
-    return RequestError("OUT_OF_ORDER", f"Continue at byte {received}.", received=received)
+    """The error for bytes that do not follow the received ones, or that another request sends."""
+    return RequestError("OUT_OF_ORDER", f"continue at byte {received}", received=received)

@@ -1,8 +1,7 @@
-"""`SharedTemplates`: the variables that uploads stand for, in memory once for all sessions with
-them.
+"""`SharedTemplates`: decoded uploads in template processes that sessions share.
 
-From a mebibyte on, the uploads that a reset names together get a template process of their own,
-made by the first session that asks for them and shared by all that do.
+Uploads of a mebibyte or more, which one reset names together, get a template process. The first
+session with these uploads starts the template, and later ones are forked from it.
 """
 
 from __future__ import annotations
@@ -28,28 +27,28 @@ from .decoder_process import DecodedVariables, UploadedVariable, decode_uploads
 from .partial_upload import PartialUpload
 from .upload_quota import UploadQuota
 
-# Bytes of uploads, by type, that are worth a process and a template. Less is decoded in place and
-# copied into each session. JSON takes as long to parse as four times the text takes to copy.
+# Bytes of uploads, by type, that justify a process and a template. Smaller uploads are decoded in
+# this process and copied into each session. Parsing JSON takes as long as copying four times the
+# text.
 WORTH_SHARING = {"text": 1 << 20, "bytes": 1 << 20, "json": 1 << 18}
-# What a template takes beside its objects: page tables, and what it touches of what it was forked
-# with.
+# Memory of a template beside its objects: page tables, and pages copied after the fork.
 _TEMPLATE_BYTES = 4 << 20
-# Seconds that it is kept without a user: an episode of the next group may want it.
+# Seconds that an unused template is kept: an episode of the next group may use it.
 _IDLE_S = 60.0
-# Packed at the same time. Each takes a processor, and memory that no quota counts until it is done.
+# Concurrent decoder processes. Each takes a processor, and memory outside all quotas until it ends.
 _MAX_CONCURRENT = 2
 
 Named: TypeAlias = tuple[tuple[str, UploadReference], ...]
 
 
 def worth_sharing(named: Iterable[tuple[UploadReference, PartialUpload]]) -> bool:
-    """Whether these uploads together are worth a template."""
+    """Whether these uploads together justify a template."""
     return sum(upload.size / WORTH_SHARING[each.type] for each, upload in named) >= 1
 
 
 @dataclass(frozen=True, slots=True)
 class TemplateKey:
-    """Equal for resets that can share a template."""
+    """Identifies a template: resets with equal keys share one."""
 
     tenant: Tenant
     source: SandboxProvider
@@ -59,7 +58,7 @@ class TemplateKey:
 
 
 class SharedTemplate:
-    """The variables of `key`, decoded, in a sandbox of their own."""
+    """A sandbox whose sessions begin with the decoded variables of `key`."""
 
     def __init__(
         self, key: TemplateKey, uploads: tuple[PartialUpload, ...], templates: SharedTemplates
@@ -69,16 +68,16 @@ class SharedTemplate:
         self.set_uploads(uploads)
         self.parts: tuple[ContextPart, ...] = ()
         self.sandbox: AsyncSandbox | None = None
-        self.users = 0  # resets that are under way
-        self.at = 0.0  # it was used
+        self.users = 0  # resets in progress
+        self.at = 0.0  # time of the last use
         self._templates = templates
         self.reservation = templates.quota.reserve(key.tenant, self)
         self.creation = asyncio.create_task(templates.make(self))
-        # All resets that wait for it may be gone.
+        # Retrieves the exception even if every reset that waited has been cancelled.
         self.creation.add_done_callback(lambda made: made.cancelled() or made.exception())
 
-    def set_uploads(self, uploads: tuple[PartialUpload, ...]) -> None:
-        """Keep these while it is used: deleted ones may have been sent again meanwhile."""
+        """Use these uploads from now on: a deleted upload may have been sent again."""
+        """Keep these uploads while the template is in use; deleted ones may have been sent again."""
         for upload in self.uploads:
             upload.users.discard(self)
         self.uploads = uploads
@@ -87,30 +86,27 @@ class SharedTemplate:
 
     @property
     def busy(self) -> bool:
-        """Whether it is being made, begun on, or has sessions, branches among them."""
+        """Whether the template is being created, or has resets or sessions."""
         if self.users or not self.creation.done():
             return True
         return self.sandbox is not None and self.sandbox.statistics().open > 0
 
     def evict(self) -> None:
-        """Close it. May be called twice."""
+        """Close the template. Idempotent."""
         self._templates.drop(self)
 
 
 class SharedTemplates:
-    """The templates of all tenants, counted in `quota`.
-
-    They are closed with it, and by `sweep` a while after the last session that used them.
-    """
+    """The templates of all tenants, accounted in `quota`; `sweep` closes unused ones."""
 
     def __init__(self, quota: UploadQuota, clock: Clock = time.monotonic) -> None:
         self.quota = quota
         self._clock = clock
-        self.made = 0  # so far
+        self.made = 0  # templates created so far
         self._templates: dict[TemplateKey, SharedTemplate] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._slots = asyncio.Semaphore(_MAX_CONCURRENT)
-        # One of a tenant's at a time, so that nobody's keep all others waiting.
+        # One creation per tenant at a time, so that one tenant does not delay all others.
         self._tenant_locks: WeakValueDictionary[Tenant, asyncio.Lock] = WeakValueDictionary()
 
     def __iter__(self) -> Iterator[SharedTemplate]:
@@ -123,10 +119,10 @@ class SharedTemplates:
     async def lease(
         self, key: TemplateKey, uploads: tuple[PartialUpload, ...]
     ) -> AsyncIterator[SharedTemplate]:
-        """The template of `key`, made of `uploads` if it is not there.
+        """The template of `key`, created from `uploads` if it does not exist.
 
         Raises:
-            Refusal: VALIDATION_ERROR, UNKNOWN_CONTEXT, TOO_LARGE, QUOTA_EXCEEDED, NO_ROOM,
+            RequestError: VALIDATION_ERROR, UNKNOWN_CONTEXT, TOO_LARGE, QUOTA_EXCEEDED, NO_ROOM,
                 DRAINING.
         """
         template = self._templates.get(key)
@@ -140,7 +136,7 @@ class SharedTemplates:
         finally:
             template.users -= 1
             template.at = self._clock()
-            # The template first: it can be made again, and what it was made of cannot.
+            # Touched first, so evicted first: a template can be made again, its uploads cannot.
             for reservation in (template.reservation, *(each.reservation for each in uploads)):
                 self.quota.touch(reservation)
 
@@ -148,7 +144,7 @@ class SharedTemplates:
         """Decode the uploads of a template, and start its process."""
         key, size = template.key, sum(each.size for each in template.uploads)
         try:
-            # It takes at least what was sent; what more, is known when it is there.
+            # The values take at least the size of the uploads; the rest is known after decoding.
             self.quota.grow(template.reservation, size + _TEMPLATE_BYTES)
             turn = self._tenant_locks.setdefault(key.tenant, asyncio.Lock())
             async with turn, self._slots, self._decode(template, size) as found:
@@ -176,7 +172,7 @@ class SharedTemplates:
         )
 
     def drop(self, template: SharedTemplate) -> None:
-        """Forget a template, and end its processes."""
+        """Forget a template, and close its sandbox."""
         if self._templates.get(template.key) is template:
             del self._templates[template.key]
         template.set_uploads(())
@@ -188,7 +184,7 @@ class SharedTemplates:
             closing.add_done_callback(self._closing.discard)
 
     def sweep(self) -> None:
-        """Close templates that nobody has used for a while."""
+        """Close templates that have been unused for _IDLE_S."""
         now = self._clock()
         for template in self:
             if template.busy:
@@ -197,7 +193,7 @@ class SharedTemplates:
                 template.evict()
 
     async def close(self) -> None:
-        """End everything; no session on a template may be begun any more."""
+        """Close all templates, and cancel the creation of others."""
         creations = [template.creation for template in self]
         for each in creations:
             each.cancel()

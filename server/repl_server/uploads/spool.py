@@ -1,4 +1,4 @@
-"""`Spool`: the bytes of one upload, in memory once, hashed as they come."""
+"""`Spool`: the bytes of one upload in memory, hashed while they arrive."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# From this size on, bytes lie in a file in memory, which processes that decode it share. Smaller
-# uploads have no file: there may be more of them than a process may have descriptors.
+# Larger uploads are stored in a memfd, which decoder processes share. Smaller ones need no
+# descriptor: there may be more of them than a process may open.
 IN_FILE = 1 << 20
 
 
 class UploadDropped(OSError):
-    """The bytes are not there any more."""
+    """The bytes were dropped."""
 
 
 class Spool:
-    """Grows by `append`, on the event loop. Threads may read it then, also while it is closed."""
+    """Appended to on the event loop. Threads may read a complete spool, also during `close`."""
 
     def __init__(self) -> None:
         self.size = 0
@@ -31,14 +31,14 @@ class Spool:
 
     @property
     def sha256(self) -> str:
-        """The hash of the bytes that have come, in hexadecimal."""
+        """The hash of the received bytes, in hexadecimal."""
         return self._hash.hexdigest()
 
     def append(self, data: bytes) -> None:
-        """Add `data`; after an OSError the spool can only be closed.
+        """Append `data`. After an OSError the spool can only be closed.
 
         Raises:
-            OSError: there is no memory for it.
+            OSError: no memory is available.
         """
         self._hash.update(data)
         if self._fd is None and self.size + len(data) >= IN_FILE:
@@ -52,11 +52,11 @@ class Spool:
         self.size += len(data)
 
     def read(self) -> bytes:
-        """All bytes, in one object.
+        """All bytes as one object.
 
         Raises:
-            Forgotten.
-            OSError: the system has no descriptor for them.
+            UploadDropped: the spool is closed.
+            OSError: no file descriptor is available.
         """
         with self.file() as fd:
             data = bytearray(self.size)
@@ -68,11 +68,11 @@ class Spool:
 
     @contextmanager
     def file(self) -> Iterator[int]:
-        """A descriptor of a file in memory with all bytes, open inside the `with` block.
+        """Open a memfd with all bytes for the duration of the block.
 
         Raises:
-            Forgotten.
-            OSError: the system has no descriptor for them.
+            UploadDropped: the spool is closed.
+            OSError: no file descriptor is available.
         """
         fd = self._open()
         try:
@@ -81,7 +81,7 @@ class Spool:
             os.close(fd)
 
     def close(self) -> None:
-        """Forget the bytes. May be called twice."""
+        """Release the bytes. Idempotent."""
         with self._lock:
             self._closed = True
             fd, self._fd = self._fd, None
@@ -92,7 +92,7 @@ class Spool:
     def _open(self) -> int:
         with self._lock:
             if self._closed:
-                raise UploadDropped(errno.ESTALE, "the upload was forgotten")
+                raise UploadDropped(errno.ESTALE, "the upload was dropped")
             if self._fd is not None:
                 return os.dup(self._fd)
             fd = _file()

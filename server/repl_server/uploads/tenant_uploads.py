@@ -1,4 +1,4 @@
-"""`TenantUploads`: resets of one tenant's sessions that name uploads, as contexts or as files."""
+"""`TenantUploads`: performs resets that name uploads of a tenant as contexts or files."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _References: TypeAlias = Mapping[str, UploadReference]
 
 @dataclass(frozen=True, slots=True)
 class TenantUploads:
-    """The uploads of `tenant`, and resets that name them."""
+    """The uploads of `tenant`, for resets of its sessions."""
 
     tenant: Tenant
     uploads: UploadStore
@@ -40,12 +40,12 @@ class TenantUploads:
     async def reset(
         self, environment: REPLEnvironment, arguments: Mapping[str, Any]
     ) -> REPLObservation:
-        """`environment.reset_async`, by arguments as they come over the wire.
+        """Call `environment.reset_async` with decoded arguments.
 
         Raises:
-            Refusal: UNKNOWN_CONTEXT; VALIDATION_ERROR, naming the variable or the field; TOO_LARGE,
-                QUOTA_EXCEEDED or NO_ROOM.
-            Exception: what `reset_async` raises.
+            RequestError: UNKNOWN_CONTEXT; VALIDATION_ERROR, naming the variable or the field;
+                TOO_LARGE, QUOTA_EXCEEDED or NO_ROOM.
+            Exception: any error of `reset_async`.
         """
         async with self._given(arguments) as given:
             references: _References = given.pop("uploads", None) or {}
@@ -55,14 +55,14 @@ class TenantUploads:
             try:
                 return await self._shared(environment, references, given)
             except SandboxClosed:
-                # The template died since it was last used. There is another in its place.
+                # The template died since its last use; the retry creates another one.
                 return await self._shared(environment, references, given)
 
     async def decode_arguments(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments for an environment of another kind: for it, uploads are contexts.
+        """Decode reset arguments for a custom environment, with uploads among the contexts.
 
         Raises:
-            Refusal: as `reset`.
+            RequestError: as `reset`.
         """
         async with self._given(arguments) as given:
             return await self._inline(given.pop("uploads", None) or {}, given)
@@ -70,7 +70,7 @@ class TenantUploads:
     async def _shared(
         self, environment: REPLEnvironment, references: _References, given: Mapping[str, Any]
     ) -> REPLObservation:
-        """A reset in a session of the template that has these uploads."""
+        """Reset in a session that is forked from the template of these uploads."""
         settings = environment.settings
         key = TemplateKey(
             self.tenant,
@@ -90,7 +90,7 @@ class TenantUploads:
                 raise
 
     async def _inline(self, references: _References, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments with the values of uploads among the contexts."""
+        """The arguments, with the uploads decoded into the contexts."""
         items = [
             UploadedVariable(name, reference.type, upload.content)
             for name, (reference, upload) in zip(references, self._named(references), strict=True)
@@ -100,7 +100,7 @@ class TenantUploads:
         named = given.get("contexts") or {}
         here = {*named, contexts.NAME} if given.get("context") is not None else {*named}
         for twice in values.keys() & here:
-            raise validation_error(f"data.uploads.{twice}", "this is given as a context as well")
+            raise validation_error(f"data.uploads.{twice}", "a context has the same name")
         found = dict(given)
         if contexts.NAME in values:
             found["context"] = values.pop(contexts.NAME)
@@ -113,9 +113,9 @@ class TenantUploads:
 
     @asynccontextmanager
     async def _given(self, arguments: Mapping[str, Any]) -> AsyncIterator[dict[str, Any]]:
-        """The arguments of a reset, with bytes in place of the uploads that its files name.
+        """The arguments, with bytes in place of the uploads that files name.
 
-        The files count twice meanwhile: as they were sent, and as they are read.
+        Inside the block the files count twice: as uploads, and as bytes.
         """
         given = await _decoded(arguments)
         named = _files(given.get("files"))
@@ -146,7 +146,7 @@ def _check(references: _References, tools: Mapping[str, object]) -> None:
 def _context(
     template: SharedTemplate, given: Mapping[str, Any], default: contexts.Given | None
 ) -> contexts.Context:
-    """The context of a reset with these arguments, in a session of `template`."""
+    """The context of a reset in a session of `template`."""
     key, sandbox = template.key, template.sandbox
     resolve = partial(contexts.resolve, mode=key.mode, preview_length=key.preview_length)
     return resolve(
@@ -159,7 +159,7 @@ def _context(
 
 
 def _files(files: object) -> dict[str, str]:
-    """The hashes of uploads by the paths of files."""
+    """Hashes of uploads, by the path of the file that names them."""
     if not isinstance(files, Mapping):
         return {}
     hashes = {path: binary_json.upload_of(value) for path, value in files.items()}

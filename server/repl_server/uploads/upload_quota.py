@@ -1,6 +1,6 @@
-"""`UploadQuota`: memory that uploads and what is made of them take, and which goes first.
+"""`UploadQuota`: the memory of uploads and of templates made of them, and the order of eviction.
 
-Counting is done on the event loop, by one thread.
+Only the event loop's thread counts.
 """
 
 from __future__ import annotations
@@ -14,36 +14,36 @@ from ..tenants.tenant import Tenant
 
 
 class TenantAllowance(Protocol):
-    """What a tenant may have; `repl_server.quotas.usage_meters.UsageMeter` is one."""
+    """The limit of one tenant, as `repl_server.quotas.usage_meters.UsageMeter` implements it."""
 
     def hold_bytes(self, count: int) -> None:
-        """Count them from now on, or raise Refusal QUOTA_EXCEEDED."""
+        """Count `count` more bytes, or raise RequestError QUOTA_EXCEEDED."""
 
     def release_bytes(self, count: int) -> None:
-        """They are forgotten."""
+        """Count `count` bytes less."""
 
     def bytes_left(self) -> int | None:
-        """How many more can be counted; None: no limit."""
+        """Bytes that the tenant may still hold; None without a limit."""
 
     def spend_cpu(self, seconds: float) -> None:
-        """Book CPU time that was used."""
+        """Count CPU time that was used."""
 
 
 class MemoryHolder(Protocol):
-    """Whoever a reservation is for."""
+    """The object that a reservation is for."""
 
     @property
     def busy(self) -> bool:
-        """Whether somebody uses it now."""
+        """Whether the object is in use, and must not be evicted."""
 
     def evict(self) -> None:
-        """Give up what is held, now: nobody uses it, and others need the room."""
+        """Release the memory at once."""
 
 
-# By identity: two holdings are never one.
+# Compared by identity: two reservations are never equal.
 @dataclass(slots=True, eq=False)
 class MemoryReservation:
-    """Bytes that a tenant has in memory, for one thing."""
+    """Bytes of memory that one object of a tenant holds."""
 
     tenant: Tenant
     holder: MemoryHolder
@@ -51,41 +51,41 @@ class MemoryReservation:
 
 
 class UploadQuota:
-    """`limit` bytes for all tenants together, of which each may have what `allowances` says.
+    """Bounds the memory of all tenants by `limit`, and of each tenant by its allowance.
 
-    Where there is not enough, holdings that nobody uses are given up, the one that was used longest
-    ago first: the tenant's own if its allowance is used up, anybody's if the room is.
+    Where memory is short, unused objects are evicted, least recently used first: the tenant's own
+    at the tenant's limit, any tenant's at the common limit.
     """
 
     def __init__(self, limit: int, allowances: Callable[[Tenant], TenantAllowance]) -> None:
         self.limit = limit
         self.allowance = allowances
         self._taken = 0
-        # Dicts for their order: who was used longest ago comes first, of all and of each tenant.
-        # There may be sixty thousand, so nothing but `left` looks at more than it needs.
+        # Ordered by last use, least recent first: all reservations, and those of each tenant. There
+        # may be sixty thousand, so only `available` visits all of them.
         self._reservations: dict[MemoryReservation, None] = {}
         self._of: dict[Tenant, dict[MemoryReservation, None]] = {}
 
     @property
     def taken(self) -> int:
-        """Bytes that are held now."""
+        """Bytes in use."""
         return self._taken
 
     def reserve(self, tenant: Tenant, holder: MemoryHolder) -> MemoryReservation:
-        """A reservation of nothing yet."""
+        """Create an empty reservation."""
         reservation = MemoryReservation(tenant, holder)
         self._reservations[reservation] = self._of.setdefault(tenant, {})[reservation] = None
         return reservation
 
     def touch(self, reservation: MemoryReservation) -> None:
-        """It is used now."""
+        """Mark the reservation as most recently used."""
         for among in (self._reservations, self._of.get(reservation.tenant, {})):
             if reservation in among:
                 del among[reservation]
                 among[reservation] = None
 
     def available(self, tenant: Tenant, beside: MemoryReservation | None = None) -> int:
-        """Bytes that `tenant` could have beside what is used now, `beside` among it."""
+        """Bytes that `tenant` could still get by eviction, where `beside` itself is not evicted."""
         idle, theirs = 0, 0
         for each in _idle(self._reservations, beside):
             idle += each.bytes
@@ -95,24 +95,24 @@ class UploadQuota:
         return room if allowed is None else min(room, allowed + theirs)
 
     def check(self, tenant: Tenant, count: int) -> None:
-        """Whether `count` bytes more fit if nobody else came; nothing is given up for it.
+        """Check that `count` more bytes would fit now. Evicts nothing.
 
         Raises:
-            Refusal: QUOTA_EXCEEDED or NO_ROOM.
+            RequestError: QUOTA_EXCEEDED or NO_ROOM.
         """
         allowance = self.allowance(tenant)
         allowed = allowance.bytes_left()
         if not _idle_bytes_reach(self._reservations, self._taken + count - self.limit):
             raise self._no_room_error()
         if allowed is not None and not _idle_bytes_reach(self._of.get(tenant, {}), count - allowed):
-            allowance.hold_bytes(count)  # which says what the limit is
+            allowance.hold_bytes(count)  # raises the error with the tenant's limit
             allowance.release_bytes(count)
 
     def grow(self, reservation: MemoryReservation, count: int) -> None:
-        """Count `count` bytes more for a reservation, which is used now.
+        """Add `count` bytes to a reservation, and mark it as most recently used.
 
         Raises:
-            Refusal: QUOTA_EXCEEDED or NO_ROOM; nothing was counted.
+            RequestError: QUOTA_EXCEEDED or NO_ROOM; nothing was added.
         """
         allowance = self.allowance(reservation.tenant)
         while True:
@@ -131,7 +131,7 @@ class UploadQuota:
         self.touch(reservation)
 
     def shrink(self, reservation: MemoryReservation, count: int | None = None) -> None:
-        """Count `count` bytes less; None: the reservation is over."""
+        """Remove `count` bytes from a reservation; None: remove the reservation."""
         if count is None:
             count = reservation.bytes
             self._remove(reservation)
@@ -148,7 +148,7 @@ class UploadQuota:
             self._of.pop(reservation.tenant, None)
 
     def _no_room_error(self) -> RequestError:
-        return RequestError("NO_ROOM", "There is no room for this context now.", limit=self.limit)
+        return RequestError("NO_ROOM", "no memory is free for this context", limit=self.limit)
 
 
 def _idle(
@@ -158,7 +158,7 @@ def _idle(
 
 
 def _idle_bytes_reach(among: Iterable[MemoryReservation], count: int) -> bool:
-    """Whether those that nobody uses have `count` bytes together."""
+    """Whether idle objects hold `count` bytes together."""
     if count <= 0:
         return True
     for each in _idle(among):
@@ -169,7 +169,7 @@ def _idle_bytes_reach(among: Iterable[MemoryReservation], count: int) -> bool:
 
 
 def _evict_oldest(among: Iterable[MemoryReservation], beside: MemoryReservation) -> bool:
-    """Give up what was used longest ago; False if all is used."""
+    """Evict the least recently used idle object; False if there is none."""
     found = next(_idle(among, beside), None)
     if found is not None:
         found.holder.evict()

@@ -1,8 +1,8 @@
-"""`UploadStore`: contexts that tenants have sent, by their SHA-256, whole or as far as they have come.
+"""`UploadStore`: complete and partial uploads of all tenants, by their SHA-256.
 
-A tenant sees its own uploads and nothing of others', not even whether they are there. One request
-at a time adds to an upload, from the byte on that is missing. Bytes that came stay when the request
-breaks off, and the hash of all of them is checked before anything uses them.
+A tenant sees only its own uploads, and cannot find out whether another tenant has one. One request
+at a time adds bytes to an upload, from the first missing byte on. Received bytes stay when a
+request breaks off. The hash of a complete upload is checked before any use.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from .partial_upload import (
 )
 from .upload_quota import UploadQuota
 
-# Counted for each upload, however small: what is known of it, and a limit on how many there are.
+# Minimum that each upload counts: its bookkeeping, and a bound on the number of uploads.
 LEAST_BYTES = 1 << 16
-# Seconds that an unfinished upload is kept after its last byte, unless its room is needed before.
+# Seconds that a partial upload is kept after its last byte, unless it is evicted earlier.
 UNFINISHED_S = 300.0
-# Seconds after its last byte in which a request still counts as sending. A request whose client has
-# gone unnoticed sends nothing more, and the client that comes back takes its place.
+# Seconds without a byte after which another request may take over an upload: the first client may
+# have gone without notice, and be the one that comes back.
 SENDING_S = 0.5
-# Seconds that other requests wait meanwhile, which a client must not take for silence, and seconds
-# between two looks.
+# Seconds that other requests for the upload wait in the meantime, short enough for clients' own
+# time-outs; and seconds between two checks.
 _WAIT_S = 10.0
 _LOOK_S = 0.05
 
@@ -45,7 +45,7 @@ _HASH = re.compile(r"[0-9a-f]{64}")
 
 
 class UploadStore:
-    """The uploads of all tenants, counted in `quota`."""
+    """The uploads of all tenants, accounted in `quota`."""
 
     def __init__(
         self, settings: Settings, quota: UploadQuota, clock: Clock = time.monotonic
@@ -56,10 +56,10 @@ class UploadStore:
         self._uploads: dict[Key, PartialUpload] = {}
 
     def get(self, tenant: Tenant, sha256: str) -> PartialUpload:
-        """The whole upload, which is used now.
+        """The complete upload with this hash; marks it as used.
 
         Raises:
-            Refusal: UNKNOWN_CONTEXT.
+            RequestError: UNKNOWN_CONTEXT.
         """
         found = self.find(tenant, sha256)
         if found is None or not found.complete:
@@ -68,7 +68,7 @@ class UploadStore:
         return found
 
     def find(self, tenant: Tenant, sha256: str) -> PartialUpload | None:
-        """The upload, whole or not; nothing is said of whether it is used."""
+        """The complete or partial upload with this hash; does not mark it as used."""
         return self._uploads.get((tenant, sha256))
 
     async def put(
@@ -79,15 +79,15 @@ class UploadStore:
         length: int | None,
         body: AsyncIterator[bytes],
     ) -> UploadStatus:
-        """Take a body of `length` bytes, or of as many as come: `byte_range` of an upload, or all of it.
+        """Receive a body: `byte_range` of an upload, or all of it. `length`: of the body, if known.
 
-        Many clients that begin with one context send it at once: while the bytes of one come in,
-        others wait to be described that it is there. A body that is all of an upload begins it again.
+        Many clients that begin with one context send it at once: while one of them sends, the
+        others wait for the result. A body without a range starts the upload anew.
 
         Raises:
-            Refusal: VALIDATION_ERROR, TOO_LARGE, QUOTA_EXCEEDED, NO_ROOM; OUT_OF_ORDER, with the
-                byte to continue at; UNKNOWN_CONTEXT if the upload was deleted meanwhile.
-            Exception: what `body` raises; the bytes that came before stay.
+            RequestError: VALIDATION_ERROR, TOO_LARGE, QUOTA_EXCEEDED, NO_ROOM; OUT_OF_ORDER, with
+                the byte to continue at; UNKNOWN_CONTEXT, the upload was deleted meanwhile.
+            Exception: any error of `body`; received bytes stay.
         """
         self._check(sha256, byte_range, length)
         found = await self._settled((tenant, sha256), byte_range)
@@ -111,14 +111,14 @@ class UploadStore:
         return await self._receive(found, end, body)
 
     def delete(self, tenant: Tenant, sha256: str) -> bool:
-        """Forget the upload, also one that is being sent; whether there was anything."""
+        """Drop the upload, even while it is being sent; False if there is none."""
         found = self.find(tenant, sha256)
         if found is not None:
             found.evict()
         return found is not None
 
     def drop(self, upload: PartialUpload) -> None:
-        """Forget this one, and nothing that came after it. May be called twice."""
+        """Drop `upload`, but not a later upload with the same hash. Idempotent."""
         if self._uploads.get(upload.key) is upload:
             del self._uploads[upload.key]
         if not upload.gone:
@@ -127,20 +127,20 @@ class UploadStore:
             self.quota.shrink(upload.reservation)
 
     def sweep(self) -> None:
-        """Forget unfinished uploads that nobody continues."""
+        """Drop abandoned partial uploads."""
         now = self._clock()
         for each in list(self._uploads.values()):
             if not each.complete and not each.busy and now - each.at > UNFINISHED_S:
                 each.evict()
 
     def close(self) -> None:
-        """Forget everything."""
+        """Drop all uploads."""
         for each in list(self._uploads.values()):
             each.evict()
 
     @contextmanager
     def hold(self, tenant: Tenant, uploads: Collection[PartialUpload]) -> Iterator[None]:
-        """Inside the `with` block, count `uploads` twice, and give up none of them."""
+        """Inside the block, count `uploads` twice and evict none of them."""
         reader = _UploadReader()
         reservation = self.quota.reserve(tenant, reader)
         for each in uploads:
@@ -155,20 +155,20 @@ class UploadStore:
 
     def _check(self, sha256: str, byte_range: ByteRange | None, length: int | None) -> None:
         if _HASH.fullmatch(sha256) is None:
-            raise invalid_upload_request("a SHA-256 is 64 hexadecimal digits in lower case")
+            raise invalid_upload_request("a SHA-256 must be 64 lower-case hexadecimal digits")
         if byte_range is not None and length is not None and length != byte_range.size:
             raise invalid_upload_request(
-                f"Content-Length is {length}, and Content-Range has {byte_range.size} bytes"
+                f"Content-Length is {length}, but Content-Range has {byte_range.size} bytes"
             )
         total = length if byte_range is None else byte_range.total
         if total is not None and total > self._limit:
             self._too_large()
 
     async def _settled(self, key: Key, byte_range: ByteRange | None) -> PartialUpload | None:
-        """The upload that is there once nobody else sends it.
+        """Wait until no other request sends this upload; returns the upload.
 
         Raises:
-            Refusal: OUT_OF_ORDER: somebody else still does.
+            RequestError: OUT_OF_ORDER, another request still sends.
         """
         until = self._clock() + _WAIT_S
         while (found := self._uploads.get(key)) is not None and not found.complete:
@@ -184,10 +184,10 @@ class UploadStore:
         return found
 
     def _begin(self, key: Key, total: int | None) -> PartialUpload:
-        """A new upload, in place of an unfinished one.
+        """Create an upload, in place of a partial one.
 
         Raises:
-            Refusal: QUOTA_EXCEEDED or NO_ROOM, before any byte is read.
+            RequestError: QUOTA_EXCEEDED or NO_ROOM, before any byte is read.
         """
         if (before := self._uploads.get(key)) is not None:
             before.evict()
@@ -204,15 +204,13 @@ class UploadStore:
     async def _receive(
         self, upload: PartialUpload, end: int | None, body: AsyncIterator[bytes]
     ) -> UploadStatus:
-        """Add `body`, up to the byte `end` of the upload if that is known."""
+        """Append `body`, up to the byte `end` of the upload if that is known."""
         upload.writer = writer = object()
         try:
             while upload.size != end:
                 data = await anext(body, None)
                 if upload.gone:
-                    raise RequestError(
-                        "UNKNOWN_CONTEXT", "The context was deleted while it came in."
-                    )
+                    raise RequestError("UNKNOWN_CONTEXT", "the upload was deleted while it arrived")
                 if upload.writer is not writer:
                     raise out_of_order_error(upload.size)
                 if data is None:
@@ -230,7 +228,7 @@ class UploadStore:
     def _add(self, upload: PartialUpload, data: bytes, end: int | None) -> None:
         size = upload.size + len(data)
         if end is not None and size > end:
-            raise invalid_upload_request("more bytes came than were announced")
+            raise invalid_upload_request("the body has more bytes than announced")
         if size > self._limit:
             upload.evict()
             self._too_large()
@@ -240,25 +238,25 @@ class UploadStore:
             upload.content.append(data)
         except OSError as error:
             upload.evict()
-            described = f"There is no memory for this context: {error.strerror}"
-            raise RequestError("NO_ROOM", described) from error
+            message = f"no memory for this context: {error.strerror}"
+            raise RequestError("NO_ROOM", message) from error
 
     def _finish(self, upload: PartialUpload) -> UploadStatus:
         if upload.content.sha256 != upload.key[1]:
             upload.evict()
-            raise invalid_upload_request("the bytes do not have this hash")
+            raise invalid_upload_request("the received bytes have another hash")
         upload.complete = True
         self.quota.touch(upload.reservation)
         return UploadStatus("made", upload.size)
 
     def _too_large(self) -> NoReturn:
-        raise RequestError("TOO_LARGE", f"The limit is {self._limit} bytes.", limit=self._limit)
+        raise RequestError("TOO_LARGE", f"the limit is {self._limit} bytes", limit=self._limit)
 
 
 class _UploadReader:
-    """Reads uploads, which are therefore not given up."""
+    """A reader of uploads, which are not evicted while it reads."""
 
     busy = True
 
     def evict(self) -> None:
-        raise AssertionError("a busy holder is not given up")
+        raise AssertionError("a busy holder is not evicted")

@@ -1,7 +1,7 @@
-"""`CustomAdapter`: environments of others, written on `repl_env.interfaces` or on OpenEnv's base.
+"""`CustomAdapter`: environments built on `repl_env.interfaces` or OpenEnv's base class.
 
-One with asynchronous methods of its own runs on the event loop. Any other runs in the thread that
-environment it: an event loop that waits for one environment would hold up all.
+An environment with asynchronous methods of its own runs on the event loop. Any other runs in the
+thread that created it, because a blocking call would block the event loop for all sessions.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ T = TypeVar("T")
 
 
 class CustomAdapter:
-    """An environment, and the thread that it was environment in."""
+    """A custom environment, and the thread that created it."""
 
     def __init__(self, environment: Any, thread: DedicatedThread, uploads: TenantUploads) -> None:
         self.environment = environment
         self._uploads = uploads
         self._thread = thread
-        self._running: asyncio.Future[Any] | None = None  # in a thread
+        self._running: asyncio.Future[Any] | None = None  # a call in the thread
         self._closed = False
 
     @property
     def scored(self) -> bool:
-        """Not known of it."""
+        """False: unknown for a custom environment."""
         return False
 
     async def reset(self, data: ResetArguments | dict[str, Any]) -> Any:
-        """As `EnvironmentAdapter.reset`; arguments that it does not know are left out, as OpenEnv does."""
+        """As `EnvironmentAdapter.reset`; unknown arguments are dropped, as in OpenEnv."""
         arguments: ResetArguments = validate(ResetArguments, data, ("data",))
         data = await self._uploads.decode_arguments(arguments.given())
         return _sound(await self._call("reset", given=data))
@@ -63,35 +63,35 @@ class CustomAdapter:
         return capture_error(looking)
 
     async def variables(self) -> list[str]:
-        """Has none."""
+        """Unsupported."""
         raise unsupported("variables")
 
     async def follow_up(self, arguments: FollowUpArguments) -> Any:
-        """Has none."""
+        """Unsupported."""
         raise unsupported("follow_up")
 
     async def draft(self) -> Any:
-        """Has none."""
+        """Unsupported."""
         raise unsupported("draft")
 
     async def branch(self, seed: int | None) -> EnvironmentAdapter:
-        """Has none."""
+        """Unsupported."""
         raise unsupported("branch")
 
     async def interrupt(self) -> bool:
-        """As `EnvironmentAdapter.interrupt`: on the loop it can be given up. A thread cannot be ended."""
+        """As `EnvironmentAdapter.interrupt`: a coroutine can be cancelled, a thread cannot."""
         return _is_asynchronous(type(self.environment), "step")
 
     @property
     def cpu_seconds(self) -> float | None:
-        """Not known."""
+        """None: unknown for a custom environment."""
         return None
 
     async def cut_off(self) -> None:
-        """Cannot be done."""
+        """Does nothing: a thread cannot be killed."""
 
     async def close(self) -> None:
-        """As `EnvironmentAdapter.close`; waits for a call that runs in a thread, which nobody can end."""
+        """As `EnvironmentAdapter.close`; waits for a call in the thread, which cannot be killed."""
         if not self._closed:
             self._closed = True
             try:
@@ -102,7 +102,7 @@ class CustomAdapter:
                 self._thread.end()
 
     async def _call(self, name: str, *args: Any, given: Mapping[str, Any] | None = None) -> Any:
-        """Call a method, or its asynchronous twin, with what it knows of `given`."""
+        """Call a method or its asynchronous variant, with those of `given` that it accepts."""
         awaited = _is_asynchronous(type(self.environment), name)
         method = getattr(self.environment, f"{name}_async" if awaited else name)
         calling = partial(method, *args, **(_known(method, given) if given else {}))
@@ -112,12 +112,12 @@ class CustomAdapter:
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         running = self._running = self._thread.run(work)
-        # Who is cancelled leaves the thread at work, which `close` waits for.
+        # A cancelled caller leaves the thread at work; `close` waits for it.
         return await asyncio.shield(running)
 
 
 def _is_asynchronous(kind: type, name: str) -> bool:
-    """Whether a class has its own `name_async`, not only a base's that calls the plain method."""
+    """Whether `name_async` is overridden, rather than a base's wrapper of the blocking method."""
     for each in kind.__mro__:
         if f"{name}_async" in vars(each):
             return True
@@ -135,5 +135,5 @@ def _known(method: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, An
 
 def _sound(observation: Any) -> Any:
     if observation.reward is not None and not math.isfinite(observation.reward):
-        raise ValueError(f"the reward is {observation.reward}, and must be finite")
+        raise ValueError(f"the reward must be finite, not {observation.reward}")
     return observation

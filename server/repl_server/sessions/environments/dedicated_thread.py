@@ -1,7 +1,7 @@
-"""`DedicatedThread`: one thread, which does all that is arguments of it, and ends with the process at latest.
+"""`DedicatedThread`: a daemon thread that runs calls one after another.
 
-Those of `concurrent.futures` are waited for when the interpreter ends: one that hangs, in code that
-is not ours, would keep a server that was told to stop.
+The interpreter waits at exit for threads of `concurrent.futures`: a hanging call of a custom
+environment would keep a server from stopping.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _Job: TypeAlias = Callable[[], None]
 
 
 class DedicatedThread:
-    """A thread that begins with the first work."""
+    """A daemon thread, started by the first call."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -30,9 +30,9 @@ class DedicatedThread:
         self._begun = False
 
     def run(self, work: Callable[[], T]) -> asyncio.Future[T]:
-        """What `work` comes to, as `repl_env.concurrency.thread_pool.capture_error` has it, behind all that came before.
+        """Queue a call, with errors as in `repl_env.concurrency.thread_pool.capture_error`.
 
-        Who gives up on it does not end it.
+        Cancelling the future does not stop a call that has started.
         """
         result: Future[T] = Future()
         self._jobs.put(partial(_run, work, result))
@@ -44,7 +44,7 @@ class DedicatedThread:
         return asyncio.wrap_future(result)
 
     def end(self) -> None:
-        """End it once all is done; it is not waited for."""
+        """End the thread after the queued calls, without waiting for it."""
         self._jobs.put(None)
 
 
@@ -52,7 +52,7 @@ def _run(work: Callable[[], Any], result: Future[Any]) -> None:
     if result.set_running_or_notify_cancel():
         try:
             found = capture_error(work)
-        # Boundary: whatever it is, it is for who waits.
+        # Boundary: the caller gets every error of the call.
         except BaseException as error:  # noqa: BLE001
             result.set_exception(error)
         else:
@@ -62,4 +62,4 @@ def _run(work: Callable[[], Any], result: Future[Any]) -> None:
 def _serve(jobs: SimpleQueue[_Job | None]) -> None:
     while (job := jobs.get()) is not None:
         job()
-        del job  # it holds what it came to
+        del job  # a job refers to its result

@@ -1,4 +1,4 @@
-"""`EnvironmentAdapter`: what a hosted session asks of the environment that it holds."""
+"""`EnvironmentAdapter`: the interface of a session to its environment."""
 
 from __future__ import annotations
 
@@ -12,52 +12,52 @@ from ...protocol.request_models import FollowUpArguments, ResetArguments
 
 
 class EnvironmentAdapter(Protocol):
-    """One environment, played by one caller at a time.
+    """One environment, called by one caller at a time.
 
-    Every method raises `RequestError`, errors of `repl_env.errors`, or what the environment raises.
+    Methods raise `RequestError`, errors of `repl_env.errors`, and errors of the environment.
     """
 
     @property
     def scored(self) -> bool:
-        """Whether an answer is expected of the episode that is played."""
+        """Whether the current episode has an expected answer."""
 
     async def reset(self, data: ResetArguments | dict[str, Any]) -> Any:
-        """Begin an episode with the arguments in `data`; the first observation."""
+        """Start an episode with the arguments in `data`; returns the first observation."""
 
     async def step(
         self, action: Any, timeout_s: float | None, on_output: Callable[[str, str], None] | None
     ) -> Any:
-        """Take an action; its observation."""
+        """Perform an action; returns its observation."""
 
     async def state(self) -> BaseModel:
-        """The episode so far."""
+        """The state of the current episode."""
 
     async def variables(self) -> list[str]:
-        """The names in the session."""
+        """Names of the variables in the session."""
 
     async def follow_up(self, arguments: FollowUpArguments) -> Any:
-        """Begin another episode in the session that is there."""
+        """Start another episode in the same session."""
 
     async def draft(self) -> Any:
-        """The answer so far, as JSON."""
+        """The current draft of the answer, as JSON."""
 
     async def branch(self, seed: int | None) -> EnvironmentAdapter:
-        """A copy that goes on apart."""
+        """Copy the environment; both go on independently."""
 
     async def interrupt(self) -> bool:
-        """End the running step early, if that can be done; whether it can."""
+        """Interrupt the running step; False if the environment does not support that."""
 
     @property
     def cpu_seconds(self) -> float | None:
-        """CPU time of all processes of the running episode; None if that is not known."""
+        """CPU time of all processes of the current episode; None if unknown."""
 
     async def cut_off(self) -> None:
-        """End the running step by ending what it runs on, if that can be done; `close` comes."""
+        """Kill the session under the running step, if supported; `close` follows."""
 
     async def close(self) -> None:
-        """Give back what the environment holds. May be called twice."""
+        """Release the environment's resources. Idempotent."""
 
 
 def unsupported(name: str) -> RequestError:
-    """The refusal of a request that an environment has nothing for."""
-    return RequestError("UNKNOWN_TYPE", f"this environment has no {name!r}")
+    """The error for a request that the environment does not support."""
+    return RequestError("UNKNOWN_TYPE", f"this environment does not support {name!r}")

@@ -1,7 +1,7 @@
-"""`EnvironmentFactory`: environments of others, and how many at once they bear, as they say
-themselves.
+"""`EnvironmentFactory`: creates custom environments, within the number that they declare.
 
-What makes them is a class, which says it, or a function: then what it has environment first says it.
+A class declares whether several of its environments can exist at once. For a function, the first
+environment that it returns declares it.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _ATTRIBUTE = "SUPPORTS_CONCURRENT_SESSIONS"
 
 
 class EnvironmentFactory:
-    """What `factory` makes, on a server with these settings.
+    """Creates environments with `factory`, on a server with these settings.
 
     Attributes:
-        exclusive: whether an environment bears no other in its process; None: that is not known before
-            one was environment.
-        admission: of as many as they bear; of one until that is known.
+        exclusive: the process can have only one environment at a time; None before the first one
+            has declared it.
+        admission: admits one session at a time while `exclusive` is not False.
     """
 
     def __init__(self, factory: Callable[[], Any], settings: Settings) -> None:
@@ -36,17 +36,17 @@ class EnvironmentFactory:
         self.exclusive = _is_exclusive_factory(factory)
         most, waiting = settings.max_sessions, settings.max_waiting
         if self.exclusive is None:
-            # Who would have room has to stand in line beside those who would have none.
+            # Sessions that a non-exclusive factory would admit at once must be able to queue, too.
             waiting += most - 1
         self.admission = AdmissionControl(
             most if self.exclusive is False else 1, waiting, settings.wait_s
         )
 
     async def make(self) -> tuple[Any, DedicatedThread]:
-        """An environment, and the thread that it was environment in.
+        """Create an environment, and the thread it belongs to.
 
         Raises:
-            Exception: what the factory raises; TypeError, what it environment is no environment.
+            Exception: any error of the factory; TypeError, it returned no environment.
         """
         thread = DedicatedThread("repl-environment")
         making = thread.run(self._factory)
@@ -54,7 +54,7 @@ class EnvironmentFactory:
             environment = await asyncio.shield(making)
             _check(environment)
         except asyncio.CancelledError:
-            # The thread goes on: nobody else closes what it makes, whose place is taken till then.
+            # The thread goes on; its environment must be closed before the capacity is released.
             await asyncio.wait([asyncio.ensure_future(_discarded(making, thread))])
             raise
         except BaseException:
@@ -64,10 +64,10 @@ class EnvironmentFactory:
         return environment, thread
 
     async def make_or_refuse(self) -> tuple[Any, DedicatedThread]:
-        """As `make`, but raises Refusal FACTORY_ERROR."""
+        """As `make`, but raises RequestError FACTORY_ERROR."""
         try:
             return await self.make()
-        # Boundary: whatever a factory raises is the operator's to read, in the log.
+        # Boundary: only the operator, in the log, sees the error of a factory.
         except Exception as error:  # noqa: BLE001
             raise factory_error(error) from None
 
@@ -87,13 +87,14 @@ def _check(environment: Any) -> None:
     if lacks:
         kind = type(environment).__name__
         raise TypeError(
-            f"a {kind} was environment, which is no environment: it has no {', '.join(lacks)}"
+            f"the factory returned a {kind}, which is not an environment:"
+            f" it lacks {', '.join(lacks)}"
         )
 
 
 def factory_error(error: Exception) -> RequestError:
-    """The refusal where no environment could be environment."""
-    return server_fault("FACTORY_ERROR", "no environment could be environment", error)
+    """The error for a factory that failed."""
+    return server_fault("FACTORY_ERROR", "the environment could not be created", error)
 
 
 def _is_exclusive_factory(factory: Callable[[], Any]) -> bool | None:
@@ -108,7 +109,7 @@ def _is_exclusive(environment: Any) -> bool:
 
 
 async def _discarded(making: asyncio.Future[Any], thread: DedicatedThread) -> None:
-    # What it raises is nobody's any more.
+    # Its request was cancelled, so its errors have no recipient.
     with suppress(Exception):
         await thread.run((await making).close)
     thread.end()

@@ -1,4 +1,4 @@
-"""`MetadataCache`: what the environments of a server say about themselves."""
+"""`MetadataCache`: the metadata of a server's environments."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from .environment_factory import EnvironmentFactory
 
 
 class MetadataCache:
-    """Asked of one environment, once, for all who want to know. It is made and closed for that."""
+    """Creates one environment, reads its metadata for all clients, and closes the environment."""
 
     def __init__(self, factory: EnvironmentFactory) -> None:
         self._factory = factory
         self._pending: asyncio.Task[EnvironmentMetadata] | None = None
 
     async def metadata(self) -> EnvironmentMetadata:
-        """What it says.
+        """The metadata.
 
         Raises:
-            Refusal: FACTORY_ERROR; EXECUTION_ERROR, it raised; CAPACITY_REACHED or DRAINING, it
-                bears no other and there is one.
+            RequestError: FACTORY_ERROR; EXECUTION_ERROR, the environment raised; CAPACITY_REACHED
+                or DRAINING, an exclusive environment is in use.
         """
         pending = self._pending
         if pending is None or (pending.done() and _failed(pending)):
@@ -42,7 +42,7 @@ class MetadataCache:
             try:
                 found = await thread.run(environment.get_metadata)
                 return EnvironmentMetadata(**found.model_dump())
-            # Boundary: what an environment of others raises is no fault of who asks.
+            # Boundary: any error of a custom environment becomes the error of the request.
             except Exception as error:  # noqa: BLE001
                 message = (
                     f"the environment's metadata: {type(error).__name__}: {safe_message(error)}"

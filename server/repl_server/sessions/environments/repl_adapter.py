@@ -1,4 +1,4 @@
-"""`REPLAdapter`: episodes of a `REPLEnvironment`, arguments for over the network."""
+"""`REPLAdapter`: serves the episodes of a `REPLEnvironment`."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from ...subcalls.model_endpoints import llm_of
 from ...subcalls.session_subcalls import SessionSubcalls
 from ...uploads.tenant_uploads import TenantUploads
 
-# Characters that may be more than MAX_CODE bytes.
+# A code of so many characters may exceed MAX_CODE bytes.
 _LONG = MAX_CODE // 4
-_TOO_LONG = f"more than {MAX_CODE:,} bytes; data goes into a context, or is uploaded"
+_TOO_LONG = f"must be at most {MAX_CODE:,} bytes; put data into a context, or upload it"
 
 
 class REPLAdapter:
-    """One environment. `calls` answers its sub-calls; None: whoever it has for them."""
+    """A `REPLEnvironment`. `calls` answers sub-calls; None: the environment's own provider."""
 
     def __init__(
         self,
@@ -47,11 +47,11 @@ class REPLAdapter:
 
     @property
     def scored(self) -> bool:
-        """As `Episodes.scored`."""
+        """As `EnvironmentAdapter.scored`."""
         return self._environment.scored
 
     async def reset(self, data: ResetArguments | dict[str, Any]) -> REPLObservation:
-        """As `Episodes.reset`."""
+        """As `EnvironmentAdapter.reset`."""
         arguments: REPLResetArguments = validate(REPLResetArguments, data, ("data",))
         given = arguments.given()
         named = {name: given.pop(name) for name in _OF_LLM & given.keys()}
@@ -72,26 +72,26 @@ class REPLAdapter:
         timeout_s: float | None,
         on_output: Callable[[str, str], None] | None,
     ) -> REPLObservation:
-        """As `Episodes.step`."""
+        """As `EnvironmentAdapter.step`."""
         if len(action.code) > _LONG and len(action.code.encode(errors="replace")) > MAX_CODE:
             raise validation_error("code", _TOO_LONG)
         try:
             return await self._environment.step_async(action, timeout_s, on_output=on_output)
-        # As `capture_error_async`, without a coroutine of its own.
+        # Like `capture_error_async`, without a coroutine of its own.
         except BaseException as error:
             check_carried(error)
             raise
 
     async def state(self) -> BaseModel:
-        """As `Episodes.state`."""
+        """As `EnvironmentAdapter.state`."""
         return self._environment.state
 
     async def variables(self) -> list[str]:
-        """As `Episodes.variables`."""
+        """As `EnvironmentAdapter.variables`."""
         return self._environment.variables
 
     async def follow_up(self, arguments: FollowUpArguments) -> REPLObservation:
-        """As `Episodes.follow_up`."""
+        """As `EnvironmentAdapter.follow_up`."""
         try:
             following = self._environment.follow_up_async(
                 arguments.task_prompt,
@@ -105,11 +105,11 @@ class REPLAdapter:
             raise _misfit(error) from None
 
     async def draft(self) -> Any:
-        """As `Episodes.draft`."""
+        """As `EnvironmentAdapter.draft`."""
         return await self._environment.draft_async()
 
     async def branch(self, seed: int | None) -> REPLAdapter:
-        """As `Episodes.branch`."""
+        """As `EnvironmentAdapter.branch`."""
         try:
             other = await self._environment.branch_async(seed=seed)
         except (SandboxError, ValueError) as error:
@@ -118,27 +118,27 @@ class REPLAdapter:
         return REPLAdapter(other, self._settings, self._uploads, calls)
 
     async def interrupt(self) -> bool:
-        """As `Episodes.interrupt`: raises KeyboardInterrupt in the cell."""
+        """As `EnvironmentAdapter.interrupt`: raises KeyboardInterrupt in the cell."""
         try:
             await self._environment.session.interrupt()
         except (NotReset, SandboxError):
-            pass  # then nothing runs that could be ended
+            pass  # nothing is running
         return True
 
     @property
     def cpu_seconds(self) -> float | None:
-        """As `Episodes.cpu_seconds`."""
+        """As `EnvironmentAdapter.cpu_seconds`."""
         try:
             return float(self._environment.session.cpu_seconds)
         except (NotReset, SandboxError):
             return None
 
     async def cut_off(self) -> None:
-        """As `Episodes.cut_off`."""
+        """As `EnvironmentAdapter.cut_off`."""
         await self.close()
 
     async def close(self) -> None:
-        """As `Episodes.close`."""
+        """As `EnvironmentAdapter.close`."""
         try:
             await self._environment.close_async()
         finally:
@@ -149,7 +149,7 @@ class REPLAdapter:
             self._calls.settle()
 
 
-# What says who answers sub-calls. Never in an error, a log or a state.
+# Arguments that select the model for sub-calls. Secret: never in an error, a log or a state.
 _OF_LLM = frozenset({"llm", "hf_token", "llm_model"})
 
 
@@ -164,7 +164,7 @@ def _misfit(error: Exception) -> RequestError:
 
 
 def _not_written(error: OSError) -> RequestError:
-    """What is said of a file of the workspace is its client's; of what else, the operator's."""
+    """A client sees errors about its own workspace files; the operator sees others in the log."""
     name = error.filename
     if isinstance(name, str) and not name.startswith("/"):
         return validation_error("data.files", f"{name!r}: {error.strerror}")
