@@ -168,7 +168,7 @@ def test_the_command_leaves_the_file_as_it_was_if_it_cannot(tmp_path, name) -> N
     status, out, err = run(name, "--file", str(file))
 
     assert (status, out) == (2, "")
-    assert "alice" in err or "a name is" in err
+    assert "alice" in err or "a name must be" in err
     assert file.read_text() == before
 
 

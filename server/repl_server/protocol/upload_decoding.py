@@ -47,7 +47,7 @@ def _json(data: Data) -> JSON:
     except json.JSONDecodeError as error:
         raise ValueError(f"not JSON: {error}") from None
     except RecursionError:
-        raise ValueError(f"nested deeper than {MAX_DEPTH} levels") from None
+        raise ValueError(f"this is nested deeper than {MAX_DEPTH}") from None
     if not isinstance(value, (str, list, dict)):
         raise ValueError(f"JSON of {type(value).__name__}, not an object, an array or a string")
     if not isinstance(value, str) and (problem := explain_not_json(value, MAX_DEPTH)):
