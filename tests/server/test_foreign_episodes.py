@@ -408,7 +408,10 @@ def test_what_is_made_and_is_no_environment_is_a_fault_of_the_factory(caplog):
             assert one.take()["data"]["code"] == "FACTORY_ERROR"
         assert ask(server, "GET", "/metadata")[2]["code"] == "FACTORY_ERROR"
         eventually(lambda: server.manager.admission.open == 0)
-    assert "the factory returned a NoneType, which is not an environment: it lacks reset" in caplog.text
+    assert (
+        "the factory returned a NoneType, which is not an environment: it lacks reset"
+        in caplog.text
+    )
 
 
 def test_the_environment_of_the_page_is_served_as_the_page_says():

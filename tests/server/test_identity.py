@@ -108,7 +108,10 @@ def test_a_refusal_does_not_repeat_the_key() -> None:
 
 def test_on_loopback_no_key_is_asked_for() -> None:
     assert local().authenticate(scope("127.0.0.1")) == Tenant("address", "127.0.0.1")
-    assert local().authenticate(scope("::1", authorization="Bearer for-somebody-else")).kind == "address"
+    assert (
+        local().authenticate(scope("::1", authorization="Bearer for-somebody-else")).kind
+        == "address"
+    )
 
 
 def test_a_key_file_on_loopback_asks_for_keys() -> None:

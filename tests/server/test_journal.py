@@ -55,7 +55,9 @@ def test_code_and_output_are_told_only_if_asked_for(contents) -> None:
     stream = io.StringIO()
     with written_to(stream, contents=contents):
         event_log = EventLog(contents=contents)
-        event_log.record("step", session="1", outcome="ok", code="x = 'secret'", stdout="secret" * 100)
+        event_log.record(
+            "step", session="1", outcome="ok", code="x = 'secret'", stdout="secret" * 100
+        )
         event_log.record_fault(ValueError("secret"), id="2")
 
     assert ("secret" in stream.getvalue()) is contents

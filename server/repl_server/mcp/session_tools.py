@@ -60,7 +60,7 @@ class _SessionPlayer:
     """
 
     def __init__(self, session: ServerSession, adapter: EnvironmentAdapter) -> None:
-        # Weak: the tool server keeps these tools by their session, for as long as the session lives.
+        # Weak: the tool server keeps these tools in a dictionary with weak keys, by session.
         self._session: ServerSession = proxy(session)
         self._adapter = adapter
 

@@ -76,8 +76,8 @@ class SharedTemplate:
         # Retrieves the exception even if every reset that waited has been cancelled.
         self.creation.add_done_callback(lambda made: made.cancelled() or made.exception())
 
+    def set_uploads(self, uploads: tuple[PartialUpload, ...]) -> None:
         """Use these uploads from now on: a deleted upload may have been sent again."""
-        """Keep these uploads while the template is in use; deleted ones may have been sent again."""
         for upload in self.uploads:
             upload.users.discard(self)
         self.uploads = uploads

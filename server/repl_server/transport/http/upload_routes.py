@@ -173,6 +173,6 @@ def _byte_range(request: HTTPRequest) -> ByteRange | None:
     byte_range = ByteRange(*map(int, found.groups()))
     if not byte_range.first <= byte_range.last < byte_range.total:
         raise invalid_upload_request(
-            f"Content-Range: there are no bytes {byte_range.first} to {byte_range.last} of that many"
+            f"Content-Range: {byte_range.first}-{byte_range.last}/{byte_range.total} is no range"
         )
     return byte_range
