@@ -15,7 +15,8 @@ from typing import TypeVar
 from repl_env.rlm.budget.budget_limits import Budget, Spent
 from repl_env.rlm.subcalls.child_runs import ChildEnvironments
 from repl_env.rlm.subcalls.episode_subcalls import EpisodeSubcalls
-from repl_env.rlm.subcalls.provider import Failed, GivenProvider, SubcallSettings
+from repl_env.rlm.subcalls.provider import GivenProvider
+from repl_env.rlm.subcalls.subcall_settings import Failed, SubcallSettings
 
 from ..protocol.request_error import RequestError
 from ..quotas.usage_meters import UsageMeter
