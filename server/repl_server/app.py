@@ -35,7 +35,7 @@ from .transport.websocket.session_socket import SessionSocketRoute
 
 __all__ = ["create_app"]
 
-# Headers of answers that pages of the operator's origins may read.
+# Response headers that pages of allowed origins may read.
 _EXPOSED = [SESSION, "Retry-After", "Upload-Offset"]
 
 
@@ -46,22 +46,22 @@ def create_app(
     action: type[BaseModel] = REPLAction,
     observation: type[BaseModel] = REPLObservation,
 ) -> FastAPI:
-    """A server as an ASGI application; `app.state.manager` is what serves its sessions.
+    """A server as an ASGI application; `app.state.manager` is its session manager.
 
     Args:
-        settings: None: the defaults.
-        environment: makes an environment for each session: a class or a function, of a
-            `repl_env.interfaces.Environment` or of OpenEnv's. None: `REPLEnvironment`.
+        settings: default: `Settings()`.
+        environment: class or function that creates the environment of a session: a
+            `repl_env.interfaces.Environment` or one of OpenEnv. Default: `REPLEnvironment`.
         action, observation: the models of its actions and observations.
 
     Raises:
-        TypeError: `environment` cannot be called, or is an asynchronous function.
-        ValueError: keys are asked for and there are none, or a setting is wrong.
+        TypeError: `environment` is not callable, or is an asynchronous function.
+        ValueError: keys are required and none exist, or a setting is invalid.
         OSError: the key file cannot be read.
     """
     if environment is not None and not callable(environment):
         kind = type(environment).__name__
-        raise TypeError(f"environment must make environments, and a {kind} cannot be called")
+        raise TypeError(f"environment must be a class or a function, not a {kind}")
     if inspect.iscoroutinefunction(environment):
         raise TypeError("environment must be a class or a plain function, not an asynchronous one")
     state = REPLState if environment is None else State
@@ -95,7 +95,7 @@ def create_app(
 
 
 def _add_routes(app: FastAPI, manager: SessionManager) -> None:
-    # First, because routes are tried in turn and most sessions begin here.
+    # First, because routes are tried in order and most sessions begin here.
     app.router.routes.append(WebSocketRoute("/ws", SessionSocketRoute(manager)))
     app.include_router(episode_router(manager))
     app.include_router(metrics_router(manager.telemetry.metrics, manager.settings.metrics_key))
@@ -110,10 +110,10 @@ def _add_routes(app: FastAPI, manager: SessionManager) -> None:
 
 
 def _add_layers(app: FastAPI, context: GuardContext) -> None:
-    """What every request passes before a route; the last that is added comes first."""
+    """Add the middleware; the last one added is the outermost."""
     app.add_middleware(RequestGuard, context=context)
     if context.settings.origins:
-        # Browsers ask before they send, without a key: this answers, and comes first.
+        # Outside the guard: browsers send preflight requests without a key.
         app.add_middleware(
             CORSMiddleware,
             allow_origins=context.authenticator.origins.named,

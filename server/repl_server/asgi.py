@@ -1,8 +1,8 @@
 """`repl_server.asgi:app`: the application for an ASGI server of your own.
 
-Its settings are variables of the environment, by the names of the options of `repl-env serve`.
-Where that server listens is not known here, so keys are asked for, unless `REPL_ENV_HOST` is a
-loopback address or `REPL_ENV_NO_AUTH` is set.
+Environment variables configure it, with the names of the options of `repl-env serve`. The address
+of that server is unknown here, so keys are required unless `REPL_ENV_HOST` is a loopback address or
+`REPL_ENV_NO_AUTH` is set.
 """
 
 from __future__ import annotations

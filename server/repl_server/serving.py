@@ -1,4 +1,4 @@
-"""A server's life: it listens, serves, drains when it is told to stop, and is gone."""
+"""Runs a server: listen, serve, drain on a stop signal, and exit."""
 
 from __future__ import annotations
 
@@ -26,24 +26,23 @@ from .transport.uvicorn_config import config
 
 __all__ = ["server"]
 
-# Seconds that open connections may take to end after they were told to.
+# Seconds open connections may take to close after the drain.
 _GOODBYE = 5
-# Objects made, less those gone, until the young ones are looked through for cycles: some thirty
-# sessions' worth. CPython's own number, 700 or 2,000, has a server do it all the time for nearly
-# nothing.
+# Threshold of the youngest generation: about thirty sessions. CPython's default, 700 or 2,000,
+# makes a server collect all the time and find almost nothing.
 _YOUNG = 5_000
-# Of those collections until the next two kinds, of which the second walks everything: a session
-# that ends leaves some 170 objects and 36 KB to it, so 27 MB at most. With CPython's own numbers,
-# ten each, that would be 107.
+# Thresholds of the older generations; a collection of the oldest visits everything. An ended
+# session leaves about 170 objects and 36 KB for it, so at most 27 MB; 107 MB with CPython's
+# default, ten each.
 _MIDDLE, _OLD = 5, 5
-# Seconds between two times that what was freed is given back. The allocator does so by itself only
-# at the end of its heap, and a crowd leaves some 100 MiB in front of that; a look costs 0.3 ms and
-# 60 us for each MiB that goes.
+# Seconds between two trims of the heap. The allocator returns memory only at the end of its heap,
+# and a crowd of clients leaves about 100 MiB before it. A trim takes 0.3 ms, and 60 us per returned
+# MiB.
 _GIVE_BACK_S = 5.0
 
 
 class Server(uvicorn.Server):
-    """Uvicorn, which lets the host's running requests end before it closes connections."""
+    """A uvicorn server that drains the sessions before it closes connections."""
 
     def __init__(
         self,
@@ -58,14 +57,14 @@ class Server(uvicorn.Server):
 
     @property
     def url(self) -> str:
-        """Where it listens; RuntimeError before it does."""
+        """The URL; RuntimeError before the server listens."""
         if not self.started:
             raise RuntimeError("the server has not started")
         name, port = self.servers[0].sockets[0].getsockname()[:2]
         return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
 
     async def startup(self, sockets: Any = None) -> None:
-        """Begin to listen, and say so."""
+        """Listen, and report the URL."""
         await super().startup(sockets)
         if self.started:
             self._giving_back = asyncio.create_task(self._give_back())
@@ -86,10 +85,7 @@ class Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """As uvicorn's, and have it drain too when its terminal goes.
-
-        Unless that is ignored: `nohup` is how a server outlives its terminal.
-        """
+        """As uvicorn's, and drain also on SIGHUP, unless `nohup` has the process ignore it."""
         here = threading.current_thread() is threading.main_thread()
         if not here or signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
             with super().capture_signals():
@@ -103,11 +99,11 @@ class Server(uvicorn.Server):
             signal.signal(signal.SIGHUP, before)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """A signal to stop: SIGHUP is as SIGTERM, with which it ends likewise."""
+        """Handle a stop signal; SIGHUP counts as SIGTERM."""
         super().handle_exit(signal.SIGTERM if sig == signal.SIGHUP else sig, frame)
 
     async def _drain(self) -> None:
-        """Let what runs end; end it when Ctrl-C is pressed again, and the server at the third."""
+        """Drain. A second Ctrl-C ends running steps, a third one the server."""
         for seconds in (self._manager.settings.drain_s, 0.0):
             draining = asyncio.create_task(self._manager.drain(seconds))
             while not draining.done() and not self.force_exit:
@@ -115,20 +111,20 @@ class Server(uvicorn.Server):
             if draining.done():
                 return
             draining.cancel()
-            # Uvicorn would cancel what answers, which is no answer.
+            # Set only now: uvicorn would cancel requests that could still send a reply.
             self.force_exit = not seconds
 
     async def _give_back(self) -> None:
-        """Have the kernel get back, again and again, what crowds of clients took for a while."""
+        """Return freed memory to the kernel periodically."""
         while True:
             await asyncio.sleep(_GIVE_BACK_S)
             if not self._manager.sessions and max(gc.get_count()[0] // _YOUNG, *gc.get_count()[1:]):
-                gc.collect()  # something came since the last time, and nobody is held up
+                gc.collect()  # objects were created, and no session is delayed
             await asyncio.to_thread(trim_heap)
 
 
 def server(app: FastAPI, listening: Callable[[str], None] | None = None) -> Server:
-    """A server of `app`, as its settings say. `listening` is told where, as soon as it does."""
+    """The server of `app`. `listening` is called with the URL once the server listens."""
     context: GuardContext = app.state.guard_context
     connections = ConnectionLimits(context.settings, context.telemetry)
     context.telemetry.metrics.set_gauge("connections", lambda: connections.open)
@@ -139,18 +135,17 @@ def server(app: FastAPI, listening: Callable[[str], None] | None = None) -> Serv
 
 
 def hide_memory() -> None:
-    """Keep this process's memory, with keys of models in it, from others of the same user.
+    """Protect this process's memory, which holds API keys, from other processes of the same user.
 
-    Nobody can attach a debugger then, or write a core.
+    Prevents debuggers and core dumps, too.
     """
     libc.prctl(libc.PR_SET_DUMPABLE, 0)
 
 
 def freeze_gc() -> None:
-    """Have the garbage collector pass over what was loaded so far, which is there for good.
+    """Exclude all loaded objects from garbage collection, and set the thresholds.
 
-    A full collection, in which nobody is served, would otherwise walk some 130,000 objects and take
-    50 ms.
+    A full collection would otherwise visit 130,000 objects and block all clients for 50 ms.
     """
     gc.collect()
     gc.freeze()
@@ -158,7 +153,7 @@ def freeze_gc() -> None:
 
 
 def raise_open_files() -> int:
-    """Let this process have as many descriptors as it may; how many that is."""
+    """Raise the limit of open files to the maximum; returns that maximum."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return hard

@@ -13,7 +13,7 @@ from repl_env.episode.sandbox_provider import SandboxSettings
 from repl_env.llm.model_spec import LLM
 from repl_env.rlm.budget.budget_limits import Budget
 from repl_sandbox import Limits, Policy
-from repl_sandbox.backends.sandbox_arguments import RecoveryMode, check_states
+from repl_sandbox.backends.sandbox_arguments import RecoveryMode, check_snapshots
 
 from .quotas.tenant_quota import TenantQuota
 from .tenants.client_address import is_loopback
@@ -49,7 +49,7 @@ _KINDS: Mapping[str, tuple[UnionType | type, str]] = {
     "api_keys": (Path | None, "a pathlib.Path"),
     "metrics_key": (str | None, "the name of a key"),
     "no_auth": (bool, "a bool"),
-    "yielding": (bool, "a bool"),
+    "fair_share": (bool, "a bool"),
     "log_contents": (bool, "a bool"),
     "limits": (Limits, "a Limits (from repl_env import Limits)"),
     "llm": (LLM | None, "an LLM (from repl_env import LLM)"),
@@ -122,7 +122,7 @@ class Settings:
         grace_s: seconds a session is kept after its socket closed.
         limits, policy, preload: of the sessions' sandbox; default output limit: OUTPUT.
         pool: number of ready sessions; None: POOL, or `max_sessions` if smaller.
-        yielding: sessions that use much CPU time get a lower priority than the others and the
+        fair_share: sessions that use much CPU time get a lower priority than the others and the
             server.
         max_timeout_s: maximum `timeout_s` of a step; at least `limits.timeout`, which applies to
             steps without one. None: LONGEST_STEP_S, or `limits.timeout` if larger.
@@ -171,7 +171,7 @@ class Settings:
     policy: Policy | None = None
     preload: tuple[str, ...] = ()
     pool: int | None = None
-    yielding: bool = True
+    fair_share: bool = True
     max_timeout_s: float | None = None
     message_bytes: int | None = None
     context_bytes: int = CONTEXT
@@ -211,7 +211,7 @@ class Settings:
             *(self.isolation, self.require, self.limits, self.preload, self.policy, self.image),
             self.runtime,
         )
-        check_states(self.recovery, 0)
+        check_snapshots(self.recovery, 0)
         self._check_together()
 
     def _check_together(self) -> None:

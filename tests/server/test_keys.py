@@ -86,7 +86,7 @@ def test_a_file_that_is_no_text_is_named(tmp_path) -> None:
     with pytest.raises(ValueError, match=f"^{file} is not a text file"):
         APIKeys.read(file)
     status, _, err = run("alice", "--file", str(file))
-    assert status == 2 and "not a file of text" in " ".join(err.replace("│", " ").split())
+    assert status == 2 and "not a text file" in " ".join(err.replace("│", " ").split())
 
 
 def test_a_file_that_everybody_may_write_to_is_refused(tmp_path) -> None:

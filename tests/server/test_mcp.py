@@ -307,7 +307,7 @@ def test_a_call_that_a_stopping_server_cuts_off_is_told_so(named, accept):
 
     error = json.loads(told[told.index("{") :])["error"]
     assert error["data"]["code"] == "DRAINING"
-    assert "ask again later" in error["message"]
+    assert "try again later" in error["message"]
 
 
 def test_a_session_is_its_owner_s_alone(post, quiet_server):
@@ -427,7 +427,7 @@ def test_a_task_that_is_scored_is_not_begun_anew_by_who_plays_it(quiet_server):
         socket.reset(context="abc")
         begun = socket.ask("mcp", reset)["data"]["result"]
 
-    assert refused["isError"] and "This task is scored" in text(refused)
+    assert refused["isError"] and "this task is scored" in text(refused)
     assert ended["structuredContent"]["reward"] == 1.0
     assert still["isError"]
     assert not begun["isError"]

@@ -43,5 +43,5 @@ def test_a_named_site_may_and_a_refusal_says_so_too() -> None:
     ],
 )  # fmt: skip
 def test_what_is_no_site_is_refused_by_name(site) -> None:
-    with pytest.raises(ValueError, match="no site"):
+    with pytest.raises(ValueError, match="is not a site"):
         create_app(Settings(frame_ancestors=(site,)))

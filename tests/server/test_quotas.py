@@ -147,7 +147,7 @@ def test_sub_calls_are_granted_as_far_as_there_are_any(quotas, clock) -> None:
 def test_a_quota_of_nothing_refuses_and_promises_no_time() -> None:
     none = QuotaRegistry(TenantQuota(steps_per_second=0, calls_per_hour=0))
 
-    for ask in (none.meter_of(ALICE).step, lambda: none.of(ALICE).reserve_calls(1)):
+    for ask in (none.meter_of(ALICE).step, lambda: none.meter_of(ALICE).reserve_calls(1)):
         with pytest.raises(RequestError) as refused:
             ask()
         assert "retry_after" not in refused.value.data()

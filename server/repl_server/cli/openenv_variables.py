@@ -1,4 +1,4 @@
-"""Defaults of episodes, from the variables that OpenEnv's server reads."""
+"""Defaults of episodes, from the environment variables of OpenEnv's server."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _COUNTS = {
 
 
 def episodes_of_variables(variables: Mapping[str, str] | None = None) -> EnvironmentSettings:
-    """The settings of environments that `variables`, by default the process's, ask for.
+    """Environment options from `variables`, by default those of the process.
 
-    An empty variable is one that is not set.
+    An empty variable counts as unset.
 
     Raises:
-        ValueError: naming the variable that is wrong.
+        ValueError: naming the invalid variable.
     """
     found = os.environ if variables is None else variables
     given: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""`repl-env serve`: a server of environments on a port."""
+"""`repl-env serve`: serve environments on a port."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from ..serving import Server
     from ..settings import Settings
 
-# Descriptors of a session: its pipes and sockets.
+# File descriptors of a session: pipes and sockets.
 _FILES = 8
 
 
 def _check_libraries() -> None:
-    """Say what to install, and leave, where the extra is not."""
+    """Exit with the command to install the extra, if it is missing."""
     try:
         from .. import app, serving  # noqa: F401
     except ImportError as error:
-        remedy = "pip install 'repl-env[server]' has what it needs"
+        remedy = "install it with: pip install 'repl-env[server]'"
         typer.echo(f"repl-env serve: {error}. {remedy}", err=True)
         raise typer.Exit(ExitStatus.FAILED) from error
 
@@ -36,14 +36,15 @@ def _check_libraries() -> None:
 def _check_room(files: int, settings: Settings) -> None:
     needed = _FILES * settings.max_sessions + settings.connections
     if files < needed:
-        message = (
-            f"--max-sessions and --connections may need {needed} open files; {files} are allowed"
+        typer.echo(
+            f"repl-env: --max-sessions and --connections may need {needed} open files,"
+            f" but the limit is {files} (ulimit -n)",
+            err=True,
         )
-        typer.echo(f"repl-env: {message} (ulimit -n)", err=True)
 
 
 def _say_where(url: str) -> None:
-    """Where it listens, for whoever reads that; the log has it too."""
+    """Print the URL; the log has it too, if nobody reads standard output."""
     try:
         typer.echo(f"repl-env serves on {url}")
     except OSError:
@@ -54,10 +55,8 @@ def _run(server: Server) -> None:
     try:
         server.run()
     except SystemExit as error:
-        # Uvicorn's status for this is that of a tier which cannot be had.
-        typer.echo(
-            "repl-env: the server did not start, or did not stop; the log says why", err=True
-        )
+        # Uvicorn's exit status would mean that an isolation tier is unavailable.
+        typer.echo("repl-env: the server failed to start or to stop; see the log", err=True)
         raise typer.Exit(ExitStatus.FAILED) from error
 
 
@@ -87,8 +86,8 @@ def _command(settings: Callable[..., Settings]) -> Callable[..., None]:
 
     serve.__doc__ = """Serve environments over WebSockets and HTTP.
 
-    Each option may be a variable of the environment too: REPL_ENV_MAX_SESSIONS for --max-sessions.
-    Exit 2: a setting is wrong, or keys are missing. Exit 3: there is no such tier here.
+    Each option has an environment variable, such as REPL_ENV_MAX_SESSIONS for --max-sessions.
+    Exit status 2: invalid option, or missing keys. 3: the isolation tier is unavailable.
     """
     return serve
 

@@ -1,7 +1,7 @@
-"""The options of `repl-env serve`, and the settings that they ask for.
+"""The options of `repl-env serve`, and the `Settings` made of them.
 
-Each can be given by a variable of the environment as well, which is what containers and
-`repl_server.asgi` use: `REPL_ENV_MAX_SESSIONS` for `--max-sessions`.
+Each option has an environment variable too, such as `REPL_ENV_MAX_SESSIONS` for `--max-sessions`,
+for containers and for `repl_server.asgi`.
 """
 
 from __future__ import annotations
@@ -32,212 +32,298 @@ if TYPE_CHECKING:
     from ..settings import Settings
 
 PREFIX = "REPL_ENV_"
-# Bytes. A reset with a task and a step with some code pass, and the rest can be uploaded; a server
-# that takes less answers TOO_LARGE to everybody.
+# Bytes. A reset with a task and a step with some code fit, and larger data can be uploaded; a
+# server with a lower limit would answer TOO_LARGE to every client.
 LEAST_MESSAGE = 4 << 10
+
+# Headings of `repl-env serve --help`.
+_ACCESS = "Network and access"
+_SESSIONS = "Isolation and limits of one session"
+_CAPACITY = "Capacity and time-outs"
+_MODELS = "Models for sub-calls"
+_STORAGE = "Quotas, sizes and logging"
 
 
 class RecoveryMode(StrEnum):
-    """What becomes of a session whose process dies."""
+    """The state in which a session continues after its process died."""
 
     SNAPSHOT = "snapshot"
     RESTART = "restart"
 
 
-def option(name: str, help: str, **more: Any) -> Any:
-    """An option that a variable of the environment can give too."""
-    # Of two names, as --yes/--no, the first, which then may be 0.
+def option(name: str, panel: str, help: str, **more: Any) -> Any:
+    """An option that has an environment variable too, under the heading `panel`."""
+    # Of two names, such as --yes/--no, the first one gives the variable, which then may be 0.
     variable = PREFIX + name.partition("/")[0].removeprefix("--").replace("-", "_").upper()
-    return typer.Option(name, help=help, **{"envvar": variable, **more})
+    return typer.Option(name, help=help, rich_help_panel=panel, **{"envvar": variable, **more})
 
 
-def seconds(name: str, help: str) -> Any:
+def seconds(name: str, panel: str, help: str) -> Any:
     """An option in seconds."""
-    return option(name, help, min=0, metavar="SECONDS")
+    return option(name, panel, help, min=0, metavar="SECONDS")
 
 
 Texts: TypeAlias = list[str] | None
 
-# ── who may ask, and where ────────────────────────────────────────────────────────────────────────
-
-Host: TypeAlias = Annotated[str, option("--host", "The address to listen on.")]
-Port: TypeAlias = Annotated[int, option("--port", "0 takes a free one.", min=0, max=65535)]
-Keys: TypeAlias = Annotated[
+HostOption: TypeAlias = Annotated[str, option("--host", _ACCESS, "Address to listen on.")]
+PortOption: TypeAlias = Annotated[
+    int, option("--port", _ACCESS, "Port to listen on; 0 picks a free one.", min=0, max=65535)
+]
+KeysOption: TypeAlias = Annotated[
     Path | None,
     option(
         "--api-keys",
-        f"Keys, by `repl-env keys`; {VARIABLE} may have lines of such a file.",
+        _ACCESS,
+        f"File of API keys, made by `repl-env keys`; {VARIABLE} may hold lines of such a file.",
         metavar="FILE",
         envvar=f"{VARIABLE}_FILE",
     ),
 ]
-MetricsKey: TypeAlias = Annotated[
-    str | None, option("--metrics-key", "The key that /metrics tells of all keys.", metavar="NAME")
-]
-NoAuth: TypeAlias = Annotated[
-    bool, option("--no-auth", "Ask nobody for a key who can reach the port.")
-]
-Origins: TypeAlias = Annotated[Texts, option("--origin", "Of web pages that may ask; repeat.")]
-FrameAncestors: TypeAlias = Annotated[
-    Texts, option("--frame-ancestor", "Sites that may show its pages in a frame; repeat.")
-]
-TrustedProxies: TypeAlias = Annotated[
-    Texts, option("--trusted-proxy", "Whose X-Forwarded-For is believed; repeat.")
-]
-Connections: TypeAlias = Annotated[int, option("--connections", "Open at once.", min=1)]
-
-# ── one session ───────────────────────────────────────────────────────────────────────────────────
-
-IsolationOption: TypeAlias = Annotated[
-    Isolation, option("--isolation", "The tier that holds the code.")
-]
-RequireOption: TypeAlias = Annotated[Require, option("--require", "The weakest to accept.")]
-ImageOption: TypeAlias = Annotated[
-    str | None, option("--image", "Of the container, in tier container.", metavar="IMAGE")
-]
-RuntimeOption: TypeAlias = Annotated[
-    str | None, option("--runtime", "Of the container, as its daemon names it.", metavar="NAME")
-]
-RecoveryOption: TypeAlias = Annotated[
-    RecoveryMode, option("--recovery", "Where a session goes on whose process dies.")
-]
-Preload: TypeAlias = Annotated[
-    Texts, option("--preload", "Modules to import beforehand.", metavar="MODULE")
-]
-Memory: TypeAlias = Annotated[str, option("--memory", "Of a session, as 512MiB or 2GB.")]
-Output: TypeAlias = Annotated[str, option("--output", "What is kept of a step's output.")]
-CellTimeout: TypeAlias = Annotated[float, seconds("--timeout", "How long a cell may execute.")]
-MaxTimeout: TypeAlias = Annotated[
-    float | None,
-    seconds(
-        "--max-timeout", "The longest that a step may ask for; 3600, or --timeout if that is more."
+MetricsKeyOption: TypeAlias = Annotated[
+    str | None,
+    option(
+        "--metrics-key", _ACCESS, "Name of the key that sees all keys in /metrics.", metavar="NAME"
     ),
 ]
-Language: TypeAlias = Annotated[
-    LanguageName, option("--language", "How much of Python cells may use; no wall.")
+NoAuthOption: TypeAlias = Annotated[
+    bool, option("--no-auth", _ACCESS, "Serve every client that can reach the port without a key.")
+]
+OriginsOption: TypeAlias = Annotated[
+    Texts,
+    option("--origin", _ACCESS, "Origin of web pages that may send requests; may be repeated."),
+]
+FrameAncestorsOption: TypeAlias = Annotated[
+    Texts,
+    option("--frame-ancestor", _ACCESS, "Site that may show pages in a frame; may be repeated."),
+]
+TrustedProxiesOption: TypeAlias = Annotated[
+    Texts,
+    option(
+        "--trusted-proxy",
+        _ACCESS,
+        "Address or network of a proxy whose X-Forwarded-For is trusted; may be repeated.",
+    ),
 ]
 
-# ── all sessions ──────────────────────────────────────────────────────────────────────────────────
+IsolationOption: TypeAlias = Annotated[
+    Isolation, option("--isolation", _SESSIONS, "Isolation tier of sessions.")
+]
+RequireOption: TypeAlias = Annotated[
+    Require, option("--require", _SESSIONS, "Weakest isolation tier to accept.")
+]
+ImageOption: TypeAlias = Annotated[
+    str | None,
+    option("--image", _SESSIONS, "Container image for the tier container.", metavar="IMAGE"),
+]
+RuntimeOption: TypeAlias = Annotated[
+    str | None,
+    option("--runtime", _SESSIONS, "Container runtime, as the daemon names it.", metavar="NAME"),
+]
+RecoveryOption: TypeAlias = Annotated[
+    RecoveryMode,
+    option("--recovery", _SESSIONS, "State in which a session continues after its process died."),
+]
+PreloadOption: TypeAlias = Annotated[
+    Texts,
+    option(
+        "--preload",
+        _SESSIONS,
+        "Modules to import before sessions start; may be repeated.",
+        metavar="MODULE",
+    ),
+]
+MemoryOption: TypeAlias = Annotated[
+    str, option("--memory", _SESSIONS, "Memory limit of a session, such as 512MiB or 2GB.")
+]
+OutputOption: TypeAlias = Annotated[
+    str, option("--output", _SESSIONS, "Size limit of the output that a step keeps.")
+]
+TimeoutOption: TypeAlias = Annotated[
+    float, seconds("--timeout", _SESSIONS, "Seconds a cell may execute.")
+]
+MaxTimeoutOption: TypeAlias = Annotated[
+    float | None,
+    seconds(
+        "--max-timeout",
+        _SESSIONS,
+        "Largest time-out that a step may request; default: 3600, or --timeout if larger.",
+    ),
+]
+LanguageOption: TypeAlias = Annotated[
+    LanguageName,
+    option(
+        "--language", _SESSIONS, "Subset of Python that cells may use; not a security boundary."
+    ),
+]
 
-Ready: TypeAlias = Annotated[int | None, option("--pool", "Sessions made ahead of time.", min=0)]
-FairShare: TypeAlias = Annotated[
+PoolOption: TypeAlias = Annotated[
+    int | None, option("--pool", _CAPACITY, "Number of sessions to keep ready.", min=0)
+]
+FairShareOption: TypeAlias = Annotated[
     bool,
-    option("--fair-share/--no-fair-share", "Sessions that burn CPU time give way to all others."),
+    option(
+        "--fair-share/--no-fair-share",
+        _CAPACITY,
+        "Give sessions that use much CPU time a lower priority than all others.",
+    ),
 ]
-MaxSessions: TypeAlias = Annotated[
+MaxSessionsOption: TypeAlias = Annotated[
     int,
     option(
         "--max-sessions",
-        "Open at once.",
+        _CAPACITY,
+        "Maximum number of open sessions.",
         min=1,
         envvar=[f"{PREFIX}MAX_SESSIONS", "MAX_CONCURRENT_ENVS"],  # the second is OpenEnv's
     ),
 ]
-MaxWaiting: TypeAlias = Annotated[int, option("--max-waiting", "Who may wait for one.", min=0)]
-Wait: TypeAlias = Annotated[float, seconds("--wait", "How long they may.")]
-Idle: TypeAlias = Annotated[float, seconds("--idle", "Sessions that nobody uses end then.")]
-Grace: TypeAlias = Annotated[float, seconds("--grace", "How long sessions outlive a socket.")]
-Drain: TypeAlias = Annotated[float, seconds("--drain", "For what runs when the server stops.")]
+MaxWaitingOption: TypeAlias = Annotated[
+    int,
+    option("--max-waiting", _CAPACITY, "Maximum number of clients waiting for a session.", min=0),
+]
+WaitOption: TypeAlias = Annotated[
+    float, seconds("--wait", _CAPACITY, "Seconds a client may wait for a free session.")
+]
+IdleOption: TypeAlias = Annotated[
+    float, seconds("--idle", _CAPACITY, "Seconds after which an unused session ends.")
+]
+GraceOption: TypeAlias = Annotated[
+    float, seconds("--grace", _CAPACITY, "Seconds a session is kept after its socket closed.")
+]
+DrainOption: TypeAlias = Annotated[
+    float,
+    seconds("--drain", _CAPACITY, "Seconds running steps may take when the server stops."),
+]
+ConnectionsOption: TypeAlias = Annotated[
+    int, option("--connections", _CAPACITY, "Maximum number of open connections.", min=1)
+]
 
-# ── sub-calls ─────────────────────────────────────────────────────────────────────────────────────
-
-Endpoints: TypeAlias = Annotated[
+EndpointsOption: TypeAlias = Annotated[
     Texts,
     option(
         "--llm-url",
-        "An endpoint that a reset may name for sub-calls, or URL/* for all below it; repeat.",
+        _MODELS,
+        "Model endpoint that a reset may name, or URL/* for all below it; may be repeated.",
         metavar="URL",
     ),
 ]
-ModelName: TypeAlias = Annotated[
-    str | None, option("--model", "Answers the sub-calls of resets that name nobody.")
+ModelOption: TypeAlias = Annotated[
+    str | None, option("--model", _MODELS, "Model for resets that name none.")
 ]
-BaseURL: TypeAlias = Annotated[str | None, option("--base-url", "Where that model is.")]
-KeyVariable: TypeAlias = Annotated[
-    str | None, option("--api-key-env", "The variable that holds its key.", metavar="NAME")
+BaseURLOption: TypeAlias = Annotated[
+    str | None, option("--base-url", _MODELS, "Endpoint of the model given by --model.")
 ]
-Calls: TypeAlias = Annotated[int, option("--budget-calls", "Sub-calls of a session.")]
-ConcurrentCalls: TypeAlias = Annotated[
+KeyVariableOption: TypeAlias = Annotated[
+    str | None,
+    option(
+        "--api-key-env",
+        _MODELS,
+        "Environment variable with the API key of the model given by --model.",
+        metavar="NAME",
+    ),
+]
+BudgetCallsOption: TypeAlias = Annotated[
+    int, option("--budget-calls", _MODELS, "Maximum number of sub-calls of a session.")
+]
+BudgetTokensOption: TypeAlias = Annotated[
+    str | None,
+    option(
+        "--budget-tokens",
+        _MODELS,
+        "Maximum number of tokens of a session's sub-calls.",
+        metavar="IN[:OUT]",
+    ),
+]
+ConcurrentCallsOption: TypeAlias = Annotated[
     int,
-    option("--max-concurrent-subcalls", "Sub-calls of a session under way at once.", min=1),
-]
-Tokens: TypeAlias = Annotated[
-    str | None, option("--budget-tokens", "Of its sub-calls.", metavar="IN[:OUT]")
+    option(
+        "--max-concurrent-subcalls",
+        _MODELS,
+        "Maximum number of concurrent sub-calls of a session.",
+        min=1,
+    ),
 ]
 
-# ── what is kept, and of whom ─────────────────────────────────────────────────────────────────────
-
-QuotaLines: TypeAlias = Annotated[
+QuotaOption: TypeAlias = Annotated[
     Texts,
     option(
         "--quota",
-        "What each tenant may use, as sessions=8 or steps_per_second=50; repeat.",
+        _STORAGE,
+        "Limit of each tenant, such as sessions=8 or steps_per_second=50; may be repeated.",
         metavar="NAME=VALUE",
     ),
 ]
-MaxMessage: TypeAlias = Annotated[
+MaxMessageOption: TypeAlias = Annotated[
     str | None,
     option(
         "--max-message",
-        "Of one WebSocket message or HTTP body; 128MiB, 32MiB with --no-auth off loopback.",
+        _STORAGE,
+        "Size limit of a WebSocket message or HTTP body; default: 128MiB, or 32MiB with --no-auth"
+        " off loopback.",
     ),
 ]
-MaxContext: TypeAlias = Annotated[
+MaxContextOption: TypeAlias = Annotated[
     str | None,
-    option("--max-context", "Of one uploaded context; 1GiB, or --max-uploads if that is less."),
+    option(
+        "--max-context",
+        _STORAGE,
+        "Size limit of an uploaded context; default: 1GiB, or --max-uploads if smaller.",
+    ),
 ]
-MaxUploads: TypeAlias = Annotated[str, option("--max-uploads", "Of all that are kept.")]
-LogContents: TypeAlias = Annotated[
-    bool, option("--log-contents", "Write code and output into the log.")
+MaxUploadsOption: TypeAlias = Annotated[
+    str, option("--max-uploads", _STORAGE, "Memory limit of all uploaded contexts.")
+]
+LogContentsOption: TypeAlias = Annotated[
+    bool, option("--log-contents", _STORAGE, "Write code and output of steps to the log.")
 ]
 
 
 def settings(
-    host: Host = "127.0.0.1",
-    port: Port = 8000,
-    api_keys: Keys = None,
-    metrics_key: MetricsKey = None,
-    no_auth: NoAuth = False,
-    origin: Origins = None,
-    frame_ancestor: FrameAncestors = None,
-    trusted_proxy: TrustedProxies = None,
+    host: HostOption = "127.0.0.1",
+    port: PortOption = 8000,
+    api_keys: KeysOption = None,
+    metrics_key: MetricsKeyOption = None,
+    no_auth: NoAuthOption = False,
+    origin: OriginsOption = None,
+    frame_ancestor: FrameAncestorsOption = None,
+    trusted_proxy: TrustedProxiesOption = None,
     isolation: IsolationOption = Isolation.AUTO,
     require: RequireOption = Require.JAILED,
     image: ImageOption = None,
     runtime: RuntimeOption = None,
     recovery: RecoveryOption = RecoveryMode.SNAPSHOT,
-    preload: Preload = None,
-    memory: Memory = "1GiB",
-    output: Output = "1MiB",
-    timeout: CellTimeout = 30.0,
-    max_timeout: MaxTimeout = None,
-    language: Language = LanguageName.FULL,
-    pool: Ready = None,
-    fair_share: FairShare = True,
-    max_sessions: MaxSessions = 64,
-    max_waiting: MaxWaiting = 64,
-    wait: Wait = 10.0,
-    idle: Idle = 900.0,
-    grace: Grace = 60.0,
-    drain: Drain = 30.0,
-    llm_url: Endpoints = None,
-    model: ModelName = None,
-    base_url: BaseURL = None,
-    api_key_env: KeyVariable = None,
-    budget_calls: Calls = 200,
-    budget_tokens: Tokens = None,
-    max_concurrent_subcalls: ConcurrentCalls = 8,
-    quota: QuotaLines = None,
-    max_message: MaxMessage = None,
-    max_context: MaxContext = None,
-    max_uploads: MaxUploads = "4GiB",
-    connections: Connections = 2048,
-    log_contents: LogContents = False,
+    preload: PreloadOption = None,
+    memory: MemoryOption = "1GiB",
+    output: OutputOption = "1MiB",
+    timeout: TimeoutOption = 30.0,
+    max_timeout: MaxTimeoutOption = None,
+    language: LanguageOption = LanguageName.FULL,
+    pool: PoolOption = None,
+    fair_share: FairShareOption = True,
+    max_sessions: MaxSessionsOption = 64,
+    max_waiting: MaxWaitingOption = 64,
+    wait: WaitOption = 10.0,
+    idle: IdleOption = 900.0,
+    grace: GraceOption = 60.0,
+    drain: DrainOption = 30.0,
+    llm_url: EndpointsOption = None,
+    model: ModelOption = None,
+    base_url: BaseURLOption = None,
+    api_key_env: KeyVariableOption = None,
+    budget_calls: BudgetCallsOption = 200,
+    budget_tokens: BudgetTokensOption = None,
+    max_concurrent_subcalls: ConcurrentCallsOption = 8,
+    quota: QuotaOption = None,
+    max_message: MaxMessageOption = None,
+    max_context: MaxContextOption = None,
+    max_uploads: MaxUploadsOption = "4GiB",
+    connections: ConnectionsOption = 2048,
+    log_contents: LogContentsOption = False,
 ) -> Any:
-    """The `Settings` that the options ask for.
+    """The `Settings` made of the options.
 
     Raises:
-        typer.BadParameter: naming the one that is wrong.
+        typer.BadParameter: naming the invalid option.
     """
     from repl_sandbox import Limits
     from repl_sandbox.types import parse_size
@@ -296,27 +382,27 @@ def settings(
 
 
 def _own_model(model: str | None, base_url: str | None, api_key_env: str | None) -> LLM | None:
-    """The server's own model for sub-calls, None for none."""
+    """The operator's model for sub-calls, or None."""
     if model is not None:
         return llm_from(ModelOptions(model, base_url, api_key_env), os.environ)
     if base_url or api_key_env:
-        raise typer.BadParameter("--base-url and --api-key-env are of a model: name it by --model")
+        raise typer.BadParameter("--base-url and --api-key-env need --model")
     return None
 
 
 def _message_bytes(given: str | None) -> int | None:
-    """The size of one message, None for the settings' own; raises ValueError."""
+    """The size limit of a message, None for the default; raises ValueError."""
     from repl_sandbox.types import parse_size
 
     size = None if given is None else parse_size(given, "--max-message")
     if size is not None and size < LEAST_MESSAGE:
-        message = f"at least {LEAST_MESSAGE >> 10}KiB: resets and steps are messages"
-        raise ValueError(f"--max-message must be {message}, and {given} has no room for them")
+        message = f"at least {LEAST_MESSAGE >> 10}KiB, for resets and steps"
+        raise ValueError(f"--max-message must be {message}, not {given}")
     return size
 
 
 def _context_bytes(given: str | None, uploads: int) -> int:
-    """The size of one upload, where all that are kept have `uploads` bytes; raises ValueError."""
+    """The size limit of an upload, given the limit of all uploads; raises ValueError."""
     from repl_sandbox.types import parse_size
 
     from ..settings import CONTEXT
@@ -325,12 +411,12 @@ def _context_bytes(given: str | None, uploads: int) -> int:
         return min(CONTEXT, uploads)
     size = parse_size(given, "--max-context")
     if size > uploads:
-        raise ValueError(f"--max-context {given} is more than --max-uploads has for all of them")
+        raise ValueError(f"--max-context {given} is more than --max-uploads allows for all uploads")
     return size
 
 
 def of_variables(host: str) -> Settings:
-    """The settings that the variables of the environment ask for; `host` if they name none."""
+    """The settings of the environment variables; `host`: default address."""
     app = typer.Typer(add_completion=False)
     app.command()(settings)
     given: Settings = typer.main.get_command(app).main(

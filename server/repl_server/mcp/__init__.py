@@ -1,1 +1,1 @@
-"""The Model Context Protocol of the endpoint, over HTTP and in its frames."""
+"""The Model Context Protocol, over HTTP and WebSockets."""

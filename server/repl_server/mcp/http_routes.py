@@ -1,8 +1,8 @@
 """`/mcp` over HTTP: the protocol's streamable HTTP, and OpenEnv's plain JSON-RPC.
 
-A client of streamable HTTP begins with `initialize`, is result its session in `Mcp-Session-Id`, and
-says so in each request. A client of OpenEnv names its session in the parameters, or none; it gets
-the status 200 for whatever JSON-RPC can answer.
+A client of streamable HTTP begins with `initialize`, gets its session in `Mcp-Session-Id`, and
+repeats that header in each request. A client of OpenEnv may name a session in the parameters, and
+gets the status 200 with every JSON-RPC error.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _STREAMED = {"Cache-Control": "no-cache, no-transform", "X-Accel-Buffering": "no
 
 
 class MCPRoutes:
-    """The handlers, on one manager."""
+    """Handlers of the routes."""
 
     def __init__(self, manager: SessionManager, tool_server: MCPToolServer) -> None:
         self._manager = manager
@@ -98,12 +98,12 @@ class MCPRoutes:
             if call.method != "initialize":
                 return _json(answer)
             session = await run_until_disconnect(request, manager.open(tenant))
-            session.known = False  # the next message, that it is initialized, says it
+            session.known = False  # until the next message confirms the initialization
             return _json(answer, headers={SESSION: session.token})
         return await run_until_disconnect(request, self._pass(request, call))
 
     async def _pass(self, request: HTTPRequest, call: RPCRequest) -> Response:
-        """What a session answers that is closed after it."""
+        """Serve a request in a session that is closed afterwards."""
         session = await self._manager.open(tenant_of(request.scope))
         try:
             return await self._ask(request, session, call)
@@ -113,8 +113,9 @@ class MCPRoutes:
     async def _ask(
         self, request: HTTPRequest, session: ServerSession, call: RPCRequest
     ) -> Response:
-        """What a session answers: as a stream, with progress, to a client that takes streams."""
-        # However many wait: each holds a connection, and its body is on its tenant's account.
+        """Serve a request in a session: streamed, with progress, if the client accepts a stream."""
+        # Not bounded here: each request holds a connection, and its body is accounted to its
+        # tenant.
         takes_streams = SESSION in request.headers and _EVENTS in request.headers.get("accept", "")
         streams = call.method == "tools/call" and takes_streams
         tools = self._tool_server.tools_of(session)
@@ -138,11 +139,11 @@ class MCPRoutes:
 
 
 def _version(request: HTTPRequest) -> str | None:
-    """The version of the protocol that a request was sent in, if it says so.
+    """The protocol version of a request, if it has one.
 
     Raises:
-        BadMessage: one without sessions, or none at all. Clients that know an older one fall back
-            to it, because the error lists those.
+        BadMessage: the request has an unsupported version. The error lists the supported ones, to
+            which clients that know an older version fall back.
     """
     version = request.headers.get(VERSION)
     if version is None or version in HANDSHAKE_PROTOCOL_VERSIONS:
@@ -153,7 +154,7 @@ def _version(request: HTTPRequest) -> str | None:
 
 
 def _failed(request: HTTPRequest, status: int, answer: ServerReply) -> Response:
-    """An error, with the status that streamable HTTP has for it, or OpenEnv's."""
+    """An error, with the status of streamable HTTP, or 200 for OpenEnv's clients."""
     streamable = SESSION in request.headers or VERSION in request.headers
     return _json(answer, status if streamable else 200)
 
@@ -186,15 +187,15 @@ _MESSAGE: dict[str, Any] = {
 
 
 def mcp_router(manager: SessionManager, tool_server: MCPToolServer) -> APIRouter:
-    """The routes, on `manager`."""
+    """Create the routes."""
     routes = MCPRoutes(manager, tool_server)
     made = APIRouter(tags=["mcp"])
     statuses: dict[int | str, dict[str, Any]] = {
-        202: {"description": "A notification was taken."},
-        400: {"description": "An error of JSON-RPC, for clients of streamable HTTP."},
-        404: {"description": "There is no such session, likewise."},
-        429: {"description": "Too much for the tenant, likewise."},
-        503: {"description": "No session came free, likewise."},
+        202: {"description": "The notification was accepted."},
+        400: {"description": "JSON-RPC error, for clients of streamable HTTP."},
+        404: {"description": "Unknown session, for clients of streamable HTTP."},
+        429: {"description": "Quota exceeded, for clients of streamable HTTP."},
+        503: {"description": "No session is free, for clients of streamable HTTP."},
     }
     about: dict[str, Any] = {"response_model": None, "responses": statuses}
     made.add_api_route("/mcp", routes.post, methods=["POST"], openapi_extra=_MESSAGE, **about)

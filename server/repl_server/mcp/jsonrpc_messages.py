@@ -1,7 +1,7 @@
-"""Requests of the Model Context Protocol as the server takes them, and their errors. No I/O.
+"""Messages of the Model Context Protocol, and their error codes. No I/O.
 
-Beside the protocol's own there are OpenEnv's: a request may have no id, and be answered, and name
-its session among its parameters.
+As in OpenEnv, a request may lack an id and still gets a response, and may name a session in its
+parameters.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from ..protocol.request_error import RequestError
 CREATE = "openenv/session/create"
 CLOSE = "openenv/session/close"
 
-# What JSON-RPC reserves for what is particular to a server; OpenEnv's code too.
+# Reserved by JSON-RPC for errors of servers; OpenEnv uses the same code.
 SERVER_ERROR = -32000
 
-# The codes of refusals that JSON-RPC has one for. The others are SERVER_ERROR; `data` says which.
+# JSON-RPC codes by error code. Others are SERVER_ERROR; `data` has the error code.
 _CODES = {
     "INVALID_JSON": PARSE_ERROR,
     "UNKNOWN_TYPE": METHOD_NOT_FOUND,
@@ -42,7 +42,7 @@ _CODES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RPCRequest:
-    """A request. `version`: of the protocol, if its client said."""
+    """A request. `version`: of the protocol; None if unknown."""
 
     method: str
     params: dict[str, Any]
@@ -51,10 +51,10 @@ class RPCRequest:
 
     @property
     def named_session(self) -> str | None:
-        """The session that it names, as OpenEnv's clients do.
+        """The session in the parameters, as OpenEnv's clients name it.
 
         Raises:
-            BadMessage: it is no text.
+            BadMessage: `session_id` is not a string.
         """
         token = self.params.get("session_id")
         if token is not None and not isinstance(token, str):
@@ -63,7 +63,7 @@ class RPCRequest:
 
     @property
     def needed_session(self) -> str:
-        """The same; BadMessage if it names none."""
+        """The session in the parameters; raises BadMessage without one."""
         token = self.named_session
         if token is None:
             raise BadMessage(INVALID_PARAMS, "session_id is needed", self.id)
@@ -72,7 +72,7 @@ class RPCRequest:
 
 @dataclass(frozen=True, slots=True)
 class RPCNotification:
-    """What needs no answer. `cancels`: the id of the request that it ends."""
+    """A notification. `cancels`: the id of the request that it cancels."""
 
     cancels: RequestId | None = None
 
@@ -81,7 +81,7 @@ Message: TypeAlias = RPCRequest | RPCNotification
 
 
 def read(given: str | bytes | dict[str, Any]) -> Message:
-    """The message that a text, or a value read from JSON, is; raises BadMessage."""
+    """Parse a text, or a value parsed from JSON; raises BadMessage."""
     message = message_of(given) if isinstance(given, dict) else parse(given)
     match message:
         case JSONRPCRequest(method=method, params=params, id=id):
@@ -96,5 +96,5 @@ def read(given: str | bytes | dict[str, Any]) -> Message:
 
 
 def code_of(refusal: RequestError) -> int:
-    """The code of JSON-RPC for a refusal."""
+    """The JSON-RPC code for an error."""
     return _CODES.get(refusal.code, SERVER_ERROR)

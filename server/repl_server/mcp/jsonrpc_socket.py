@@ -1,4 +1,4 @@
-"""WebSocket `/mcp`: bare JSON-RPC in text frames, about a session that the socket has."""
+"""WebSocket `/mcp`: JSON-RPC in text frames, about the session of the socket."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ class MCPSocketRoute:
 
 
 class MCPFrameCodec:
-    """One socket's frames: a `repl_server.transport.websocket.session_socket.SocketCodec`."""
+    """The frames of one socket, as a `SocketCodec`."""
 
     is_v1 = False
 
     def __init__(self) -> None:
-        # Ids of the requests that are to be answered, by their names in the session.
+        # JSON-RPC ids of requests without a response, by their ids in the session.
         self._ids: dict[str, RequestId | None] = {}
 
     def read(self, frame: str | bytes | None) -> ClientRequest | None:
-        """As `Speech.read`."""
+        """As `SocketCodec.read`."""
         size = len(frame or "")
         try:
             if not isinstance(frame, str):
@@ -53,12 +53,12 @@ class MCPFrameCodec:
             return ClientRequest("mcp", message, id=name, stream=True, size=size)
         for name, request_id in self._ids.items():
             if request_id is not None and request_id == message.cancels:
-                del self._ids[name]  # who gave it up wants no answer
+                del self._ids[name]  # a cancelled request gets no response
                 return ClientRequest("cancel", CancelArguments(request=name))
         return None
 
     def write(self, id: str | None, reply: ServerReply) -> str | None:
-        """As `Speech.frame`."""
+        """As `SocketCodec.write`."""
         if reply.type == "cancelled":
             return None  # it was a notification
         if id is not None and id not in self._ids:

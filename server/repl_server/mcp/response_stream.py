@@ -1,6 +1,4 @@
-"""`MCPResponseStream`: an outlet for the answer to one request over HTTP, and what is notified
-before it.
-"""
+"""`MCPResponseStream`: the notifications and the response of one request over HTTP."""
 
 from __future__ import annotations
 
@@ -13,17 +11,17 @@ from ..protocol.replies import ServerReply
 from ..protocol.request_error import socket_closed_error
 from .tool_server import request_error_reply
 
-# Seconds of silence after which a comment shows proxies that the stream lives.
+# Seconds after which a comment keeps a silent stream alive for proxies.
 _SILENCE = 15.0
 _PING = ": ping\r\n\r\n"
-# Notifications that wait for a slow reader; those on top are left out.
+# Notifications buffered for a slow reader; further ones are dropped.
 _MOST_NOTIFICATIONS = 16
 
 
 class MCPResponseStream:
-    """Where the reply to the request `id` goes. Waits for no reader.
+    """A reply sink for the request `id`; never waits for its reader.
 
-    `socket_closed_error` is called when it is there, also if nobody reads any more.
+    `ended` is called with the response, also if nobody reads any more.
     """
 
     blocked_since: float | None = None
@@ -37,7 +35,7 @@ class MCPResponseStream:
         self.gone = False
 
     async def deliver(self, id: str | None, reply: ServerReply) -> None:
-        """As `Outlet.deliver`."""
+        """As `ReplySink.deliver`."""
         if reply.type != "output":
             self._end(
                 reply if reply.refusal is None else request_error_reply(self._id, reply.refusal)
@@ -46,16 +44,16 @@ class MCPResponseStream:
             self._push(reply)
 
     def end(self, code: int, reason: str) -> None:
-        """As `Outlet.end`."""
+        """As `ReplySink.end`."""
         self._end(request_error_reply(self._id, socket_closed_error(code, reason)))
 
     async def answer(self) -> ServerReply:
-        """The answer alone, once it is there."""
+        """Wait for the response alone."""
         messages = [text async for text in self._messages() if text is not None]
         return ServerReply("mcp", messages[-1])
 
     async def events(self) -> AsyncIterator[str]:
-        """All of it as server-sent events."""
+        """Notifications and the response as server-sent events."""
         try:
             async for text in self._messages():
                 yield _PING if text is None else f"event: message\r\ndata: {text}\r\n\r\n"

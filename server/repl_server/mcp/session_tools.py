@@ -1,4 +1,4 @@
-"""`SessionTools`: the tools of the Model Context Protocol on a hosted session."""
+"""`SessionTools`: the MCP tools of one session."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from .jsonrpc_messages import code_of
 
 T = TypeVar("T")
 
-_SCORED = "This task is scored: whoever set it begins it anew, and not this tool."
+_SCORED = "this task is scored: only its host may restart it, not this tool"
 
 
 class SessionTools:
-    """Calls of the tools on one session, and the requests for them that are not answered.
+    """The MCP tools of one session, and its unanswered requests.
 
-    `names`: what those requests are called in the session, by their ids. `settings`: the server's.
+    `names`: ids of these requests in the session, by JSON-RPC id.
     """
 
     def __init__(
@@ -42,36 +42,35 @@ class SessionTools:
         self.names: dict[RequestId, str] = {}
 
     def begin(self, id: RequestId | None) -> str:
-        """A name for the request `id`, which no other request has."""
+        """A unique id in the session for the request `id`."""
         name = uuid.uuid4().hex
         if id is not None:
             self.names[id] = name
         return name
 
     def end(self, id: RequestId | None, name: str) -> None:
-        """The request has its answer."""
+        """Forget a request that has its response."""
         if id is not None and self.names.get(id) == name:
             del self.names[id]
 
 
 class _SessionPlayer:
-    """A hosted session as `repl_env.integrations.mcp.tool_calls.ToolSession`. For whoever runs its
-    requests.
-    """
+    """A session as a `ToolSession` of `repl_env.integrations.mcp.tool_calls`."""
 
     def __init__(self, session: ServerSession, adapter: EnvironmentAdapter) -> None:
-        # Weak: the tool server keeps these tools in a dictionary with weak keys, by session.
+        # Weak: the tool server keeps these tools by their session, for as long as the session
+        # lives.
         self._session: ServerSession = proxy(session)
         self._adapter = adapter
 
     async def reset(self, **request: Any) -> REPLObservation:
-        """As `Played.reset`. A task that has a score in store is not begun anew by its player."""
+        """As `ToolSession.reset`. The player of a scored task may not restart it."""
         if self._adapter.scored:
             raise ValueError(_SCORED)
         return await self._translated(self._session.reset(request))
 
     async def follow_up(self, task_prompt: str, max_iterations: int) -> REPLObservation:
-        """As `Played.follow_up`, likewise."""
+        """As `ToolSession.follow_up`. The player of a scored task may not replace it."""
         if self._adapter.scored:
             raise ValueError(_SCORED)
         arguments = FollowUpArguments(task_prompt=task_prompt, max_iterations=max_iterations)
@@ -80,14 +79,14 @@ class _SessionPlayer:
     async def step(
         self, action: REPLAction, timeout_s: float | None, on_output: OnOutput | None
     ) -> REPLObservation:
-        """As `Played.step`."""
+        """As `ToolSession.step`."""
         return await self._translated(self._session.step(action, timeout_s, on_output))
 
     async def _translated(self, work: Awaitable[T]) -> T:
-        """`await work`; what it raises is the model's to know, or an error of the protocol.
+        """Await `work`, and turn its errors into errors for the model or of the protocol.
 
-        The words of an environment or a rubric that failed may hold what a model must not know.
-        They are in the log, under the id that the error has.
+        The message of a failed environment or rubric may reveal what the model must not know, so
+        only the log has the message, under the id of the error.
         """
         try:
             return await work

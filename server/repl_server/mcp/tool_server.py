@@ -1,7 +1,7 @@
-"""`MCPToolServer`: requests of the Model Context Protocol, answered by the SDK's server.
+"""`MCPToolServer`: answers MCP requests with the SDK's server.
 
-The sessions are the host's own, so that they are counted, owned and ended like all others; the
-SDK's manager of sessions would keep a second book of them.
+Sessions belong to the session manager, so that quotas, tenants and ends apply to them as to others.
+The SDK's own session manager is not used.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .session_tools import SessionTools
 
 
 class MCPToolServer:
-    """What answers requests, of `manager`'s sessions or of none."""
+    """Answers MCP requests, about a session of `manager` or about none."""
 
     def __init__(self, manager: SessionManager) -> None:
         self._manager = manager
@@ -53,10 +53,7 @@ class MCPToolServer:
     async def handle(
         self, session: ServerSession, pending: PendingRequest, request: ClientRequest
     ) -> ServerReply:
-        """The answer to what was pending of a session, for whoever runs its requests.
-
-        With `stream`, progress goes where the answer will.
-        """
+        """Handle a request to a session; with `stream`, progress goes to the sink of the reply."""
         given = request.data
         try:
             call = read(given) if isinstance(given, dict) else given
@@ -74,7 +71,7 @@ class MCPToolServer:
         """The result of a request that is about no session.
 
         Raises:
-            BadMessage, MCPError: it has none.
+            BadMessage, MCPError: the request failed.
         """
         return await self._served(call, None, None)
 
@@ -116,7 +113,7 @@ class MCPToolServer:
 
 
 class _MCPDispatchContext:
-    """A request and its answer, as the SDK's server sees them (its `DispatchContext`)."""
+    """A request as the SDK's server sees it (its `DispatchContext`)."""
 
     transport = TransportContext(kind="repl-env", can_send_request=False)
     can_send_request = False
@@ -152,12 +149,12 @@ class _MCPDispatchContext:
 
 
 def result_of(id: RequestId | None, result: Mapping[str, Any]) -> ServerReply:
-    """A result as the answer to the request `id`."""
+    """The response with a result."""
     return ServerReply("mcp", text_of({"jsonrpc": "2.0", "id": id, "result": result}))
 
 
 def error_reply(id: RequestId | None, error: BadMessage | MCPError) -> ServerReply:
-    """An error as the answer to the request `id`."""
+    """The response with a JSON-RPC error."""
     payload = {"code": error.code, "message": error.message}
     if error.data is not None:
         payload["data"] = error.data
@@ -165,7 +162,7 @@ def error_reply(id: RequestId | None, error: BadMessage | MCPError) -> ServerRep
 
 
 def request_error_reply(id: RequestId | None, refusal: RequestError) -> ServerReply:
-    """A refusal as the answer to the request `id`."""
+    """The response with the JSON-RPC form of a RequestError."""
     return error_reply(id, MCPError(code_of(refusal), refusal.message, refusal.data()))
 
 
@@ -179,7 +176,7 @@ async def _answered(call: RPCRequest, work: Awaitable[Mapping[str, Any]]) -> Ser
 
 
 def _has_tools(manager: SessionManager) -> bool:
-    """Whether its environments are those that the tools are for."""
+    """Whether the environments are REPL environments, which the tools are for."""
     return issubclass(manager.action, REPLAction) and issubclass(
         manager.observation, REPLObservation
     )

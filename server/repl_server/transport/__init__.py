@@ -1,1 +1,1 @@
-"""How requests come in and replies go out."""
+"""HTTP and WebSocket front ends, and the configuration of uvicorn."""

@@ -1,8 +1,7 @@
-"""How uvicorn serves: its protocols for HTTP and WebSockets, with limits.
+"""Configuration of uvicorn with the bounded protocols of `repl_server.limits`.
 
-What an application never sees is bounded there: connections that send nothing, headers that do not
-end, messages that stay half, clients that do not read, peers that are gone. The rest of a server's
-life is uvicorn's.
+The protocols bound connections that never become requests: idle ones, endless headers, partial
+messages, slow readers, and dead peers. An application does not see those.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from ..limits.bounded_connection import ConnectionContext
 from ..limits.bounded_http import BoundedHTTP
 from ..limits.bounded_websocket import BoundedWebSocket
 
-# New connections that the kernel keeps until they are looked at. A client that finds no room waits
-# for a second; all are taken in one turn of the loop, at 0.2 ms each.
+# Length of the kernel's accept queue. A client that finds the queue full retries after a second;
+# the event loop accepts all queued connections in one turn, at 0.2 ms each.
 _BACKLOG = 1024
 
 
 def config(app: ASGIApp, context: ConnectionContext, **more: Any) -> uvicorn.Config:
-    """How uvicorn serves `app` with these limits; `more` are arguments of `uvicorn.Config`."""
+    """The uvicorn configuration for `app`; `more` are further arguments of `uvicorn.Config`."""
     settings = context.settings
     http = type("HTTP", (BoundedHTTP,), {"context": context})
     ws = type("WebSocket", (BoundedWebSocket,), {"context": context})
@@ -34,13 +33,13 @@ def config(app: ASGIApp, context: ConnectionContext, **more: Any) -> uvicorn.Con
         "ws_max_size": settings.largest_message,  # refused when announced, by its header
         "ws_ping_interval": settings.ping_s,
         "ws_ping_timeout": settings.ping_s,
-        # A message of a few kilobytes can unfold to the limit, at our cost.
+        # A message of a few kilobytes could inflate to the size limit, and occupy the processor.
         "ws_per_message_deflate": False,
         "backlog": _BACKLOG,
-        # Whose word is believed is `Settings.trusted_proxies`; uvicorn believes this machine.
+        # `Settings.trusted_proxies` decides; uvicorn would trust all of this machine.
         "proxy_headers": False,
         "server_header": False,
-        # Requests are told by the journal, without their queries.
+        # The event log has the requests, without their query strings.
         "access_log": False,
         "log_config": None,
         "log_level": "warning",

@@ -1,8 +1,7 @@
-"""`BrowserHeaders`: headers of each answer that browsers obey, as bare ASGI.
+"""`BrowserHeaders`: ASGI middleware that adds security headers for browsers.
 
-No page of another site may show an answer in a frame, where its visitor could be led to press
-buttons, unless the operator named that site. No browser may take an answer for a type other than
-its own.
+The headers forbid other sites to show a response in a frame (clickjacking), except sites that the
+operator named, and forbid browsers to guess the type of a response.
 """
 
 from __future__ import annotations
@@ -14,20 +13,20 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 Headers = list[tuple[bytes, bytes]]
 
-# A scheme and a host of CSP: nothing in it can end the directive.
+# A scheme and host source of CSP; contains no character that could end the directive.
 _SITE = re.compile(r"https?://(\*\.)?[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?")
 _NOBODY = "'none'"
 
 
 class BrowserHeaders:
-    """Adds `headers` to every answer of `app`."""
+    """Adds `headers` to every response of `app`."""
 
     def __init__(self, app: ASGIApp, headers: Headers) -> None:
         self._app = app
         self._headers = headers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI."""
+        """Handle an ASGI scope."""
 
         async def send_headed(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -38,10 +37,10 @@ class BrowserHeaders:
 
 
 def page_headers(frame_ancestors: Sequence[str]) -> Headers:
-    """The headers of a server whose answers pages of these sites may show in frames.
+    """The headers of a server whose responses these sites may show in frames.
 
     Raises:
-        ValueError: one of them is no site such as https://example.org or https://*.example.org.
+        ValueError: a text is not a site such as https://example.org or https://*.example.org.
     """
     sites = [_site(each) for each in frame_ancestors]
     headers = [
@@ -49,7 +48,7 @@ def page_headers(frame_ancestors: Sequence[str]) -> Headers:
         (b"x-content-type-options", b"nosniff"),
         (b"referrer-policy", b"no-referrer"),
     ]
-    if not sites:  # for browsers older than the policy; it cannot name a site
+    if not sites:  # for browsers without CSP; this header cannot name a site
         headers.append((b"x-frame-options", b"DENY"))
     return headers
 
@@ -57,5 +56,5 @@ def page_headers(frame_ancestors: Sequence[str]) -> Headers:
 def _site(text: str) -> str:
     site = text.rstrip("/")
     if _SITE.fullmatch(site) is None:
-        raise ValueError(f"{text!r} is no site of web pages, such as https://example.org")
+        raise ValueError(f"{text!r} is not a site of web pages, such as https://example.org")
     return site

@@ -1,7 +1,7 @@
-"""Work for a client over HTTP that ends when the client leaves, and not when it is done.
+"""Cancel the work for an HTTP request when its client disconnects.
 
-A server is not told of that: the answer would go nowhere, and who takes the room of a session, or
-opens one whose name nobody would learn, would keep it from others.
+An ASGI server does not cancel it. The response would go nowhere, and the request would occupy a
+session, or open one whose token nobody learns.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ T = TypeVar("T")
 
 
 async def run_until_disconnect(request: HTTPRequest, work: Coroutine[Any, Any, T]) -> T:
-    """What `work` comes to.
+    """Await `work`, and cancel it if the client disconnects.
 
     Raises:
-        ClientDisconnect: the client has left, and `work` was cancelled.
+        ClientDisconnect: the client disconnected.
     """
     working = asyncio.create_task(work)
     leaving = asyncio.create_task(_left(request))

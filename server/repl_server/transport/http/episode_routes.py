@@ -1,6 +1,6 @@
-"""The HTTP routes of docs/endpoint.md but those of contexts, MCP and metrics."""
+"""HTTP routes of episodes and of the server itself (docs/endpoint.md)."""
 
-# Annotations are not postponed: the routes' are models that are made for each server.
+# Annotations are not postponed: FastAPI evaluates them, and some models are created per server.
 
 import asyncio
 import math
@@ -25,16 +25,16 @@ from .disconnect import run_until_disconnect
 from .json_route import StrictJSONRoute
 
 SESSION = "X-Session-Id"
-# In a reset: make a session, and say in the answer which.
+# Session header value of a reset that opens a session; the response has its token.
 NEW = "new"
 _OF_ITS_OWN = (
-    "no episode has begun: a request that names no session has an environment of its own. Reset "
-    f"with the header `{SESSION}: {NEW}`, and send that header of its answer with each step"
+    "no episode has begun: a request without a session has an environment of its own. Send a reset"
+    f" with the header `{SESSION}: {NEW}`, and send that header of the response with each step"
 )
 
 
 class EpisodeResponse(BaseModel):
-    """What a reset or a step came to."""
+    """The outcome of a reset or a step."""
 
     observation: dict[str, Any]
     reward: float | None = None
@@ -43,13 +43,13 @@ class EpisodeResponse(BaseModel):
 
 
 class HealthResponse(BaseModel):
-    """The process answers."""
+    """The server process responds."""
 
     status: str = "healthy"
 
 
 class ReadinessResponse(BaseModel):
-    """Room for sessions. `waiting`: who stands in line for one."""
+    """Capacity for sessions. `waiting`: clients in the queue."""
 
     ready: bool
     sessions: int
@@ -58,7 +58,7 @@ class ReadinessResponse(BaseModel):
 
 
 class SchemasResponse(BaseModel):
-    """JSON schemas of client_request goes in and out."""
+    """JSON schemas of actions, observations and states."""
 
     action: dict[str, Any]
     observation: dict[str, Any]
@@ -66,7 +66,7 @@ class SchemasResponse(BaseModel):
 
 
 class ErrorResponse(BaseModel):
-    """A request that was refused; `id` finds it in the server's log."""
+    """A failed request; `id` identifies the error in the server's log."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -77,7 +77,7 @@ class ErrorResponse(BaseModel):
 
 
 class SingleReply:
-    """An outlet for one reply."""
+    """A reply sink for one reply."""
 
     blocked_since: float | None = None
 
@@ -86,21 +86,21 @@ class SingleReply:
 
     @property
     def gone(self) -> bool:
-        """Whether it has its reply, or nobody waits any more."""
+        """Whether the reply is there, or its receiver has been cancelled."""
         return self._reply.done()
 
     async def deliver(self, id: str | None, reply: ServerReply) -> None:
-        """As `Outlet.deliver`."""
+        """As `ReplySink.deliver`."""
         if not self._reply.done() and reply.type != "output":
             self._reply.set_result(reply)
 
     def end(self, code: int, reason: str) -> None:
-        """As `Outlet.end`."""
+        """As `ReplySink.end`."""
         if not self._reply.done():
             self._reply.set_exception(socket_closed_error(code, reason))
 
     async def reply(self) -> ServerReply:
-        """The reply; raises Refusal if it is one."""
+        """Wait for the reply; raises the RequestError of an error reply."""
         reply = await self._reply
         if reply.refusal is not None:
             raise reply.refusal
@@ -108,7 +108,7 @@ class SingleReply:
 
 
 class EpisodeRoutes:
-    """The handlers, on one manager."""
+    """Handlers of the routes."""
 
     def __init__(self, manager: SessionManager) -> None:
         self._manager = manager
@@ -116,20 +116,20 @@ class EpisodeRoutes:
     async def reset(
         self, request: HTTPRequest, arguments: ResetArguments, session: str | None
     ) -> Response:
-        """Begin an episode: in a session, or in one that is closed after it."""
+        """Start an episode in a session, or in an environment that is closed afterwards."""
         client_request = ClientRequest("reset", arguments)
         if session != NEW:
             return await self._ask(request, client_request, session)
         return await run_until_disconnect(request, self._begin(request, client_request))
 
     async def step(self, request: HTTPRequest, body: Any, session: str | None) -> Response:
-        """Take an action, likewise."""
+        """Perform an action in a session, or in an environment that is closed afterwards."""
         named = body.request_id if session is not None else None
         client_request = ClientRequest("step", body.action, id=named, timeout_s=body.timeout_s)
         return await self._ask(request, client_request, session)
 
     async def state(self, request: HTTPRequest, session: str | None) -> Response:
-        """The episode so far, likewise."""
+        """The state of a session, or of an environment that is closed afterwards."""
         return await self._ask(request, ClientRequest("state", {}), session)
 
     async def end(self, request: HTTPRequest, session: str) -> Response:
@@ -159,14 +159,14 @@ class EpisodeRoutes:
         try:
             return _response(await _submit(opened, client_request))
         except RequestError as refusal:
-            if refusal.code == "NOT_RESET":  # and would be after any reset, which is not told so
+            if refusal.code == "NOT_RESET":  # a reset without a session would not help
                 refusal.message = _OF_ITS_OWN
             raise
         finally:
             await opened.close()
 
     async def metadata(self) -> EnvironmentMetadata:
-        """What the environment says about itself."""
+        """The environment's metadata."""
         return await self._manager.metadata()
 
     async def ready(self, response: Response) -> ReadinessResponse:
@@ -179,7 +179,7 @@ class EpisodeRoutes:
         )
 
     async def schema(self) -> SchemasResponse:
-        """The schemas of action, observation and state."""
+        """JSON schemas of actions, observations and states."""
         return SchemasResponse(
             action=self._manager.action.model_json_schema(),
             observation=self._manager.observation.model_json_schema(),
@@ -187,7 +187,7 @@ class EpisodeRoutes:
         )
 
 
-# Of a session, in requests and answers.
+# Header of requests and responses.
 _TOKEN = Header(alias=SESSION, max_length=200, description="A session's token, or `new`.")
 _Token = Annotated[str | None, _TOKEN]
 _REFUSALS: dict[int | str, dict[str, Any]] = {
@@ -196,7 +196,7 @@ _REFUSALS: dict[int | str, dict[str, Any]] = {
 
 
 def episode_router(manager: SessionManager) -> APIRouter:
-    """The routes, on `manager`."""
+    """Create the routes."""
     routes = EpisodeRoutes(manager)
     reset_model, step_model = _models(manager)
     made = APIRouter(route_class=StrictJSONRoute, strict_content_type=False)
@@ -206,7 +206,7 @@ def episode_router(manager: SessionManager) -> APIRouter:
         body: reset_model | None = None,  # type: ignore[valid-type]
         session: _Token = None,
     ) -> Response:
-        """Begin an episode. Without a session, in one that is closed after it."""
+        """Start an episode. Without a session, its environment is closed afterwards."""
         return await routes.reset(request, body or reset_model(), session)
 
     async def step(
@@ -214,15 +214,15 @@ def episode_router(manager: SessionManager) -> APIRouter:
         body: step_model,  # type: ignore[valid-type]
         session: _Token = None,
     ) -> Response:
-        """Take an action. Without a session, in a fresh environment that is closed after it."""
+        """Perform an action. Without a session, in a new environment that is closed afterwards."""
         return await routes.step(request, body, session)
 
     async def state(request: HTTPRequest, session: _Token = None) -> Response:
-        """The episode so far."""
+        """The state of the current episode."""
         return await routes.state(request, session)
 
     async def end(request: HTTPRequest, session: Annotated[str, _TOKEN]) -> Response:
-        """End a session."""
+        """Close a session."""
         return await routes.end(request, session)
 
     playing: dict[str, Any] = {"responses": _REFUSALS, "tags": ["episode"]}
@@ -241,12 +241,12 @@ def episode_router(manager: SessionManager) -> APIRouter:
 
 
 async def health() -> HealthResponse:
-    """Whether the process answers."""
+    """Health check: the process responds."""
     return HealthResponse()
 
 
 def error_response(request: HTTPConnection, error: Exception) -> Response:
-    """The answer to a request that ended with `error`."""
+    """The response to a request that failed with `error`."""
     refusal = request_error_of(error)
     note_error(request, refusal)
     after = refusal.retry_after
@@ -255,12 +255,12 @@ def error_response(request: HTTPConnection, error: Exception) -> Response:
 
 
 async def error_response_async(request: HTTPConnection, error: Exception) -> Response:
-    """As `error_response`, on the event loop: a plain handler is called in a thread of its own."""
+    """As `error_response`, for the event loop: Starlette calls blocking handlers in a thread."""
     return error_response(request, error)
 
 
 def note_error(request: HTTPConnection, refusal: RequestError) -> None:
-    """Leave `refusal` with the request, for the guard, which counts them."""
+    """Attach the error to the request, for the guard to log and count."""
     request.scope.setdefault("state", {})["refusal"] = refusal
 
 

@@ -1,4 +1,4 @@
-"""`StrictJSONRoute`: a route whose body is JSON, and read as a frame is."""
+"""`StrictJSONRoute`: a route whose JSON body is parsed like a WebSocket frame."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from ...tenants.tenant import tenant_of
 
 
 class StrictJSONRoute(APIRoute):
-    """A route whose body is read as strictly, and as patiently, as a frame is."""
+    """A route that parses its body as strictly as a frame, and without blocking others."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """As in the base, with the body read first."""
+        """As in the base, with the body parsed first."""
         handle = super().get_route_handler()
 
         async def strictly(request: Request) -> Response:
@@ -33,10 +33,8 @@ class StrictJSONRoute(APIRoute):
 
 
 def _check_kind(kind: str) -> None:
-    """Refuse a body that is said to be no JSON: a form of a page, or what curl says unasked."""
+    """Reject a body that is not declared as JSON: HTML forms, and curl's default type."""
     name = kind.partition(";")[0].strip().lower()
     main, _, sub = name.partition("/")
     if kind and not (main == "application" and (sub == "json" or sub.endswith("+json"))):
-        raise validation_error(
-            "header.Content-Type", f"application/json is wanted, not {name[:100]}"
-        )
+        raise validation_error("header.Content-Type", f"must be application/json, not {name[:100]}")

@@ -1,6 +1,4 @@
-"""`RequestBody`: the body of one HTTP request, of a bounded size and in bounded time, piece by
-piece.
-"""
+"""`RequestBody`: reads the body of one HTTP request within limits of size and time."""
 
 from __future__ import annotations
 
@@ -15,19 +13,19 @@ from ...protocol.validation import validation_error
 from ...settings import Settings
 from ...tenants.tenant import Tenant
 
-# Uploads are kept elsewhere, under limits of their own, as they come in.
+# Uploads are stored while they arrive, within limits of their own.
 _UPLOADS = "/contexts/"
 
 
 class RequestBody:
-    """What the application receives of a request, as ASGI's `receive`.
+    """The body of a request as the application receives it (ASGI's `receive`).
 
-    A request that says beforehand that it is too large is refused before any of it is read. Its
-    bytes are booked under `tenant` until it is released.
+    A body that is announced as too large is refused before any of it is read. Received bytes are
+    accounted to `tenant` until the body is released.
 
     Attributes:
-        upload: it is one, which is kept and booked elsewhere.
-        count: bytes that came.
+        upload: the body is an upload, which the upload store accounts for.
+        count: bytes received.
     """
 
     def __init__(
@@ -48,29 +46,29 @@ class RequestBody:
         self._waiting: asyncio.Timeout | None = None
 
     def begin(self, tenant: Tenant) -> None:
-        """The request was let in: it is `tenant`'s, until it is released."""
+        """Account for the body under `tenant`, until it is released."""
         self.tenant = tenant
         self._inbound.begin(self)
 
     def check(self) -> None:
-        """Refuse what is too large, or packed, by its own account.
+        """Reject a body whose headers announce too many bytes, or a compression.
 
         Raises:
-            Refusal: TOO_LARGE; VALIDATION_ERROR.
+            RequestError: TOO_LARGE; VALIDATION_ERROR.
         """
         if self._coding is not None and self._announced != 0:
             header, name = self._coding
-            message = f"{name[:100]!r} is not read: bodies are sent as they are, not compressed"
+            message = f"{name[:100]!r} is not supported: send bodies uncompressed"
             raise validation_error(f"header.{header}", message)
         if self._announced is not None and self._announced > self._limit:
             self._refuse_size()
 
     async def receive(self) -> Message:
-        """The next piece.
+        """The next chunk of the body.
 
         Raises:
-            Refusal: TOO_LARGE, TOO_SLOW, RATE_LIMITED, or as it was `cut`; and again whenever it
-                is called after.
+            RequestError: TOO_LARGE, TOO_SLOW, RATE_LIMITED, or the error of `abort`; later calls
+                raise it again.
         """
         if self.refusal is not None:
             raise self.refusal
@@ -94,7 +92,7 @@ class RequestBody:
         return message
 
     def abort(self, refusal: RequestError) -> None:
-        """Refuse the request if its body has not come whole, now and not when more of it comes."""
+        """Fail with `refusal` unless the body is complete; wakes a waiting `receive`."""
         if self.whole or self.refusal is not None:
             return
         self.refusal = refusal
@@ -102,7 +100,7 @@ class RequestBody:
             self._waiting.reschedule(asyncio.get_running_loop().time())
 
     async def drain(self, seconds: float) -> None:
-        """Read on and forget, for a while: who still sends would not see the answer."""
+        """Read and discard the rest for a while: a client that still sends reads no response."""
         try:
             async with asyncio.timeout(seconds):
                 while not self.whole:
@@ -112,7 +110,7 @@ class RequestBody:
             pass
 
     def release(self) -> None:
-        """The request is over: its body takes no memory any more."""
+        """Release the memory of the body: the request is over."""
         self._inbound.done(self)
         if self._held:
             self._inbound.adjust(self.tenant, -self._held)
@@ -129,15 +127,15 @@ class RequestBody:
         self._held += count
 
     def _refuse_size(self) -> NoReturn:
-        more = "" if self.upload else " Contexts that are larger can be uploaded."
-        self._refuse("TOO_LARGE", f"The limit is {self._limit} bytes.{more}", limit=self._limit)
+        more = "" if self.upload else "; larger contexts can be uploaded"
+        self._refuse("TOO_LARGE", f"the limit is {self._limit} bytes{more}", limit=self._limit)
 
     def _refuse(self, code: str, message: str, **more: Any) -> NoReturn:
         self.refusal = RequestError(code, message, **more)
         raise self.refusal
 
 
-# What says how a body is coded, and the words that leave it as it is.
+# Headers that name the coding of a body, and the values that leave the body unchanged.
 _PLAIN = {
     b"content-encoding": ("Content-Encoding", frozenset({"", "identity"})),
     b"transfer-encoding": ("Transfer-Encoding", frozenset({"chunked"})),
@@ -145,7 +143,7 @@ _PLAIN = {
 
 
 def _coding(scope: Scope) -> tuple[str, str] | None:
-    """The header that says that the body is packed, and how; None if none does."""
+    """The header that announces a compressed body, and its value; None without one."""
     for name, value in scope["headers"]:
         if name in _PLAIN:
             header, plain = _PLAIN[name]
@@ -156,11 +154,11 @@ def _coding(scope: Scope) -> tuple[str, str] | None:
 
 
 def announced(scope: Scope) -> int | None:
-    """How long the body is said to be; None if that is not said."""
+    """The announced size of the body; None if unknown."""
     length: int | None = 0
     for name, value in scope["headers"]:
         if name == b"content-length":
-            # The parser let nothing but digits through, as many zeros as there may be before them.
+            # The parser accepts digits only, but any number of leading zeros.
             return int(value.lstrip(b"0") or b"0")
         if name == b"transfer-encoding":
             length = None

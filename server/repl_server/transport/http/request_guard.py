@@ -1,7 +1,6 @@
-"""`RequestGuard`: what every request passes before the application sees it, as bare ASGI.
+"""`RequestGuard`: ASGI middleware that authenticates, limits, logs and counts every request.
 
-Who asks, whether they may, how often, how many at a time, how much and how slowly they send. It
-wraps the application without buffering: pieces of a body and of an answer go through as they come.
+The guard does not buffer: chunks of a body and of a response pass through as they arrive.
 """
 
 from __future__ import annotations
@@ -22,15 +21,15 @@ from ...telemetry.recorder import Telemetry
 from ...tenants.tenant import Tenant
 from .request_body import RequestBody
 
-# Answered to everybody: it says nothing but that the process lives, and probes have no keys.
+# Served without a key, for probes: the response says only that the process runs.
 OPEN = frozenset({("GET", "/health"), ("HEAD", "/health")})
-# Whoever is refused, or has shown no key, keeps no connection.
+# Closes connections of refused and of unauthenticated requests.
 _CLOSE = (b"connection", b"close")
 
 
 @dataclass(frozen=True, slots=True)
 class GuardContext:
-    """What all requests of one server are judged by, and who is told of it."""
+    """The services that the guard uses, shared by all requests of one server."""
 
     settings: Settings
     authenticator: Authenticator
@@ -40,14 +39,14 @@ class GuardContext:
 
 
 class RequestGuard:
-    """Lets requests through to `app`, with their `tenant` and `meter` in the scope's `state`."""
+    """Passes requests to `app`, with their `tenant` and `meter` in `scope["state"]`."""
 
     def __init__(self, app: ASGIApp, context: GuardContext) -> None:
         self._app = app
         self._context = context
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI."""
+        """Handle an ASGI scope."""
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
         elif scope["type"] == "http" and (scope["method"], scope["path"]) in OPEN:
@@ -72,7 +71,7 @@ class RequestGuard:
         try:
             tenant = authenticator.authenticate(scope)
         except RequestError:
-            # Whoever has no key, or uses somebody else's browser, is counted by address.
+            # Counts unauthenticated and cross-site requests under the client's address.
             quotas.meter_of(authenticator.address_tenant(scope)).request()
             raise
         meter = quotas.meter_of(tenant)
@@ -82,7 +81,7 @@ class RequestGuard:
 
 
 class HTTPExchange:
-    """One request and its answer, or its refusal."""
+    """One request, and its response or error."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, context: GuardContext) -> None:
         self._scope = scope
@@ -97,7 +96,7 @@ class HTTPExchange:
             self._body = RequestBody(scope, receive, context.settings, context.inbound)
 
     async def run(self, app: ASGIApp, tenant: Tenant) -> None:
-        """Let `app` answer."""
+        """Let `app` respond."""
         self._tenant = tenant
         try:
             if self._body is None:
@@ -107,8 +106,8 @@ class HTTPExchange:
                 self._body.begin(tenant)
                 await self._run(app, self._body)
         except ClientDisconnect:
-            pass  # amid its body: nobody is there to be told
-        except Exception as error:  # noqa: BLE001 (the border: whatever it is, it is ours)
+            pass  # while its body was read: nobody waits for a response
+        except Exception as error:  # noqa: BLE001 (boundary: an error of the server itself)
             await self._fail(error)
         self._record_request()
 
@@ -128,7 +127,7 @@ class HTTPExchange:
             self._record_noted()
 
     async def _pass_on(self, message: Message) -> None:
-        # What the application makes of a body that was refused is not the answer.
+        # The body was refused, so the response is the error, whatever the application sends.
         if self._body is not None and self._body.refusal is not None and self._status is None:
             return
         if message["type"] == "http.response.start":
@@ -136,21 +135,21 @@ class HTTPExchange:
         await self._send(message)
 
     async def refuse(self, refusal: RequestError) -> None:
-        """Answer with `refusal`, if nothing was answered yet."""
+        """Respond with the error, unless a response has started."""
         self._record_refusal(refusal)
-        # An answer that has begun stays half: the server ends the connection.
+        # The ASGI server closes the connection of an incomplete response.
         if self._status is None:
             self._status = refusal.status
             refuse = self._refuse_socket if self._body is None else self._refuse_http
             await refuse(refusal)
 
     async def _fail(self, error: Exception) -> None:
-        refusal = RequestError("SESSION_ERROR", "The server failed; the id finds it in the log.")
+        refusal = RequestError("SESSION_ERROR", "the server failed; the id identifies the log line")
         self._telemetry.event_log.record_fault(error, id=refusal.id)
         try:
             await self.refuse(refusal)
         except RuntimeError:
-            # A socket that was accepted, or closed already.
+            # The socket was accepted or closed already.
             with suppress(RuntimeError, OSError):
                 await self._send({"type": "websocket.close", "code": refusal.close})
 
@@ -176,9 +175,9 @@ class HTTPExchange:
         self._telemetry.refused(refusal, self._tenant, path=self._scope["path"])
 
     def _record_noted(self) -> None:
-        """What the application itself refused."""
+        """Log and count an error with which the application responded."""
         if refusal := self._scope["state"].get("refusal"):
-            self._status = self._status or refusal.status  # that of a handshake was not looked at
+            self._status = self._status or refusal.status  # a handshake's status is not recorded
             self._record_refusal(refusal)
 
     def _record_request(self) -> None:

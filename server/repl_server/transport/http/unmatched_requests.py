@@ -1,4 +1,4 @@
-"""Requests that no route takes as they are: an unknown path, a wrong method, `HEAD`, `OPTIONS`."""
+"""Requests that match no route: unknown paths, wrong methods, HEAD and OPTIONS."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from starlette.websockets import WebSocketClose
 from ...protocol.request_error import RequestError
 from .episode_routes import error_response, note_error
 
-# Those that a route may be for.
+# Methods that a route may have.
 _METHODS = ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")
-# Characters of a path that are repeated to who probe for it.
+# Characters of a path that an error quotes.
 _SHOWN = 100
 
 
 def answer_unrouted(app: FastAPI) -> None:
-    """Have `app` refuse, as it does all else, what none of its routes is for.
+    """Make `app` answer unmatched requests with its own errors.
 
-    FastAPI would say `{"detail": ...}`, without a code or an id, and close a socket without a word.
+    FastAPI would send `{"detail": ...}`, without a code and an id, and close a WebSocket silently.
     """
     app.router.default = _unknown_path
     app.router.redirect_slashes = False
@@ -32,16 +32,16 @@ def answer_unrouted(app: FastAPI) -> None:
 
 
 class ImpliedMethods:
-    """Methods that a path has without a route: `HEAD` with `GET`, and `OPTIONS`.
+    """Answers OPTIONS on every path, and HEAD where a route has GET.
 
-    Answers to `HEAD` leave here with their body; servers do not send it.
+    The response to HEAD keeps its body here; the ASGI server does not send it.
     """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI."""
+        """Handle an ASGI scope."""
         app = self._app
         if scope["type"] == "http" and scope["method"] in ("HEAD", "OPTIONS"):
             methods = _methods(scope)
@@ -57,32 +57,32 @@ async def _unknown_path(scope: Scope, receive: Receive, send: Send) -> None:
         await Response(status_code=307, headers={"Location": place})(scope, receive, send)
         return
     path = scope["path"][:_SHOWN]
-    message = f"there is nothing at {path}"
+    message = f"no route has the path {path}"
     if path == "/":
-        message += ", but /docs has what there is"
+        message += "; /docs lists the routes"
     elif scope["type"] == "http" and _is_routed(scope, "websocket"):
-        message = f"{path} is for WebSockets, and this request came without an upgrade"
+        message = f"{path} accepts only WebSockets, and this request has no upgrade"
     refusal = RequestError("UNKNOWN_PATH", message)
     if scope["type"] == "http" or "websocket.http.response" in scope.get("extensions", {}):
         raise refusal
-    # A server of the operator's own, which knows no other answer to a handshake.
+    # Another ASGI server, without the extension for HTTP responses to a handshake.
     note_error(HTTPConnection(scope), refusal)
     await WebSocketClose()(scope, receive, send)
 
 
 async def _wrong_method(request: HTTPRequest, error: Exception) -> Response:
     methods = _methods(request.scope)
-    message = f"{request.method} is not for {request.scope['path'][:_SHOWN]}"
+    message = f"{request.scope['path'][:_SHOWN]} has no method {request.method}"
     answer = error_response(request, RequestError("WRONG_METHOD", message))
     answer.headers.update(_allow(methods))
     return answer
 
 
 def _without_slash(scope: Scope) -> str | None:
-    """Where a request leads whose path has slashes at its end that its route has not.
+    """A relative redirect for a path with surplus slashes at its end, or None.
 
-    FastAPI would name the whole URL, by a scheme and a path that a proxy may have changed: a client
-    would send its key over plain HTTP, or to the wrong place.
+    FastAPI would redirect to an absolute URL with a scheme and a path that a proxy may have
+    changed: a client would send its key over plain HTTP, or to the wrong place.
     """
     path = scope["path"].rstrip("/")
     slashes = len(scope["path"]) - len(path)
@@ -94,7 +94,7 @@ def _without_slash(scope: Scope) -> str | None:
 
 
 def _methods(scope: Scope) -> list[str]:
-    """Those that have a route at the path of `scope`."""
+    """Methods that have a route at the path of `scope`."""
     return [method for method in _METHODS if _is_routed(scope, "http", method)]
 
 
@@ -104,7 +104,7 @@ def _allow(methods: list[str]) -> dict[str, str]:
 
 
 def _is_routed(scope: Scope, kind: str, method: str = "") -> bool:
-    # Made anew: FastAPI leaves in a scope what it has found out about its routes.
+    # A new scope: FastAPI caches its routing decision in a scope.
     place = {name: scope[name] for name in ("path", "root_path", "headers") if name in scope}
     probe = {**place, "type": kind, "method": method}
     return any(route.matches(probe)[0] is Match.FULL for route in scope["app"].router.routes)

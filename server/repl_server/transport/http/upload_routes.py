@@ -1,9 +1,9 @@
-"""`/contexts/{sha256}`: contexts uploaded, asked for and deleted, over HTTP.
+"""`/contexts/{sha256}`: upload, look up and delete contexts over HTTP.
 
-A partial `PUT` as RFC 9110 (14.5) has it, with `Upload-Offset` as in the IETF's resumable uploads.
+Partial `PUT` follows RFC 9110 (14.5), with the `Upload-Offset` of the IETF's resumable uploads.
 """
 
-# Annotations are not postponed: FastAPI reads the handlers'.
+# Annotations are not postponed: FastAPI evaluates them.
 
 import asyncio
 import re
@@ -25,47 +25,47 @@ from .request_body import announced
 
 OFFSET = "Upload-Offset"
 
-# Fifteen digits: numbers that JSON's readers have exactly, and a petabyte.
+# Up to fifteen digits: a petabyte, and exact in every JSON parser.
 _RANGE = re.compile(r"bytes ([0-9]{1,15})-([0-9]{1,15})/([0-9]{1,15})")
 
 
 class UploadedResponse(BaseModel):
-    """A context that is there, whole."""
+    """A complete upload."""
 
     sha256: str
     bytes: int
 
 
 class UploadProgressResponse(BaseModel):
-    """How much of a context is there; the next byte_range begins with that byte."""
+    """A partial upload; the next range begins at byte `received`."""
 
     received: int
 
 
-class UploadRoutes:
-    """The body of a request, byte_range by byte_range."""
+class UploadBody:
+    """The body of an upload request, chunk by chunk."""
 
     def __init__(self, request: HTTPRequest) -> None:
-        self._pieces = request.stream()
-        # A client that waits to be asked for its body sends nothing before.
+        self._chunks = request.stream()
+        # A client that expects `100 Continue` has sent nothing before the first read.
         self._begun = request.headers.get("expect", "").lower() != "100-continue"
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         self._begun = True
-        async for byte_range in self._pieces:
-            yield byte_range
+        async for chunk in self._chunks:
+            yield chunk
 
     async def drain(self, seconds: float | None) -> bool:
-        """Read on and forget: a client that still sends reads no answer. Whether that was all.
+        """Read and discard the rest, which a client sends before it reads; False after a time-out.
 
         Raises:
-            ClientDisconnect: the client is gone.
+            ClientDisconnect: the client disconnected.
         """
         if not self._begun:
             return False
         try:
             async with asyncio.timeout(seconds):
-                async for _ in self._pieces:
+                async for _ in self._chunks:
                     pass
         except TimeoutError:
             return False
@@ -82,10 +82,10 @@ _PUT = (400, 404, 408, 409, 413, 422, 429, 503, 507)
 
 
 def upload_router(manager: SessionManager) -> APIRouter:
-    """The routes, on `manager`."""
+    """Create the routes."""
     made = APIRouter(prefix="/contexts", tags=["contexts"])
 
-    async def stored(request: HTTPRequest, sha256: str, body: UploadRoutes) -> Response:
+    async def stored(request: HTTPRequest, sha256: str, body: UploadBody) -> Response:
         manager.check_open()
         tenant, byte_range, length = (
             tenant_of(request.scope),
@@ -114,13 +114,13 @@ def upload_router(manager: SessionManager) -> APIRouter:
     async def put(
         request: HTTPRequest, sha256: _Hash, content_range: _ContentRange = None
     ) -> Response:
-        """Send a context, whole or in pieces, one after the other."""
-        body = UploadRoutes(request)
+        """Upload a context, whole or in successive ranges."""
+        body = UploadBody(request)
         try:
             answer = await stored(request, sha256, body)
             whole = await body.drain(None)
         except ClientDisconnect:
-            return Response(status_code=400)  # which nobody reads
+            return Response(status_code=400)  # nobody reads it
         except RequestError as refusal:
             answer, whole = error_response(request, refusal), await body.drain(LINGER_S)
             if (received := refusal.details.get("received")) is not None:
@@ -135,7 +135,7 @@ def upload_router(manager: SessionManager) -> APIRouter:
         responses={404: {"description": "It is not there, or not whole."}, **_problems(422)},
     )
     async def head(request: HTTPRequest, sha256: _Hash) -> Response:
-        """Ask for a context, and how much of it is there."""
+        """Report whether a context is complete, or how many bytes of it have been received."""
         found = manager.uploads.find(tenant_of(request.scope), sha256)
         if found is not None and found.complete:
             return Response(status_code=200)
@@ -144,7 +144,7 @@ def upload_router(manager: SessionManager) -> APIRouter:
 
     @made.delete("/{sha256}", status_code=204, responses=_problems(404))
     async def delete(request: HTTPRequest, sha256: _Hash) -> Response:
-        """Forget a context, or what came of it."""
+        """Delete a complete or partial upload."""
         if not manager.uploads.delete(tenant_of(request.scope), sha256):
             raise unknown_upload_error(sha256)
         return Response(status_code=204)
@@ -161,18 +161,18 @@ def _json(message: BaseModel, status: int, headers: dict[str, str] | None = None
 
 
 def _byte_range(request: HTTPRequest) -> ByteRange | None:
-    """Which part of the context the body is; None: all of it."""
+    """The range of the context in the body; None: all of it."""
     if request.headers.get("content-encoding", "identity") != "identity":
-        raise invalid_upload_request("Content-Encoding: the hash is of the bytes as they are sent")
+        raise invalid_upload_request("Content-Encoding: the hash is of the uncompressed bytes")
     given = request.headers.getlist("content-range")
     if not given:
         return None
     found = _RANGE.fullmatch(given[0])
     if found is None or len(given) > 1:
-        raise invalid_upload_request("Content-Range must be once `bytes first-last/total`")
+        raise invalid_upload_request("Content-Range must be one `bytes first-last/total`")
     byte_range = ByteRange(*map(int, found.groups()))
     if not byte_range.first <= byte_range.last < byte_range.total:
         raise invalid_upload_request(
-            f"Content-Range: {byte_range.first}-{byte_range.last}/{byte_range.total} is no range"
+            f"Content-Range: {byte_range.first}-{byte_range.last} is not within {byte_range.total}"
         )
     return byte_range

@@ -1,7 +1,7 @@
-"""`ReceiveAhead`: messages of a socket, read before their turn to see that its client has left.
+"""`ReceiveAhead`: reads messages of a socket in advance, to notice that its client has left.
 
-While a client waits in line nobody takes its messages, and a transport says that the other end is
-gone only to who reads on.
+A transport reports a disconnect only while someone is reading, and nobody takes messages while the
+client waits in the queue for a session.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from collections.abc import Awaitable, Callable
 
 from .socket_writer import Message
 
-# Messages that are kept so. A client asks for one thing and waits for it.
+# Messages buffered in advance. Clients send one request and wait for its reply.
 _MOST = 16
 
 
 class ReceiveAhead:
-    """The messages of `receive` (ASGI), in their order.
+    """The messages of `receive` (ASGI), in order.
 
-    `book` counts so many more bytes that are held, or fewer; False: there is no room for them. What
-    finds none is kept, because it is there, and nothing is read behind it.
+    `book` accounts for so many more bytes, or fewer; False above a limit. A message above the limit
+    is kept without being accounted for, and nothing is read after it.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class ReceiveAhead:
         return message
 
     async def left(self) -> None:
-        """Wait until the client has left; for ever where that cannot be seen any more."""
+        """Wait until the client disconnects; for ever if the buffer is full."""
         while len(self._kept) < _MOST:
             if self._coming is None:
                 self._coming = asyncio.create_task(_as_coroutine(self._receive()))
@@ -59,7 +59,7 @@ class ReceiveAhead:
         await asyncio.Event().wait()
 
     def close(self) -> None:
-        """Drop what is kept, and read no more."""
+        """Drop buffered messages, and stop reading."""
         while self._kept:
             self._book(-self._kept.popleft()[1])
         if self._coming is not None:

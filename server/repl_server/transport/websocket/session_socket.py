@@ -1,6 +1,6 @@
-"""`/ws`: one WebSocket, OpenEnv's frames or those of `repl-env.v1`, and the session it plays.
+"""`/ws`: a WebSocket with OpenEnv's frames or those of `repl-env.v1`, and its session.
 
-Bare ASGI: a frame passes through nothing that it does not need.
+Bare ASGI, so that frames pass through no framework.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .socket_writer import Message, Send, SocketWriter
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
 
-# Seconds that a socket is not read at most whose client asks too often.
+# Maximum seconds for which a socket that exceeds its request rate is not read.
 _PENALTY = 1.0
 
 
@@ -40,7 +40,7 @@ class SessionSocketRoute:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         named = SUBPROTOCOL in scope.get("subprotocols", ())
         if await opened(receive, send, SUBPROTOCOL if named else None):
-            # What comes wakes that task, and not through all the layers that this one is in.
+            # A task of its own: messages then wake one coroutine, not all the layers of this one.
             await asyncio.create_task(self._serve(scope, receive, send, named))
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send, named: bool) -> None:
@@ -51,7 +51,7 @@ class SessionSocketRoute:
 
 
 async def opened(receive: Receive, send: Send, subprotocol: str | None = None) -> bool:
-    """Let a client in that asks for a socket; whether it still does."""
+    """Accept a WebSocket; False if its client has left."""
     if (await receive())["type"] != "websocket.connect":
         return False
     await send({"type": "websocket.accept", "subprotocol": subprotocol})
@@ -59,24 +59,24 @@ async def opened(receive: Receive, send: Send, subprotocol: str | None = None) -
 
 
 class SocketCodec(Protocol):
-    """How a socket's frames are read and written."""
+    """Parses and serializes the frames of a socket."""
 
     @property
     def is_v1(self) -> bool:
-        """Whether the client says by a frame which session it plays."""
+        """Whether the client opens or resumes its session by a frame."""
 
     def read(self, frame: str | bytes | None) -> ClientRequest | InvalidFrame | None:
-        """What a frame asks for; None: nothing."""
+        """Parse a frame; None if it needs no action."""
 
     def write(self, id: str | None, reply: ServerReply) -> str | None:
-        """The frame of a reply; None: there is none."""
+        """The frame of a reply; None if the client gets none."""
 
 
 class SessionSocket:
-    """One open WebSocket: what it reads, and the session that it plays.
+    """One WebSocket, and the session that it controls.
 
-    `token`: of a session that is there, to which the socket is added while it is open, as OpenEnv
-    has it; None: one of its own, or that its frames name.
+    `token`: of an existing session, which the socket joins while it is open, as in OpenEnv; None:
+    the socket opens a session, or its frames name one.
     """
 
     def __init__(
@@ -96,11 +96,11 @@ class SessionSocket:
         self._writer = SocketWriter(send, codec.write, self._refused)
         self._token = None if codec.is_v1 else token
         self._session: ServerSession | None = None
-        self._disconnected = False  # by the client, without a word
-        self._closed = False  # by the client, with one
+        self._disconnected = False  # without a close frame or request
+        self._closed = False  # by the client's request "close"
 
     async def serve(self) -> None:
-        """Answer frames until one side leaves."""
+        """Serve frames until one side closes the socket."""
         try:
             await self._serve()
         except asyncio.CancelledError:
@@ -131,7 +131,7 @@ class SessionSocket:
             except RequestError as refusal:
                 if request is not None:
                     await self._take(InvalidFrame(refusal, request.id, request.size))
-                # Whoever asks too often is not read meanwhile: refusals cost time as well.
+                # Not read for a while: errors cost time, too.
                 await asyncio.sleep(min(refusal.retry_after or _PENALTY, _PENALTY))
             else:
                 if request is not None and not await self._take(request):
@@ -149,7 +149,7 @@ class SessionSocket:
             return InvalidFrame(refusal, None, len(frame))
 
     async def _take(self, request: ClientRequest | InvalidFrame) -> bool:
-        """Do what a frame asks for, or hand it to the session; False if it was the last."""
+        """Perform a request, or submit it to the session; False after the last one."""
         session = self._session
         name = "" if isinstance(request, InvalidFrame) else request.type
         if name in _OPENINGS and session is None:
@@ -182,7 +182,7 @@ class SessionSocket:
         *,
         resumed: bool = False,
     ) -> bool:
-        """Play the session that `opening` has; False if it has none, which the client is told."""
+        """Attach to the session that `opening` returns; False after sending its error."""
         try:
             session = await opening
         except RequestError as refusal:
@@ -202,10 +202,10 @@ class SessionSocket:
         return True
 
     async def _open(self) -> ServerSession:
-        """A new session. Whoever hangs up while it waits for one leaves the line."""
+        """Open a session. A client that disconnects leaves the queue."""
         opening = asyncio.create_task(self._manager.open(self._tenant))
         try:
-            await asyncio.sleep(0)  # it is there then, where nobody waits
+            await asyncio.sleep(0)  # enough if there is no queue
             if not opening.done():
                 await self._wait_while_connected(opening)
             return await asyncio.shield(opening)
@@ -215,7 +215,7 @@ class SessionSocket:
             raise
 
     async def _wait_while_connected(self, opening: asyncio.Task[ServerSession]) -> None:
-        """Wait for it; OSError if the client leaves before."""
+        """Wait for `opening`; OSError if the client disconnects first."""
         leaving = asyncio.create_task(self._messages.left())
         try:
             await asyncio.wait([opening, leaving], return_when=asyncio.FIRST_COMPLETED)
@@ -235,7 +235,7 @@ class SessionSocket:
         self._manager.telemetry.refused(refusal, self._tenant, session=session)
 
     def _release(self) -> None:
-        """What becomes of the session: it waits to be resumed, ends, or is somebody else's."""
+        """Detach from the session, which then waits to be resumed, or ends."""
         self._writer.gone = True
         self._messages.close()
         session, self._session = self._session, None
@@ -262,7 +262,7 @@ def _out_of_order(request: ClientRequest | InvalidFrame, first: bool) -> Request
     if isinstance(request, InvalidFrame):
         return request.refusal
     return validation_error(
-        "type", "open or resume comes first" if first else "there is a session already"
+        "type", "open or resume must come first" if first else "the socket has a session already"
     )
 
 

@@ -1,4 +1,4 @@
-"""`SocketWriter`: the sending side of one WebSocket."""
+"""`SocketWriter`: sends the replies of one WebSocket."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from ...protocol.request_error import RequestError
 Message: TypeAlias = MutableMapping[str, Any]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 
-# Seconds that a closing socket may take to tell why.
+# Seconds for sending the close frame.
 _FAREWELL = 1.0
-# Bytes of the reason in a closing frame (RFC 6455, section 5.5.1).
+# Bytes of the reason in a close frame (RFC 6455, section 5.5.1).
 _REASON = 123
-# To a session that is there, few refusals end its socket.
+# Errors that close a socket even if it has a session.
 _ENDS_SESSIONS = frozenset({"DRAINING", "SESSION_ERROR"})
 
 
 class SocketWriter:
-    """An `Outlet` of frames, for the task that makes it, which reads the socket.
+    """A `ReplySink` that sends frames. Created by the task that reads the socket.
 
     Args:
         send: of ASGI.
-        frame: the frame of a reply; None: there is none.
-        refused: told of each refusal that is sent.
+        frame: serializes a reply; None: the client gets no frame.
+        refused: called for each error that is sent.
 
     Attributes:
-        has_session: whether the socket has a session.
-        closing: the code and the reason that it is to be closed with.
+        has_session: the socket has a session.
+        closing: the code and the reason of the close frame.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class SocketWriter:
         self._released: set[asyncio.Task[Any]] = set()
 
     async def deliver(self, id: str | None, reply: ServerReply) -> None:
-        """Send a reply, if anybody is there to read it."""
+        """Send a reply, unless the client has left."""
         if self.gone:
             return
         if reply.refusal is not None:
@@ -59,28 +59,28 @@ class SocketWriter:
         frame = self._frame(id, reply)
         if frame is not None:
             if len(frame) >= LARGE:
-                await asyncio.sleep(0)  # to make it took as long as it takes to send it
+                await asyncio.sleep(0)  # serializing took about as long as sending will
             await self._write(frame)
         if reply.refusal is not None:
             self._end_with(reply.refusal)
 
     def end(self, code: int, reason: str) -> None:
-        """Close the socket; whoever waits for its client to read goes on."""
+        """Close the socket, and wake tasks that wait for its client to read."""
         if self.closing is None and not self.gone:
             self.closing, self.gone = (code, reason), True
             self._released |= self._senders
             for sender in self._senders:
                 sender.cancel()
-            # A reader that ends the socket itself sees that it is gone, and waits for nothing more.
+            # A reader that calls `end` itself notices `gone` without being cancelled.
             if asyncio.current_task() is not self._reader:
                 self._reader.cancel()
 
     def was_ended(self) -> bool:
-        """Whether the reader was cancelled by `end`, and by nobody else."""
+        """Whether `end` alone cancelled the reader."""
         return self.closing is not None and self._reader.uncancel() == 0
 
     async def close(self) -> None:
-        """Say why, and close."""
+        """Send the close frame."""
         self.gone = True
         code, reason = self.closing or (1000, "")
         try:
@@ -88,7 +88,7 @@ class SocketWriter:
                 short = reason.encode()[:_REASON].decode("utf-8", "ignore")
                 await self._send({"type": "websocket.close", "code": code, "reason": short})
         except (OSError, TimeoutError):
-            # The client does not read; the server closes the connection under it.
+            # The client does not read; the ASGI server closes the connection.
             pass
 
     async def _write(self, frame: str) -> None:
