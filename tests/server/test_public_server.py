@@ -368,5 +368,5 @@ def test_a_key_is_told_no_other_s_name_but_for_the_one_that_the_operator_says() 
 
 
 def test_the_key_of_the_metrics_must_be_one() -> None:
-    with pytest.raises(ValueError, match="metrics_key: there is no key named 'carol'"):
+    with pytest.raises(ValueError, match="metrics_key: no key has the name 'carol'"):
         create_app(Settings(hashed_keys=(ALICE_LINE,), metrics_key="carol"))

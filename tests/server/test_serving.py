@@ -219,8 +219,8 @@ def test_it_serves_though_nobody_reads_where():
         (("--model", "m", "--base-url", "models.example/v1"), "http"),
         (("--quota", "sesions=8"), "sesions"),
         (("--quota", "sessions"), "NAME=VALUE"),
-        (("--llm-url", "models.example/v1"), "lists"),
-        (("--llm-url", "https://*.example/v1"), "lists"),
+        (("--llm-url", "models.example/v1"), "isnotanendpoint"),
+        (("--llm-url", "https://*.example/v1"), "isnotanendpoint"),
         (("--base-url", "https://models.example/v1"), "--model"),
         (("--quota", "sessions=many"), "--quotasessionsmustbeawholenumber,not'many'"),
         (("--max-message", "many"), "--max-message"),
@@ -263,7 +263,7 @@ def test_a_port_that_is_taken_is_told(monkeypatch):
         done = CliRunner().invoke(build(), ["serve", "--port", str(port), "--recovery", "restart"])
 
     assert done.exit_code == 1
-    assert "did not start" in done.stderr and "Traceback" not in done.stderr
+    assert "failed to start" in done.stderr and "Traceback" not in done.stderr
 
 
 def test_no_collection_of_garbage_walks_what_was_loaded():
@@ -349,7 +349,7 @@ def test_options_are_variables_of_the_environment_too(monkeypatch):
     monkeypatch.setenv("REPL_ENV_API_KEYS", f"# the first\none:{'0' * 64}, two: {'1' * 64}")
     monkeypatch.setenv("REPL_ENV_QUOTA", "sessions=8 steps_per_second=0.5")
     monkeypatch.setenv("REPL_ENV_MAX_MESSAGE", "1MiB")
-    monkeypatch.setenv("REPL_ENV_YIELDING", "0")
+    monkeypatch.setenv("REPL_ENV_FAIR_SHARE", "0")
     settings = of_variables("0.0.0.0")
 
     assert (settings.host, settings.max_sessions) == ("0.0.0.0", 5)

@@ -240,11 +240,11 @@ PAD = b'["' + b"x" * MIB + b'", '
         ("text", b"ab\xff", "not UTF-8 at byte 2: invalid start byte"),
         ("text", b"\xed\xa0\x80", "not UTF-8 at byte 0: invalid continuation byte"),
         ("json", b"[\xff]", "not UTF-8 at byte 1: invalid start byte"),
-        ("json", b"", "no JSON: Expecting value"),
-        ("json", b"[1,", "no JSON: Expecting value"),
-        ("json", b"[1] 2", "no JSON: Extra data"),
-        ("json", b"[NaN]", "NaN is no JSON"),
-        ("json", b"[-Infinity]", "-Infinity is no JSON"),
+        ("json", b"", "not JSON: Expecting value"),
+        ("json", b"[1,", "not JSON: Expecting value"),
+        ("json", b"[1] 2", "not JSON: Extra data"),
+        ("json", b"[NaN]", "NaN is not JSON"),
+        ("json", b"[-Infinity]", "-Infinity is not JSON"),
         ("json", b"[1e999]", "a number is too large"),
         ("json", b"[" + b"1" * 5000 + b"]", "Exceeds the limit"),
         ("json", b"[" * 201 + b"]" * 201, "this is nested deeper than 200"),
@@ -257,7 +257,7 @@ def test_an_upload_of_another_type_is_refused_by_name(
 ) -> None:
     if large:
         padding = b" " * MIB
-        data, problem = (data + padding, problem.replace("no JSON: Expecting value", "no JSON"))
+        data, problem = (data + padding, problem.replace("not JSON: Expecting value", "not JSON"))
     with session(server) as one:
         told = one.reset(uploads=named(server, odd=(kind, data)))
         assert told["code"] == "VALIDATION_ERROR"
