@@ -11,7 +11,7 @@ from tests.late_signals import told_by
 
 _STRUCK = """
 import asyncio
-from repl_env.cli import event_loop
+from repl_env.cli import command_loop
 from tests.late_signals import struck
 
 class Struck:
@@ -36,7 +36,7 @@ async def main():
         raise
 
 try:
-    event_loop.run(main())
+    command_loop.run(main())
 except KeyboardInterrupt:
     print("interrupted")
 """
