@@ -219,6 +219,7 @@ def test_a_file_with_a_credential_stops_the_upload(
         "ENV HF_TOKEN=$(cat /run/secrets/token)",
         'REPLEnv(url, api_key="KEY")',
         "the token=that they have; hf_transfer, sk-learn, repl_env",
+        f"repl_env/x.py,sha256={'a-sk-' + 'b' * 38},120\n",
     ],
 )
 def test_what_only_looks_like_one_does_not(text: str) -> None:
