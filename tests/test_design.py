@@ -13,16 +13,16 @@ import pytest
 
 from repl_env.episode.observations import KIND_BY_CLOCK, KIND_BY_EXCEPTION, KIND_BY_REASON
 from repl_sandbox.jail.recipe import (
-    BIRTH,
-    CLERK,
     CONFINED_INIT,
     CONFINED_WORKER,
+    FILE_HELPER,
     FOLDER,
     INIT,
-    PROCESS_CLERK,
+    PROCESS_FILE_HELPER,
     PROCESS_INIT,
     PROCESS_WORKER,
     RECIPES,
+    SPAWN_STEPS,
     TELL_WORKER,
     VIEW,
     WAIT_FOR_INIT,
@@ -74,7 +74,7 @@ def test_the_page_of_modules_is_generated() -> None:
 @pytest.mark.parametrize(
     ("name", "steps"),
     [
-        ("BIRTH", BIRTH),
+        ("SPAWN_STEPS", SPAWN_STEPS),
         ("INIT", INIT),
         ("VIEW", VIEW),
         ("WORKER", WORKER),
@@ -85,8 +85,8 @@ def test_the_page_of_modules_is_generated() -> None:
         ("CONFINED_WORKER", CONFINED_WORKER),
         ("PROCESS_INIT", PROCESS_INIT),
         ("PROCESS_WORKER", PROCESS_WORKER),
-        ("CLERK", CLERK),
-        ("PROCESS_CLERK", PROCESS_CLERK),
+        ("FILE_HELPER", FILE_HELPER),
+        ("PROCESS_FILE_HELPER", PROCESS_FILE_HELPER),
     ],
 )
 def test_the_steps_of_the_jail_stand_there_in_their_order(name: str, steps: list[Step]) -> None:

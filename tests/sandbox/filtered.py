@@ -271,7 +271,7 @@ def load_beside_a_thread(load):
 LOADS = {
     "nothing": (),
     "program": (seccomp_filters.program,),
-    "base and seal": (seccomp_filters.base_program, seccomp_filters.seal_program),
+    "base and seal": (seccomp_filters.base_program, seccomp_filters.final_program),
 }
 REPORTS = {
     "probes": probe_all,

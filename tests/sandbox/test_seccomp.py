@@ -170,7 +170,7 @@ def test_base_and_seal_together_are_the_filter(arch, tier):
         for make in (
             seccomp_filters.program,
             seccomp_filters.base_program,
-            seccomp_filters.seal_program,
+            seccomp_filters.final_program,
         )
     )
     for number, arguments in cases(arch):
@@ -210,7 +210,7 @@ def test_filters_are_short(arch):
     """Loading costs by length; one comparison per row would make over 700 instructions."""
     # This one the template loads, once for all sessions, and each session the next.
     assert len(decode(seccomp_filters.program(arch))) <= 200
-    assert len(decode(seccomp_filters.seal_program(arch))) < 50
+    assert len(decode(seccomp_filters.final_program(arch))) < 50
     # Eight calls more that are looked into.
     assert len(decode(seccomp_filters.program(arch, "confined"))) <= 216
 
@@ -218,7 +218,7 @@ def test_filters_are_short(arch):
 def test_filters_do_not_depend_on_the_hash_seed():
     print_it = (
         "from repl_sandbox.jail.seccomp import seccomp_filters as s\n"
-        "for make in (s.program, s.base_program, s.seal_program): print(make('x86_64').hex())"
+        "for make in (s.program, s.base_program, s.final_program): print(make('x86_64').hex())"
     )
     texts = {
         subprocess.run(
@@ -233,7 +233,7 @@ def test_filters_do_not_depend_on_the_hash_seed():
 
 
 @pytest.mark.parametrize(
-    "make", [seccomp_filters.program, seccomp_filters.base_program, seccomp_filters.seal_program]
+    "make", [seccomp_filters.program, seccomp_filters.base_program, seccomp_filters.final_program]
 )
 def test_an_unknown_architecture_is_refused(make):
     with pytest.raises(ValueError, match="riscv64"):

@@ -24,7 +24,8 @@ from repl_sandbox.jail import recipe_slots as slots, reserved_descriptors as des
 from repl_sandbox.jail.landlock import ruleset as landlock
 from repl_sandbox.native.libc import call
 from repl_sandbox.jail.namespaces import FLAGS
-from repl_sandbox.jail.recipe import BIRTH, RECIPES, Jail, Step, batch
+from repl_sandbox.jail.recipe import SPAWN_STEPS, RECIPES, Step, batch
+from repl_sandbox.jail.session_jail import Jail
 from repl_sandbox.native.spawn import NO_CGROUP, Role, Spawner
 from repl_sandbox.native.steps import StepError
 
@@ -54,7 +55,7 @@ signal.signal(signal.SIGCHLD, lambda number, frame: None)
 telling, told = os.pipe()
 jail = Jail(None, 1 << 20, [], 40, b"", landlock.plan((), 0))
 kept = {{0, 1, 2, descriptors.CONTROL, descriptors.MAPPED, descriptors.DONE, told}}
-birth = batch(jail, [*BIRTH, *{born}])
+birth = batch(jail, [*SPAWN_STEPS, *{born}])
 init = batch(replace(jail, kept=kept), [*RECIPES["jailed"].init, *{more}])
 spawner = Spawner(
     birth, init, batch(jail, ()),

@@ -11,7 +11,7 @@ import pytest
 INIT = """
 import os, signal, sys
 from repl_sandbox.jail import processes
-from repl_sandbox.jail.recipe import Jail
+from repl_sandbox.jail.session_jail import Jail
 from repl_sandbox.snapshots.snapshot_table import SnapshotTable
 from repl_sandbox.init.session_branches import SessionBranch
 from repl_sandbox.snapshots.snapshot_channel import SnapshotChannel

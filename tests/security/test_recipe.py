@@ -13,7 +13,8 @@ import pytest
 
 from repl_sandbox import IsolationError
 from repl_sandbox.jail.landlock import ruleset
-from repl_sandbox.jail.recipe import INIT, RECIPES, VIEW, WORKER, Jail, Step, contain
+from repl_sandbox.jail.recipe import INIT, RECIPES, VIEW, WORKER, Step, contain
+from repl_sandbox.jail.session_jail import Jail
 from repl_sandbox.native.libc import call
 from tests.waiting import LONG
 
@@ -22,7 +23,7 @@ JAIL = Jail(
     workspace=1 << 20,
     rlimits=[],
     last_capability=40,
-    seal=b"",
+    final_filter=b"",
     files=ruleset.plan((), 0),
 )
 

@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import ClassVar, Protocol
 
 from ..jail import processes, rlimits, session_directory, users
-from ..jail.recipe import Jail
+from ..jail.session_jail import Jail
 from ..protocol import control_channel
 from ..snapshots.snapshot_table import SnapshotTable
 from ..snapshots.workspace_snapshots import ALL_REMOVED

@@ -18,7 +18,8 @@ from functools import partial
 from typing import NoReturn
 
 from ..jail import processes, session_directory
-from ..jail.recipe import RECIPES, Jail
+from ..jail.recipe import RECIPES
+from ..jail.session_jail import Jail
 from ..native import process_forks
 from ..protocol import control_channel
 from ..snapshots.snapshot_table import SnapshotTable

@@ -14,7 +14,8 @@ from typing import NoReturn
 
 from ..errors import IsolationError
 from ..jail import reserved_descriptors, session_directory
-from ..jail.recipe import Jail, Step, contain
+from ..jail.recipe import Step, contain
+from ..jail.session_jail import Jail
 from ..protocol import control_channel
 from ..snapshots.snapshot_processes import SnapshotRecovery
 from ..snapshots.snapshot_table import SnapshotTable

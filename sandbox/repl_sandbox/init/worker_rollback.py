@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ..jail import mounts, processes, rlimits, session_directory
-from ..jail.recipe import Jail
+from ..jail.session_jail import Jail
 from ..native import process_forks, snapshot
 from ..protocol.snapshot_signals import WAKE_SIGNAL
 from ..snapshots.snapshot_channel import SnapshotChannel

@@ -7,67 +7,29 @@ half-built jail must not run code.
 
 from __future__ import annotations
 
-import mmap
 import os
-import socket
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
-from errno import EACCES, EINVAL, ENOSYS, EPERM, EPIPE
+from errno import EINVAL, ENOSYS, EPERM
 from itertools import groupby
 from signal import SIGTERM
 from typing import Final, NamedTuple
 
-from ..native.libc import call
-from ..native.steps import Address, Rows, StepError, SyscallBatch
+from ..native.steps import Rows, StepError, SyscallBatch
 from . import (
     capabilities,
     cgroup_join,
     mounts,
     namespaces,
     processes,
-    recipe_slots,
+    recipe_steps,
     remedies,
     reserved_descriptors,
     rlimits,
-    session_directory,
     users,
 )
-from .landlock import landlock_rules, ruleset
-from .seccomp import fork_notifications, seccomp_filters
-
-
-class ForkLimit(NamedTuple):
-    """Admission of forks by another process, and the maximum number of processes of a session."""
-
-    limiter: socket.socket
-    filter: bytes  # from fork_notifications.program
-    most: int
-
-
-@dataclass(slots=True)
-class Jail:
-    """Settings of one session's jail, used by the steps."""
-
-    slot: int | None  # number of the session's own uids; None: the host may not assign any
-    workspace: int  # bytes
-    rlimits: list[tuple[int, tuple[int, int]]]  # from rlimits.plan
-    last_capability: int
-    seal: bytes  # closes the calls that only the template needs
-    files: ruleset.Plan
-    tier: str = "jailed"
-    folder: str = ""  # the session's own directory; "" where it has private mounts
-    interpreter: Sequence[str] = ()  # paths that code must be able to read
-    covered: Mapping[str, str] = field(default_factory=dict)  # from mounts.covered
-    # Number of cgroups to join; 0 if the session is born into its cgroup; None without a cgroup.
-    groups: int | None = None
-    states: int = -1  # number of snapshots besides the current one; -1: none at all
-    shared: int = 0  # address of the page that init and worker share; 0: there is none
-    kept: set[int] = field(default_factory=set)  # descriptors of the contained process
-    held: dict[str, int] = field(default_factory=dict)  # the worker's measurements, before any code
-    home: str = ""  # the workspace of a branch; "" for the session's own
-    forks: ForkLimit | None = None  # where the kernel does not limit the session's processes
+from .landlock import ruleset
+from .seccomp import seccomp_filters
+from .session_jail import Jail
 
 
 class Step(NamedTuple):
@@ -79,162 +41,26 @@ class Step(NamedTuple):
     function: Callable[[Jail], None] | None = None
 
 
-# Word sent between the processes of a new session to end a wait.
-DONE: Final = bytes(4)
-_ACCESS: Final = mmap.PROT_READ | mmap.PROT_WRITE
-_MAP_FIXED: Final = 0x10  # uapi/linux/mman.h
-_SHARED: Final = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | _MAP_FIXED
-
-
-# ── calls that depend on the session ────────────────────────────────────────────────────────────
-
-
-def _streams(jail: Jail) -> Rows:
-    for stream, slot in ((1, recipe_slots.STDOUT), (2, recipe_slots.STDERR)):
-        yield call("dup3", slot, stream, 0)
-
-
-def _descriptors(jail: Jail) -> Rows:
-    moved = [
-        (recipe_slots.CONTROL, reserved_descriptors.CONTROL),
-        (recipe_slots.WORKER, reserved_descriptors.WORKER),
-        (recipe_slots.CONTAINED, reserved_descriptors.CONTAINED),
-        (recipe_slots.DONE, reserved_descriptors.DONE),
-    ]
-    if jail.states >= 0:
-        moved.append((recipe_slots.ORDERS_OURS, reserved_descriptors.ORDERS_OURS))
-        moved.append((recipe_slots.ORDERS_THEIRS, reserved_descriptors.ORDERS_THEIRS))
-    if jail.tier == "jailed":
-        moved.append((recipe_slots.MAPPED, reserved_descriptors.MAPPED))
-        # Otherwise a reader would wait for ever if the zygote were killed before writing.
-        yield call("close", recipe_slots.WRITTEN)
-    for slot, fd in moved:
-        yield call("dup3", slot, fd, os.O_CLOEXEC)
-
-
-def _shared_page(jail: Jail) -> Rows:
-    if jail.shared:
-        yield call("mmap", jail.shared, mmap.PAGESIZE, _ACCESS, _SHARED, -1, 0)
-
-
-def _close_group_view(jail: Jail) -> Rows:
-    return () if jail.groups is None else cgroup_join.close_view_rows()
-
-
-def _be_first_to_go(jail: Jail) -> Rows:
-    return () if jail.groups is None else cgroup_join.be_first_to_go_rows()
-
-
-def _empty_bounding_set_as_root(jail: Jail) -> Rows:
-    # An ordinary user may not do this and does not need it: no_new_privs closes the same way.
-    return () if jail.slot is None else capabilities.empty_bounding_set_rows(jail.last_capability)
-
-
-def _become(inside: int) -> Callable[[Jail], Rows]:
-    # An ordinary user's session has one uid only, and starts with it.
-    return lambda jail: () if jail.slot is None else users.become_rows(inside)
-
-
-def _become_own(jail: Jail) -> Rows:
-    return () if jail.slot is None else users.become_rows(users.own_id(jail.slot))
-
-
-def _act_as_code(jail: Jail) -> Rows:
-    if jail.slot is None:
-        return ()
-    return users.act_as_rows(users.CODE_ID if jail.tier == "jailed" else users.own_id(jail.slot))
-
-
-def _uncover(jail: Jail) -> Rows:
-    if jail.covered:
-        # To make directories there, this process must have a uid of the session.
-        yield from _become(users.INIT_ID)(jail)
-        yield from mounts.uncover_rows(jail.covered)
-
-
-def _restrict_files(jail: Jail) -> Rows:
-    own = [(jail.folder, int(landlock_rules.OWN))] if jail.folder else []
-    return ruleset.restrict_rows(jail.files, own)
-
-
-def _enter_workspace(jail: Jail) -> Rows:
-    yield call("chdir", (jail.home or mounts.WORKSPACE).encode())
-
-
-def _wait(fd: int, why: str) -> Rows:
-    yield call("read", fd, Address(recipe_slots.WORD), len(DONE), least=len(DONE), why=why)
-    yield call("close", fd)
-
-
-def _tell_worker(jail: Jail) -> Rows:
-    # The very last call: a session must not fail after it has told its worker. Init learns of the
-    # worker's own failure separately.
-    yield call(
-        "write", reserved_descriptors.DONE, DONE, len(DONE), least=len(DONE), tolerated=(EPIPE,)
-    )
-
-
-# ── steps that are more than system calls ───────────────────────────────────────────────────────
-
-
-def _make_folder(jail: Jail) -> None:
-    session_directory.make(jail.folder, None if jail.slot is None else users.own_id(jail.slot))
-
-
-def _enter_folder(jail: Jail) -> None:
-    os.environ["HOME"] = jail.home or f"{jail.folder}/{session_directory.WORKSPACE}"
-    os.environ["TMPDIR"] = f"{jail.folder}/{session_directory.TEMPORARY}"
-    os.environ["MPLCONFIGDIR"] = f"{jail.folder}/{session_directory.TEMPORARY}/matplotlib"
-    if "tempfile" in sys.modules:
-        sys.modules["tempfile"].tempdir = None  # type: ignore[attr-defined]  # the template's
-    # Code of an earlier worker may have removed them.
-    for name in ("HOME", "TMPDIR"):
-        os.makedirs(os.environ[name], exist_ok=True)
-    os.chdir(os.environ["HOME"])
-
-
-def _have_one_thread(jail: Jail) -> None:
-    if processes.thread_count() != 1:
-        raise OSError(EINVAL, os.strerror(EINVAL))
-
-
-def _read_interpreter(jail: Jail) -> None:
-    for path in jail.interpreter:
-        if not os.access(path, os.R_OK | os.X_OK):
-            raise OSError(EACCES, f"{path} cannot be read by uid {os.getuid()}")
-
-
-def _note_privileges(jail: Jail) -> None:
-    jail.held["no_new_privs"] = processes.gains_no_privileges()
-
-
-def _limit_forks(jail: Jail) -> None:
-    # Where the kernel cannot make forks wait, the watchdog limits them.
-    if jail.forks is None:
-        return
-    limiter, filter_, most = jail.forks
-    try:
-        listener = fork_notifications.load(filter_)
-    except OSError:
-        return
-    jail.held["forks"] = 1
-    with suppress(OSError):  # the zygote has ended, and the session is about to
-        fork_notifications.introduce(listener, limiter, os.getppid(), most)
-    limiter.close()
-
-
 # ── the recipes ─────────────────────────────────────────────────────────────────────────────────
 
 # In a session's first process before it forks the first worker, which inherits all of it.
-BIRTH: Sequence[Step] = (
+SPAWN_STEPS: Sequence[Step] = (
     Step(
         "cgroup",
         "the worker is born into the group, and nothing that the session touches is the host's",
         lambda jail: cgroup_join.join_rows(jail.groups or 0),
     ),
-    Step("streams", "what is printed from here on is the session's", _streams),
-    Step("session descriptors", "their numbers are the same in each session", _descriptors),
-    Step("shared page", "init and worker share the table of copies with nobody else", _shared_page),
+    Step("streams", "what is printed from here on is the session's", recipe_steps.move_streams),
+    Step(
+        "session descriptors",
+        "their numbers are the same in each session",
+        recipe_steps.move_descriptors,
+    ),
+    Step(
+        "shared page",
+        "init and worker share the table of copies with nobody else",
+        recipe_steps.map_shared_page,
+    ),
 )
 
 # In init, pid 1 of the new namespaces, with every capability in them and none outside.
@@ -253,9 +79,13 @@ INIT: Sequence[Step] = (
     Step(
         "id maps",
         "the zygote writes them meanwhile; uids mean nothing before",
-        lambda jail: _wait(reserved_descriptors.MAPPED, "they were not written"),
+        lambda jail: recipe_steps.wait_for_word(
+            reserved_descriptors.MAPPED, "they were not written"
+        ),
     ),
-    Step("init user", "init acts as a user of the session alone", _become(users.INIT_ID)),
+    Step(
+        "init user", "init acts as a user of the session alone", recipe_steps.become(users.INIT_ID)
+    ),
     # After the last change of credentials, which would clear both.
     Step(
         "parent death signal",
@@ -275,14 +105,18 @@ VIEW: Sequence[Step] = (
     Step(
         "id maps",
         "owners of the private mounts are ids of the session",
-        lambda jail: _wait(reserved_descriptors.MAPPED, "they were not written"),
+        lambda jail: recipe_steps.wait_for_word(
+            reserved_descriptors.MAPPED, "they were not written"
+        ),
     ),
     Step(
         "private mounts",
         "the session's own places, as large as it may have them",
         lambda jail: mounts.mount_private_rows(jail.workspace, users.CODE_ID),
     ),
-    Step("covered mounts", "what the private mounts hide is shown again", _uncover),
+    Step(
+        "covered mounts", "what the private mounts hide is shown again", recipe_steps.uncover_mounts
+    ),
 )
 
 # In each worker, before any code of the session runs.
@@ -302,22 +136,26 @@ WORKER: Sequence[Step] = (
         "most steps hold the thread that takes them, and a library may start one in a fork",
         lambda jail: processes.have_one_thread_rows(),
     ),
-    Step("workspace", "code begins where its files are", _enter_workspace),
+    Step("workspace", "code begins where its files are", recipe_steps.enter_workspace),
     # With a cgroup, clone makes no cgroup namespace: it would begin at the template's cgroup.
-    Step("cgroup namespace", "groups above the session's are the host's", _close_group_view),
+    Step(
+        "cgroup namespace",
+        "groups above the session's are the host's",
+        recipe_steps.close_cgroup_view,
+    ),
     # Before the capability for it is dropped.
     Step(
         "bounding set",
         "no exec gains a capability",
         lambda jail: capabilities.empty_bounding_set_rows(jail.last_capability),
     ),
-    Step("memory kill", "when memory runs out, code ends before init", _be_first_to_go),
+    Step("memory kill", "when memory runs out, code ends before init", recipe_steps.be_first_to_go),
     Step(
         "resource limits",
         "what the session's limits come to",
         lambda jail: rlimits.apply_rows(jail.rlimits),
     ),
-    Step("code user", "code is not init's user", _become(users.CODE_ID)),
+    Step("code user", "code is not init's user", recipe_steps.become(users.CODE_ID)),
     Step("capabilities", "code has none", lambda jail: capabilities.drop_all_rows()),
     Step(
         "no new privileges",
@@ -330,12 +168,14 @@ WORKER: Sequence[Step] = (
         lambda jail: processes.hide_memory_rows(),
     ),
     # All paths of its rules are mounted by now, and it forbids further mounts.
-    Step("Landlock", "files by path, TCP, signals and sockets to others", _restrict_files),
+    Step(
+        "Landlock", "files by path, TCP, signals and sockets to others", recipe_steps.restrict_files
+    ),
     # Last: it forbids calls that the steps above need.
     Step(
         "seccomp",
         "system calls that code does not need",
-        lambda jail: seccomp_filters.load_rows(jail.seal),
+        lambda jail: seccomp_filters.load_rows(jail.final_filter),
     ),
 )
 
@@ -359,7 +199,9 @@ PROCESS_INIT: Sequence[Step] = (
 
 CONFINED_INIT: Sequence[Step] = (*PROCESS_INIT, INIT[-1])
 
-FOLDER: Sequence[Step] = (Step("folder", "the session's own directory", None, _make_folder),)
+FOLDER: Sequence[Step] = (
+    Step("folder", "the session's own directory", None, recipe_steps.make_directory),
+)
 
 _OWN_GROUP, _OWN_DESCRIPTORS, *_ = WORKER
 _LIMITS = next(step for step in WORKER if step.name == "resource limits")
@@ -369,25 +211,39 @@ _DIES_WITH_INIT = Step(
     "a worker does not outlive its init",
     lambda jail: processes.die_with_parent_rows(),
 )
-_OWN_FOLDER = Step("workspace", "code begins where its files are", None, _enter_folder)
+_OWN_FOLDER = Step(
+    "workspace", "code begins where its files are", None, recipe_steps.enter_directory
+)
 
 CONFINED_WORKER: Sequence[Step] = (
     _OWN_GROUP,
     _OWN_DESCRIPTORS,
     # The filter of a container may refuse unshare(2).
-    Step("single thread", "as in tier jailed", None, _have_one_thread),
-    Step("bounding set", "no exec gains a capability", _empty_bounding_set_as_root),
+    Step("single thread", "as in tier jailed", None, recipe_steps.have_one_thread),
+    Step("bounding set", "no exec gains a capability", recipe_steps.empty_bounding_set_as_root),
     _LIMITS,
-    Step("code user", "each session is a user of its own, where root can give one", _become_own),
+    Step(
+        "code user",
+        "each session is a user of its own, where root can give one",
+        recipe_steps.become_own,
+    ),
     # With the uid that will need them.
-    Step("interpreter", "the code's user must be able to read it", None, _read_interpreter),
+    Step(
+        "interpreter",
+        "the code's user must be able to read it",
+        None,
+        recipe_steps.read_interpreter,
+    ),
     _OWN_FOLDER,
     _CAPABILITIES,
     _NO_NEW_PRIVILEGES,
     _DIES_WITH_INIT,
     _HIDDEN,
     Step(
-        "fork limit", "nothing of the kernel's bounds the session's processes", None, _limit_forks
+        "fork limit",
+        "nothing of the kernel's bounds the session's processes",
+        None,
+        recipe_steps.limit_forks,
     ),
     _LANDLOCK,
     # Last: it forbids calls that the steps above need.
@@ -412,7 +268,7 @@ _ALONE: Mapping[str, Sequence[Step]] = {
     ),
     "no new privileges": (
         _NO_NEW_PRIVILEGES,
-        Step("no new privileges", "its /proc need not say it", None, _note_privileges),
+        Step("no new privileges", "its /proc need not say it", None, recipe_steps.note_privileges),
     ),
 }
 
@@ -441,22 +297,25 @@ PROCESS_WORKER: Sequence[Step] = (
         ),
     ),
     Step(
-        "fork limit", "nothing of the kernel's bounds the session's processes", None, _limit_forks
+        "fork limit",
+        "nothing of the kernel's bounds the session's processes",
+        None,
+        recipe_steps.limit_forks,
     ),
 )
 
 # In a helper process of init that opens files of the session for the host.
-CLERK: Sequence[Step] = (
+FILE_HELPER: Sequence[Step] = (
     INIT[1],
     # Files belong to the code's user, and no access exceeds that user's rights by mistake.
-    Step("file user", "files are the code's", _act_as_code),
+    Step("file user", "files are the code's", recipe_steps.act_as_code),
     _CAPABILITIES,
     # After the last change of credentials, which would clear both.
     _DIES_WITH_INIT,
     _HIDDEN,
 )
 
-PROCESS_CLERK: Sequence[Step] = (INIT[1], _DIES_WITH_INIT)
+PROCESS_FILE_HELPER: Sequence[Step] = (INIT[1], _DIES_WITH_INIT)
 
 # Last step of the first worker: no code may run before init has contained itself. Init does so at
 # the same time, so the wait comes at the very end.
@@ -464,12 +323,12 @@ WAIT_FOR_INIT: Sequence[Step] = (
     Step(
         "init",
         "no code runs beside an init that is not closed off",
-        lambda jail: _wait(reserved_descriptors.CONTAINED, "it failed"),
+        lambda jail: recipe_steps.wait_for_word(reserved_descriptors.CONTAINED, "it failed"),
     ),
 )
 # Last step of init.
 TELL_WORKER: Sequence[Step] = (
-    Step("worker", "it waits for the end of init's steps", _tell_worker),
+    Step("worker", "it waits for the end of init's steps", recipe_steps.tell_worker),
 )
 
 
@@ -484,25 +343,25 @@ class Recipe(NamedTuple):
 
 # From the strongest to the weakest.
 RECIPES: Final[Mapping[str, Recipe]] = {
-    "jailed": Recipe((*INIT, *TELL_WORKER), (*VIEW, *WORKER, *WAIT_FOR_INIT), WORKER, CLERK),
+    "jailed": Recipe((*INIT, *TELL_WORKER), (*VIEW, *WORKER, *WAIT_FOR_INIT), WORKER, FILE_HELPER),
     "confined": Recipe(
         (*CONFINED_INIT, *TELL_WORKER),
         (*FOLDER, *CONFINED_WORKER, *WAIT_FOR_INIT),
         CONFINED_WORKER,
-        CLERK,
+        FILE_HELPER,
     ),
     # In a container that no other session is in.
     "alone": Recipe(
         (*_alone(CONFINED_INIT), *TELL_WORKER),
         (*FOLDER, *ALONE_WORKER, *WAIT_FOR_INIT),
         ALONE_WORKER,
-        _alone(CLERK),
+        _alone(FILE_HELPER),
     ),
     "process": Recipe(
         (*PROCESS_INIT, *TELL_WORKER),
         (*FOLDER, *PROCESS_WORKER, *WAIT_FOR_INIT),
         PROCESS_WORKER,
-        PROCESS_CLERK,
+        PROCESS_FILE_HELPER,
     ),
 }
 

@@ -14,7 +14,7 @@ import socket
 from collections.abc import Container, Iterable
 from contextlib import suppress
 
-from ..jail.recipe import Jail
+from ..jail.session_jail import Jail
 from ..native import process_forks
 from .snapshot_channel import SnapshotChannel
 from .snapshot_table import SnapshotTable

@@ -21,8 +21,8 @@ from collections import deque
 from typing import Final, NamedTuple, NoReturn
 
 from ..jail import processes
-from ..jail.recipe import ForkLimit
 from ..jail.seccomp import fork_notifications
+from ..jail.session_jail import ForkLimit
 from ..native.process_forks import fork
 
 # Forks that a session may make at once, and so many more each second: a program that starts others

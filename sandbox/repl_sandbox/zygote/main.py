@@ -17,7 +17,8 @@ from typing import NoReturn
 from ..errors import IsolationError
 from ..jail import processes, remedies, rlimits, session_directory, users
 from ..jail.namespaces import FLAGS
-from ..jail.recipe import DONE, Jail
+from ..jail.recipe_steps import DONE
+from ..jail.session_jail import Jail
 from ..native.libc import CLONE_NEWCGROUP
 from ..native.process_forks import fork
 from ..native.spawn import NO_CGROUP
@@ -192,7 +193,7 @@ class Zygote:
             self._workspace,
             self._rlimits,
             template.last_capability,
-            template.seal,
+            template.final_filter,
             template.files,
             template.tier,
             folder,

@@ -19,8 +19,9 @@ from ..init.supervisor import Init
 from ..init.worker_entry import complain, limiter_of, report, run_worker
 from ..init.worker_rollback import WorkerRollback
 from ..jail import recipe_slots, reserved_descriptors
-from ..jail.recipe import BIRTH, RECIPES, Jail, batch
+from ..jail.recipe import RECIPES, SPAWN_STEPS, batch
 from ..jail.remedies import step_error
+from ..jail.session_jail import Jail
 from ..native.spawn import NO_CGROUP, Handshake, Role, Spawner
 from ..native.steps import StepError
 from ..protocol import control_channel
@@ -84,7 +85,7 @@ class SessionSpawn:
             )
             self._revival = WorkerRollback(jail, reserved_descriptors.WORKER, self._states, orders)
         recipe = RECIPES[jail.tier]
-        birth = batch(jail, BIRTH)
+        birth = batch(jail, SPAWN_STEPS)
         init = batch(replace(jail, kept=_kept_by_init(jail)), recipe.init)
         steps = recipe.first_worker if ready else ()
         first_worker = batch(replace(jail, kept=_kept_by_worker(jail)), steps)

@@ -121,7 +121,7 @@ def base_program(arch: Arch, tier: Tier = "jailed") -> bytes:
 
 
 @cache
-def seal_program(arch: Arch, tier: Tier = "jailed") -> bytes:
+def final_program(arch: Arch, tier: Tier = "jailed") -> bytes:
     """Return the filter that completes `base_program`. ValueError for an unknown `arch`.
 
     The kernel runs all filters and takes the strictest action, at equal actions that of the filter

@@ -17,7 +17,7 @@ from errno import EINVAL, EISDIR, ELOOP
 from typing import Any, NamedTuple
 
 from ...jail import mounts, session_directory
-from ...jail.recipe import Jail
+from ...jail.session_jail import Jail
 
 # The depth of directories: each takes a descriptor. The host refuses longer paths.
 DEEPEST = 64

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 from ...errors import IsolationError, SandboxError
 from ...jail import capabilities, mounts, processes, reserved_descriptors, session_directory
 from ...jail.landlock import ruleset
-from ...jail.recipe import Jail
 from ...jail.seccomp import seccomp_filters
+from ...jail.session_jail import Jail
 from ...native import heap_memory, library, spawn
 from ...types import Policy
 from ...worker.cell.cell_warnings import attribute_to_cells
@@ -52,7 +52,7 @@ class SealedTemplate:
     tier: str
     privileged: bool  # each session has uids of its own
     last_capability: int
-    seal: bytes
+    final_filter: bytes
     files: ruleset.Plan
     base: str  # each session's directory is below it; "" if they have mounts
     interpreter: Sequence[str]  # as jail.Jail has it
@@ -156,7 +156,7 @@ def _seal(
         tier,
         privileged,
         capabilities.last_capability(),
-        ground.seal,
+        ground.final_filter,
         ground.files,
         ground.base,
         ground.interpreter,

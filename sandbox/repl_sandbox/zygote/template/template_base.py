@@ -25,7 +25,7 @@ class TemplateBase:
 
     files: ruleset.Plan
     base_filter: bytes = b""
-    seal: bytes = b""
+    final_filter: bytes = b""
     base: str = ""
     interpreter: Sequence[str] = ()
     covered: Mapping[str, str] = field(default_factory=dict)
@@ -63,7 +63,7 @@ def _prepare_alone(mounted: Mapping[str, str], place: str, privileged: bool) -> 
     return TemplateBase(
         ruleset.plan((), 0),
         seccomp_filters.base_program(arch, "confined"),
-        seccomp_filters.seal_program(arch, "confined"),
+        seccomp_filters.final_program(arch, "confined"),
         base,
         list(_interpreter_paths()),
     )
@@ -79,7 +79,7 @@ def _prepare_jailed(mounted: Mapping[str, str], place: str, privileged: bool) ->
     return TemplateBase(
         files,
         seccomp_filters.base_program(arch),
-        seccomp_filters.seal_program(arch),
+        seccomp_filters.final_program(arch),
         covered=mounts.covered(shown),
     )
 
@@ -109,7 +109,7 @@ def _prepare_confined(mounted: Mapping[str, str], place: str, privileged: bool) 
     return TemplateBase(
         files,
         seccomp_filters.base_program(arch, "confined"),
-        seccomp_filters.seal_program(arch, "confined"),
+        seccomp_filters.final_program(arch, "confined"),
         base,
         interpreter,
         pinned=pinned,

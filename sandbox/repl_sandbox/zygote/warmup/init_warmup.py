@@ -17,8 +17,9 @@ from errno import EAGAIN
 
 from ...init.supervisor import Init
 from ...init.worker_rollback import WorkerRollback
-from ...jail.recipe import Jail, contain
+from ...jail.recipe import contain
 from ...jail.reserved_descriptors import LEAST_FILES, WORKER
+from ...jail.session_jail import Jail
 from ...snapshots.branch_fork import BranchFork
 from ...snapshots.snapshot_channel import SnapshotChannel
 from ...snapshots.snapshot_messages import ORDER
