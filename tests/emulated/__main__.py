@@ -14,9 +14,9 @@ from .machine import Machine, MachineError
 # What depends on the machine: numbers and layouts of system calls, filters, the native core,
 # addresses of objects, pages. All tests of the engine take some hours there.
 DEPENDENT = (
-    *("tests/sandbox/native", "tests/sandbox/test_seccomp.py", "tests/sandbox/test_syscalls.py"),
-    *("tests/sandbox/test_session_spawn.py", "tests/sandbox/test_first_worker.py"),
-    *("tests/sandbox/test_snapshot_fork.py", "tests/sandbox/test_immortal_objects.py"),
+    *("tests/sandbox/native", "tests/sandbox/jail/test_seccomp_filters.py", "tests/sandbox/jail/test_syscalls.py"),
+    *("tests/sandbox/test_session_spawn.py", "tests/sandbox/jail/test_first_worker.py"),
+    *("tests/sandbox/native/test_snapshot_fork.py", "tests/sandbox/test_immortal_objects.py"),
     *("tests/sandbox/test_recovery.py", "tests/sandbox/test_copied_state.py"),
     *("tests/security/test_landlock.py", "tests/security/test_jail_powers.py"),
     *("tests/security/test_jail_view.py", "tests/security/test_cgroups.py"),

@@ -14,7 +14,7 @@ from repl_sandbox.protocol.function_schema import FunctionSchema
 from repl_sandbox.protocol.messages import Configure, decode
 from repl_sandbox.session.host_functions.signatures import signature_of
 from repl_sandbox.worker.host_stubs.stub_signatures import stand_in
-from tests.sandbox.test_messages import frame_of
+from tests.sandbox.protocol.message_examples import frame_of
 
 NOTHING = object()
 SECRET = "sk-0123456789abcdefghijklmnop"

@@ -19,7 +19,7 @@ from repl_sandbox.protocol.messages import (
     WorkerMessage,
 )
 
-PROTOCOL = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
+PROTOCOL = (Path(__file__).parents[3] / "docs" / "protocol.md").read_text()
 MESSAGES = [*get_args(WorkerMessage), *get_args(HostMessage)]
 
 

@@ -27,8 +27,8 @@ from repl_sandbox.jail.seccomp.syscalls import (
     Refuse,
     Within,
 )
-from tests.sandbox import filtered
-from tests.sandbox.filtered import HIGH, NOT_BY_THEMSELVES, ORDINARY, PROBES
+from tests.sandbox.jail import filtered
+from tests.sandbox.jail.filtered import HIGH, NOT_BY_THEMSELVES, ORDINARY, PROBES
 
 # ── what the kernel does with a filter ───────────────────────────────────────────────────────────
 

@@ -38,7 +38,7 @@ from repl_sandbox.worker.checkpoint_requests import CheckpointRequests
 from repl_sandbox.worker.namespace_requests import NamespaceRequests
 from repl_sandbox.worker.session_state import SessionState
 from repl_sandbox.worker.snapshot_control import SnapshotControl
-from tests.sandbox.worker_peer import Ended, KeptCopies, Peer
+from tests.sandbox.worker.worker_peer import Ended, KeptCopies, Peer
 
 LEAVES_TRACERS = "import sys; sys.settrace(lambda *_: None); sys.setprofile(lambda *_: None)"
 INTERRUPTED = ErrorInfo("KeyboardInterrupt", "", "KeyboardInterrupt\n", None)

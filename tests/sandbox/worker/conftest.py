@@ -1,0 +1,65 @@
+"""Cells that run in this process, without a session."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sys
+
+import pytest
+
+from repl_sandbox.types import ErrorInfo
+from repl_sandbox.worker.cell.cell_evaluation import CellRun, run_cell
+from repl_sandbox.worker.namespace.main_namespace import Namespace
+
+
+@pytest.fixture
+def namespace():
+    main, ours = sys.modules["__main__"], dict(vars(asyncio))
+    made = Namespace()
+    yield made
+    sys.modules["__main__"] = main
+    vars(asyncio).update(ours)
+    if made.loop is not None:
+        pending = asyncio.all_tasks(made.loop)
+        for task in pending:
+            task.cancel()
+        if pending:
+            made.loop.run_until_complete(asyncio.gather(*pending, return_exceptions=True))
+        made.loop.close()
+        asyncio.set_event_loop(None)
+    made.globals.clear()
+    gc.collect()  # what this session left complains here, not in the middle of another test
+
+
+class Cells:
+    """Cells with numbers that count up, as in a session."""
+
+    def __init__(self, namespace: Namespace) -> None:
+        self.namespace = namespace
+        self.number = 0
+
+    def __call__(self, source: str, **options) -> CellRun:
+        self.number += 1
+        return run_cell(source, self.number, self.namespace, **options)
+
+    def get(self, name: str) -> object:
+        return self.namespace.globals[name]
+
+
+@pytest.fixture
+def run(namespace):
+    return Cells(namespace)
+
+
+@pytest.fixture
+def error(namespace):
+    """The error of the last of some cells, numbered from 1."""
+
+    def collect(*cells: str) -> ErrorInfo:
+        for number, cell in enumerate(cells, 1):
+            found = run_cell(cell, number, namespace).error
+        assert found is not None
+        return found
+
+    return collect
