@@ -43,9 +43,8 @@ def prepare(policy: Policy) -> PolicyRules | None:
         denied = tuple(policy.calls_denied)
 
         def check_module(tree: Module, package: str) -> None:
-            Lint(imports, denied, package)(
-                tree
-            )  # a separate Lint: names of cells do not count in modules
+            # A separate Lint: names of cells do not count in modules.
+            Lint(imports, denied, package)(tree)
 
         return PolicyRules(Lint(imports, denied), check_module=check_module)
     _check_version()

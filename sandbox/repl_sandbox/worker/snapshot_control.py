@@ -77,10 +77,8 @@ class SnapshotControl:
         if session.hurried and not channel.waits(0):
             self._cells.touch_pages()
             if _thread_count() == 0 and not channel.waits(_REST):
-                session.hurried, copies.due = (
-                    False,
-                    True,
-                )  # another snapshot, which shares all pages
+                # Another snapshot, which shares all pages.
+                session.hurried, copies.due = False, True
 
     def branch(self, copies: BranchFork) -> None:
         """Reply that `ASK_FOR_BRANCH` is unknown, and fork a branch if init commands it."""

@@ -34,6 +34,7 @@ from repl_sandbox.snapshots.lost_resources import LostResources
 from repl_sandbox.snapshots.snapshot_processes import Woken
 from repl_sandbox.snapshots.snapshot_table import SnapshotTable
 from repl_sandbox.types import Answer, ErrorInfo
+from repl_sandbox.worker import snapshot_control, worker_channel
 from repl_sandbox.worker.checkpoint_requests import CheckpointRequests
 from repl_sandbox.worker.namespace_requests import NamespaceRequests
 from repl_sandbox.worker.session_state import SessionState
@@ -45,7 +46,9 @@ INTERRUPTED = ErrorInfo("KeyboardInterrupt", "", "KeyboardInterrupt\n", None)
 
 
 @pytest.fixture
-def peer() -> Iterator[Peer]:
+def peer(monkeypatch: pytest.MonkeyPatch) -> Iterator[Peer]:
+    for module in (snapshot_control, worker_channel):  # a worker has no threads of the host
+        monkeypatch.setattr(module, "_thread_count", lambda: 0)
     peer = Peer()
     yield peer
     peer.close()

@@ -13,7 +13,6 @@ from typing import Any, NoReturn
 from repl_sandbox.protocol.connection import HostConnection
 from repl_sandbox.protocol.messages import (
     VERSION,
-    Execute,
     HostMessage,
     Ready,
     Result,
@@ -27,6 +26,7 @@ from repl_sandbox.worker.cell.standard_streams import StandardStreams
 from repl_sandbox.worker.cell_runner import CellRunner
 from repl_sandbox.worker.host_stubs.host_call_client import HostCallClient
 from repl_sandbox.worker.interrupts import Interrupts
+from repl_sandbox.worker.namespace import cell_sources
 from repl_sandbox.worker.namespace.main_namespace import Namespace
 from repl_sandbox.worker.session_state import SessionState
 from repl_sandbox.worker.variables.variable_changes import VariableChanges
@@ -137,6 +137,7 @@ class Peer:
     """The parts of one worker, and the host's end of its socket."""
 
     def __init__(self) -> None:
+        cell_sources.forget()
         self._main, self._finders = sys.modules["__main__"], sys.meta_path[:]
         self._handler = signal.getsignal(signal.SIGINT)
         self.socket, theirs = socket.socketpair()
@@ -191,8 +192,6 @@ class Peer:
         """The result of a cell."""
         self.socket.sendall(self.connection.execute(number, code.encode("utf-8", "surrogatepass")))
         command = self.channel.next_command()
-        if isinstance(command, Execute):  # read past other threads, as of a sandbox's watchdog
-            command = command.cell, command.code
         assert isinstance(command, tuple)
         self.channel.end_cell(self.cells.execute(*command))
         (result,) = self.hear()
