@@ -54,7 +54,7 @@ def jailed() -> Iterator[Sandbox]:
 
 
 def saved(sandbox: Sandbox, *cells: str, **arguments: Any) -> bytes:
-    """The checkpoint of a session that ran `cells`."""
+    """Return the checkpoint of a session that ran `cells`."""
     with sandbox.session(**arguments) as session:
         for cell in cells:
             outcome = session.run(cell)
@@ -63,7 +63,7 @@ def saved(sandbox: Sandbox, *cells: str, **arguments: Any) -> bytes:
 
 
 def value(session: Session, code: str) -> str | None:
-    """The displayed value of an expression."""
+    """Return the displayed value of an expression."""
     outcome = session.run(code)
     assert outcome.ok, outcome
     return outcome.value

@@ -52,7 +52,7 @@ def test_a_checkpoint_of_another_build_of_this_version_is_restored(jailed, other
 
 
 def manifest(**fields: Any) -> Manifest:
-    """A manifest of one variable `x`."""
+    """Return a manifest of one variable `x`."""
     given: dict[str, Any] = {
         "python": VERSION,
         "implementation": sys.implementation.name,
@@ -101,7 +101,7 @@ def test_without_cloudpickle_the_error_says_what_to_install(open_python):
 
 
 class Call:
-    """Unpickled, it is a call."""
+    """An object whose unpickling calls a function."""
 
     def __init__(self, function: Any, *arguments: Any) -> None:
         self._call = function, arguments
@@ -111,7 +111,7 @@ class Call:
 
 
 def forged(*values: Any, **fields: Any) -> bytes:
-    """A checkpoint whose variables x0, x1, ... are these pickles, or these values pickled."""
+    """Return a checkpoint whose variables x0, x1, ... are these pickles, or pickled values."""
     rows, pieces = [], []
     for number, each in enumerate(values):
         piece = each if type(each) is bytes else pickle.dumps([f"x{number}", each], 3)
@@ -179,7 +179,7 @@ def test_saving_obeys_its_time_and_costs_nothing(sandbox):
     ],
 )
 def test_a_payload_that_ends_or_holds_the_process_is_an_error(sandbox, payload, words):
-    # What ends by itself has the time of the sandbox for it.
+    # A payload that ends by itself has the sandbox's time limit.
     seconds = 1 if words == "time" else None
     with pytest.raises(CheckpointError, match=words):
         sandbox.restore(forged(payload), timeout=seconds)
@@ -251,7 +251,7 @@ def test_a_session_that_lies_about_what_it_saved_is_refused(sandbox, lie):
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_what_a_session_keeps_open_cannot_grow_and_is_freed(jailed, fails):
-    """It may hold on to the file that it wrote; the host takes the pages back."""
+    """The session may keep the file open; the host frees its pages."""
     code = """
 import os, mmap
 class Holder:

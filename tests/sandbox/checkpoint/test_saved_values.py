@@ -117,7 +117,7 @@ UserId = typing.NewType("UserId", int)
 
 
 def test_exceptions_come_back_whatever_their_init_takes(sandbox):
-    """Pickle would call `__init__` with what the base class was given, or fail to."""
+    """Pickle would call `__init__` with the base class's arguments, or fail."""
     code = """
 calls = []
 class Refused(ValueError):
@@ -315,7 +315,7 @@ x = 1
 
 
 def test_what_fails_is_taken_back_whole(sandbox):
-    """What it shares with others is theirs, written once and whole."""
+    """Objects shared with other variables are written once and whole, with those."""
     code = "shared = None\nbad = [x := {'big': [1, 2]}, (n for n in x)]\nshared = [x]\nother = x"
     with sandbox.restore(saved(sandbox, code)) as session:
         assert [row.name for row in session.missing] == ["bad"]

@@ -1,7 +1,7 @@
-"""A process under the filters: which calls it is refused, and what it may go on doing.
+"""A process under the filters: refused calls, and calls that still work.
 
-`filtered.py LOADS REPORT...` takes filters on, in a process of its own for each report, and prints
-what each came to.
+`filtered.py LOADS REPORT...` loads filters, in a process of its own for each report, and prints the
+result of each.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from repl_sandbox.jail.seccomp.syscalls import ALLOW, REFUSE
 from repl_sandbox.native import libc
 
 HIGH = 1 << 32
-# For one report; one that waits for ever is ended.
+# For one report; a report that waits for ever is ended.
 SECONDS = 60
 TIOCSTI = 0x5412
 CLONE_FS = 0x200  # with CLONE_NEWUSER it is EINVAL, so a hole in the filter starts no process
@@ -88,7 +88,8 @@ PROBES = {
     "key ring": ("keyctl", (0, 0, 0), EPERM),
     "splice": ("splice", (-1, 0, -1, 0, 0, 0), EPERM),
 }
-# Without a filter of ours these end otherwise, for any user and under common container filters.
+# Without a filter of the engine these end otherwise, for any user and under common container
+# filters.
 NOT_BY_THEMSELVES = (
     "call without a row",
     "netlink socket",
@@ -191,7 +192,7 @@ def ordinary_server():
 
 
 def ordinary_options():
-    """Also one whose number, of another level, would put a program on the socket."""
+    """Also an option whose number, at another level, would put a program on the socket."""
     with socket.socket(socket.AF_INET6) as six, socket.socket() as four:
         six.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         four.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -252,7 +253,7 @@ ORDINARY = {
 
 
 def load_beside_a_thread(load):
-    """What a thread that ran before the filter was loaded may do afterwards."""
+    """Report the rights of a thread that ran before the filter was loaded."""
     loaded = threading.Event()
     found = []
 
@@ -282,7 +283,7 @@ REPORTS = {
 
 
 def report(loads, name):
-    """Take the filters on and write what the report finds, as JSON."""
+    """Load the filters and write the report's findings, as JSON."""
 
     def load():
         libc.prctl(libc.PR_SET_NO_NEW_PRIVS, 1)
@@ -298,7 +299,7 @@ def report(loads, name):
 
 
 def reported(loads, name):
-    """[exit status, what was written] of a forked process that reports."""
+    """Return [exit status, output] of a forked process that reports."""
     reading, writing = os.pipe2(os.O_NONBLOCK)
     pid = os.fork()
     if pid == 0:
@@ -307,12 +308,12 @@ def reported(loads, name):
             signal.alarm(SECONDS)
             os.write(writing, report(loads, name).encode())
             status = 0
-        # Boundary: there is nobody else to tell, and the parent's code must not be returned to.
+        # Boundary: there is nobody else to report to, and the parent's code must not continue here.
         except BaseException:  # noqa: BLE001
             traceback.print_exc()
         finally:
             os._exit(status)
-    # Not until the end of the pipe, which processes that were left behind may hold open.
+    # Not until the end of the pipe, which leftover processes may keep open.
     ended = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     os.close(writing)
     try:

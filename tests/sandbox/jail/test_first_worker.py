@@ -1,4 +1,4 @@
-"""A first worker that contains itself without Python: what holds it, and how a failure is named."""
+"""A first worker that contains itself without Python: its restrictions, and names of failures."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def add(step, before, tier="jailed"):
 boot._main(int(sys.argv[1]), sys.argv[2], inside=len(sys.argv) > 3)
 """
 
-# What a session can see of how it is held; less numbers that differ between any two.
+# A session's view of its restrictions, without numbers that differ between any two.
 _SEEN = r"""
 import os, re
 status = dict(line.split(":", 1) for line in open("/proc/self/status"))
@@ -51,7 +51,7 @@ kept = ("Uid", "Gid", "Groups", "NSpid", "NoNewPrivs", "Seccomp", "Seccomp_filte
 
 @pytest.fixture
 def change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Have the zygotes of this test run some Python before they serve."""
+    """Run some Python in the zygotes of this test before they serve."""
 
     def apply(line: str) -> None:
         boot = tmp_path / "boot.py"
@@ -72,7 +72,7 @@ def _seen(session: Session) -> str:
 
 @pytest.mark.parametrize("cgroup", ["auto", "off"])
 def test_the_first_worker_is_held_as_those_after_it(cgroup: Grouping) -> None:
-    """The first takes its steps without Python, and one that is started anew takes them in it."""
+    """The first takes its steps without Python; a restarted worker takes them in Python."""
     limits = Limits(workspace="7MiB", processes=33, open_files=77)
     with (
         Sandbox(isolation="jailed", recovery="restart", cgroup=cgroup, limits=limits) as sandbox,
@@ -84,7 +84,7 @@ def test_the_first_worker_is_held_as_those_after_it(cgroup: Grouping) -> None:
 
 
 def test_mounts_in_private_places_are_shown(tmp_path: Path) -> None:
-    """As a checkout in /tmp is, or data in the workspace: folders, files, one within another."""
+    """Like a checkout in /tmp, or data in the workspace: directories, files, one within another."""
     (tmp_path / "within").mkdir()
     (tmp_path / "file").write_text("from the host")
     tmp_path.chmod(0o755)
@@ -104,7 +104,7 @@ def test_mounts_in_private_places_are_shown(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("before", ["hostname", "process group", "seccomp", "init"])
 def test_a_step_that_fails_is_named(change: Callable[[str], None], before: str) -> None:
-    """As the first, amid others and as the last."""
+    """As the first step, in the middle and as the last one."""
     broken = "Step('broken', '', lambda jail: [libc.call('chdir', b'/nowhere')])"
     change(f"add({broken}, {before!r})")
     with pytest.raises(IsolationError, match="No such file") as caught:
@@ -201,7 +201,7 @@ def test_sessions_of_different_limits_take_turns() -> None:
             assert int(value) - least == limits.open_files - few.open_files
 
 
-# As a library does by pthread_atfork(3): glibc has no other name for it that can be looked up.
+# Like a library's use of pthread_atfork(3): glibc has no other name for it that can be looked up.
 _THREAD = """
 import _thread, ctypes
 lock = _thread.allocate_lock()

@@ -1,4 +1,4 @@
-"""The filters: the same answer as the table, in an interpreter of BPF and in the kernel."""
+"""The filters: the same answers as the table, in a BPF interpreter and in the kernel."""
 
 import ctypes
 import errno
@@ -48,7 +48,7 @@ def decode(program):
 
 
 def interpret(instructions, arch, number, arguments):
-    """The action that a decoded program returns; KeyError for an instruction we do not use."""
+    """Return the action of a decoded program; KeyError for an instruction outside the used set."""
     words = [a & 0xFFFFFFFF_FFFFFFFF for a in arguments]
     data = struct.pack("<IIQ6Q", number, AUDIT_ARCH[arch], 0, *words)
     at, word = 0, 0
@@ -66,7 +66,7 @@ def interpret(instructions, arch, number, arguments):
 
 
 def strictest(newer, older):
-    """What two filters come to: seccomp(2), "the first-seen ... highest precedence" wins."""
+    """Return the action of two filters: seccomp(2), "the first-seen ... highest precedence"."""
 
     def precedence(action):
         return ctypes.c_int32(action & 0xFFFF0000).value
@@ -137,7 +137,7 @@ RULED |= {row.name if isinstance(row, Refuse) else row.call for row in CONFINED}
 
 
 def cases(arch):
-    """Every number; all arguments for the calls that are looked at closer, two for the rest."""
+    """Yield every number; all arguments for calls with rules, two for the rest."""
     close = {row.number(arch) for row in ALLOW if row.name in RULED}
     (options,) = (row.number(arch) for row in ALLOW if row.name == "setsockopt")
     for number in NUMBERS:
@@ -208,10 +208,10 @@ def test_entries_of_another_architecture_end_the_process(make, arch, foreign):
 @both_architectures
 def test_filters_are_short(arch):
     """Loading costs by length; one comparison per row would make over 700 instructions."""
-    # This one the template loads, once for all sessions, and each session the next.
+    # The template loads this one, once for all sessions, and each session the next.
     assert len(decode(seccomp_filters.program(arch))) <= 200
     assert len(decode(seccomp_filters.final_program(arch))) < 50
-    # Eight calls more that are looked into.
+    # Eight further calls with rules.
     assert len(decode(seccomp_filters.program(arch, "confined"))) <= 216
 
 
@@ -255,7 +255,7 @@ def child_environment():
 
 @functools.cache
 def came_to(loads, *names):
-    """[exit status, what was written] of each report under these filters."""
+    """Return [exit status, output] of each report under these filters."""
     done = subprocess.run(
         [sys.executable, filtered.__file__, loads, *names],
         env=child_environment(),

@@ -35,7 +35,7 @@ set_robust_list set_tid_address setitimer setsockopt socket socketpair statfs st
 truncate uname unlink unlinkat utimensat vfork wait4 waitid write writev
 """
 
-# Known ways out, or wide doors into the kernel: none may ever move to the other list.
+# Known escapes, or wide entries into the kernel: none may ever move to the other list.
 DANGEROUS = """
 add_key bpf capset chroot clone3 fsconfig fsopen init_module io_uring_enter io_uring_register
 io_uring_setup kexec_load keyctl mount mount_setattr move_mount open_by_handle_at open_tree
@@ -81,14 +81,14 @@ def test_a_stricter_row_is_of_a_call_that_has_one():
 
 
 def test_nobody_may_signal_all_processes_where_they_are_the_hosts():
-    """Not even init, of whom the host may be one."""
+    """Not even init, which may be the host's."""
     assert "kill" not in {row.call for row in SETUP if "confined" in row.tiers}
 
 
 def test_every_call_that_was_measured_is_allowed_or_refused_on_purpose():
     assert set(MEASURED.split()) <= ALLOWED | REFUSED
-    # mbind may fail without harm, and sendfile, for which all read and write instead; clone3 must,
-    # for its flags lie behind a pointer.
+    # mbind may fail without harm, and so may sendfile, which all replace by read and write; clone3
+    # must, because its flags lie behind a pointer.
     assert set(MEASURED.split()) - ALLOWED == {"mbind", "clone3", "sendfile"}
 
 
@@ -97,7 +97,7 @@ def test_dangerous_calls_are_refused():
 
 
 # Memory that counts for no process: a session could hold any amount of it. Container engines allow
-# these calls, for a cgroup counts what they hold; here they are refused on purpose.
+# these calls, because a cgroup counts that memory; here they are refused on purpose.
 UNCOUNTED = """
 memfd_create mq_getsetattr mq_notify mq_open mq_timedreceive mq_timedsend mq_unlink msgctl msgget
 msgrcv msgsnd semctl semget semop semtimedop shmat shmctl shmdt shmget

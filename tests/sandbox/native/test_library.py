@@ -41,7 +41,7 @@ def engine(tmp_path: Path) -> Path:
 
 
 def loaded(engine: Path) -> list[str]:
-    """Step, message and remedy of the refusal in a fresh process; nothing if the library loads."""
+    """Return step, message and remedy of a refusal in a fresh process; nothing if it loads."""
     command = [sys.executable, "-I", "-c", LOAD, str(engine)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return done.stdout.splitlines()

@@ -1,4 +1,4 @@
-"""Files in memory that go to a session are sealed, whatever else goes on in the kernel."""
+"""Memfds that go to a session are sealed, whatever else the kernel does with them."""
 
 from __future__ import annotations
 

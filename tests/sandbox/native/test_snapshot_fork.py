@@ -1,4 +1,4 @@
-"""A fork whose child waits without Python: what it has, and what becomes of both."""
+"""A fork whose child waits without Python: its state, and the fate of both processes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-# The caller leads a session and closes what its child is to close; its parent reaps.
+# The caller leads a session and closes the descriptors that its child must close; its parent reaps.
 _CALLER = """
 import json, os, resource, signal, sys
 from repl_sandbox.native.snapshot import SnapshotFork

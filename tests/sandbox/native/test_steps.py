@@ -1,4 +1,4 @@
-"""Batches of system calls: what is performed, what stops them, and what a corrupt table does."""
+"""Batches of system calls: performed rows, failures that stop them, and corrupt tables."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WRITTEN, OPENED, RESULT = Slot(0), Slot(1), Slot(2)
 
 @contextmanager
 def a_pipe() -> Iterator[tuple[int, int]]:
-    """Both ends of one, closed afterwards."""
+    """Both ends of a pipe, closed afterwards."""
     ends = os.pipe()
     try:
         yield ends
@@ -41,12 +41,12 @@ def a_pipe() -> Iterator[tuple[int, int]]:
 
 
 def performed(reading: int, writing: int) -> bytes:
-    """What rows have written so far."""
+    """Return the output of rows so far."""
     os.write(writing, b".")
     return os.read(reading, 1 << 12)[:-1]
 
 
-# A row that says by a letter that it was performed.
+# A row that writes a letter when it is performed.
 def says(letter: int) -> SyscallRow:
     return call("write", WRITTEN, bytes([letter]), 1, least=1)
 
@@ -129,7 +129,7 @@ def test_an_error_says_what_was_called_and_what_it_means() -> None:
 
 
 def test_a_signal_is_handled_in_the_midst_of_a_batch() -> None:
-    """As CPython does for its own calls: the call is made again unless the handler raises."""
+    """As in CPython's own calls: the call is repeated unless the handler raises."""
     heard = []
     with a_pipe() as (reading, writing):
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# What a cell of a model looks like, and the value of its last expression.
+# A cell as a model writes it, and the value of its last expression.
 PROGRAMS: dict[str, tuple[str, str]] = {
     "word count": (
         """

@@ -1,4 +1,4 @@
-"""`Policy`: what it takes, what a sandbox makes of it, and what a sandbox without one does not."""
+"""`Policy`: its arguments, its effect in a sandbox, and the absence of effects without one."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_every_module_of_the_table_can_be_imported_with_what_it_offers():
 
 
 def other_interpreter() -> str:
-    """An interpreter of at least 3.11 that has no RestrictedPython."""
+    """An interpreter of at least 3.11 without RestrictedPython."""
     missing = "import sys, importlib.util as u\nassert sys.version_info >= (3, 11)\n"
     missing += "assert u.find_spec('RestrictedPython') is None"
     base = Path(sys.base_prefix, "bin", "python3")

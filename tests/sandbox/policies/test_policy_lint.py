@@ -1,4 +1,4 @@
-"""Policy("lint"): imports and calls, read from a cell before any of it runs."""
+"""Policy("lint"): imports and calls, checked before any of a cell runs."""
 
 from __future__ import annotations
 
@@ -204,5 +204,5 @@ def test_answers_and_top_level_await_work(calls):
 
 
 def test_the_policy_can_be_caught_by_nobody_inside(imports):
-    """It is raised before the cell's own `try` is there."""
+    """The error is raised before the cell's own `try` is entered."""
     refusal(imports, "try:\n    import os\nexcept Exception:\n    pass")

@@ -1,4 +1,4 @@
-"""Policy("restricted"): ordinary programs run, and what is refused is said with its place."""
+"""Policy("restricted"): ordinary programs run, and refusals name their place."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_an_ordinary_program_runs_as_without_the_policy(session, program):
 
 
 def test_the_programs_mean_the_same_without_the_policy():
-    """Else they would show what the guards make of Python, and not what Python is."""
+    """Otherwise they would show Python as changed by the guards."""
     with Sandbox() as sandbox:
         for code, value in PROGRAMS.values():
             with sandbox.session() as session:
@@ -416,7 +416,7 @@ def test_sessions_have_random_numbers_of_their_own(sandbox):
 
 
 def test_python_s_own_builtins_are_as_they_were():
-    """The policy is the sandbox's: what is preloaded works with all of Python."""
+    """The policy applies to cells only: preloaded modules work with all of Python."""
     with Sandbox(policy=Policy("restricted"), preload=["json", "email"]) as sandbox:
         with sandbox.session(seed=3) as session:
             assert session.run("import email").error.type == "PolicyError"

@@ -119,7 +119,7 @@ EXAMPLES: dict[str, list[Message]] = {
         Failed("too large", ""),
     ],
 }
-# Those whose header is not JSON: its kind, and its numbers.
+# Messages whose header is not JSON: the kind, and the numbers.
 SHORT = [
     (Execute(3, b"x = 1"), 1, (3,)),
     (Execute(MAX_COUNT - 1, b""), 1, (MAX_COUNT - 1,)),

@@ -1,4 +1,4 @@
-"""Both ends of a conversation, in memory: what is said arrives, what is illegal does not."""
+"""Both ends of a connection, in memory: legal messages arrive, illegal ones are refused."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from repl_sandbox.types import Answer, Change, ErrorInfo, Variable
 
 PNG = b"\x89PNG\r\n\x1a\n and the rest"
 
-# A whole conversation with every message in it.
+# A whole exchange with every message in it.
 TALK: list[Message] = [
     Ready(VERSION),
     Restored(3, ("thread 'sleeper'", "descriptor 4, a pipe")),
@@ -81,7 +81,7 @@ TALK: list[Message] = [
 EXAMPLES: dict[type, Message] = {type(message): message for message in TALK}
 FROM_HOST = frozenset(get_args(HostMessage))
 FROM_WORKER = frozenset(get_args(WorkerMessage))
-# How to come to each phase.
+# The messages that lead to each phase.
 WAY: dict[ProtocolPhase, list[Message]] = {
     ProtocolPhase.BOOTING: [],
     ProtocolPhase.IDLE: [Ready(VERSION)],
@@ -96,7 +96,7 @@ ILLEGAL = [
 
 
 class Pair:
-    """A host's and a worker's end, and the wire between them."""
+    """A host's and a worker's end, and the channel between them."""
 
     def __init__(self, phase: ProtocolPhase = ProtocolPhase.BOOTING, chunk: int = 1 << 20) -> None:
         self.host = HostConnection()
@@ -107,7 +107,7 @@ class Pair:
         assert self.host.phase is self.worker.phase is phase
 
     def say(self, message: Message) -> list[Message]:
-        """Send `message` from its side; what arrives at the other."""
+        """Send `message` from its side; return the messages that arrive at the other."""
         ends: tuple[Any, Any] = (self.host, self.worker)
         speaker, listener = ends if type(message) in FROM_HOST else reversed(ends)
         data = speaker.send(message)
@@ -135,7 +135,7 @@ def test_several_messages_in_one_chunk_come_one_by_one():
 
 
 def test_the_host_may_reply_between_the_messages_of_one_chunk():
-    """A result changes the phase only when it is taken, not when its bytes arrive."""
+    """A result changes the phase only when it is consumed, not when its bytes arrive."""
     pair = Pair(ProtocolPhase.RUNNING)
     data = pair.worker.send(EXAMPLES[HostCall]) + pair.worker.send(EXAMPLES[Result])
     messages = iter(pair.host.receive(data))
@@ -238,7 +238,7 @@ def test_a_worker_that_announces_the_largest_blob_fills_no_more_memory_than_it_s
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    # The buffer grows in steps of an eighth and is moved when it does.
+    # The buffer grows in steps of an eighth, and each step moves it.
     assert peak < 2.5 * 256 * len(chunk)
 
 
@@ -247,7 +247,7 @@ def test_a_worker_that_announces_the_largest_blob_fills_no_more_memory_than_it_s
 
 @pytest.mark.parametrize("after", [ProtocolPhase.RUNNING, ProtocolPhase.ASKING])
 def test_a_call_that_a_thread_is_sending_does_not_undo_the_phase_that_began_meanwhile(after):
-    """Threads of a session send calls while another one reads what the host wants next."""
+    """Threads of a session send calls while another one reads the host's next command."""
     pair = Pair(ProtocolPhase.IDLE)
     command = pair.host.send(WAY[after][-1])
 

@@ -1,4 +1,4 @@
-"""The form of a file of ours, and of a manifest: what is damaged or hostile is refused."""
+"""The file format and a manifest: damaged or hostile input is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frames: the bytes of docs/protocol.md, in any chunking, never more of them than was sent."""
+"""Frames: the bytes of docs/protocol.md, in any chunking, never more bytes than were sent."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def traced():
 
 
 def held_here() -> int:
-    """Bytes that the reader and this test hold, and not some thread of an earlier test."""
+    """Return the bytes that the reader and this test hold, without threads of an earlier test."""
     ours = [tracemalloc.Filter(True, path) for path in (frames.__file__, __file__)]
     found = tracemalloc.take_snapshot().filter_traces(ours).statistics("filename")
     return sum(each.size for each in found)
@@ -146,7 +146,7 @@ def test_the_largest_blob_sent_slowly_takes_no_more_memory_than_was_sent(traced)
         assert reader.next_frame() is None
         assert reader.buffered == sent
     _, peak = traced()
-    # A growing buffer is made in steps of an eighth, and moved.
+    # A growing buffer grows in steps of an eighth, and each step moves it.
     assert peak < 2.5 * sent
     assert sent < MAX_BLOB / 16
 
@@ -169,7 +169,7 @@ def test_many_small_frames_leave_nothing_behind(traced):
     reader = FrameReader()
     small = pack(b"{}", bytes(100))
     for _ in range(2_000):
-        # Always one frame and a half of another, so that something is always held back.
+        # Always one and a half frames, so that a part is always buffered.
         reader.feed(small[: len(small) // 2])
         assert reader.next_frame() is None
         reader.feed(small[len(small) // 2 :] + small[:50])

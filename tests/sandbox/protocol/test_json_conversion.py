@@ -1,4 +1,4 @@
-"""Values as they cross between host and session: one rule, in every direction (docs/values.md)."""
+"""Values between host and session: one conversion, in every direction (docs/values.md)."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Odd(collections.UserList[int]):
 
 
 UTC = datetime.UTC
-# What is given, as source that the session's names and the host's read alike, and what arrives.
+# A value, as source for both the session's names and the host's, and its converted form.
 CASES: list[tuple[str, Any]] = [
     ("{3, 1, 10}", [1, 10, 3]),
     ("frozenset({'b', 'a'})", ["a", "b"]),
@@ -106,7 +106,7 @@ IMPORTS = f"import {', '.join(NAMES)}"
 
 @pytest.fixture(scope="module")
 def told() -> list[Any]:
-    """What the function `take` was given."""
+    """The argument of the function `take`."""
     return []
 
 
@@ -135,7 +135,7 @@ def test_a_value_arrives_the_same_in_every_direction(
     assert [answer.value for answer in answers] == [arrives]
     assert session.get("value") == arrives
     value = eval(source, dict(NAMES))
-    if not isinstance(value, (bytes, bytearray, memoryview)):  # which `set` binds as bytes
+    if not isinstance(value, (bytes, bytearray, memoryview)):  # `set` binds these as bytes
         session.set("bound", value)
         assert session.get("bound") == arrives
         assert session.run("type(bound) in (list, dict, str, int, float)").value == "True"

@@ -103,7 +103,7 @@ FIELDS = [(kind, field) for kind, fields in WRONG.items() for field in fields]
 
 
 def example(kind: str) -> tuple[dict[str, Any], bytes]:
-    """Header and blob of a message with as much in it as there can be."""
+    """Return header and blob of the largest example of a message."""
     frame = frame_of(max(EXAMPLES[kind], key=lambda message: len(encode(message))))
     return json.loads(frame.header), frame.blob
 
@@ -208,7 +208,7 @@ def test_a_header_with_a_field_that_nobody_knows_is_refused(kind, more):
 def test_a_header_is_counted_and_measured_before_it_is_parsed(kind):
     header, blob = example(kind)
     whole, form = json.dumps(header).encode()[:-1], FORMS[kind]
-    no_json = b'"more": ]' + b" " * form.size  # what a parser would complain of first
+    no_json = b'"more": ]' + b" " * form.size  # a parser would report this first
     refused(Frame(whole + b"," + no_json, blob), f"a {kind} header of [0-9]+ bytes")
     for value in (b"[],", b"0,", b'"",', b'"a":0,', b"[[],", b"{},"):
         many = whole + b', "more": ]' + value * (form.values + 3)

@@ -1,4 +1,4 @@
-"""The table of what may follow what, by itself and as docs/protocol.md shows it."""
+"""The table of allowed orders, by itself and as docs/protocol.md shows it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MESSAGES = [*get_args(WorkerMessage), *get_args(HostMessage)]
 
 
 def as_markdown() -> str:
-    """The table with a row for each message and a column for each phase."""
+    """Return the table with a row for each message and a column for each phase."""
     rows = [["message", "from", *(f"`{phase.name}`" for phase in ProtocolPhase)]]
     rows.append(["---"] * len(rows[0]))
     for message in MESSAGES:
@@ -69,7 +69,7 @@ def test_a_call_and_its_reply_change_no_phase(phase, message):
 
 
 def test_the_host_asks_one_thing_at_a_time():
-    """While a cell runs or a question is open, the host says nothing but replies."""
+    """While a cell runs or a request is open, the host sends only replies."""
     for phase in (ProtocolPhase.RUNNING, ProtocolPhase.ASKING):
         assert set(TRANSITIONS[phase]) & set(get_args(HostMessage)) == {HostReply}
 

@@ -1,6 +1,6 @@
-"""Whatever bytes a worker sends, the host yields a message or raises its protocol error.
+"""Any bytes of a worker yield messages or a protocol error on the host.
 
-And whatever it makes of them, the session goes on.
+The session goes on in either case.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ CALLS: list[WorkerMessage] = [
     ),
     Answered(2, 1, Answer("printed", "größe", {"a": [1.5, None]}, "FINAL(größe)")),
 ]
-# What the host has said, and what a worker may then say, up to where the host speaks again.
+# Messages of the host, and the worker's possible messages until the host sends again.
 TURNS: list[tuple[list[HostMessage], list[WorkerMessage]]] = [
     ([], [READY, *CALLS]),
     ([Execute(1, b"")], [*CALLS, *CALLS, RESULT, *CALLS]),
@@ -165,7 +165,7 @@ def test_the_types_of_every_message_of_a_worker_are_written_down_here():
 
 
 def listen(connection: Any, chunks: list[bytes]) -> bool:
-    """Feed `chunks`; whether the connection still listens. Any other end is a failure."""
+    """Feed `chunks`; return whether the connection accepts more. Other errors fail the test."""
     fed = 0
     for chunk in chunks:
         fed += len(chunk)
@@ -181,7 +181,7 @@ def listen(connection: Any, chunks: list[bytes]) -> bool:
 
 
 def connected(turn: int) -> HostConnection:
-    """A host that has heard everything of the turns before, and has said its part of this one."""
+    """Return a host's connection after the turns before this one, and its own part of it."""
     host = HostConnection()
     for number, (said, heard) in enumerate(TURNS[: turn + 1]):
         for message in said:
@@ -206,7 +206,7 @@ many = settings(max_examples=400, deadline=None)
 @given(turns, cuts)
 @settings(deadline=None)
 def test_every_turn_is_understood_in_any_cutting(turn, places):
-    """Else the mutations below would mutate what was broken before."""
+    """Otherwise the mutations below would mutate broken input."""
     data = b"".join(encode(message) for message in TURNS[turn][1])
     assert listen(connected(turn), cut(data, places))
 
@@ -261,7 +261,7 @@ def test_a_valid_turn_with_changed_bytes_is_understood_or_refused(turn, changes,
     listen(connected(turn), cut(data, places))
 
 
-# Bytes of headers rarely stay JSON when they are changed; these stay JSON and change what it says.
+# Changed bytes of headers are rarely JSON; these stay JSON and change the content.
 scalars = (
     st.none()
     | st.booleans()
@@ -337,7 +337,7 @@ def test_bulk_json_is_json_or_refused(data):
 
 # ── in sessions ──────────────────────────────────────────────────────────────────────────────────
 
-# How a cell says it, on its worker's socket; what it does then; what the host asks next.
+# The cell's writes to its worker's socket; its next action; the host's next request.
 WAYS = (
     "os.write(1000, data)",
     "for byte in data: os.write(1000, bytes([byte]))",
@@ -370,7 +370,7 @@ QUESTIONS: tuple[Callable[[Session], object], ...] = (
 )
 @settings(
     max_examples=30, phases=[Phase.generate]
-)  # each may wait for clocks: none is made smaller
+)  # each may wait for time-outs: none is made shorter
 def test_a_session_goes_on_whatever_its_worker_says(sandbox, turn, changes, way, end, question):
     data = b"".join(encode(message) for message in TURNS[turn][1])
     for change in changes:
@@ -378,8 +378,8 @@ def test_a_session_goes_on_whatever_its_worker_says(sandbox, turn, changes, way,
     code = f"import os, signal, threading\ndata = {data!r}\n{way}\n{end}"
     with sandbox.session(host={"llm_query": str}, limits=Limits(timeout=60, grace=0.1)) as session:
         session.run(code, timeout=0.3)
-        session.run("x = 1", timeout=0.3)  # what was begun and never ended, ends here
+        session.run("x = 1", timeout=0.3)  # an unfinished request ends here
         with suppress(SandboxError, KeyError, TypeError, ValueError):
             question(session)
-        session.run("import os\nos._exit(0)", timeout=0.3)  # and what still runs
+        session.run("import os\nos._exit(0)", timeout=0.3)  # and so does running code
         assert session.run("llm_query(6 * 7)").value == "'42'"

@@ -1,4 +1,4 @@
-"""Text and bytes as arguments of host functions: past JSON, whole, and never where none belongs."""
+"""Text and bytes as arguments of host functions: outside JSON, whole, and only where declared."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MIB = 1 << 20
 
 
 class Taken:
-    """What a function of the host was given."""
+    """Arguments that a host function received."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
@@ -107,7 +107,7 @@ def test_a_large_context_is_copied_and_not_escaped(cells: Cells, size: int) -> N
     def measure(*, context: Any) -> None:
         lengths.append((type(context).__name__, len(context), str(context[-3:])))
 
-    # As JSON each of these characters would take 6 bytes, and the second would not fit.
+    # As JSON each of these characters would take 6 bytes, and the second argument would not fit.
     (outcome,) = cells(
         {"f": offer(measure)},
         f"f(context='é' * ({size} // 2 - 3) + 'end')\nf(context=bytes({size}))",
@@ -131,13 +131,13 @@ def test_more_than_a_frame_carries_is_a_clear_error_and_the_session_goes_on(cell
     assert "the arguments of f() are 67,108,8" in messages[0]
     assert "the limit is 67,108,864" in messages[1]
     assert messages[5] == "the arguments of f() have more than 1,048,576 values"
-    # As many bytes or texts as that are JSON.
+    # As much data as bytes or text in JSON.
     lengths = [len(context) for context in taken.contexts]
     assert lengths == [MAX_PARTS + 1, MAX_PARTS + 1, MAX_PARTS]
 
 
 def test_arguments_of_open_calls_are_bounded_together(sandbox: Sandbox) -> None:
-    # As many as fit, and each waits until one is refused.
+    # As many as fit; each waits until one is refused.
     refused = asyncio.Event()
     held = 0
 
@@ -279,7 +279,7 @@ def test_forged_parts_are_a_breach_and_reach_no_function(sandbox: Sandbox, code:
 
 
 def test_a_forged_call_that_keeps_the_rules_is_a_call(sandbox: Sandbox) -> None:
-    """So that the forgeries above fail for what is wrong with them."""
+    """Shows that the forgeries above fail for their specific fault."""
     taken = Taken()
     code = (
         "rows = [['str', 1], None, ['bytes', 2]]\n"
@@ -293,7 +293,7 @@ def test_a_forged_call_that_keeps_the_rules_is_a_call(sandbox: Sandbox) -> None:
 def test_sizes_that_are_announced_and_never_sent_cost_nothing(
     sandbox: Sandbox, clock: Clock
 ) -> None:
-    # It cannot say that it was interrupted, so it is killed.
+    # The code ignores the interrupt, so it is killed.
     limits = Limits(timeout=60, grace=0.1)
     with sandbox.session(host={"f": offer(Taken())}, limits=limits) as session:
         session.run("f(context=b'')")

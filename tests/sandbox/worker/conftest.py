@@ -29,7 +29,7 @@ def namespace():
         made.loop.close()
         asyncio.set_event_loop(None)
     made.globals.clear()
-    gc.collect()  # what this session left complains here, not in the middle of another test
+    gc.collect()  # leftovers of this session report errors here, not in the middle of another test
 
 
 class Cells:
@@ -54,7 +54,7 @@ def run(namespace):
 
 @pytest.fixture
 def error(namespace):
-    """The error of the last of some cells, numbered from 1."""
+    """Return the error of the last of some cells, numbered from 1."""
 
     def collect(*cells: str) -> ErrorInfo:
         for number, cell in enumerate(cells, 1):

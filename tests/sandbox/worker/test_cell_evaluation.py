@@ -1,4 +1,4 @@
-"""One cell: it behaves as the body of a module does, and whatever it raises is its result."""
+"""Evaluation of one cell: like the body of a module; any exception is its result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Warnings of cells: each cell's are its own, and they name the cell and none of our files."""
+"""Warnings of cells: shown in each cell, and attributed to the cell, not to files of the engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Final answers in every dialect: by value, exact, and told to the host at once."""
+"""Final answers in every dialect: by value, exact, and sent to the host at once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from repl_sandbox.worker.variables.printed_answers import PrintedForm, parse
 
 
 class Session:
-    """Cells as the worker runs them, and what the host was told."""
+    """Runs cells like a worker, and records the answers sent to the host."""
 
     def __init__(self) -> None:
         self.namespace = Namespace()
@@ -39,7 +39,7 @@ class Session:
         return ran
 
     def after(self, source: str) -> list[Answer]:
-        """What the host was told by a cell that ran to its end."""
+        """Return the answers of a cell that ran to its end."""
         self.told.clear()
         ran = self(source)
         assert ran.error is None, ran.error.traceback

@@ -1,4 +1,4 @@
-"""Exceptions of host functions: caught in a session as the built-in class that they are of."""
+"""Exceptions of host functions: a session catches them as their built-in base class."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Wrong(ValueError):
 
 
 class Own(Exception):
-    """One that derives from no other."""
+    """A class without a built-in base other than Exception."""
 
 
 class Mute(KeyError):
@@ -53,7 +53,7 @@ CAUGHT: list[tuple[BaseException, str, str]] = [
     (Mute("a"), "KeyError", "<its message cannot be shown: __str__ raised RuntimeError>"),
     (type("no name", (IndexError,), {})("odd"), "IndexError", "odd"),
 ]
-# Of these none can be made from a message, or Python itself looks for them.
+# No exception of these classes can be made, or Python itself reacts to them.
 PLAIN: list[BaseException] = [
     Own("x"), _decode_error(), ExceptionGroup("many", [ValueError()]), StopIteration(1), Ends(),
     StopAsyncIteration(), SystemExit(3), KeyboardInterrupt(), GeneratorExit(),
@@ -91,7 +91,7 @@ def test_an_error_is_of_the_built_in_class_that_it_derives_from(
             assert outcome.value == repr([True, text, text, type(error).__name__])
         for error in PLAIN:
             if kind == "coroutine" and isinstance(error, (StopIteration, StopAsyncIteration)):
-                continue  # Python makes a RuntimeError of it
+                continue  # Python turns it into a RuntimeError
             raised.append(error)
             code = "try: fail()\nexcept Exception as error: kept = error\n"
             outcome = session.run(f"{code}type(kept).__mro__[1] is Exception, kept.type")
@@ -101,7 +101,7 @@ def test_an_error_is_of_the_built_in_class_that_it_derives_from(
             )
 
 
-# An exception, and what code reads of it besides its text.
+# An exception, and the attributes that code reads besides its text.
 READ: list[tuple[BaseException, str, object]] = [
     (FileNotFoundError(2, "No such file", "x"), "errno", 2),
     (FileNotFoundError(2, "No such file", "x"), "strerror", "No such file"),

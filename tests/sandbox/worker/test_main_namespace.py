@@ -1,4 +1,4 @@
-"""The session's `__main__`: a real module, with names of ours that are no variables."""
+"""The session's `__main__`: a real module; injected names are no variables."""
 
 from __future__ import annotations
 

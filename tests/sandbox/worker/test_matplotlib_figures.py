@@ -1,4 +1,4 @@
-"""Figures as PNG: taken, closed, bounded; a broken one costs nothing else."""
+"""Figures as PNG: taken, closed, bounded; a broken figure costs nothing else."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 
 class Pyplot(types.ModuleType):
-    """As much of pyplot as is used, for where it is not installed; figures are what they draw."""
+    """The part of pyplot that the engine uses; figures are their drawings."""
 
     def __init__(self) -> None:
         super().__init__("matplotlib.pyplot")
@@ -101,11 +101,11 @@ def test_a_broken_pyplot_is_said(pyplot, capfd):
 def test_an_interrupt_ends_the_drawing_and_keeps_what_there_is(pyplot, capfd):
     pyplot.open = {1: b"1", 2: KeyboardInterrupt(), 3: b"3"}
     assert take_figures() == [b"1"]
-    assert pyplot.open == {}  # else the next cell would draw them
+    assert pyplot.open == {}  # otherwise the next cell would draw them
     assert "interrupted; figures shown: 1" in capfd.readouterr().err
 
 
-# A figure whose drawing says that it began, and ends with an interrupt only.
+# A figure that announces its drawing, and ends only by an interrupt.
 DRAWS_ON = """
 import sys, types
 class Figure:

@@ -9,7 +9,7 @@ import pytest
 
 @pytest.fixture
 def forms(run):
-    """Runs a cell and gives the printed forms that it was seen to write."""
+    """Run a cell and return the printed forms that were recognised."""
 
     def collect(source: str) -> list[tuple[str, bool]]:
         seen: list[tuple[str, bool]] = []

@@ -1,4 +1,4 @@
-"""Functions of the library that code has replaced: the engine calls its own."""
+"""Library functions replaced by session code: the engine calls its own copies."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from repl_sandbox import Finished, Killed, Sandbox, SandboxError, Session
 
-# The guard against harmful code that evaluations of generated programs set up.
+# The guard against harmful code that evaluations of generated programs install.
 GUARD = """
 import builtins, faulthandler, os, shutil, subprocess, sys
 faulthandler.disable()
@@ -22,7 +22,7 @@ for name in "ipdb joblib resource psutil tkinter".split():
     sys.modules[name] = None
 """
 
-# Patches that a test has left, and modules that refuse what they are to.
+# Patches left by a test, and modules that refuse their purpose.
 LEFT = """
 from unittest.mock import patch
 for name in {}:

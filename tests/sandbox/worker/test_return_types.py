@@ -1,4 +1,4 @@
-"""Functions of the host as `HostFunction`s: what code in a session gets, and what it cannot get."""
+"""Stubs of `HostFunction`s: the values that session code gets, and those it cannot get."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ TEXTS = HostFunction(ask_all, returns="texts")
 
 
 class Children:
-    """What a host keeps of what it has begun for one session."""
+    """The operations that a host has begun for one session."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[Any, ...]] = []
@@ -311,7 +311,7 @@ def test_a_signature_is_shown_and_holds(cells: Cells) -> None:
     assert outcomes[0].value == f"('{SIGNATURE}', 'f', 'What it does.')"
     assert f"f{SIGNATURE}\n    What it does." in outcomes[1].stdout
     assert outcomes[2].value == "(1, 2, 3)"
-    # As given: what the session takes for a default is no argument.
+    # Arguments as given: a default of the session's signature is no argument.
     assert reached == [
         (("a",), {}),
         (("a", "m"), {"context": {"x": [1]}}),
@@ -411,7 +411,7 @@ def test_an_error_of_the_host_has_its_class_where_that_is_offered(cells: Cells) 
     other = outcomes[2].error
     assert other is not None
     assert (other.type, other.message) == ("host.LookupError", "no such model")
-    # Not offered by this function: what it is called does not make it one of those.
+    # Not an error class of this function: the name alone does not make it one.
     assert outcomes[3].stdout == ("<class 'repl_sandbox.errors.HostCallError'> BudgetExceeded\n")
 
 
@@ -456,7 +456,7 @@ def test_code_that_changes_texts_and_handles_deceives_itself_only(sandbox: Sandb
             "begin.methods['cancel'] = lambda id: True\n"
             "h.cancel(), h.result()"
         )
-        # Nothing of it was said to the host, and there is nothing there that it could change.
+        # Nothing was sent to the host, and no state there could change.
         assert children.asked == [("begin", "p")]
     with sandbox.session(host=host) as other:
         assert other.run("x = ask('bad')\nx.ok, x.usage").value == "(False, {'output_tokens': 3})"
@@ -478,7 +478,7 @@ def test_an_id_that_code_makes_up_is_for_the_host_to_know(sandbox: Sandbox) -> N
 def test_methods_are_no_names_of_the_session(sandbox: Sandbox) -> None:
     with sandbox.session(host={"begin": Children().offer()}) as session:
         assert session.run("[n for n in globals() if 'result' in n or '.' in n]").value == "[]"
-        # A user's own names cannot meet them.
+        # A user's own names cannot collide with them.
         with pytest.raises(ValueError, match="host"):
             sandbox.session(host={"begin.result": ask})
 
@@ -523,7 +523,7 @@ async def test_an_asynchronous_face_serves_beside_plain_sessions(sandbox: Sandbo
             assert plain.run("ask('a').ok").value == "True"
     await face.close()
     assert face.plain is sandbox
-    with sandbox.session() as plain:  # it was not the face's to close
+    with sandbox.session() as plain:  # a parent's sandbox stays open
         assert plain.run("1 + 1").value == "2"
     async with await face.with_shared(text="abc") as shared, shared.session() as session:
         assert (await session.run("text")).value == "'abc'"

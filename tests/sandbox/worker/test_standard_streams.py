@@ -1,4 +1,4 @@
-"""Standard streams that a cell closed, or left something else in place of."""
+"""Standard streams that a cell closed or replaced."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Sink:
     def flush(self): pass
 """
 
-# To Python, to C and to programs that are started.
+# Output of Python, C and started programs.
 SAY = """
 print("python")
 print("error", file=sys.stderr)
@@ -99,7 +99,7 @@ def test_nothing_is_said_where_nothing_was_lost(session: Session) -> None:
 @pytest.mark.parametrize("first", [0, 3])
 @pytest.mark.parametrize("last", [256, 950, 1000, 4096, 65536])
 def test_the_session_goes_on_whatever_is_closed(copied: Session, first: int, last: int) -> None:
-    """Up to the worker's own connection, whose end is the worker's."""
+    """Including the worker's own connection, whose end ends the worker."""
     copied.run(BEGIN)
     outcome = copied.run(f"os.closerange({first}, {last})")
     assert isinstance(outcome, Finished | Killed), outcome
@@ -161,7 +161,7 @@ time.sleep(600)
 
 
 def test_streams_are_not_given_to_who_does_not_read(sandbox: Sandbox) -> None:
-    """Each would be two descriptors on their way, of which the host's user may have so many."""
+    """Each request puts two descriptors on their way; the number is limited for the host's user."""
     with sandbox.session() as session:
         session.run(PRELUDE + NOT_READ)
         session.files.put("all are answered", "")

@@ -55,7 +55,8 @@ def test_what_an_awaiting_cell_sets_in_its_context_later_cells_have(run):
     run("await asyncio.sleep(0)\nv.set(2)\nraise ValueError")
     assert run("v.get()").value == "2"
     assert run("await asyncio.sleep(0)\nv.get()").value == "2"
-    run("async def f(): v.set(3)\nawait asyncio.create_task(f())")  # a task's own is its own
+    # A task's own value stays its own.
+    run("async def f(): v.set(3)\nawait asyncio.create_task(f())")
     assert run("v.get()").value == "2"
 
 
@@ -181,7 +182,7 @@ def test_a_closed_loop_is_replaced(run):
 
 @contextlib.contextmanager
 def interrupt_when(namespace: Namespace, name: str):
-    """Interrupts this thread once the cell has bound `name`."""
+    """Interrupt this thread once the cell has bound `name`."""
     done = threading.Event()
     me = threading.get_ident()
 

@@ -1,4 +1,4 @@
-"""Errors as bounded text: the user's frames only, whatever the exception does when it is read."""
+"""Errors as bounded text: the user's frames only, whatever code of the exception does."""
 
 from __future__ import annotations
 
@@ -302,7 +302,7 @@ def test_an_exception_that_was_never_raised_can_be_described():
 
 
 def test_describing_never_raises(monkeypatch):
-    """Even if everything it stands on is broken, the kind of the error is told."""
+    """Even if everything that it uses is broken, it reports the kind of the error."""
     import repl_sandbox.worker.display.tracebacks as module
 
     monkeypatch.setattr(module, "_chain", None)
@@ -326,7 +326,7 @@ def test_builtins_are_candidates_as_they_are_now(error, monkeypatch):
             ["exec(compile('x = 1\\nx / 0', 'solution.py', 'exec'))"],
             ['File "solution.py", line 2, in <module>\nZeroDivisionError'],
         ),
-        # The lines that linecache has, as those of a file of that name.
+        # The lines in linecache count as those of a file of that name.
         (
             [
                 "open('solution.py', 'w').write('x = 1\\nx / 0')",
@@ -346,7 +346,7 @@ def test_builtins_are_candidates_as_they_are_now(error, monkeypatch):
             ["open('own.py', 'w').write('def f():\\n    1 / 0\\n')\nimport own\nown.f()"],
             ['/own.py", line 2, in f\n    1 / 0\n'],
         ),
-        # A file that was changed meanwhile is shown as it is now.
+        # A file that was changed meanwhile appears in its current form.
         (
             [
                 "open('own.py', 'w').write('def f():\\n    1 / 0\\n')\nimport own, importlib\n"
@@ -371,7 +371,7 @@ def test_builtins_are_candidates_as_they_are_now(error, monkeypatch):
             ["open('bad.py', 'w').write('x = 1\\ny = (\\n')\nimport bad"],
             ['File "<cell 1>", line 2, in <module>', '/bad.py", line 2\n    y = (\n'],
         ),
-        # To read what is named might not end.
+        # Reading the named file might not end.
         (
             ["exec(compile('1 / 0', '/dev/zero', 'exec'))"],
             ['File "/dev/zero", line 1, in <module>'],

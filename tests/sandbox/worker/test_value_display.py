@@ -1,4 +1,4 @@
-"""Values as text: bounded in time and size; previews without a line of the user's code."""
+"""Values as text: bounded in time and size; previews run no code of the user's."""
 
 from __future__ import annotations
 
@@ -309,7 +309,7 @@ def test_a_preview_of_something_large_says_how_large(value, note):
 
 
 class Trap(type):
-    """A metaclass all of whose hooks fail the test."""
+    """A metaclass whose hooks all fail the test."""
 
     def _sprung(cls, *args):
         raise AssertionError("code of the user ran")
@@ -320,7 +320,7 @@ class Trap(type):
 
 
 def trapped(*bases: type) -> type:
-    """A class, derived from `bases`, all of whose hooks fail the test."""
+    """Return a class, derived from `bases`, whose hooks all fail the test."""
 
     def sprung(self, *args, **fields):
         raise AssertionError("code of the user ran")

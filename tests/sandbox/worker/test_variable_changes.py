@@ -1,4 +1,4 @@
-"""What a cell did to the variables: new, modified, deleted; at bounded cost, without user code."""
+"""Changes of variables by a cell: new, modified, deleted; at bounded cost, without user code."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def changes(namespace):
 
 @pytest.fixture
 def after(namespace, changes):
-    """What the last of some cells changed, as (kind, name)."""
+    """Return the changes by the last of some cells, as (kind, name)."""
 
     def collect(*cells: str) -> list[tuple[str, str]]:
         for cell in cells:
@@ -325,7 +325,7 @@ def test_changes_of_frames_are_found(after, change):
 
 
 def test_every_way_from_one_namespace_to_another_is_told(namespace, changes):
-    """As by a plain comparison of all that is bound, whatever was there before and after."""
+    """Compared with a plain comparison of all bindings, whatever was there before and after."""
     values = [1, 2, 1.5, "a", "b", None, True, 10**30, [1], [2], "t" * 100, sys]
     numbers = random.Random(1)
     names = ["x", "y", "z", "_", "__doc__", "FINAL", "_out"]

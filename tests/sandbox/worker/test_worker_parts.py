@@ -246,7 +246,7 @@ def test_an_answer_is_told_when_a_cell_ends_and_again_once_the_host_set_it(
     told: list[Answer] = []
     peer.calls.answer = told.append  # type: ignore[assignment,method-assign]
     questions.configure(Configure(answers="strict"))
-    for number in (1, 2):  # of which the second changes nothing
+    for number in (1, 2):  # the second changes nothing
         peer.execute(number, "answer = {'content': 4, 'ready': True}")
     assert [answer.text for answer in told] == ["4"]
     questions.assign(peer.ask(Assign("answer", "json", b'{"content": 4, "ready": true}')))
@@ -320,7 +320,7 @@ def snapshots(peer: Peer) -> SnapshotControl:
 
 
 def woken(cell: int = 5, *, said: bool = False) -> tuple[socket.socket, Woken]:
-    """The host's end of a new conversation, and what a copy has that is woken for it."""
+    """Return the host's end of a new connection, and the state of an activated snapshot for it."""
     ours, theirs = socket.socketpair()
     return ours, Woken(theirs.detach(), cell, LostResources([], ["a thread"]), 0, said=said)
 
@@ -391,7 +391,7 @@ def test_who_asks_for_a_branch_is_told_that_there_is_no_such_variable(
 def test_a_branch_begins_a_conversation_of_its_own(peer: Peer, snapshots: SnapshotControl) -> None:
     peer.ask(Fetch(ASK_FOR_BRANCH))
     host, peer.copies.comes = woken()
-    host.sendall(b"x")  # a branch waits until it is asked for something
+    host.sendall(b"x")  # a branch waits for its first command
     snapshots.branch(peer.copies)
     assert peer.hear() == [Failed("unknown", "no variable ' '")]
     peer.socket.close()
@@ -402,7 +402,7 @@ def test_a_branch_begins_a_conversation_of_its_own(peer: Peer, snapshots: Snapsh
 def test_half_a_branch_ends(peer: Peer, snapshots: SnapshotControl) -> None:
     peer.ask(Fetch(ASK_FOR_BRANCH))
     host, peer.copies.comes = woken()
-    host.close()  # so that it cannot say that it is there
+    host.close()  # so that it cannot send `Ready`
     pid = os.fork()
     if pid == 0:
         try:
@@ -418,7 +418,7 @@ def test_half_a_branch_ends(peer: Peer, snapshots: SnapshotControl) -> None:
 def test_an_interrupt_is_looked_up_on_the_page_of_the_branch() -> None:
     session = SessionState()
     assert session.interrupted() == 0
-    session.changed()  # nobody is to know
+    session.changed()  # unknown to the host
     session.states, own = SnapshotTable(), SnapshotTable()
     session.states.interrupted, own.interrupted = 1, 2
     assert session.interrupted() == 1

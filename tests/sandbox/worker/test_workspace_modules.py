@@ -1,4 +1,4 @@
-"""Modules in the workspace: found as those beside a script are, and never by the worker itself."""
+"""Modules in the workspace: found like those beside a script, and never by the worker itself."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def value(session: Session, *cells: str) -> str | None:
             ],
             "3",
         ),
-        # A namespace package, and a module that is added to a package which is loaded.
+        # A namespace package, and a module added to a loaded package.
         (["write('space/a.py', 'v = 4')\nimport space.a\nspace.a.v"], "4"),
         (["import space_b", "1"], None),
         (
@@ -82,7 +82,7 @@ def value(session: Session, *cells: str) -> str | None:
         ),
         (["write('sub/own.py', 'v = 6')\nsys.path.insert(0, 'sub')\nimport own\nown.v"], "6"),
         (["sys.path.append('later')", "write('later/own.py', 'v = 7')\nimport own\nown.v"], "7"),
-        # Beside the workspace itself the current directory counts.
+        # The current directory counts besides the workspace itself.
         (
             [
                 "write('above.py', 'v = 8')\nwrite('sub/own.py', 'import above\\nv = above.v')",
@@ -111,7 +111,7 @@ def value(session: Session, *cells: str) -> str | None:
             ],
             r"b'5\n'",
         ),
-        # A loader that code takes for itself finds no bytecode of an earlier text either.
+        # A loader that code makes finds no bytecode of an earlier text either.
         (
             [
                 "from importlib.machinery import SourceFileLoader",
@@ -127,7 +127,7 @@ def value(session: Session, *cells: str) -> str | None:
             ],
             "72",
         ),
-        # As for a script: what is first on the path is taken, but not for what is loaded already.
+        # As for a script: the first match on the path wins, except for loaded modules.
         (["write('wave.py', 'v = 1')\nimport wave\nwave.v"], "1"),
         (["write('json.py', 'v = 1')\nimport json\njson.dumps(2)"], "'2'"),
         (["write('a.py', '')\nimport a\nos.listdir()"], "['a.py']"),
@@ -159,7 +159,7 @@ def test_a_file_that_is_overlooked_is_named(session: Session, cell: str) -> None
 
 
 def test_modules_go_with_the_state(copied: Session) -> None:
-    """After a rollback, a crash and in a branch the modules are those of the files there."""
+    """After a rollback, a crash and in a branch, imports find the modules in that state's files."""
     copied.files.put("helper.py", "v = 1")
     assert value(copied, "import helper, importlib, os\nhelper.v") == "1"
     assert value(copied, "open('helper.py', 'w').write('v = 2')\n0") == "0"
@@ -181,7 +181,7 @@ os.write(2, f"HOSTILE {__name__}\\n".encode())
 raise SystemExit("hostile")
 """
 
-# All that has the worker import something, or the standard library on its behalf.
+# Cases in which the worker, or the standard library on its behalf, imports a module.
 LATE = [
     "known = 1\nknwon",
     "[].appendd",

@@ -1,4 +1,4 @@
-"""The parts of a worker without a session: the test is the host, init, and what code has forked."""
+"""Parts of a worker without a session: the test acts as the host and as init."""
 
 from __future__ import annotations
 
@@ -39,57 +39,57 @@ class Ended(BaseException):
 
 
 class KeptStreams(StandardStreams):
-    """The streams of the test stay as they are; `looks` says of each cell whether it was looked."""
+    """Leaves the test's streams as they are; `looks` records whether each cell was checked."""
 
     def __init__(self) -> None:
         self.watches = True
         self.looks: list[bool] = []
 
     def tidy(self, *, look: bool = True) -> None:
-        """Write down that a cell ended."""
+        """Record the end of a cell."""
         self.looks.append(look)
 
 
 class LastingProcess(WorkerProcess):
-    """A process that does not end, and may be taken for a child."""
+    """A process that does not end, and may pretend to be a child."""
 
     forked = False
     ran: CellRun | None = None
     begun = 0
 
     def begin(self) -> None:
-        """Write down that it did."""
+        """Record the call."""
         self.begun += 1
         super().begin()
 
     def is_a_child(self) -> bool:
-        """As the test says."""
+        """Return the test's value."""
         return self.forked
 
     def end_child(self, ran: CellRun = NOTHING) -> NoReturn:
-        """Raise."""
+        """Raise `Ended`."""
         self.ran = ran
         raise Ended
 
     def give_up(self) -> NoReturn:
-        """Raise."""
+        """Raise `Ended`."""
         raise Ended
 
 
 class FileCalls(HostCallClient):
-    """Has the file that goes with a command from the test."""
+    """Gets the file attached to a command from the test."""
 
     file: int | OSError = OSError("none")
 
     def memfd(self) -> int:
-        """A descriptor of `file`."""
+        """Return a descriptor of `file`."""
         if isinstance(self.file, OSError):
             raise self.file
         return os.dup(self.file)
 
 
 class KeptCopies(BranchFork):
-    """Copies that are none: the test says what comes of them. `log` has what was asked of them."""
+    """Makes no snapshots: the test gives their results. `log` records the calls."""
 
     def __init__(self, states: SnapshotTable) -> None:
         self.due = False
@@ -100,15 +100,15 @@ class KeptCopies(BranchFork):
         self.comes: Woken | Exception | None = None
 
     def settle(self) -> None:
-        """Write it down."""
+        """Record the call."""
         self.log.append("settle")
 
     def is_connected(self) -> bool:
-        """As the test says."""
+        """Return the test's value."""
         return self.connected
 
     def make(self, *, rests: bool = False) -> Woken | None:
-        """Write it down; return or raise what the test says."""
+        """Record the call; return or raise the test's outcome."""
         self.due = False
         self.log.append(("make", rests))
         return self._outcome()
@@ -119,12 +119,12 @@ class KeptCopies(BranchFork):
         complain: Callable[[BaseException], None],
         foresee: Foresee,
     ) -> Woken | None:
-        """Answer; return or raise what the test says."""
+        """Answer; return or raise the test's outcome."""
         answer()
         return self._outcome()
 
     def bring_back(self, woken: Woken, namespace: Namespace) -> list[str]:
-        """What the test says was lost."""
+        """Return the lost resources that the test gives."""
         return list(woken.remains.names)
 
     def _outcome(self) -> Woken | None:
@@ -169,7 +169,7 @@ class Peer:
         self.hear()
 
     def close(self) -> None:
-        """Let go of both ends, and have the interpreter as it was."""
+        """Close both ends, and restore the interpreter's state."""
         self.channel.close()
         self.socket.close()
         self.states.close()
@@ -177,19 +177,19 @@ class Peer:
         sys.modules["__main__"], sys.meta_path[:] = self._main, self._finders
 
     def ask(self, message: HostMessage) -> Any:
-        """The host sends `message`: as the worker has it."""
+        """Send `message` as the host, and return it as the worker reads it."""
         self.socket.sendall(self.connection.send(message))
         return self.channel.next_command()
 
     def hear(self, connection: HostConnection | None = None) -> list[WorkerMessage]:
-        """What the host was sent and has not read."""
+        """Return the unread messages to the host."""
         heard: list[WorkerMessage] = []
         while select.select([self.socket], [], [], 0)[0]:
             heard += (connection or self.connection).receive(self.socket.recv(1 << 20))
         return heard
 
     def execute(self, number: int, code: str) -> Result:
-        """The result of a cell."""
+        """Run a cell and return its result."""
         self.socket.sendall(self.connection.execute(number, code.encode("utf-8", "surrogatepass")))
         command = self.channel.next_command()
         assert isinstance(command, tuple)
