@@ -28,7 +28,7 @@ def be_clerk(jail: Jail, fd: int) -> NoReturn:
         _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
         _signal.signal(_signal.SIGTERM, _signal.SIG_DFL)
         jail.kept = {0, 1, 2, fd}
-        contain(jail, RECIPES[jail.tier].clerk)
+        contain(jail, RECIPES[jail.tier].file_helper)
         host = socket.socket(fileno=fd)
         request, descriptors = control_channel.receive_with_descriptors(host)
         if request is not None:

@@ -338,7 +338,7 @@ class Recipe(NamedTuple):
     init: Sequence[Step]
     first_worker: Sequence[Step]
     worker: Sequence[Step]
-    clerk: Sequence[Step]
+    file_helper: Sequence[Step]
 
 
 # From the strongest to the weakest.
