@@ -109,7 +109,9 @@ class WorkspaceModules:
     def install(self, check: Check | None) -> None:
         """In a template: find modules in all folders but those on the current `sys.path`."""
         sys.dont_write_bytecode = True
-        self._library = tuple(f"{path}/" for path in sys.path if path)
+        # With another interpreter, the path of the template lacks the parent of this package.
+        package = sys.modules[__name__.partition(".")[0]].__path__
+        self._library = tuple(f"{path}/" for path in (*sys.path, *package) if path)
         if check is None:
             # After the hook of archives.
             place = sys.path_hooks.index(zipimport.zipimporter) + 1
