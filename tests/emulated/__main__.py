@@ -14,7 +14,11 @@ from .machine import Machine, MachineError
 # What depends on the machine: numbers and layouts of system calls, filters, the native core,
 # addresses of objects, pages. All tests of the engine take some hours there.
 DEPENDENT = (
-    *("tests/sandbox/native", "tests/sandbox/jail/test_seccomp_filters.py", "tests/sandbox/jail/test_syscalls.py"),
+    *(
+        "tests/sandbox/native",
+        "tests/sandbox/jail/test_seccomp_filters.py",
+        "tests/sandbox/jail/test_syscalls.py",
+    ),
     *("tests/sandbox/test_session_spawn.py", "tests/sandbox/jail/test_first_worker.py"),
     *("tests/sandbox/native/test_snapshot_fork.py", "tests/sandbox/test_immortal_objects.py"),
     *("tests/sandbox/test_recovery.py", "tests/sandbox/test_copied_state.py"),
