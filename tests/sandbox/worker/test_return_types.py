@@ -168,7 +168,7 @@ made = [copy.copy(x), copy.deepcopy(x), *(pickle.loads(pickle.dumps(x, n)) for n
 def test_texts_can_be_copied_and_pickled(sandbox: Sandbox) -> None:
     with sandbox.session(host={"ask": TEXT}) as session:
         session.run("x = ask('bad')")
-        assert session.run(COPIES).value == f"({{'ReturnedText'}}, {[True] * 8})"
+        assert session.run(COPIES).value == f"({{'Text'}}, {[True] * 8})"
 
 
 def test_texts_are_listed_as_text(sandbox: Sandbox) -> None:
@@ -244,7 +244,7 @@ def test_a_handle_waits_for_its_result_once(cells: Cells) -> None:
     assert found == [
         "(<begin 0: pending>, <begin 1: pending>, 0, 1)",
         "(True, False)",
-        "('child 0', 'child 0', True, <begin 0: done>, 'ReturnedText')",
+        "('child 0', 'child 0', True, <begin 0: done>, 'Text')",
         None,
         "(True, <begin 1: cancelled>)",
     ]

@@ -26,7 +26,7 @@ _monotonic = time.monotonic
 # ── texts ─────────────────────────────────────────────────────────────────────────────────────
 
 
-class ReturnedText(str):
+class Text(str):
     """Text from the host, with facts about it.
 
     A str in all ways; methods of str return a plain str. `ok`: whether the request succeeded;
@@ -51,15 +51,15 @@ class ReturnedText(str):
         usage: dict[str, Any] | None = None,
         truncated: bool = False,
         value: Any = None,
-    ) -> ReturnedText:
+    ) -> Text:
         """Make a text from its parts."""
         self = str.__new__(cls, text)
         self.ok, self.error, self.usage = ok, error, usage
         self.truncated, self.value = truncated, value
         return self
 
-    def __reduce__(self) -> tuple[type[ReturnedText], tuple[Any, ...]]:
-        return ReturnedText, (
+    def __reduce__(self) -> tuple[type[Text], tuple[Any, ...]]:
+        return Text, (
             str(self),
             self.ok,
             self.error,
@@ -69,20 +69,20 @@ class ReturnedText(str):
         )
 
 
-show(ReturnedText, str)
+show(Text, str)
 
 
-def _text(name: str, value: Any) -> ReturnedText:
+def _text(name: str, value: Any) -> Text:
     if type(value) is not dict or type(value.get("text")) is not str:
         raise HostCallError("TypeError", f"{name} returned no text, but {type_name(value)}")
     found = {key: held for key, held in value.items() if key in _FIELDS}
-    return ReturnedText(**found)
+    return Text(**found)
 
 
-_FIELDS = frozenset(("text", *ReturnedText.__slots__))
+_FIELDS = frozenset(("text", *Text.__slots__))
 
 
-def _texts(name: str, value: Any) -> list[ReturnedText]:
+def _texts(name: str, value: Any) -> list[Text]:
     if type(value) is not list:
         raise HostCallError("TypeError", f"{name} returned no list, but {type_name(value)}")
     return [_text(name, each) for each in value]
@@ -91,7 +91,7 @@ def _texts(name: str, value: Any) -> list[ReturnedText]:
 # ── handles ───────────────────────────────────────────────────────────────────────────────────
 
 
-class ObjectHandle:
+class Handle:
     """An operation in progress on the host, by its id; made by the function that began it."""
 
     __slots__ = ("__weakref__", "_function", "_result", "_state", "id")
@@ -100,7 +100,7 @@ class ObjectHandle:
         self,
         function: Any,
         id: int | str,
-        result: ReturnedText | None = None,
+        result: Text | None = None,
         state: str = "pending",
     ) -> None:
         self.id = id
@@ -108,7 +108,7 @@ class ObjectHandle:
         self._result = result
         self._state = state
 
-    def result(self, timeout: float | None = None) -> ReturnedText:
+    def result(self, timeout: float | None = None) -> Text:
         """Return the result, after at most `timeout` seconds; None waits without limit.
 
         Raises:
@@ -139,7 +139,7 @@ class ObjectHandle:
     def __repr__(self) -> str:
         return _show_handle(self)
 
-    def __reduce__(self) -> tuple[Callable[..., ObjectHandle], tuple[Any, ...]]:
+    def __reduce__(self) -> tuple[Callable[..., Handle], tuple[Any, ...]]:
         return restored_handle, (self._function.__name__, self.id, self._result, self._state)
 
 
@@ -147,14 +147,12 @@ class ObjectHandle:
 _makers: dict[str, Any] = {}
 
 
-def restored_handle(
-    name: str, id: int | str, result: ReturnedText | None, state: str
-) -> ObjectHandle:
+def restored_handle(name: str, id: int | str, result: Text | None, state: str) -> Handle:
     """Return a handle from a pickle, of the function that has the same name in this session.
 
     Without such a function, the handle keeps a stored result, and raises HostCallError otherwise.
     """
-    return ObjectHandle(_makers.get(name) or _gone(name), id, result, state)
+    return Handle(_makers.get(name) or _gone(name), id, result, state)
 
 
 def _gone(name: str) -> Any:
@@ -167,7 +165,7 @@ def _gone(name: str) -> Any:
     return maker
 
 
-def _show_handle(handle: ObjectHandle) -> str:
+def _show_handle(handle: Handle) -> str:
     """Return the display of a handle without running code that may be in its class."""
     function, number, state = (read(handle, name) for name in ("_function", "id", "_state"))
     name = function.__name__ if type(function) is FunctionType else "handle"
@@ -175,13 +173,11 @@ def _show_handle(handle: ObjectHandle) -> str:
     return f"<{plain(name)} {shown}: {plain(state)}>"
 
 
-show(ObjectHandle, _show_handle)
+show(Handle, _show_handle)
 
 
-def _as_completed(wait: Callable[..., Any]) -> Callable[..., Iterator[ObjectHandle]]:
-    def as_completed(
-        handles: Iterable[ObjectHandle], timeout: float | None = None
-    ) -> Iterator[ObjectHandle]:
+def _as_completed(wait: Callable[..., Any]) -> Callable[..., Iterator[Handle]]:
+    def as_completed(handles: Iterable[Handle], timeout: float | None = None) -> Iterator[Handle]:
         """Yield handles in the order of their completion.
 
         Raises:
@@ -267,11 +263,11 @@ class ReturnTypes:
         raise raised  # raised here, so that the other exception is no context of it
 
 
-def _handle(call: Any, value: Any) -> ObjectHandle:
+def _handle(call: Any, value: Any) -> Handle:
     held = value.get("id") if type(value) is dict else None
     if not isinstance(held, (int, str)):
         raise HostCallError("TypeError", f"{call.__name__} returned no id of a handle")
-    return ObjectHandle(call, held)
+    return Handle(call, held)
 
 
 _RETURN_TYPES: dict[str, Callable[[Any, Any], Any]] = {
