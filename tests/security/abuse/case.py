@@ -14,14 +14,14 @@ from typing import Any
 
 CORPUS = Path(__file__).parents[1] / "corpus"
 FILES = (CORPUS / "abuse.jsonl", CORPUS / "engine.jsonl")
-# Seconds on top of each bound of the corpus. What hangs takes for ever; how late a busy machine
-# comes to run it is not what is asked.
+# Seconds added to each bound of the corpus. A case that hangs takes for ever; the delays of a busy
+# machine are not tested.
 SLACK = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What must hold. Patterns are regular expressions, times seconds, sizes bytes."""
+    """Conditions that must hold. Patterns are regular expressions, times seconds, sizes bytes."""
 
     deny: tuple[str, ...]
     timeout: float

@@ -1,4 +1,4 @@
-"""What the corpus expects of the host: files, listeners, canaries, a process to leave alone.
+"""Host fixtures that the corpus expects: files, listeners, canaries, a process to leave alone.
 
 The names and numbers are those of `corpus/fixtures.json`, because the cases spell them out; ports
 are also taken from a `fixtures.json` beside a corpus file that is given. One run at a time may have

@@ -1,4 +1,4 @@
-"""What the host is like before and after a run: nothing may be different.
+"""State of the host before and after a run: nothing may be different.
 
 Processes are those below this one, which adopts whatever loses its parent (PR_SET_CHILD_SUBREAPER),
 so that a daemon that got out cannot hide. Other programs of the machine go on meanwhile; of places
@@ -57,7 +57,7 @@ def look(supervisors: Container[int] = ()) -> Host:
 
 
 def changes(before: Host, supervisors: Container[int] = ()) -> list[str]:
-    """What is there now and was not before, once what is on its way out has had time to go."""
+    """Return what was added since `before`, once processes that are ending have had time to go."""
     deadline = time.monotonic() + _PATIENCE
     while (found := _changes(before, look(supervisors))) and time.monotonic() < deadline:
         _reap()

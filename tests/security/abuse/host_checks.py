@@ -1,4 +1,4 @@
-"""What the `host` keys of a check ask: of the host, while the session is open and once it is not.
+"""Checks of the `host` keys: made on the host, while the session is open and once it is closed.
 
 One function for each key, in two tables. A question that this engine has no answer to, because it
 lacks the part that is asked about, is `NotApplicable`.
@@ -25,8 +25,8 @@ _MiB = 1 << 20
 # SECURITY.md: a group holds a session to twice its memory, for what a cell rewrites is there twice.
 _IN_GROUP = 2.2
 # Likewise: without a cgroup a watchdog samples the sum, and a burst between two samples passes:
-# what the processes of a session can touch meanwhile. 1.8 GiB were seen on two idle cores. What the
-# cases hold if nobody ends them is more: 16 times 200 MiB.
+# what the processes of a session can touch meanwhile. 1.8 GiB were seen on two idle cores. The
+# cases hold more if nobody ends them: 16 times 200 MiB.
 _BURST = 2 << 30
 _CORES = ("/var/crash", "/var/lib/systemd/coredump", "/cores", "/", ".")
 _GRADE = """
@@ -120,7 +120,7 @@ class Open:
         self._trial.session.run(code)
 
     def checkpoint(self) -> None:
-        """What the case left is saved, and loaded in another session: there, it says no more."""
+        """Checkpoint the case's session; the restored session shows no denied pattern."""
         trial = self._trial
         try:
             data = trial.session.checkpoint(timeout=1.5)
@@ -158,7 +158,7 @@ class Open:
         self._trial.expect(differ, f"outer uids {mine} and {theirs}")
 
     def grade_fresh_process(self) -> None:
-        """What a case patched is not patched where something else is judged."""
+        """Check that patches made by a case do not reach the session of a grader."""
         with self._trial.open() as grader:
             grader.run(_GRADE)
             graded = grader.get("graded")

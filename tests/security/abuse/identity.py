@@ -1,4 +1,4 @@
-"""Who runs the cases: this user, and where this user is root, an ordinary one besides.
+"""Users who run the cases: this user, and if this user is root, an ordinary one besides.
 
 The ordinary user has a copy of the engine and of these modules, since a checkout may lie where only
 its owner can read.

@@ -38,14 +38,14 @@ def main(tier: str, sentinel: int, python: str | None = None) -> None:
 
 
 def _warm(sandbox: Sandbox) -> None:
-    """What a first session makes once, such as the watchdog, is no leak of a case."""
+    """Run a first session: what it creates once, such as the watchdog, is no leak of a case."""
     with sandbox.session(host={"f": int}) as session:
         session.run("f()")
         _say({"tier": session.isolation.tier})
 
 
 def _changes(before: dict[str, int], sandbox: Sandbox) -> list[str]:
-    """What is held more than `before`, once what is on its way out has had time to go."""
+    """Return the counts above `before`, once processes that are ending have had time to go."""
     deadline = time.monotonic() + SLACK
     while True:
         now = _held(sandbox)

@@ -1,4 +1,4 @@
-"""What /proc says of processes: descendants, memory, descriptors."""
+"""Process facts read from /proc: descendants, memory, descriptors."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Nothing failed. What was not run has not failed, and has not passed."""
+        """Whether nothing failed; a case that was not run has neither failed nor passed."""
         verdicts = [verdict for column in self.columns.values() for verdict in column]
         return not self.changed and not any(verdict.status == "failed" for verdict in verdicts)
 

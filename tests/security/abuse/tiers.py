@@ -27,7 +27,7 @@ LIMITS = Limits(
 # As tests/containers has it, of which other users of these modules have no copy.
 _IMAGE = "python:3.11-slim"
 
-# What each tier of the corpus asks of the engine. `policy` is a language policy on top of whatever
+# Sandbox arguments for each tier of the corpus. `policy` is a language policy on top of whatever
 # isolation there is.
 TIERS: dict[str, dict[str, Any]] = {
     "jailed": {"isolation": "jailed"},

@@ -17,7 +17,7 @@ from .meters import Meters
 
 @dataclass
 class Trial:
-    """What is known of a case while it is judged; `problems` is what did not hold."""
+    """State of a case while it is judged; `problems` lists the conditions that did not hold."""
 
     case: Case
     tier: str

@@ -1,4 +1,4 @@
-"""What a case came to in one tier, run by one identity."""
+"""Verdict on a case in one tier, run by one identity."""
 
 from __future__ import annotations
 
