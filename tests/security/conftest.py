@@ -1,7 +1,7 @@
 """One sandbox for each file, a fresh session for each test, and a second user to be.
 
-What holds when root starts a sandbox must hold when an ordinary user does. `user` runs a script as
-one, with a copy of the engine that this user can read.
+Guarantees that hold when root starts a sandbox must hold when an ordinary user does. `user` runs a
+script as one, with a copy of the engine that this user can read.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ attempt("a higher priority", os.setpriority, os.PRIO_PROCESS, 0, -5)
 attempt("a real-time priority", os.sched_setscheduler, 0, os.SCHED_FIFO, os.sched_param(1))
 """
 
-# What is taken stays taken: files, children and memory outlive the cells that took them.
+# Resources that are taken stay taken: files, children and memory outlive the cells that took them.
 FILLERS = {
     "files": """
 import tempfile
@@ -159,7 +159,7 @@ for name in ("secret.txt", "mine"):
 
 
 def look(tier: str, python: str | None, *, fill: bool = True) -> dict[str, Any]:
-    """What the second session could do: `attempts`; what the first is then: `works` and `kept`.
+    """Return the second session's `attempts`, and the first's state after them: `works`, `kept`.
 
     `fill`: whether the second takes all it can; not where that would be the host's.
     """

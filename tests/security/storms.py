@@ -122,8 +122,9 @@ while True: pass
 """,
 }
 LIMITS = Limits(timeout=60, processes=32)
-# What a session may have besides `Limits.processes`: its init, copies for recovery, those by which
-# it is seen that the limit was passed, and what counting misses while processes come and go.
+# Processes that a session may have besides `Limits.processes`: its init, snapshots for recovery,
+# those that show that the limit was passed, and those that counting misses while processes come and
+# go.
 BESIDES = 32
 
 

@@ -17,7 +17,7 @@ from tests.waiting import PATIENCE, comes_to, eventually
 
 TIERS = ["jailed", "confined"]
 
-# What code finds of the machinery in its own process: where init speaks to copies, and the table.
+# Machinery that code finds in its own process: init's channel to the snapshots, and their table.
 FOUND = """
 import ctypes, gc, mmap, os, signal, socket, struct, threading, time
 WORD, ROW = struct.Struct("=Bq"), struct.Struct("=iq")
@@ -61,7 +61,7 @@ def branches_or_says_no(session: Session) -> None:
             branch.run("1")
     except SandboxError:
         pass
-    # What the host has patience for: a question, init, the branch; on a machine that stalls.
+    # The host's timeouts cover a request, init and the branch, on a machine that stalls.
     assert time.monotonic() - start < 2 * PATIENCE
 
 
@@ -145,7 +145,7 @@ STRIKES = {
     "copies": "def strike():\n    while True:\n        for pid, _ in states.read():\n"
     "            try: os.kill(pid, number)\n            except OSError: pass\n"
     "threading.Thread(target=strike, daemon=True).start()",
-    # What it does when it has answered, and waits for init's order.
+    # The worker calls `_look` after its answer, while it waits for init's order.
     "worker": "copies._look = lambda: os.kill(os.getpid(), number)",
 }
 
@@ -206,7 +206,7 @@ def test_a_flood_out_of_band(
 ) -> None:
     """A byte that makes a socket readable and that no read brings: MSG_OOB of send(2).
 
-    Where there is a filter, that refuses it.
+    The seccomp filter of the other tiers refuses to send it.
     """
     found(session)
     session.run(
@@ -253,7 +253,7 @@ def test_a_flood_of_processes_in_a_branch_ends_with_it() -> None:
             "        except OSError: pass\nif not os.fork(): grow()"
         )
         branch.close()
-        # What is killed is there until it has run once more.
+        # A killed process exists until it has run once more.
         eventually(lambda: len(alive_under(session._core.links.pid)) <= 4)
         assert session.run("6 * 7").value == "42"
 

@@ -403,7 +403,7 @@ def test_groups_are_used_again_and_tell_nothing_of_who_had_them() -> None:
                 outcome = session.run("import time\ntime.sleep(0.01)")
                 assert isinstance(outcome, Finished)
                 assert outcome.limits == ()
-                # What strikes between cells, or in a short one, is not looked at any more.
+                # A limit that is hit between cells, or in a short cell, goes unreported.
                 session.run(UNSEEN)
                 while session.run("os.path.exists('/workspace/full')").value != "True":
                     pass

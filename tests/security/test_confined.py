@@ -194,7 +194,7 @@ print(json.dumps(seen))
 
 @pytest.fixture(scope="module", params=["this user", "ordinary user"])
 def view(request: pytest.FixtureRequest) -> Any:
-    """What a session sees, as the probe found it."""
+    """Return what a session sees, as reported by the probe."""
     script = {"probe": PROBE, "this": os.path.abspath(__file__)}
     if request.param == "this user":
         python = request.getfixturevalue("open_python")
@@ -380,7 +380,7 @@ def test_threads_programs_coroutines_and_interrupts_work(confined: Sandbox) -> N
         "rows = sqlite3.connect('a.db').execute('select 1').fetchall()\n"
         "seen = [squares, said.decode().strip(), rows]"
     )
-    # What obeys its interrupt is not killed, however late it comes to run.
+    # Code that obeys its interrupt is not killed, however late the kernel schedules it.
     with confined.session(limits=Limits(timeout=PATIENCE, grace=PATIENCE)) as session:
         assert value(session, code) == [[0, 1, 4, 9], "42", [[1]]]
         stopped = session.run("while True: pass", timeout=0.2)

@@ -25,7 +25,7 @@ TIERS = ("jailed", "confined", "process")
 
 @pytest.fixture(scope="module")
 def reports(user: Callable[[str], Any]) -> dict[str, Any]:
-    """What each tier came to; at once, for much of it is waiting."""
+    """Return the report of each tier; the tiers run in parallel, for they mostly wait."""
     with ThreadPoolExecutor(len(TIERS)) as pool:
         found = pool.map(lambda tier: user(SCRIPT.format(tier=tier)), TIERS)
         return dict(zip(TIERS, found, strict=True))

@@ -62,7 +62,7 @@ def test_every_case_holds_and_the_host_is_unchanged(user: str) -> None:
 
 @pytest.mark.parametrize("user", USERS)
 def test_what_namespaces_hold_elsewhere_is_held_in_confined(user: str) -> None:
-    """What the worker says and runs is the same in each tier, and asked of `jailed`."""
+    """The worker's messages and code are the same in each tier, and are tested in `jailed`."""
     every = {case.group for file in FILES for case in load(file)}
     verdicts = held("confined", user, every - WALLS)
     assert {verdict["group"] for verdict in verdicts} == WALLS
@@ -185,7 +185,7 @@ def test_a_key_that_nobody_checks_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_corpus_of_somebody_else_brings_its_own_ports(tmp_path: Path) -> None:
-    """Else nobody would listen where its cases knock. Where nothing holds code, they are let in."""
+    """Otherwise nothing would listen on its ports. A tier without isolation lets cases connect."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

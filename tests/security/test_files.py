@@ -1,4 +1,4 @@
-"""What a hostile session can make of the host's looking at its files: nothing."""
+"""Hostile sessions gain nothing from the host's access to their files."""
 
 from __future__ import annotations
 
@@ -337,7 +337,7 @@ def test_a_mount_of_what_is_no_file_is_refused_by_name(tmp_path: Path, kind: str
 
 
 def test_a_mount_is_what_its_path_led_to_when_the_sandbox_was_made(tmp_path: Path) -> None:
-    """Whoever may change a link in the path cannot show the sessions something else later."""
+    """A link in the path that is changed later cannot show the sessions something else."""
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "file").write_text(name)

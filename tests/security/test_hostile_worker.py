@@ -286,7 +286,7 @@ with Sandbox(limits=limits) as sandbox:
 """
 
 
-# What the clock ends has one second: it stops at once, for the host reads no more of it.
+# A flood that the time limit ends has one second: it stops at once, for the host stops reading.
 FLOODS = {
     "a GiB of output": (3, "block = b'x' * (1 << 20)\nfor _ in range(1024): os.write(1, block)"),
     "tiny writes": (3, "for _ in range(300_000): os.write(2, b'xy')"),

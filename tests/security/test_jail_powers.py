@@ -1,4 +1,4 @@
-"""What code in a session may not do, tried from inside with the calls that would do it."""
+"""Operations denied to code in a session, tried from inside with the calls that perform them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What code in a session can see: its own, and nothing of the host's.
+"""Code in a session sees its own resources, and nothing of the host's.
 
 Every fact is checked for a sandbox of the user who runs the suite (often root) and for one of an
 ordinary user.
@@ -164,7 +164,7 @@ def _here() -> Any:
 
 @pytest.fixture(scope="module", params=["this user", "ordinary user"])
 def view(request: pytest.FixtureRequest) -> Any:
-    """What a session sees, as the probe found it."""
+    """Return what a session sees, as reported by the probe."""
     os.environ["REPL_TEST_SECRET"] = SECRET
     try:
         if request.param == "this user":

@@ -1,7 +1,7 @@
 """Each layer counts: where one is left out, the check of the table that is about it notices.
 
-Sandboxes are started through `without_layer.py`, which leaves one layer out. What the probe must
-see for a tier ends the sandbox itself; of the others a question to the session tells.
+Sandboxes are started through `without_layer.py`, which leaves one layer out. A missing layer that
+the tier's probe requires ends the sandbox itself; a check in the session detects the others.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def has_groups_of_its_own(session: Session) -> bool:
 
 
 def hides_its_memory(session: Session) -> bool:
-    """What a process hides is root's in /proc, or nobody's: proc(5)."""
+    """Return whether root or nobody owns the /proc files of init and the worker: proc(5)."""
     links = session._core.links
     for pid in (links.pid, links.worker_pid):
         uid = int(Path(f"/proc/{pid}/status").read_text().split("Uid:")[1].split()[0])
@@ -235,7 +235,7 @@ def test_a_layer_that_is_left_out_is_noticed(
 def test_a_sandbox_that_lacks_nothing_is_whole(
     tier: str, open_python: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What starts the others changes nothing by itself."""
+    """`without_layer.py`, which starts the other sandboxes, changes nothing by itself."""
     python = None if tier == "jailed" else open_python
     with session_without("nothing", tier, python, tmp_path, monkeypatch) as session:
         assert session.isolation.tier == tier

@@ -19,7 +19,7 @@ from tests.waiting import PATIENCE, comes_to, eventually
 
 
 class Belongings(NamedTuple):
-    """What a host and its zygote hold; each is a set, or a number."""
+    """Resources that a host and its zygote hold; each field is a set, or a number."""
 
     host_descriptors: frozenset[str]
     zygote_descriptors: frozenset[str]
@@ -30,7 +30,7 @@ class Belongings(NamedTuple):
 
 
 def belongings(sandbox: Sandbox) -> Belongings:
-    """What this process and the zygote of `sandbox` hold now."""
+    """Return the resources that this process and the zygote of `sandbox` hold now."""
     gc.collect()
     zygote = str(sandbox._zygote.pid)
     return Belongings(
@@ -51,16 +51,16 @@ def belongings(sandbox: Sandbox) -> Belongings:
 
 
 def left_over(sandbox: Sandbox, before: Belongings) -> list[Any]:
-    """What is there that was not `before`, once what is on its way out has had time to go.
+    """Return the resources added since `before`, once transient ones have had time to go.
 
-    That is a process that has still to be switched out, or what a thread of this process has open
-    for a moment, to look at the sessions.
+    Transient are a process that has still to be switched out, and a descriptor that a thread of
+    this process opens for a moment, to look at the sessions.
     """
     return comes_to(lambda: _more(before, belongings(sandbox)), [])
 
 
 def _more(before: tuple[Any, ...], now: tuple[Any, ...]) -> list[Any]:
-    """What of each set, and how much of each number, is there `now` only."""
+    """Return the members of each set, and the part of each number, that only `now` has."""
     pairs = zip(before, now, strict=True)
     return [new - old for old, new in pairs if not new <= old]
 

@@ -364,7 +364,7 @@ def test_closing_ends_a_cell_that_runs_in_another_thread(what: str) -> None:
 def test_a_session_that_is_closed_within_its_own_cell_leaves_no_descriptor(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever closes it is the cell's caller, who must not wait for himself."""
+    """The thread that closes the session is the cell's caller, and must not wait for itself."""
     monkeypatch.setattr(session_lifecycle, "_LEAVE_TIMEOUT", 10_000.0)
     with sandbox.session(host={"double": lambda x: 2 * x}) as session:
         session.run("1")
@@ -570,7 +570,7 @@ with asyncio.Runner() as runner:
 
 
 def test_a_forked_child_closes_what_was_opened_on_its_parents_loop() -> None:
-    """What that loop waits on is shared by the two, and goes on to be the parent's."""
+    """The two processes share the loop's selector, which stays in use by the parent."""
     done = subprocess.run(
         [sys.executable, "-c", ON_A_LOOP], capture_output=True, text=True, timeout=LONG, check=False
     )

@@ -1,4 +1,4 @@
-"""What serves all sessions of a sandbox goes on serving, whatever one session does."""
+"""Processes that serve all sessions of a sandbox go on serving, whatever one session does."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ with Sandbox(cgroup="off", limits=limits) as sandbox, sandbox.session() as sessi
 """
 
 
-# What the kernel counts by user, and not by session.
+# Script that takes POSIX timers, which the kernel counts by user, and not by session.
 TAKING = """
 import ctypes, json
 from repl_sandbox import Sandbox

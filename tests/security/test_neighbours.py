@@ -18,7 +18,7 @@ LOOKS = [f"{tier}-{who}" for tier in ("jailed", "confined") for who in ("suite",
 
 @pytest.fixture(scope="module", params=LOOKS)
 def found(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """What two neighbours of a tier came to, by who started their sandbox."""
+    """Return the results of two neighbours of a tier, for each user who starts their sandbox."""
     tier, who = request.param.split("-")
     if tier == "confined" and not kernel_abi():
         pytest.skip("this kernel has no Landlock")

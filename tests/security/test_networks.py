@@ -23,7 +23,7 @@ from tests.waiting import LONG, eventually
 
 Ask: TypeAlias = Callable[[str], Any]
 
-# What a test asks is run by a host; these are what it asks with.
+# Helpers for the code of a test, which a host process runs.
 HOST = """
 import contextlib, json
 from repl_sandbox import Limits, Sandbox

@@ -1,7 +1,7 @@
 """Sandboxes of an ordinary user, whose sessions all have that user's uid outside.
 
 The kernel's checks of uids hold nothing apart there; namespaces, missing capabilities and the
-filter must. What such a session sees is in test_jail_view.
+filter must. The view of such a session is tested in test_jail_view.
 """
 
 from __future__ import annotations

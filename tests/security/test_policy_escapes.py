@@ -86,7 +86,7 @@ def test_a_refused_cell_costs_the_session_nothing(restricted: Sandbox) -> None:
         assert session.run("kept + 1").value == "2"
 
 
-# What no cell may hold: it is one call away from the rest of Python.
+# Functions that no cell may hold: each is one call away from the rest of Python.
 POWERS = {
     id(getattr(builtins, name)): name
     for name in "open eval exec compile getattr setattr delattr vars globals locals __import__ "
@@ -109,7 +109,7 @@ def reached(root: object) -> Iterator[tuple[str, object]]:
 
 
 def kind(value: object) -> object:
-    """What is worth one look: methods are made anew each time, and all numbers are alike."""
+    """Return the key for visiting a value once: methods are made anew, and numbers are alike."""
     if isinstance(value, (str, bytes, int, float, complex)):
         return type(value)
     owner = getattr(value, "__self__", None)

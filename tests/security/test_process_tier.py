@@ -31,7 +31,7 @@ def test_it_is_called_what_it_is(process: Sandbox) -> None:
 
 
 def test_a_sandbox_has_nothing_to_say_on_standard_error(capfd: pytest.CaptureFixture[str]) -> None:
-    """Where its template tries forks, and sessions fork theirs."""
+    """The template process tries forks, and the session forks a child of its own."""
     with Sandbox(isolation="process") as sandbox, sandbox.session() as session:
         assert session.run("import os\nos.waitpid(os.posix_spawn('/bin/true', ['true'], {}), 0)").ok
     assert capfd.readouterr().err == ""

@@ -24,7 +24,7 @@ worker = next(o for o in gc.get_objects() if isinstance(o, copies.SnapshotProces
 recovery, states = worker._recovery, worker._recovery.states
 orders = recovery.orders
 """
-# Seconds. What hangs takes for ever; how slow a busy machine is, is not what is tested.
+# Seconds. An attack that hangs takes for ever; the speed of a busy machine is not tested.
 SLACK = PATIENCE
 
 
@@ -190,7 +190,7 @@ def test_the_session_answers_and_nobody_else_notices(
 def test_a_first_word_out_of_band_is_waited_on(
     session: Session, neighbour: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where there is a filter, that refuses to send it."""
+    """The seccomp filter of the other tiers refuses to send it."""
     monkeypatch.setattr("repl_sandbox.session.recovery._RESTORE_TIMEOUT", 0.5)
     attack(session, FIRST_WORD.format(word="w.send(b'a', socket.MSG_OOB)"))
 
@@ -252,8 +252,8 @@ def test_directories_without_end_are_named_and_cost_no_time(session: Session) ->
     start = time.monotonic()
     outcome = session.run(code)
     assert outcome.state == "rolled_back"
-    # Where a watchdog looks through the directory, it may have been first, and removed it all; or
-    # it comes later, to what is left.
+    # A watchdog that scans the directory may have been first, and removed it all; or the watchdog
+    # comes later, to what is left.
     assert any("deep" in name or "removed" in name for name in outcome.lost), outcome.lost
     assert time.monotonic() - start < SLACK
     following = session.run("6 * 7")

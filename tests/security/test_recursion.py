@@ -86,7 +86,7 @@ def test_no_secret_is_in_the_process_of_the_code(sandbox: Sandbox, secret: str) 
     result = run(sandbox, Keeper("llm_query('a')\nrlm_query('b')", code))
     found: Any = result.answer_value
     in_environment, objects, copies = found
-    # What the search itself puts together is there: its own text, some times over.
+    # The text that the search itself assembles is in memory, several times over.
     assert (in_environment, objects) == (False, [])
     control = run(sandbox, Keeper("1", SEARCH.format(pieces=["never-", "anywhere-9d"])))
     assert copies <= control.answer_value[2] + 2  # type: ignore[index,operator]

@@ -27,7 +27,7 @@ def tier(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module", params=["suite", "ordinary"])
 def found(request: pytest.FixtureRequest, tier: str) -> dict[str, Any]:
-    """What came of each storm."""
+    """Return the result of each storm."""
     if request.param == "ordinary":
         user: Callable[[str], Any] = request.getfixturevalue("user")
         source = PROGRAM.read_text(encoding="utf-8")

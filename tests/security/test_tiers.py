@@ -181,7 +181,7 @@ def test_what_cannot_be_is_refused_before_anything_starts(
 
 
 def test_a_session_that_does_not_look_like_its_tier_is_an_error() -> None:
-    """What was done is not what decides."""
+    """The layers found in the session decide, not the steps that were performed."""
     layers = tuple(
         Layer(name, name != "seccomp", "seen")
         for name in sorted(measured_isolation.TIERS["jailed"])
@@ -298,5 +298,5 @@ print(json.dumps(found))
 def test_namespaces_that_are_denied_later_end_no_session_and_start_none(
     user: Callable[[str], Any],
 ) -> None:
-    """What is named is the layer, and nothing weaker is used though `auto` might at the start."""
+    """The error names the layer, and no weaker tier is used, though `auto` might at the start."""
     assert user(LATER) == [True, "jailed", "jailed", "namespaces", True, "42", "42"]

@@ -15,7 +15,7 @@ from typing import Any
 
 PACKAGE = Path(os.path.realpath(__file__)).parents[2] / "sandbox/repl_sandbox"
 _PR_SET_KEEPCAPS = 8  # prctl(2)
-# What a session without a namespace cannot do, because it would do it to the host's.
+# Steps that a session without a namespace leaves out, because they would change the host's.
 _NEEDS = {
     "pid": ("proc",),
     "mnt": ("proc", "private mounts", "covered mounts", "workspace"),
