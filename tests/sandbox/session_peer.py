@@ -112,7 +112,7 @@ class Peer:
         self.worker.sendall(self.connection.send(message))
 
     def hear(self) -> list[HostMessage]:
-        """What the worker was sent and has not read."""
+        """Return the messages that the worker was sent and has not read."""
         heard: list[HostMessage] = []
         while select.select([self.worker], [], [], 0)[0]:
             data, fds, _, _ = socket.recv_fds(self.worker, 1 << 20, 8)
@@ -137,7 +137,7 @@ class Peer:
         control_channel.send(self.control, message)
 
     def hear_orders(self) -> list[str]:
-        """What init has been told so far: the names of the orders."""
+        """Return the names of the orders that init has received so far."""
         while select.select([self.control], [], [], 0)[0]:
             message, fds = control_channel.receive_with_descriptors(self.control)
             assert message is not None

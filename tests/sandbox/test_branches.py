@@ -60,8 +60,8 @@ def descriptors() -> int:
 def comes_to_at_most(before: tuple[int, ...], held: Callable[[], tuple[int, ...]]) -> None:
     """Nothing of what `held` counts has become more.
 
-    What is counted more than once is no more: the watchdog may keep a descriptor open while it has
-    no processor, and an earlier test's end may come at any moment.
+    Counting is repeated until it settles: the watchdog may keep a descriptor open while it has no
+    processor, and an earlier test's end may come at any moment.
     """
     eventually(lambda: all(now <= then for now, then in zip(held(), before, strict=True)))
 
@@ -146,7 +146,7 @@ def test_a_session_that_ran_nothing_can_branch(session: Session) -> None:
 
 
 def test_a_session_whose_standard_streams_are_closed_can_branch(session: Session) -> None:
-    """What the branch is given must not come to lie where its own streams are to be."""
+    """Descriptors given to the branch must not occupy the numbers of its own streams."""
     session.run("import os\nfor fd in range(3): os.close(fd)\nx = 1")
     with session.branch() as branch:
         outcome = branch.run("print('told')\nx")

@@ -201,7 +201,7 @@ def test_plain_functions_run_to_their_end_and_answer_nobody(cells: Cells) -> Non
 
 
 def test_a_handle_outlives_the_cell_that_began_it_but_not_a_wait_for_it(cells: Cells) -> None:
-    """What is under way is the host's; a call that waits for it is the cell's."""
+    """Work under way belongs to the host; a call that waits for the work belongs to the cell."""
     waiting = Hanging()
     methods = {"result": waiting.function(), "done": lambda number: True, "cancel": lambda n: True}
     begin = HostFunction(lambda: {"id": "a"}, returns="handle", methods=methods)

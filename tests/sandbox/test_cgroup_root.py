@@ -1,4 +1,4 @@
-"""Where groups can be made, read from recorded descriptions of systems.
+"""Directories where cgroups can be made, read from recorded descriptions of systems.
 
 These prove that the kernel's words are understood. That the kernel does as told is in
 tests/security/test_cgroups.py, on the machine's own hierarchy.

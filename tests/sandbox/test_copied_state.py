@@ -61,7 +61,7 @@ def test_it_has_what_the_last_cell_left(session: Session) -> None:
     assert session.get("x") == 5
 
 
-# What a cell does to a namespace: to small objects, to large ones, to none.
+# Operations of a cell on a namespace: on small objects, on large ones, on none.
 _OPERATIONS = (
     "data[{n} % 40] = list(range({n}))",
     "data.pop({n} % 40, None)",

@@ -1,4 +1,4 @@
-"""Where a template's objects lie: side by side, so that who uses them copies few pages."""
+"""Objects of a template lie side by side, so that sessions that use them copy few pages."""
 
 from __future__ import annotations
 

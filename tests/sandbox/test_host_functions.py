@@ -55,7 +55,7 @@ def test_an_exception_of_the_host_carries_type_and_message_only(sandbox: Sandbox
 
 
 class _Stop(BaseException):
-    """What nobody expects."""
+    """An exception that no handler expects."""
 
 
 @pytest.mark.parametrize(

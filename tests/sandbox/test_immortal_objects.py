@@ -12,7 +12,7 @@ import pytest
 
 from repl_sandbox import Finished, Limits, Sandbox, Session
 
-# What PEP 683 takes as the sign of an immortal object; no object has so many references.
+# Reference count that PEP 683 gives an immortal object; no object has so many references.
 IMMORTAL = 1 << 31
 LISTS = 100_000
 LIMITS = Limits(timeout=60, memory="1GiB")

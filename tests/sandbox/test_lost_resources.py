@@ -1,4 +1,4 @@
-"""What a copy cannot bring back is named, and what it can is there."""
+"""Resources that a snapshot cannot bring back are named, and all others are there."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from repl_sandbox import Session
 
 
 def after_a_death(session: Session, code: str) -> tuple[str, ...]:
-    """What is lost when a worker that has run `code` dies in its next cell."""
+    """Return what is lost when a worker that has run `code` dies in its next cell."""
     outcome = session.run(code)
     assert outcome.ok, outcome
     outcome = session.run("import os; os._exit(1)")

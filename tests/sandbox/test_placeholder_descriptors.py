@@ -1,4 +1,4 @@
-"""What holds a lost descriptor after a takeover gets an error, and harms no file of the code."""
+"""Objects with a lost descriptor raise errors after a takeover, and harm no file of the code."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TakeOver = Callable[[Session], AbstractContextManager[tuple[Session, tuple[str, 
 TAKEOVERS: list[TakeOver] = [crashed, rolled_back, branched]
 
 # How an object comes to be that is lost, the use of it that fails, and the variable that holds it.
-# What a tier does not let code have is left out there.
+# A tier leaves out the objects that it does not let code have.
 LOST = {
     "pipe": ("r, w = os.pipe()", "os.write(w, b'y')", ""),
     "pipe to read": ("r1, w1 = os.pipe()", "os.read(r1, 1)", ""),
@@ -99,7 +99,7 @@ wrong
 
 
 def made(session: Session) -> dict[str, tuple[str, str, str]]:
-    """What of `LOST` the session may have, which then it has."""
+    """Make the objects of `LOST` that the session may have; return their rows."""
     session.run(IMPORTS)
     return {what: row for what, row in LOST.items() if session.run(row[0]).ok}
 

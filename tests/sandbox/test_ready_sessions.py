@@ -98,7 +98,7 @@ def test_a_session_is_let_go_of_whose_pool_was_closed_meanwhile() -> None:
 
 
 def test_sessions_made_ahead_of_time_are_not_handed_out_once_their_template_has_ended() -> None:
-    """They end with it. Who is told that it is closed makes another, and loses nothing."""
+    """They end with it. A caller told of the closed sandbox makes another, and loses nothing."""
     with Sandbox(ready=2) as sandbox:
         zygote = sandbox._zygote.pid
         os.kill(zygote, signal.SIGKILL)

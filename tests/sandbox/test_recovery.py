@@ -135,8 +135,8 @@ def test_before_the_first_cell_there_is_nothing_to_lose(copied: Session) -> None
     assert copied.run("open('given').read(), 'os' in globals()").value == "('by the host', False)"
 
 
-# What the host sets first goes with the first thing that a worker is told, and is told to the next.
-# For more a question of its own is asked, and then there is a copy.
+# Values set before the first cell go with the first message to a worker, and are sent to the next
+# worker too. Larger values take a request of their own, and then there is a snapshot.
 FEW, MANY = "context", "context" * 10_000
 
 

@@ -59,7 +59,7 @@ def test_modules_that_write_files_as_they_are_imported_can_be_preloaded(isolatio
         )
         assert outcome.figures and outcome.stderr == ""
         if session.isolation.tier == "jailed":
-            # What was written is no session's, and the place for it is gone.
+            # Files written by the import are in no session, and the mount for them is gone.
             assert session.run(listed).value == other.run(listed).value
             assert session.run(mounted).value == other.run(mounted).value
 
@@ -68,7 +68,7 @@ def test_modules_that_write_files_as_they_are_imported_can_be_preloaded(isolatio
 def test_numpy_comes_with_its_random_numbers(
     module: str,
 ) -> None:
-    # What a template has loaded is frozen, and so none of what the collector looks at.
+    # Objects that a template has loaded are frozen, so the collector does not look at them.
     own = "any(each is sys.modules['numpy.random'].__dict__ for each in gc.get_objects())"
     with Sandbox(preload=[module]) as sandbox, sandbox.session() as session:
         assert session.run(f"import gc, sys\n{own}").value == "False"

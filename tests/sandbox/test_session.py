@@ -1,4 +1,4 @@
-"""What a caller sees of a session, through `Session` alone."""
+"""Sessions as a caller sees them, through `Session` alone."""
 
 from __future__ import annotations
 

@@ -194,7 +194,7 @@ def test_a_file_is_replaced_whole_and_keeps_its_permissions(held: Session) -> No
     )
     held.files.put("tool", b"new")
     assert held.files.get("tool") == b"new"
-    # What has the old file open, or another name for it, still has the old one.
+    # A reader that has the old file open, and another name for it, still have the old content.
     assert do(held, "reader.read()") == "'a long old content'"
     assert held.files.get("other") == b"a long old content"
     assert do(held, "oct(os.stat('tool').st_mode)") == "'0o100750'"

@@ -1,4 +1,4 @@
-"""What code in a session sees of the parameters of a host function."""
+"""Parameters of a host function, as code in a session sees them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What comes with an order that is not followed is let go of."""
+"""Descriptors that come with an order that is not followed are closed."""
 
 from __future__ import annotations
 

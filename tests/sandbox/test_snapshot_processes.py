@@ -24,7 +24,7 @@ from tests.waiting import LONG, eventually
 
 
 def value(session: Session, code: str) -> str | None:
-    """What `code` shows in a session that has copies."""
+    """Return the value that `code` shows in a session that has snapshots."""
     session.run("import os, signal, time\nx = 1")
     outcome = session.run(code)
     assert isinstance(outcome, Finished), outcome
@@ -217,7 +217,7 @@ def test_at_the_limit_of_memory_nothing_is_fatal(copied: Session) -> None:
     ],
 )
 def test_modules_that_the_code_spoils_cost_no_session(copied: Session, code: str) -> None:
-    """What recovery takes of them it may lack from then on; the session goes on."""
+    """Recovery may lack the functions that it takes from them; the session goes on."""
     copied.run("x = 1")
     copied.run(code)
     assert copied.run("x").value == "1"

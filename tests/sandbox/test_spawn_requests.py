@@ -1,4 +1,4 @@
-"""What a host asks its zygote for each session."""
+"""Requests that a host sends to its zygote for each session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What init takes for its own, of which no copy is: told by process ids, which others get again."""
+"""Processes that init trusts, none of them snapshots: known by process ids, which are reused."""
 
 from __future__ import annotations
 

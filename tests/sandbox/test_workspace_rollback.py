@@ -85,7 +85,7 @@ def test_files_are_as_before_the_cell_that_died(copied: Session, spoil: str) -> 
 def test_names_of_one_file_are_names_of_one_again_and_of_no_other(
     copied: Session, spoil: str
 ) -> None:
-    """What is written under one name is not what another one had."""
+    """Content restored under one name is never that of another file."""
     copied.run(
         "import os\nfor name in ('a', 'b', 'one'):\n    open(name, 'w').write(name)\n"
         "os.link('one', 'two')"
@@ -123,8 +123,8 @@ def test_a_file_that_is_written_by_a_mapping_is_as_after_the_last_cell(
 
 
 def test_files_that_did_not_change_are_not_touched(copied: Session) -> None:
-    # Not the time of access, which the one who keeps it may change. What was changed just now may
-    # be changed again and look the same, and is written anew.
+    # Not the time of access, which the one who keeps it may change. A file changed just now may be
+    # changed again and look the same, and is written anew.
     look = "(s := os.stat('same')).st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns"
     wait = "while time.time_ns() - os.stat('same').st_ctime_ns < 10**8: time.sleep(0.01)"
     copied.run(f"import os, time\nopen('same', 'w').close()\nbefore = {look}\n{wait}")
@@ -135,7 +135,7 @@ def test_files_that_did_not_change_are_not_touched(copied: Session) -> None:
 def test_a_clock_of_files_that_stands_still_hides_no_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is written twice before it moves on has one time of change, however long that takes."""
+    """Two writes between two ticks have one time of change, however long a tick takes."""
     (tmp_path / "f").write_text("one")
     last_tick = (tmp_path / "f").stat().st_ctime_ns
     clock = SimpleNamespace(time_ns=lambda: last_tick + 10**9, clock_gettime_ns=lambda _: last_tick)

@@ -22,7 +22,7 @@ from repl_sandbox.zygote.client.zygote_handle import ZygoteHandle
 def test_sessions_that_nobody_waits_for_do_not_block_the_zygote(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What it says of their ends nobody reads, and its socket holds only so much of it."""
+    """Nobody reads the zygote's reports of their ends, and its socket holds only so many."""
     pair = control_channel.pair
 
     def narrow() -> tuple[socket.socket, socket.socket]:
