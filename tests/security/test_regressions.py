@@ -21,8 +21,8 @@ from tests.waiting import LONG, PATIENCE, eventually
 
 User: TypeAlias = Callable[[str], Any]
 
-# Script that measures a session's memory as an ordinary user: the kernel shows that user less of
-# the session's processes than it shows root.
+# Script that runs code under a memory limit, for an ordinary user: the kernel shows that user less
+# of the session's processes than it shows root.
 AS_USER = """
 import json
 from repl_sandbox import Limits, Sandbox
