@@ -44,7 +44,7 @@ def _package(title: str) -> Iterator[str]:
 
 
 def _concept(file: Path) -> str:
-    """The first line of the docstring; the first comment of a file that runs in a session."""
+    """The first paragraph of the docstring; the first comment of a file that runs in a session."""
     text = file.read_text(encoding="utf-8")
     found = ast.get_docstring(ast.parse(text)) or text.splitlines()[0].lstrip("# ")
-    return found.splitlines()[0].replace("|", "\\|")
+    return " ".join(found.partition("\n\n")[0].split()).replace("|", "\\|")

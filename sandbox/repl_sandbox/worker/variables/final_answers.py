@@ -22,8 +22,6 @@ from ..namespace.main_namespace import Namespace
 from ..namespace.safe_inspect import MISSING, plain, type_name
 from .printed_answers import parse
 
-# Bytes of the text in UTF-8, and of the value as JSON. People and rubrics read an answer; anything
-# larger is data, and would not fit one message with the rest of a result.
 
 _JSON_SCALARS = frozenset(map(id, (str, int, bool, type(None))))
 
