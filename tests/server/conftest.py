@@ -30,7 +30,7 @@ from repl_server.serving import server as make_server
 from repl_server.settings import Settings
 from tests.waiting import PATIENCE
 
-# Small and quick; a test that needs others says so. What is interrupted has the time that it takes.
+# Small and quick; a test that needs others says so. `grace` is long enough for any interrupt.
 DEFAULTS = {
     "port": 0,
     "require": "confined",
@@ -107,7 +107,7 @@ class Peer:
         return json.loads(self.socket.recv(timeout=timeout))
 
     def until(self, text):
-        """What a step prints, up to `text`."""
+        """Return a step's output up to and including `text`."""
         seen = ""
         while not seen.endswith(text):
             frame = self.take()

@@ -1,4 +1,4 @@
-"""Whoever has a key is its tenant, others go by address; pages of other sites are refused."""
+"""Tenants by API key, or by address without a key; requests from pages of other sites."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def scope(client="198.51.100.7", kind="http", scheme=None, **headers: str | list
 
 
 def basic(login: str) -> str:
-    """What a client makes of `http://login@host`."""
+    """Return the Authorization header that a client sends for `http://login@host`."""
     return f"Basic {base64.b64encode(login.encode()).decode()}"
 
 
@@ -386,7 +386,7 @@ def test_a_probe_of_http_1_0_needs_no_host(method) -> None:
     ],
 )
 def test_nothing_else_goes_without_its_host(request_) -> None:
-    """What changes something, what a browser sends, and a Host that is wrong."""
+    """State-changing requests, browser requests and requests with a wrong Host are refused."""
     assert code_of(local(), request_) == "FORBIDDEN"
 
 

@@ -40,7 +40,7 @@ HEADERS = 'repl_connections_refused_total{reason="headers"}'
 
 @pytest.fixture(autouse=True)
 def lingering(monkeypatch) -> None:
-    """Who still sends what was refused has longer for it than this process may be held up."""
+    """Give a refused client longer to finish sending than this process may stall."""
     monkeypatch.setattr(bounded_websocket, "LINGER_S", 60.0)
 
 

@@ -1,4 +1,4 @@
-"""What browsers are told with every answer: who may show it in a frame, and its type."""
+"""Headers of every response to a browser: who may frame the response, and its type."""
 
 from __future__ import annotations
 

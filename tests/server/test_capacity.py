@@ -124,7 +124,7 @@ def test_who_hangs_up_leaves_the_line():
 @pytest.mark.parametrize("frames", [1, 3])
 @pytest.mark.parametrize("size", [0, 200_000])
 def test_who_asked_already_and_hangs_up_leaves_the_line(named, frames, size):
-    """What it asked for is not taken while it waits, however much that is."""
+    """The server does not accept a waiting client's requests, however large they are."""
     with serving({"max_sessions": 1, "wait_s": 600.0}, **TOYS) as server:
         with peer(server) as one:
             one.reset()

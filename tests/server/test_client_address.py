@@ -1,4 +1,4 @@
-"""What an address says: whether it is this machine alone, and who else has the same one."""
+"""Client addresses: whether an address is loopback, and which clients share a network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What breaks on the server: clients are told what it means for them, and nothing of the host."""
+"""Server failures: clients learn what a failure means for them, and nothing about the host."""
 
 import json
 import os

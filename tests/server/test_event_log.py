@@ -21,7 +21,7 @@ class Clock:
 
 
 def lines_of(stream: io.StringIO) -> list[dict]:
-    """What was told, but for sessions of the server that tests share, which may end meanwhile."""
+    """Return the logged events, without `session_closed`: shared sessions may end meanwhile."""
     told = [json.loads(line) for line in stream.getvalue().splitlines()]
     return [each for each in told if each["event"] != "session_closed"]
 

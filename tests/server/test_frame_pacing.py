@@ -34,7 +34,7 @@ def opened(kind: type[ServerProtocol]) -> ServerProtocol:
 
 
 def read(protocol: ServerProtocol, *pieces: bytes) -> tuple[object, ...]:
-    """What comes of these pieces: frames, the error, what is sent back, the state."""
+    """Return the result of receiving `pieces`: frames, the error, bytes sent back, the state."""
     for piece in pieces:
         protocol.receive_data(piece)
     error = protocol.parser_exc
@@ -152,5 +152,5 @@ def test_a_flood_of_fragments_is_read_a_few_at_a_time(monkeypatch):
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(asyncio.wait_for(main(), 60))
-    # What came, and what rests of it; and once more where the two fall into one turn.
+    # The received bytes, the buffered rest, and one more batch if both are read in one turn.
     assert most <= 3

@@ -1,4 +1,4 @@
-"""What a frame is read as, without a socket."""
+"""Decoding of frames, without a socket."""
 
 import json
 

@@ -18,7 +18,7 @@ ANN, BOB = Tenant("key", "ann"), Tenant("key", "bob")
 
 
 def last(counts):
-    """What a count comes to."""
+    """Return the last of `counts`."""
     return deque(counts, maxlen=1).pop()
 
 

@@ -1,4 +1,4 @@
-"""What OpenEnv's clients send, answered as OpenEnv's server answers it.
+"""Frames of OpenEnv's clients, answered as OpenEnv's server answers them.
 
 `openenv_frames.json` is a conversation of OpenEnv's 0.10.0 client with OpenEnv's server, in which
 our environment was: the client's frames whole, of the server's the fields and kinds of values.
@@ -18,7 +18,7 @@ from tests.server.conftest import peer
 FILE = Path(__file__).parent / "openenv_frames.json"
 CONVERSATIONS = json.loads(FILE.read_text(encoding="utf-8"))
 
-# What is told apart here and is one code there.
+# Error codes of this server for each code of OpenEnv's server that covers several of them.
 FINER = {"EXECUTION_ERROR": {"NOT_RESET", "EPISODE_DONE", "EXECUTION_ERROR"}}
 
 

@@ -74,14 +74,14 @@ APP = Starlette(
 
 
 def noted(caplog: Any, event: str) -> list[dict[str, Any]]:
-    """What the journal has told of each `event`."""
+    """Return the fields of each log record of `event`."""
     records = [each for each in caplog.records if getattr(each, "event", "") == event]
     return [record.fields for record in records]
 
 
 @pytest.fixture(autouse=True)
 def lingering(monkeypatch) -> None:
-    """Who still sends what was refused has longer for it than this process may be held up."""
+    """Give a refused client longer to finish sending than this process may stall."""
     monkeypatch.setattr(request_guard, "LINGER_S", 60.0)
 
 
@@ -294,7 +294,7 @@ async def test_a_body_that_comes_drop_by_drop_is_not_waited_for() -> None:
 
 
 async def test_a_request_that_takes_long_is_not_a_slow_body() -> None:
-    """What is timed is the body, not the work; and an application may look for a disconnect."""
+    """The time limit covers the body, not the work; an application may wait for a disconnect."""
 
     async def app(scope, receive, send) -> None:
         assert not (await receive())["more_body"]

@@ -1,4 +1,4 @@
-"""Who goes next while more is asked for at once than the processors can do."""
+"""Order of requests while clients make more at once than the processors can serve."""
 
 import asyncio
 import contextlib
@@ -32,7 +32,7 @@ class Place:
         self.tasks = []
 
     async def occupied(self):
-        """What holds it from now on."""
+        """Take a slot and return the exit stack that holds the slot."""
         holding = contextlib.AsyncExitStack()
         await holding.enter_async_context(self.slots.slot())
         return holding

@@ -23,7 +23,7 @@ CHECKS = [
     content_type_conformance,
     response_schema_conformance,
 ]
-# What an answer must not tell of the host.
+# Texts about the host that a response must not contain.
 TELLING = ("Traceback", 'File "', "site-packages", "repl_server/")
 
 OPERATIONS = {

@@ -21,7 +21,7 @@ PUT = ("PUT", f"/contexts/{hashlib.sha256(CONTEXT).hexdigest()}")
 
 @pytest.fixture
 def gate():
-    """What steps with the note "wait" wait for."""
+    """The event that steps with the note "wait" wait for."""
     Adder.gate, Adder.waiting = threading.Event(), threading.Semaphore(0)
     Adder.closed.clear()
     yield Adder.gate

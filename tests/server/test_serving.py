@@ -36,7 +36,7 @@ ADDRESS = "127.0.0.77"
 
 @pytest.fixture(autouse=True)
 def as_it_was():
-    """What `serve` does to its process is not to stay, for it is this one's in some tests."""
+    """Restore the dumpable flag, which `serve` changes: some tests call `serve` in this process."""
     before = libc.prctl(_GET_DUMPABLE)
     yield
     libc.prctl(libc.PR_SET_DUMPABLE, before)
@@ -124,7 +124,7 @@ def test_killing_it_leaves_no_process_behind_and_its_port_free():
 
 @contextmanager
 def hangup(action):
-    """What children begun meanwhile do at SIGHUP; who runs these tests may have it ignored."""
+    """Set the SIGHUP action that new children inherit; the test runner may ignore SIGHUP."""
     before = signal.signal(signal.SIGHUP, action)
     try:
         yield
@@ -386,7 +386,7 @@ def test_the_application_for_other_servers_asks_for_keys(monkeypatch):
 
 
 def plain(text):
-    """What a message in a box says."""
+    """Return the text of a boxed message, without the box and without whitespace."""
     return "".join(text.replace("│", " ").split())
 
 

@@ -18,7 +18,7 @@ def adders():
 
 @pytest.fixture
 def gate():
-    """What steps with the note "wait" wait for."""
+    """The event that steps with the note "wait" wait for."""
     Adder.gate, Adder.waiting = threading.Event(), threading.Semaphore(0)
     Adder.steps.clear()
     yield Adder.gate

@@ -304,7 +304,7 @@ def test_another_owner_s_upload_is_unknown(server, data: bytes) -> None:
         send(server, data, OTHER)
         there = set(server.manager.templates)
         assert "observation" in theirs.reset(uploads=uploads)
-        # What is in one tenant's memory is not in another's.
+        # Tenants share no templates: a large upload makes a template for each tenant.
         assert len(set(server.manager.templates) - there) == (len(data) > MIB)
 
 

@@ -39,7 +39,7 @@ def server():
 
 @pytest.fixture(autouse=True)
 def lingering(monkeypatch) -> None:
-    """Who still sends what was refused has longer for it than this process may be held up."""
+    """Give a refused client longer to finish sending than this process may stall."""
     for module in (request_guard, upload_routes):
         monkeypatch.setattr(module, "LINGER_S", 60.0)
 

@@ -1,4 +1,4 @@
-"""What a tenant uses is counted for that tenant, and not forgotten while it is owed."""
+"""Usage counts for the tenant that causes it, and is kept while the tenant still owes it."""
 
 from __future__ import annotations
 

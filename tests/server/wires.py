@@ -87,7 +87,7 @@ async def serve(app: Any, settings: Settings, keys: APIKeys | None = None) -> As
 
 @dataclass
 class Reply:
-    """What came back over HTTP."""
+    """An HTTP response."""
 
     status: int
     headers: dict[str, str]
@@ -122,7 +122,7 @@ class Wire:
         return Reply(status, headers, body)
 
     async def ended(self) -> bytes:
-        """What comes until the server ends the connection."""
+        """Return the bytes that arrive until the server closes the connection."""
         rest = b""
         with suppress(ConnectionError):
             while piece := await self.reader.read(1 << 16):
@@ -200,8 +200,8 @@ async def wire(port: int) -> AsyncIterator[Wire]:
 async def skip(seconds: float) -> None:
     """Let so many seconds pass at once, as far as this loop knows, and what is due then happen.
 
-    What a server does after some time is seen so without waiting for it, and whatever holds up this
-    process takes nothing of that time.
+    Tests thus see a server's timeouts without waiting for them, and a stall of this process uses up
+    none of the time.
     """
     await turns()
     loop = asyncio.get_running_loop()
