@@ -1,4 +1,4 @@
-"""What this process, its zygote and their sessions hold: seen before and after a soak."""
+"""Resources of this process, its zygote and their sessions, before and after a soak."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.descriptors import opened
 
 
 class Belongings(NamedTuple):
-    """What must be the same again once the sessions are closed."""
+    """Resources that must be the same again once the sessions are closed."""
 
     host_descriptors: tuple[str, ...]
     zygote_descriptors: tuple[str, ...]
@@ -27,7 +27,7 @@ class Belongings(NamedTuple):
 
 
 def belongings(zygote: int, folder: str) -> Belongings:
-    """What there is now; `zygote` is the process id of the sandbox's, `folder` that of sessions."""
+    """Return the current resources; `zygote` is a process id, `folder` that of the sessions."""
     gc.collect()
     return Belongings(
         descriptors("self"),

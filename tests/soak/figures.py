@@ -1,4 +1,4 @@
-"""What a soak has counted and measured."""
+"""Counts and measurements of a soak."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a session of the soak must hold: kept by the host, cell by cell."""
+"""Expected contents of a session of the soak, kept by the host, cell by cell."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class State:
     files: dict[str, bytes] = field(default_factory=dict)
 
     def add(self, number: int) -> None:
-        """What the cell of `steps.adding` does."""
+        """Apply the effect of the cell of `steps.adding`."""
         items = self.variables["items"]
         assert isinstance(items, list)
         total = self.variables["total"]
@@ -42,7 +42,7 @@ class Model:
 
     @property
     def state(self) -> State:
-        """What the session holds now; the host may change it, as by a file that it puts there."""
+        """The session's current state, which the host may change, for example by adding a file."""
         return self._states[-1]
 
     @property

@@ -33,14 +33,14 @@ _ENOUGH, _LATE = 100, 0.2
 # Shots at any moment that may take the state before with them: they have to strike within
 # microseconds.
 _SHALLOW = 0.01
-# What a host may hold more than before, figures of a long soak among it; and a zygote, of which
-# only its pages are known.
+# Bytes that the host's memory in use may grow by, figures of a long soak included, and that the
+# zygote's pages may grow by: of a zygote, only the pages can be counted.
 _GROWTH = 4 << 20
 
 
 @dataclass(slots=True)
 class Report:
-    """What a soak came to: figures, and what was not as it had to be."""
+    """Result of a soak: figures and faults."""
 
     figures: Figures = field(default_factory=Figures)
     faults: list[str] = field(default_factory=list)
@@ -57,7 +57,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What is soaked, and for how long. The same seed gives the same steps to each session.
+    """Subject and duration of a soak. The same seed gives the same steps to each session.
 
     `least`: steps of each thread, however long they take. `storms`: whether there is one before, in
     a session of its own.
@@ -107,7 +107,7 @@ def soak(plan: Plan) -> Report:
 
 
 def _left_behind(before: Belongings, zygote: int, folder: str) -> list[str]:
-    """What there is more than before, and stays. What else this process had may end meanwhile."""
+    """Describe the resources that stay above `before`; other resources may decrease."""
 
     def more() -> list[str]:
         after = belongings(zygote, folder)
@@ -153,13 +153,13 @@ def _run(sandbox: Sandbox, plan: Plan, report: Report) -> str:
 
 
 def _drive(soaked: list[Soaked], plan: Plan, number: int, end: float, report: Report) -> None:
-    """What thread `number` does."""
+    """Step random sessions in thread `number` until `end`."""
     chance, done = random.Random(f"{plan.seed}/{number}"), 0
     try:
         while (time.monotonic() < end or done < plan.least) and not report.faults:
             chance.choice(soaked).step()
             done += 1
-    # Boundary: what a thread raises must reach the report.
+    # Boundary: an exception of a thread must reach the report.
     except Exception as error:  # noqa: BLE001
         report.faults.append(f"{type(error).__name__}: {error}")
 

@@ -36,9 +36,9 @@ log = Log()
 log.write("")
 """,
 )
-# What processes execute that cells leave behind.
+# Code of the processes that cells leave behind.
 LEFT = "import signal; signal.pause()"
-# What a cell does before it dies, none of which may be seen afterwards.
+# Effects of a cell that then dies; none of them may be visible afterwards.
 HARM = """
 total = -1
 items.clear()
@@ -100,7 +100,7 @@ class Soaked:
 
     @property
     def folder(self) -> str:
-        """Where the files of a session without a view of its own are; "" for others."""
+        """Directory of the session's files, "" for a session with its own rootfs view."""
         return self._session._core.links.folder
 
     def step(self) -> None:

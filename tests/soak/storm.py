@@ -22,7 +22,7 @@ _SLOWER, _LEAST = 10, 0.002
 
 @dataclass(frozen=True, slots=True)
 class Storm:
-    """What came of it; seconds."""
+    """Result of a storm; times in seconds."""
 
     outcome: str
     named: bool  # whether the limit of processes was
@@ -45,7 +45,7 @@ class Storm:
         }
 
     def faults(self) -> list[str]:
-        """What was not as it had to be."""
+        """Return a description of each violated limit."""
         found = []
         if not self.named:
             found.append(f"storm: the limit of processes was not named: {self}")

@@ -25,7 +25,7 @@ _ENDLESS = 10**6  # steps of an episode, more than are ever made
 GRACE = 2.0
 # Seconds for anything to be answered: long past what is ever waited for, but no hang.
 _PATIENCE = 180.0
-# What is uploaded: few, so that the server's store is as full after a short soak as after a long.
+# Uploads: few, so that the server's store is as full after a short soak as after a long one.
 _UPLOADS = {
     hashlib.sha256(data).hexdigest(): data for data in (b"%d" % n * 200_000 for n in range(4))
 }
@@ -103,7 +103,7 @@ class Guest:
         try:
             result = result_of(await wire.reply(step))
         except Refused as refused:
-            # Where the interrupt comes to nothing in time, the step is given up.
+            # The server gives up a step whose interrupt does not take effect in time.
             if refused.code != "EXECUTION_ERROR":
                 raise
         else:

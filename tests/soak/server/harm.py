@@ -1,4 +1,4 @@
-"""What abuse of each kind does to others: `python -m tests.soak.server.harm`.
+"""Measure the harm that each kind of abuse does to others: `python -m tests.soak.server.harm`.
 
     python -m tests.soak.server.harm [--rounds N] [--seconds N] [--abusers N] [OPTIONS OF SERVE]
 
@@ -29,7 +29,7 @@ ALONE = "alone"
 
 
 def measured(served: Served, kind: str, abusers: int, seconds: float) -> dict[str, float]:
-    """What the measured clients see beside so many abusers of `kind`."""
+    """Return the figures of the measured clients beside that many abusers of `kind`."""
     with ExitStack() as ending:
         if kind != ALONE:
             abuse = subprocess.Popen(

@@ -23,7 +23,7 @@ _ENDLESS = 10**9  # steps of an episode
 _TIMEOUT = 2.0  # seconds of a cell
 _AT_ONCE = 64  # requests that a flood sends before it reads
 
-# What a session is asked for again and again.
+# Code that a session is asked to run again and again, by kind of abuse.
 CODE: Final[Mapping[str, str]] = MappingProxyType(
     {
         "endless loop": "while True: pass",

@@ -28,7 +28,7 @@ _LOOK = 0.5
 
 
 class Holdings(NamedTuple):
-    """What must be the same again once no client is there."""
+    """Resources that must be the same again once no client is connected."""
 
     descriptors: int
     mounts: int
@@ -122,7 +122,7 @@ class Served:
         return psutil.Process(self.pid).children(recursive=True)
 
     def holdings(self) -> Holdings:
-        """What it and its zygotes hold."""
+        """Return the resources of the server and its zygotes."""
         pids = [str(self.pid), *(str(child.pid) for child in psutil.Process(self.pid).children())]
         found = [(0, 0)]
         for pid in pids:
@@ -132,7 +132,7 @@ class Served:
         return Holdings(held, seen, len(self.processes()))
 
     def left_behind(self, before: Holdings) -> list[str]:
-        """What it holds more than before, in words, if that stays: some is let go of late."""
+        """Describe the resources that stay above `before`; the server releases some late."""
 
         def more() -> list[str]:
             return [

@@ -30,8 +30,8 @@ _PROBES = 4
 _MOST_COMPLAINTS = 5  # of one server's log that are told
 # Parts of the time: without abusers, and with them. The rest is for warming up.
 _CALM, _ABUSED = 0.3, 0.6
-# What the server may have grown by at rest: an allocator cannot give back what lies about on pages
-# that are in use, which is some MiB more with each new height of what happens at once.
+# Bytes that an idle server may have grown by: an allocator cannot give back free memory on pages
+# that are in use, and each new peak of concurrent requests leaves some MiB more of such memory.
 _GROWTH = 24 << 20
 # How much longer the measured clients' steps may take beside abusers, of a hundred the slowest: by
 # a factor, and in milliseconds where that is little. The cores are shared with 20 that never rest.
@@ -40,7 +40,7 @@ _HARM, _HARM_MS = 5.0, 100.0
 
 @dataclass(slots=True)
 class Report:
-    """What a soak came to: figures, and what was not as it had to be."""
+    """Result of a soak: figures and faults."""
 
     done: Counter[str] = field(default_factory=Counter)
     abused: Counter[str] = field(default_factory=Counter)
@@ -51,7 +51,7 @@ class Report:
 
     @property
     def harm(self) -> str | None:
-        """What the abusers have done to the others, if it was too much."""
+        """The harm that the abusers did to the other clients, or None if it is acceptable."""
         calm, beside = self.calm["p99 ms"], self.beside["p99 ms"]
         if beside <= max(calm * _HARM, calm + _HARM_MS):
             return None
@@ -73,7 +73,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """Who is at a server, and for how long; longer, until guests have done all `wanted` things."""
+    """Clients of a server and the time they stay, extended until guests did all `wanted` things."""
 
     seconds: float
     guests: int
@@ -123,7 +123,7 @@ def soak(load: Load) -> Report:
 
 
 def _unsettled(served: Served, processes: int | None = None) -> list[str]:
-    """What does not end although all clients have gone."""
+    """Return a fault if the server does not settle after all clients have disconnected."""
     forget_uploads(served)
     try:
         served.settled(processes)
@@ -133,7 +133,7 @@ def _unsettled(served: Served, processes: int | None = None) -> list[str]:
 
 
 async def _measured(served: Served, load: Load, report: Report) -> dict[str, float]:
-    """What clients on a clock see meanwhile."""
+    """Return the figures of clients that step on a clock during the load."""
     probe = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "tests.soak.server.probe"),
         *(served.url, str(_PROBES), str(load.seconds)),

@@ -95,5 +95,5 @@ class Wire:
 
 
 def result_of(reply: dict[str, Any]) -> dict[str, Any]:
-    """What the code came to, in the reply to a step."""
+    """Return the result of the code from the reply to a step."""
     return dict(reply["observation"]["result"])
