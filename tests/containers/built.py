@@ -15,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SERVER, SESSION = "docker/Dockerfile", "docker/Dockerfile.session"
-# What the engine writes into each container by itself.
+# Paths that the engine itself writes into each container.
 _NOT_OF_THE_IMAGE = ("/proc", "/sys", "/dev", "/etc/hosts", "/etc/hostname", "/etc/resolv.conf")
 
 
@@ -30,7 +30,7 @@ class Engine:
     def __call__(
         self, *command: str, stdin: IO[bytes] | None = None, status: int = 0, **variables: str
     ) -> str:
-        """What a command prints, standard output and errors; it must end with that status."""
+        """Return a command's standard output and errors; the command must end with `status`."""
         done = subprocess.run(
             [*self.client, *command],
             stdin=stdin or subprocess.DEVNULL,
@@ -58,7 +58,7 @@ class Engine:
         return subprocess.run(command, capture_output=True, check=False, env=env).returncode == 0
 
     def program(self, image: str, file: Path, *arguments: str) -> str:
-        """What a program prints that the image's Python runs, without network."""
+        """Run a program with the image's Python, without network, and return its output."""
         command = ("run", "--rm", "--interactive", "--network=none", "--entrypoint=python3")
         with file.open("rb") as program:
             return self(*command, image, "-", *arguments, stdin=program)

@@ -53,7 +53,7 @@ def of_packages(client: list[str], name: str, folder: Path) -> None:
 
 
 def _source() -> tuple[str, str]:
-    """Where apt gets Debian from, and which release."""
+    """Return the URI from which apt gets Debian, and the release."""
     form = "$(REPO_URI) $(RELEASE) $(COMPONENT)"
     told = _run("apt-get", "indextargets", "--format", form, "Created-By: Packages")
     for uri, release, component in map(str.split, told.splitlines()):

@@ -50,7 +50,7 @@ def _make(client: list[str], folder: Path, why: str) -> None:
 
 
 def address_of(client: list[str]) -> str | None:
-    """What DOCKER_HOST must be for the engine of `client`; None: as it is."""
+    """Return the DOCKER_HOST of the engine of `client`; None: leave DOCKER_HOST as it is."""
     return client[client.index("--host") + 1] if "--host" in client else None
 
 

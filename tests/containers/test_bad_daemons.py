@@ -161,7 +161,7 @@ except Exception as error:
     ],
 )
 def test_an_ordinary_user(client: list[str], mode: int, told: str) -> None:
-    """Who may use the daemon's socket has sessions, and who may not learns why."""
+    """A user who may use the daemon's socket gets sessions; another user gets the reason."""
     address = Path(os.environ["DOCKER_HOST"].removeprefix("unix://"))
     closed = [each for each in address.parents if not each.stat().st_mode & 0o001]
     for folder in closed:

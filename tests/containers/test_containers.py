@@ -83,7 +83,7 @@ def given(client: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def inside(client: list[str], given: Path, name: str) -> Callable[[str], str]:
-    """What a script prints in a new container of that `name`, with the wheel installed."""
+    """Return a function that runs a script in a new container, with the wheel installed."""
 
     def ran(script: str) -> str:
         options = ["--rm", "--network=none", "--env=HOME=/tmp", f"--volume={given}:/given:ro"]

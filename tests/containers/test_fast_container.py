@@ -96,7 +96,7 @@ def test_sessions_in_a_container_that_is_looked_at_and_removed(
 
 
 def carries_everything(session: Session) -> None:
-    """What goes by descriptors where these pass: texts, output, files, checkpoints, branches."""
+    """Check texts, output, files, checkpoints and branches, by descriptors if available."""
     heard: list[str] = []
 
     def hear(_: str, text: str) -> None:
@@ -191,7 +191,7 @@ def test_sessions_that_are_jailed_in_their_container(client: list[str]) -> None:
 
 
 def test_sessions_under_a_kernel_of_its_own(client: list[str]) -> None:
-    """What that kernel lacks, the session's layers say."""
+    """The session's layers report the features that gVisor's kernel lacks."""
     only_if_there(client, GVISOR)
     with sandbox(runtime=GVISOR) as made:
         with made.session() as session:

@@ -17,7 +17,7 @@ from tests.containers.ready import IMAGE
 from tests.waiting import eventually
 
 HERE = Path(__file__).parent
-# What compose.yaml gives its servers.
+# Options that compose.yaml gives its servers.
 CONFINED = (
     "--init",
     "--read-only",
