@@ -152,7 +152,7 @@ def asynchronous() -> dict[str, Any]:
 
 
 def schema() -> dict[str, Any]:
-    """What `/schema` of OpenEnv's server says."""
+    """Compare OpenEnv's models with ours: an action's required fields, and all field names."""
     required = REPLAction.model_json_schema()["required"]
     same = {
         ours.__name__: set(theirs.model_fields) == set(ours.model_fields)
@@ -205,7 +205,7 @@ def client(url: str) -> dict[str, Any]:
 
 @contextmanager
 def cache_in(folder: str) -> Iterator[None]:
-    """Where AutoEnv keeps what it found, for the next process to believe: not in the user's."""
+    """Put AutoEnv's discovery cache, which the next process would trust, outside the user's."""
     os.environ["XDG_CACHE_HOME"] = tempfile.tempdir = folder
     try:
         yield
@@ -214,7 +214,7 @@ def cache_in(folder: str) -> Iterator[None]:
 
 
 def discovery(url: str) -> dict[str, Any]:
-    """What OpenEnv's AutoEnv finds of a distribution that is called `repl-env`."""
+    """Return the result of OpenEnv's AutoEnv for a distribution called `repl-env`."""
     from openenv import AutoEnv
 
     with tempfile.TemporaryDirectory() as folder, cache_in(folder):
@@ -230,7 +230,7 @@ def discovery(url: str) -> dict[str, Any]:
 
 
 def discovery_of_a_space(url: str) -> dict[str, Any]:
-    """What it finds of one that is called `openenv-repl-env`, as a Space may call its own."""
+    """Return AutoEnv's result for `openenv-repl-env`, a name that a Space may give its own."""
     from openenv import AutoAction, AutoEnv
     from openenv.auto._discovery import reset_discovery
 

@@ -45,7 +45,7 @@ def run(generation: str, name: str, *arguments: str) -> subprocess.CompletedProc
 
 
 def told(generation: str, file: str, *arguments: str) -> dict[str, Any]:
-    """What a program in this folder tells, a line of JSON for each of its stories."""
+    """Run a program of this folder and return its result for each story, one JSON line each."""
     done = run(generation, "python", str(HERE / file), *arguments)
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for line in done.stdout.splitlines()]

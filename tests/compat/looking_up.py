@@ -1,4 +1,4 @@
-"""What OpenEnv's AutoEnv makes of the distribution `openenv-repl-env`, installed in a folder.
+"""Look up the distribution `openenv-repl-env`, installed in a folder, by OpenEnv's AutoEnv.
 
 Arguments: the folder, one for OpenEnv's cache, a server's URL. It prints a line of JSON.
 """

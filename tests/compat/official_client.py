@@ -1,4 +1,4 @@
-"""What programs do that use OpenEnv's client classes, told as JSON.
+"""Programs that use OpenEnv's client classes, with results printed as JSON.
 
 `python official_client.py URL [STORY...]` runs where only OpenEnv's client is installed, of any
 generation. It does what is below against the server at URL, and prints what came of each story: a
@@ -119,7 +119,7 @@ async def episode(url: str) -> dict[str, Any]:
 
 
 async def refusals(url: str) -> dict[str, Any]:
-    """What is wrong is refused, and the session is there after it as before."""
+    """Invalid requests are refused, and the session is the same afterwards."""
     async with RecordedClient(url) as env:
         early = await refusal(env.step({"code": "1"}))
         await env.reset()
@@ -209,7 +209,7 @@ async def more_sessions(url: str) -> dict[str, Any] | None:
 
 
 async def odd_text(url: str) -> dict[str, Any]:
-    """What JSON has no words for: lone surrogates and infinity."""
+    """Values that JSON cannot represent: lone surrogates and infinity."""
     async with GenericEnvClient(base_url=url) as env:
         await env.reset()
         surrogates = await env.step({"code": r"print('a\ud800b')"})
@@ -300,7 +300,7 @@ STORIES: dict[str, Callable[[str], Any]] = {
         keyless,
     )
 }
-# What is told without being asked for: what every generation does, with no key in the URL.
+# Stories run by default: those that every generation supports, with no key in the URL.
 OPEN = [name for name in STORIES if name not in {"tools", "keyed", "keyless"}]
 
 
