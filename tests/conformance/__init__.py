@@ -1,4 +1,4 @@
-"""What every backend of sessions must do, as data, and a runner for it.
+"""Requirements on every backend of sessions, as data, and a runner for the requirements.
 
 ```python
 from repl_sandbox import Sandbox

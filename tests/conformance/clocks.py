@@ -8,7 +8,7 @@ from .steps import AGAIN, LOST, PROCESSES, Expect, Run, limited, shows, timed_ou
 
 # Seconds. A cell of which the clock is all that is asked, and one that has something to do before.
 _SHORT, _ENOUGH = 0.2, 0.5
-# What obeys its interrupt is not killed, however late a busy machine comes to run it.
+# Long enough that code which obeys its interrupt is not killed, however busy the machine is.
 _PATIENT = 30.0
 
 CLOCKS = (

@@ -1,4 +1,4 @@
-"""What holds a session, seen from inside: the least that every tier with isolation promises."""
+"""Isolation of a session, seen from inside: the least that every isolating tier promises."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ JAILS = (
     _check(
         "no environment of another process is read",
         Run(
-            # Where they are not listed, the nearest are guessed.
+            # If process ids are not listed, guess the nearest ones.
             "import os\nseen, own = 0, os.getpid()\n"
             "try: pids = [int(name) for name in os.listdir('/proc') if name.isdigit()]\n"
             "except OSError: pids = [1, os.getppid(), *range(max(2, own - 2000), own + 100)]\n"

@@ -39,7 +39,7 @@ _MEETING_TIMEOUT = 60.0
 
 
 class SessionLike(Protocol):
-    """What a backend's session must have; `repl_sandbox.Session` is the model."""
+    """Interface of a backend's session; `repl_sandbox.Session` is the model."""
 
     def run(
         self,
@@ -101,7 +101,7 @@ class CheckResult:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a backend came to. `tier` and `layers` are what its sessions report."""
+    """Results of a backend. `tier` and `layers` are those that the backend's sessions report."""
 
     tier: str
     layers: tuple[str, ...]
@@ -114,7 +114,7 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Nothing failed. What was left out has not failed, and has not passed."""
+        """No check failed. A skipped check counts neither as failed nor as passed."""
         return not self.failed
 
 

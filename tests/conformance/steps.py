@@ -42,7 +42,7 @@ ANY: Final = Like(".*")
 
 @dataclass(frozen=True, slots=True)
 class Expect:
-    """An outcome. What is not given must be empty; `answers` are (form, text, value)."""
+    """An outcome. Fields that are not given must be empty; `answers` are (form, text, value)."""
 
     kind: type[Outcome] = Finished
     value: Text = None
@@ -136,7 +136,7 @@ class Close:
 
 # The session answers: after whatever went before.
 AGAIN: Final = Run("6 * 7", shows("42"))
-# What a check needs that a backend may not offer.
+# Features that a check needs and a backend may lack.
 PROCESSES: Final = frozenset({"processes"})
 
 # Of `Limits`, in seconds.
