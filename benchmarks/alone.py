@@ -3,11 +3,11 @@
 python -m benchmarks.alone session print 12     # from a session
 python -m benchmarks.alone plain compute 5      # in this process, which captures what is printed
 
-It prints a list as JSON. How long a process takes depends on what it did before, and on where its
-memory lies. What the C library keeps of freed memory says whether a text of 1 MB costs 250 page
-faults: capturing one took 0.06 or 0.6 ms by turns in a process with sessions, and takes 0.9 to 1.5
-in a plain one, by the version of Python. And of one and the same loop each process has a time of
-its own, which differ by up to a tenth.
+The program prints a list as JSON. The time a process takes depends on what the process did before,
+and on where its memory lies. The freed memory that the C library keeps decides whether a text of
+1 MB costs 250 page faults: capturing one took 0.06 or 0.6 ms by turns in a process with sessions,
+and takes 0.9 to 1.5 in a plain one, by the version of Python. The times of the same loop in
+different processes differ by up to a tenth.
 """
 
 from __future__ import annotations

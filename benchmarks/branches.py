@@ -1,4 +1,4 @@
-"""What a branch of a live session costs: the time to make it, and its memory."""
+"""Cost of a branch of a live session: the time to make the branch, and its memory."""
 
 from __future__ import annotations
 

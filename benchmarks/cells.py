@@ -1,4 +1,4 @@
-"""What a cell costs: a step, much output, a large context, plain computing."""
+"""Cost of a cell: a step, much output, a large context, plain computing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the client of an endpoint adds to the time that the endpoint takes."""
+"""Time that the client of an endpoint adds to the endpoint's own time."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Figure:
 
     @property
     def difference(self) -> Samples:
-        """What ours adds to the floor, round by round."""
+        """Ours minus the floor, round by round."""
         return self.ours.per_round(self.floor, sub)
 
 

@@ -1,4 +1,4 @@
-"""What each figure has to reach: a table, with the source of each number."""
+"""Goals of the figures: a table, with the source of each number."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ GOALS: dict[str, Goal] = {
         "ratio", "at least", 0.9, "the copy is made while the client pauses"
     ),
     "server_p99_32": Goal("value", "at most", 25e-3, "32 steps in line at the rate above, twice"),
-    # What making and ending a session costs is told by those that take a step, which have no goal.
+    # Openings with a step, which have no goal, show the cost of making and ending a session.
     "server_openings_1": Goal(
         "value", "at least", 180, "a socket; its session, as it was made, serves the next one"
     ),

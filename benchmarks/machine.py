@@ -1,4 +1,4 @@
-"""What figures depend on besides the code."""
+"""Properties of the machine that figures depend on."""
 
 from __future__ import annotations
 

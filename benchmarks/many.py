@@ -1,4 +1,4 @@
-"""What many sessions cost: how many per second, and how much memory each."""
+"""Cost of many sessions: sessions per second, and memory per session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What it costs that a copy of the worker waits after each cell, and how long going back takes."""
+"""Cost of a snapshot of the worker after each cell, and the time that a rollback takes."""
 
 from __future__ import annotations
 

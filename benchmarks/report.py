@@ -17,7 +17,7 @@ from .pages import fill
 from .samples import Samples
 from .shown import Others, goal, missed, rows
 
-# What is said of every table.
+# Explanation of every table.
 _READ = "Medians, quartiles in brackets; each ratio is the median of those of the rounds"
 
 

@@ -1,4 +1,4 @@
-"""What runs of a model cost besides the model: turns, sub-calls, runs below runs, many trees.
+"""Cost of a model's runs without the model: turns, sub-calls, runs below runs, many trees.
 
 The model is scripted; its own time is left out, or a few microseconds. Sessions recover, as users
 have them. Of the peers only `rlms` is measured: the wheel of OpenEnv does not contain its repl_env.

@@ -25,7 +25,7 @@ class Samples:
 
     @property
     def quartiles(self) -> tuple[float, float] | None:
-        """What a quarter of the values is below, and a quarter above; None: too few to tell."""
+        """The lower and the upper quartile, or None if there are too few values."""
         if len(self.values) < _SPREAD_FROM:
             return None
         low, _, high = statistics.quantiles(self.values, n=4, method="inclusive")

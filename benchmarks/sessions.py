@@ -1,4 +1,4 @@
-"""What a session costs: making one, taking a ready one, closing it."""
+"""Cost of a session: making one, taking a ready one, closing it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a context costs that many sessions have in common, and many environments stepped as one."""
+"""Cost of a context shared by many sessions, and of many environments stepped as one."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def _ratio(samples: Samples) -> str:
 
 
 def _peer(figure: Figure, theirs: Samples | None) -> str:
-    """What a peer has; and what ours is to it, if that was in turn with it."""
+    """A peer's value, with the ratio of ours to it if both were measured in turn."""
     if theirs is None:
         return "-"
     shown = _value(theirs.median, figure.unit)
@@ -94,7 +94,7 @@ def _value(value: float, unit: str) -> str:
 
 
 def goal(figure: Figure) -> str:
-    """What it has to reach, "" for nothing."""
+    """The goal of a figure, "" if the figure has none."""
     bound = GOALS.get(figure.key)
     if bound is None:
         return ""

@@ -27,7 +27,7 @@ sorted(fork() for _ in range(21))[10]
 DIE = "os._exit(1)"
 TEXT_10_MB = TEXT_LINE * (10_000_000 // len(TEXT_LINE))
 RUN_TURNS = 200
-# What a model takes at least, by far: a hosted one needs ten times as long for its first token.
+# Seconds that a model takes at least: a hosted one needs ten times as long for its first token.
 MODEL_SECONDS = 10e-3
 ASK = "llm_query('What is this?')"
 BATCH_PROMPTS = 64

@@ -1,8 +1,8 @@
 """The load: clients of one server, all on one event loop of this process.
 
-Raw frames of OpenEnv, without compression or pings, alike to every server. It has the same cores
-as the servers, so it is a client in C that takes a quarter less than `websockets`. What it costs is
-told by `Load.generator`, and by a server that does nothing (`floor.py`).
+Raw frames of OpenEnv, without compression or pings, alike to every server. The client has the same
+cores as the servers, so it is written in C and takes a quarter less than `websockets`.
+`Load.generator` and a server that does nothing (`floor.py`) show the client's cost.
 """
 
 from __future__ import annotations

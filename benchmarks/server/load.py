@@ -15,10 +15,10 @@ Step: TypeAlias = Callable[[], Awaitable[object]]
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What clients saw: steps per second of all, seconds of each in rising order.
+    """Measurements of the clients: steps per second of all, seconds of each in rising order.
 
-    What a step took of the processors, in seconds: `cpu` is that of everything, `generator` that of
-    this process.
+    CPU time of a step, in seconds: `cpu` is that of all processes, `generator` that of this
+    process.
     """
 
     rate: float

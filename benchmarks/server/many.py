@@ -21,7 +21,7 @@ _AT_ONCE = 16  # that are being opened; the server is to have this many and no m
 
 
 def memory(server: Server) -> list[Figure]:
-    """What all of it takes, the server itself included: by its processes, and by the machine.
+    """Memory of all sessions and the server: of the server's processes, and of the machine.
 
     The second also has what the kernel holds for them: page tables, sockets, namespaces. It has
     whatever else happens on the machine as well. Needs root, as `benchmarks.many.memory` does.

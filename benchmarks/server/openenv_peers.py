@@ -28,7 +28,7 @@ from .listening import serve
 
 _SESSIONS = 1024
 _ENDLESS = 10**9  # steps of an episode
-# What OpenEnv's environment lets code import, and the names of the functions that code finds there.
+# Modules that OpenEnv's environment lets code import, and names of the functions that code finds.
 _IMPORTS = (
     *("array base64 bisect collections copy dataclasses datetime decimal difflib enum".split()),
     *("fractions functools hashlib heapq hmac itertools json math operator pprint".split()),
@@ -42,7 +42,7 @@ _WHOLE = 500  # characters of a value that are shown
 
 
 class Code(Action):  # type: ignore[misc]
-    """What a step runs."""
+    """The code of a step."""
 
     code: str = ""
     is_final: bool = False
@@ -50,7 +50,7 @@ class Code(Action):  # type: ignore[misc]
 
 
 class Result(BaseModel):
-    """What code came to."""
+    """The result of code."""
 
     stdout: str = ""
     stderr: str = ""
@@ -61,7 +61,7 @@ class Result(BaseModel):
 
 
 class Seen(Observation):  # type: ignore[misc]
-    """What a policy sees of it."""
+    """The observation of a policy."""
 
     result: Result
     context_preview: str | None = None

@@ -19,7 +19,7 @@ from .turns import PAUSE, SECONDS_OF_OPENING, rounds
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """What is done with each session, between its opening and its end, by so many at once."""
+    """Use of each session between its opening and its end, by `at_once` clients at once."""
 
     key: str
     told: str

@@ -112,7 +112,7 @@ def _first(loads: Loads) -> Figure:
 
 
 def _beside(loads: Loads, peer: str | None) -> Iterator[Figure]:
-    """What goals compare with: the peer, and the same steps without a server."""
+    """Comparisons for the goals: with the peer, and with the same steps without a server."""
     for key, who, with_ in _OURS:
         if peer is not None:
             yield Figure(
@@ -151,7 +151,7 @@ Value = Callable[[Load], float]
 
 
 def _values(time: ProcessorTime) -> tuple[tuple[str, str, str, Value], ...]:
-    """What of each load is told: in keys, in words, its unit."""
+    """Values shown of each load: the key, the words, the unit and the function."""
     return (
         ("rate", "steps per second", "/s", _rate),
         ("p50", "step, p50", "ms", lambda each: each.quantile(0.5)),
