@@ -22,7 +22,6 @@ from ..namespace.main_namespace import Namespace
 from ..namespace.safe_inspect import MISSING, plain, type_name
 from .printed_answers import parse
 
-
 _JSON_SCALARS = frozenset(map(id, (str, int, bool, type(None))))
 
 
