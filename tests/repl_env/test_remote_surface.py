@@ -402,7 +402,7 @@ def test_a_session_that_was_idle_for_too_long_is_lost_until_a_reset():
 
     with serving({"idle_s": 0.1}) as impatient, REPLEnv(impatient.url).sync() as env:
         begin(env)
-        eventually(lambda: not impatient.host.sessions)
+        eventually(lambda: not impatient.manager.sessions)
         with pytest.raises(SessionLost, match="idle"):
             env.execute("x")
         assert begin(env).observation.iteration == 0

@@ -200,4 +200,4 @@ def test_the_wheel_holds_what_makes_the_next_space(tmp_path: Path) -> None:
     with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as archive:
         names = set(archive.namelist())
 
-    assert {"repl_env/space/files/Dockerfile.in", "repl_env/openenv.yaml"} <= names
+    assert {"repl_env/integrations/hf_space/files/Dockerfile.in", "repl_env/openenv.yaml"} <= names
