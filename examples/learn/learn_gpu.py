@@ -79,7 +79,7 @@ class Clock(TrainerCallback):  # type: ignore[misc]  # untyped where the checks 
         control.should_training_stop = gone > self.seconds
 
     def shares(self, gone: float) -> dict[str, float]:
-        """What part of the time went where."""
+        """The share of each activity in the time."""
         environment = self.rollouts.environment_seconds / gone
         rollouts = self.rollouts.seconds / gone
         return {

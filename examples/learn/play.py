@@ -17,7 +17,7 @@ MAX_NEW_TOKENS = 24  # of one reply; the longest cell of the warm start has fewe
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one reply came to: the message for the policy, the reward, whether it was the last."""
+    """The result of one reply: the message for the policy, the reward, whether it was the last."""
 
     message: str
     reward: float
@@ -46,7 +46,7 @@ class Episode:
 
 
 class Executor(Protocol):
-    """What replies are given to."""
+    """The environments that take replies."""
 
     def reset(self, tasks: Sequence[ColourTask]) -> None:
         """Begin an episode for each task."""

@@ -1,4 +1,4 @@
-"""What both learning scripts begin with: a tokenizer and a model that imitates a clumsy player."""
+"""The start of both learning scripts: a tokenizer and a model that imitates a clumsy player."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can go wrong in the engine, sorted by who must act.
+"""Errors of the engine, sorted by who must act.
 
     SandboxError
     ├── IsolationError      the operator: this system lacks a protection that was asked for

@@ -57,7 +57,7 @@ class REPLTextEnv(BaseTextEnv):
         )
 
     def get_metrics(self) -> dict[str, Any]:
-        """What the episode came to, for SkyRL's averages."""
+        """The results of the episode, for SkyRL's averages."""
         last = self._last
         return {
             "turns": self.turns,

@@ -17,7 +17,7 @@ from repl_env.integrations.verifiers.tasks import question_of, request_of, turns
 
 
 class REPLTaskEnvConfig(vf.EnvConfig):
-    """Who plays the tasks, and how."""
+    """The player of the tasks, and its settings."""
 
     agent: vf.AgentConfig = vf.AgentConfig(runtime=vf.SubprocessConfig())
     """The policy. Its harness is `REPLHarness` if none is named, which needs no container."""
@@ -84,7 +84,7 @@ class REPLTaskEnv(vf.Env[REPLTaskEnvConfig]):
     async def _step(
         self, episode: Episode, reply: str, last: StepResult[REPLObservation]
     ) -> tuple[StepResult[REPLObservation], str]:
-        """What a reply comes to, and the text of that for the model."""
+        """The result of a reply, and its text for the model."""
         action = action_of_reply(reply, last.observation.available_variables)
         result = await episode.step(action, timeout_s=self.config.sessions.timeout_s)
         return result, message_of(result.observation, action.metadata.get("note"))

@@ -156,7 +156,7 @@ class _Cells:
         self._done = seen.done
 
     def record(self, result: RLMRunResult | None) -> EpisodeRecord:
-        """What the run came to."""
+        """The result of the run."""
         turns = self._turns.values()
         rewards = [sum(turn.rewards) for turn in turns]
         parts = [sum(turn.task_rewards) for turn in turns]

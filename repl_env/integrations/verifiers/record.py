@@ -43,12 +43,12 @@ class EpisodeRecord(BaseModel):
 
     @property
     def task_reward(self) -> float:
-        """What the task paid."""
+        """The reward of the task."""
         return sum(self.task_rewards)
 
     @property
     def shaping(self) -> float:
-        """What was paid besides."""
+        """The other rewards."""
         return sum(self.rewards) - sum(self.task_rewards)
 
     def check(self) -> None:

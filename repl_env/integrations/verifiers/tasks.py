@@ -48,7 +48,7 @@ class REPLData(vf.TaskData):
 
 
 class REPLState(vf.State):
-    """What a tool server tells of its episode."""
+    """The state of the episode, as a tool server reports it."""
 
     episode: EpisodeRecord = Field(default_factory=EpisodeRecord)
 
@@ -104,7 +104,7 @@ class REPLTask(vf.Task[REPLData, REPLState, REPLTaskConfig]):
 
 
 class REPLTasksetConfig(vf.TasksetConfig):
-    """Where tasks are read from."""
+    """The source of the tasks."""
 
     id: vf.ID = "repl-env-verifiers"
     path: Path | None = None
@@ -139,7 +139,7 @@ class REPLTaskset(vf.Taskset[REPLTask, REPLTasksetConfig]):
 
 
 def question_of(data: vf.TaskData) -> str:
-    """What a task asks, of whichever taskset it is."""
+    """The question of a task of any taskset."""
     return data.question if isinstance(data, REPLData) and data.question else data.prompt_text
 
 

@@ -8,6 +8,6 @@ from repl_env.integrations.verifiers.sessions import SessionConfig
 
 
 class REPLToolsetConfig(vf.ToolsetConfig):
-    """Where the tool server and its sessions are."""
+    """The place of the tool server and of its sessions."""
 
     sessions: SessionConfig = SessionConfig()
