@@ -55,7 +55,7 @@ class Stack:
             server
             for server in SERVERS
             if any(
-                record.get("owner") == f"key {owner}" and record["event"] == "session_opened"
+                record["event"] == "session_opened" and record["tenant"] == f"key {owner}"
                 for record in self.records(server)
             )
         }
