@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from repl_env.env.async_episode import AsyncEpisode, Result
-from repl_env.env.local_env import LocalBase
+from repl_env.env.local_base import LocalBase
 from repl_env.episode.contexts import Given
 from repl_env.episode.initial_files import Files
 from repl_env.llm.model_spec import LLM

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 from repl_env.env.async_episode import ChildEnv
 from repl_env.llm.model_spec import LLM
@@ -29,6 +31,16 @@ class ChildEnvFactory:
 
     def __init__(self, like: REPLEnvironment, chat: Callable[..., Any]) -> None:
         self._like, self._chat = like, chat
+
+    @classmethod
+    def of(cls, environment: ref[REPLEnvironment]) -> ChildEnvFactory:
+        """Return the factory for the episodes of `environment`, which must be alive."""
+        parent = environment()
+        assert parent is not None  # a call on the environment is active
+        like = parent.beside()
+        like.transform, like.rubric = None, None
+        like.settings = replace(parent.settings, context=None, task_prompt=None)
+        return cls(like, parent._build_hf_chat_fn)
 
     def child(self, provider: Provider) -> ChildEnv:
         """Return an environment whose sub-calls `provider` answers.

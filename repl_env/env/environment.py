@@ -9,25 +9,22 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 from weakref import ref
 
 import repl_sandbox
 from repl_env.common.argument_checks import one_timeout
-from repl_env.env.assignable_attributes import AssignableEnvironment
 from repl_env.env.child_env_factory import ChildEnvFactory
+from repl_env.env.environment_attributes import EnvironmentAttributes
 from repl_env.env.lifecycle.current_episode import Mode
 from repl_env.env.lifecycle.equipment import EpisodeEquipment
 from repl_env.env.lifecycle.operations import EpisodeEffects, EpisodeOperations
 from repl_env.env.options import EnvironmentOptions, ResetRequest, checked_tools
 from repl_env.episode import sandbox_provider, session_effects
-from repl_env.episode.contexts import ContextPart, Given
+from repl_env.episode.contexts import Given
 from repl_env.episode.effects import Effects, run_async, run_blocking
 from repl_env.episode.previews import Preview
-from repl_env.episode.rules import Episode
-from repl_env.errors import REPLError
 from repl_env.interfaces import EnvironmentMetadata, Transform
 from repl_env.llm.model_spec import LLM
 from repl_env.models import (
@@ -37,7 +34,6 @@ from repl_env.models import (
     DEFAULT_MAX_OUTPUT_LENGTH,
     REPLAction,
     REPLObservation,
-    REPLState,
 )
 from repl_env.rewards.rubric import Rubric
 from repl_env.rewards.scoring import own_rubric
@@ -48,11 +44,9 @@ from repl_sandbox.types import JSON, Answers, Missing
 
 if TYPE_CHECKING:
     from repl_env.rlm.budget.budget_limits import Budget, Price
-    from repl_env.rlm.budget.ledger import LedgerAccount
-    from repl_env.rlm.subcalls.episode_subcalls import EpisodeSubcalls
 
 
-class REPLEnvironment(AssignableEnvironment):
+class REPLEnvironment(EnvironmentAttributes):
     """Episodes of a policy that writes Python code, each in its own session.
 
     The positional arguments are OpenEnv's. Sessions come from `sandbox`, or from one that equal
@@ -81,7 +75,7 @@ class REPLEnvironment(AssignableEnvironment):
             thread-safe. Each child run has the same limit of its own.
         transform: applied to each observation before it is scored.
 
-    The attributes of `AssignableEnvironment`, which are OpenEnv's, are assignable.
+    The attributes of `EnvironmentAttributes`, which are OpenEnv's, are assignable.
 
     Raises:
         TypeError, ValueError: naming the argument.
@@ -161,7 +155,7 @@ class REPLEnvironment(AssignableEnvironment):
     def _episodes_with(self, equipment: EpisodeEquipment) -> EpisodeOperations:
         # A weak reference, so that a dropped environment ends at once, with its session.
         me = ref(self)
-        return EpisodeOperations(me, equipment, partial(_children_of, me))
+        return EpisodeOperations(me, equipment, partial(ChildEnvFactory.of, me))
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._condition}>"
@@ -263,73 +257,6 @@ class REPLEnvironment(AssignableEnvironment):
         limit = one_timeout(timeout_s, timeout)
         return await run_async(self._episodes.stepping("async", action, limit, kwargs, on_output))
 
-    @property
-    def state(self) -> REPLState:
-        """The episode so far; NotReset if none has begun."""
-        return self._episodes.slot.begun().episode.state()
-
-    @property
-    def session(self) -> Any:
-        """The engine's session of this episode; NotReset if none has begun."""
-        return self._episodes.slot.begun().session
-
-    @property
-    def files(self) -> Any:
-        """The files of the session's workspace: `put`, `get`, `list`; NotReset without an episode.
-
-        The methods are awaited if `reset_async` began the episode. They work between steps, and
-        after the
-        end of the episode until the next reset.
-        """
-        return self._episodes.slot.begun().session.files
-
-    # OpenEnv's names for the two parts of an episode; None between episodes.
-
-    @property
-    def _state(self) -> Episode | None:
-        current = self._episodes.slot.current
-        return None if current is None else current.episode
-
-    @property
-    def _executor(self) -> Any:
-        current = self._episodes.slot.current
-        return None if current is None else current.session
-
-    @property
-    def account(self) -> LedgerAccount:
-        """The ledger account of the episode's sub-calls.
-
-        Raises:
-            NotReset: no episode has begun.
-            REPLError: no provider answers sub-calls here, so no account exists.
-        """
-        subcalls = self._episodes.slot.begun().subcalls
-        if subcalls is None:
-            raise REPLError("no sub-calls are configured, so there is no account of them")
-        return subcalls.account
-
-    @property
-    def subcalls(self) -> EpisodeSubcalls | None:
-        """The sub-calls of this episode; None without an episode or a provider."""
-        current = self._episodes.slot.current
-        return None if current is None else current.subcalls
-
-    @property
-    def scored(self) -> bool:
-        """Whether the current episode has an expected answer."""
-        current = self._episodes.slot.current
-        return current is not None and current.asked.expected_answer is not None
-
-    @property
-    def contexts(self) -> tuple[ContextPart, ...]:
-        """The context of this episode, variable by variable; NotReset if none has begun."""
-        return self._episodes.slot.begun().episode.terms.context.parts
-
-    @property
-    def source(self) -> sandbox_provider.SandboxProvider:
-        """The provider of sandboxes for later episodes."""
-        return self._equipment.source
-
     def answer_by(self, provider: Provider) -> None:
         """Let `provider` answer the sub-calls of later episodes."""
         self._equipment.provider = provider
@@ -337,11 +264,6 @@ class REPLEnvironment(AssignableEnvironment):
     def take_from(self, source: sandbox_provider.SandboxProvider) -> None:
         """Take the sessions of later episodes from `source`."""
         self._equipment.source = source
-
-    @property
-    def variables(self) -> list[str]:
-        """The names in the session; NotReset if no episode has begun."""
-        return list(self._episodes.slot.begun().episode.names)
 
     def save(self, path: str | os.PathLike[str]) -> tuple[Missing, ...]:
         """Write the episode to the file `path` atomically; the episode continues.
@@ -524,16 +446,6 @@ class REPLEnvironment(AssignableEnvironment):
             description="Python REPL environment for RLM-style code execution",
             version=repl_sandbox.__version__,  # of the one distribution
         )
-
-
-def _children_of(found: ref[REPLEnvironment]) -> ChildEnvFactory:
-    """Return the factory of environments for the child runs of an episode."""
-    environment = found()
-    assert environment is not None  # a call on the environment is active
-    like = environment.beside()
-    like.transform, like.rubric = None, None
-    like.settings = replace(environment.settings, context=None, task_prompt=None)
-    return ChildEnvFactory(like, environment._build_hf_chat_fn)
 
 
 def _following(

@@ -15,7 +15,7 @@ from typing import Any, Self, overload
 from repl_env.common.argument_checks import at_least, one_timeout
 from repl_env.common.closeable import Closeable
 from repl_env.concurrency.thread_pool import ThreadPool
-from repl_env.env.assignable_attributes import of_all
+from repl_env.env.assignable_attribute import of_all
 from repl_env.env.environment import REPLEnvironment
 from repl_env.env.lifecycle.current_episode import CallGuard, Mode
 from repl_env.env.lifecycle.reset import POSITIONAL

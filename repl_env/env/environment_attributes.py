@@ -1,16 +1,19 @@
-"""OpenEnv's assignable attributes of environments; each assignment is checked and takes effect.
+"""`EnvironmentAttributes`: the settings of an environment, and views of its current episode.
 
-A value holds for later episodes, and for the open one if its session need not know the value;
-docs/openenv.md has the table.
+Each assignment is checked. A value holds for later episodes, and for the open one if its session
+need not know the value; docs/openenv.md has the table.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any
 
-from repl_env.episode.contexts import Given
+from repl_env.env.assignable_attribute import AssignableAttribute
+from repl_env.episode.contexts import ContextPart, Given
+from repl_env.episode.rules import Episode
+from repl_env.episode.sandbox_provider import SandboxProvider
 from repl_env.errors import REPLError
 from repl_env.interfaces import Environment
 from repl_env.models import REPLAction, REPLObservation, REPLState
@@ -22,50 +25,8 @@ if TYPE_CHECKING:
     from repl_env.env.lifecycle.equipment import EpisodeEquipment
     from repl_env.env.lifecycle.operations import EpisodeEffects
     from repl_env.env.options import EnvironmentOptions
-
-T = TypeVar("T")
-
-
-class AssignableAttribute(Generic[T]):
-    """An attribute that two functions of its owner get and set."""
-
-    def __init__(
-        self, get: Callable[[Any], T], put: Callable[[Any, T], None], doc: str | None = None
-    ) -> None:
-        self._get, self._put, self.__doc__ = get, put, doc
-
-    @overload
-    def __get__(self, owner: None, kind: type) -> AssignableAttribute[T]: ...
-    @overload
-    def __get__(self, owner: object, kind: type) -> T: ...
-    def __get__(self, owner: object | None, kind: type) -> AssignableAttribute[T] | T:
-        return self if owner is None else self._get(owner)
-
-    def __set__(self, owner: object, value: T) -> None:
-        self._put(owner, value)
-
-
-def of_inner(inner: str, name: str) -> AssignableAttribute[Any]:
-    """Return the attribute `name` of the environment that the owner's attribute `inner` holds."""
-    return AssignableAttribute(
-        lambda owner: getattr(getattr(owner, inner), name),
-        lambda owner, value: setattr(getattr(owner, inner), name, value),
-        f"See `REPLEnvironment.{name}`.",
-    )
-
-
-def of_all(name: str) -> AssignableAttribute[Any]:
-    """Return the attribute `name` of all environments of a group."""
-
-    def put(owner: Any, value: Any) -> None:
-        for environment in owner.environments:
-            setattr(environment, name, value)
-
-    return AssignableAttribute(
-        lambda owner: getattr(owner.environments[0], name),
-        put,
-        f"See `REPLEnvironment.{name}`.",
-    )
+    from repl_env.rlm.budget.ledger import LedgerAccount
+    from repl_env.rlm.subcalls.episode_subcalls import EpisodeSubcalls
 
 
 def _setting(
@@ -73,7 +34,7 @@ def _setting(
 ) -> AssignableAttribute[Any]:
     """Return a field of `EnvironmentOptions`; `hold` applies a new value to the current episode."""
 
-    def put(owner: AssignableEnvironment, value: Any) -> None:
+    def put(owner: EnvironmentAttributes, value: Any) -> None:
         owner.settings = replace(owner.settings, **{field: value})
         current = owner._episodes.slot.current
         if hold is not None and current is not None:
@@ -85,11 +46,11 @@ def _setting(
 def _function(name: str) -> AssignableAttribute[UserFunction | None]:
     """Return a function for sub-calls; later calls of the current episode use the assigned one."""
 
-    def get(owner: AssignableEnvironment) -> UserFunction | None:
+    def get(owner: EnvironmentAttributes) -> UserFunction | None:
         provider = owner._equipment.provider
         return provider.function(name) if isinstance(provider, GivenProvider) else None
 
-    def put(owner: AssignableEnvironment, function: UserFunction | None) -> None:
+    def put(owner: EnvironmentAttributes, function: UserFunction | None) -> None:
         provider = owner._equipment.provider
         if not isinstance(provider, GivenProvider):
             raise REPLError(f"{name}: sub-calls of this environment are answered for it already")
@@ -118,8 +79,11 @@ def _hold_preview(current: CurrentEpisode, settings: EnvironmentOptions) -> None
     current.episode.terms = replace(terms, context=context)
 
 
-class AssignableEnvironment(Environment[REPLAction, REPLObservation, REPLState]):
-    """The attributes of OpenEnv's `REPLEnvironment` that configure its episodes.
+class EnvironmentAttributes(Environment[REPLAction, REPLObservation, REPLState]):
+    """The attributes of `REPLEnvironment`.
+
+    Those that configure episodes are OpenEnv's and assignable; those of the current episode are
+    read-only.
 
     Attributes:
         max_iterations: steps per episode, unless a reset gives another number. An open episode ends
@@ -169,3 +133,75 @@ class AssignableEnvironment(Environment[REPLAction, REPLObservation, REPLState])
     @initial_task_prompt.setter
     def initial_task_prompt(self, task_prompt: str | None) -> None:
         self.settings = replace(self.settings, task_prompt=task_prompt)
+
+    @property
+    def state(self) -> REPLState:
+        """The episode so far; NotReset if none has begun."""
+        return self._episodes.slot.begun().episode.state()
+
+    @property
+    def session(self) -> Any:
+        """The engine's session of this episode; NotReset if none has begun."""
+        return self._episodes.slot.begun().session
+
+    @property
+    def files(self) -> Any:
+        """The files of the session's workspace: `put`, `get`, `list`; NotReset without an episode.
+
+        The methods are awaited if `reset_async` began the episode. They work between steps, and
+        after the
+        end of the episode until the next reset.
+        """
+        return self._episodes.slot.begun().session.files
+
+    # OpenEnv's names for the two parts of an episode; None between episodes.
+
+    @property
+    def _state(self) -> Episode | None:
+        current = self._episodes.slot.current
+        return None if current is None else current.episode
+
+    @property
+    def _executor(self) -> Any:
+        current = self._episodes.slot.current
+        return None if current is None else current.session
+
+    @property
+    def account(self) -> LedgerAccount:
+        """The ledger account of the episode's sub-calls.
+
+        Raises:
+            NotReset: no episode has begun.
+            REPLError: no provider answers sub-calls here, so no account exists.
+        """
+        subcalls = self._episodes.slot.begun().subcalls
+        if subcalls is None:
+            raise REPLError("no sub-calls are configured, so there is no account of them")
+        return subcalls.account
+
+    @property
+    def subcalls(self) -> EpisodeSubcalls | None:
+        """The sub-calls of this episode; None without an episode or a provider."""
+        current = self._episodes.slot.current
+        return None if current is None else current.subcalls
+
+    @property
+    def scored(self) -> bool:
+        """Whether the current episode has an expected answer."""
+        current = self._episodes.slot.current
+        return current is not None and current.asked.expected_answer is not None
+
+    @property
+    def contexts(self) -> tuple[ContextPart, ...]:
+        """The context of this episode, variable by variable; NotReset if none has begun."""
+        return self._episodes.slot.begun().episode.terms.context.parts
+
+    @property
+    def source(self) -> SandboxProvider:
+        """The provider of sandboxes for later episodes."""
+        return self._equipment.source
+
+    @property
+    def variables(self) -> list[str]:
+        """The names in the session; NotReset if no episode has begun."""
+        return list(self._episodes.slot.begun().episode.names)
