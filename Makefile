@@ -22,7 +22,7 @@ OPENENV := openenv-0.10.0 openenv-0.4.1 openenv-core-0.3.0
 
 # A target that starts sessions needs the native library too, as `VENV/.native`: the build compares
 # hashes, because the times of files say little after a checkout of another commit.
-.PHONY: FORCE native demo serve test test-native test-slow test-older test-compat test-torchrl test-training test-training-fast test-trl test-verifiers test-trainers test-verl learn-trl learn-torchrl test-security test-containers test-aarch64 soak soak-server check fix wheels dist wheelhouse images bench bench-server lock clean
+.PHONY: FORCE native demo serve test test-native test-slow test-older test-compat test-torchrl test-training test-training-fast test-trl test-verifiers test-trainers test-verl learn-trl learn-torchrl test-security test-containers test-aarch64 soak soak-server check fix wheels dist wheelhouse images bench bench-server lock vendor check-vendor clean
 
 demo: $(DEV)/.native           ## an episode on real input, printed step by step
 	$(DEV)/bin/python examples/demo.py
@@ -127,6 +127,12 @@ lock: $(LOCK)/.ready           ## requirements.lock and docker/session.lock anew
 	$(LOCK)/bin/uv pip compile docker/session.in --constraint requirements.lock --universal \
 		--python-version 3.11 --generate-hashes --upgrade --quiet --no-config \
 		--custom-compile-command 'make lock' --output-file docker/session.lock
+
+vendor: $(DEV)/.ready          ## files of pages that come from npm packages, written anew; needs npm
+	$(DEV)/bin/python -m distributions.vendor --write
+
+check-vendor: $(DEV)/.ready    ## the same files compared with their packages
+	$(DEV)/bin/python -m distributions.vendor
 
 clean:                         ## remove the virtual environments, caches and the native library
 	rm -f sandbox/repl_sandbox/native/*.so

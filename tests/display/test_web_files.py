@@ -1,0 +1,55 @@
+"""Static files of pages: what they are made of, and what a strict policy allows."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import tomllib
+
+import pytest
+
+from repl_env.display.web_files import WEB, web_files
+
+FILES = web_files()
+OURS = sorted(name for name in FILES if not name.startswith("vendor/"))
+
+
+def test_vendored_files_have_their_listed_sums_and_there_are_no_others():
+    rows = tomllib.loads((WEB / "vendor" / "vendor.toml").read_text())["file"]
+
+    for row in rows:
+        content = (WEB / "vendor" / row["name"]).read_bytes()
+        assert hashlib.sha256(content).hexdigest() == row["sha256"], row["name"]
+        assert row["licence"]
+    there = {path.name for path in (WEB / "vendor").iterdir()}
+    assert there == {row["name"] for row in rows} | {"vendor.toml"}
+
+
+@pytest.mark.parametrize("name", [name for name in OURS if name.endswith(".js")])
+def test_modules_import_by_relative_paths_that_exist(name: str):
+    text = FILES[name].content.decode()
+    found = re.findall(r"""^import .*?["'](.+?)["'];$""", text, re.MULTILINE | re.DOTALL)
+
+    assert len(found) == len(re.findall(r"^import\b", text, re.MULTILINE))
+    for target in found:
+        assert target.startswith(("./", "../")), target
+        assert (WEB / name).parent.joinpath(target).resolve().is_relative_to(WEB)
+        assert (WEB / name).parent.joinpath(target).is_file(), target
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_nothing_is_made_of_text_and_nothing_comes_from_elsewhere(name: str):
+    text = FILES[name].content.decode()
+
+    for word in (
+        "innerHTML",
+        "outerHTML",
+        "insertAdjacentHTML",
+        "dangerouslySet",
+        "eval(",
+        "new Function",
+    ):
+        assert word not in text
+    assert not re.search(r"""(src|href|url\()\s*=?\s*["']?(https?:)?//""", text)
+    if name.endswith(".html"):
+        assert not re.search(r"<style|<script(?![^>]*\bsrc=)|\son\w+=|\sstyle=", text)
