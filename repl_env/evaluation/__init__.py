@@ -10,33 +10,53 @@ from typing import TYPE_CHECKING
 from repl_env.common.lazy_imports import lazy_exports
 
 if TYPE_CHECKING:
+    from repl_env.evaluation.comparison import Comparison, ScoreDifference, TaskChange, compare
     from repl_env.evaluation.dataset import Dataset, DatasetError, EvalTask, read_dataset
     from repl_env.evaluation.evaluator import Evaluation
     from repl_env.evaluation.metrics import RUBRICS, metric_of
-    from repl_env.evaluation.results_file import Result, ResultsError, ResultsFile
+    from repl_env.evaluation.results_file import (
+        RecordedResults,
+        Result,
+        ResultsError,
+        ResultsFile,
+        read_results,
+    )
     from repl_env.evaluation.solvers import FunctionSolver, RLMSolver, Solved, Solver
-    from repl_env.evaluation.summary import Summary, summarize
+    from repl_env.evaluation.summary import Summary, summarize, summarize_results
 
 __all__ = [
     "RUBRICS",
+    "Comparison",
     "Dataset",
     "DatasetError",
     "EvalTask",
     "Evaluation",
     "FunctionSolver",
     "RLMSolver",
+    "RecordedResults",
     "Result",
     "ResultsError",
     "ResultsFile",
+    "ScoreDifference",
     "Solved",
     "Solver",
     "Summary",
+    "TaskChange",
+    "compare",
     "metric_of",
     "read_dataset",
+    "read_results",
     "summarize",
+    "summarize_results",
 ]
 
 _NAMES_BY_MODULE = {
+    "repl_env.evaluation.comparison": (
+        "Comparison",
+        "ScoreDifference",
+        "TaskChange",
+        "compare",
+    ),
     "repl_env.evaluation.dataset": (
         "Dataset",
         "DatasetError",
@@ -45,9 +65,11 @@ _NAMES_BY_MODULE = {
     ),
     "repl_env.evaluation.evaluator": ("Evaluation",),
     "repl_env.evaluation.results_file": (
+        "RecordedResults",
         "Result",
         "ResultsError",
         "ResultsFile",
+        "read_results",
     ),
     "repl_env.evaluation.metrics": (
         "RUBRICS",
@@ -62,6 +84,7 @@ _NAMES_BY_MODULE = {
     "repl_env.evaluation.summary": (
         "Summary",
         "summarize",
+        "summarize_results",
     ),
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from operator import sub
 from statistics import NormalDist, mean, stdev
 
 LEVEL = 0.95
@@ -24,12 +25,74 @@ def interval(scores: Sequence[float]) -> tuple[float, float] | None:
         return wilson(int(sum(scores)), len(scores))
     if len(scores) < 2:
         return None
-    middle = mean(scores)
-    half = student(len(scores) - 1) * stdev(scores) / math.sqrt(len(scores))
-    low, high = middle - half, middle + half
+    low, high = _of_mean(scores)
     if all(0 <= score <= 1 for score in scores):
         return max(low, 0.0), min(high, 1.0)
     return low, high
+
+
+def paired_interval(before: Sequence[float], after: Sequence[float]) -> tuple[float, float] | None:
+    """The 95 % interval of the mean of `after` minus `before`, which are scores of the same tasks.
+
+    Newcombe's for scores that are all 0 or 1, Student's of the differences for others. None: there
+    are too few tasks to tell, or all differences are the same, which says nothing about their
+    spread.
+    """
+    if not before:
+        return None
+    if all(score in {0.0, 1.0} for score in (*before, *after)):
+        return newcombe(before, after)
+    differences = list(map(sub, after, before))
+    if len(set(differences)) < 2:
+        return None
+    low, high = _of_mean(differences)
+    if all(0 <= score <= 1 for score in (*before, *after)):
+        return max(low, -1.0), min(high, 1.0)
+    return low, high
+
+
+def newcombe(before: Sequence[float], after: Sequence[float]) -> tuple[float, float]:
+    """The interval of a difference of paired proportions (Newcombe 1998, method 10).
+
+    Unlike Student's it is not empty where no task changed.
+    """
+    count = len(before)
+    first, second = int(sum(before)), int(sum(after))
+    both = sum(1 for pair in zip(before, after, strict=True) if all(pair))
+    correlation = _correlation(both, first - both, second - both, count)
+    low_first, high_first = wilson(first, count)
+    low_second, high_second = wilson(second, count)
+    shares = first / count, second / count
+
+    def reach(one: float, other: float) -> float:
+        return math.sqrt(max(0.0, one * one - 2 * correlation * one * other + other * other))
+
+    difference = shares[1] - shares[0]
+    return (
+        max(-1.0, difference - reach(shares[1] - low_second, high_first - shares[0])),
+        min(1.0, difference + reach(high_second - shares[1], shares[0] - low_first)),
+    )
+
+
+def _correlation(both: int, only_first: int, only_second: int, count: int) -> float:
+    """The correlation of two columns of 0 and 1, continuity-corrected as method 10 has it."""
+    neither = count - both - only_first - only_second
+    margins = math.prod(
+        (both + only_first, both + only_second, only_first + neither, only_second + neither)
+    )
+    if margins == 0:
+        return 0.0
+    product = both * neither - only_first * only_second
+    if product > 0:
+        return max(product - count / 2, 0.0) / math.sqrt(margins)
+    return product / math.sqrt(margins)
+
+
+def _of_mean(values: Sequence[float]) -> tuple[float, float]:
+    """Student's interval of the mean of two or more values."""
+    middle = mean(values)
+    half = student(len(values) - 1) * stdev(values) / math.sqrt(len(values))
+    return middle - half, middle + half
 
 
 def wilson(successes: int, count: int) -> tuple[float, float]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -25,6 +26,7 @@ from repl_env.rlm.budget.budget_limits import Spent
 
 _MOST_ANSWER = 100_000  # characters of an answer, and of an error, that a result keeps
 _MOST_ERROR = 2_000
+_MOST_QUESTION = 10_000
 
 Shown: TypeAlias = Callable[[Result], None]
 
@@ -142,7 +144,16 @@ class Evaluation:
             seconds=seconds,
             time=time.time(),
             spent=solved.spent,
+            question=task.question[:_MOST_QUESTION],
+            expected=task.answer,
+            trajectory=self._beside_results(solved.trajectory),
         )
+
+    def _beside_results(self, trajectory: str | os.PathLike[str] | None) -> str | None:
+        """The path relative to the folder of the results file, so that both can move together."""
+        if trajectory is None or self._results is None:
+            return None if trajectory is None else os.fspath(trajectory)
+        return os.path.relpath(trajectory, self._results.path.parent)
 
     async def _attempt(self, task: EvalTask) -> _Attempt:
         try:
@@ -219,6 +230,7 @@ def _failed(error: Exception) -> _Attempt:
             text=getattr(result, "final_answer", None),
             stop_reason=getattr(result, "stop_reason", None),
             spent=spent if isinstance(spent, Spent) else Spent(),
+            trajectory=getattr(error, "trajectory", None),
         ),
         failure=kind,
         error=message,

@@ -8,17 +8,22 @@ the file is, so that no other file is ever appended to or cut.
 from __future__ import annotations
 
 import json
+import math
 import os
 import stat
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from repl_env.common.argument_checks import as_path
 from repl_env.common.line_append import append_line
 from repl_env.common.private_files import PRIVATE, make_private
 from repl_env.rlm.budget.budget_limits import Spent
+
+if TYPE_CHECKING:
+    from repl_sandbox.types import JSON
 
 _HEADER = b'{"type": "results", "version": 1}\n'
 
@@ -36,6 +41,10 @@ class Result:
         score: None if there is none, because something of ours failed: `error_kind` says what.
         answer: the final answer's text; None if there was none.
         seconds: of wall time that the task took; `time`: when it ended, in seconds since the epoch.
+        question, expected: of the task; the beginning of a long question. None in files of versions
+            that did not write them.
+        trajectory: the path of the run's trajectory, relative to the folder of the results file;
+            None if none was written.
     """
 
     id: str
@@ -49,6 +58,57 @@ class Result:
     seconds: float
     time: float
     spent: Spent = field(default_factory=Spent)
+    question: str | None = None
+    expected: JSON = None
+    trajectory: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedResults:
+    """The contents of a results file.
+
+    Attributes:
+        results: the last result of each task, in the order of the file.
+        settings: the settings with which these results were made; usually one. `model` is among
+            them, if a model was evaluated.
+    """
+
+    path: Path
+    results: tuple[Result, ...]
+    settings: tuple[Mapping[str, Any], ...]
+
+    def trajectory(self, result: Result) -> Path | None:
+        """The path of the trajectory of `result`; None if none was written."""
+        return None if result.trajectory is None else self.path.parent / result.trajectory
+
+
+def read_results(path: str | os.PathLike[str]) -> RecordedResults:
+    """Read a results file, also one that an evaluation is writing.
+
+    Raises:
+        ResultsError: it is no results file, is damaged, or cannot be read.
+    """
+    path = as_path(path, "path")
+    try:
+        lines = path.read_bytes().splitlines(keepends=True)
+    except OSError as error:
+        raise ResultsError(f"{path}: {error.strerror or error}") from error
+    if not lines or lines[0] != _HEADER:
+        raise ResultsError(_not_results(path))
+    if not lines[-1].endswith(b"\n"):
+        lines.pop()
+    found: dict[str, tuple[Result, Mapping[str, Any]]] = {}
+    settings: Mapping[str, Any] = {}
+    for number, line in enumerate(lines[1:], 2):
+        if (read := _read(path, number, line)) is not None:
+            found[read.id] = read, settings
+        elif (begun := _settings(path, number, line)) is not None:
+            settings = begun
+    used: list[Mapping[str, Any]] = []
+    for _, made_with in found.values():
+        if made_with not in used:
+            used.append(made_with)
+    return RecordedResults(path, tuple(each for each, _ in found.values()), tuple(used))
 
 
 class ResultsFile:
@@ -87,10 +147,12 @@ class ResultsFile:
         Raises:
             OSError: it cannot be written, and nothing of it is in the file.
         """
-        self._write({"type": "result", **asdict(result)})
+        # Not `asdict` of the whole: it copies `expected`, and ends at half the depth that JSON has.
+        record = {each.name: getattr(result, each.name) for each in fields(result)}
+        self._write({"type": "result", **record, "spent": asdict(result.spent)})
 
     def note(self, settings: dict[str, Any]) -> None:
-        """Write down with which settings what follows is made; nobody reads it but people."""
+        """Write down with which settings the results that follow are made."""
         self._write({"type": "begin", **settings})
 
     def close(self) -> None:
@@ -105,7 +167,7 @@ class ResultsFile:
             lines = file.read().splitlines(keepends=True)
         # A header of which only the beginning was written is nobody else's file either.
         if lines and not _HEADER.startswith(lines[0]):
-            raise ResultsError(f"{self.path} is not a file of results of `repl-env eval`")
+            raise ResultsError(_not_results(self.path))
         if lines and not lines[-1].endswith(b"\n"):
             half = lines.pop()
             os.ftruncate(self._file, os.fstat(self._file).st_size - len(half))
@@ -132,6 +194,21 @@ class ResultsFile:
         append_line(self._file, json.dumps(record).encode("ascii") + b"\n")
 
 
+def _not_results(path: Path) -> str:
+    return f"{path} is not a file of results of `repl-env eval`"
+
+
+def _settings(path: Path, number: int, line: bytes) -> Mapping[str, Any] | None:
+    """The settings in a line that begins an evaluation; None if the line is of another type."""
+    record = json.loads(line)
+    if record["type"] != "begin":
+        return None
+    settings = record.get("settings") or {}
+    if not isinstance(settings, dict):
+        raise ResultsError(f'{path}, line {number} is damaged: "settings" is no object')
+    return settings
+
+
 def _read(path: Path, number: int, line: bytes) -> Result | None:
     """The result in a line; None if the line is of another type."""
     try:
@@ -142,17 +219,31 @@ def _read(path: Path, number: int, line: bytes) -> Result | None:
         result = Result(**record, spent=spent)
         for each in fields(result):
             _check(each.name, getattr(result, each.name))
+        for each in fields(spent):
+            _check_number(each.name, getattr(spent, each.name))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ResultsError(f"{path}, line {number} is damaged: {error}") from error
     return result
 
 
 _NUMBERS = frozenset({"score", "seconds", "time"})
-_OPTIONAL = frozenset({"kind", "score", "answer", "stop_reason", "error_kind", "error"})
+_OPTIONAL = frozenset(
+    {"kind", "score", "answer", "stop_reason", "error_kind", "error", "question", "trajectory"}
+)
+_ANYTHING = frozenset({"spent", "expected"})
 
 
 def _check(name: str, value: object) -> None:
-    if name == "spent" or (value is None and name in _OPTIONAL):
+    if name in _ANYTHING or (value is None and name in _OPTIONAL):
         return
-    if not isinstance(value, (int, float) if name in _NUMBERS else str):
+    if name in _NUMBERS:
+        _check_number(name, value)
+    elif not isinstance(value, str):
         raise TypeError(f'"{name}" is {type(value).__name__}')
+
+
+def _check_number(name: str, value: object) -> None:
+    if not isinstance(value, (int, float)):
+        raise TypeError(f'"{name}" is {type(value).__name__}')
+    if not math.isfinite(value):
+        raise ValueError(f'"{name}" is {value}')

@@ -7,12 +7,14 @@ import json
 import os
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from urllib.parse import quote
 
-from repl_env.common.argument_checks import as_path, check_callable
+from repl_env.common.argument_checks import as_path, check_callable, check_path
 from repl_env.common.json_values import json_text, replace_surrogates
 from repl_env.concurrency.user_functions import call_user_function
+from repl_env.errors import EpisodeAborted, ModelError
 from repl_env.llm.base import ChatModel, ModelFunction, as_model
 from repl_env.rlm.budget.budget_limits import Spent
 
@@ -30,7 +32,8 @@ class Solved:
     """Result of a solver: the answer as text (None without one) and as JSON value.
 
     `error_kind` as of a run: "llm", "sandbox" and "cancelled" are no fault of the solver's, and
-    make that the task counts as not done.
+    make that the task counts as not done. `trajectory` is the file with the trajectory of the run,
+    if one was written.
 
     Raises:
         TypeError: naming the field.
@@ -41,6 +44,7 @@ class Solved:
     stop_reason: str | None = None
     error_kind: str | None = None
     spent: Spent = field(default_factory=Spent)
+    trajectory: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
         # Told to the solver that makes it: what cannot be written down would end all others.
@@ -50,6 +54,8 @@ class Solved:
                 raise TypeError(f"{name} must be a str or None, not {type(told).__name__}")
         if not isinstance(self.spent, Spent):
             raise TypeError(f"spent must be a Spent, not {type(self.spent).__name__}")
+        if self.trajectory is not None:
+            check_path(self.trajectory, "trajectory")
 
 
 class Solver(Protocol):
@@ -133,21 +139,32 @@ class RLMSolver:
         # The runner loads the engine, which other solvers do without.
         from repl_env.rlm.rlm_runner import RLM
 
-        options = dict(self._options)
-        if self._trajectories is not None:
-            path = options["trajectory"] = self._trajectories / trajectory_name(task.id)
+        options, path = dict(self._options), self._trajectory(task)
+        if path is not None:
             path.unlink(missing_ok=True)
+            options["trajectory"] = path
         run = RLM(self._model, **options)
-        result = await run.arun(
-            task.question, _given(task.context), expected_answer=task.answer, task=task
-        )
+        try:
+            result = await run.arun(
+                task.question, _given(task.context), expected_answer=task.answer, task=task
+            )
+        except (ModelError, EpisodeAborted) as error:
+            error.trajectory = path  # type: ignore[union-attr]  # for the result, as `error.result`
+            raise
         return Solved(
             text=result.final_answer,
             value=result.answer_value,
             stop_reason=result.stop_reason,
             error_kind=result.error_kind,
             spent=result.usage,
+            trajectory=path,
         )
+
+    def _trajectory(self, task: EvalTask) -> Path | None:
+        """The file for the trajectory of `task`."""
+        if self._trajectories is None:
+            return None
+        return self._trajectories / trajectory_name(task.id)
 
     async def close(self) -> None:
         """Close the models."""

@@ -73,13 +73,24 @@ def summarize(evaluation: Evaluation) -> Summary:
     """The summary of what is done, which does not depend on the order in which it was done."""
     entries, done = evaluation.dataset.entries, evaluation.done
     results = [done[entry.id] for entry in entries if entry.id in done]
+    return _summary(results, len(entries), entries, gave_up=evaluation.gave_up)
+
+
+def summarize_results(results: Sequence[Result]) -> Summary:
+    """The summary of what a results file has: of the tasks in it, by kind alone."""
+    return _summary(results, len(results), (), gave_up=False)
+
+
+def _summary(
+    results: Sequence[Result], tasks: int, entries: Iterable[DatasetEntry], *, gave_up: bool
+) -> Summary:
     scored = [result for result in results if result.score is not None]
     spent = [result.spent for result in results]
     return Summary(
-        tasks=len(entries),
+        tasks=tasks,
         scored=len(scored),
-        not_run=len(entries) - len(results),
-        gave_up=evaluation.gave_up,
+        not_run=tasks - len(results),
+        gave_up=gave_up,
         scores=_grouped(scored, entries),
         failures=tuple(
             FailureCount(result.id, result.error_kind or "unknown", result.error)
@@ -115,9 +126,9 @@ def _grouped(scored: Sequence[Result], entries: Iterable[DatasetEntry]) -> tuple
 
 def _by(prefix: str, told: Mapping[str, str | None], scored: Sequence[Result]) -> Iterator[Scores]:
     """The scores of each name that `told` has for the ids of results."""
-    names = sorted({name for each in scored if (name := told[each.id]) is not None})
+    names = sorted({name for each in scored if (name := told.get(each.id)) is not None})
     for name in names:
-        yield _scores(f"{prefix}{name}", [each for each in scored if told[each.id] == name])
+        yield _scores(f"{prefix}{name}", [each for each in scored if told.get(each.id) == name])
 
 
 def _scores(name: str, group: Iterable[Result]) -> Scores:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from repl_env.evaluation import read_results
 from repl_env.rlm import Trajectory
 from tests.cli.calls import Call
 from tests.cli.test_eval import dataset, evaluate, results, table  # noqa: F401 (fixtures)
@@ -111,6 +112,7 @@ def test_an_evaluation_of_runs_that_is_killed_goes_on_to_the_same_table(
 def test_an_endpoint_that_is_down_is_no_score(evaluate: Call, endpoint, tmp_path: Path) -> None:  # noqa: F811
     served = endpoint(Status(400, {"error": {"message": "no such model"}}))
     arguments = ["--model", "m", "--base-url", served.base_url, "--out", str(tmp_path / "r")]
+    arguments += ["--trajectory", str(tmp_path / "runs")]
     failed = evaluate(*arguments, "--limit", "6", "--json")
 
     assert failed.returncode == 5
@@ -118,6 +120,8 @@ def test_an_endpoint_that_is_down_is_no_score(evaluate: Call, endpoint, tmp_path
     assert (summary["scored"], summary["scores"][0]["mean"]) == (0, None)
     assert {each["error_kind"] for each in summary["failures"]} == {"llm"}
     assert "6 of 6 tasks have no score" in failed.stderr
+    found = read_results(tmp_path / "r")
+    assert all(found.trajectory(each).exists() for each in found.results)
 
 
 def test_a_script_that_leaves_the_process_is_a_model_that_failed(
@@ -135,9 +139,11 @@ def test_a_script_that_leaves_the_process_is_a_model_that_failed(
 
 def test_each_task_may_have_its_trajectory(evaluate: Call, script: str, tmp_path: Path) -> None:  # noqa: F811
     folder = tmp_path / "runs"
-    arguments = ("--model", script, "--limit", "3", "--trajectory", str(folder))
+    out = tmp_path / "out" / "results.jsonl"
+    out.parent.mkdir()
+    arguments = ("--model", script, "--limit", "3", "--trajectory", str(folder), "--out", str(out))
     assert evaluate(*arguments).returncode == 0
-    assert evaluate(*arguments).returncode == 0  # a run of the same task replaces it
+    assert evaluate(*arguments, "--fresh").returncode == 0  # a run of the same task replaces it
 
     files = sorted(folder.iterdir())
     assert [file.name for file in files] == [
@@ -146,6 +152,10 @@ def test_each_task_may_have_its_trajectory(evaluate: Call, script: str, tmp_path
         "single_needle-3000-1000000.jsonl",
     ]
     assert all(Trajectory.load(file).complete for file in files)
+    found = read_results(out)
+    assert sorted(found.trajectory(each).resolve() for each in found.results) == files
+    assert all(each.question and each.expected for each in found.results)
+    assert {each.trajectory.split("/")[:2][1] for each in found.results} == {"runs"}  # ../runs/…
 
 
 def test_the_options_of_runs_are_those_of_the_command_run(

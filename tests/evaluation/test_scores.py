@@ -6,7 +6,14 @@ import json
 
 import pytest
 
-from repl_env.evaluation.confidence_intervals import interval, percentile, student, wilson
+from repl_env.evaluation.confidence_intervals import (
+    interval,
+    newcombe,
+    paired_interval,
+    percentile,
+    student,
+    wilson,
+)
 from repl_env.evaluation.metrics import RUBRICS, metric_of, score
 from repl_env.evaluation.solvers import answered
 
@@ -146,3 +153,44 @@ def test_a_percentile_is_one_of_the_values() -> None:
     assert (percentile(values, 0.5), percentile(values, 0.95)) == (50.0, 95.0)
     assert percentile([3.0], 0.95) == 3.0
     assert percentile([], 0.5) is None
+
+
+def paired(both: int, only_first: int, only_second: int, neither: int):
+    """The scores of tasks of which so many were right in both files, in one, or in none."""
+    pairs = (
+        [(1.0, 1.0)] * both
+        + [(1.0, 0.0)] * only_first
+        + [(0.0, 1.0)] * only_second
+        + [(0.0, 0.0)] * neither
+    )
+    return tuple(zip(*pairs, strict=True))
+
+
+def test_paired_proportions_get_newcombes_interval() -> None:
+    """The numbers are those of a textbook example: airways of children (Bentur 2009)."""
+    first, second = paired(1, 1, 7, 12)
+
+    assert newcombe(second, first) == pytest.approx((-0.507, -0.026), abs=1e-3)
+    low, high = newcombe(first, second)
+    assert (low, high) == pytest.approx((0.026, 0.507), abs=1e-3)
+    assert paired_interval(first, second) == (low, high)
+
+
+@pytest.mark.parametrize("counts", [(5, 0, 0, 5), (1, 0, 0, 0), (0, 9, 0, 0), (0, 0, 9, 0)])
+def test_an_interval_of_right_and_wrong_holds_the_difference_and_is_never_empty(counts) -> None:
+    first, second = paired(*counts)
+    low, high = paired_interval(first, second)
+    difference = (sum(second) - sum(first)) / len(first)
+
+    assert -1 <= low <= difference <= high <= 1
+    assert low < high
+
+
+def test_other_paired_scores_get_students_interval_of_their_differences() -> None:
+    low, high = paired_interval([0.1, 0.5, 0.3, 0.2], [0.4, 0.6, 0.3, 0.6])
+
+    assert (low + high) / 2 == pytest.approx(0.2)
+    assert high - low == pytest.approx(2 * 3.182 * 0.18257 / 2, rel=1e-3)
+    assert paired_interval([2.0, 5.0], [2.5, 9.0]) != (-1.0, 1.0)  # no bounds for other scales
+    assert paired_interval([0.5, 0.5], [0.5, 0.5]) is None
+    assert paired_interval([], []) is None
