@@ -1,7 +1,8 @@
 """docs/design.md and docs/design/ agree with the code.
 
 The page of modules is generated; the steps of the jail stand in their order; each kind of failure
-has a row; the entry page links every page; every file that a page names exists.
+has a row; the entry page links every page; every file that a page names exists. No test file is
+longer than a reader takes in.
 """
 
 from __future__ import annotations
@@ -110,3 +111,12 @@ def test_each_kind_of_failure_of_a_cell_has_a_row() -> None:
 def test_a_file_that_a_page_names_exists(page: str) -> None:
     names = re.findall(r"`([\w/.]+\.py)`", PAGES[page])
     assert [name for name in names if not any(file.endswith(f"/{name}") for file in FILES)] == []
+
+
+def test_no_test_file_exceeds_600_lines() -> None:
+    lines = {
+        str(file.relative_to(ROOT)): file.read_text(encoding="utf-8").count("\n")
+        for file in (ROOT / "tests").rglob("*.py")
+    }
+    assert len(lines) > 300
+    assert {file: count for file, count in lines.items() if count > 600} == {}

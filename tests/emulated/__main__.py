@@ -24,6 +24,7 @@ DEPENDENT = (
     *("tests/sandbox/test_recovery.py", "tests/sandbox/test_copied_state.py"),
     *("tests/security/test_landlock.py", "tests/security/test_jail_powers.py"),
     *("tests/security/test_jail_view.py", "tests/security/test_cgroups.py"),
+    "tests/security/test_cgroup_removal.py",
 )
 
 

@@ -17,7 +17,7 @@ from repl_env.errors import (
     SessionLost,
     TooLarge,
 )
-from tests.repl_env.scripted_server import Scripted, observation
+from tests.repl_env.client.scripted_server import Scripted, observation
 
 
 async def plain(peer):

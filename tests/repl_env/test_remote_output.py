@@ -9,7 +9,7 @@ import pytest
 
 from repl_env import ServerError, SessionLost
 from repl_env.client.async_client import REPLEnv
-from tests.repl_env.scripted_server import Scripted, begun, observation
+from tests.repl_env.client.scripted_server import Scripted, begun, observation
 
 
 async def printed(env, code="print(1)", **options):

@@ -16,14 +16,10 @@ import pytest
 from repl_env import EpisodeDone, LocalREPLEnv, NotReset, REPLAction, REPLEnv, SessionLost
 from repl_env.client.connection.timeouts import Timeouts
 from repl_env.common.replay_diff import RESULT, normalized
-from repl_env.errors import (
-    CapacityReached,
-    InvalidRequest,
-    TooLarge,
-)
+from repl_env.errors import CapacityReached, InvalidRequest, TooLarge
 from repl_sandbox import Sandbox
 from tests.limits import GROWING, PATIENT
-from tests.repl_env.relay import Relay
+from tests.repl_env.client.relay import Relay
 from tests.server.conftest import DEFAULTS, serving
 from tests.waiting import eventually
 

@@ -25,9 +25,9 @@ from repl_env.errors import (
     ServerUnavailable,
 )
 from repl_env.llm.model_spec import LLM
-from tests.repl_env.certificates import of_this_machine
-from tests.repl_env.relay import Proxy
-from tests.repl_env.scripted_server import Scripted, answered, kept_port, observation
+from tests.repl_env.client.certificates import of_this_machine
+from tests.repl_env.client.relay import Proxy
+from tests.repl_env.client.scripted_server import Scripted, answered, kept_port, observation
 
 KEY = "sk-a-secret-of-this-client"
 

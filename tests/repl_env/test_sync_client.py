@@ -17,7 +17,7 @@ from repl_env.client.sync_client import SyncREPLEnv
 from repl_env.client.upload.upload_body import LARGE
 from repl_env.env.async_local_env import AsyncLocalREPLEnv
 from repl_env.errors import REPLError, SessionLost
-from tests.repl_env.scripted_server import Scripted, begun, observation
+from tests.repl_env.client.scripted_server import Scripted, begun, observation
 
 NOT_FROM_AFAR = {"save", "load", "session", "rubric", "account", "subcalls", "contexts"}
 # Constructor arguments of the environment, which the operator chooses.

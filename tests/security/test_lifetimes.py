@@ -1,4 +1,4 @@
-"""How long things live: nothing outlasts its owner, and a handle without its process says so."""
+"""The end of sessions: with the host, the template, or a call to close."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ import os
 import pickle
 import select
 import signal
-import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,98 +29,8 @@ from repl_sandbox.pool import session_lifecycle
 from repl_sandbox.protocol import control_channel
 from repl_sandbox.zygote.client import zygote_process as interpreter
 from tests.descriptors import opened
-from tests.waiting import LONG, PATIENCE, eventually
-
-# Each session has a worker, a child of it, an orphan, and a child in a session of its own.
-HOST = """
-import os, signal, sys
-from repl_sandbox import Sandbox
-
-sandbox = Sandbox({arguments})
-sessions = [sandbox.session() for _ in range(3)]
-for session in sessions:
-    outcome = session.run('''
-import os, signal, subprocess
-subprocess.Popen(["sleep", "1000"])
-subprocess.Popen(["sh", "-c", "sleep 1000 &"]).wait()
-subprocess.Popen(["sleep", "1000"], start_new_session=True)
-''')
-    assert outcome.ok, outcome
-print("ready", flush=True)
-sys.stdin.readline()
-{end}
-"""
-
-
-class Watched:
-    """Processes that are to end; pidfds, so that a number given again cannot deceive."""
-
-    def __init__(self, processes: list[psutil.Process]) -> None:
-        self.descriptors: dict[int, int] = {}
-        for process in processes:
-            with contextlib.suppress(ProcessLookupError):  # a copy that was replaced, say
-                self.descriptors[process.pid] = os.pidfd_open(process.pid)
-
-    def left(self) -> set[int]:
-        """The processes that have not ended after a while."""
-        return {
-            pid
-            for pid, fd in self.descriptors.items()
-            if not select.select([fd], [], [], PATIENCE)[0]
-        }
-
-    def close(self) -> None:
-        for fd in self.descriptors.values():
-            os.close(fd)
-
-
-@contextlib.contextmanager
-def watched(processes: list[psutil.Process]) -> Iterator[Watched]:
-    """Watch `processes`."""
-    watch = Watched(processes)
-    try:
-        yield watch
-    finally:
-        watch.close()
-
-
-@contextlib.contextmanager
-def host(end: str = "", arguments: str = "") -> Iterator[subprocess.Popen[str]]:
-    """A host with three sessions; it waits for a line, then runs `end`."""
-    with started(HOST.format(end=end, arguments=arguments)) as process:
-        yield process
-
-
-@contextlib.contextmanager
-def started(script: str) -> Iterator[subprocess.Popen[str]]:
-    """A host that runs `script`, from when it says that it is ready."""
-    with subprocess.Popen(
-        [sys.executable, "-c", script],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as process:
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "ready\n", process.communicate(timeout=PATIENCE)[1]
-            yield process
-        finally:
-            process.kill()
-
-
-def family(process: subprocess.Popen[str]) -> list[psutil.Process]:
-    """The zygote of `process`, its sessions, and what they started."""
-    members = psutil.Process(process.pid).children(recursive=True)
-    assert len(members) >= 1 + 3 * 5
-    return members
-
-
-def zygote_of(sandbox: Sandbox) -> psutil.Process:
-    """The process that the sessions of a sandbox are forked from."""
-    return psutil.Process(sandbox._zygote.pid)
-
+from tests.security.watched_hosts import HOST, family, host, started, watched, zygote_of
+from tests.waiting import PATIENCE, eventually
 
 # Of the three sessions, one is of a sandbox with objects, one of a sandbox that came from that.
 SHARED = HOST.replace(
@@ -148,24 +57,6 @@ def test_templates_of_shared_objects_end_with_the_host(
     with started(script) as process, watched(family(process)) as watch:
         process.communicate("\n", timeout=PATIENCE)
         assert watch.left() == set()
-
-
-def test_a_child_that_the_host_forks_can_do_nothing_to_shared_templates() -> None:
-    with Sandbox(isolation="jailed") as parent, parent.with_shared(x=1) as made:
-        child = os.fork()
-        if child == 0:
-            status = 1
-            with contextlib.suppress(BaseException):
-                try:
-                    made.session()
-                except SandboxClosed:
-                    made.close()
-                    parent.close()
-                    status = 0
-            os._exit(status)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        with made.session() as session:
-            assert session.run("x").value == "1"
 
 
 @pytest.mark.parametrize("arguments", ["", "ready=2"])
@@ -406,193 +297,6 @@ def test_handles_cannot_be_pickled(sandbox: Sandbox, session: Session) -> None:
     for handle in (sandbox, session, AsyncSandbox()):
         with pytest.raises(TypeError):
             pickle.dumps(handle)
-
-
-FORKED = """
-import os, sys
-from repl_sandbox import Sandbox, SandboxClosed, SessionClosed
-
-sandbox = Sandbox()
-session = sandbox.session(host={{"double": lambda x: 2 * x}})
-assert session.run("x = double(21)").ok
-child = os.fork()
-if child == 0:
-    refused = 0
-    for use, error in (
-        (lambda: session.run("x"), SessionClosed),
-        (lambda: session.set("x", 1), SessionClosed),
-        (lambda: session.isolation, SessionClosed),
-        (session.interrupt, SessionClosed),
-        (sandbox.session, SandboxClosed),
-    ):
-        try:
-            use()
-        except error:
-            refused += 1
-    {end}
-_, status = os.waitpid(child, 0)
-assert os.waitstatus_to_exitcode(status) == 5, status
-print(session.run("x").value, sandbox.session().run("1").value)
-"""
-
-
-@pytest.mark.parametrize(
-    "end",
-    [
-        "os._exit(refused)",
-        "sys.exit(refused)",
-        "session.close(); sandbox.close(); os._exit(refused)",
-    ],
-)
-def test_a_forked_child_of_the_host_can_neither_use_nor_harm_its_sessions(end: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", FORKED.format(end=end)],
-        capture_output=True,
-        text=True,
-        timeout=LONG,
-        check=False,
-    )
-    assert done.stdout == "42 1\n", done.stderr
-
-
-HELD = """
-import os, signal
-from repl_sandbox import Sandbox
-
-with Sandbox() as sandbox, sandbox.session() as session, session.branch() as branch:
-    # As another thread may hold them when this one forks; the child has no such thread.
-    with sandbox._lock, sandbox._lifecycle.watchdog._lock:
-        child = os.fork()
-        if child == 0:
-            signal.alarm(60)
-            for handle in (branch, session, sandbox):
-                handle.close()
-            os._exit(0)
-    _, status = os.waitpid(child, 0)
-    print(os.waitstatus_to_exitcode(status), branch.run("1").value, session.run("2").value)
-"""
-
-
-def test_a_forked_child_closes_whatever_the_threads_of_the_host_were_at() -> None:
-    """It waits for no lock, and ends no branch of its parent's."""
-    done = subprocess.run(
-        [sys.executable, "-c", HELD], capture_output=True, text=True, timeout=LONG, check=False
-    )
-    assert done.stdout == "0 1 2\n", done.stderr
-
-
-# The host waits for its child where that was forked, amid a call; its cell goes on meanwhile.
-AMID = """
-import os, signal, sys
-from repl_sandbox import Sandbox, SessionClosed
-
-children = []
-
-def fork(*_):
-    if children:
-        return
-    children.append(os.fork())
-    if children == [0]:
-        signal.alarm(60)
-        {end}
-    else:
-        children.append(os.waitstatus_to_exitcode(os.waitpid(children[0], 0)[1]))
-
-def told(stream, text):
-    {told}
-
-signal.signal(signal.SIGUSR1, fork)
-with Sandbox() as sandbox, sandbox.session(host={{"double": lambda x: 2 * x}}) as session:
-    try:
-        outcome = session.run("x = 1\\nprint('on', flush=True)\\ndouble(21)", on_output=told)
-    except SessionClosed:
-        if children == [0]:
-            os._exit(5)  # it went on, and was told
-        raise
-    print(children[1:], outcome.value, outcome.stdout.strip(), session.run("x").value)
-"""
-
-
-@pytest.mark.parametrize(
-    ("end", "status"),
-    [("return", 5), ("sys.exit(7)", 7), ("raise ValueError('of the child')", 1)],
-    ids=["goes on", "exits", "raises"],
-)
-@pytest.mark.parametrize(
-    "told", ["fork()", "os.kill(os.getpid(), signal.SIGUSR1)"], ids=["on_output", "signal"]
-)
-def test_a_child_that_is_forked_amid_a_cell_takes_no_part_in_it(
-    told: str, end: str, status: int
-) -> None:
-    """It has the call's frames, and what the call speaks on is its parent's."""
-    done = subprocess.run(
-        [sys.executable, "-c", AMID.format(told=told, end=end)],
-        capture_output=True,
-        text=True,
-        timeout=LONG,
-        check=False,
-    )
-    assert done.stdout == f"[{status}] 42 on 1\n", done.stderr
-
-
-ON_A_LOOP = """
-import asyncio, os, signal
-from repl_sandbox import AsyncSandbox
-
-async def begin():
-    await sandbox.start()
-    session = await sandbox.session(host={"double": lambda x: 2 * x})
-    await session.run("x = 21")
-    return session
-
-async def leave():
-    await session.close()
-    await sandbox.close()
-
-async def end():
-    try:
-        # Its call comes to no loop that does not listen: then this runs out of time.
-        print((await session.run("double(x)")).value)
-    finally:
-        await leave()
-
-sandbox = AsyncSandbox()
-with asyncio.Runner() as runner:
-    session = runner.run(begin())
-    child = os.fork()
-    if child == 0:
-        signal.alarm(60)
-        asyncio.run(leave())
-        os._exit(5)
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-    runner.run(end())
-"""
-
-
-def test_a_forked_child_closes_what_was_opened_on_its_parents_loop() -> None:
-    """The two processes share the loop's selector, which stays in use by the parent."""
-    done = subprocess.run(
-        [sys.executable, "-c", ON_A_LOOP], capture_output=True, text=True, timeout=LONG, check=False
-    )
-    assert done.stdout == "5\n42\n", done.stderr
-
-
-def test_a_forked_child_that_lives_on_keeps_nothing_alive() -> None:
-    """It inherited the descriptors by which zygote and sessions know that the host is there."""
-    end = (
-        "child = os.fork()\nif child == 0: signal.pause()\nprint(child, flush=True)\nsignal.pause()"
-    )
-    with host(end) as process, watched(family(process)) as watch:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write("\n")
-        process.stdin.flush()
-        child = int(process.stdout.readline())
-        try:
-            process.kill()
-            assert watch.left() == set()
-        finally:
-            os.kill(child, signal.SIGKILL)
 
 
 def test_ctrl_c_while_a_session_starts_does_not_mix_up_the_next_ones() -> None:

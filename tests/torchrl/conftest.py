@@ -7,7 +7,7 @@ from importlib.util import find_spec
 import pytest
 
 HERE = find_spec("torchrl") is not None
-collect_ignore_glob = [] if HERE else ["test_*.py"]
+collect_ignore_glob = [] if HERE else ["*test_*.py"]
 
 
 def pytest_configure(config: pytest.Config) -> None:

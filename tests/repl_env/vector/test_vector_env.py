@@ -22,39 +22,11 @@ from repl_env.episode.batch_effects import run_batch
 from repl_env.episode.effects import Effects
 from repl_env.rewards.rubric import Rubric
 from repl_sandbox import Sandbox, Session
-from repl_sandbox.errors import SandboxClosed, SandboxError, SessionBusy
+from repl_sandbox.errors import SessionBusy
 from repl_sandbox.session.drivers.batch import SessionBatch
 from tests.limits import GROWING
-from tests.waiting import LONG, eventually
-
-LARGE = "a line\n" * 200_000
-
-
-@pytest.fixture
-def envs(sandbox: Sandbox) -> Iterator[REPLVectorEnv]:
-    with REPLVectorEnv(4, sandbox=sandbox) as envs:
-        yield envs
-
-
-@pytest.fixture
-def templates(monkeypatch: pytest.MonkeyPatch) -> list[Sandbox]:
-    """The templates that are made from here on."""
-    made: list[Sandbox] = []
-    with_shared = Sandbox.with_shared
-
-    def noted(self: Sandbox, **objects: Any) -> Sandbox:
-        made.append(with_shared(self, **objects))
-        return made[-1]
-
-    monkeypatch.setattr(Sandbox, "with_shared", noted)
-    return made
-
-
-def shown(results: list[Any]) -> list[str | None]:
-    return [each and each.observation.result.stdout.strip() for each in results]
-
-
-# ── resets ───────────────────────────────────────────────────────────────────────────────────────
+from tests.repl_env.vector.vector_results import LARGE, shown
+from tests.waiting import LONG
 
 
 def test_each_environment_has_its_own_episode(envs: REPLVectorEnv) -> None:
@@ -109,126 +81,6 @@ def test_an_argument_of_one_environment_is_its_error_with_its_number(envs: REPLV
     with pytest.raises(ValueError, match="max_iterations") as caught:
         envs.reset([None, None, {"max_iterations": -1}, None])
     assert caught.value.__notes__ == ["environment 2 of 4"]
-
-
-# ── one context for all ──────────────────────────────────────────────────────────────────────────
-
-
-def test_a_context_for_all_is_loaded_once(envs: REPLVectorEnv, templates: list[Sandbox]) -> None:
-    results = envs.reset(context=LARGE)
-    assert [each.observation.context_length for each in results] == [len(LARGE)] * 4
-    assert len(templates) == 1
-    # One place in memory, as it is where all are forks of one process that held it.
-    (address,) = set(shown(envs.step(["print(id(context))"] * 4)))
-    envs.step(["context = 1", "del context", "pass", "import os\nos._exit(1)"])
-    code = "print(len(str(globals().get('context'))))"
-    assert shown(envs.step([code] * 4)) == ["1", "4", "1400000", "1400000"]
-    assert address
-
-
-def test_the_same_context_again_is_the_same_template(
-    envs: REPLVectorEnv, templates: list[Sandbox]
-) -> None:
-    envs.reset(context=LARGE)
-    envs.reset(context="a line\n" * 200_000, task_prompt="another")
-    assert len(templates) == 1
-    table = {"rows": [LARGE]}
-    envs.reset(context=table)
-    assert len(templates) == 2
-    with pytest.raises(SandboxError):
-        templates[0].session()  # it was closed
-    table["rows"].append("more")
-    envs.reset(context=table)
-    assert len(templates) == 3
-    assert shown(envs.step(["print(len(context['rows']))"] * 4)) == ["2"] * 4
-    envs.close()
-    with pytest.raises(SandboxError):
-        templates[-1].session()
-
-
-def test_a_branch_goes_on_when_its_environment_begins_another_context(
-    envs: REPLVectorEnv, templates: list[Sandbox]
-) -> None:
-    envs.reset(context=LARGE)
-    with envs.environments[0].branch() as branch:
-        branch.execute("kept = len(context)")
-        envs.reset(context=LARGE + "!")
-        assert branch.execute("kept").observation.result.value == "1400000"
-        envs.reset(context="small")
-        assert branch.execute("len(context)").observation.result.value == "1400000"
-        with pytest.raises(SandboxError):
-            templates[1].session()  # no branch is on it
-    envs.reset(context="small")
-    with pytest.raises(SandboxError):
-        templates[0].session()
-
-
-async def test_a_branch_goes_on_likewise_on_an_event_loop() -> None:
-    async with REPLVectorEnv(2) as envs:
-        await envs.areset(context=LARGE)
-        environment = envs.environments[0]._env
-        branch = await environment.branch_async()
-        await envs.areset(context="small")
-        seen = await branch.step_async(REPLAction(code="len(context)"))
-        await branch.close_async()
-    assert seen.result.value == "1400000"
-
-
-def test_a_branch_goes_on_when_the_group_is_closed(templates: list[Sandbox]) -> None:
-    with REPLVectorEnv(2) as envs:
-        envs.reset(context=LARGE)
-        branches = [environment.branch() for environment in envs.environments]
-    for branch in branches:
-        result = branch.execute("FINAL(len(context))")
-        assert (result.metadata or {})["final_answer"] == str(len(LARGE))
-        assert "open" in repr(templates[0])
-        branch.close()
-    assert "closed" in repr(templates[0])  # and with it the context's memory
-
-
-async def test_a_branch_goes_on_when_the_group_of_an_event_loop_is_closed() -> None:
-    async with REPLVectorEnv(2) as envs:
-        await envs.areset(context=LARGE)
-        branch = await envs.environments[0]._env.branch_async()
-    seen = await branch.step_async(REPLAction(code="len(context)"))
-    await branch.close_async()
-    assert seen.result.value == str(len(LARGE))
-
-
-def test_groups_of_one_context_each_share_it(envs: REPLVectorEnv, templates: list[Sandbox]) -> None:
-    other = LARGE + "!"
-    envs.reset([{"context": LARGE}, {"context": other}, {"context": LARGE}, {"context": other}])
-    assert len(templates) == 2
-    assert shown(envs.step(["print(len(context))"] * 4)) == ["1400000", "1400001"] * 2
-
-
-def test_what_is_small_or_one_environments_alone_has_no_template(
-    envs: REPLVectorEnv, templates: list[Sandbox]
-) -> None:
-    envs.reset([{"context": LARGE + str(number)} for number in range(4)])
-    assert shown(envs.step(["print(context[-1])"] * 4)) == ["0", "1", "2", "3"]
-    envs.reset(context="small")
-    assert shown(envs.step(["print(context)"] * 4)) == ["small"] * 4
-    assert templates == []
-
-
-def has_ended(template: Sandbox) -> bool:
-    try:
-        template._zygote.check_alive()
-    except SandboxClosed:
-        return True
-    return False
-
-
-def test_a_template_that_died_is_made_anew(envs: REPLVectorEnv, templates: list[Sandbox]) -> None:
-    envs.reset(context=LARGE)
-    os.kill(templates[0]._zygote.pid, 9)
-    eventually(lambda: has_ended(templates[0]))
-    with pytest.raises(SandboxError):
-        envs.reset(context=LARGE)
-    envs.reset(context=LARGE)
-    assert len(templates) == 2
-    assert shown(envs.step(["print(len(context))"] * 4)) == ["1400000"] * 4
 
 
 # ── steps ────────────────────────────────────────────────────────────────────────────────────────

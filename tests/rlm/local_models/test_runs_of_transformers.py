@@ -4,9 +4,8 @@ import pytest
 
 from repl_env.rlm import RunConfig, TransformersModel
 from repl_env.rlm.events import ModelReplied
-
-from .tiny_model import model as random_model
-from .tiny_model import tokenizer
+from tests.rlm.tiny_model import model as random_model
+from tests.rlm.tiny_model import tokenizer
 
 
 @pytest.fixture(scope="module")

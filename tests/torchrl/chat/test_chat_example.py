@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "torchrl_chat.py"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "torchrl_chat.py"
 
 
 def test_the_example_runs():

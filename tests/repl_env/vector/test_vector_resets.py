@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy
@@ -11,32 +10,7 @@ import pytest
 from repl_env import NotReset, REPLVectorEnv
 from repl_env.rewards.rubric import REPLRubric
 from repl_sandbox import Sandbox
-
-LARGE = "a line\n" * 200_000
-
-
-@pytest.fixture
-def envs(sandbox: Sandbox) -> Iterator[REPLVectorEnv]:
-    with REPLVectorEnv(4, sandbox=sandbox) as envs:
-        yield envs
-
-
-@pytest.fixture
-def templates(monkeypatch: pytest.MonkeyPatch) -> list[Sandbox]:
-    """The templates that are made from here on."""
-    made: list[Sandbox] = []
-    with_shared = Sandbox.with_shared
-
-    def noted(self: Sandbox, **objects: Any) -> Sandbox:
-        made.append(with_shared(self, **objects))
-        return made[-1]
-
-    monkeypatch.setattr(Sandbox, "with_shared", noted)
-    return made
-
-
-def shown(results: Any) -> list[str | None]:
-    return [each and each.observation.result.stdout.strip() for each in results]
+from tests.repl_env.vector.vector_results import LARGE, shown
 
 
 def asks(results: Any) -> list[str | None]:

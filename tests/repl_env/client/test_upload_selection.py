@@ -1,0 +1,103 @@
+"""The arguments of a reset that are uploaded, and those that go in the request."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+import pytest
+
+from repl_env.client.session.request_builder import ResetArguments
+from repl_env.client.upload.upload_body import LARGE
+
+# ── which contexts those are ─────────────────────────────────────────────────────────────────────
+
+TEXT, BYTES, VALUES = "é" * (LARGE // 2), b"\xff" * LARGE, ["word"] * (LARGE // 8)
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "data"),
+    [
+        (TEXT, "text", TEXT.encode()),
+        (BYTES, "bytes", BYTES),
+        (bytearray(BYTES), "bytes", BYTES),
+        (VALUES, "json", json.dumps(VALUES).encode()),
+    ],
+)
+async def test_a_large_context_is_uploaded(given, kind, data):
+    sent, parcels = await ResetArguments(context=given).data(named=True)
+
+    digest = hashlib.sha256(data).hexdigest()
+    assert sent == {"uploads": {"context": {"sha256": digest, "type": kind}}}
+    assert parcels[0].open()(0, 1 << 30) == data
+    assert parcels[0].open()(5, 3) == data[5:8]
+
+
+@pytest.mark.parametrize("given", [TEXT.encode(), BYTES, (TEXT + "é").encode()[:-1]])
+async def test_a_large_file_is_uploaded_as_what_it_is(tmp_path, given):
+    (tmp_path / "file").write_bytes(given)
+    sent, parcels = await ResetArguments(contexts={"doc": tmp_path / "file"}).data(named=True)
+
+    kind = "text" if given == TEXT.encode() else "bytes"
+    digest = hashlib.sha256(given).hexdigest()
+    assert sent == {"uploads": {"doc": {"sha256": digest, "type": kind}}}
+    assert parcels[0].open()(7, 5) == given[7:12]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("", ""),
+        ("a" * (LARGE - 1), "a" * (LARGE - 1)),
+        ("\ud800" * LARGE, "\ud800" * LARGE),  # no UTF-8: JSON's escapes carry it
+        (b"\x00", {"$bytes": "AA=="}),
+        ([1, {"a": None}], [1, {"a": None}]),
+    ],
+)
+async def test_a_small_context_goes_in_the_request(given, expected):
+    sent, parcels = await ResetArguments(context=given).data(named=True)
+
+    assert (sent, parcels) == ({"context": expected}, [])
+
+
+async def test_small_and_large_ones_go_each_their_way(tmp_path):
+    (tmp_path / "small").write_bytes(b"\xff")
+    contexts = {"a": TEXT, "b": "short", "c": tmp_path / "small"}
+    files = {"d/e.txt": "text", "f": b"\x00", "g": tmp_path / "small"}
+    sent, parcels = await ResetArguments(contexts=contexts, files=files).data(named=True)
+
+    assert sent["contexts"] == {"b": "short", "c": {"$bytes": "/w=="}}
+    assert [*sent["uploads"]] == ["a"] == [each.name for each in parcels]
+    assert sent["files"] == {"d/e.txt": "text", "f": {"$bytes": "AA=="}, "g": {"$bytes": "/w=="}}
+
+
+async def test_a_large_file_of_an_episode_is_uploaded_once_for_all_its_paths(tmp_path):
+    (tmp_path / "large").write_bytes(BYTES)
+    files = {"a": tmp_path / "large", "b/c": BYTES, "d": TEXT, "e": "short"}
+    sent, parcels = await ResetArguments(files=files).data(named=True)
+
+    data, text = (hashlib.sha256(each).hexdigest() for each in (BYTES, TEXT.encode()))
+    uploads = {"a": {"$upload": data}, "b/c": {"$upload": data}, "d": {"$upload": text}}
+    assert sent == {"files": {**uploads, "e": "short"}}
+    assert [each.sha256 for each in parcels] == [data, text]
+
+
+async def test_a_path_that_is_no_file_is_an_error_of_the_system(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        await ResetArguments(context=tmp_path / "none").data(named=True)
+    with pytest.raises(IsADirectoryError):
+        await ResetArguments(files={"a": tmp_path}).data(named=True)
+
+
+async def test_a_type_is_sent_as_its_schema():
+    sent, _ = await ResetArguments(answer_schema=list[int]).data(named=True)
+
+    assert sent == {"answer_schema": {"type": "array", "items": {"type": "integer"}}}
+
+
+async def test_a_text_is_no_type_and_is_never_evaluated(tmp_path):
+    proof = tmp_path / "evaluated"
+    schema = f"__import__('pathlib').Path({str(proof)!r}).touch() or int"
+    with pytest.raises(TypeError, match=r"answer_schema must be .*, not str"):
+        await ResetArguments(answer_schema=schema).data(named=True)
+    assert not proof.exists()

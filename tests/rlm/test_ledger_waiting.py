@@ -1,0 +1,211 @@
+"""Reservations that wait for others to settle, and warnings before a budget ends."""
+
+import asyncio
+import gc
+
+import pytest
+
+from repl_env.errors import BudgetExceeded, REPLError
+from repl_env.rlm import Budget, Ledger, Price, Spent
+from tests.rlm.ledger_accounts import Clock, reserve, reserving, settle, waiting
+
+
+class TestWaiting:
+    async def test_it_waits_while_only_what_others_hold_is_in_the_way(self):
+        root = Ledger(Budget(output_tokens=50)).root
+        first = reserve(root, 40)
+
+        second = await waiting(reserving(root, 30))
+        assert not second.done()
+        settle(first, given=5)
+
+        assert (await second).output_tokens == 30
+
+    async def test_it_gets_the_rest_once_nobody_holds_any(self):
+        root = Ledger(Budget(output_tokens=50)).root
+        first = reserve(root, 40)
+
+        second = await waiting(reserving(root, 30))
+        settle(first, given=35)
+
+        assert (await second).output_tokens == 15
+
+    async def test_who_waits_for_what_is_spent_meanwhile_is_told(self):
+        root = Ledger(Budget(output_tokens=50)).root
+        first = reserve(root, 50)
+
+        second = await waiting(reserving(root, 30))
+        settle(first, given=50)
+
+        with pytest.raises(BudgetExceeded) as refused:
+            await second
+        assert refused.value.field == "output_tokens"
+
+    @pytest.mark.parametrize(
+        ("budget", "asked"),
+        [
+            (Budget(input_tokens=100), {"input_tokens": 60}),
+            (Budget(usd=0.0001), {"input_tokens": 60, "model": "m"}),
+        ],
+    )
+    async def test_a_question_waits_for_its_share_too(self, budget, asked):
+        root = Ledger(budget, prices={"m": Price(1, 1)}).root
+        first = reserve(root, 1, **asked)
+
+        second = await waiting(reserving(root, 1, **asked))
+        assert not second.done()
+        settle(first, taken=20)
+
+        assert (await second).output_tokens == 1
+
+    async def test_for_calls_there_is_no_waiting_because_failed_ones_count(self):
+        root = Ledger(Budget(calls=1)).root
+        first = reserve(root, 1)
+
+        with pytest.raises(BudgetExceeded, match="reserved") as refused:
+            await reserving(root, 1)
+        assert refused.value.field == "calls"
+        first.fail()
+
+    async def test_nobody_overtakes_and_nobody_starves(self):
+        root = Ledger(Budget(output_tokens=50)).root
+        held = reserve(root, 20)
+
+        much = await waiting(reserving(root, 50))
+        little = await waiting(reserving(root, 5))
+        assert not much.done() and not little.done()
+        held.fail()
+
+        reservation = await much
+        assert not little.done()
+        reservation.fail()
+        assert (await little).output_tokens == 5
+
+    async def test_one_that_is_cancelled_makes_way(self):
+        root = Ledger(Budget(output_tokens=50)).root
+        held = reserve(root, 20)
+        much = await waiting(reserving(root, 50))
+        little = await waiting(reserving(root, 5))
+
+        much.cancel()
+
+        assert (await little).output_tokens == 5
+        assert root.left().output_tokens == 25
+        held.fail()
+
+    async def test_one_that_is_cancelled_with_its_reservation_on_the_way_gives_it_back(self):
+        root = Ledger(Budget(output_tokens=50)).root
+        held = reserve(root, 50)
+        waiter = await waiting(reserving(root, 30))
+
+        held.fail()
+        waiter.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiter
+
+        assert root.left().output_tokens == 50
+        assert root.total == Spent(calls=1, failed_calls=1)
+
+    async def test_the_end_of_the_trees_time_ends_the_waiting(self):
+        root = Ledger(Budget(seconds=0.02, output_tokens=50), clock=Clock()).root
+        held = reserve(root, 50)
+
+        with pytest.raises(BudgetExceeded) as refused:
+            await reserving(root, 30)
+
+        assert refused.value.field == "seconds"
+        held.fail()
+        assert root.left().output_tokens == 50
+
+    async def test_the_end_of_the_run_ends_the_waiting(self):
+        root = Ledger(Budget(output_tokens=50)).root
+        held = reserve(root, 50)
+        first, child = await waiting(reserving(root, 9)), root.open_child()
+        second = await waiting(reserving(child, 9))
+
+        child.close()
+
+        with pytest.raises(REPLError, match="over"):
+            await second
+        held.fail()
+        assert (await first).output_tokens == 9
+
+    def test_a_loop_that_is_closed_holds_nobody_up(self):
+        root = Ledger(Budget(output_tokens=50)).root
+        held = reserve(root, 50)
+        loop = asyncio.new_event_loop()
+        forgotten = loop.run_until_complete(waiting(reserving(root, 40)))
+        loop.close()
+
+        async def next_one():
+            task = await waiting(reserving(root, 30))
+            held.fail()
+            return await task
+
+        assert asyncio.run(next_one()).output_tokens == 30
+        assert root.left().output_tokens == 20
+        assert not forgotten.done()
+
+    def test_what_a_forgotten_coroutine_holds_is_free_again(self):
+        root = Ledger(Budget(output_tokens=50)).root
+        held = reserve(root, 50)
+        loop = asyncio.new_event_loop()
+        forgotten = loop.run_until_complete(waiting(reserving(root, 40)))
+        held.fail()  # hands it over, to a loop that does not run any more
+        assert root.left().output_tokens == 10
+
+        loop.close()
+        del forgotten
+        gc.collect()
+
+        assert root.left().output_tokens == 50
+
+
+class TestWarnings:
+    def test_a_field_is_named_once_at_80_percent_and_once_at_95(self):
+        root = Ledger(Budget(calls=200)).root
+        said = []
+
+        for _ in range(200):
+            reserve(root).fail()
+            said.append(root.warning())
+
+        assert said[159] == "Budget: 160 of 200 calls are used."
+        assert said[189] == "Budget: 190 of 200 calls are used."
+        assert [number for number, each in enumerate(said) if each] == [159, 189]
+
+    def test_each_run_is_told(self):
+        root = Ledger(Budget(calls=10)).root
+        child = root.open_child()
+        for _ in range(8):
+            reserve(child).fail()
+
+        assert child.warning() == root.warning() == "Budget: 8 of 10 calls are used."
+        assert child.warning() is None is root.warning()
+
+    def test_every_field_has_words(self):
+        clock = Clock()
+        budget = Budget(10, 1000, 2000, usd=1, seconds=60, cpu_seconds=2.5, children=1)
+        root = Ledger(budget, prices={"m": Price(1000, 0)}, clock=clock).root
+        child = root.open_child()
+        for _ in range(9):
+            settle(reserve(child, 10, model="m"), taken=100, given=200)
+        child.spend_cpu(2.25)
+        clock.now += 54
+
+        assert root.warning() == (
+            "Budget: 9 of 10 calls are used; 900 of 1,000 input tokens are used; "
+            "1,800 of 2,000 output tokens are used; $0.9 of $1 are spent; "
+            "54 of 60 seconds have passed; 2.25 of 2.5 seconds of CPU time are used; "
+            "1 of 1 child runs were started."
+        )
+
+    def test_what_was_passed_at_once_is_said_once(self):
+        root = Ledger(Budget(output_tokens=10)).root
+        settle(reserve(root, 10), given=10)
+
+        assert root.warning() == "Budget: 10 of 10 output tokens are used."
+        assert root.warning() is None
+
+    def test_nothing_is_said_of_what_was_never_there(self):
+        assert Ledger(Budget(children=0, usd=0)).root.warning() is None
