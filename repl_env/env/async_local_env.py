@@ -16,7 +16,7 @@ from repl_env.models import DEFAULT_MAX_ITERATIONS, REPLState, result_of
 from repl_sandbox.types import JSON, Missing
 
 if TYPE_CHECKING:
-    from repl_sandbox.session.files.session_files import AsyncSessionFiles
+    from repl_sandbox.session.files.async_session_files import AsyncSessionFiles
 
 
 class AsyncLocalREPLEnv(AsyncEpisode, LocalBase):

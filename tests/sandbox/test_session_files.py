@@ -415,10 +415,10 @@ def test_a_bad_path_is_refused_before_anything_is_done(
 
 def test_wrong_types_name_the_argument(session: Session) -> None:
     calls: list[tuple[Callable[[], object], str]] = [
-        (lambda: session.files.get(b"x"), "path must be a str"),  # type: ignore[arg-type]
+        (lambda: session.files.get(b"x"), "path must be a str"),  # type: ignore[call-overload]
         (lambda: session.files.put(Path("x"), b""), "path must be a str"),  # type: ignore[arg-type]
         (lambda: session.files.put("x", 5), "data must be bytes or str"),  # type: ignore[arg-type]
-        (lambda: session.files.get("x", limit=1.5), "limit must be an int"),  # type: ignore[arg-type]
+        (lambda: session.files.get("x", limit=1.5), "limit must be an int"),  # type: ignore[call-overload]
         (lambda: session.files.list(limit="9"), "limit must be an int"),  # type: ignore[arg-type]
     ]
     for call, words in calls:

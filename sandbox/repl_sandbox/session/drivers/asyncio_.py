@@ -14,7 +14,7 @@ from ...types import JSON, AnyOutcome, Killed, Variable, check_seed, parse_size
 from ..cells.cell_answers import Accept
 from ..checkpoint_jobs import DEFAULT_LIMIT, loading, saving
 from ..core import Core
-from ..files.session_files import AsyncSessionFiles
+from ..files.async_session_files import AsyncSessionFiles
 from ..host_functions.function_registry import HostCallable, check
 from ..host_functions.host_function import HostFunction
 from ..io import READ, Ready_

@@ -44,6 +44,10 @@ class FileClient:
         self._socket, self._patience = ours, patience
         self._until = time.monotonic() + patience
 
+    def renew(self) -> None:
+        """Begin the time limit anew."""
+        self._until = time.monotonic() + self._patience
+
     def next(self, request: control_channel.Message) -> tuple[control_channel.Message, int]:
         """Return the answer to one more request."""
         try:
@@ -98,10 +102,32 @@ def ask(
             finally:
                 if fd >= 0:
                     os.close(fd)
+    raise _ended(core, paths[0])
+
+
+@contextmanager
+def conversation(core: Core, path: str, request: control_channel.Message) -> Iterator[FileClient]:
+    """Run a helper for further requests, after its answer to the first.
+
+    Raises:
+        OSError, SandboxError, SessionClosed: as `ask`, also in the block.
+    """
+    with _asked(core, "files", request, (), _PATIENCE) as helper:
+        try:
+            message, _ = helper.receive()
+            if "errno" in message:
+                raise refusal(core, message["errno"], path)
+            yield helper
+        except _NoAnswer:
+            raise _ended(core, path) from None
+
+
+def _ended(core: Core, path: str) -> SandboxError:
+    """The error for a helper that ended before it answered."""
     if core.io.closing:
-        raise _gone(core)
-    raise SandboxError(
-        f"{paths[0]}: processes of the session ended the one that works on its files"
+        return _gone(core)
+    return SandboxError(
+        f"{path or '.'}: processes of the session ended the one that works on its files"
     )
 
 

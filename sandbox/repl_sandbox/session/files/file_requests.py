@@ -1,0 +1,250 @@
+"""The requests of `session.files` to the file helper, after the checks of their arguments.
+
+Each function checks its arguments and returns the operation, which may run in another thread.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from errno import EFBIG, ENOSPC
+from typing import Any, NamedTuple
+
+from ...jail import session_directory
+from ...protocol import control_channel
+from ...types import File, Listing, parse_size
+from ..core import Core
+from ..session_operations import memfd
+from .file_client import FileClient, ask, error_of, have_kept, refusal
+from .file_content import (
+    Source,
+    Target,
+    check_source,
+    check_target,
+    content_of,
+    in_memory,
+    write,
+)
+from .workspace_file import WorkspaceFile
+from .workspace_paths import parse
+
+# Entries of one listing.
+MOST_ROWS = 1_000_000
+# Bytes that a caller holds in memory, unless it asks for more.
+IN_MEMORY = 64 << 20
+_SLOWEST = 4 << 20  # bytes per second that any disk achieves
+_SLOWEST_ROWS = 10_000  # entries per second that any directory listing achieves
+# Bounds of the files that one helper writes: bytes of their names, in one message, and bytes of
+# their contents, in memory.
+_MOST_TEXT, _MOST_BYTES = 48 << 10, 16 << 20
+
+
+def putting(core: Core, path: str, data: Source) -> Callable[[], None]:
+    """The steps of `put`, after the checks of its arguments."""
+    names = _named(core, path)
+    check_source(data, "data")
+
+    def put() -> None:
+        source, size = in_memory(data, path, int(core.limits.file_size))
+        try:
+            coming = [_Coming(path, names, size)]
+            _check_room(core, coming)
+            with _kept(core):
+                _send(core, coming, source)
+        finally:
+            os.close(source)
+
+    return put
+
+
+def putting_all(core: Core, files: Mapping[str, bytes | str]) -> Callable[[], None]:
+    """The steps of `put_all`, after the checks of its arguments."""
+    most = int(core.limits.file_size)
+    coming, contents = [], {}
+    for path, content in contents_of(files):
+        if len(content) > most:
+            raise error_of(EFBIG, path, f"the limit is {most:,} bytes (file_size)")
+        coming.append(_Coming(path, _named(core, path), len(content)))
+        contents[path] = content
+
+    def put() -> None:
+        if not coming:
+            return
+        _check_room(core, coming)
+        with _kept(core):
+            for batch in _batches(coming):
+                source, _ = memfd(b"".join(contents[each.path] for each in batch))
+                try:
+                    _send(core, batch, source)
+                finally:
+                    os.close(source)
+
+    return put
+
+
+@contextmanager
+def _kept(core: Core) -> Iterator[None]:
+    """Have the files that the block writes belong to the state that recovery may restore."""
+    try:
+        yield
+    finally:
+        if core.recovery.keeps:
+            have_kept(core)
+
+
+class _Coming(NamedTuple):
+    """A file to write into the workspace."""
+
+    path: str
+    names: Sequence[str]
+    size: int
+
+
+def _batches(coming: Iterable[_Coming]) -> Iterator[list[_Coming]]:
+    """Divide files among helpers: the names fit into one message, the contents into little
+    memory.
+    """
+    batch: list[_Coming] = []
+    text = size = 0
+    for each in coming:
+        row = len(json.dumps([each.names, each.size])) + 2
+        if batch and (text + row > _MOST_TEXT or size + each.size > _MOST_BYTES):
+            yield batch
+            batch, text, size = [], 0, 0
+        batch.append(each)
+        text, size = text + row, size + each.size
+    if batch:
+        yield batch
+
+
+def _send(core: Core, batch: Sequence[_Coming], source: int) -> None:
+    """Have a helper write the files of `batch`, which lie one behind the other in `source`."""
+    request = {
+        "op": "put",
+        "files": [[each.names, each.size] for each in batch],
+        "token": secrets.token_hex(8),
+    }
+    longer = sum(each.size for each in batch) / _SLOWEST + len(batch) / _SLOWEST_ROWS
+    ask(core, [each.path for each in batch], request, _done, (source,), longer)
+
+
+def opening(core: Core, path: str, most: int | None = None) -> Callable[[], WorkspaceFile]:
+    """The steps of `open`, and of `get`, after the checks of their arguments.
+
+    The file has at most `most` bytes, by default as many as the session may write.
+    """
+    names = _named(core, path)
+    most = int(core.limits.file_size) if most is None else most
+
+    def opened(message: control_channel.Message, helper: FileClient, fd: int) -> WorkspaceFile:
+        return WorkspaceFile(path, os.dup(fd), most)
+
+    return lambda: ask(core, [path], {"op": "get", "names": names}, opened)
+
+
+def getting(
+    core: Core, path: str, to: Target | None, limit: int | str | None
+) -> Callable[[], bytes | int]:
+    """The steps of `get`, after the checks of its arguments."""
+    most = IN_MEMORY if to is None else int(core.limits.file_size)
+    opened = opening(core, path, most if limit is None else parse_size(limit, "limit"))
+    check_target(to)
+
+    def get() -> bytes | int:
+        with opened() as file:
+            return file.read() if to is None else write(file.chunks(), to)
+
+    return get
+
+
+def getting_all(
+    core: Core, paths: Iterable[str], limit: int | str
+) -> Callable[[], dict[str, bytes | OSError]]:
+    """The steps of `get_all`, after the checks of its arguments."""
+    named = [(path, _named(core, path)) for path in paths]
+    most = parse_size(limit, "limit")
+
+    def read(
+        message: control_channel.Message, helper: FileClient, fd: int
+    ) -> dict[str, bytes | OSError]:
+        found: dict[str, bytes | OSError] = {}
+        left = most
+        for path, names in named:
+            found[path] = content = _read_next(helper, path, names, left)
+            left -= len(content) if isinstance(content, bytes) else 0
+        return found
+
+    def get() -> dict[str, bytes | OSError]:
+        if not named:
+            return {}
+        longer = most / _SLOWEST + len(named) / _SLOWEST_ROWS
+        return ask(core, [named[0][0]], {"op": "each"}, read, (), longer)
+
+    return get
+
+
+def listing(core: Core, path: str, limit: int) -> Callable[[], Listing]:
+    """The steps of `list`, after the checks of its arguments."""
+    names = parse(path, core.links.tier)
+    if isinstance(limit, bool) or not isinstance(limit, int):
+        raise TypeError(f"limit must be an int, not {type(limit).__name__}")
+    if not 0 < limit <= MOST_ROWS:
+        raise ValueError(f"limit must be from 1 to {MOST_ROWS:,}")
+    request = {"op": "list", "names": names, "limit": limit}
+    return lambda: ask(core, [path], request, _rows, (), limit / _SLOWEST_ROWS)
+
+
+def _named(core: Core, path: str) -> Sequence[str]:
+    names = parse(path, core.links.tier)
+    if not names:
+        raise ValueError(f"path {path!r} names no file")
+    return names
+
+
+def contents_of(files: object) -> Sequence[tuple[str, bytes]]:
+    """Return the paths and contents of `files`; raise TypeError or ValueError naming the fault."""
+    if not isinstance(files, Mapping):
+        raise TypeError(f"files must be a dict of paths, not {type(files).__name__}")
+    return [(path, content_of(data, f"files: {path!r}")) for path, data in files.items()]
+
+
+def _check_room(core: Core, coming: Iterable[_Coming]) -> None:
+    """Check the limit of the workspace, where no mount enforces it."""
+    workspace, folder = int(core.limits.workspace), core.links.folder
+    if not folder:
+        return
+    with suppress(FileNotFoundError):
+        used = session_directory.use(folder, workspace)
+        for each in coming:
+            used += each.size
+            if used > workspace:
+                raise refusal(core, ENOSPC, each.path)
+
+
+def _done(message: control_channel.Message, helper: FileClient, fd: int) -> None:
+    return None
+
+
+def _read_next(helper: FileClient, path: str, names: Sequence[str], most: int) -> bytes | OSError:
+    message, fd = helper.next({"names": names})
+    if "errno" in message:
+        return error_of(message["errno"], path)
+    try:
+        with WorkspaceFile(path, fd, most) as file:
+            return file.read()
+    except OSError as error:
+        return error
+
+
+def _rows(message: control_channel.Message, helper: FileClient, fd: int) -> Listing:
+    rows: list[list[Any]] = []
+    while "rows" in message:
+        rows += message["rows"]
+        message, _ = helper.receive()
+    if "errno" in message:
+        raise OSError(message["errno"], os.strerror(message["errno"]))
+    files = [File(path, size, kind, modified) for path, kind, size, modified in rows]
+    return Listing(sorted(files, key=lambda file: file.path), complete=message["complete"])
