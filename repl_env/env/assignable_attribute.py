@@ -12,9 +12,9 @@ class AssignableAttribute(Generic[T]):
     """An attribute that two functions of its owner get and set."""
 
     def __init__(
-        self, get: Callable[[Any], T], put: Callable[[Any, T], None], doc: str | None = None
+        self, get: Callable[[Any], T], assign: Callable[[Any, T], None], doc: str | None = None
     ) -> None:
-        self._get, self._put, self.__doc__ = get, put, doc
+        self._get, self._assign, self.__doc__ = get, assign, doc
 
     @overload
     def __get__(self, owner: None, kind: type) -> AssignableAttribute[T]: ...
@@ -24,7 +24,7 @@ class AssignableAttribute(Generic[T]):
         return self if owner is None else self._get(owner)
 
     def __set__(self, owner: object, value: T) -> None:
-        self._put(owner, value)
+        self._assign(owner, value)
 
 
 def of_inner(inner: str, name: str) -> AssignableAttribute[Any]:
@@ -39,12 +39,12 @@ def of_inner(inner: str, name: str) -> AssignableAttribute[Any]:
 def of_all(name: str) -> AssignableAttribute[Any]:
     """Return the attribute `name` of all environments of a group."""
 
-    def put(owner: Any, value: Any) -> None:
+    def assign(owner: Any, value: Any) -> None:
         for environment in owner.environments:
             setattr(environment, name, value)
 
     return AssignableAttribute(
         lambda owner: getattr(owner.environments[0], name),
-        put,
+        assign,
         f"See `REPLEnvironment.{name}`.",
     )

@@ -21,37 +21,35 @@ class ChildEnvFactory:
     """Makes environments like that of an episode: `child_runs.ChildEnvironments`.
 
     The session of the episode holds this object for its sub-calls, so the object must reference
-    neither
-    the episode nor the environment: it would keep them alive.
+    neither the episode nor the environment: it would keep them alive.
 
     Args:
-        like: the environment to copy, without episode, context, rubric or transform.
-        chat: makes a model from a Hugging Face token and a model name.
+        template: the environment to copy, without episode, context, rubric or transform.
+        make_model: makes a model from a Hugging Face token and a model name.
     """
 
-    def __init__(self, like: REPLEnvironment, chat: Callable[..., Any]) -> None:
-        self._like, self._chat = like, chat
+    def __init__(self, template: REPLEnvironment, make_model: Callable[..., Any]) -> None:
+        self._template, self._make_model = template, make_model
 
     @classmethod
     def of(cls, environment: ref[REPLEnvironment]) -> ChildEnvFactory:
         """Return the factory for the episodes of `environment`, which must be alive."""
         parent = environment()
         assert parent is not None  # a call on the environment is active
-        like = parent.beside()
-        like.transform, like.rubric = None, None
-        like.settings = replace(parent.settings, context=None, task_prompt=None)
-        return cls(like, parent._build_hf_chat_fn)
+        template = parent.new_sibling()
+        template.transform, template.rubric = None, None
+        template.settings = replace(parent.settings, context=None, task_prompt=None)
+        return cls(template, parent._build_hf_chat_fn)
 
     def child(self, provider: Provider) -> ChildEnv:
         """Return an environment whose sub-calls `provider` answers.
 
         Its sessions come from the same sandbox and have no default context; its calls are awaited,
-        and it
-        scores nothing.
+        and it scores nothing.
         """
-        made = self._like.beside()
+        made = self._template.new_sibling()
         made.rubric = REPLRubric()
-        made.answer_by(provider)
+        made.use_subcall_provider(provider)
         return ChildEnv(made)
 
     def model(self, llm: LLM) -> ChatModel:
@@ -64,7 +62,7 @@ class ChildEnvFactory:
         from repl_env.llm.base import as_model
 
         if llm.base_url is None and not llm.headers and not llm.sampling:
-            return as_model(self._chat(llm.api_key, llm.model))
+            return as_model(self._make_model(llm.api_key, llm.model))
         from repl_env.llm.model_factory import model_of
 
         found = model_of(llm)

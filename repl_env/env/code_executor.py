@@ -37,9 +37,8 @@ class PythonExecutor(Closeable):
     Args:
         max_output_length: characters of each output that are shown; assignable.
         allowed_imports: modules that code may import, with their submodules, in addition to those
-            that
-            OpenEnv's executor always allows. "numpy.*" is "numpy", and "*" all modules. None: no
-            policy. Assignable: a new list holds from the next reset.
+            that OpenEnv's executor always allows. "numpy.*" is "numpy", and "*" all modules. None:
+            no policy. Assignable: a new list holds from the next reset.
         sandbox: makes the session; excludes `allowed_imports`.
 
     Raises:
@@ -54,7 +53,7 @@ class PythonExecutor(Closeable):
         sandbox: Sandbox | None = None,
     ) -> None:
         self.max_output_length = max_output_length
-        self._sandbox, self._opening = sandbox, threading.Lock()
+        self._sandbox, self._open_lock = sandbox, threading.Lock()
         self.allowed_imports = allowed_imports
         self._functions: dict[str, Callable[..., Any]] = {}
         self._session: Session | None = None
@@ -78,14 +77,14 @@ class PythonExecutor(Closeable):
     def allowed_imports(self, modules: Iterable[str] | None) -> None:
         policy = None if modules is None else _lint(modules)
         settings = SandboxSettings.of("auto", None, None, (), policy)
-        self._source, self._allowed = SandboxProvider(self._sandbox, settings), modules
+        self._sandbox_provider, self._allowed = SandboxProvider(self._sandbox, settings), modules
 
     def execute(self, code: str) -> dict[str, Any]:
         """Run `code` and return the fields of `CodeBlockResult`, including OpenEnv's six."""
         session = self._open()
         outcome = session.run(code)
         self._cells += 1
-        memory = int(self._source.limits.memory)
+        memory = int(self._sandbox_provider.limits.memory)
         failed = failure(outcome, memory)
         result = render(outcome, failed, cell=self._cells, limit=self._limit, memory=memory)
         if outcome.state == "restarted":
@@ -136,10 +135,12 @@ class PythonExecutor(Closeable):
             session.close()
 
     def _open(self) -> Session:
-        with self._opening:  # if two threads opened a session at once, one session would leak
+        with self._open_lock:  # if two threads opened a session at once, one session would leak
             if self._session is None:
                 host = {DISPATCH: self._dispatch}
-                self._session = self._source.make(lambda sandbox: sandbox.session(host=host))
+                self._session = self._sandbox_provider.make(
+                    lambda sandbox: sandbox.session(host=host)
+                )
                 self._define(self._session, *self._functions)
             return self._session
 

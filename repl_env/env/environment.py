@@ -21,10 +21,11 @@ from repl_env.env.lifecycle.current_episode import Mode
 from repl_env.env.lifecycle.equipment import EpisodeEquipment
 from repl_env.env.lifecycle.operations import EpisodeEffects, EpisodeOperations
 from repl_env.env.options import EnvironmentOptions, ResetRequest, checked_tools
-from repl_env.episode import sandbox_provider, session_effects
+from repl_env.episode import session_effects
 from repl_env.episode.contexts import Given
 from repl_env.episode.effects import Effects, run_async, run_blocking
 from repl_env.episode.previews import Preview
+from repl_env.episode.sandbox_provider import SandboxProvider, SandboxSettings
 from repl_env.interfaces import EnvironmentMetadata, Transform
 from repl_env.llm.model_spec import LLM
 from repl_env.models import (
@@ -51,8 +52,7 @@ class REPLEnvironment(EnvironmentAttributes):
 
     The positional arguments are OpenEnv's. Sessions come from `sandbox`, or from one that equal
     environments share and that the first reset starts with `isolation`, `require`, `image`,
-    `runtime`,
-    `limits`, `policy` and `preload` (see `repl_sandbox.Sandbox`).
+    `runtime`, `limits`, `policy` and `preload` (see `repl_sandbox.Sandbox`).
 
     Args:
         context: the default context of a reset.
@@ -70,9 +70,8 @@ class REPLEnvironment(EnvironmentAttributes):
         answers: "compatible" also accepts answers that the code prints; "strict" does not.
         preview: "none", "head", "head+tail" or "structure".
         max_concurrent_subcalls: sub-calls of an episode that may run concurrently; further ones
-            wait. A
-            blocking `llm_query_fn` is called from as many threads: use 1 for a function that is not
-            thread-safe. Each child run has the same limit of its own.
+            wait. A blocking `llm_query_fn` is called from as many threads: use 1 for a function
+            that is not thread-safe. Each child run has the same limit of its own.
         transform: applied to each observation before it is scored.
 
     The attributes of `EnvironmentAttributes`, which are OpenEnv's, are assignable.
@@ -136,23 +135,21 @@ class REPLEnvironment(EnvironmentAttributes):
             budget=budget,
             prices=prices,
         )
-        source = sandbox_provider.SandboxProvider(
+        sandbox_provider = SandboxProvider(
             sandbox,
-            sandbox_provider.SandboxSettings.of(
-                isolation, require, limits, preload, policy, image, runtime
-            ),
+            SandboxSettings.of(isolation, require, limits, preload, policy, image, runtime),
         )
-        self._equip(EpisodeEquipment(settings, provider, source))
+        self._equip(EpisodeEquipment(settings, provider, sandbox_provider))
 
     def _equip(self, equipment: EpisodeEquipment) -> None:
         """Use `equipment` for later episodes; there is none yet."""
-        self._equipment, self._episodes = equipment, self._turns_with(equipment)
+        self._equipment, self._episodes = equipment, self._operations_with(equipment)
 
-    def _turns_with(self, equipment: EpisodeEquipment) -> EpisodeEffects:
-        """Return the effects of all calls; a subclass may wrap those of `_episodes_with`."""
-        return self._episodes_with(equipment)
+    def _operations_with(self, equipment: EpisodeEquipment) -> EpisodeEffects:
+        """Return the effects of all calls. Subclasses may wrap `_basic_operations_with`."""
+        return self._basic_operations_with(equipment)
 
-    def _episodes_with(self, equipment: EpisodeEquipment) -> EpisodeOperations:
+    def _basic_operations_with(self, equipment: EpisodeEquipment) -> EpisodeOperations:
         # A weak reference, so that a dropped environment ends at once, with its session.
         me = ref(self)
         return EpisodeOperations(me, equipment, partial(ChildEnvFactory.of, me))
@@ -168,7 +165,7 @@ class REPLEnvironment(EnvironmentAttributes):
             return "without an episode"
         episode = current.episode
         ended = f", done: {episode.stop_reason}" if episode.done else ""
-        tier, most = episode.isolation.get("tier"), episode.terms.max_iterations
+        tier, most = episode.isolation.get("tier"), episode.config.max_iterations
         return f"{tier}, open, iteration {episode.iteration} of {most}{ended}"
 
     # ── the interface ────────────────────────────────────────────────────────────────────────────
@@ -186,8 +183,7 @@ class REPLEnvironment(EnvironmentAttributes):
         """Begin an episode in a new session; the previous session is closed.
 
         Further fields of `repl_env.env.options.ResetRequest` are keyword arguments. Unknown
-        arguments are
-        ignored, because trainers pass all columns of their data, and named in
+        arguments are ignored, because trainers pass all columns of their data, and named in
         `metadata["ignored"]`.
 
         Raises:
@@ -195,7 +191,7 @@ class REPLEnvironment(EnvironmentAttributes):
             IsolationError: this system cannot provide the requested isolation.
         """
         given = (seed, episode_id, context, task_prompt, hf_token, llm_model)
-        return run_blocking(self._episodes.resetting("plain", given, kwargs))
+        return run_blocking(self._episodes.begin_episode("plain", given, kwargs))
 
     async def reset_async(
         self,
@@ -209,7 +205,7 @@ class REPLEnvironment(EnvironmentAttributes):
     ) -> REPLObservation:
         """`reset` for an event loop; `step_async` then steps the episode."""
         given = (seed, episode_id, context, task_prompt, hf_token, llm_model)
-        return await run_async(self._episodes.resetting("async", given, kwargs))
+        return await run_async(self._episodes.begin_episode("async", given, kwargs))
 
     def step(
         self,
@@ -223,12 +219,9 @@ class REPLEnvironment(EnvironmentAttributes):
         """Run the action's code, or submit its answer.
 
         `timeout_s` limits execution in seconds, without the time of sub-calls; None means the
-        sandbox's
-        limit. `timeout` is another name of it. `on_output` is called with "stdout" or "stderr" and
-        each
-        piece of text while the code runs; an exception of `on_output` ends the step. Unknown
-        arguments are
-        ignored and named in `metadata["ignored"]`.
+        sandbox's limit. `timeout` is another name of it. `on_output` is called with "stdout" or
+        "stderr" and each piece of text while the code runs; an exception of `on_output` ends the
+        step. Unknown arguments are ignored and named in `metadata["ignored"]`.
 
         Raises:
             NotReset: no episode has begun.
@@ -239,7 +232,7 @@ class REPLEnvironment(EnvironmentAttributes):
                 was run.
         """
         limit = one_timeout(timeout_s, timeout)
-        return run_blocking(self._episodes.stepping("plain", action, limit, kwargs, on_output))
+        return run_blocking(self._episodes.take_step("plain", action, limit, kwargs, on_output))
 
     async def step_async(
         self,
@@ -255,24 +248,23 @@ class REPLEnvironment(EnvironmentAttributes):
         The event loop waits while it calls `on_output`.
         """
         limit = one_timeout(timeout_s, timeout)
-        return await run_async(self._episodes.stepping("async", action, limit, kwargs, on_output))
+        return await run_async(self._episodes.take_step("async", action, limit, kwargs, on_output))
 
-    def answer_by(self, provider: Provider) -> None:
-        """Let `provider` answer the sub-calls of later episodes."""
-        self._equipment.provider = provider
+    def use_subcall_provider(self, provider: Provider) -> None:
+        """Let `subcall_provider` answer the sub-calls of later episodes."""
+        self._equipment.subcall_provider = provider
 
-    def take_from(self, source: sandbox_provider.SandboxProvider) -> None:
-        """Take the sessions of later episodes from `source`."""
-        self._equipment.source = source
+    def use_sandbox_provider(self, sandbox_provider: SandboxProvider) -> None:
+        """Take the sessions of later episodes from `sandbox_provider`."""
+        self._equipment.sandbox_provider = sandbox_provider
 
     def save(self, path: str | os.PathLike[str]) -> tuple[Missing, ...]:
         """Write the episode to the file `path` atomically; the episode continues.
 
         The file holds the variables, the regular files of the workspace, the context, the state of
-        the
-        episode and the expected answer: keep it out of reach of the policy's code. It holds no
-        token, key or
-        function. Returns the variables and files that could not be saved, with the reasons.
+        the episode and the expected answer: keep it out of reach of the policy's code. It holds no
+        token, key or function. Returns the variables and files that could not be saved, with the
+        reasons.
 
         Raises:
             NotReset: no episode has begun.
@@ -280,11 +272,11 @@ class REPLEnvironment(EnvironmentAttributes):
             TypeError: the expected answer, or the rubric's state, is not JSON.
             OSError: the file cannot be written.
         """
-        return run_blocking(self._episodes.saving("plain", path))
+        return run_blocking(self._episodes.save("plain", path))
 
     async def save_async(self, path: str | os.PathLike[str]) -> tuple[Missing, ...]:
         """`save` for an episode that `reset_async` began."""
-        return await run_async(self._episodes.saving("async", path))
+        return await run_async(self._episodes.save("async", path))
 
     def load(
         self,
@@ -298,22 +290,19 @@ class REPLEnvironment(EnvironmentAttributes):
         """Continue the episode in the file `path`, in a new session.
 
         The current session is closed once the other is ready; a failure leaves it as it is.
-        `hf_token`,
-        `llm_model`, `llm`: as in `reset`; the file holds only the name of the model.
-        `answer_schema`: given
-        again if it was a type and not a JSON schema. Functions and rubric are those of this
-        environment.
-        Returns the variables that could not be restored, with the reasons.
+        `hf_token`, `llm_model`, `llm`: as in `reset`; the file holds only the name of the model.
+        `answer_schema`: given again if it was a type and not a JSON schema. Functions and rubric
+        are those of this environment. Returns the variables that could not be restored, with the
+        reasons.
 
         Raises:
             CheckpointError: the file is damaged, of another version, or does not load.
             ValueError: this environment lacks a function or schema of the episode, or accepts other
-                forms
-                of answers.
+                forms of answers.
             OSError: the file cannot be read.
         """
         model = LLM.of(llm, llm_model, hf_token)
-        return run_blocking(self._episodes.loading("plain", path, answer_schema, model))
+        return run_blocking(self._episodes.load("plain", path, answer_schema, model))
 
     async def load_async(
         self,
@@ -326,21 +315,18 @@ class REPLEnvironment(EnvironmentAttributes):
     ) -> tuple[Missing, ...]:
         """`load` for an event loop; `step_async` then steps the episode."""
         model = LLM.of(llm, llm_model, hf_token)
-        return await run_async(self._episodes.loading("async", path, answer_schema, model))
+        return await run_async(self._episodes.load("async", path, answer_schema, model))
 
     def branch(self, *, seed: int | None = None) -> REPLEnvironment:
         """Copy this environment in the middle of its episode; both continue independently.
 
         The session of the copy is a branch (`repl_sandbox.Session.branch`): the variables, the
-        files, and
-        the state of the random numbers unless `seed` gives another. The episode keeps its position:
+        files, and the state of the random numbers unless `seed` gives another. The episode keeps
+        its position:
         iterations, answer, usage, names, expected answer; the rubric is a copy with its state.
-        Tools and
-        functions for sub-calls are the same objects, called for the new episode. Its id is this
-        episode's
-        with "/" and a number unique among the branches of this episode: "e1/2", and for a branch of
-        that
-        "e1/2/1". Close both, in any order.
+        Tools and functions for sub-calls are the same objects, called for the new episode. Its id
+        is this episode's with "/" and a number unique among the branches of this episode: "e1/2",
+        and for a branch of that "e1/2/1". Close both, in any order.
 
         Raises:
             NotReset: no episode has begun.
@@ -356,13 +342,13 @@ class REPLEnvironment(EnvironmentAttributes):
         return await run_async(self._branching("async", seed))
 
     def _branching(self, mode: Mode, seed: int | None) -> Effects[Self]:
-        self._episodes.slot.begun_in(mode)
-        other = self.beside()
+        self._episodes.slot.current_in(mode)
+        other = self.new_sibling()
         other.rubric = own_rubric(self.rubric)
-        yield from self._episodes.branching(mode, seed, other._episodes.slot)
+        yield from self._episodes.branch(mode, seed, other._episodes.slot)
         return other
 
-    def beside(self) -> Self:
+    def new_sibling(self) -> Self:
         """Return another environment with the same equipment and no episode."""
         other = copy.copy(self)
         other._equip(copy.copy(self._equipment))
@@ -378,11 +364,11 @@ class REPLEnvironment(EnvironmentAttributes):
     def close(self) -> None:
         """Close the session. A given or shared sandbox stays open."""
         self._episodes.slot.check_mode("plain")
-        run_blocking(self._episodes.leaving())
+        run_blocking(self._episodes.close_current())
 
     async def close_async(self) -> None:
         """`close` for an event loop."""
-        await run_async(self._episodes.leaving())
+        await run_async(self._episodes.close_current())
 
     def follow_up(
         self,
@@ -401,7 +387,7 @@ class REPLEnvironment(EnvironmentAttributes):
             SandboxError: the session is gone.
         """
         request = _following(task_prompt, max_iterations, expected_answer, answer_schema)
-        return run_blocking(self._episodes.following("plain", request, variables))
+        return run_blocking(self._episodes.follow_up("plain", request, variables))
 
     async def follow_up_async(
         self,
@@ -414,7 +400,7 @@ class REPLEnvironment(EnvironmentAttributes):
     ) -> REPLObservation:
         """`follow_up` for an episode that `reset_async` began."""
         request = _following(task_prompt, max_iterations, expected_answer, answer_schema)
-        return await run_async(self._episodes.following("async", request, variables))
+        return await run_async(self._episodes.follow_up("async", request, variables))
 
     def draft(self) -> JSON:
         """Return the value of `answer["content"]` in the session, or None.
@@ -424,20 +410,20 @@ class REPLEnvironment(EnvironmentAttributes):
             SessionBusy: a cell is running.
         """
         found: JSON = run_blocking(
-            session_effects.read_draft(self._episodes.slot.begun_in("plain").session)
+            session_effects.read_draft(self._episodes.slot.current_in("plain").session)
         )
         return found
 
     async def draft_async(self) -> JSON:
         """`draft` for an episode that `reset_async` began."""
         found: JSON = await run_async(
-            session_effects.read_draft(self._episodes.slot.begun_in("async").session)
+            session_effects.read_draft(self._episodes.slot.current_in("async").session)
         )
         return found
 
     async def give_up_async(self) -> REPLObservation:
         """End the episode at its present position; see `AsyncLocalREPLEnv.give_up`."""
-        return await run_async(self._episodes.giving_up("async"))
+        return await run_async(self._episodes.give_up("async"))
 
     def get_metadata(self) -> EnvironmentMetadata:
         """Return name, description and version, in OpenEnv's form."""

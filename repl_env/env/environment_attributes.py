@@ -30,53 +30,53 @@ if TYPE_CHECKING:
 
 
 def _setting(
-    field: str, hold: Callable[[CurrentEpisode, EnvironmentOptions], None] | None = None
+    field: str, apply: Callable[[CurrentEpisode, EnvironmentOptions], None] | None = None
 ) -> AssignableAttribute[Any]:
-    """Return a field of `EnvironmentOptions`; `hold` applies a new value to the current episode."""
+    """Return a field of `EnvironmentOptions`; `apply` gives the current episode a new value."""
 
-    def put(owner: EnvironmentAttributes, value: Any) -> None:
-        owner.settings = replace(owner.settings, **{field: value})
-        current = owner._episodes.slot.current
-        if hold is not None and current is not None:
-            hold(current, owner.settings)
+    def assign(environment: EnvironmentAttributes, value: Any) -> None:
+        environment.settings = replace(environment.settings, **{field: value})
+        current = environment._episodes.slot.current
+        if apply is not None and current is not None:
+            apply(current, environment.settings)
 
-    return AssignableAttribute(lambda owner: getattr(owner.settings, field), put)
+    return AssignableAttribute(lambda environment: getattr(environment.settings, field), assign)
 
 
 def _function(name: str) -> AssignableAttribute[UserFunction | None]:
     """Return a function for sub-calls; later calls of the current episode use the assigned one."""
 
-    def get(owner: EnvironmentAttributes) -> UserFunction | None:
-        provider = owner._equipment.provider
+    def get(environment: EnvironmentAttributes) -> UserFunction | None:
+        provider = environment._equipment.subcall_provider
         return provider.function(name) if isinstance(provider, GivenProvider) else None
 
-    def put(owner: EnvironmentAttributes, function: UserFunction | None) -> None:
-        provider = owner._equipment.provider
+    def assign(environment: EnvironmentAttributes, function: UserFunction | None) -> None:
+        provider = environment._equipment.subcall_provider
         if not isinstance(provider, GivenProvider):
             raise REPLError(f"{name}: sub-calls of this environment are answered for it already")
         # A new provider: branches share the old one.
-        owner._equipment.provider = given = provider.with_function(name, function)
-        current = owner._episodes.slot.current
+        environment._equipment.subcall_provider = given = provider.with_function(name, function)
+        current = environment._episodes.slot.current
         if current is not None and current.subcalls is not None:
-            given.take_over(current.subcalls, current.asked.subcalls)
+            given.take_over(current.subcalls, current.hidden_task.subcalls)
 
-    return AssignableAttribute(get, put)
+    return AssignableAttribute(get, assign)
 
 
-def _term(field: str) -> AssignableAttribute[Any]:
+def _episode_setting(field: str) -> AssignableAttribute[Any]:
     """Return a field that `EnvironmentOptions` and `EpisodeConfig` have under the same name."""
 
-    def hold(current: CurrentEpisode, settings: EnvironmentOptions) -> None:
-        held = {field: getattr(settings, field)}
-        current.episode.terms = replace(current.episode.terms, **held)
+    def apply(current: CurrentEpisode, settings: EnvironmentOptions) -> None:
+        changed = {field: getattr(settings, field)}
+        current.episode.config = replace(current.episode.config, **changed)
 
-    return _setting(field, hold)
+    return _setting(field, apply)
 
 
-def _hold_preview(current: CurrentEpisode, settings: EnvironmentOptions) -> None:
-    terms = current.episode.terms
-    context = terms.context.previewed(settings.preview, settings.context_preview_length)
-    current.episode.terms = replace(terms, context=context)
+def _apply_preview(current: CurrentEpisode, settings: EnvironmentOptions) -> None:
+    config = current.episode.config
+    context = config.context.previewed(settings.preview, settings.context_preview_length)
+    current.episode.config = replace(config, context=context)
 
 
 class EnvironmentAttributes(Environment[REPLAction, REPLObservation, REPLState]):
@@ -89,23 +89,21 @@ class EnvironmentAttributes(Environment[REPLAction, REPLObservation, REPLState])
         max_iterations: steps per episode, unless a reset gives another number. An open episode ends
             with the first step that reaches it.
         max_output_length, context_preview_length: characters that are shown, from the next
-            observation
-            on.
+            observation on.
         initial_context, initial_task_prompt: defaults of a reset, from the next reset on.
         rlm_max_depth, rlm_max_iterations: limits of child runs, likewise.
         max_concurrent_subcalls: sub-calls of an episode that may run concurrently, likewise.
         llm_query_fn, llm_batch_fn, subcall_fn, subcall_batch_fn: answer sub-calls, from the next
-            one
-            on. An episode that began without any provider has none until a reset.
+            one on. An episode that began without any provider has none until a reset.
     """
 
     _episodes: EpisodeEffects
     _equipment: EpisodeEquipment
 
-    max_iterations: AssignableAttribute[int] = _term("max_iterations")
-    max_output_length: AssignableAttribute[int] = _term("max_output_length")
+    max_iterations: AssignableAttribute[int] = _episode_setting("max_iterations")
+    max_output_length: AssignableAttribute[int] = _episode_setting("max_output_length")
     context_preview_length: AssignableAttribute[int] = _setting(
-        "context_preview_length", _hold_preview
+        "context_preview_length", _apply_preview
     )
     rlm_max_depth: AssignableAttribute[int] = _setting("rlm_max_depth")
     rlm_max_iterations: AssignableAttribute[int | None] = _setting("rlm_max_iterations")
@@ -137,22 +135,21 @@ class EnvironmentAttributes(Environment[REPLAction, REPLObservation, REPLState])
     @property
     def state(self) -> REPLState:
         """The episode so far; NotReset if none has begun."""
-        return self._episodes.slot.begun().episode.state()
+        return self._episodes.slot.require_current().episode.state()
 
     @property
     def session(self) -> Any:
         """The engine's session of this episode; NotReset if none has begun."""
-        return self._episodes.slot.begun().session
+        return self._episodes.slot.require_current().session
 
     @property
     def files(self) -> Any:
         """The files of the session's workspace: `put`, `get`, `list`; NotReset without an episode.
 
         The methods are awaited if `reset_async` began the episode. They work between steps, and
-        after the
-        end of the episode until the next reset.
+        after the end of the episode until the next reset.
         """
-        return self._episodes.slot.begun().session.files
+        return self._episodes.slot.require_current().session.files
 
     # OpenEnv's names for the two parts of an episode; None between episodes.
 
@@ -174,7 +171,7 @@ class EnvironmentAttributes(Environment[REPLAction, REPLObservation, REPLState])
             NotReset: no episode has begun.
             REPLError: no provider answers sub-calls here, so no account exists.
         """
-        subcalls = self._episodes.slot.begun().subcalls
+        subcalls = self._episodes.slot.require_current().subcalls
         if subcalls is None:
             raise REPLError("no sub-calls are configured, so there is no account of them")
         return subcalls.account
@@ -189,19 +186,19 @@ class EnvironmentAttributes(Environment[REPLAction, REPLObservation, REPLState])
     def scored(self) -> bool:
         """Whether the current episode has an expected answer."""
         current = self._episodes.slot.current
-        return current is not None and current.asked.expected_answer is not None
+        return current is not None and current.hidden_task.expected_answer is not None
 
     @property
     def contexts(self) -> tuple[ContextPart, ...]:
         """The context of this episode, variable by variable; NotReset if none has begun."""
-        return self._episodes.slot.begun().episode.terms.context.parts
+        return self._episodes.slot.require_current().episode.config.context.parts
 
     @property
-    def source(self) -> SandboxProvider:
+    def sandbox_provider(self) -> SandboxProvider:
         """The provider of sandboxes for later episodes."""
-        return self._equipment.source
+        return self._equipment.sandbox_provider
 
     @property
     def variables(self) -> list[str]:
         """The names in the session; NotReset if no episode has begun."""
-        return list(self._episodes.slot.begun().episode.names)
+        return list(self._episodes.slot.require_current().episode.names)

@@ -155,7 +155,7 @@ class LocalBase:
     def with_provider(cls, provider: Provider, **arguments: Any) -> Self:
         """Return an environment whose sub-calls `provider` answers."""
         made = cls(**arguments)
-        made._env.answer_by(provider)
+        made._env.use_subcall_provider(provider)
         return made
 
     @classmethod

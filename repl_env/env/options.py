@@ -93,14 +93,14 @@ class ResetRequest:
     rlm_max_depth: int | None = None
     rlm_max_iterations: int | None = None
 
-    def terms(
+    def episode_config(
         self,
         settings: EnvironmentOptions,
         helpers: tuple[str, ...],
-        source: SandboxProvider,
+        sandbox_provider: SandboxProvider,
         check: Validator | None,
     ) -> EpisodeConfig:
-        """Return the episode's configuration for a session of `source`; `check` is of
+        """Return the episode's configuration for a session of `sandbox_provider`; `check` is of
         `answer_schema`.
 
         Raises:
@@ -113,7 +113,7 @@ class ResetRequest:
             settings.context,
             mode=settings.preview,
             preview_length=settings.context_preview_length,
-            source=source,
+            sandbox_provider=sandbox_provider,
         )
         for part in resolved.parts:
             check_name(part.name, "contexts", settings.tools)
@@ -122,27 +122,27 @@ class ResetRequest:
             episode_id=_text(self.episode_id, "episode_id") or uuid.uuid4().hex,
             task_prompt=_text(task_prompt, "task_prompt"),
             context=resolved,
-            files=contents(self.files, source.limits),
+            files=contents(self.files, sandbox_provider.limits),
             max_iterations=at_least(
                 _given(self.max_iterations, settings.max_iterations), 1, "max_iterations"
             ),
             max_output_length=settings.max_output_length,
             helpers=helpers,
             validator=check,
-            memory=int(source.limits.memory),
+            memory=int(sandbox_provider.limits.memory),
         )
 
-    def following(
-        self, before: EpisodeConfig, settings: EnvironmentOptions, check: Validator | None
+    def follow_up_config(
+        self, previous: EpisodeConfig, settings: EnvironmentOptions, check: Validator | None
     ) -> EpisodeConfig:
-        """Return the configuration of an episode that follows `before` in the same session.
+        """Return the configuration of an episode that follows `previous` in the same session.
 
         Raises:
             TypeError, ValueError: naming the argument.
         """
         iterations = _given(self.max_iterations, settings.max_iterations)
         return replace(
-            before,
+            previous,
             episode_id=uuid.uuid4().hex,
             task_prompt=_text(self.task_prompt, "task_prompt"),
             max_iterations=at_least(iterations, 1, "max_iterations"),

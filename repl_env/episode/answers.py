@@ -1,8 +1,7 @@
 """Final answers: which one counts, and whether it has the requested form.
 
 An answer arrives as a message from the session, when the cell gives it. The first valid one wins
-and
-stands even if the cell then fails. Three forms are judged at different times:
+and stands even if the cell then fails. Three forms are judged at different times:
 
     calls (FINAL, FINAL_VAR, SUBMIT, final_answer)   at once; a refusal is an error in the cell
     the `answer` dict                                at the end of the cell, by its last content
@@ -69,7 +68,7 @@ class AnswerSheet:
     def __init__(self, validator: Validator | None = None) -> None:
         self._validator = validator
         self._offers: list[Answer | FinalAnswer] = []
-        self._dict_place: int | None = None
+        self._dict_index: int | None = None
         self._closed = False
         self._checking = False
         self._checked_s = 0.0
@@ -80,12 +79,12 @@ class AnswerSheet:
 
         A refusal is a ValueError with a text for the policy.
         """
-        if not self._took_unjudged(answer):
-            self._take(self._judged(answer, self._checked_s))
+        if not self._record_unjudged(answer):
+            self._record(self._judged(answer, self._checked_s))
 
-    async def offer_aside(self, answer: Answer) -> None:
+    async def offer_async(self, answer: Answer) -> None:
         """`offer` on an event loop, without blocking it."""
-        if self._took_unjudged(answer):
+        if self._record_unjudged(answer):
             return
         if self._checking:
             raise ValueError("another answer of this cell is being checked")
@@ -94,7 +93,7 @@ class AnswerSheet:
             verdict = await offload(partial(self._judged, answer, self._checked_s))
         finally:
             self._checking = False
-        self._take(verdict)
+        self._record(verdict)
 
     def verdict(self, stdout: str) -> Verdict:
         """Return the verdict after the cell has ended with this output."""
@@ -113,7 +112,7 @@ class AnswerSheet:
     def clear(self) -> None:
         """Start anew: the cell is over."""
         self._offers.clear()
-        self._dict_place, self._closed = None, False
+        self._dict_index, self._closed = None, False
         self._checked_s, self._refusal = 0.0, None
 
     def judge(self, text: str, value: JSON) -> FinalAnswer:
@@ -125,12 +124,12 @@ class AnswerSheet:
         return FinalAnswer(replace_surrogates(text), carried)
 
     @staticmethod
-    def judges(answer: Answer) -> bool:
+    def judges_at_once(answer: Answer) -> bool:
         """Return whether `answer` is judged when it is offered, which may take long."""
         return answer.form not in ("answer", "printed")
 
     @property
-    def told(self) -> bool:
+    def has_offers(self) -> bool:
         """Whether the cell has offered an answer, accepted or refused."""
         return bool(self._offers) or self._refusal is not None
 
@@ -139,17 +138,17 @@ class AnswerSheet:
         """Whether an offered answer waits for the next step."""
         return bool(self._offers)
 
-    def _took_unjudged(self, answer: Answer) -> bool:
+    def _record_unjudged(self, answer: Answer) -> bool:
         """Take an answer that is judged at the end of its cell, or never; False for others."""
-        if answer.form == "answer" and self._dict_place is not None:
-            self._offers[self._dict_place] = answer
+        if answer.form == "answer" and self._dict_index is not None:
+            self._offers[self._dict_index] = answer
         elif self._closed or len(self._offers) >= MOST_OFFERED:
             return True
-        elif self.judges(answer):
+        elif self.judges_at_once(answer):
             return False
         else:
             if answer.form == "answer":
-                self._dict_place = len(self._offers)
+                self._dict_index = len(self._offers)
             self._offers.append(answer)
         return True
 
@@ -178,7 +177,7 @@ class AnswerSheet:
         except RecursionError:
             raise ValueError("the answer is nested too deep") from None
 
-    def _take(self, verdict: Verdict) -> None:
+    def _record(self, verdict: Verdict) -> None:
         self._checked_s += verdict.seconds
         if verdict.final is None:
             self._refusal = verdict.refusal

@@ -1,8 +1,7 @@
 """The batch driver: effects of many environments, performed concurrently by one thread.
 
 Cells of blocking sessions run as one batch of the engine. Other effects run one after another,
-until
-one takes long enough to be a wait; the rest then goes to threads.
+until one takes long enough to be a wait; the rest then goes to threads.
 """
 
 from __future__ import annotations
@@ -20,34 +19,34 @@ from repl_sandbox.session.drivers.batch import SessionBatch
 T = TypeVar("T")
 
 # Seconds. A handover to a thread and back costs a tenth of this.
-_A_WAIT = 0.001
+_WAIT_S = 0.001
 
 
 def run_batch(
-    turns: Sequence[Effects[T]], batch: SessionBatch, threads: Callable[[], Executor]
+    effects: Sequence[Effects[T]], batch: SessionBatch, threads: Callable[[], Executor]
 ) -> list[T | Exception]:
     """Return the result of each generator, or the error that ended it.
 
     `threads` supplies threads.
     """
-    return _RunningBatch(turns, batch, threads).play()
+    return _RunningBatch(effects, batch, threads).run()
 
 
 class _RunningBatch(Generic[T]):
     """Running generators with their pending effects."""
 
     def __init__(
-        self, turns: Sequence[Effects[T]], batch: SessionBatch, threads: Callable[[], Executor]
+        self, effects: Sequence[Effects[T]], batch: SessionBatch, threads: Callable[[], Executor]
     ) -> None:
-        self._turns = turns
+        self._effects = effects
         self._batch = batch
         self._threads = threads
         self._requests: dict[int, Callable[[], Any]] = {}
         self._ended: dict[int, T | Exception] = {}
 
-    def play(self) -> list[T | Exception]:
+    def run(self) -> list[T | Exception]:
         try:
-            for index in range(len(self._turns)):
+            for index in range(len(self._effects)):
                 self._resume(index, None)
             while self._requests:
                 requests = list(self._requests.items())
@@ -56,18 +55,18 @@ class _RunningBatch(Generic[T]):
         except BaseException as error:
             # Ctrl-C: each generator receives it and cleans up, including one whose effect was not
             # recorded.
-            for index, turn in enumerate(self._turns):
+            for index, generator in enumerate(self._effects):
                 if index not in self._ended:
-                    self._abandon(turn, error)
+                    self._abandon(generator, error)
             raise
-        return [self._ended[index] for index in range(len(self._turns))]
+        return [self._ended[index] for index in range(len(self._effects))]
 
     def _resume(self, index: int, reply: Any) -> None:
-        turn = self._turns[index]
+        generator = self._effects[index]
         self._requests.pop(index, None)
         try:
             failed = isinstance(reply, Exception)
-            self._requests[index] = turn.throw(reply) if failed else turn.send(reply)
+            self._requests[index] = generator.throw(reply) if failed else generator.send(reply)
         except StopIteration as end:
             self._ended[index] = end.value
         except Exception as error:  # noqa: BLE001 - one environment's; the others go on
@@ -75,8 +74,8 @@ class _RunningBatch(Generic[T]):
 
     def _run(self, cells: list[tuple[int, CellEffect]]) -> None:
         """Run cells concurrently."""
-        come = self._batch.run([each.taken_apart() for _, each in cells]) if cells else []
-        for (index, _), reply in zip(cells, come, strict=True):
+        replies = self._batch.run([each.parts() for _, each in cells]) if cells else []
+        for (index, _), reply in zip(cells, replies, strict=True):
             self._resume(index, reply)
 
     def _do(self, others: list[tuple[int, Callable[[], Any]]]) -> None:
@@ -84,32 +83,32 @@ class _RunningBatch(Generic[T]):
         for done, (index, request) in enumerate(others, 1):
             start = perf_counter()
             self._resume(index, _attempt(request))
-            if perf_counter() - start > _A_WAIT and done < len(others):
+            if perf_counter() - start > _WAIT_S and done < len(others):
                 self._do_in_threads(others[done:])
                 return
 
     def _do_in_threads(self, others: list[tuple[int, Callable[[], Any]]]) -> None:
         threads = self._threads()
-        coming = {index: threads.submit(_attempt, request) for index, request in others}
+        futures = {index: threads.submit(_attempt, request) for index, request in others}
         try:
-            while coming:
-                index = next(iter(coming))
-                self._resume(index, coming[index].result())
-                del coming[index]
+            while futures:
+                index = next(iter(futures))
+                self._resume(index, futures[index].result())
+                del futures[index]
         except BaseException:
             # Work that has begun completes in its generator, which may have a session to close
             # again.
-            for index, each in coming.items():
+            for index, each in futures.items():
                 # otherwise it was delivered already
                 if not each.cancel() and index in self._requests:
                     self._resume(index, each.result())
             raise
 
-    def _abandon(self, turn: Effects[T], error: BaseException) -> None:
+    def _abandon(self, generator: Effects[T], error: BaseException) -> None:
         with suppress(BaseException):
-            request = turn.throw(error)
+            request = generator.throw(error)
             while True:
-                request = turn.send(_attempt(request))
+                request = generator.send(_attempt(request))
 
 
 def _attempt(request: Callable[[], Any]) -> Any:

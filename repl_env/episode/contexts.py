@@ -28,8 +28,7 @@ class StoredContext:
     """Stands for a value that sessions begin with and this process does not hold.
 
     `type` is the name of its type, `shown` its preview. `read` returns the value, which may take
-    long and
-    raise OSError.
+    long and raise OSError.
     """
 
     type: str
@@ -68,13 +67,13 @@ class ContextPart:
 class Context:
     """The context of an episode. `preview` is None if there is nothing to show.
 
-    `source` provides the session, if the sandbox already holds the variables named in
+    `sandbox_provider` provides the session, if the sandbox already holds the variables named in
     `source.shared`.
     """
 
     parts: tuple[ContextPart, ...]
     preview: str | None
-    source: SandboxProvider | None = None
+    sandbox_provider: SandboxProvider | None = None
     length: int = field(init=False)  # the sum of the parts' lengths; each observation includes it
 
     def __post_init__(self) -> None:
@@ -111,30 +110,27 @@ def resolve(
     *,
     mode: Preview,
     preview_length: int,
-    source: SandboxProvider | None = None,
-    held: tuple[ContextPart, ...] = (),
+    sandbox_provider: SandboxProvider | None = None,
+    preset: tuple[ContextPart, ...] = (),
 ) -> Context:
     """Return the context that these arguments describe.
 
     A resolved context is returned as it is. `context` overrides `default`; without both the context
-    is
-    an empty text, unless `contexts` names other variables, or sessions from `source` begin with a
-    variable of that name, which is then the context. `held` are further variables that sessions
-    from
-    `source` begin with.
+    is an empty text, unless `contexts` names other variables, or sessions from `sandbox_provider`
+    begin with a variable of that name, which is then the context. `preset` are further variables
+    that sessions from `sandbox_provider` begin with.
 
     Raises:
         TypeError: a context is not a str, bytes, list, dict or Path, or holds a value that is not
             JSON.
         ValueError: a context is given twice, has an invalid name, or holds a number that is not
-            finite
-            or an object with two keys that are equal in JSON.
+            finite or an object with two keys that are equal in JSON.
         OSError: a Path cannot be read.
     """
     if isinstance(context, Context):
         return context
-    given = default if context is None and not _named(held, NAME) else context
-    origin = source if held else None
+    given = default if context is None and not _named(preset, NAME) else context
+    origin = sandbox_provider if preset else None
     if not isinstance(contexts, Mapping | None):
         raise TypeError(f"contexts must be a dict, not {type(contexts).__name__}")
     named = dict(contexts or {})
@@ -142,17 +138,22 @@ def resolve(
         if NAME in named and context is not None:
             raise ValueError("contexts must not have the name 'context' when context is given")
         named = {NAME: given, **named}
-    elif not named and not held and source is not None and NAME in source.shared:
-        named, origin = {NAME: source.shared[NAME]}, source
-    elif not named and not held:
+    elif (
+        not named
+        and not preset
+        and sandbox_provider is not None
+        and NAME in sandbox_provider.shared
+    ):
+        named, origin = {NAME: sandbox_provider.shared[NAME]}, sandbox_provider
+    elif not named and not preset:
         named = {NAME: ""}
     for name in named:
         if not isinstance(name, str):
             raise TypeError(f"contexts: {name!r} must be a str, not {type(name).__name__}")
-        if _named(held, name):
+        if _named(preset, name):
             raise ValueError(f"uploads: {name!r} is given as a context as well")
     alone = NAME if given is not None else None
-    parts = *(_part(name, value, alone) for name, value in named.items()), *held
+    parts = *(_part(name, value, alone) for name, value in named.items()), *preset
     shown = _preview(parts, mode, preview_length)
     return Context(parts, None if shown is None else replace_surrogates(shown), origin)
 
@@ -163,7 +164,7 @@ def _named(parts: tuple[ContextPart, ...], name: str) -> bool:
 
 def _part(name: str, value: Given, alone: str | None) -> ContextPart:
     """Return a variable; `alone` is the name of the variable that `context` sets."""
-    said = name if name == alone else f"contexts: {name}"
+    argument = name if name == alone else f"contexts: {name}"
     if isinstance(value, Path):
         value = text_or_bytes(value.read_bytes())
     if isinstance(value, str):
@@ -171,8 +172,8 @@ def _part(name: str, value: Given, alone: str | None) -> ContextPart:
     if isinstance(value, (bytes, bytearray, memoryview)):
         return ContextPart(name, bytes(value), len(value), "bytes")
     if isinstance(value, (list, dict)):
-        return ContextPart(name, value, len(json_text(said, value)), "chars of JSON")
-    raise _refused(said, value)
+        return ContextPart(name, value, len(json_text(argument, value)), "chars of JSON")
+    raise _refused(argument, value)
 
 
 def check_kind(name: str, value: object) -> None:

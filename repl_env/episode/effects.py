@@ -18,27 +18,27 @@ T = TypeVar("T")
 Effects: TypeAlias = Generator[Callable[[], Any], Any, T]
 
 
-def run_blocking(turn: Effects[T]) -> T:
+def run_blocking(effects: Effects[T]) -> T:
     """Perform all effects of the generator and return its result."""
     try:
-        request = next(turn)
+        request = next(effects)
         while True:
             try:
                 reply = request()
             # Any exception belongs to the generator, which handles or reraises it.
             except BaseException as error:  # noqa: BLE001
-                request = turn.throw(error)
+                request = effects.throw(error)
             else:
-                request = turn.send(reply)
+                request = effects.send(reply)
     except StopIteration as end:
         result: T = end.value
         return result
 
 
-async def run_async(turn: Effects[T]) -> T:
+async def run_async(effects: Effects[T]) -> T:
     """Perform all effects; await awaitables and offloaded work."""
     try:
-        request = next(turn)
+        request = next(effects)
         while True:
             try:
                 if isinstance(request, Offload):
@@ -50,9 +50,9 @@ async def run_async(turn: Effects[T]) -> T:
                 if type(reply) is CoroutineType or inspect.isawaitable(reply):
                     reply = await reply
             except BaseException as error:  # noqa: BLE001 - as above; cancellation too
-                request = turn.throw(error)
+                request = effects.throw(error)
             else:
-                request = turn.send(reply)
+                request = effects.send(reply)
     except StopIteration as end:
         result: T = end.value
         return result

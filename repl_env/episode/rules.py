@@ -76,24 +76,24 @@ class Episode:
     episode.
     """
 
-    terms: EpisodeConfig
+    config: EpisodeConfig
     iteration: int = 0
     cells: int = 0
     stop_reason: str | None = None
     final: FinalAnswer | None = None
     masked: bool = False
     totals: EpisodeTotals = field(default_factory=EpisodeTotals)
-    sheet: AnswerSheet = field(init=False)
+    answer_sheet: AnswerSheet = field(init=False)
     names: dict[str, None] = field(init=False)  # a dict keeps the order
     names_are_known: bool = True
-    _lost_calls: list[Exception] = field(default_factory=list)
+    _failed_subcalls: list[Exception] = field(default_factory=list)
     isolation: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.sheet = AnswerSheet(self.terms.validator)
-        self.restart_names()
+        self.answer_sheet = AnswerSheet(self.config.validator)
+        self.reset_names()
 
-    def held_by(self, isolation: Isolation) -> None:
+    def set_isolation(self, isolation: Isolation) -> None:
         """Record the isolation of the session, for the metadata of every step."""
         layers = [layer.name for layer in isolation.layers if layer.active]
         self.isolation = {"tier": isolation.tier, "layers": layers}
@@ -104,13 +104,13 @@ class Episode:
         return self.stop_reason is not None
 
     @property
-    def last_iteration(self) -> bool:
+    def iterations_used_up(self) -> bool:
         """Whether the iterations are used up without an answer."""
-        return not self.done and self.iteration >= self.terms.max_iterations
+        return not self.done and self.iteration >= self.config.max_iterations
 
     def subcall_failed(self, error: Exception) -> None:
         """Record that a sub-call of the running cell failed. Called from any thread."""
-        self._lost_calls.append(error)
+        self._failed_subcalls.append(error)
 
     def cell_cancelled(self) -> None:
         """Record that the caller cancelled a cell: it is not a step, but the session counted it.
@@ -122,16 +122,16 @@ class Episode:
 
     # ── variables ────────────────────────────────────────────────────────────────────────────────
 
-    def restart_names(self, variables: Iterable[Variable] | None = None) -> None:
+    def reset_names(self, variables: Iterable[Variable] | None = None) -> None:
         """Set the names of a session that starts anew, or that reports its names."""
         if variables is None:
-            given = [part.name for part in self.terms.context.parts]
+            given = [part.name for part in self.config.context.parts]
         else:
             given = [variable.name for variable in variables]
-        self.names = dict.fromkeys([*given, *ANSWER_NAMES, *self.terms.helpers])
+        self.names = dict.fromkeys([*given, *ANSWER_NAMES, *self.config.helpers])
         self.names_are_known = True
 
-    def _follow(self, changes: Iterable[Change]) -> None:
+    def _apply_changes(self, changes: Iterable[Change]) -> None:
         for change in changes:
             if change.name == MORE_CHANGES:
                 self.names_are_known = False
@@ -142,13 +142,13 @@ class Episode:
 
     # ── steps ────────────────────────────────────────────────────────────────────────────────────
 
-    def greet(self) -> REPLObservation:
+    def first_observation(self) -> REPLObservation:
         """Return the observation of the reset."""
         lines = ["REPL environment initialized."]
-        if loaded := self.terms.context.announcement():
+        if loaded := self.config.context.announcement():
             lines.append(loaded)
-        if self.terms.task_prompt:
-            lines.append(f"Task: {self.terms.task_prompt}")
+        if self.config.task_prompt:
+            lines.append(f"Task: {self.config.task_prompt}")
         lines.append(
             "Use answer['content'] to store your answer, and set answer['ready'] = True when done."
         )
@@ -156,91 +156,93 @@ class Episode:
         observation.metadata["message"] = "Environment ready."
         return observation
 
-    def weighed(self, value: JSON) -> FinalAnswer | ValueError:
+    def judge_answer(self, value: JSON) -> FinalAnswer | ValueError:
         """Return `value` as the answer, or the reason of its refusal.
 
         No side effects; may be offloaded.
         """
         try:  # includes the conversion to text: an int can exceed the limit on digits
             text = "" if value is None else value if isinstance(value, str) else str(value)
-            return self.sheet.judge(text, text if value is None else value)
+            return self.answer_sheet.judge(text, text if value is None else value)
         except ValueError as error:
             return error
 
-    def ran(self, outcome: AnyOutcome, verdict: Verdict, *, counts: bool = True) -> REPLObservation:
+    def cell_observation(
+        self, outcome: AnyOutcome, verdict: Verdict, *, counts: bool = True
+    ) -> REPLObservation:
         """Return the observation of a cell whose answers led to `verdict`; `counts`: as a step.
 
         In the last iteration without an answer, the caller must then call `give_up`.
         """
-        self.sheet.clear()
+        self.answer_sheet.clear()
         self.iteration += counts
         self.cells += 1
         self.totals.add(outcome.usage)
         if outcome.state == "restarted":
-            self.restart_names()
+            self.reset_names()
         elif outcome.lost:
             # Cells without a snapshot may be rolled back as well, with the names that they bound.
             self.names_are_known = False
         # After a restart, changes exist only if the restart came first, so they are the session's.
         if outcome.changes:
-            self._follow(outcome.changes)
-        memory = self.terms.memory
+            self._apply_changes(outcome.changes)
+        memory = self.config.memory
         failed = failure(outcome, memory)
         if verdict.refusal is not None and verdict.final is None:
             failed = _with_refusal(failed, outcome, verdict.refusal)
         if verdict.final is not None:
             self.final, self.stop_reason = verdict.final, "answer"
-        limit = self.terms.max_output_length
+        limit = self.config.max_output_length
         result = render(outcome, failed, cell=self.cells, limit=limit, memory=memory)
         return self._observe(result, self._kind(failed), outcome.usage)
 
-    def submit(self, weighed: FinalAnswer | ValueError) -> REPLObservation:
+    def submit(self, answer: FinalAnswer | ValueError) -> REPLObservation:
         """Return the observation of an answer that the caller submits instead of code,
-        `weighed`.
+        `judge_answer`.
         """
         self.iteration += 1
-        if isinstance(weighed, ValueError):
-            result = message_result("", f"ValueError: the answer was refused: {weighed}")
+        if isinstance(answer, ValueError):
+            result = message_result("", f"ValueError: the answer was refused: {answer}")
             return self._observe(result, "answer", Usage())
-        self.final, self.stop_reason = weighed, "answer"
+        self.final, self.stop_reason = answer, "answer"
         # A cancelled cell has not reported its failed sub-calls.
-        told = message_result("Final answer submitted.")
-        observation = self._observe(told, self._kind(None), Usage())
+        result = message_result("Final answer submitted.")
+        observation = self._observe(result, self._kind(None), Usage())
         # As in OpenEnv: after the end there are no variables to look at.
         observation.context_preview = None
         observation.context_length = 0
         observation.available_variables = []
         return observation
 
-    def misformatted(self, told: str) -> REPLObservation:
-        """Return the step of a reply without an action, as `told` explains; nothing was run.
+    def format_error_observation(self, explanation: str) -> REPLObservation:
+        """Return the step of a reply without an action, with its `explanation`; nothing was run.
 
         In the last iteration, the caller must then call `give_up`.
         """
         self.iteration += 1
-        limit = self.terms.max_output_length
-        result = message_result("", clip(told, limit))
-        result.truncated = len(told) > limit
-        return self._observe(result, self._kind(ObservedFailure("format", told)), Usage())
+        limit = self.config.max_output_length
+        result = message_result("", clip(explanation, limit))
+        result.truncated = len(explanation) > limit
+        return self._observe(result, self._kind(ObservedFailure("format", explanation)), Usage())
 
-    def going_no_further(self) -> REPLObservation:
+    def unchanged_observation(self) -> REPLObservation:
         """Return the observation if the caller takes no further step. `give_up` must follow."""
         return self._observe(message_result(""), self._kind(None), Usage())
 
     def give_up(
         self,
         observation: REPLObservation,
-        weighed: FinalAnswer | ValueError | None,
+        answer: FinalAnswer | ValueError | None,
         used_up: str | None = None,
     ) -> REPLObservation:
-        """End without an answer: the content of the answer dict, `weighed`, counts if it fits.
+        """End without an answer: `answer`, the content of the answer dict, counts if it fits.
 
         `used_up` names the exhausted part of the budget; None: the iterations.
         """
         self.stop_reason = "max_iterations" if used_up is None else "budget"
-        if isinstance(weighed, FinalAnswer):
-            self.final = weighed
-        message = used_up or f"Maximum iterations ({self.terms.max_iterations}) reached."
+        if isinstance(answer, FinalAnswer):
+            self.final = answer
+        message = used_up or f"Maximum iterations ({self.config.max_iterations}) reached."
         result = observation.result
         result.stdout = f"{on_new_line(result.stdout)}{message}"
         usage = Usage(**observation.metadata["usage"])
@@ -255,8 +257,8 @@ class Episode:
 
     def _kind(self, failed: ObservedFailure | None) -> str | None:
         kind = failed.kind if failed else None
-        if self._lost_calls:
-            self._lost_calls.clear()
+        if self._failed_subcalls:
+            self._failed_subcalls.clear()
             kind = "llm"
         self.masked = self.masked or kind in OURS
         return kind
@@ -264,24 +266,24 @@ class Episode:
     # ── what is shown ────────────────────────────────────────────────────────────────────────────
 
     def _observe(self, result: CodeBlockResult, kind: str | None, usage: Usage) -> REPLObservation:
-        terms = self.terms
+        config = self.config
         return trusted(
             REPLObservation,
             result=result,
-            context_preview=terms.context.preview,
-            context_length=terms.context.length,
+            context_preview=config.context.preview,
+            context_length=config.context.length,
             available_variables=list(self.names),
             iteration=self.iteration,
-            max_iterations=terms.max_iterations,
+            max_iterations=config.max_iterations,
             done=self.done,
             reward=0.0,
             metadata=self._metadata(result, kind, usage),
         )
 
     def _metadata(self, result: CodeBlockResult, kind: str | None, usage: Usage) -> dict[str, Any]:
-        terms, final = self.terms, self.final
+        config, final = self.config, self.final
         metadata: dict[str, Any] = {
-            "task_prompt": terms.task_prompt,
+            "task_prompt": config.task_prompt,
             "final_answer": final.text if final else None,
             "answer_value": final.value if final else None,
             "execution_time": usage.execution_seconds,
@@ -310,16 +312,16 @@ class Episode:
     def state(self) -> REPLState:
         """Return the episode so far."""
         return REPLState(
-            episode_id=self.terms.episode_id,
+            episode_id=self.config.episode_id,
             step_count=self.iteration,
-            context=self.terms.context.text,
-            task_prompt=self.terms.task_prompt,
+            context=self.config.context.text,
+            task_prompt=self.config.task_prompt,
             iteration=self.iteration,
-            max_iterations=self.terms.max_iterations,
+            max_iterations=self.config.max_iterations,
             namespace_keys=list(self.names),
             final_answer=self.final.text if self.final else None,
             total_execution_time=self.totals.execution_seconds,
-            context_length=self.terms.context.length,
+            context_length=self.config.context.length,
             stop_reason=self.stop_reason,
             usage=asdict(self.totals),
         )

@@ -1,8 +1,7 @@
 """Sandboxes that environments share: one for equal settings in a process, started on demand.
 
 Blocking and asynchronous episodes share them, on any threads and event loops. They close at the
-exit
-of the process. After a fork, the child starts its own.
+exit of the process. After a fork, the child starts its own.
 """
 
 from __future__ import annotations
@@ -125,9 +124,9 @@ class SandboxRegistry:
 
 @dataclass(frozen=True, slots=True)
 class SandboxProvider:
-    """The source of an environment's sandbox: a given one, or one of the registry `home`.
+    """Provides an environment's sandbox: a given one, or one of `registry`.
 
-    `home` None means the registry that the whole process shares.
+    `registry`: None means the registry that the whole process shares.
 
     Raises:
         TypeError: both were given, or `given` is not a sandbox.
@@ -135,7 +134,7 @@ class SandboxProvider:
 
     given: Sandbox | AsyncSandbox | None
     settings: SandboxSettings
-    home: SandboxRegistry | None = None
+    registry: SandboxRegistry | None = None
 
     def __post_init__(self) -> None:
         if self.given is None:
@@ -160,15 +159,15 @@ class SandboxProvider:
             return self.given.limits
         return self.settings.limits or Limits()
 
-    def plain(self) -> Sandbox:
+    def blocking_sandbox(self) -> Sandbox:
         """The sandbox for blocking episodes; RuntimeError if an asynchronous one was given."""
         if self.given is None:
-            return self._home.get(self.settings)
+            return self._registry.get(self.settings)
         if not isinstance(self.given, Sandbox):
             raise RuntimeError("the sandbox is an AsyncSandbox; its episodes must be awaited")
         return self.given
 
-    async def awaited(self) -> AsyncSandbox:
+    async def async_sandbox(self) -> AsyncSandbox:
         """Return the sandbox for asynchronous episodes: a view of a blocking one, or the given
         one.
         """
@@ -176,35 +175,35 @@ class SandboxProvider:
             return self.given
         if self.given is not None:
             return AsyncSandbox.of(self.given)
-        home = self._home
-        sandbox = home.running(self.settings)
+        registry = self._registry
+        sandbox = registry.running(self.settings)
         if sandbox is None:
             # A caller cancelled meanwhile leaves the sandbox to the next one.
-            sandbox = await asyncio.to_thread(home.get, self.settings)
+            sandbox = await asyncio.to_thread(registry.get, self.settings)
         return AsyncSandbox.of(sandbox)
 
-    def make(self, how: Callable[[Sandbox], T]) -> T:
-        """Return the result of `how` on the sandbox for blocking episodes; on a new one if it died.
+    def make(self, operation: Callable[[Sandbox], T]) -> T:
+        """Return the result of `operation` on the sandbox for blocking episodes.
 
-        A shared sandbox may have died since its last use; a given one is not replaced.
+        A shared sandbox that died since its last use is replaced; a given one is not.
         """
-        sandbox = self.plain()
+        sandbox = self.blocking_sandbox()
         try:
-            return how(sandbox)
+            return operation(sandbox)
         except SandboxClosed:
             if not self._replaces(sandbox):
                 raise
-        return how(self.plain())
+        return operation(self.blocking_sandbox())
 
-    async def make_async(self, how: Callable[[AsyncSandbox], Awaitable[T]]) -> T:
-        """Return the result of `how` on the sandbox for asynchronous episodes; see `make`."""
-        sandbox = await self.awaited()
+    async def make_async(self, operation: Callable[[AsyncSandbox], Awaitable[T]]) -> T:
+        """Return the result of `operation` on the sandbox for asynchronous episodes; see `make`."""
+        sandbox = await self.async_sandbox()
         try:
-            return await how(sandbox)
+            return await operation(sandbox)
         except SandboxClosed:
             if not self._replaces(sandbox):
                 raise
-        return await how(await self.awaited())
+        return await operation(await self.async_sandbox())
 
     def _replaces(self, sandbox: Sandbox | AsyncSandbox) -> bool:
         """Return whether a new sandbox replaces this closed one."""
@@ -212,12 +211,12 @@ class SandboxProvider:
             return False
         plain = sandbox.plain if isinstance(sandbox, AsyncSandbox) else sandbox
         if plain is not None:
-            self._home.drop(plain)
+            self._registry.drop(plain)
         return True
 
     @property
-    def _home(self) -> SandboxRegistry:
-        return _of_process() if self.home is None else self.home
+    def _registry(self) -> SandboxRegistry:
+        return _of_process() if self.registry is None else self.registry
 
 
 class _OfProcess:

@@ -29,29 +29,31 @@ class CellEffect(partial[Any]):
     Its own class lets the batch driver recognise effects that can run concurrently.
     """
 
-    def taken_apart(self) -> tuple[Any, str, float | None]:
+    def parts(self) -> tuple[Any, str, float | None]:
         """Return the session, the code, and the time limit in seconds."""
         run: Any = self.func
         return run.__self__, self.args[0], self.keywords["timeout"]
 
 
 def make_session(
-    source: SandboxProvider, make: Callable[[Any], Any], *, plain: bool
+    sandbox_provider: SandboxProvider, operation: Callable[[Any], Any], *, plain: bool
 ) -> Effects[Any]:
-    """Make a session with `make` on the sandbox of `source`."""
-    return (yield partial(source.make if plain else source.make_async, make))
+    """Make a session with `operation` on the sandbox of `sandbox_provider`."""
+    return (
+        yield partial(sandbox_provider.make if plain else sandbox_provider.make_async, operation)
+    )
 
 
 def start_session(
-    source: SandboxProvider, *, plain: bool, terms: EpisodeConfig, **arguments: Any
+    sandbox_provider: SandboxProvider, *, plain: bool, config: EpisodeConfig, **arguments: Any
 ) -> Effects[Any]:
     """Start the session of an episode with this configuration, with its context and files."""
     session = yield from make_session(
-        source, lambda sandbox: sandbox.session(**arguments), plain=plain
+        sandbox_provider, lambda sandbox: sandbox.session(**arguments), plain=plain
     )
     try:
-        yield from load_context(session, terms.context)
-        yield from put_files(session, terms.files)
+        yield from load_context(session, config.context)
+        yield from put_files(session, config.files)
     except BaseException:
         yield session.close
         raise
@@ -65,9 +67,9 @@ def branch_session(session: Any, **arguments: Any) -> Effects[Any]:
 
 def load_context(session: Any, context: Context) -> Effects[None]:
     """Load the context into a session, except for the parts that its sandbox already holds."""
-    there = {} if context.source is None else context.source.shared
+    already_set = {} if context.sandbox_provider is None else context.sandbox_provider.shared
     for part in context.parts:
-        if part.name not in there:
+        if part.name not in already_set:
             yield partial(session.set, part.name, part.value)
 
 
@@ -101,13 +103,17 @@ def run_cell(
     except BaseException:
         episode.cell_cancelled()
         raise
-    verdict = (yield from judge_answer(episode, outcome)) if episode.sheet.told else NO_ANSWER
+    verdict = (
+        (yield from judge_answer(episode, outcome))
+        if episode.answer_sheet.has_offers
+        else NO_ANSWER
+    )
     if outcome.state == "restarted":
         # The policy may lose its own variables, but not the context.
-        yield from load_context(session, episode.terms.context)
-    observation = episode.ran(outcome, verdict, counts=counts)
+        yield from load_context(session, episode.config.context)
+    observation = episode.cell_observation(outcome, verdict, counts=counts)
     if not episode.names_are_known:
-        episode.restart_names((yield session.variables))
+        episode.reset_names((yield session.variables))
         observation.available_variables = list(episode.names)
     return observation
 
@@ -115,11 +121,11 @@ def run_cell(
 def judge_answer(episode: Episode, outcome: AnyOutcome) -> Effects[Verdict]:
     """Judge the answers of a cell that has ended."""
     try:
-        verdict: Verdict = yield Offload(episode.sheet.verdict, outcome.stdout)
+        verdict: Verdict = yield Offload(episode.answer_sheet.verdict, outcome.stdout)
     except BaseException as error:
         episode.cell_cancelled()
         if isinstance(error, Exception):  # a fault of the caller's validator would repeat itself
-            episode.sheet.clear()
+            episode.answer_sheet.clear()
         raise
     return verdict
 
@@ -128,11 +134,11 @@ def give_up(
     session: Any, episode: Episode, observation: REPLObservation, used_up: str | None = None
 ) -> Effects[REPLObservation]:
     """End the episode without an answer; the content of the answer dict counts if it is valid."""
-    held = yield from read_content(session)
-    weighed = None
-    if held not in (None, "", [], {}):
-        weighed = yield Offload(episode.weighed, held)
-    return episode.give_up(observation, weighed, used_up)
+    draft = yield from read_content(session)
+    answer = None
+    if draft not in (None, "", [], {}):
+        answer = yield Offload(episode.judge_answer, draft)
+    return episode.give_up(observation, answer, used_up)
 
 
 def read_content(session: Any) -> Effects[Any]:

@@ -76,10 +76,8 @@ class SavedEpisode(BaseModel):
     """The host's state of an episode, except for its context.
 
     `answer_schema` is the JSON schema; a type is not saved, and `needs_schema` records that there
-    was
-    one. `last` is the observation that ended the episode, None if it goes on. `rubric` is the state
-    of a
-    rubric with `state_dict`.
+    was one. `last` is the observation that ended the episode, None if it goes on. `rubric` is the
+    state of a rubric with `state_dict`.
     """
 
     model_config = _STRICT
@@ -109,7 +107,7 @@ class SavedEpisode(BaseModel):
     rubric: JsonValue
     spent: SavedSpent | None
 
-    def terms(self, context: Context, validator: Any, memory: int) -> EpisodeConfig:
+    def config(self, context: Context, validator: Any, memory: int) -> EpisodeConfig:
         """The configuration that the episode continues with; `memory`: bytes that its session may
         use.
         """

@@ -129,12 +129,13 @@ def test_what_was_assigned_holds_from_the_next_reset_at_the_latest(env, name, wh
         "    except Exception: kinds.append(None)\n",
     )
     kinds = env.session.get("kinds")
+    subcalls = env._episodes.slot.require_current().hidden_task.subcalls
     seen = {
         "max_iterations": first.max_iterations == 3,
         "max_output_length": len(last.result.stdout) < 200,
         "context_preview_length": first.context_preview == "a lon",
-        "rlm_max_depth": env._episodes.slot.begun().asked.subcalls.max_depth == 2,
-        "rlm_max_iterations": env._episodes.slot.begun().asked.subcalls.max_iterations == 4,
+        "rlm_max_depth": subcalls.max_depth == 2,
+        "rlm_max_iterations": subcalls.max_iterations == 4,
         "max_concurrent_subcalls": env.settings.max_concurrent_subcalls == 2,
         "initial_context": env.state.context == "other",
         "initial_task_prompt": env.state.task_prompt == "Count.",

@@ -241,14 +241,14 @@ def test_episodes_of_all_loops_and_threads_share_one_sandbox():
 
     async def episodes():
         found = await asyncio.gather(*map(one, range(3)))
-        return found, (await sandbox_provider.SandboxProvider(None, settings).awaited()).plain
+        return found, (await sandbox_provider.SandboxProvider(None, settings).async_sandbox()).plain
 
     found, first = asyncio.run(episodes())
     assert found == ["'0'", "'1'", "'2'"]
     with ThreadPoolExecutor(2) as pool:
         for found, sandbox in pool.map(lambda _: asyncio.run(episodes()), range(2)):
             assert (found, sandbox) == (["'0'", "'1'", "'2'"], first)
-    assert sandbox_provider.SandboxProvider(None, settings).plain() is first
+    assert sandbox_provider.SandboxProvider(None, settings).blocking_sandbox() is first
     first.close()
     found, second = asyncio.run(episodes())
     assert found == ["'0'", "'1'", "'2'"]
@@ -259,13 +259,13 @@ def test_episodes_of_all_loops_and_threads_share_one_sandbox():
 async def test_who_gives_up_on_a_shared_sandbox_leaves_it_to_the_next():
     settings = sandbox_provider.SandboxSettings(limits=Limits(processes=10))
     source = sandbox_provider.SandboxProvider(None, settings)
-    waiting = asyncio.ensure_future(source.awaited())
+    waiting = asyncio.ensure_future(source.async_sandbox())
     await asyncio.sleep(0)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    face = await source.awaited()
-    assert face.plain is source.plain()
+    face = await source.async_sandbox()
+    assert face.plain is source.blocking_sandbox()
     async with face.session() as session:
         assert (await session.run("1 + 1")).value == "2"
     face.plain.close()

@@ -195,17 +195,17 @@ def test_a_step_before_reset_or_after_close_is_an_error(make):
 def test_equal_settings_share_one_sandbox():
     small = sandbox_provider.SandboxSettings(limits=Limits(processes=8))
     same = sandbox_provider.SandboxSettings(limits=Limits(processes=8))
-    one = sandbox_provider.SandboxProvider(None, small).plain()
-    assert sandbox_provider.SandboxProvider(None, same).plain() is one
+    one = sandbox_provider.SandboxProvider(None, small).blocking_sandbox()
+    assert sandbox_provider.SandboxProvider(None, same).blocking_sandbox() is one
     with LocalREPLEnv(limits=Limits(processes=8)) as env:
         env.reset()
         assert env.execute("1 + 1").observation.result.value == "2"
-        assert sandbox_provider.SandboxProvider(None, small).plain() is one
+        assert sandbox_provider.SandboxProvider(None, small).blocking_sandbox() is one
     one.close()
     with LocalREPLEnv(limits=Limits(processes=8)) as env:
         env.reset()
         assert env.execute("1 + 1").observation.result.value == "2"
-    again = sandbox_provider.SandboxProvider(None, small).plain()
+    again = sandbox_provider.SandboxProvider(None, small).blocking_sandbox()
     assert again is not one
     again.close()
 
@@ -215,14 +215,14 @@ def test_a_shared_sandbox_that_was_ended_is_replaced():
     settings = sandbox_provider.SandboxSettings(limits=Limits(processes=11))
     with LocalREPLEnv(limits=Limits(processes=11)) as env:
         env.reset(context="a")
-        one = sandbox_provider.SandboxProvider(None, settings).plain()
+        one = sandbox_provider.SandboxProvider(None, settings).blocking_sandbox()
         os.kill(one._zygote.pid, signal.SIGKILL)
         # The session ends with its template, a moment later: a cell that lasts is sure to meet it.
         with pytest.raises(EpisodeAborted):
             env.execute("import time; time.sleep(60)")
         env.reset(context="b")
         assert env.execute("context").observation.result.value == "'b'"
-        again = sandbox_provider.SandboxProvider(None, settings).plain()
+        again = sandbox_provider.SandboxProvider(None, settings).blocking_sandbox()
         assert again is not one
     again.close()
 

@@ -42,7 +42,7 @@ def test_equal_policies_share_a_sandbox_and_others_do_not():
     def pid(policy):
         with LocalREPLEnv(policy=policy) as env:
             env.reset()
-            return env._env.source.plain()
+            return env._env.sandbox_provider.blocking_sandbox()
 
     same = Policy("lint", imports=("json",), calls_denied={"eval"})
 

@@ -20,7 +20,7 @@ def test_a_session_whose_sandbox_dies_is_aborted_and_a_reset_begins_another():
             one.reset(max_iterations=100_000)
             one.run("x = 1")
             other.reset(max_iterations=100_000)
-            before = server.manager.source.plain()
+            before = server.manager.sandbox_provider.blocking_sandbox()
             os.kill(before._zygote.pid, signal.SIGKILL)
             # Its sessions end with it, as soon as the kernel has told them.
             found = lambda each: each.ask("step", {"code": "1"})["data"].get("code")  # noqa: E731
@@ -31,7 +31,7 @@ def test_a_session_whose_sandbox_dies_is_aborted_and_a_reset_begins_another():
             assert one.run("context")["value"] == "'again'"
             other.reset()
             assert other.run("1")["value"] == "1"
-            assert server.manager.source.plain() is not before
+            assert server.manager.sandbox_provider.blocking_sandbox() is not before
             eventually(lambda: before.statistics().open == 0)
 
 

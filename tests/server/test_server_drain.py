@@ -65,7 +65,7 @@ def test_what_runs_for_too_long_is_not_waited_for(server):
             one.until("on\n")
             server.stop()
             assert one.closed() == 1012
-    assert server.manager.sandboxes.running(server.manager.source.settings) is None
+    assert server.manager.sandboxes.running(server.manager.sandbox_provider.settings) is None
 
 
 @pytest.mark.parametrize("how", ["close", "leave", "delete"])

@@ -548,6 +548,6 @@ def test_an_environment_of_another_kind_is_given_the_values() -> None:
 
 # Of sources that are equal: two environments of one server can share.
 def test_environments_of_one_source_are_equal_to_it() -> None:
-    settings = REPLEnvironment().source.settings
-    assert SandboxProvider(None, settings) == REPLEnvironment().source
-    assert hash(SandboxProvider(None, settings)) == hash(REPLEnvironment().source)
+    settings = REPLEnvironment().sandbox_provider.settings
+    assert SandboxProvider(None, settings) == REPLEnvironment().sandbox_provider
+    assert hash(SandboxProvider(None, settings)) == hash(REPLEnvironment().sandbox_provider)

@@ -39,12 +39,12 @@ def joined(before: REPLObservation, last: REPLObservation) -> REPLObservation:
     `metadata["blocks"]` has each cell's outcome as text, in order.
     """
     metadata = _joined_metadata(before.metadata, last.metadata)
-    metadata["blocks"] = [*told(before), *told(last)]
+    metadata["blocks"] = [*outcome_texts(before), *outcome_texts(last)]
     give(last, result=_joined_results(before.result, last.result), metadata=metadata)
     return last
 
 
-def told(observation: REPLObservation) -> list[str]:
+def outcome_texts(observation: REPLObservation) -> list[str]:
     """Return the outcomes of a step's cells as text."""
     blocks: list[str] | None = observation.metadata.get("blocks")
     return [shown_result(observation.result)] if blocks is None else blocks

@@ -31,15 +31,15 @@ class EpisodeContinuation:
         slot: EpisodeSlot,
         equipment: EpisodeEquipment,
         scorer: RewardStep,
-        opening: SessionOpening,
+        session_opening: SessionOpening,
     ) -> None:
         self._slot, self._equipment = slot, equipment
-        self._scorer, self._opening = scorer, opening
+        self._scorer, self._session_opening = scorer, session_opening
 
-    def saving(self, mode: Mode, path: str | os.PathLike[str]) -> Effects[tuple[Missing, ...]]:
+    def save(self, mode: Mode, path: str | os.PathLike[str]) -> Effects[tuple[Missing, ...]]:
         """Write the episode to the file `path`; see `REPLEnvironment.save`."""
         check_path(path, "path")
-        current = self._slot.begun_in(mode)
+        current = self._slot.current_in(mode)
         saved = episode_snapshot.snapshot(
             current, self._equipment.settings.answers, self._scorer.rubric
         )
@@ -50,7 +50,7 @@ class EpisodeContinuation:
             )
         )
 
-    def loading(
+    def load(
         self, mode: Mode, path: str | os.PathLike[str], schema: Any, llm: LLM
     ) -> Effects[tuple[Missing, ...]]:
         """Continue the episode in the file `path`; see `REPLEnvironment.load`."""
@@ -58,46 +58,48 @@ class EpisodeContinuation:
         if mode == "plain":
             self._slot.check_mode(mode)
         file = yield from episode_snapshot.read_effects(path, mode == "plain")
-        loaded = yield from self._loaded(mode, file, schema, llm)
+        loaded = yield from self._unopened_episode(mode, file, schema, llm)
         answers = self._equipment.settings.answers
-        source = file.context.source or self._equipment.source
+        sandbox_provider = file.context.sandbox_provider or self._equipment.sandbox_provider
         start = partial(
             episode_snapshot.restore_effects,
-            source,
+            sandbox_provider,
             plain=mode == "plain",
             answers=answers,
             file=file,
         )
-        with self._slot.at_reset:
-            yield from self._opening.opening(loaded, start, episode_snapshot.usage_of(file.episode))
+        with self._slot.reset_guard:
+            yield from self._session_opening.open(
+                loaded, start, episode_snapshot.usage_of(file.episode)
+            )
             missing: tuple[Missing, ...] = loaded.session.missing
             try:
                 file.episode.resume(loaded.episode, missing)
                 expected, state = file.episode.expected_answer, file.episode.rubric
-                yield from self._scorer.reminding(self._slot.current, mode, expected, state)
+                yield from self._scorer.reset_rubric(self._slot.current, mode, expected, state)
             except BaseException:
-                yield from loaded.ending()
+                yield from loaded.close()
                 raise
-            yield from self._slot.replacing(loaded)
+            yield from self._slot.replace_current(loaded)
         return missing
 
-    def _loaded(
+    def _unopened_episode(
         self, mode: Mode, file: EpisodeFile, schema: Any, llm: LLM
     ) -> Effects[CurrentEpisode]:
         """Return the episode of `file`, without a session yet."""
         saved, equipment = file.episode, self._equipment
         helpers = equipment.helpers(SubcallSettings(llm))
         answers, rubric = equipment.settings.answers, self._scorer.rubric
-        asked = episode_snapshot.hidden_task_of(saved, helpers, answers, rubric, schema, llm)
-        check = yield Offload(validator, asked.answer_schema)
-        memory = int(equipment.source.limits.memory)
-        return episode_snapshot.restored_episode(mode, file, asked, check, memory)
+        hidden_task = episode_snapshot.hidden_task_of(saved, helpers, answers, rubric, schema, llm)
+        check = yield Offload(validator, hidden_task.answer_schema)
+        memory = int(equipment.sandbox_provider.limits.memory)
+        return episode_snapshot.restored_episode(mode, file, hidden_task, check, memory)
 
-    def branching(self, mode: Mode, seed: int | None, other: EpisodeSlot) -> Effects[None]:
+    def branch(self, mode: Mode, seed: int | None, other: EpisodeSlot) -> Effects[None]:
         """Put a branch of the episode into `other`, which holds none."""
-        current = self._slot.begun_in(mode)
+        current = self._slot.current_in(mode)
         branch = current.branch()
         start = partial(session_effects.branch_session, current.session, seed=seed)
-        yield from self._opening.opening(branch, start, current.spent)
+        yield from self._session_opening.open(branch, start, current.spent)
         current.branches += 1
         other.current = branch

@@ -43,11 +43,11 @@ class CallGuard:
     caller may be a function that the work itself waits for.
     """
 
-    __slots__ = ("_lock", "_told")
+    __slots__ = ("_lock", "_message")
 
     def __init__(self, subject: str, work: str) -> None:
         self._lock = threading.Lock()
-        self._told = (
+        self._message = (
             f"{subject} at another {work}: wait until that has returned, with a lock around the "
             "calls, or give each thread or task an environment of its own; REPLVectorEnv steps "
             "many at once"
@@ -55,14 +55,14 @@ class CallGuard:
 
     def __enter__(self) -> None:
         if not self._lock.acquire(blocking=False):
-            raise SessionBusy(self._told)
+            raise SessionBusy(self._message)
 
     def __exit__(self, *_: object) -> None:
         self._lock.release()
 
 
-at_one_step = partial(CallGuard, "the episode is", "step")
-at_one_reset = partial(CallGuard, "the environment is", "reset or load")
+new_step_guard = partial(CallGuard, "the episode is", "step")
+new_reset_guard = partial(CallGuard, "the environment is", "reset or load")
 
 
 @dataclass(slots=True, weakref_slot=True)
@@ -76,17 +76,17 @@ class CurrentEpisode:
         session: None until it is open.
         subcalls: its sub-calls; also None if no provider answers any.
         branches: the number of branches made so far.
-        at_step: guards each step.
+        step_guard: guards each step.
     """
 
     mode: Mode
     episode: Episode
-    asked: HiddenTask
+    hidden_task: HiddenTask
     last: StepResult[REPLObservation] | None = None
     session: Any = None
     subcalls: EpisodeSubcalls | None = None
     branches: int = 0
-    at_step: CallGuard = field(default_factory=at_one_step)
+    step_guard: CallGuard = field(default_factory=new_step_guard)
 
     @property
     def spent(self) -> Spent | None:
@@ -97,20 +97,20 @@ class CurrentEpisode:
         """Return the same episode under the id of its next branch, without session and sub-
         calls.
         """
-        self.check_settled("branch")
-        branch = _copied(self.episode, f"{self.episode.terms.episode_id}/{self.branches + 1}")
-        return CurrentEpisode(self.mode, branch, self.asked, copy.deepcopy(self.last))
+        self.check_no_waiting_answer("branch")
+        branch = _copied(self.episode, f"{self.episode.config.episode_id}/{self.branches + 1}")
+        return CurrentEpisode(self.mode, branch, self.hidden_task, copy.deepcopy(self.last))
 
-    def follow(self, terms: EpisodeConfig, asked: HiddenTask) -> None:
+    def start_next(self, config: EpisodeConfig, hidden_task: HiddenTask) -> None:
         """Continue with a new episode in the same session, with its cell count and names."""
-        before, self.episode = self.episode, Episode(terms)
+        before, self.episode = self.episode, Episode(config)
         self.episode.cells, self.episode.isolation = before.cells, before.isolation
         self.episode.names, self.episode.names_are_known = before.names, before.names_are_known
-        self.asked, self.last = asked, None
+        self.hidden_task, self.last = hidden_task, None
 
-    def check_settled(self, then: str) -> None:
+    def check_no_waiting_answer(self, then: str) -> None:
         """Raise ValueError if an answer of a cancelled step waits for the next one."""
-        if self.episode.sheet.waiting:
+        if self.episode.answer_sheet.waiting:
             raise ValueError(
                 f"an answer of a cancelled step waits for the next one; step, then {then}"
             )
@@ -125,18 +125,18 @@ class CurrentEpisode:
                 f"go on with {plain if mode == 'async' else other}"
             )
 
-    def latch(self, observation: REPLObservation) -> None:
+    def record_end(self, observation: REPLObservation) -> None:
         """Record the end of the episode: from here on, nothing in it is run or scored."""
         self.last = result_of(observation)
 
-    def answered(self, answer: Answer) -> Awaitable[None] | None:
+    def on_answer(self, answer: Answer) -> Awaitable[None] | None:
         """Record an answer that the code gives.
 
         A check that takes long is returned as an awaitable.
         """
-        sheet = self.episode.sheet
-        if self.mode == "async" and sheet.judges(answer):
-            return sheet.offer_aside(answer)
+        sheet = self.episode.answer_sheet
+        if self.mode == "async" and sheet.judges_at_once(answer):
+            return sheet.offer_async(answer)
         sheet.offer(answer)
         return None
 
@@ -144,7 +144,7 @@ class CurrentEpisode:
         """Record that a sub-call failed through no fault of the policy."""
         self.episode.subcall_failed(error)
 
-    def ending(self) -> Effects[None]:
+    def close(self) -> Effects[None]:
         """Close the session and the sub-calls."""
         try:
             if self.session is not None:
@@ -154,7 +154,7 @@ class CurrentEpisode:
                 yield self.subcalls.close if self.mode == "plain" else self.subcalls.close_async
 
 
-def weakly(method: Callable[[T], R]) -> Callable[[T], R | None]:
+def weak_callback(method: Callable[[T], R]) -> Callable[[T], R | None]:
     """Return `method` with a weak reference to its object.
 
     The sandbox holds sessions and sub-calls, which must not keep an episode alive: a dropped
@@ -171,7 +171,7 @@ def weakly(method: Callable[[T], R]) -> Callable[[T], R | None]:
 
 def _copied(episode: Episode, episode_id: str) -> Episode:
     """Return the same episode under another id, with independent state."""
-    other = Episode(replace(episode.terms, episode_id=episode_id))
+    other = Episode(replace(episode.config, episode_id=episode_id))
     for name in ("iteration", "cells", "stop_reason", "final", "masked", "names_are_known"):
         setattr(other, name, getattr(episode, name))
     other.totals = replace(episode.totals)

@@ -48,23 +48,28 @@ def snapshot(current: CurrentEpisode, answers: Answers, rubric: Any) -> SavedEpi
         TypeError: the expected answer, or the state of the rubric, is not JSON.
         ValueError: an answer waits for the next step.
     """
-    current.check_settled("save")
-    episode, asked, last, spent = current.episode, current.asked, current.last, current.spent
-    terms, final, schema = episode.terms, episode.final, asked.answer_schema
+    current.check_no_waiting_answer("save")
+    episode, hidden_task, last, spent = (
+        current.episode,
+        current.hidden_task,
+        current.last,
+        current.spent,
+    )
+    config, final, schema = episode.config, episode.final, hidden_task.answer_schema
     return SavedEpisode(
-        episode_id=terms.episode_id,
-        task_prompt=terms.task_prompt,
-        context_preview=terms.context.preview,
-        max_iterations=terms.max_iterations,
-        max_output_length=terms.max_output_length,
-        helpers=list(terms.helpers),
+        episode_id=config.episode_id,
+        task_prompt=config.task_prompt,
+        context_preview=config.context.preview,
+        max_iterations=config.max_iterations,
+        max_output_length=config.max_output_length,
+        helpers=list(config.helpers),
         answers=answers,
         answer_schema=schema if isinstance(schema, dict) else None,
         needs_schema=schema is not None and not isinstance(schema, dict),
-        expected_answer=exactly(asked.expected_answer, "expected_answer"),
-        llm_model=asked.subcalls.llm.model,
-        rlm_max_depth=asked.subcalls.max_depth,
-        rlm_max_iterations=asked.subcalls.max_iterations,
+        expected_answer=exactly(hidden_task.expected_answer, "expected_answer"),
+        llm_model=hidden_task.subcalls.llm.model,
+        rlm_max_depth=hidden_task.subcalls.max_depth,
+        rlm_max_iterations=hidden_task.subcalls.max_iterations,
         iteration=episode.iteration,
         cells=episode.cells,
         stop_reason=cast("StopReason | None", episode.stop_reason),
@@ -113,7 +118,7 @@ def hidden_task_of(
 
 
 def restored_episode(
-    mode: Mode, file: EpisodeFile, asked: HiddenTask, check: Validator | None, memory: int
+    mode: Mode, file: EpisodeFile, hidden_task: HiddenTask, check: Validator | None, memory: int
 ) -> CurrentEpisode:
     """Return the episode of `file`, not open yet; `check` belongs to its answer schema.
 
@@ -122,9 +127,11 @@ def restored_episode(
     Raises:
         CheckpointError: the observation that ended it is invalid.
     """
-    terms = file.episode.terms(file.context, check, memory)
+    config = file.episode.config(file.context, check, memory)
     last = file.episode.last_observation()
-    return CurrentEpisode(mode, Episode(terms), asked, None if last is None else result_of(last))
+    return CurrentEpisode(
+        mode, Episode(config), hidden_task, None if last is None else result_of(last)
+    )
 
 
 def usage_of(saved: SavedEpisode) -> Spent | None:
@@ -141,7 +148,7 @@ def save_effects(
     """
     data = yield session.checkpoint
     files, missing = yield from _files(session)
-    file = EpisodeFile(saved, episode.terms.context, files, data)
+    file = EpisodeFile(saved, episode.config.context, files, data)
     yield _aside(lambda: write(path, file.pack()), plain)
     return checkpoint_manifest.read_manifest(data).missing + tuple(missing)
 
@@ -196,12 +203,14 @@ def _unsaved(file: File) -> str | None:
 
 
 def restore_effects(
-    source: SandboxProvider, *, plain: bool, file: EpisodeFile, **arguments: Any
+    sandbox_provider: SandboxProvider, *, plain: bool, file: EpisodeFile, **arguments: Any
 ) -> Effects[Any]:
-    """Make a session from `file`, in the sandbox of `source`."""
+    """Make a session from `file`, in the sandbox of `sandbox_provider`."""
     data, files = file.checkpoint, file.files
     return (
         yield from make_session(
-            source, lambda sandbox: sandbox.restore(data, files=files, **arguments), plain=plain
+            sandbox_provider,
+            lambda sandbox: sandbox.restore(data, files=files, **arguments),
+            plain=plain,
         )
     )

@@ -15,14 +15,14 @@ class EpisodeEquipment:
 
     Attributes:
         settings: the default configuration of episodes.
-        provider: answers sub-calls.
-        source: provides the sandbox of sessions.
+        subcall_provider: answers sub-calls.
+        sandbox_provider: provides the sandbox of sessions.
     """
 
     settings: EnvironmentOptions
-    provider: Provider
-    source: SandboxProvider
+    subcall_provider: Provider
+    sandbox_provider: SandboxProvider
 
     def helpers(self, subcalls: SubcallSettings) -> tuple[str, ...]:
         """Return the names of the functions that a session has with these settings."""
-        return (*sorted(self.provider.names(subcalls)), *self.settings.tools)
+        return (*sorted(self.subcall_provider.names(subcalls)), *self.settings.tools)

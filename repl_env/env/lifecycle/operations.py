@@ -32,42 +32,42 @@ class EpisodeEffects(Protocol):
     def slot(self) -> EpisodeSlot:
         """The slot of the current episode."""
 
-    def resetting(
-        self, mode: Mode, given: tuple[Any, ...], more: Mapping[str, Any], /
+    def begin_episode(
+        self, mode: Mode, positional: tuple[Any, ...], extra_arguments: Mapping[str, Any], /
     ) -> Effects[REPLObservation]:
         """Begin an episode in a new session."""
 
-    def following(
+    def follow_up(
         self, mode: Mode, request: ResetRequest, variables: Mapping[str, Any] | None, /
     ) -> Effects[REPLObservation]:
         """Begin another episode in the session that is there."""
 
-    def stepping(
+    def take_step(
         self,
         mode: Mode,
         action: REPLAction,
         timeout_s: float | None,
-        more: Mapping[str, Any],
+        extra_arguments: Mapping[str, Any],
         on_output: OnOutput | None = None,
         /,
     ) -> Effects[REPLObservation]:
         """Take an action."""
 
-    def giving_up(self, mode: Mode, /) -> Effects[REPLObservation]:
+    def give_up(self, mode: Mode, /) -> Effects[REPLObservation]:
         """End the episode as if its iterations were used up."""
 
-    def saving(self, mode: Mode, path: str | os.PathLike[str], /) -> Effects[tuple[Missing, ...]]:
+    def save(self, mode: Mode, path: str | os.PathLike[str], /) -> Effects[tuple[Missing, ...]]:
         """Write the episode to a file."""
 
-    def loading(
+    def load(
         self, mode: Mode, path: str | os.PathLike[str], schema: Any, llm: LLM, /
     ) -> Effects[tuple[Missing, ...]]:
         """Continue the episode in a file."""
 
-    def branching(self, mode: Mode, seed: int | None, other: EpisodeSlot, /) -> Effects[None]:
+    def branch(self, mode: Mode, seed: int | None, other: EpisodeSlot, /) -> Effects[None]:
         """Put a branch of the episode into another slot."""
 
-    def leaving(self) -> Effects[None]:
+    def close_current(self) -> Effects[None]:
         """End the session of the current episode, if there is one."""
 
 
@@ -87,11 +87,11 @@ class EpisodeOperations:
     ) -> None:
         self.slot = slot = EpisodeSlot()
         self.scorer = scorer = RewardStep(environment)
-        opening = SessionOpening(equipment, children)
+        session_opening = SessionOpening(equipment, children)
         steps = StepOperations(slot, scorer)
-        beginnings = EpisodeReset(slot, equipment, scorer, opening)
-        continuations = EpisodeContinuation(slot, equipment, scorer, opening)
-        self.resetting, self.following = beginnings.resetting, beginnings.following
-        self.stepping, self.giving_up = steps.stepping, steps.giving_up
-        self.saving, self.loading = continuations.saving, continuations.loading
-        self.branching, self.leaving = continuations.branching, slot.leaving
+        resets = EpisodeReset(slot, equipment, scorer, session_opening)
+        continuations = EpisodeContinuation(slot, equipment, scorer, session_opening)
+        self.begin_episode, self.follow_up = resets.begin_episode, resets.follow_up
+        self.take_step, self.give_up = steps.take_step, steps.give_up
+        self.save, self.load = continuations.save, continuations.load
+        self.branch, self.close_current = continuations.branch, slot.close_current

@@ -33,85 +33,85 @@ class EpisodeReset:
         slot: EpisodeSlot,
         equipment: EpisodeEquipment,
         scorer: RewardStep,
-        opening: SessionOpening,
+        session_opening: SessionOpening,
     ) -> None:
         self._slot, self._equipment = slot, equipment
-        self._scorer, self._opening = scorer, opening
+        self._scorer, self._session_opening = scorer, session_opening
 
-    def resetting(
-        self, mode: Mode, given: tuple[Any, ...], more: Mapping[str, Any]
+    def begin_episode(
+        self, mode: Mode, positional: tuple[Any, ...], extra_arguments: Mapping[str, Any]
     ) -> Effects[REPLObservation]:
         """Begin an episode in a new session; see `REPLEnvironment.reset`.
 
         Args:
             mode: whether the calls on the episode block or are awaited.
-            given: the arguments of `POSITIONAL`.
-            more: keyword arguments; those that `ResetRequest` lacks are ignored.
+            positional: the arguments of `POSITIONAL`.
+            extra_arguments: keyword arguments; those that `ResetRequest` lacks are ignored.
         """
         settings = self._equipment.settings
-        known = {name: more[name] for name in REQUEST_NAMES & more.keys()}
-        request = ResetRequest(**dict(zip(POSITIONAL, given, strict=True)), **known)
+        known = {name: extra_arguments[name] for name in REQUEST_NAMES & extra_arguments.keys()}
+        request = ResetRequest(**dict(zip(POSITIONAL, positional, strict=True)), **known)
         subcalls = request.subcalls(settings)
         check = yield Offload(validator, request.answer_schema)
         helpers = self._equipment.helpers(subcalls)
-        terms = request.terms(settings, helpers, self._equipment.source, check)
+        config = request.episode_config(settings, helpers, self._equipment.sandbox_provider, check)
         self._scorer.check_expected(request.expected_answer)
         if mode == "plain":
             self._slot.check_mode(mode)
-        with self._slot.at_reset:  # two concurrent resets would leak the session of one
-            current = yield from self._beginning(mode, request, terms, subcalls)
-        observation = current.episode.greet()
-        observation.metadata["ignored"] = sorted(more.keys() - known.keys())
+        with self._slot.reset_guard:  # two concurrent resets would leak the session of one
+            current = yield from self._begin(mode, request, config, subcalls)
+        observation = current.episode.first_observation()
+        observation.metadata["ignored"] = sorted(extra_arguments.keys() - known.keys())
         try:
-            return (yield from self._scorer.transforming(observation))
+            return (yield from self._scorer.transform(observation))
         except BaseException:
             # The caller has no first observation and gets an error, so no episode remains.
-            yield from self._slot.abandoning(current)
+            yield from self._slot.abandon(current)
             raise
 
-    def _beginning(
-        self, mode: Mode, request: ResetRequest, terms: EpisodeConfig, subcalls: SubcallSettings
+    def _begin(
+        self, mode: Mode, request: ResetRequest, config: EpisodeConfig, subcalls: SubcallSettings
     ) -> Effects[CurrentEpisode]:
         """Replace the current episode by one with this configuration."""
-        yield from self._slot.leaving()
-        yield from self._scorer.reminding(None, mode, request.expected_answer)
-        asked = HiddenTask(request.expected_answer, request.answer_schema, subcalls)
+        yield from self._slot.close_current()
+        yield from self._scorer.reset_rubric(None, mode, request.expected_answer)
+        hidden_task = HiddenTask(request.expected_answer, request.answer_schema, subcalls)
         # The session holds the files; the configuration would keep them for the whole episode.
-        kept = replace(terms, files={}) if terms.files else terms
-        current = CurrentEpisode(mode, Episode(kept), asked)
+        kept = replace(config, files={}) if config.files else config
+        current = CurrentEpisode(mode, Episode(kept), hidden_task)
         start = partial(
             session_effects.start_session,
-            terms.context.source or self._equipment.source,
+            config.context.sandbox_provider or self._equipment.sandbox_provider,
             plain=mode == "plain",
             answers=self._equipment.settings.answers,
-            terms=terms,
+            config=config,
             seed=request.seed,
         )
-        yield from self._opening.opening(current, start)
+        yield from self._session_opening.open(current, start)
         self._slot.current = current
         return current
 
-    def following(
+    def follow_up(
         self, mode: Mode, request: ResetRequest, given: Mapping[str, Any] | None
     ) -> Effects[REPLObservation]:
         """Begin another episode in the current session, with the variables `given`."""
         settings = self._equipment.settings
-        current = self._slot.begun_in(mode)
+        current = self._slot.current_in(mode)
         variables = {} if given is None else given
         check_variables(variables, settings.tools)
         self._scorer.check_expected(request.expected_answer)
         check = yield Offload(validator, request.answer_schema)
-        terms = request.following(current.episode.terms, settings, check)
-        current.check_settled("follow up")
-        with current.at_step:
+        config = request.follow_up_config(current.episode.config, settings, check)
+        current.check_no_waiting_answer("follow up")
+        with current.step_guard:
             for name, value in {**variables, "answer": {"content": "", "ready": False}}.items():
                 yield partial(current.session.set, name, value)
                 current.episode.names[name] = None
-            yield from self._scorer.reminding(current, mode, request.expected_answer)
-            asked = replace(
-                current.asked,
+            yield from self._scorer.reset_rubric(current, mode, request.expected_answer)
+            hidden_task = replace(
+                current.hidden_task,
                 expected_answer=request.expected_answer,
                 answer_schema=request.answer_schema,
             )
-            current.follow(terms, asked)
-        return (yield from self._scorer.transforming(current.episode.greet()))
+            current.start_next(config, hidden_task)
+        return (yield from self._scorer.transform(current.episode.first_observation()))

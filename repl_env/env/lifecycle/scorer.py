@@ -32,13 +32,13 @@ class RewardStep:
     Args:
         environment: a weak reference to the environment, which has the transform and the rubric; a
             dropped environment ends at once.
-        before: effects for each observation first; None: none.
+        before_scoring: effects for each observation first; None: none.
     """
 
     def __init__(
-        self, environment: Callable[[], Scored | None], before: Before | None = None
+        self, environment: Callable[[], Scored | None], before_scoring: Before | None = None
     ) -> None:
-        self._environment, self.before = environment, before
+        self._environment, self.before_scoring = environment, before_scoring
 
     @property
     def environment(self) -> Scored:
@@ -52,7 +52,7 @@ class RewardStep:
         """The rubric of the environment."""
         return self.environment.rubric
 
-    def transforming(self, observation: REPLObservation) -> Effects[REPLObservation]:
+    def transform(self, observation: REPLObservation) -> Effects[REPLObservation]:
         """Return the observation that the transform returns."""
         environment = self.environment
         if environment.transform is None:
@@ -60,16 +60,16 @@ class RewardStep:
         changed: REPLObservation = yield BlockingCall(environment._apply_transform, observation)
         return changed
 
-    def scoring(
+    def score(
         self, current: CurrentEpisode, action: REPLAction, observation: REPLObservation
     ) -> Effects[REPLObservation]:
         """Return the observation of a step with its reward; record the end of the episode."""
-        if self.before is not None:
-            yield from self.before(current, observation)
+        if self.before_scoring is not None:
+            yield from self.before_scoring(current, observation)
         # Recorded first: even if a transform or rubric raises, nothing more is run or scored.
         if observation.done:
-            current.latch(observation)
-        observation = yield from self.transforming(observation)
+            current.record_end(observation)
+        observation = yield from self.transform(observation)
         reward, parts = 0.0, dict[str, float]()
         if observation.error_kind not in OURS:
             reward = yield from self._reward(current.mode, action, observation)
@@ -81,7 +81,7 @@ class RewardStep:
         observation.metadata["reward_components"] = parts
         observation.metadata["task_reward"] = scoring.task_reward(self.rubric, parts)
         if observation.done:
-            current.latch(observation)
+            current.record_end(observation)
         return observation
 
     def _reward(
@@ -110,7 +110,7 @@ class RewardStep:
         if expected is not None and not scoring.takes_expected(self.rubric):
             raise TypeError(f"expected_answer: {type(self.rubric).__name__} takes none")
 
-    def reminding(
+    def reset_rubric(
         self, current: CurrentEpisode | None, mode: Mode, expected: Any, state: Any = None
     ) -> Effects[None]:
         """Reset the rubric and give it the expected answer of the next episode.
@@ -126,7 +126,7 @@ class RewardStep:
             with suppress(Exception):
                 if current is not None:
                     yield self._reset(mode)
-                    scoring.remind(self.rubric, current.asked.expected_answer, kept)
+                    scoring.remind(self.rubric, current.hidden_task.expected_answer, kept)
             raise
 
     def _reset(self, mode: Mode) -> Callable[[], Any]:

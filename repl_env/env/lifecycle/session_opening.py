@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from repl_env.env.lifecycle.current_episode import CurrentEpisode, weakly
+from repl_env.env.lifecycle.current_episode import CurrentEpisode, weak_callback
 from repl_env.env.lifecycle.equipment import EpisodeEquipment
 from repl_env.episode.effects import Effects
 from repl_env.rlm.subcalls.subcall_settings import session_functions
@@ -28,7 +28,7 @@ class SessionOpening:
     ) -> None:
         self._equipment, self._children = equipment, children
 
-    def opening(
+    def open(
         self,
         current: CurrentEpisode,
         start: Callable[..., Effects[Any]],
@@ -41,16 +41,18 @@ class SessionOpening:
         equipment = self._equipment
         try:
             width = equipment.settings.max_concurrent_subcalls
-            settings, subcalls = replace(current.asked.subcalls, width=width), None
-            if equipment.provider.names(settings):
-                failed = weakly(current.subcall_failed)
-                subcalls = equipment.provider.begin(settings, failed, self._children())
+            settings, subcalls = replace(current.hidden_task.subcalls, width=width), None
+            if equipment.subcall_provider.names(settings):
+                failed = weak_callback(current.subcall_failed)
+                subcalls = equipment.subcall_provider.begin(settings, failed, self._children())
             current.subcalls = subcalls
             if subcalls is not None and spent is not None:
                 subcalls.account.begin_with(spent)
             host = {**session_functions(subcalls), **equipment.settings.tools}
-            current.session = yield from start(host=host, on_answer=weakly(current.answered))
-            current.episode.held_by(current.session.isolation)
+            current.session = yield from start(
+                host=host, on_answer=weak_callback(current.on_answer)
+            )
+            current.episode.set_isolation(current.session.isolation)
         except BaseException:
-            yield from current.ending()
+            yield from current.close()
             raise

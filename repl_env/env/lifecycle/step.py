@@ -39,49 +39,49 @@ class StepOperations:
     def __init__(self, slot: EpisodeSlot, scorer: RewardStep) -> None:
         self._slot, self._scorer = slot, scorer
 
-    def stepping(
+    def take_step(
         self,
         mode: Mode,
         action: REPLAction,
         timeout_s: float | None,
-        more: Mapping[str, Any],
+        extra_arguments: Mapping[str, Any],
         on_output: session_effects.OnOutput | None = None,
     ) -> Effects[REPLObservation]:
-        """Take an action; see `REPLEnvironment.step`. `more` are unknown arguments."""
-        current = self._slot.going_on_in(mode)
+        """Take an action; see `REPLEnvironment.step`. `extra_arguments` are unknown arguments."""
+        current = self._slot.unfinished_in(mode)
         if not isinstance(action, REPLAction):
             of_public_kind(action, REPLAction, "action")
         if timeout_s is not None:
             check_seconds(timeout_s, "timeout_s")
         if on_output is not None:
             check_answer_handler(on_output)
-        with current.at_step:
+        with current.step_guard:
             self._slot.check_current(current)
             try:
-                observation = yield from _taking(current, action, timeout_s, on_output)
+                observation = yield from _take_action(current, action, timeout_s, on_output)
             except SessionBusy:
                 raise
             except SandboxError as error:
                 self._slot.check_current(current)
-                yield from self._slot.abandoning(current)
+                yield from self._slot.abandon(current)
                 raise EpisodeAborted("sandbox", str(error)) from error
-            if more:
-                observation.metadata["ignored"] = sorted(more)
-            return (yield from self._scorer.scoring(current, action, observation))
+            if extra_arguments:
+                observation.metadata["ignored"] = sorted(extra_arguments)
+            return (yield from self._scorer.score(current, action, observation))
 
-    def giving_up(self, mode: Mode) -> Effects[REPLObservation]:
+    def give_up(self, mode: Mode) -> Effects[REPLObservation]:
         """End the episode as if its iterations were used up."""
-        current = self._slot.going_on_in(mode)
-        with current.at_step:
+        current = self._slot.unfinished_in(mode)
+        with current.step_guard:
             self._slot.check_current(current)
-            observation = current.episode.going_no_further()
+            observation = current.episode.unchanged_observation()
             observation = yield from session_effects.give_up(
                 current.session, current.episode, observation
             )
-            return (yield from self._scorer.scoring(current, REPLAction(code=""), observation))
+            return (yield from self._scorer.score(current, REPLAction(code=""), observation))
 
 
-def _taking(
+def _take_action(
     current: CurrentEpisode,
     action: REPLAction,
     timeout_s: float | None,
@@ -90,25 +90,27 @@ def _taking(
     """Return the observation of an action, before it is scored."""
     session, episode, subcalls = current.session, current.episode, current.subcalls
     if action.is_final:
-        observation = episode.submit((yield Offload(episode.weighed, action.final_answer)))
+        observation = episode.submit((yield Offload(episode.judge_answer, action.final_answer)))
     elif action.format_error is not None:
-        observation = episode.misformatted(action.format_error)
+        observation = episode.format_error_observation(action.format_error)
         if subcalls is not None:
-            observation = yield from _charging(current, subcalls, observation)
+            observation = yield from _charge(current, subcalls, observation)
     elif isinstance(action, BlocksAction):
-        observation = yield from _running_blocks(current, action.blocks, timeout_s, on_output)
+        observation = yield from _run_blocks(current, action.blocks, timeout_s, on_output)
     elif subcalls is None:
         observation = yield from session_effects.run_cell(
             session, episode, action.code, timeout_s, on_output
         )
     else:
-        observation = yield from _paying(current, subcalls, action.code, timeout_s, on_output)
-    if episode.last_iteration:
+        observation = yield from _run_within_budget(
+            current, subcalls, action.code, timeout_s, on_output
+        )
+    if episode.iterations_used_up:
         observation = yield from session_effects.give_up(session, episode, observation)
     return observation
 
 
-def _running_blocks(
+def _run_blocks(
     current: CurrentEpisode,
     codes: Sequence[str],
     timeout_s: float | None,
@@ -122,7 +124,7 @@ def _running_blocks(
         if subcalls is None:
             running = session_effects.run_cell(session, episode, *arguments)
         else:
-            running = _paying(current, subcalls, *arguments)
+            running = _run_within_budget(current, subcalls, *arguments)
         observation = yield from running
         before = observation if before is None else joined(before, observation)
         if observation.done:
@@ -131,7 +133,7 @@ def _running_blocks(
     return before
 
 
-def _paying(
+def _run_within_budget(
     current: CurrentEpisode,
     subcalls: EpisodeSubcalls,
     code: str,
@@ -148,10 +150,10 @@ def _paying(
     observation = yield from session_effects.run_cell(
         session, episode, code, timeout_s, on_output, counts
     )
-    return (yield from _charging(current, subcalls, observation))
+    return (yield from _charge(current, subcalls, observation))
 
 
-def _charging(
+def _charge(
     current: CurrentEpisode, subcalls: EpisodeSubcalls, observation: REPLObservation
 ) -> Effects[REPLObservation]:
     """Charge a step to the account; the episode ends when its time is used up."""

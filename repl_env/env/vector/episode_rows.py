@@ -12,7 +12,7 @@ from typing import Any
 
 from repl_env.common.argument_checks import at_least
 from repl_env.common.closeable import Closeable
-from repl_env.env.lifecycle.block_steps import told
+from repl_env.env.lifecycle.block_steps import outcome_texts
 from repl_env.env.local_env import Result
 from repl_env.env.vector.chat_escaping import escaped
 from repl_env.env.vector.reply_actions import action_of_reply
@@ -55,8 +55,7 @@ class EpisodeRows(Closeable):
         n: the number of rows.
         template_tokens: texts that must not occur in a message, besides those of published chat
             templates; `repl_env.env.vector.chat_escaping.template_tokens(tokenizer)` finds those of
-            a
-            tokenizer.
+            a tokenizer.
         arguments: those of `LocalREPLEnv`, for every row.
 
     A pickle holds the arguments and no session: episodes start again with a reset.
@@ -111,10 +110,8 @@ class EpisodeRows(Closeable):
         """Take the step of each reply concurrently; None is no reply, and no result.
 
         A `REPLAction` stands for a parsed reply. A row whose session dies is truncated and masked,
-        and the
-        others go on. A finished row that gets a reply returns its last result again, with reward
-        0.0.
-        `timeout_s` limits each block's execution.
+        and the others go on. A finished row that gets a reply returns its last result again, with
+        reward 0.0. `timeout_s` limits each block's execution.
 
         Raises:
             TypeError: naming the row whose reply is not text; nothing was run.
@@ -181,7 +178,7 @@ def message_of(observation: REPLObservation, note: str | None = None) -> str:
     """Return the text of a step for the policy: each block's outcome, and the end of the
     episode.
     """
-    parts = told(observation)
+    parts = outcome_texts(observation)
     if len(parts) > 1:
         parts = [f"Code block {number} output:\n{part}" for number, part in enumerate(parts, 1)]
         end = observation.result.stdout.rpartition("\n")[2]

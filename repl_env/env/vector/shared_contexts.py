@@ -37,17 +37,16 @@ class SharedContexts:
 
     def __init__(self, environment: REPLEnvironment) -> None:
         self._environment = environment
-        self._held: dict[Key, Context] = {}
-        self._used: dict[int, Key] = {}  # by the number of the environment
-        self._stale: list[Sandbox | AsyncSandbox] = []
-        self._making: tuple[Key, Context] | None = None
+        self._templates: dict[Key, Context] = {}
+        self._used_keys: dict[int, Key] = {}  # by the number of the environment
+        self._retired: list[Sandbox | AsyncSandbox] = []
+        self._pending: tuple[Key, Context] | None = None
 
     def plan(self, resets: Mapping[int, dict[str, Any]]) -> Iterator[None]:
         """Put resolved contexts into `resets`, shared if that saves memory.
 
         `resets` has the arguments by the number of the environment; other environments keep their
-        contexts.
-        The generator pauses whenever there is a template to `make`.
+        contexts. The generator pauses whenever there is a template to `make`.
 
         Raises:
             TypeError, ValueError, OSError: as `contexts.resolve`, with the environment as a note.
@@ -56,24 +55,24 @@ class SharedContexts:
         given = {number: _identity(each) for number, each in resets.items()}
         counts = Counter(given.values())
         for number, each in resets.items():
-            self._used.pop(number, None)
+            self._used_keys.pop(number, None)
             identity = given[number]
             if each.get("context") is None and each.get("contexts") is None:
                 continue
             if identity not in found:
-                found[identity] = yield from self._planning(number, each, counts[identity])
+                found[identity] = yield from self._plan_one(number, each, counts[identity])
             context, key = found[identity]
             if context is not None:
                 each["context"] = context
                 each.pop("contexts", None)
             if key is not None:
-                self._used[number] = key
+                self._used_keys[number] = key
 
-    def _planning(
+    def _plan_one(
         self, number: int, request: Mapping[str, Any], count: int
     ) -> Generator[None, None, Planned]:
         """Return the context for `count` environments, one of them `number`, and its template."""
-        if count < 2 and not self._held:
+        if count < 2 and not self._templates:
             return None, None
         try:
             resolved = self._resolve(number, request)
@@ -84,10 +83,10 @@ class SharedContexts:
         key = self._key(resolved, count)
         if key is None:
             return resolved, None
-        if key not in self._held:
-            self._making = key, resolved
+        if key not in self._templates:
+            self._pending = key, resolved
             yield
-        return replace(resolved, source=self._held[key].source), key
+        return replace(resolved, sandbox_provider=self._templates[key].sandbox_provider), key
 
     def _key(self, context: Context, count: int) -> Key | None:
         """Return the template key for `count` sessions with this context.
@@ -95,10 +94,10 @@ class SharedContexts:
         None for separate copies.
         """
         worth = count > 1 and context.length * count >= _WORTH_SHARING
-        if not (worth or self._held):
+        if not (worth or self._templates):
             return None
         key = _key(context)
-        return key if worth or key in self._held else None
+        return key if worth or key in self._templates else None
 
     def _resolve(self, index: int, request: Mapping[str, Any]) -> Context:
         settings = self._environment.settings
@@ -117,34 +116,40 @@ class SharedContexts:
     def make(self) -> None:
         """Make the template that `plan` paused for."""
         objects = self._objects()
-        self._hold(self._environment.source.make(lambda sandbox: sandbox.with_shared(**objects)))
+        self._store(
+            self._environment.sandbox_provider.make(lambda sandbox: sandbox.with_shared(**objects))
+        )
 
     async def make_async(self) -> None:
         """`make` for an event loop."""
-        objects, source = self._objects(), self._environment.source
-        self._hold(await source.make_async(lambda sandbox: sandbox.with_shared(**objects)))
+        objects, sandbox_provider = self._objects(), self._environment.sandbox_provider
+        self._store(
+            await sandbox_provider.make_async(lambda sandbox: sandbox.with_shared(**objects))
+        )
 
     def _objects(self) -> dict[str, Any]:
-        assert self._making is not None
-        return {part.name: part.value for part in self._making[1].parts}
+        assert self._pending is not None
+        return {part.name: part.value for part in self._pending[1].parts}
 
-    def _hold(self, sandbox: Sandbox | AsyncSandbox) -> None:
-        assert self._making is not None
-        key, context = self._making
-        source = SandboxProvider(sandbox, SandboxSettings())
-        self._held[key], self._making = replace(context, source=source), None
+    def _store(self, sandbox: Sandbox | AsyncSandbox) -> None:
+        assert self._pending is not None
+        key, context = self._pending
+        sandbox_provider = SandboxProvider(sandbox, SandboxSettings())
+        self._templates[key], self._pending = (
+            replace(context, sandbox_provider=sandbox_provider),
+            None,
+        )
 
     def clear(self) -> None:
         """Stop using these templates; the next `drop` removes them."""
-        self._stale += map(_sandbox, self._held.values())
-        self._held, self._used = {}, {}
+        self._retired += map(_sandbox, self._templates.values())
+        self._templates, self._used_keys = {}, {}
 
     def drop(self) -> None:
         """Remove the templates that no environment of the group uses.
 
         The group's own sessions on them are closed, unless their template failed; those sessions,
-        and
-        branches, stay open.
+        and branches, stay open.
         """
         for sandbox in self._unused():
             assert isinstance(sandbox, Sandbox)
@@ -157,17 +162,17 @@ class SharedContexts:
             await sandbox.retire()
 
     def _unused(self) -> list[Sandbox | AsyncSandbox]:
-        used = set(self._used.values())
-        unused = [key for key in self._held if key not in used]
-        self._stale += (_sandbox(self._held.pop(key)) for key in unused)
-        dropped, self._stale = self._stale, []
+        used = set(self._used_keys.values())
+        unused = [key for key in self._templates if key not in used]
+        self._retired += (_sandbox(self._templates.pop(key)) for key in unused)
+        dropped, self._retired = self._retired, []
         return dropped
 
 
-def _sandbox(held: Context) -> Sandbox | AsyncSandbox:
-    assert held.source is not None
-    assert held.source.given is not None
-    return held.source.given
+def _sandbox(context: Context) -> Sandbox | AsyncSandbox:
+    assert context.sandbox_provider is not None
+    assert context.sandbox_provider.given is not None
+    return context.sandbox_provider.given
 
 
 def _identity(request: Mapping[str, Any]) -> object:

@@ -46,18 +46,15 @@ class REPLVectorEnv(Closeable):
         print([result.reward for result in results])
     ```
     The arguments are those of `LocalREPLEnv`. Results are in the order of the actions. A branch of
-    one
-    of the environments is independent and outlives the group; its creator closes it.
+    one of the environments is independent and outlives the group; its creator closes it.
 
     An environment whose session is lost is done: its result says so (`error_kind` "sandbox",
-    `mask`),
-    the others go on, and the next reset gives it a new session. A finished environment that gets
-    another
-    action returns its last result again, with reward 0.0; nothing is scored twice.
+    `mask`), the others go on, and the next reset gives it a new session. A finished environment
+    that gets another action returns its last result again, with reward 0.0; nothing is scored
+    twice.
 
     A reset or step that fails in some environments completes in the others, then raises the first
-    error.
-    The outcomes are in these attributes:
+    error. The outcomes are in these attributes:
 
     Attributes:
         environments: the n environments.
@@ -85,9 +82,9 @@ class REPLVectorEnv(Closeable):
 
     def __init__(self, n: int, **arguments: Any) -> None:
         n = at_least(n, 1, "n")
-        self._hold(tuple(LocalREPLEnv(**arguments) for _ in range(n)))
+        self._set_environments(tuple(LocalREPLEnv(**arguments) for _ in range(n)))
 
-    def _hold(self, environments: tuple[LocalREPLEnv, ...]) -> None:
+    def _set_environments(self, environments: tuple[LocalREPLEnv, ...]) -> None:
         """Begin with these environments, none of which has an episode."""
         n, self.environments = len(environments), environments
         self._shared = SharedContexts(self._inner(0))
@@ -95,10 +92,10 @@ class REPLVectorEnv(Closeable):
         self._threads = ThreadPool(min(n, _MOST_THREADS), "repl-vector")
         self._mode: Mode | None = None
         # Two concurrent calls would each take some of the steps.
-        self._at_call = CallGuard("the environments are", "reset or step")
+        self._call_guard = CallGuard("the environments are", "reset or step")
         self._last: list[Result | None] = [None] * n
         # numbers of the environments without an episode after a failed reset
-        self._why_not: dict[int, str] = {}
+        self._reset_failures: dict[int, str] = {}
         self.results: list[Result | None] = [None] * n
         self.errors: dict[int, BaseException] = {}
 
@@ -131,12 +128,9 @@ class REPLVectorEnv(Closeable):
         """Begin an episode in every environment, or in those of `only`, in new sessions.
 
         `shared` are arguments of `LocalREPLEnv.reset` for all environments; `requests` has one
-        mapping of
-        such arguments for each environment, or None, and overrides `shared`. With `only`, the
-        episodes of
-        the other environments go on, and their results here are None; `requests` may then have one
-        mapping
-        for each number in `only`, in its order.
+        mapping of such arguments for each environment, or None, and overrides `shared`. With
+        `only`, the episodes of the other environments go on, and their results here are None;
+        `requests` may then have one mapping for each number in `only`, in its order.
         ```python
         done = [number for number, result in enumerate(results) if result.done]
         begun = envs.reset([next(tasks) for _ in done], only=done)
@@ -144,17 +138,16 @@ class REPLVectorEnv(Closeable):
 
         Raises:
             TypeError, ValueError, OSError, SandboxError: as `LocalREPLEnv.reset`, with the number
-                of the
-                environment as a note; the others were reset (`results`, `errors`).
+                of the environment as a note; the others were reset (`results`, `errors`).
         """
-        with self._at_call:
-            resets = self._beginning("plain", requests, only, shared)
+        with self._call_guard:
+            resets = self._reset_arguments("plain", requests, only, shared)
             for _ in self._shared.plan(resets):
                 self._shared.make()
-            with self._leaving_episodes(resets):
-                turns = [self._resetting("plain", i, each) for i, each in resets.items()]
-                ended = self._play(turns)
-            results = self._begun("plain", resets, ended)
+            with self._recording_ended(resets):
+                effects = [self._begin_effects("plain", i, each) for i, each in resets.items()]
+                ended = self._run_effects(effects)
+            results = self._record_resets("plain", resets, ended)
             self._shared.drop()
             return results
 
@@ -173,18 +166,17 @@ class REPLVectorEnv(Closeable):
             NotReset: no episode has begun in the named environment; nothing was run.
             TypeError, ValueError: naming the action; nothing was run.
             Exception: of a rubric or a transform, with the number of the environment as a note; the
-                others
-                have taken their steps (`results`, `errors`).
+                others have taken their steps (`results`, `errors`).
         """
         self._check_mode("plain")
         timeout_s = one_timeout(timeout_s, timeout)
-        with self._at_call:
-            taken = self._taken(actions, timeout_s)
-            turns = [
-                self._inner(index)._episodes.stepping("plain", action, timeout_s, {})
+        with self._call_guard:
+            taken = self._actions_by_index(actions, timeout_s)
+            effects = [
+                self._inner(index)._episodes.take_step("plain", action, timeout_s, {})
                 for index, action in taken.items()
             ]
-            return self._results(taken, self._play(turns))
+            return self._record_steps(taken, self._run_effects(effects))
 
     @overload
     async def areset(
@@ -204,14 +196,14 @@ class REPLVectorEnv(Closeable):
         **shared: Any,
     ) -> Sequence[Result | None]:
         """`reset` for an event loop; `astep` then steps the episodes."""
-        with self._at_call:
-            resets = self._beginning("async", requests, only, shared)
+        with self._call_guard:
+            resets = self._reset_arguments("async", requests, only, shared)
             for _ in self._shared.plan(resets):
                 await self._shared.make_async()
-            with self._leaving_episodes(resets):
-                coming = [self._inner(i).reset_async(**each) for i, each in resets.items()]
-                ended = await _gather(coming)
-            results = self._begun("async", resets, ended)
+            with self._recording_ended(resets):
+                coroutines = [self._inner(i).reset_async(**each) for i, each in resets.items()]
+                ended = await _gather(coroutines)
+            results = self._record_resets("async", resets, ended)
             await self._shared.drop_async()
             return results
 
@@ -225,17 +217,19 @@ class REPLVectorEnv(Closeable):
         """`step` for episodes that `areset` began."""
         self._check_mode("async")
         timeout_s = one_timeout(timeout_s, timeout)
-        with self._at_call:
-            taken = self._taken(actions, timeout_s)
-            coming = [
+        with self._call_guard:
+            taken = self._actions_by_index(actions, timeout_s)
+            coroutines = [
                 self._inner(index).step_async(action, timeout_s) for index, action in taken.items()
             ]
-            return self._results(taken, await _gather(coming))
+            return self._record_steps(taken, await _gather(coroutines))
 
     def close(self) -> None:
         """Close all sessions. RuntimeError after `areset`, which needs `aclose`."""
         self._check_mode("plain")
-        self._play([self._inner(index)._episodes.leaving() for index in range(len(self))])
+        self._run_effects(
+            [self._inner(index)._episodes.close_current() for index in range(len(self))]
+        )
         self._shared.clear()
         self._shared.drop()
         self._end()
@@ -271,25 +265,25 @@ class REPLVectorEnv(Closeable):
             raise RuntimeError(f"these episodes were begun by {begun}; go on with {other}")
 
     @contextmanager
-    def _leaving_episodes(self, numbers: Iterable[int]) -> Iterator[None]:
+    def _recording_ended(self, numbers: Iterable[int]) -> Iterator[None]:
         """Record which of these environments lose their episode if a reset is interrupted."""
         try:
             yield
         except BaseException:
             for index in numbers:
                 if self._inner(index)._state is None:
-                    self._last[index], self._why_not[index] = None, "it was interrupted"
+                    self._last[index], self._reset_failures[index] = None, "it was interrupted"
             raise
 
     def _end(self) -> None:
-        self._mode, self._last, self._why_not = None, [None] * len(self), {}
+        self._mode, self._last, self._reset_failures = None, [None] * len(self), {}
         self._forget()
         self._threads.end()
 
     def _forget(self) -> None:
         self.results, self.errors = [None] * len(self), {}
 
-    def _beginning(
+    def _reset_arguments(
         self,
         mode: Mode,
         requests: Requests | None,
@@ -301,16 +295,16 @@ class REPLVectorEnv(Closeable):
         resets = resets_of(len(self), requests, only, shared, self._request_names)
         self._forget()
         for index in resets:
-            self._why_not.pop(index, None)
+            self._reset_failures.pop(index, None)
         return resets
 
-    def _resetting(
+    def _begin_effects(
         self, mode: Mode, index: int, request: dict[str, Any]
     ) -> Effects[REPLObservation]:
         given = tuple(request.pop(name, None) for name in POSITIONAL)
-        return self._inner(index)._episodes.resetting(mode, given, request)
+        return self._inner(index)._episodes.begin_episode(mode, given, request)
 
-    def _begun(
+    def _record_resets(
         self,
         mode: Mode,
         numbers: Iterable[int],
@@ -319,7 +313,7 @@ class REPLVectorEnv(Closeable):
         for index, end in zip(numbers, ended, strict=True):
             if isinstance(end, BaseException):
                 self._last[index], self.errors[index] = None, end
-                self._why_not[index] = f"{type(end).__name__}: {end}"
+                self._reset_failures[index] = f"{type(end).__name__}: {end}"
             else:
                 self._last[index] = self.results[index] = result_of(end)
                 self._mode = mode
@@ -328,7 +322,7 @@ class REPLVectorEnv(Closeable):
         self._raise(f" of {len(self)}")
         return list(self.results)
 
-    def _taken(
+    def _actions_by_index(
         self, actions: Sequence[str | REPLAction | None], timeout_s: float | None
     ) -> dict[int, REPLAction]:
         """Return the actions to take, by environment."""
@@ -355,12 +349,12 @@ class REPLVectorEnv(Closeable):
 
     def _not_reset(self, index: int) -> NotReset:
         """Return the error of an environment without an episode."""
-        if index not in self._why_not:
+        if index not in self._reset_failures:
             return NotReset()
-        why = self._why_not[index]
+        why = self._reset_failures[index]
         return NotReset(f"environment {index}: its reset failed, so it has no episode: {why}")
 
-    def _results(
+    def _record_steps(
         self, taken: Mapping[int, REPLAction], ended: Sequence[REPLObservation | BaseException]
     ) -> list[Result | None]:
         for index, end in zip(taken, ended, strict=True):
@@ -376,19 +370,19 @@ class REPLVectorEnv(Closeable):
         self._raise(f" of {len(self)}; the others have taken their steps")
         return list(self.results)
 
-    def _raise(self, told: str) -> None:
+    def _raise(self, suffix: str) -> None:
         """Raise the first error, if there is one."""
         if not self.errors:
             return
         (index, first), *more = self.errors.items()
-        first.add_note(f"environment {index}{told}")
+        first.add_note(f"environment {index}{suffix}")
         for other, error in more:
             first.add_note(f"environment {other} failed too: {type(error).__name__}: {error}")
         raise first
 
-    def _play(self, turns: Sequence[Effects[Any]]) -> list[Any]:
-        return run_batch(turns, self._batch, self._threads.threads)
+    def _run_effects(self, effects: Sequence[Effects[Any]]) -> list[Any]:
+        return run_batch(effects, self._batch, self._threads.threads)
 
 
-async def _gather(coming: Sequence[Coroutine[Any, Any, Any]]) -> list[Any]:
-    return await asyncio.gather(*coming, return_exceptions=True)
+async def _gather(coroutines: Sequence[Coroutine[Any, Any, Any]]) -> list[Any]:
+    return await asyncio.gather(*coroutines, return_exceptions=True)

@@ -14,11 +14,11 @@ def resets_of(
     requests: Requests | None,
     only: Iterable[int] | None,
     shared: Mapping[str, Any],
-    known: frozenset[str],
+    accepted: frozenset[str],
 ) -> dict[int, dict[str, Any]]:
     """Return the arguments of each environment's reset, by its number, out of `n`.
 
-    `known` are the argument names that a reset accepts.
+    `accepted` are the argument names that a reset accepts.
 
     Raises:
         TypeError, ValueError: naming the argument.
@@ -27,7 +27,7 @@ def resets_of(
     given = dict.fromkeys(numbers) if requests is None else _by_number(n, numbers, requests)
     resets = {number: {**shared, **(given[number] or {})} for number in numbers}
     for number, each in resets.items():
-        if unknown := sorted(each.keys() - known):
+        if unknown := sorted(each.keys() - accepted):
             raise TypeError(f"environment {number}: reset takes no {', '.join(unknown)}")
     return resets
 

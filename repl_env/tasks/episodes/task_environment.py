@@ -32,10 +32,10 @@ class TaskEnvironment(REPLEnvironment):
             tools={"validate_files": self._validate, "submit_files": self._submit},
             answers="strict",
         )
-        self.take_from(evaluator.source)
+        self.use_sandbox_provider(evaluator.source)
 
-    def _turns_with(self, equipment: EpisodeEquipment) -> TaskOperations:
-        episodes = self._episodes_with(equipment)
+    def _operations_with(self, equipment: EpisodeEquipment) -> TaskOperations:
+        episodes = self._basic_operations_with(equipment)
         self._task = TaskOperations(episodes, self._evaluator, self._pay)
         return self._task
 

@@ -22,7 +22,7 @@ from repl_env.tasks.submission_evaluator import Evaluator
 from repl_env.tasks.task import Task
 from repl_sandbox.errors import SandboxError
 
-_INSIDE = Path(__file__).parents[1] / "session_code" / "task_functions.py"
+_SESSION_FUNCTIONS = Path(__file__).parents[1] / "session_code" / "task_functions.py"
 
 
 class TaskOperations:
@@ -36,8 +36,8 @@ class TaskOperations:
         self._episodes, self._evaluator, self._pay = episodes, evaluator, pay
         self.run: EvaluationRuns | None = None
         self._group = ""
-        episodes.scorer.before = self._evaluated
-        self.giving_up, self.leaving = episodes.giving_up, episodes.leaving
+        episodes.scorer.before_scoring = self._settle_step
+        self.give_up, self.close_current = episodes.give_up, episodes.close_current
 
     @property
     def slot(self) -> EpisodeSlot:
@@ -51,51 +51,53 @@ class TaskOperations:
             raise NotReset
         return self.run
 
-    def resetting(
-        self, mode: Mode, given: tuple[Any, ...], more: Mapping[str, Any]
+    def begin_episode(
+        self, mode: Mode, positional: tuple[Any, ...], extra_arguments: Mapping[str, Any]
     ) -> Effects[REPLObservation]:
-        """Begin an episode; `more` may have a `group_id`."""
-        asked = dict(more)
-        group = _group(asked.pop("group_id", None))
-        asked["files"] = self._evaluator.task.starter_files()
-        observation = yield from self._episodes.resetting(mode, given, asked)
+        """Begin an episode; `extra_arguments` may have a `group_id`."""
+        arguments = dict(extra_arguments)
+        group = _group(arguments.pop("group_id", None))
+        arguments["files"] = self._evaluator.task.starter_files()
+        observation = yield from self._episodes.begin_episode(mode, positional, arguments)
         self.run, self._group = EvaluationRuns(self._evaluator, self._pay), group
-        current = self.slot.begun()
+        current = self.slot.require_current()
         try:
-            yield from _preparing(current, self._evaluator.task)
+            yield from _define_functions(current, self._evaluator.task)
         except BaseException:
-            yield from self.slot.abandoning(current)
+            yield from self.slot.abandon(current)
             raise
         self._note(observation)
         return observation
 
-    def stepping(
+    def take_step(
         self,
         mode: Mode,
         action: REPLAction,
         timeout_s: float | None,
-        more: Mapping[str, Any],
+        extra_arguments: Mapping[str, Any],
         on_output: OnOutput | None = None,
     ) -> Effects[REPLObservation]:
         """Take an action, for at most as long as the task allows."""
         limit = self._evaluator.task.limits.cell if timeout_s is None else timeout_s
-        return (yield from self._episodes.stepping(mode, action, limit, more, on_output))
+        return (
+            yield from self._episodes.take_step(mode, action, limit, extra_arguments, on_output)
+        )
 
-    def _evaluated(self, current: CurrentEpisode, observation: REPLObservation) -> Effects[None]:
+    def _settle_step(self, current: CurrentEpisode, observation: REPLObservation) -> Effects[None]:
         """Note the pay of a step, before it is scored."""
         if observation.done:
-            current.latch(observation)
-            yield from self._handing_in(current)
+            current.record_end(observation)
+            yield from self._submit_workspace(current)
         broken = self.running.broken
         if isinstance(broken, SandboxError):
-            yield from self.slot.abandoning(current)
+            yield from self.slot.abandon(current)
             raise EpisodeAborted("sandbox", f"an evaluation was lost: {broken}") from broken
         if broken is not None:
             raise broken
         observation.metadata["task_reward"] = self.running.pay()
         self._note(observation)
 
-    def _handing_in(self, current: CurrentEpisode) -> Effects[None]:
+    def _submit_workspace(self, current: CurrentEpisode) -> Effects[None]:
         files: dict[str, bytes] = {}
         if self.running.submitted is None:
             paths = self._evaluator.task.submission
@@ -114,38 +116,40 @@ class TaskOperations:
             "group_id": self._group,
         }
 
-    def following(self, *_: object) -> Never:
+    def follow_up(self, *_: object) -> Never:
         """Refused."""
-        raise _without("is followed by another")
+        raise _refusal("is followed by another")
 
-    def saving(self, *_: object) -> Never:
+    def save(self, *_: object) -> Never:
         """Refused."""
-        raise _without("is saved")
+        raise _refusal("is saved")
 
-    def loading(self, *_: object) -> Never:
+    def load(self, *_: object) -> Never:
         """Refused."""
-        raise _without("is loaded")
+        raise _refusal("is loaded")
 
-    def branching(self, *_: object) -> Never:
+    def branch(self, *_: object) -> Never:
         """Refused."""
-        raise _without("branches")
+        raise _refusal("branches")
 
 
-def _without(what: str) -> REPLError:
-    return REPLError(f"no episode of a task {what}: its evaluations are counted once")
+def _refusal(operation: str) -> REPLError:
+    return REPLError(f"no episode of a task {operation}: its evaluations are counted once")
 
 
-def _preparing(current: CurrentEpisode, task: Task) -> Effects[None]:
+def _define_functions(current: CurrentEpisode, task: Task) -> Effects[None]:
     """Make the two functions that a policy calls."""
     session = current.session
     yield partial(session.set, "_task_paths", list(task.submission))
     yield partial(session.set, "_task_most", MOST_FILE)
-    outcome = yield CellEffect(session.run, _INSIDE.read_text(encoding="utf-8"), timeout=None)
+    outcome = yield CellEffect(
+        session.run, _SESSION_FUNCTIONS.read_text(encoding="utf-8"), timeout=None
+    )
     if not outcome.ok:
         raise RuntimeError(f"{task.name}: the session does not begin: {outcome.error}")
 
 
-def _group(given: object) -> str:
-    if not (given is None or isinstance(given, str)):
-        raise TypeError(f"group_id must be a str, not {type(given).__name__}")
-    return given or uuid.uuid4().hex
+def _group(positional: object) -> str:
+    if not (positional is None or isinstance(positional, str)):
+        raise TypeError(f"group_id must be a str, not {type(positional).__name__}")
+    return positional or uuid.uuid4().hex

@@ -30,9 +30,9 @@ class TaskVectorEnv(REPLVectorEnv):
     ```
     Resets, steps and results are those of `REPLVectorEnv`. A reset takes `seed`, `episode_id`,
     `group_id` and `max_iterations`; the rows of one task that are reset together without a
-    `group_id` are one group. A row whose session or evaluation is lost is masked, and the others
-    go on. A row whose evaluator fails is an error: its `EvaluatorError` is raised when the others
-    have taken their steps.
+    `group_id` are one group. A row whose session or evaluation is lost is masked, and the others go
+    on. A row whose evaluator fails is an error: its `EvaluatorError` is raised when the others have
+    taken their steps.
 
     Args:
         tasks: of each row.
@@ -63,7 +63,7 @@ class TaskVectorEnv(REPLVectorEnv):
             TaskEnvironment(evaluators[task], pay=pay, max_output_length=max_output_length)
             for task in self.tasks
         )
-        self._hold(tuple(LocalREPLEnv.of(row) for row in self._rows))
+        self._set_environments(tuple(LocalREPLEnv.of(row) for row in self._rows))
 
     @property
     def evaluations(self) -> tuple[SubmissionEvaluation | None, ...]:
@@ -71,14 +71,14 @@ class TaskVectorEnv(REPLVectorEnv):
         runs = (row.run for row in self._rows)
         return tuple(None if run is None else run.evaluation for run in runs)
 
-    def _beginning(
+    def _reset_arguments(
         self,
         mode: Mode,
         requests: Requests | None,
         only: Iterable[int] | None,
         shared: Mapping[str, Any],
     ) -> dict[int, dict[str, Any]]:
-        resets = super()._beginning(mode, requests, only, shared)
+        resets = super()._reset_arguments(mode, requests, only, shared)
         groups: dict[Task, str] = {}
         for row, request in resets.items():
             if request.get("group_id") is None:

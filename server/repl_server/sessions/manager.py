@@ -61,8 +61,8 @@ class SessionManager:
 
     Args:
         settings: of the server.
-        environment: creates an environment for each session; None: `REPLEnvironment`, with
-            sessions from a sandbox of the manager.
+        environment: creates an environment for each session; None: `REPLEnvironment`, with sessions
+            from a sandbox of the manager.
         action, observation, state: the models of the environment.
     """
 
@@ -94,7 +94,7 @@ class SessionManager:
         self.templates = SharedTemplates(uploaded)
         self.json_codec = JSONCodec()
         self.sandboxes = SandboxRegistry()
-        self.source = SandboxProvider(None, _sandbox_settings(settings), self.sandboxes)
+        self.sandbox_provider = SandboxProvider(None, _sandbox_settings(settings), self.sandboxes)
         self.handlers: dict[str, Handler] = dict(HANDLERS)
         self._sessions: dict[bytes, ServerSession] = {}
         self._sweeping: asyncio.Task[None] | None = None
@@ -113,7 +113,7 @@ class SessionManager:
         """
         warm_up(self.settings)
         if self.environment is None:
-            self.source.plain()
+            self.sandbox_provider.blocking_sandbox()
 
     async def __aenter__(self) -> SessionManager:
         await asyncio.to_thread(self.prepare)
@@ -229,8 +229,8 @@ class SessionManager:
         """The session that `token` identifies.
 
         Raises:
-            RequestError: UNKNOWN_SESSION, also for a session of another tenant; DRAINING, while
-                the server drains.
+            RequestError: UNKNOWN_SESSION, also for a session of another tenant; DRAINING, while the
+                server drains.
         """
         found = self._sessions.get(_name(token))
         if found is None or found.tenant != tenant or found.closing:
@@ -277,7 +277,7 @@ class SessionManager:
             return REPLAdapter(made, self.settings, uploads)
         environment = REPLEnvironment()
         environment.settings = self.settings.episodes
-        environment.take_from(self.source)
+        environment.use_sandbox_provider(self.sandbox_provider)
         calls = SessionSubcalls(self.settings, meter, self.telemetry)
         return REPLAdapter(environment, self.settings, uploads, calls)
 

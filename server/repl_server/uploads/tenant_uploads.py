@@ -74,7 +74,7 @@ class TenantUploads:
         settings = environment.settings
         key = TemplateKey(
             self.tenant,
-            environment.source,
+            environment.sandbox_provider,
             tuple(references.items()),
             settings.preview,
             settings.context_preview_length,
@@ -153,8 +153,8 @@ def _context(
         given.get("context"),
         given.get("contexts"),
         default,
-        source=None if sandbox is None else SandboxProvider(sandbox, SandboxSettings()),
-        held=template.parts,
+        sandbox_provider=None if sandbox is None else SandboxProvider(sandbox, SandboxSettings()),
+        preset=template.parts,
     )
 
 

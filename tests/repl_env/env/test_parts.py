@@ -50,7 +50,9 @@ def equipment(**settings: Any) -> EpisodeEquipment:
 
 def episode(mode: Any = "plain") -> CurrentEpisode:
     made = equipment()
-    terms = ResetRequest(task_prompt="t").terms(made.settings, (), made.source, None)
+    terms = ResetRequest(task_prompt="t").episode_config(
+        made.settings, (), made.sandbox_provider, None
+    )
     asked = HiddenTask(None, None, SubcallSettings())
     current = CurrentEpisode(mode, Episode(terms), asked)
     current.session = Session()
@@ -95,8 +97,8 @@ def test_an_empty_slot_has_no_episode() -> None:
     slot = EpisodeSlot()
 
     with pytest.raises(NotReset):
-        slot.begun()
-    run_blocking(slot.leaving())  # there is nothing to end
+        slot.require_current()
+    run_blocking(slot.close_current())  # there is nothing to end
 
 
 def test_a_slot_refuses_calls_of_the_other_kind() -> None:
@@ -104,17 +106,17 @@ def test_a_slot_refuses_calls_of_the_other_kind() -> None:
     slot.current = episode("async")
 
     with pytest.raises(RuntimeError, match="reset_async"):
-        slot.going_on_in("plain")
-    assert slot.going_on_in("async") is slot.current
+        slot.unfinished_in("plain")
+    assert slot.unfinished_in("async") is slot.current
 
 
 def test_a_slot_has_no_next_step_of_an_episode_that_is_over() -> None:
     slot = EpisodeSlot()
     slot.current = current = episode()
-    current.latch(observed(done=True))
+    current.record_end(observed(done=True))
 
     with pytest.raises(EpisodeDone):
-        slot.going_on_in("plain")
+        slot.unfinished_in("plain")
 
 
 def test_a_slot_tells_a_step_that_its_episode_was_left() -> None:
@@ -129,12 +131,12 @@ def test_replacing_and_leaving_end_the_session() -> None:
     slot, first, second = EpisodeSlot(), episode(), episode()
     slot.current = first
 
-    run_blocking(slot.replacing(second))
+    run_blocking(slot.replace_current(second))
     assert (first.session.closed, second.session.closed) == (1, 0)
-    run_blocking(slot.leaving())
+    run_blocking(slot.close_current())
     assert second.session.closed == 1
     with pytest.raises(NotReset):
-        slot.begun()
+        slot.require_current()
 
 
 def test_abandoning_swallows_the_end_of_a_lost_session_and_no_other_error() -> None:
@@ -143,10 +145,10 @@ def test_abandoning_swallows_the_end_of_a_lost_session_and_no_other_error() -> N
         slot.current = current = episode()
         current.session = Session(error)
         if isinstance(error, SandboxError):
-            run_blocking(slot.abandoning(current))
+            run_blocking(slot.abandon(current))
         else:
             with pytest.raises(OSError, match="disk"):
-                run_blocking(slot.abandoning(current))
+                run_blocking(slot.abandon(current))
         assert slot.current is None
 
 
@@ -159,7 +161,7 @@ def test_an_opening_that_fails_leaves_nothing_open() -> None:
         yield
 
     with pytest.raises(SessionClosed):
-        run_blocking(opening.opening(current, start))
+        run_blocking(opening.open(current, start))
     assert session.closed == 1
 
 
@@ -167,7 +169,7 @@ def test_a_scorer_adds_the_reward_and_latches_the_end() -> None:
     scored, current = Scored(rubric=Half()), episode()
     scorer = RewardStep(lambda: scored)
 
-    observation = run_blocking(scorer.scoring(current, REPLAction(code=""), observed(done=True)))
+    observation = run_blocking(scorer.score(current, REPLAction(code=""), observed(done=True)))
 
     assert observation.reward == 0.5
     assert current.last is not None
@@ -178,9 +180,7 @@ def test_a_rubric_is_not_asked_about_an_error_of_ours() -> None:
     scored, current = Scored(rubric=Half()), episode()
     lost = observed(error_kind="sandbox")
 
-    observation = run_blocking(
-        RewardStep(lambda: scored).scoring(current, REPLAction(code=""), lost)
-    )
+    observation = run_blocking(RewardStep(lambda: scored).score(current, REPLAction(code=""), lost))
 
     assert (observation.reward, observation.metadata["reward_components"]) == (0.0, {})
 
@@ -190,7 +190,7 @@ def test_a_rubric_that_refuses_the_next_episode_knows_of_the_last_one_again() ->
     scored = Scored(rubric=rubric)
 
     with pytest.raises(ValueError, match="not this one"):
-        run_blocking(RewardStep(lambda: scored).reminding(current, "plain", "new"))
+        run_blocking(RewardStep(lambda: scored).reset_rubric(current, "plain", "new"))
     assert rubric.told == [None]
 
 
@@ -204,10 +204,10 @@ def test_a_step_whose_session_is_lost_abandons_the_episode() -> None:
     current.session.run = run
     with pytest.raises(EpisodeAborted, match="gone"):
         run_blocking(
-            StepOperations(slot, RewardStep(lambda: scored)).stepping(
+            StepOperations(slot, RewardStep(lambda: scored)).take_step(
                 "plain", REPLAction(code="1"), None, {}
             )
         )
     assert current.session.closed == 1
     with pytest.raises(NotReset):
-        slot.begun()
+        slot.require_current()

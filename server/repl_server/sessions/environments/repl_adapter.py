@@ -43,7 +43,7 @@ class REPLAdapter:
         self._calls = calls
         self._uploads = uploads
         if calls is not None:
-            environment.answer_by(calls)
+            environment.use_subcall_provider(calls)
 
     @property
     def scored(self) -> bool:
