@@ -149,11 +149,13 @@ class ModelError(REPLError):
 class BudgetExceeded(REPLError):
     """A request exceeds the remaining budget; nothing was spent.
 
-    `field` is the exhausted field of `repl_env.rlm.Budget`.
+    `field` is the exhausted field of `repl_env.rlm.Budget`. `unpriced` is the name of a model whose
+    call was refused because its price is unknown; None otherwise.
     """
 
-    def __init__(self, field: str, message: str) -> None:
+    def __init__(self, field: str, message: str, *, unpriced: str | None = None) -> None:
         self.field = field
+        self.unpriced = unpriced
         super().__init__(message)
 
 

@@ -43,7 +43,7 @@ from .options.session_options import (
     opening,
 )
 from .options.solver_options import check_choice, function_solver, metric_of, rlm_solver
-from .render.evaluation_report import report, unwritable
+from .render.evaluation_report import report, taken_over, unwritable
 
 if TYPE_CHECKING:
     from repl_env.evaluation import Evaluation, ResultsFile, Solver
@@ -181,6 +181,8 @@ def _evaluated(
         tasks = read_dataset(dataset, limit)
         with _results(out, fresh, note) as results:
             evaluation = Evaluation(tasks, solving, results=results, fatal=(IsolationError,), **how)
+            if results is not None and results.earlier:
+                typer.echo(taken_over(evaluation, results), err=True)
             return evaluation, _run(evaluation, solving, how["concurrency"])
 
 
@@ -225,14 +227,14 @@ def _results(out: Path | None, fresh: bool, note: dict[str, Any]) -> Iterator[Re
 
 
 def _run(evaluation: Evaluation, solver: Solver, concurrency: int) -> ExitStatus:
-    """Run what is missing, under a bar; what ended it before its end, else OK."""
+    """Run what is missing, and show how far it is; what ended it before its end, else OK."""
     from repl_sandbox.errors import IsolationError
 
     from . import command_loop
-    from .render.evaluation_bar import EvaluationBar
+    from .render.evaluation_progress import evaluation_progress
 
     try:
-        with EvaluationBar(evaluation):
+        with evaluation_progress(evaluation):
             command_loop.run(_carry_out(evaluation, solver, concurrency))
     except KeyboardInterrupt:
         return ExitStatus.INTERRUPTED

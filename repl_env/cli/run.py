@@ -21,6 +21,7 @@ from .options.budget_options import (
     Tokens,
     budget_from,
     prices_from,
+    refusal_text,
 )
 from .options.context_files import STDIN, ContextFiles, contexts_from
 from .options.model_options import BaseURL, KeyVariable, ModelName, ModelOptions
@@ -89,6 +90,12 @@ def run(
     timeout: CellTimeout = 30.0,
     memory: Memory = "1GiB",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the answer only.")] = False,
+    verbose: Annotated[
+        bool,
+        typer.Option(
+            "--verbose", "-v", help="Print code, output and errors of each cell to stderr."
+        ),
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the result as one JSON object.")
     ] = False,
@@ -98,6 +105,8 @@ def run(
     Exit: 0 answered, 1 no answer, 2 usage, 3 no such tier here, 4 budget, 5 model or sandbox, 130
     interrupted.
     """
+    if quiet and verbose:
+        raise typer.BadParameter("--quiet and --verbose exclude each other")
     prices = prices_from(price or ())
     budget = budget_from(budget_calls, budget_tokens, budget_usd, budget_seconds)
     file = _writable(trajectory)
@@ -120,7 +129,9 @@ def run(
         limits=limits,
     )
     arguments = {**runs.arguments(), "trajectory": file}
-    ending = _solve(question, asked, arguments, _display(budget, prices, quiet))
+    ending = _solve(
+        question, asked, arguments, _display(budget, prices, quiet=quiet, verbose=verbose)
+    )
     ending.show(as_json=as_json, quiet=quiet)
     raise typer.Exit(ending.status)
 
@@ -159,7 +170,7 @@ def _solve(
     except IsolationError as error:
         ending.failed(ExitStatus.TIER_UNAVAILABLE, str(error), error)
     except BudgetExceeded as error:
-        ending.failed(ExitStatus.BUDGET, str(error), error)
+        ending.failed(ExitStatus.BUDGET, refusal_text(error), error)
     except ModelError as error:
         ending.failed(ExitStatus.INFRASTRUCTURE, f"{_who(arguments['model'])}: {error}", error)
     except (EpisodeAborted, SandboxError) as error:
@@ -197,12 +208,15 @@ async def _asked(
                 await arguments[name].close()
 
 
-def _display(budget: Budget, prices: Mapping[str, Price], quiet: bool) -> Progress:
+def _display(
+    budget: Budget, prices: Mapping[str, Price], *, quiet: bool, verbose: bool
+) -> Progress:
     from rich.console import Console
 
     from .render.live_progress import progress
 
-    return progress(None if quiet else Console(stderr=True), budget, prices)
+    console = None if quiet else Console(stderr=True)
+    return progress(console, budget, prices, verbose=verbose)
 
 
 def _schema(path: Path | None) -> Any:

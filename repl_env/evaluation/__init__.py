@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from repl_env.evaluation.comparison import Comparison, ScoreDifference, TaskChange, compare
     from repl_env.evaluation.dataset import Dataset, DatasetError, EvalTask, read_dataset
     from repl_env.evaluation.evaluator import Evaluation
+    from repl_env.evaluation.failure_kinds import failure_kind, failures_by_kind
     from repl_env.evaluation.metrics import RUBRICS, metric_of
     from repl_env.evaluation.results_file import (
         RecordedResults,
@@ -43,6 +44,8 @@ __all__ = [
     "Summary",
     "TaskChange",
     "compare",
+    "failure_kind",
+    "failures_by_kind",
     "metric_of",
     "read_dataset",
     "read_results",
@@ -62,6 +65,10 @@ _NAMES_BY_MODULE = {
         "DatasetError",
         "EvalTask",
         "read_dataset",
+    ),
+    "repl_env.evaluation.failure_kinds": (
+        "failure_kind",
+        "failures_by_kind",
     ),
     "repl_env.evaluation.evaluator": ("Evaluation",),
     "repl_env.evaluation.results_file": (

@@ -110,7 +110,7 @@ class RunLoop:
     _replies: int = 0
     _cells: int = 0
     _began: float = field(default_factory=time.time)
-    _reason: str | None = None
+    _exceeded: BudgetExceeded | None = None
     _spoilt: bool = False
     _before: tuple[Spent, Spent] = field(default=(Spent(), Spent()))
 
@@ -161,7 +161,7 @@ class RunLoop:
                 raise
             return "timeout"
         except BudgetExceeded as error:
-            self._reason = str(error)
+            self._exceeded = error
             return "budget"
 
     async def _turns(self) -> str:
@@ -344,7 +344,8 @@ class RunLoop:
             task_reward=self._last.task_reward if self._last and measured else None,
             task=self.task,
             seconds=time.time() - self._began,
-            reason=self._reason,
+            reason=None if self._exceeded is None else str(self._exceeded),
+            exceeded=self._exceeded,
         )
         self._tell(RunEnded, total=result.usage, **{name: getattr(result, name) for name in _TOLD})
         return result

@@ -11,6 +11,7 @@ from repl_env.models import shown
 from repl_env.rlm.budget.budget_limits import Spent
 
 if TYPE_CHECKING:
+    from repl_env.errors import BudgetExceeded
     from repl_env.rlm.events import TaskNote
     from repl_env.rlm.trajectory.trajectory import Trajectory
     from repl_sandbox.types import JSON
@@ -54,6 +55,7 @@ class RLMRunResult:
         task_reward: the task's own part of `reward`, without the rubric's `shaping`.
         task: the facts of the task, with the `group_id`, if the caller gave any.
         reason: the part of the budget that ended the run, in words; None otherwise.
+        exceeded: the error behind `reason`; its `field` names the part of the budget.
         trajectory: the whole tree.
     """
 
@@ -70,6 +72,7 @@ class RLMRunResult:
     reward: float | None = None
     seconds: float = 0.0
     reason: str | None = None
+    exceeded: BudgetExceeded | None = field(default=None, repr=False, compare=False)
     ended: Ending | None = None
     task_reward: float | None = None
     task: TaskNote | None = field(default=None, repr=False)

@@ -11,11 +11,20 @@ from types import SimpleNamespace
 
 from repl_env.errors import BudgetExceeded, ModelError
 from repl_env.llm.base import Completion, ModelUsage
+from repl_env.models import CodeBlockResult, REPLObservation
 from repl_env.rlm.budget.budget_limits import Spent
-from repl_env.rlm.events import CallEnded, CallStarted, ModelReplied, RunEnded, RunStarted
+from repl_env.rlm.events import (
+    CallEnded,
+    CallStarted,
+    CellRan,
+    ModelReplied,
+    RunEnded,
+    RunStarted,
+)
 from repl_sandbox.errors import IsolationError
 
 HOST_TIMEOUT = 60.0
+QUITS = Completion("I give up \x1b[2J.", ModelUsage(1, 1, 0.0))
 
 made = []
 # So many bytes are more than this stand-in for a machine has.
@@ -68,6 +77,13 @@ class RLM:
                 raise TypeError("a defect of ours")
             case "budget":
                 return self._result("part", "budget")
+            case "failing":
+                self._tell(ModelReplied, turn=2, kept=0, added=(), completion=QUITS, seconds=0.1)
+                self._cell(1)
+                self._tell(ModelReplied, turn=3, kept=0, added=(), completion=QUITS, seconds=0.1)
+                self._tell(ModelReplied, turn=4, kept=0, added=(), completion=QUITS, seconds=0.1)
+                self._cell(2)
+                return self._result(None, "max_iterations")
             case "none":
                 return self._result(None, "max_iterations")
             case "lost":
@@ -103,6 +119,15 @@ class RLM:
         self._tell(
             CallEnded, **call, text="", error=None, truncated=False, usage=usage, seconds=0.1
         )
+
+    def _cell(self, number):
+        exception = "NameError: name 'foo' is not defined\nTraceback"
+        result = CodeBlockResult(
+            stdout="one\n", stderr=exception, success=False, exception=exception
+        )
+        observation = REPLObservation(result=result)
+        told = {"code": "print(1)\nfoo()", "observation": observation, "seconds": 0.1}
+        self._tell(CellRan, turn=number, cell=number, **told)
 
     def _tell(self, event, **fields):
         self._watch(event(run="0", time=time.time(), **fields))

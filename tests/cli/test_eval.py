@@ -217,9 +217,24 @@ def test_a_limit_can_be_raised(evaluate: Call, solvers: Path, tmp_path: Path) ->
     out = tmp_path / "r"
     arguments = ("--solver", f"{solvers}:plain", "--out", str(out))
     for limit in ("5", "12"):
-        assert evaluate(*arguments, "--limit", limit).returncode == 0
+        done = evaluate(*arguments, "--limit", limit)
+        assert done.returncode == 0
 
     assert len(results(out)) == 12
+    assert "has the results of 5 of 12 tasks, which are taken over; 7 tasks to run." in done.stderr
+    changed = evaluate("--solver", f"{solvers}:right", "--out", str(out), "--limit", "1")
+    assert "were made with other settings. 1 task to run." in changed.stderr
+
+
+def test_off_a_terminal_progress_is_plain_lines(evaluate: Call, solvers: Path) -> None:
+    lines = evaluate("--solver", f"{solvers}:sick").stderr.splitlines()
+
+    first = lines.index("pairs-3000-1000003 has no score: llm: rate_limit: slow down")
+    assert first < 20
+    told = [line for line in lines if " of 200 tasks: " in line]
+    assert 20 <= len(told) <= 21
+    assert told[0].startswith(("9 of", "10 of"))
+    assert told[-1].startswith("199 of 200 tasks: score 1.000, 1 failed, ")
 
 
 def test_failures_are_listed_left_out_and_run_again(
@@ -232,7 +247,7 @@ def test_failures_are_listed_left_out_and_run_again(
     assert "39 of 40 tasks scored" in done.stdout
     assert "rate_limit: slow down" in done.stdout
     assert "pairs-3000-1000003" in done.stdout
-    assert "1 of 40 tasks have no score" in done.stderr
+    assert "1 of 40 tasks has no score" in done.stderr
     assert json.loads(evaluate(*arguments, "--json").stdout)["scores"][0]["mean"] == 1.0
     assert len(results(tmp_path / "r")) == 41
 

@@ -18,7 +18,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 PAGES = {
     "mcp": ("mcp",),
     **dict.fromkeys(("bench-tasks", "eval"), ("cli", "evaluation")),
-    **dict.fromkeys(("doctor", "keys", "repl", "replay", "run", "serve"), ("cli",)),
+    **dict.fromkeys(("doctor", "keys", "repl", "replay", "results", "run", "serve"), ("cli",)),
 }
 
 

@@ -82,7 +82,8 @@ def test_json_is_one_object_with_the_totals(ask):
     ("question", "status", "answer", "says"),
     [
         ("budget", 4, "part\n", "the budget ran out"),
-        ("exceeded", 4, "", "no calls are left"),
+        ("exceeded", 4, "", "no calls are left (--budget-calls sets the limit)"),
+        ("failing", 1, "", "no answer: max_iterations; the last 2 cells raised NameError: name"),
         ("none", 1, "", "no answer: max_iterations"),
         ("lost", 5, "", "no answer: sandbox"),
         ("model-error", 5, "so far\n", "connection: no such host"),
@@ -94,6 +95,27 @@ def test_each_ending_has_its_status_and_says_why(ask, question, status, answer, 
     assert (done.exit_code, done.stdout) == (status, answer)
     assert says in done.stderr
     assert json.loads(ask(question, "--json").stdout)["status"] == status
+
+
+def test_verbose_shows_code_output_and_errors_and_replies_without_code(ask):
+    done = ask("failing", "--verbose")
+
+    assert done.stdout == ""
+    for line in (
+        "0 turn 1, cell 1:",
+        ">>> print(1)",
+        "... foo()",
+        "one",
+        "NameError: name 'foo' is not defined",
+        "0 ran no code; the reply was:",
+        "I give up \\x1b[2J.",
+    ):
+        assert f"{line}\n" in done.stderr
+    assert ">>>" not in ask("failing").stderr
+
+
+def test_verbose_and_quiet_exclude_each_other(ask):
+    assert ask("answer", "--verbose", "--quiet").exit_code == 2
 
 
 def test_a_tier_that_cannot_be_had_gives_3_and_the_remedy(ask):
@@ -122,6 +144,7 @@ def test_every_option_reaches_the_runner(ask, script, tmp_path):
         *("--sub-model", f"script:{script}:reply", "--max-depth", "3", "--max-iterations", "7"),
         *("--budget-calls", "9", "--budget-tokens", "1_000:50", "--budget-usd", "1.5"),
         *("--budget-seconds", "60", "--price", "a/b:free=1:2.5", "--blocks", "until_error"),
+        *("--price", "model:reply=0:0"),
         *("--isolation", "confined", "--require", "confined", "--preload", "json,math"),
         *("--preload", "re", "--timeout", "5", "--memory", "100MiB", "--schema", str(schema)),
         *("--trajectory", str(tmp_path / "run.jsonl")),
@@ -130,7 +153,7 @@ def test_every_option_reaches_the_runner(ask, script, tmp_path):
 
     assert done.exit_code == 0, done.stderr
     assert given["budget"] == Budget(9, 1000, 50, 1.5, 60.0)
-    assert given["prices"] == {"a/b:free": Price(1.0, 2.5)}
+    assert given["prices"] == {"a/b:free": Price(1.0, 2.5), "model:reply": Price(0.0, 0.0)}
     assert (given["max_depth"], given["max_iterations"], given["blocks"]) == (3, 7, "until_error")
     assert (given["isolation"], given["require"]) == ("confined", "confined")
     assert given["preload"] == ("json", "math", "re")
@@ -293,9 +316,30 @@ def test_a_limit_in_dollars_without_a_price_says_what_is_missing(script):
     given = ["?", "--model", f"script:{script}:reply", "--budget-usd", "1"]
     done = CliRunner().invoke(app, given)
 
-    assert (done.exit_code, done.stdout) == (4, "")
-    assert "the price of model 'model:reply' is unknown" in done.stderr
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "give --price model:reply=IN:OUT" in " ".join(done.stderr.replace("│", " ").split())
     assert CliRunner().invoke(app, [*given, "--price", "model:reply=1:1"]).stdout == "42\n"
+
+
+@pytest.mark.parametrize(
+    ("budget", "says"),
+    [
+        (("--budget-calls", "0"), "0 of 0 calls are used (--budget-calls sets the limit)"),
+        (("--budget-tokens", "10"), "input tokens (--budget-tokens sets the limit)"),
+        (
+            ("--budget-usd", "1e-9", "--price", "model:reply=1:1"),
+            "input tokens and one output token (--budget-usd sets the limit)",
+        ),
+    ],
+)
+def test_a_budget_that_is_too_small_names_its_option_and_the_next_reservation(script, budget, says):
+    app = typer.Typer(add_completion=False)
+    app.command()(run)
+    done = CliRunner().invoke(app, ["?", "--model", f"script:{script}:reply", *budget])
+
+    assert (done.exit_code, done.stdout) == (4, "")
+    assert says in done.stderr
+    assert budget[0] == "--budget-calls" or "the next call would reserve" in done.stderr
 
 
 def test_a_trajectory_that_is_there_is_not_replaced(script, tmp_path):

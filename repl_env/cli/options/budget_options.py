@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Annotated, TypeAlias
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
 from repl_env.rlm.budget.budget_limits import Budget, Price
+
+if TYPE_CHECKING:
+    from repl_env.errors import BudgetExceeded
 
 Calls: TypeAlias = Annotated[
     int, typer.Option("--budget-calls", help="Maximum number of model calls in the whole tree.")
@@ -35,6 +39,37 @@ Prices: TypeAlias = Annotated[
         help="Price in US dollars per million tokens; may be repeated.",
     ),
 ]
+
+
+_OPTIONS = {
+    "calls": "--budget-calls",
+    "input_tokens": "--budget-tokens",
+    "output_tokens": "--budget-tokens",
+    "usd": "--budget-usd",
+    "seconds": "--budget-seconds",
+}
+
+
+def refusal_text(error: BudgetExceeded) -> str:
+    """The text of `error` with the option that changes it."""
+    if error.unpriced is not None:
+        return _needs_price(error.unpriced)
+    option = _OPTIONS.get(error.field)
+    return f"{error} ({option} sets the limit)" if option else str(error)
+
+
+def check_price(budget: Budget, prices: Mapping[str, Price], model: str | None) -> None:
+    """Raise typer.BadParameter if the budget is in dollars and the model's price is unknown."""
+    if budget.usd is not None and model is not None and model not in prices:
+        raise typer.BadParameter(_needs_price(model))
+
+
+def _needs_price(model: str) -> str:
+    price = shlex.quote(f"{model}=IN:OUT")
+    return (
+        f"--budget-usd needs the price of model {model!r}, which is unknown: give "
+        f"--price {price}, in US dollars for a million tokens in and out"
+    )
 
 
 def budget_from(calls: int, tokens: str | None, usd: float | None, seconds: float | None) -> Budget:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
+from .budget_options import check_price
 from .model_options import ModelOptions, model_from
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ class RunOptions:
         """Those of `RLM`, with models that are made now and the caller's to close.
 
         Raises:
-            typer.BadParameter, typer.Exit: as `model_from`.
+            typer.BadParameter, typer.Exit: as `model_from`; a budget in dollars lacks a price.
         """
         arguments: dict[str, Any] = {
             **self.bounds,
@@ -103,4 +104,7 @@ class RunOptions:
         if self.sub_model is not None:
             other = replace(self.model, model=self.sub_model)
             arguments["sub_model"] = model_from(other, "--sub-model")
+        for name in ("model", "sub_model"):
+            if name in arguments:
+                check_price(self.budget, self.prices, arguments[name].name)
         return arguments

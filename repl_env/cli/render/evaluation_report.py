@@ -13,7 +13,7 @@ from rich.console import Console
 from ..exit_status import ExitStatus
 
 if TYPE_CHECKING:
-    from repl_env.evaluation import Evaluation, Summary
+    from repl_env.evaluation import Evaluation, ResultsFile, Summary
 
 
 def report(
@@ -36,6 +36,20 @@ def report(
     return status
 
 
+def taken_over(evaluation: Evaluation, results: ResultsFile) -> str:
+    """Say how many results of an earlier call count in this one."""
+    tasks, left = len(evaluation.dataset.entries), len(evaluation.missing)
+    if evaluation.done:
+        return (
+            f"{results.path} has the results of {tasks - left} of {tasks} tasks, which are taken "
+            f"over; {left} {'task' if left == 1 else 'tasks'} to run."
+        )
+    return (
+        f"No result in {results.path} counts: they are of other tasks or were made with other "
+        f"settings. {left} {'task' if left == 1 else 'tasks'} to run."
+    )
+
+
 def _verdict(summary: Summary) -> ExitStatus:
     from repl_env.errors import OURS
 
@@ -46,7 +60,8 @@ def _verdict(summary: Summary) -> ExitStatus:
 
 
 def _what_next(summary: Summary, out: Path | None) -> str:
-    left = f"{summary.tasks - summary.scored} of {summary.tasks} tasks have no score."
+    missing = summary.tasks - summary.scored
+    left = f"{missing} of {summary.tasks} tasks {'has' if missing == 1 else 'have'} no score."
     if summary.gave_up:
         left = f"Too many tasks in a row failed (--give-up-after). {left}"
     if out is None:

@@ -15,10 +15,12 @@ from typing import Protocol, Self
 from rich.console import Console, ConsoleOptions, Group
 from rich.live import Live
 
+from repl_env.common.json_values import visible
 from repl_env.rlm.budget.budget_limits import Budget, Price
-from repl_env.rlm.events import AnyEvent, ModelReplied, RunEnded, RunStarted
+from repl_env.rlm.events import AnyEvent, CellRan, ModelReplied, RunEnded, RunStarted
 
 from .live_run_tree import RunTree
+from .recorded_tree import cell_block
 from .terminal_text import one_line
 from .tree_drawing import amounts, duration, picture
 
@@ -49,16 +51,19 @@ def progress(
     console: Console | None,
     budget: Budget | None = None,
     prices: Mapping[str, Price] | None = None,
+    *,
+    verbose: bool = False,
 ) -> Progress:
-    """The display that fits `console`: live on a terminal, lines anywhere else; None for none."""
+    """The display that fits `console`: live on a terminal, lines anywhere else; None for none.
+
+    `verbose`: lines with code, output and errors of each cell, also on a terminal.
+    """
     tree = RunTree(prices)
     if console is None:
         return SilentProgress(tree)
-    return (
-        LiveTreeDisplay(console, tree, budget)
-        if console.is_terminal
-        else ProgressLines(console, tree)
-    )
+    if console.is_terminal and not verbose:
+        return LiveTreeDisplay(console, tree, budget)
+    return ProgressLines(console, tree, verbose=verbose)
 
 
 class LiveTreeDisplay:
@@ -117,19 +122,39 @@ class ProgressLines:
     """One line when a run begins, for each of its turns, and when it ends; nothing is taken back.
 
     Turns are told of the root and the runs right below it, so that a wide tree stays readable.
+    `verbose`: with code, output and errors of the cells, and the replies that ran no code.
     """
 
-    def __init__(self, console: Console, tree: RunTree) -> None:
+    def __init__(self, console: Console, tree: RunTree, *, verbose: bool = False) -> None:
         self.tree = tree
         self._console = console
+        self._verbose = verbose
+        self._replies: dict[str, str] = {}  # by run: of turns that have run no code so far
         self._lock = threading.Lock()
 
     def watch(self, event: AnyEvent) -> None:
         """Take in an event, and print its line if it has one."""
         with self._lock:
             self.tree.feed(event)
+            if self._verbose and event.run.count(".") <= 1:
+                self._show_cells(event)
             if (line := line_of(event, self.tree)) is not None:
-                self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+                self._print(line)
+
+    def _show_cells(self, event: AnyEvent) -> None:
+        if isinstance(event, ModelReplied | RunEnded) and event.run in self._replies:
+            self._print(f"{event.run} ran no code; the reply was:")
+            self._print(visible(self._replies.pop(event.run).strip()))
+        match event:
+            case ModelReplied():
+                self._replies[event.run] = event.completion.text
+            case CellRan():
+                self._replies.pop(event.run, None)
+                self._print(f"{event.run} turn {event.turn}, cell {event.cell}:")
+                self._console.print(cell_block(event, full=True), highlight=False)
+
+    def _print(self, line: str) -> None:
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def __enter__(self) -> Self:
         return self

@@ -23,6 +23,8 @@ from repl_env.rlm.events import (
     RunStarted,
 )
 
+from .failure_streak import FailureStreak
+
 Doing: TypeAlias = Literal["asked", "thinking", "running", "over"]
 
 
@@ -88,10 +90,12 @@ class RunTree:
         self._prices = dict(prices or {})
         self.root: RunTreeNode | None = None
         self.ended: RunEnded | None = None
+        self.streak = FailureStreak()
         self._nodes: dict[str, RunTreeNode] = {}
 
     def feed(self, event: AnyEvent) -> None:
         """Apply one event; events of unknown runs are ignored."""
+        self.streak.feed(event)
         match event:
             case RunStarted():
                 self._run_started(event)

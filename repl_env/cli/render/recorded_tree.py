@@ -13,6 +13,7 @@ from rich.tree import Tree
 from repl_env.common.json_values import visible
 
 if TYPE_CHECKING:
+    from repl_env.rlm.events import CellRan
     from repl_env.rlm.trajectory.trajectory import Call, Cell, Run, Turn
     from repl_env.rlm.trajectory_rerun import RunDifference
 
@@ -86,7 +87,7 @@ def _add_turn(tree: Tree, turn: Turn, run: Run, shown: set[str], full: bool) -> 
     if full or not turn.cells:
         branch.add(_block(turn.completion.text, full, head="reply"))
     for cell in turn.cells:
-        place = branch.add(_cell(cell, full))
+        place = branch.add(cell_block(cell, full))
         calls = [call for call in run.calls if call.cell == cell.number and call.id not in shown]
         shown.update(call.id for call in calls)
         _add_calls(place, calls, full)
@@ -134,7 +135,8 @@ def _turn_head(turn: Turn) -> Text:
     return head
 
 
-def _cell(cell: Cell, full: bool) -> Group:
+def cell_block(cell: Cell | CellRan, full: bool) -> Group:
+    """The code of a cell as in a REPL, and what came of it."""
     code = _prompted(_block(cell.code, full))
     if cell.observation is None:
         return Group(code, Text("(it is not known what came of it)", style="yellow"))

@@ -14,6 +14,7 @@ from repl_env.errors import OURS
 from repl_env.rlm.budget.budget_limits import Spent
 
 from ..exit_status import ExitStatus
+from ..options.budget_options import refusal_text
 from .live_progress import Progress
 from .live_run_tree import RunTotals, exact
 from .terminal_text import harmless, one_line
@@ -34,11 +35,15 @@ class RunReport:
         """The run ended by itself."""
         self.result, self.status = result, status_of(result)
         if self.status is ExitStatus.BUDGET:
-            why = _get(result, "reason") or "the budget ran out"
+            exceeded = _get(result, "exceeded")
+            why = "the budget ran out" if exceeded is None else refusal_text(exceeded)
             has = _get(result, "final_answer") is not None
             self.reason = f"{why}; {'the answer is what there was' if has else 'no answer'}"
         elif self.status is not ExitStatus.OK:
             self.reason = f"no answer: {_get(result, 'error_kind') or _get(result, 'stop_reason')}"
+        streak = str(self.progress.tree.streak)
+        if self.reason is not None and streak and _get(result, "final_answer") is None:
+            self.reason = f"{self.reason}; {streak}"
 
     def failed(self, status: ExitStatus, reason: str, error: BaseException | None = None) -> None:
         """The run was cut short; what it had so far may be with the error."""

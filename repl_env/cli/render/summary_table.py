@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from rich.markup import escape
-from rich.table import Table
+from .fitted_table import FittedTable, Heading
+from .terminal_text import one_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,19 +19,23 @@ _MOST_FAILURES = 10  # listed one by one; the results file has all
 
 def show(console: Console, summary: Summary) -> None:
     """Print scores, what went wrong, and what it cost."""
-    scores = Table("tasks", title=_title(summary))
-    for heading in ("n", "score", "95 % interval"):
-        scores.add_column(heading, justify="right")
-    for row in summary.scores:
-        scores.add_row(escape(row.name), str(row.n), _mean(row), _interval(row))
-    console.print(scores)
+    console.print(score_table(summary))
     if summary.failures:
         _show_failures(console, summary)
-    totals = Table(show_header=False, title="All tasks that ran")
+    totals = FittedTable("", Heading("", wraps=True), title="All tasks that ran", show_header=False)
     for name, told in _totals(summary):
         if told:
             totals.add_row(name, told)
     console.print(totals)
+
+
+def score_table(summary: Summary) -> FittedTable:
+    """The mean scores, of all tasks and of each group of them."""
+    columns = (Heading(name, "right") for name in ("n", "score", "95 % interval"))
+    scores = FittedTable("tasks", *columns, title=_title(summary))
+    for row in summary.scores:
+        scores.add_row(one_line(row.name), str(row.n), _mean(row), _interval(row))
+    return scores
 
 
 def _title(summary: Summary) -> str:
@@ -49,11 +53,16 @@ def _interval(row: Scores) -> str:
 
 
 def _show_failures(console: Console, summary: Summary) -> None:
-    table = Table("error_kind", "tasks", "for example", title="Not scored: failures, not zeros")
+    table = FittedTable(
+        "error_kind",
+        Heading("tasks", "right"),
+        Heading("for example", wraps=True),
+        title="Not scored: failures, not zeros",
+    )
     counts = Counter(failure.error_kind for failure in summary.failures)
     for kind, count in counts.most_common():
         first = next(each for each in summary.failures if each.error_kind == kind)
-        table.add_row(escape(kind), str(count), escape(f"{first.id}: {first.error or ''}"[:200]))
+        table.add_row(one_line(kind), str(count), one_line(f"{first.id}: {first.error or ''}"))
     console.print(table)
     names = [failure.id for failure in summary.failures]
     more = f" and {len(names) - _MOST_FAILURES} more" if len(names) > _MOST_FAILURES else ""
@@ -78,7 +87,7 @@ def _totals(summary: Summary) -> Iterator[tuple[str, str]]:
 
 
 def _counts(counts: dict[str, int]) -> str:
-    return ", ".join(f"{escape(name)} {count}" for name, count in counts.items())
+    return ", ".join(f"{one_line(name)} {count}" for name, count in counts.items())
 
 
 def _cost(summary: Summary) -> str:

@@ -30,17 +30,22 @@ def check(
 
     results: list[dict[str, Any]] = []
     for task in _found(names):
+        typer.echo(f"{task.name}: evaluating baseline and solution", err=True)
         with failures_told():
-            results += _checked(Evaluator(task))
+            found = _checked(Evaluator(task))
+        results += found
+        if not as_json:
+            typer.echo("\n".join(map(_line, found)))
     if as_json:
         typer.echo(json.dumps(results))
-    else:
-        for each in results:
-            mark = "ok" if each["ok"] else "WRONG"
-            told = each["failure"] or f"{each['score']:.6g}, documented {each['documented']:g}"
-            typer.echo(f"{mark:5} {each['task']} {each['which']}: {told}")
     if not all(each["ok"] for each in results):
         raise typer.Exit(ExitStatus.FAILED)
+
+
+def _line(found: dict[str, Any]) -> str:
+    mark = "ok" if found["ok"] else "WRONG"
+    told = found["failure"] or f"{found['score']:.6g}, documented {found['documented']:g}"
+    return f"{mark:5} {found['task']} {found['which']}: {told}"
 
 
 def _found(names: list[str] | None) -> list[Any]:

@@ -24,11 +24,11 @@ def list_tasks(
         typer.echo(json.dumps([each.facts | its for each, its in zip(found, scores, strict=True)]))
         return
     from rich.console import Console
-    from rich.table import Table
 
-    table = Table()
-    for heading in ("task", "metric", "baseline", "reference", "split", "difficulty", "group"):
-        table.add_column(heading)
+    from repl_env.cli.render.fitted_table import FittedTable, Heading
+
+    scores_of = (Heading("baseline", "right"), Heading("reference", "right"))
+    table = FittedTable("task", "metric", *scores_of, "split", "difficulty", "group")
     for task in found:
         told = (task.name, f"{task.metric} ({task.direction})", task.baseline, task.reference)
         table.add_row(*map(str, (*told, task.split, task.difficulty or "-", task.group or "-")))

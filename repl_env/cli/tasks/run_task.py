@@ -31,6 +31,8 @@ def run(
     with failures_told():
         found = load(task)
         files = found.baseline_files() if submission is None else _files(found, submission)
+        what = "the baseline" if submission is None else str(submission)
+        typer.echo(f"{found.name}: evaluating {what}", err=True)
         result = evaluate(found, files)
     if as_json:
         typer.echo(json.dumps(asdict(result)))

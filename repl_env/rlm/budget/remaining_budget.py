@@ -87,7 +87,8 @@ class RemainingBudget:
             raise self._exceeded("calls")
         room = self._room("input_tokens", held)
         if room is not None and room < demand.input_tokens:
-            raise self._exceeded("input_tokens", f"; the question may have {demand.input_tokens:,}")
+            reserved = f"{demand.input_tokens:,} input tokens"
+            raise self._exceeded("input_tokens", f"; the next call would reserve {reserved}")
         output = self._room("output_tokens", held)
         if output is not None and output < 1:
             raise self._exceeded("output_tokens")
@@ -139,10 +140,12 @@ class RemainingBudget:
         if room is None:
             return None
         if demand.rate is None:
-            raise BudgetExceeded("usd", _unpriced(demand.model))
+            raise BudgetExceeded("usd", _unpriced(demand.model), unpriced=demand.model)
         room -= demand.rate.cost(demand.input_tokens, 0)
         if room < demand.rate.output or room < 0:
-            raise self._exceeded("usd", "; too little is left for the next call")
+            least = demand.rate.cost(demand.input_tokens, 1) / PICODOLLARS
+            what = f"{demand.input_tokens:,} input tokens and one output token"
+            raise self._exceeded("usd", f"; the next call would reserve ${least:.4g} for {what}")
         return room // demand.rate.output if demand.rate.output else None
 
     def _may_be_free(self) -> bool:
