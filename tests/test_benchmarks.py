@@ -44,7 +44,7 @@ def test_quartiles_need_samples():
     assert Samples((5.0, 1.0, 3.0, 2.0, 4.0)).quartiles == (2.0, 4.0)
 
 
-def test_a_load_counts_what_was_answered_in_time_and_waits_for_the_rest():
+def test_a_load_counts_timely_answers_and_waits_for_the_rest():
     made = []
 
     async def step() -> None:

@@ -20,7 +20,7 @@ from repl_server.auth.api_keys import APIKeys, new_key
 BOM = codecs.BOM_UTF8
 
 
-def test_code_may_begin_with_one():
+def test_code_may_begin_with_a_byte_order_mark():
     assert REPLAction(code="\ufeffx = 1").code == "x = 1"
     assert REPLAction(code="\ufeff```python\nx = 1\n```").code == "x = 1"
     with Sandbox() as sandbox, sandbox.session() as session:
@@ -29,7 +29,7 @@ def test_code_may_begin_with_one():
         assert session.run("len('\ufeff')").value == "1"
 
 
-def test_a_file_of_text_that_becomes_a_context_may(tmp_path: Path):
+def test_a_text_file_context_may_begin_with_a_byte_order_mark(tmp_path: Path):
     file = tmp_path / "context.txt"
     file.write_bytes(BOM + b"text")
     assert packed("context", file) == "text"
@@ -42,7 +42,7 @@ def test_a_file_of_text_that_becomes_a_context_may(tmp_path: Path):
     ("data", "content"),
     [(BOM + b"text", b"text"), (BOM + BOM, BOM), (BOM, b""), (BOM + b"\xff", BOM + b"\xff")],
 )
-def test_of_a_file_that_is_no_text_it_is_a_part(tmp_path: Path, data: bytes, content: bytes):
+def test_a_byte_order_mark_of_a_binary_file_is_kept(tmp_path: Path, data: bytes, content: bytes):
     file = tmp_path / "context"
     file.write_bytes(data)
     parcel = UploadBody.of_file(file)
@@ -55,7 +55,7 @@ def test_of_a_file_that_is_no_text_it_is_a_part(tmp_path: Path, data: bytes, con
     assert (held.encode() if isinstance(held, str) else held) == content
 
 
-def test_files_that_are_parsed_may(tmp_path: Path):
+def test_parsed_files_may_begin_with_a_byte_order_mark(tmp_path: Path):
     (tmp_path / "context.txt").write_bytes(BOM + b"text")
     task = {"id": "a", "question": "q", "answer": 1, "context_file": "context.txt"}
     tasks = tmp_path / "tasks.jsonl"

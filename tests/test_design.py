@@ -59,7 +59,7 @@ def first_column(header: str) -> list[str]:
     return column
 
 
-def test_the_entry_has_each_page_in_one_table() -> None:
+def test_the_entry_page_lists_each_page_once() -> None:
     rows = re.findall(r"^\| \[([\w-]+\.md)\]\(design/([\w-]+\.md)\) \|", ENTRY, re.MULTILINE)
 
     assert len(rows) > 20
@@ -90,11 +90,11 @@ def test_the_page_of_modules_is_generated() -> None:
         ("PROCESS_FILE_HELPER", PROCESS_FILE_HELPER),
     ],
 )
-def test_the_steps_of_the_jail_stand_there_in_their_order(name: str, steps: list[Step]) -> None:
+def test_the_page_has_the_steps_of_the_jail_in_order(name: str, steps: list[Step]) -> None:
     assert first_column(f"step of `{name}`") == [step.name for step in steps]
 
 
-def test_a_first_worker_does_what_the_page_says_before_its_own_steps() -> None:
+def test_the_steps_of_a_first_worker_are_those_of_the_page() -> None:
     views = {"jailed": VIEW, "confined": FOLDER, "alone": FOLDER, "process": FOLDER}
     for tier, recipe in RECIPES.items():
         assert [*recipe.first_worker] == [*views[tier], *recipe.worker, *WAIT_FOR_INIT]

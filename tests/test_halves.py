@@ -42,7 +42,7 @@ from tests.halves import side_by_side
     ],
     ids=["both pass", "the second fails", "the first fails", "neither comes to its end"],
 )
-def test_what_both_say_is_shown_in_turn_and_a_failure_of_either_is_one(
+def test_output_of_both_halves_is_shown_in_turn_and_a_failure_of_either_counts(
     said: list[str], ended: list[int], sums: str
 ) -> None:
     halves = [
@@ -65,7 +65,7 @@ print("== 1 passed in 1.00s ==")
 """
 
 
-def test_a_process_that_a_test_has_left_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_process_left_by_a_test_is_not_waited_for(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     screen = io.BytesIO()
     passing = [sys.executable, "-Sc", "print('== 2 passed in 1.00s ==')"]

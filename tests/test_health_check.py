@@ -57,7 +57,7 @@ def checked(**variables: str) -> subprocess.CompletedProcess[str]:
         ("127.0.0.1", "127.0.0.1", 404, False),
     ],
 )
-def test_it_asks_where_the_server_listens(host, listening, status, healthy) -> None:
+def test_the_health_check_uses_the_address_of_the_server(host, listening, status, healthy) -> None:
     try:
         server = Server(listening, status)
     except OSError as error:
@@ -74,7 +74,7 @@ def test_it_asks_where_the_server_listens(host, listening, status, healthy) -> N
     assert bool(done.stderr) is not healthy
 
 
-def test_nothing_that_listens_is_no_health() -> None:
+def test_the_health_check_fails_without_a_server() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
     done = checked(REPL_ENV_PORT=port)

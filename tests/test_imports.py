@@ -95,7 +95,7 @@ def test_the_version_is_read_when_it_is_asked_for(package: str, root: str) -> No
     "module",
     ["errors", "interfaces", "models", "parsing", "rubrics", "rlm.model_call", "rlm.events"],
 )
-def test_the_vocabulary_of_the_environment_loads_no_engine(module: str) -> None:
+def test_the_types_of_the_environment_load_no_engine(module: str) -> None:
     modules = loaded_by(f"repl_env.{module}", "")
 
     assert f"repl_env.{module}" in modules

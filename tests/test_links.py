@@ -72,7 +72,7 @@ def test_every_link_of_a_page_leads_to_a_file_and_a_heading(page: Path) -> None:
     assert broken_links(page, page.read_text(encoding="utf-8")) == []
 
 
-def test_every_section_that_is_named_by_its_title_is_there() -> None:
+def test_every_section_named_by_its_title_exists() -> None:
     files = [*PAGES, *SOURCES, ROOT / "pyproject.toml", ROOT / "Makefile"]
     own = Path(__file__)
     broken = {
@@ -87,13 +87,13 @@ def test_the_readme_leads_to_every_page_of_the_documentation() -> None:
     assert set(LINK.findall(table)) >= {f"docs/{page.name}" for page in ROOT.glob("docs/*.md")}
 
 
-def test_every_page_that_is_named_exists() -> None:
+def test_every_named_page_exists() -> None:
     for file in [*PAGES, *SOURCES, ROOT / "pyproject.toml", ROOT / "Makefile"]:
         for name in NAMED.findall(file.read_text(encoding="utf-8")):
             assert (ROOT / name).is_file(), f"{file} names {name}"
 
 
-def test_no_heading_of_a_page_stands_twice() -> None:
+def test_headings_of_a_page_are_unique() -> None:
     """A second one of the same name has another anchor, which a link does not reach."""
     for page in PAGES:
         if page.name != "CHANGELOG.md":
@@ -101,7 +101,7 @@ def test_no_heading_of_a_page_stands_twice() -> None:
             assert len(anchors) == len(set(anchors)), page
 
 
-def test_what_is_broken_is_found() -> None:
+def test_broken_links_are_found() -> None:
     page = ROOT / "docs" / "design.md"
     links = "[a](#nowhere) [b](nothing.md) [c](protocol.md#nowhere) [d](protocol.md) [e](#words)"
     assert broken_links(page, links) == ["#nowhere", "nothing.md", "protocol.md#nowhere"]

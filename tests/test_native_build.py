@@ -183,9 +183,7 @@ def in_place(copy: Path, path: Path, **variables: str) -> subprocess.CompletedPr
     return ran(["-c", IN_PLACE], path, given, copy)
 
 
-def test_the_library_in_place_is_built_when_it_is_stale(
-    copy: Path, bin_folder: Path, real: str
-) -> None:
+def test_a_stale_library_is_rebuilt(copy: Path, bin_folder: Path, real: str) -> None:
     counted = 'echo >> "$COUNT"; exec "$REAL" "$@"'
     script(bin_folder, "cc", counted)
     count = copy / "count"

@@ -33,7 +33,7 @@ def test_a_named_test_exists(name: str) -> None:
     assert function in functions(TESTS / file)
 
 
-def test_every_promise_has_a_test_and_stands_once() -> None:
+def test_every_promise_has_a_test_and_is_listed_once() -> None:
     assert len(ROWS) > 40
     for row in ROWS:
         promise, tests = row

@@ -17,13 +17,13 @@ def counting(to):
     return lambda: (number := next(count)) == to and number
 
 
-async def test_what_comes_about_late_is_waited_for():
+async def test_a_late_condition_is_waited_for():
     assert eventually(counting(3)) == 3
     assert comes_to(counting(3), 3) == 3
     await until(counting(3))
 
 
-async def test_what_never_comes_about_is_said(impatient):
+async def test_a_condition_that_never_holds_is_an_error(impatient):
     with pytest.raises(AssertionError, match="did not come about"):
         eventually(lambda: False)
     with pytest.raises(AssertionError, match="seen: 7"):
@@ -33,7 +33,7 @@ async def test_what_never_comes_about_is_said(impatient):
     assert comes_to(lambda: 7, 8) == 7
 
 
-def test_there_is_a_look_after_the_time_is_over(monkeypatch):
+def test_the_condition_is_checked_after_the_deadline(monkeypatch):
     monkeypatch.setattr(waiting, "PATIENCE", 0.0)
     assert eventually(lambda: True)
     assert comes_to(counting(2), 2) == 2

@@ -95,7 +95,7 @@ def branched_off(session: Session, sandbox: Sandbox) -> Session:
 
 
 @pytest.mark.parametrize("move", [returned_to, branched_off])
-def test_a_pipe_of_before_never_writes_into_a_later_file(
+def test_a_pipe_of_an_earlier_cell_never_writes_into_a_later_file(
     sandbox: Sandbox, move: Callable[[Session, Sandbox], Session]
 ) -> None:
     (cell,) = CASES["rollback-fds"]["cells"]

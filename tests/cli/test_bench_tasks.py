@@ -92,7 +92,7 @@ def test_a_wrong_option_is_named(
     assert not (tmp_path / "d").exists()
 
 
-def test_force_replaces_files_and_what_links_lead_to(make: Call, tmp_path: Path) -> None:
+def test_force_replaces_files_and_the_targets_of_links(make: Call, tmp_path: Path) -> None:
     link, file, pipe = (tmp_path / name for name in ("link", "file", "pipe"))
     link.symlink_to(file)
     file.write_text("mine")
@@ -115,7 +115,7 @@ def test_force_replaces_files_and_what_links_lead_to(make: Call, tmp_path: Path)
         ("d", ("--context-files", "{tmp}/file"), "'--context-files': {tmp}/file: File exists"),
     ],
 )
-def test_a_place_that_cannot_be_written_to_is_named(
+def test_an_unwritable_folder_is_named_in_the_error(
     make: Call, tmp_path: Path, out: str, more: tuple[str, ...], says: str
 ) -> None:
     (tmp_path / "file").write_text("mine")

@@ -42,11 +42,11 @@ except KeyboardInterrupt:
 """
 
 
-def test_a_ctrl_c_that_strikes_as_the_loop_begins_to_wait_is_not_late() -> None:
+def test_ctrl_c_as_the_loop_begins_to_wait_is_handled_at_once() -> None:
     assert told_by(_STRUCK) == ["cancelled", "interrupted"]
 
 
-def test_what_it_runs_returns_and_raises_as_ever() -> None:
+def test_results_and_exceptions_of_the_loop_are_unchanged() -> None:
     async def told() -> int:
         return 5
 

@@ -44,7 +44,7 @@ def works_here(tier: str) -> bool:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="sessions are Linux only")
 @pytest.mark.parametrize("tier", ["jailed", "confined", "process"])
-def test_the_status_is_0_exactly_if_such_a_session_or_a_stronger_can_be_had(tier: str) -> None:
+def test_the_status_is_0_exactly_if_a_session_of_at_least_that_tier_is_available(tier: str) -> None:
     order = ["jailed", "confined", "process"]
     enough = order[: order.index(tier) + 1]
     expected = 0 if any(map(works_here, enough)) else 3
@@ -72,7 +72,7 @@ def test_json_has_every_facility_and_the_layers_of_a_real_session() -> None:
         assert any(layer["active"] for layer in told["session"]["layers"])
 
 
-def test_a_tier_that_cannot_be_had_gives_3_the_step_and_the_remedy(
+def test_an_unavailable_tier_exits_3_with_the_step_and_the_remedy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(repl_sandbox, "Sandbox", Refusing, raising=False)
@@ -103,7 +103,7 @@ def test_nothing_is_cut_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="there are cgroups on Linux only")
-def test_a_missing_group_has_the_remedy_of_its_own_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_cgroup_has_the_remedy_of_its_own_cause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(repl_sandbox, "Sandbox", Refusing, raising=False)
     monkeypatch.setattr(
         cgroup_root, "find", lambda: cgroup_root.CgroupUnavailable("not ours", "Use [Delegate].")
@@ -117,7 +117,7 @@ def test_a_missing_group_has_the_remedy_of_its_own_cause(monkeypatch: pytest.Mon
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="there is a /proc on Linux only")
-def test_a_system_without_proc_is_told_of_and_not_died_of(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_without_proc_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(repl_sandbox, "Sandbox", Refusing, raising=False)
     monkeypatch.setattr(host_facilities, "Path", lambda path: Path(f"/nowhere{path}"))
     status, output = run("--json")
@@ -128,7 +128,7 @@ def test_a_system_without_proc_is_told_of_and_not_died_of(monkeypatch: pytest.Mo
     assert found["seccomp filter"]["ok"]  # it was tried
 
 
-def test_off_linux_it_still_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_runs_on_systems_other_than_linux(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
     monkeypatch.setattr(repl_sandbox, "Sandbox", Refusing, raising=False)
     status, output = run("--json")

@@ -168,7 +168,7 @@ def test_an_evaluation_that_is_killed_goes_on_to_the_same_table(
     assert len(results(out)) == 200
 
 
-def test_an_interrupted_evaluation_prints_what_there_is_and_exits_130(
+def test_an_interrupted_evaluation_prints_its_results_so_far_and_exits_130(
     dataset: Path, solvers: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "results.jsonl"
@@ -180,7 +180,7 @@ def test_an_interrupted_evaluation_prints_what_there_is_and_exits_130(
     assert len(results(out)) == 90
 
 
-def test_one_ctrl_c_ends_an_evaluation_whose_plain_solver_blocks(
+def test_one_ctrl_c_ends_an_evaluation_whose_blocking_solver_hangs(
     dataset: Path, solvers: Path
 ) -> None:
     arguments = ["--solver", f"{solvers}:blocks", "--concurrency", "1"]
@@ -191,7 +191,7 @@ def test_one_ctrl_c_ends_an_evaluation_whose_plain_solver_blocks(
     assert "Traceback" not in ended.stderr
 
 
-def test_a_table_tells_scores_kinds_and_costs(evaluate: Call, solvers: Path) -> None:
+def test_a_table_shows_scores_kinds_and_costs(evaluate: Call, solvers: Path) -> None:
     done = evaluate("--solver", f"{solvers}:steady")
 
     assert done.returncode == 0, done.stderr
@@ -200,7 +200,7 @@ def test_a_table_tells_scores_kinds_and_costs(evaluate: Call, solvers: Path) -> 
         assert word in done.stdout
 
 
-def test_a_finished_evaluation_asks_nothing_again(
+def test_a_finished_evaluation_calls_no_model_again(
     evaluate: Call, solvers: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "r"
@@ -237,7 +237,7 @@ def test_off_a_terminal_progress_is_plain_lines(evaluate: Call, solvers: Path) -
     assert told[-1].startswith("199 of 200 tasks: score 1.000, 1 failed, ")
 
 
-def test_failures_are_listed_left_out_and_run_again(
+def test_failures_are_listed_not_scored_and_run_again(
     evaluate: Call, solvers: Path, tmp_path: Path
 ) -> None:
     arguments = ["--solver", f"{solvers}:sick", "--out", str(tmp_path / "r"), "--limit", "40"]
@@ -252,7 +252,7 @@ def test_failures_are_listed_left_out_and_run_again(
     assert len(results(tmp_path / "r")) == 41
 
 
-def test_a_model_that_is_down_is_given_up(evaluate: Call, solvers: Path) -> None:
+def test_an_evaluation_ends_when_the_model_is_down(evaluate: Call, solvers: Path) -> None:
     done = evaluate("--solver", f"{solvers}:down", "--give-up-after", "5", "--json")
 
     assert done.returncode == 5
@@ -262,7 +262,9 @@ def test_a_model_that_is_down_is_given_up(evaluate: Call, solvers: Path) -> None
     assert "in a row failed" in done.stderr
 
 
-def test_a_tier_that_is_not_there_ends_it(evaluate: Call, solvers: Path, tmp_path: Path) -> None:
+def test_an_unavailable_tier_ends_an_evaluation(
+    evaluate: Call, solvers: Path, tmp_path: Path
+) -> None:
     done = evaluate("--solver", f"{solvers}:nowhere", "--out", str(tmp_path / "r"))
 
     assert done.returncode == 3
@@ -270,7 +272,7 @@ def test_a_tier_that_is_not_there_ends_it(evaluate: Call, solvers: Path, tmp_pat
     assert "of 200 tasks scored" in done.stdout
 
 
-def test_a_full_disk_ends_it_with_what_there_is(
+def test_a_full_disk_ends_an_evaluation_with_the_results_so_far(
     evaluate: Call, solvers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from repl_env.evaluation import ResultsFile
@@ -286,7 +288,7 @@ def test_a_full_disk_ends_it_with_what_there_is(
     assert "0 of 200 tasks scored" in done.stdout
 
 
-def test_a_disk_that_is_full_from_the_start_is_told(
+def test_a_disk_that_is_full_from_the_start_is_reported(
     evaluate: Call, solvers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from repl_env.evaluation import ResultsFile
@@ -354,7 +356,7 @@ def test_a_wrong_option_is_a_usage_error(
     assert "Traceback" not in done.stderr
 
 
-def test_a_broken_line_is_told_before_anything_runs(
+def test_a_broken_line_is_reported_before_anything_runs(
     evaluate: Call, solvers: Path, tmp_path: Path
 ) -> None:
     path = tmp_path / "broken.jsonl"
@@ -380,7 +382,7 @@ def test_a_results_file_in_use_is_a_usage_error(
 
 
 @pytest.mark.parametrize("module", ["evaluate", "bench_tasks"])
-def test_a_command_that_is_not_called_costs_little(module: str) -> None:
+def test_an_unused_command_loads_little(module: str) -> None:
     modules = loaded_by(f"repl_env.cli.{module}", "")
 
     assert not modules & {

@@ -34,7 +34,9 @@ def repl_env(*arguments: str, path: Path | None = None) -> subprocess.CompletedP
     )
 
 
-def test_what_a_terminal_cannot_show_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_characters_that_a_terminal_cannot_show_are_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("PYTHONIOENCODING", "latin-1")
     done = subprocess.run(
         [sys.executable, "-m", "repl_env", "repl"],
@@ -45,7 +47,7 @@ def test_what_a_terminal_cannot_show_is_replaced(monkeypatch: pytest.MonkeyPatch
     assert (done.returncode, done.stdout) == (0, b"caf\xe9 ? done\n"), done.stderr
 
 
-def test_where_the_locale_is_that_of_c_it_is_replaced_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_characters_outside_the_c_locale_are_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}.items():
         monkeypatch.setenv(name, value)
     done = subprocess.run(
@@ -85,7 +87,7 @@ def test_a_standard_stream_may_be_closed(
 @pytest.mark.parametrize(
     "command", [["-V"], ["doctor"], ["doctor", "--json"], ["repl"], ["keys", "me"]], ids=" ".join
 )
-def test_a_full_disk_is_told_in_a_line(command: list[str]) -> None:
+def test_a_full_disk_is_reported_in_one_line(command: list[str]) -> None:
     with open("/dev/full", "w") as full:
         done = subprocess.run(
             [sys.executable, "-m", "repl_env", *command],

@@ -69,14 +69,14 @@ def text(result):
     return "\n".join(block.text for block in result.content if block.type == "text")
 
 
-async def test_it_says_what_it_is_and_what_holds_the_code(client):
+async def test_the_server_reports_its_name_and_the_isolation_tier(client):
     assert client.server_info.name == "repl-env"
     assert "without network or files of the machine" in client.instructions
     assert "context (17 chars)" in client.instructions
     assert "secret_place" not in client.instructions
 
 
-async def test_it_offers_three_tools_with_schemas(client):
+async def test_the_server_lists_three_tools_with_schemas(client):
     tools = {tool.name: tool for tool in (await client.list_tools()).tools}
 
     assert set(tools) == {"execute", "reset", "submit_answer"}
@@ -164,7 +164,7 @@ async def test_calls_at_the_same_time_wait_for_each_other(client):
         ("submit_answer", {}, "answer: Field required"),
     ],
 )
-async def test_wrong_arguments_are_told_to_the_model(client, name, arguments, complaint):
+async def test_wrong_arguments_are_reported_to_the_model(client, name, arguments, complaint):
     result = await client.call_tool(name, arguments)
 
     assert result.is_error

@@ -73,7 +73,7 @@ def asked(process, line):
         ("[" * 100_000, -32700, None),
     ],
 )
-def test_what_is_no_request_is_answered_by_an_error(raw, line, code, request_id):
+def test_a_message_that_is_no_request_is_answered_by_an_error(raw, line, code, request_id):
     answer = asked(raw, line)
 
     assert (answer["jsonrpc"], answer["id"], answer["error"]["code"]) == ("2.0", request_id, code)
@@ -81,14 +81,14 @@ def test_what_is_no_request_is_answered_by_an_error(raw, line, code, request_id)
 
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf"])
-def test_what_a_call_may_ask_for_is_a_number_of_seconds(seconds):
+def test_a_timeout_argument_must_be_a_number_of_seconds(seconds):
     done = CliRunner().invoke(build(), ["mcp", "--max-timeout", seconds])
 
     assert done.exit_code == 2
     assert "--max-timeout" in done.stderr
 
 
-def test_a_call_may_ask_for_no_less_than_it_has_unasked():
+def test_the_maximum_timeout_is_at_least_the_default():
     done = CliRunner().invoke(build(), ["mcp", "--max-timeout", "10", "--timeout", "20"])
 
     assert done.exit_code == 2
@@ -135,7 +135,7 @@ def test_without_the_extra_or_with_an_older_sdk_it_says_what_to_install(sdk):
     assert "pip install 'repl-env[mcp]'" in done.stderr
 
 
-def test_a_signal_ends_the_session_amid_a_cell(raw):
+def test_a_signal_ends_the_session_during_a_cell(raw):
     """Last of the raw lines: nothing is left of the process, and it says that it ended well."""
     code = "import time\nprint('on', flush=True)\nwhile True: time.sleep(1)"
     request = {

@@ -31,13 +31,13 @@ OWN = "http://127.0.0.1:8000/v1"
         (ModelOptions("owner/name", None, "MINE"), {"MINE": "k"}, None, "k"),
     ],
 )
-def test_a_key_goes_to_the_service_that_it_is_of(options, environ, base_url, key):
+def test_a_key_is_sent_only_to_its_own_service(options, environ, base_url, key):
     llm = llm_from(options, environ)
 
     assert (llm.model, llm.base_url, llm.api_key) == (options.model, base_url, key)
 
 
-def test_the_token_of_hugging_face_goes_to_no_host_that_looks_like_it():
+def test_the_token_of_hugging_face_is_not_sent_to_look_alike_hosts():
     llm = llm_from(ModelOptions("m", "https://huggingface.co.evil.example/v1"), KEYS)
 
     assert llm.api_key == "sk-openai"
@@ -52,18 +52,18 @@ def test_the_token_of_hugging_face_goes_to_no_host_that_looks_like_it():
         (ModelOptions(" "), "must name a model"),
     ],
 )
-def test_what_is_missing_is_named(options, says):
+def test_a_missing_option_is_named(options, says):
     with pytest.raises(typer.BadParameter, match=says):
         llm_from(options, {})
 
 
-def test_an_endpoint_is_made_of_what_the_options_say(monkeypatch):
+def test_an_endpoint_is_made_of_the_options(monkeypatch):
     monkeypatch.setattr(model_factory, "model_of", lambda llm: ScriptedModel([], name=llm.base_url))
 
     assert model_from(ModelOptions("m", OWN), environ=KEYS).name == OWN
 
 
-def test_a_library_that_is_not_installed_is_said_and_gives_5(monkeypatch, capsys):
+def test_a_missing_library_is_named_and_exits_5(monkeypatch, capsys):
     def missing(llm):
         raise ImportError("pip install 'repl-env[openai]'")
 
@@ -96,7 +96,7 @@ def test_a_function_of_a_file_is_a_model(tmp_path):
         ("script:{text}:reply", "ModuleNotFoundError"),
     ],
 )
-def test_a_script_that_is_none_says_why(tmp_path, model, says):
+def test_an_invalid_script_is_an_error_with_its_reason(tmp_path, model, says):
     (tmp_path / "ok.py").write_text("number = 1\n")
     (tmp_path / "broken.py").write_text("1 / 0\n")
     (tmp_path / "text.txt").write_text("reply\n")

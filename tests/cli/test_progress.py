@@ -133,7 +133,7 @@ def test_the_picture_has_runs_calls_and_code_as_a_tree(tree, tell):
     ]
 
 
-def test_what_has_ended_is_folded_into_counts(tree, tell):
+def test_finished_calls_are_folded_into_counts(tree, tell):
     tell.start()
     for number in range(1, 301):
         tell.call(f"0.{number}")
@@ -181,7 +181,7 @@ def test_a_run_that_ended_counts_as_its_ledger_says(tree, tell):
     assert (tree.spent().calls, tree.spent().input_tokens) == (9, 8)
 
 
-def test_a_child_that_never_ends_goes_with_its_call(tree, tell):
+def test_an_unfinished_child_is_removed_with_its_call(tree, tell):
     tell.start()
     tell.call("0.1", kind="rlm")
     tell.start("0.1", depth=1)
@@ -191,7 +191,7 @@ def test_a_child_that_never_ends_goes_with_its_call(tree, tell):
     assert [node.path for node in walk(tree.root)] == ["0"]
 
 
-def test_events_of_runs_that_nobody_knows_are_left_out(tree, tell):
+def test_events_of_unknown_runs_are_ignored(tree, tell):
     tell.reply("0.7")
     tell.call("0.7.1")
     tell.answer("0.7.1")
@@ -202,7 +202,7 @@ def test_events_of_runs_that_nobody_knows_are_left_out(tree, tell):
     assert tree.spent().calls == 1
 
 
-def test_a_second_question_begins_a_picture_of_its_own(tree, tell):
+def test_a_second_question_begins_a_new_picture(tree, tell):
     tell.start()
     tell.call("0.1")
     tell.end()
@@ -244,7 +244,7 @@ def test_a_budget_has_bars(tree, tell):
     assert {span.style for span in line.spans} >= {"green", "red"}
 
 
-def test_a_budget_of_nothing_is_used_up(tree, tell):
+def test_a_budget_of_zero_is_used_up(tree, tell):
     tell.start()
 
     assert "calls ━━━━━━━━━━━━ 100% of 0" in shown(tree, tell, budget=Budget(calls=0))[-1]
@@ -261,7 +261,7 @@ def test_texts_of_models_cannot_steer_the_terminal(tree, tell):
     assert "[bold]markup[/bold]" in text
 
 
-def test_on_a_terminal_the_picture_is_drawn_and_taken_away():
+def test_on_a_terminal_the_picture_is_drawn_and_erased():
     console = Console(file=io.StringIO(), force_terminal=True, width=80, height=20)
     display = progress(console, Budget(calls=10))
     with display:
@@ -276,7 +276,7 @@ def test_on_a_terminal_the_picture_is_drawn_and_taken_away():
     assert written.count("\x1b[2K") >= 3  # each line of the last picture is erased
 
 
-def test_off_a_terminal_there_are_plain_lines():
+def test_without_a_terminal_progress_is_plain_lines():
     console = Console(file=io.StringIO(), width=40)
     display = progress(console)
     with display:
@@ -300,7 +300,7 @@ def test_off_a_terminal_there_are_plain_lines():
     ]
 
 
-def test_without_a_console_the_tree_is_kept_all_the_same():
+def test_without_a_console_the_tree_is_still_kept():
     display = progress(None)
     with display:
         Told(display.watch).start()
@@ -313,5 +313,5 @@ def test_without_a_console_the_tree_is_kept_all_the_same():
     ("seconds", "text"),
     [(-1, "0.0 s"), (9.94, "9.9 s"), (59, "59 s"), (61, "1 min 01 s"), (7384, "2 h 03 min")],
 )
-def test_durations_read_well(seconds, text):
+def test_durations_are_readable(seconds, text):
     assert duration(seconds) == text

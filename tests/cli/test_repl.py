@@ -194,7 +194,7 @@ if __name__ == "__main__":
     sys.exit(main())'''
 
 
-def test_a_file_is_taken_as_an_interpreter_takes_it():
+def test_a_file_runs_as_under_the_python_interpreter():
     source = f"\ufeff{PROGRAM}".replace("\n", "\r\n").encode()
     python = subprocess.run([sys.executable], input=source, capture_output=True, check=False)
     done = command(source)
@@ -231,7 +231,7 @@ def test_an_error_goes_to_stderr_the_next_cell_runs_and_the_status_is_1():
     assert done.stderr.startswith("Traceback (most recent call last):\n")
 
 
-def test_what_is_notable_is_said_and_only_that(monkeypatch):
+def test_only_notable_outcomes_are_reported(monkeypatch):
     # However long the code takes to heed its interrupt.
     monkeypatch.setattr(repl_sandbox, "Limits", partial(Limits, grace=60.0), raising=False)
     done = command("x = 1\nimport os\nos._exit(3)\nx\nimport time\n:timeout 0.5\ntime.sleep(600)\n")
@@ -243,7 +243,7 @@ def test_what_is_notable_is_said_and_only_that(monkeypatch):
     assert re.search(r"\[timed out after [\d.]+ s; variables are kept\]", done.stderr)
 
 
-def test_a_cell_that_ran_out_of_memory_is_told_how_much_there_is():
+def test_a_cell_out_of_memory_is_reported_with_the_limit():
     outcome = Killed(reason="memory", state="kept", limits=("memory", "processes"))
     assert notable(outcome, 64 << 20) == [
         "[out of memory: the limit is 64 MiB; variables are kept]",
@@ -302,7 +302,7 @@ def test_bad_arguments_are_named(arguments, status, says):
     assert says in " ".join(done.stderr.replace("│", " ").split())
 
 
-def test_a_language_policy_holds_and_preloaded_modules_are_there():
+def test_a_language_policy_and_preloaded_modules_apply():
     done = command("import os\n", "--language", "restricted", "--json")
     assert json.loads(done.stdout)["error"]["type"] == "PolicyError"
 
@@ -310,7 +310,7 @@ def test_a_language_policy_holds_and_preloaded_modules_are_there():
     assert done.stdout == "True\n"
 
 
-def test_commands_do_what_they_say(told, tmp_path, monkeypatch):
+def test_every_command_of_the_shell_works(told, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     source, saved = tmp_path / "in.txt", tmp_path / "saved"
     source.write_text("inside")
@@ -370,14 +370,14 @@ def test_commands_do_what_they_say(told, tmp_path, monkeypatch):
         (":figure x.png", "no cell has shown a figure"),
     ],
 )
-def test_a_command_that_cannot_be_done_says_why_and_the_session_goes_on(told, line, says):
+def test_a_failing_command_reports_its_reason_and_the_session_goes_on(told, line, says):
     first, second = told(f"{line}\n1 + 1\n")
 
     assert (first["ok"], second["value"]) == (False, "2")
     assert says in first["text"]
 
 
-def test_get_replaces_no_file_and_writes_only_here(told, tmp_path, monkeypatch):
+def test_get_replaces_no_file_and_writes_only_to_the_current_folder(told, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.txt").write_text("mine")
     script = (
@@ -410,13 +410,13 @@ def test_figures_can_be_saved(told, tmp_path):
     assert base64.b64decode(figures[-1]).startswith(b"\x89PNG")
 
 
-def test_bytes_that_are_no_text_are_no_end():
+def test_invalid_utf8_does_not_end_the_shell():
     done = command(b"x = '\xff'\nlen(x)\n")
 
     assert (done.exit_code, done.stdout) == (0, "1\n")
 
 
-def test_a_reader_that_leaves_ends_it_quietly():
+def test_a_closed_output_pipe_ends_the_shell_without_an_error():
     with opened() as child:
         child.stdout.close()
         child.stdin.write("print('x')\nprint('y')\n")
@@ -438,11 +438,11 @@ def test_a_signal_interrupts_the_cell_of_a_pipe_and_the_next_one_runs():
     assert "KeyboardInterrupt" in err
 
 
-def test_output_that_is_no_terminal_is_passed_as_it_is():
+def test_output_to_a_pipe_is_unchanged():
     assert command("print('\\x1b[2J', end='')").stdout == "\x1b[2J"
 
 
-def test_a_session_that_is_gone_can_be_begun_anew(sandbox):
+def test_a_lost_session_can_be_started_again(sandbox):
     out = io.StringIO()
     shell = Shell(sandbox, JSONScreen(out), values={"x": "first"})
     shell.session.close()
@@ -455,14 +455,14 @@ def test_a_session_that_is_gone_can_be_begun_anew(sandbox):
 
 
 @pytest.mark.parametrize("word", ["exit", "quit", "exit()", "quit()", ":quit", ":q"])
-def test_words_that_leave_other_shells_leave_this_one(sandbox, word):
+def test_exit_commands_of_other_shells_leave_this_one(sandbox, word):
     shell = Shell(sandbox, JSONScreen(io.StringIO()))
     with pytest.raises(ShellExit):
         shell.run(word)
     shell.close()
 
 
-def test_a_history_that_cannot_be_written_stops_nobody(tmp_path):
+def test_an_unwritable_history_is_no_error(tmp_path):
     (tmp_path / "repl-env").write_text("a file where the folder would be")
 
     assert isinstance(history_in({"XDG_STATE_HOME": str(tmp_path)}), InMemoryHistory)

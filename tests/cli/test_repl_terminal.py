@@ -110,7 +110,7 @@ def test_a_second_ctrl_c_ends_a_cell_that_ignores_the_first(here):
     assert "123456" in here.run("x")
 
 
-def test_ctrl_c_at_the_prompt_drops_what_was_typed(here):
+def test_ctrl_c_at_the_prompt_drops_the_typed_line(here):
     here.child.send("never = 1")
     here.child.send("\x03")
     here.ready()

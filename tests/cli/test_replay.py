@@ -119,7 +119,7 @@ def test_json_has_the_whole_tree(path):
     assert root["total"]["calls"] == 5
 
 
-def test_what_was_cut_is_said(tmp_path):
+def test_truncated_parts_are_marked(tmp_path):
     events = [started(), replied(), cell_started()]
     status, output = run(write(tmp_path / "cut", events))
 
@@ -129,7 +129,7 @@ def test_what_was_cut_is_said(tmp_path):
     assert "not known what came of it" in output
 
 
-def test_of_a_batch_that_went_well_a_few_are_shown_and_all_that_failed():
+def test_of_a_successful_batch_some_calls_are_shown_and_all_failures():
     calls = [call_ended(f"0.{n}", text=f"answer {n}") for n in range(1, 41)]
     calls[20] = call_ended("0.21", text="Error: x: y", error="x: y")
     events = [started(), replied(), cell_ran(), *calls, ended()]
@@ -154,7 +154,7 @@ def test_failures_are_shown():
     assert "no answer" in output and "stopped by budget (budget)" in output
 
 
-def test_nothing_of_a_run_steers_the_terminal_or_is_taken_for_markup():
+def test_text_of_a_run_cannot_steer_the_terminal_and_is_not_markup():
     nasty = "\x1b[2J\x1b]0;title\x07[red]x[/red] \u202eabc \x9b31m\r\n\ud800"
     events = [
         started(question=nasty, model=nasty),
@@ -229,13 +229,13 @@ def recorded(tmp_path):
     return path
 
 
-def test_a_run_comes_to_the_same_again(recorded, tmp_path):
+def test_a_replayed_run_has_the_same_result(recorded, tmp_path):
     status, output = run(recorded, "--execute", "--context", tmp_path / "context.txt")
 
     assert (status, "the same" in output) == (0, True)
 
 
-def test_a_run_that_comes_to_something_else_exits_1(recorded, tmp_path):
+def test_a_replayed_run_with_another_result_exits_1(recorded, tmp_path):
     recorded.write_text(recorded.read_text().replace('"stdout": "9\\n"', '"stdout": "8\\n"'))
     status, output = run(recorded, "--execute", "--json", "--context", tmp_path / "context.txt")
 

@@ -118,14 +118,14 @@ def test_verbose_and_quiet_exclude_each_other(ask):
     assert ask("answer", "--verbose", "--quiet").exit_code == 2
 
 
-def test_a_tier_that_cannot_be_had_gives_3_and_the_remedy(ask):
+def test_an_unavailable_tier_exits_3_with_the_remedy(ask):
     done = ask("answer", "--memory", str(stand_in_runner.TOO_MUCH))
 
     assert done.exit_code == 3
     assert "Ask root." in done.stderr
 
 
-def test_a_defect_of_ours_is_not_called_a_mistake_of_the_user(ask):
+def test_an_internal_error_is_not_reported_as_a_usage_error(ask):
     assert isinstance(ask("defect").exception, TypeError)
 
 
@@ -224,7 +224,7 @@ def test_bad_arguments_are_usage_errors_that_name_them(ask, tmp_path, arguments,
     assert stand_in_runner.made == []
 
 
-def test_ctrl_c_cancels_the_run_prints_what_there_is_and_exits_130(script):
+def test_ctrl_c_cancels_the_run_prints_its_partial_result_and_exits_130(script):
     program = (
         "import sys\n"
         "from tests.cli import stand_in_runner\n"

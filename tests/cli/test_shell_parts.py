@@ -59,7 +59,7 @@ def test_a_pipe_is_cut_where_its_statements_end(text, expected):
     assert list(cells(io.StringIO(text, newline="\n"))) == expected
 
 
-def test_what_is_whole_is_given_before_the_next_line_is_asked_for():
+def test_a_complete_statement_is_given_before_the_next_line_is_read():
     asked: list[str] = []
 
     def lines():
@@ -115,7 +115,7 @@ def test_a_pipe_is_read_as_python_reads_source(data, lines):
 
 
 @given(st.text(alphabet="ab:=()[]'\"\\ \n\t#@\x00", max_size=60))
-def test_whatever_comes_is_cut_and_nothing_of_it_is_lost_but_empty_lines(text):
+def test_any_input_is_cut_into_cells_without_loss_except_empty_lines(text):
     lines = text.splitlines(keepends=True)
     together = "".join(cells(lines))
 
@@ -123,7 +123,7 @@ def test_whatever_comes_is_cut_and_nothing_of_it_is_lost_but_empty_lines(text):
 
 
 @pytest.mark.parametrize("text", ["(" * 5000, "\x00", "x" * 100 + "\\", "0" * 5000])
-def test_what_the_parser_chokes_on_is_left_to_the_session(text):
+def test_source_that_fails_to_parse_is_left_to_the_session(text):
     assert is_whole(text) in (True, False)
 
 
@@ -143,7 +143,7 @@ def test_what_the_parser_chokes_on_is_left_to_the_session(text):
         ("x = = 1", True),
     ],
 )
-def test_enter_runs_what_is_whole(text, ready):
+def test_enter_runs_a_complete_statement(text, ready):
     assert is_ready(text) is ready
 
 
@@ -210,7 +210,7 @@ def test_keywords_and_builtins_are_names_too(session):
 
 
 @pytest.mark.parametrize("text", ["a" * 500_000, "a." * 250_000, "1a" * 250_000])
-def test_what_was_pasted_before_the_cursor_is_looked_at_once(session, text):
+def test_pasted_text_before_the_cursor_is_checked_once(session, text):
     assert completions(session, f"{text} + coun") == ("coun", ["counted"])
     assert completions(session, f"{text}!") == ("", [])
 

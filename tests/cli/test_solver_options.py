@@ -51,7 +51,7 @@ def settings(**changes: Any) -> dict[str, Any]:
     return rlm_solver(replace(RUNS, **changes))[1]
 
 
-def test_both_models_are_at_the_endpoint_of_the_environment(
+def test_both_models_use_the_endpoint_of_the_environment(
     made: list[LLM], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
@@ -72,7 +72,7 @@ def test_settings_have_no_secrets() -> None:
         assert secret not in str(found)
 
 
-def test_results_depend_on_bounds_and_not_on_what_holds_the_code() -> None:
+def test_results_depend_on_limits_and_not_on_the_tier() -> None:
     assert settings(isolation="jailed", require="confined") == settings()
     for changes in (
         {"max_depth": 3},

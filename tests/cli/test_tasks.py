@@ -24,7 +24,7 @@ def test_list_has_every_shipped_task():
     assert "blotto" in called("list").stdout
 
 
-def test_run_tells_the_score_of_a_folder_and_of_the_baseline(tmp_path):
+def test_run_shows_the_score_of_a_folder_and_of_the_baseline(tmp_path):
     solution = load("tabular-regression").directory / "solution"
     baseline = called("run", "tabular-regression")
     best = called("run", "tabular-regression", str(solution), "--json")
@@ -44,7 +44,7 @@ def test_run_tells_the_score_of_a_folder_and_of_the_baseline(tmp_path):
         (("list", "/no/such/folder"), 1, "no directory"),
     ],
 )
-def test_what_cannot_be_used_has_a_status_and_a_reason(tmp_path: Path, arguments, status, told):
+def test_an_unusable_task_exits_with_a_status_and_a_reason(tmp_path: Path, arguments, status, told):
     result = called(*(each.format(empty=tmp_path) for each in arguments))
 
     assert result.exit_code == status

@@ -16,7 +16,7 @@ def stories(request: pytest.FixtureRequest, our_server: str) -> dict[str, Any]:
     return told(request.param, "adapter.py", our_server)
 
 
-def test_everything_is_openenv_s_kind_and_ours(stories: dict[str, Any]) -> None:
+def test_the_adapter_is_an_instance_of_both_interfaces(stories: dict[str, Any]) -> None:
     kinds = stories["kinds"]
 
     for name in ("environment", "observations", "ours", "state", "metadata"):
@@ -88,7 +88,7 @@ def test_auto_env_knows_the_server_and_not_the_distribution(stories: dict[str, A
     assert (found["generic"], found["value"]) == ("GenericEnvClient", "42")
 
 
-def test_auto_env_makes_our_client_of_a_distribution_with_its_prefix(
+def test_auto_env_makes_the_client_of_a_distribution_with_its_prefix(
     stories: dict[str, Any],
 ) -> None:
     assert stories["discovery_of_a_space"] == {

@@ -28,7 +28,7 @@ def theirs() -> Iterator[str]:
         yield url
 
 
-def test_an_episode_of_their_own(theirs: str) -> None:
+def test_an_episode_of_an_openenv_environment(theirs: str) -> None:
     with REPLEnv(theirs).sync() as env:
         first = env.reset(context="abc", task_prompt="what?", episode_id="e1")
         assert first.observation.result.stdout == "ready ['task_prompt']"
@@ -41,7 +41,7 @@ def test_an_episode_of_their_own(theirs: str) -> None:
         assert (last.done, last.reward, last.metadata) == (True, 1.0, {"final_answer": "c"})
 
 
-def test_what_their_environment_raises_is_an_error_and_the_session_goes_on(theirs: str) -> None:
+def test_an_error_of_an_openenv_environment_is_raised_and_the_session_goes_on(theirs: str) -> None:
     with REPLEnv(theirs).sync() as env:
         env.reset()
         env.execute("x = 1")
@@ -54,7 +54,7 @@ def test_what_their_environment_raises_is_an_error_and_the_session_goes_on(their
         assert env.execute("print(x)").observation.result.stdout == "1\n"
 
 
-def test_what_their_server_cannot_do_is_said(theirs: str) -> None:
+def test_an_unsupported_request_of_openenv_s_server_is_an_error(theirs: str) -> None:
     heard = []
     with REPLEnv(theirs).sync() as env:
         env.reset()
@@ -67,7 +67,7 @@ def test_what_their_server_cannot_do_is_said(theirs: str) -> None:
     assert heard == [("stdout", "at the end\n")]
 
 
-def test_a_context_over_their_limit_is_an_error_that_names_sizes(theirs: str) -> None:
+def test_a_context_over_openenv_s_limit_is_an_error_that_names_sizes(theirs: str) -> None:
     with REPLEnv(theirs).sync() as env:
         env.reset(context="x" * (15 << 20))
         with pytest.raises(TooLarge, match=r"17,8\d\d,\d{3} bytes.*16777216"):
@@ -77,7 +77,7 @@ def test_a_context_over_their_limit_is_an_error_that_names_sizes(theirs: str) ->
         env.reset(context="x")
 
 
-def test_their_server_is_full_with_one_client(theirs: str) -> None:
+def test_openenv_s_server_is_full_with_one_client(theirs: str) -> None:
     with REPLEnv(theirs).sync() as env:
         env.reset()
         with pytest.raises(CapacityReached):

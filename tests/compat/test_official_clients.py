@@ -97,7 +97,7 @@ def test_a_client_opens_more_sessions(stories: dict[str, Any], generation: str) 
         assert more["child"]["observation"]["result"]["value"] == "'child'"
 
 
-def test_what_json_has_no_words_for_arrives_all_the_same(stories: dict[str, Any]) -> None:
+def test_values_without_a_json_form_are_converted(stories: dict[str, Any]) -> None:
     odd = stories["odd_text"]
 
     printed = odd["surrogates"]["observation"]["result"]["stdout"]
@@ -113,7 +113,9 @@ def test_a_long_context_goes_in_one_frame(stories: dict[str, Any]) -> None:
     assert long["context_length"] == 20 << 20
 
 
-def test_a_client_that_gave_up_is_told_that_its_session_is_gone(stories: dict[str, Any]) -> None:
+def test_a_client_that_disconnected_gets_an_error_that_its_session_ended(
+    stories: dict[str, Any],
+) -> None:
     """OpenEnv's clients connect anew in silence: a step must not run in an empty namespace."""
     impatient = stories["impatient"]
 
@@ -158,7 +160,7 @@ def test_each_generation_sends_what_the_fast_tests_replay(stories: dict[str, Any
         assert sent == [f["client"] for f in kept[name] if "client" in f]
 
 
-def test_the_recording_is_what_openenv_s_server_says_today(their_server: str) -> None:
+def test_the_recording_matches_openenv_s_server(their_server: str) -> None:
     """If it is not, `python -m tests.compat.recording` writes it anew."""
     stories = told(GENERATIONS[0], "official_client.py", their_server, *STORIES)
 

@@ -20,7 +20,7 @@ OLDER = ADAPTED[1]
 
 
 @pytest.mark.parametrize("keyed", [False, True])
-def test_its_static_check_passes(tmp_path: Path, keyed: bool) -> None:
+def test_openenv_s_static_check_of_a_space_passes(tmp_path: Path, keyed: bool) -> None:
     make_space(tmp_path / "space", SpaceConfig(keyed=keyed))
     done = run(NEWEST, "openenv", "validate", "--level", "static", str(tmp_path / "space"))
 
@@ -42,7 +42,7 @@ def test_openenv_s_own_push_takes_it(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert hub.spaces["ann/repl"].files.keys() == ours | {".gitattributes"}
 
 
-def test_an_older_push_finds_all_that_it_wants(tmp_path: Path) -> None:
+def test_an_older_push_finds_all_required_files(tmp_path: Path) -> None:
     make_space(tmp_path, SpaceConfig())
     program = (
         "import sys, pathlib\n"

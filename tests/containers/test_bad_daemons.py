@@ -41,7 +41,7 @@ def owned(client: list[str]) -> list[str]:
         (FOREIGN, "s390x", "is for linux on s390x, and this machine is"),
     ],
 )
-def test_an_image_that_cannot_run_here(
+def test_an_image_of_another_architecture(
     client: list[str], name: str, architecture: str, told: str
 ) -> None:
     loaded(client, name, architecture)
@@ -122,7 +122,7 @@ def reply(status: str, body: object) -> bytes:
         (b"", "d.sock"),
     ],
 )
-def test_what_is_no_daemon_that_can_be_used(
+def test_an_address_that_is_no_daemon_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: bytes, told: str
 ) -> None:
     with standing_in(tmp_path, answer) as address:

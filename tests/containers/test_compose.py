@@ -116,7 +116,7 @@ def secrets(folder: Path) -> dict[str, str]:
     return {name: key for name, (key, _) in made.items()}
 
 
-def test_each_owner_has_one_server_and_the_example_passes_on_both(stack: Stack) -> None:
+def test_each_tenant_has_one_server_and_the_example_passes_on_both(stack: Stack) -> None:
     used: dict[str, str] = {}
     for owner in OWNERS:
         stack.ask(HERE / "owner.py", owner=owner)

@@ -100,7 +100,7 @@ def test_the_tier_is_measured_inside(client: list[str], shared: Sandbox) -> None
     assert "CapBnd:\t0000000000000000" in status and "NoNewPrivs:\t1" in status
 
 
-def test_a_container_without_its_walls_is_none(
+def test_a_container_that_lacks_its_isolation_is_refused(
     monkeypatch: pytest.MonkeyPatch, client: list[str]
 ) -> None:
     """A name is no proof: a daemon that leaves out what was asked for is found out."""
@@ -225,7 +225,7 @@ def test_a_container_ends_with_its_host_however_that_ends(client: list[str]) -> 
     eventually(lambda: set(containers(client)) <= before)
 
 
-def test_a_container_that_somebody_removes(client: list[str]) -> None:
+def test_a_container_that_is_removed_from_outside_ends_its_sessions(client: list[str]) -> None:
     with sandbox() as made, made.session() as session:
         (container,) = [each for each in containers(client) if of(client, each) == made._zygote.pid]
         assert run(*client, "rm", "--force", container).returncode == 0
@@ -248,7 +248,7 @@ def test_a_container_that_somebody_removes(client: list[str]) -> None:
         ({"preload": ["no_such_module"]}, "preload: no_such_module"),
     ],
 )
-def test_what_cannot_be_started_is_a_clear_error(
+def test_a_container_that_cannot_start_is_a_clear_error(
     client: list[str], arguments: dict[str, object], told: str
 ) -> None:
     before = set(containers(client))

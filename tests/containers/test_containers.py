@@ -107,7 +107,7 @@ def test_the_corpus_passes_in_a_container(inside: Callable[[str], str], name: st
 
 
 @pytest.mark.parametrize("name", CONTAINERS)
-def test_confined_is_chosen_and_holds_in_a_container(inside: Callable[[str], str]) -> None:
+def test_confined_is_chosen_and_works_in_a_container(inside: Callable[[str], str]) -> None:
     doctor, verdicts = map(json.loads, inside(DOCTOR_AND_CASES).splitlines()[-2:])
     assert doctor["tiers"] == {"jailed": False, "confined": True, "process": True}
     assert doctor["session"]["tier"] == "confined"

@@ -77,7 +77,7 @@ def containers(client: list[str]) -> list[str]:
     [{}, {"runtime": STREAMED, "per_session": False}],
     ids=["by a socket", "over a stream"],
 )
-def test_sessions_in_a_container_that_is_looked_at_and_removed(
+def test_sessions_in_a_container_that_is_inspected_and_removed(
     client: list[str], arguments: dict[str, Any]
 ) -> None:
     only_if_there(client, arguments.get("runtime"))
@@ -119,7 +119,7 @@ def carries_everything(session: Session) -> None:
 
 
 @pytest.mark.parametrize("runtime", [None, STREAMED])
-def test_a_wall_that_is_left_out_is_missed(
+def test_a_missing_isolation_layer_is_detected(
     client: list[str], monkeypatch: pytest.MonkeyPatch, runtime: str | None
 ) -> None:
     from docker.api.client import APIClient
@@ -136,7 +136,9 @@ def test_a_wall_that_is_left_out_is_missed(
     assert containers(client) == []
 
 
-def test_what_somebody_removes_is_gone_and_what_is_left_is_removed(client: list[str]) -> None:
+def test_containers_removed_from_outside_are_lost_and_the_rest_is_removed(
+    client: list[str],
+) -> None:
     with sandbox() as made, made.session() as session:
         assert run(*client, "rm", "--force", *containers(client)).returncode == 0
         with pytest.raises(SandboxError):
@@ -190,7 +192,7 @@ def test_sessions_that_are_jailed_in_their_container(client: list[str]) -> None:
     assert containers(client) == []
 
 
-def test_sessions_under_a_kernel_of_its_own(client: list[str]) -> None:
+def test_sessions_under_a_guest_kernel(client: list[str]) -> None:
     """The session's layers report the features that gVisor's kernel lacks."""
     only_if_there(client, GVISOR)
     with sandbox(runtime=GVISOR) as made:

@@ -73,7 +73,7 @@ def pinned(lock: str) -> set[tuple[str, str]]:
     return {(re.sub(r"[-_.]+", "-", name).lower(), version) for name, version in rows}
 
 
-def test_the_server_image_is_small_and_runs_as_nobody_in_particular(
+def test_the_server_image_is_small_and_runs_as_an_unprivileged_user(
     engine: Engine, server: str
 ) -> None:
     (seen,) = json.loads(engine("image", "inspect", server))
@@ -110,7 +110,9 @@ def test_a_server_without_keys_does_not_start(engine: Engine, server: str) -> No
     assert "repl-env keys" in said
 
 
-def test_a_server_is_healthy_confines_sessions_and_drains(engine: Engine, server: str) -> None:
+def test_a_server_in_a_container_is_healthy_isolates_sessions_and_drains(
+    engine: Engine, server: str
+) -> None:
     with serving(engine, server, *CONFINED, "--env=REPL_ENV_NO_AUTH=1") as name:
         with (HERE / "asking.py").open("rb") as program:
             asked = engine("exec", "--interactive", name, "python", "-", stdin=program)
@@ -140,7 +142,7 @@ def test_the_health_check_fails_where_nothing_answers(engine: Engine, server: st
     assert "127.0.0.1:8000" in engine("run", "--rm", "--network=none", *check, status=1)
 
 
-def test_the_session_image_has_what_it_names(engine: Engine, session: str) -> None:
+def test_the_session_image_has_its_declared_modules(engine: Engine, session: str) -> None:
     engine.program(session, HERE / "imports.py", *IMPORTED)
 
 

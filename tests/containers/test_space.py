@@ -37,7 +37,7 @@ def space(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> str:
     return replace(engine, context=folder).build("space-of-tests", "Dockerfile", base=OFFLINE)
 
 
-def test_it_serves_as_user_1000_in_the_tier_of_a_space(engine: Engine, space: str) -> None:
+def test_the_server_runs_as_user_1000_in_the_tier_of_a_space(engine: Engine, space: str) -> None:
     """With the engine's own profile, under which no user namespace can be made."""
     host = "--env=SPACE_HOST=ann-repl.hf.space"
     name = engine("run", "--detach", "--network=none", host, space).split()[-1]
@@ -58,7 +58,7 @@ def test_it_serves_as_user_1000_in_the_tier_of_a_space(engine: Engine, space: st
     assert "--origin\0https://ann-repl.hf.space" in first
 
 
-def test_a_keyed_one_without_its_secret_does_not_start(engine: Engine, tmp_path: Path) -> None:
+def test_a_keyed_space_without_its_secret_does_not_start(engine: Engine, tmp_path: Path) -> None:
     make_space(tmp_path, SpaceConfig(keyed=True))
     keyed = replace(engine, context=tmp_path).build("keyed-of-tests", "Dockerfile", base=OFFLINE)
 

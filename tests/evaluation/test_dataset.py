@@ -51,13 +51,13 @@ def test_a_context_may_be_a_file_beside_the_dataset(tmp_path: Path) -> None:
     assert dataset.load(dataset.entries[0]).context == "größer\r\n"
 
 
-def test_no_context_is_said_by_null(tmp_path: Path) -> None:
+def test_null_means_no_context(tmp_path: Path) -> None:
     dataset = read_dataset(written(tmp_path, {**GOOD, "context": None}))
 
     assert dataset.load(dataset.entries[0]).context is None
 
 
-def test_a_limit_reads_no_further(tmp_path: Path) -> None:
+def test_a_limit_stops_reading_the_dataset(tmp_path: Path) -> None:
     assert len(read_dataset(written(tmp_path, GOOD, "{broken"), limit=1).entries) == 1
 
 
@@ -85,7 +85,7 @@ def test_a_limit_reads_no_further(tmp_path: Path) -> None:
         ("[" * 100_000, "nested too deeply"),
     ],
 )
-def test_a_broken_line_is_told_with_its_number(tmp_path: Path, line: object, says: str) -> None:
+def test_a_broken_line_is_reported_with_its_number(tmp_path: Path, line: object, says: str) -> None:
     with pytest.raises(DatasetError) as caught:
         read_dataset(written(tmp_path, GOOD, "", line))
 
@@ -93,7 +93,7 @@ def test_a_broken_line_is_told_with_its_number(tmp_path: Path, line: object, say
     assert says in str(caught.value)
 
 
-def test_bytes_that_are_no_text_are_told_with_their_place(tmp_path: Path) -> None:
+def test_invalid_utf8_is_reported_with_its_position(tmp_path: Path) -> None:
     path = tmp_path / "tasks.jsonl"
     path.write_bytes(b'{"id": "\xff"}\n')
 
@@ -119,7 +119,7 @@ def test_a_missing_dataset_is_named(tmp_path: Path) -> None:
         read_dataset(tmp_path / "absent.jsonl")
 
 
-def test_a_dataset_that_changes_meanwhile_is_noticed(tmp_path: Path) -> None:
+def test_a_dataset_that_changes_during_an_evaluation_is_an_error(tmp_path: Path) -> None:
     path = written(tmp_path, GOOD)
     dataset = read_dataset(path)
     path.write_text(path.read_text().replace("x x", "y y"))

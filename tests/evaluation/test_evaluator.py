@@ -52,7 +52,7 @@ async def summary_of(dataset, function, **options):
     return summarize(evaluation)
 
 
-async def test_scores_are_told_for_all_and_by_kind(dataset) -> None:
+async def test_scores_are_reported_for_all_and_by_kind(dataset) -> None:
     summary = await summary_of(dataset, lambda task: task.answer if task.answer < 5 else "no")
 
     assert [(row.name, row.n, row.mean) for row in summary.scores] == [
@@ -64,7 +64,7 @@ async def test_scores_are_told_for_all_and_by_kind(dataset) -> None:
     assert not summary.failures
 
 
-async def test_scores_are_told_by_split_difficulty_and_group(tmp_path: Path) -> None:
+async def test_scores_are_reported_by_split_difficulty_and_group(tmp_path: Path) -> None:
     facts = [{"split": "test", "difficulty": 1}, {"split": "train", "group": "g"}, {"kind": "all"}]
     rows = [
         {"id": str(n), "question": "?", "context": None, "answer": n, "metadata": metadata}
@@ -98,7 +98,7 @@ async def test_trajectories_say_which_task_they_are_of(tmp_path: Path) -> None:
     assert (sample["ended"], sample["reward"]) == ("terminated", 1.0)
 
 
-async def test_as_many_run_at_once_as_asked(dataset) -> None:
+async def test_the_requested_number_of_tasks_runs_at_once(dataset) -> None:
     running = most = 0
     full = asyncio.Event()
 
@@ -144,7 +144,7 @@ def failing(task):
     return task.answer
 
 
-async def test_a_failure_of_ours_is_no_zero(dataset) -> None:
+async def test_an_infrastructure_error_is_not_scored_as_zero(dataset) -> None:
     async def solve(task):
         return failing(task)
 
@@ -164,7 +164,7 @@ async def test_a_failure_of_ours_is_no_zero(dataset) -> None:
     assert summary.error_kinds == {"timeout": 1}
 
 
-async def test_a_metric_that_fails_is_no_zero_either(dataset) -> None:
+async def test_a_failing_metric_is_not_scored_as_zero(dataset) -> None:
     def metric(expected, text, value):
         return 1 / (expected - 3)
 
@@ -187,9 +187,7 @@ async def test_a_metric_that_is_cancelled_from_inside_is_its_own_failure(dataset
 
 
 @pytest.mark.parametrize("wrong", ["text", "stop_reason", "error_kind", "spent"])
-async def test_what_a_solver_came_to_is_checked_and_ends_no_other_task(
-    dataset, tmp_path, wrong
-) -> None:
+async def test_invalid_results_of_a_solver_end_no_other_task(dataset, tmp_path, wrong) -> None:
     def solve(task):
         return Solved(**{"text": "a", wrong: 5}) if task.answer == 3 else task.answer
 
@@ -207,7 +205,7 @@ async def test_what_a_solver_came_to_is_checked_and_ends_no_other_task(
 @pytest.mark.parametrize(
     "wrong", [object(), {"a": object()}, {1, 2}, float("nan"), [float("inf")], {1: 1, "1": 2}]
 )
-async def test_what_is_no_answer_is_a_failure_of_the_solver(dataset, wrong) -> None:
+async def test_an_invalid_answer_is_a_failure_of_the_solver(dataset, wrong) -> None:
     summary = await summary_of(dataset, lambda task: wrong if task.answer == 3 else task.answer)
 
     assert [(each.id, each.error_kind) for each in summary.failures] == [("t3", "solver")]
@@ -222,7 +220,7 @@ async def test_texts_and_json_values_are_answers(dataset, right) -> None:
     assert (summary.scored, summary.failures) == (10, ())
 
 
-async def test_plain_judges_are_asked_side_by_side(dataset) -> None:
+async def test_blocking_metrics_run_in_parallel(dataset) -> None:
     both = threading.Barrier(2, timeout=60)
 
     def judge(expected, answer) -> float:
@@ -236,7 +234,7 @@ async def test_plain_judges_are_asked_side_by_side(dataset) -> None:
     assert summary.scored == 10
 
 
-def test_a_plain_solver_that_is_at_work_does_not_hold_up_the_end(dataset) -> None:
+def test_a_running_blocking_solver_does_not_delay_the_end(dataset) -> None:
     begun, go_on, ended = threading.Event(), threading.Event(), threading.Event()
 
     def solve(task):
@@ -262,7 +260,7 @@ def test_a_plain_solver_that_is_at_work_does_not_hold_up_the_end(dataset) -> Non
     assert in_time
 
 
-async def test_what_failed_runs_again_and_what_was_scored_does_not(dataset, tmp_path) -> None:
+async def test_failed_tasks_run_again_and_scored_ones_do_not(dataset, tmp_path) -> None:
     asked = []
 
     def solve(task):
@@ -301,7 +299,7 @@ async def test_results_of_other_settings_or_lines_do_not_count(dataset, tmp_path
     assert sorted(asked[10:]) == (sorted(asked[:10]) if change == "settings" else ["t7"])
 
 
-async def test_too_many_failures_in_a_row_end_it(dataset) -> None:
+async def test_too_many_consecutive_failures_end_an_evaluation(dataset) -> None:
     def solve(task):
         raise ModelError("connection", "refused")
 
@@ -310,7 +308,7 @@ async def test_too_many_failures_in_a_row_end_it(dataset) -> None:
     assert (len(summary.failures), summary.not_run, summary.gave_up) == (3, 7, True)
 
 
-async def test_an_evaluation_that_was_given_up_can_be_run_again(dataset) -> None:
+async def test_an_aborted_evaluation_can_be_run_again(dataset) -> None:
     down = True
 
     def solve(task):
@@ -327,7 +325,7 @@ async def test_an_evaluation_that_was_given_up_can_be_run_again(dataset) -> None
     assert (summary.scored, summary.gave_up) == (10, False)
 
 
-async def test_a_fatal_error_ends_it_and_keeps_what_is_done(dataset) -> None:
+async def test_a_fatal_error_ends_an_evaluation_and_keeps_its_results(dataset) -> None:
     class NoTier(Exception):
         pass
 
@@ -354,7 +352,7 @@ async def test_a_fatal_error_ends_it_and_keeps_what_is_done(dataset) -> None:
     assert cancelled == ["t1"]
 
 
-async def test_cancelling_cancels_the_solvers_and_keeps_what_is_done(dataset) -> None:
+async def test_cancelling_cancels_the_solvers_and_keeps_results(dataset) -> None:
     begun = asyncio.Event()
     cancelled = []
 
@@ -377,7 +375,7 @@ async def test_cancelling_cancels_the_solvers_and_keeps_what_is_done(dataset) ->
     assert (list(evaluation.done), cancelled) == (["t0"], ["t1"])
 
 
-async def test_costs_are_added_up_with_what_is_unknown(dataset) -> None:
+async def test_costs_are_summed_and_unknown_costs_are_marked(dataset) -> None:
     spent = Spent(calls=3, input_tokens=10, output_tokens=5, usd=0.5, unpriced_calls=1)
     summary = await summary_of(dataset, lambda task: Solved("1", 1, spent=spent))
 
@@ -447,7 +445,7 @@ async def test_a_recursive_model_is_a_solver(dataset, runs) -> None:
         ({"settings": {"path": Path("x")}}, TypeError, "settings must be JSON"),
     ],
 )
-def test_what_an_evaluation_cannot_be_made_with_is_named(dataset, arguments, error, named):
+def test_bad_arguments_of_an_evaluation_are_named(dataset, arguments, error, named):
     given = {"dataset": dataset, "solver": FunctionSolver(lambda task: task.answer), **arguments}
     with pytest.raises(error, match=named):
         Evaluation(**given)
@@ -458,7 +456,7 @@ def test_a_metric_may_be_any_function_of_three(dataset):
         assert Evaluation(dataset, FunctionSolver(int), metric=metric).missing
 
 
-def test_what_solvers_cannot_be_made_with_is_named():
+def test_bad_arguments_of_solvers_are_named():
     with pytest.raises(TypeError, match="function must be callable"):
         FunctionSolver(3)
     with pytest.raises(TypeError, match="model must be a model or a function"):

@@ -43,7 +43,7 @@ def read(path: Path) -> list[Result]:
     return list(file.earlier.values())
 
 
-def test_results_are_there_when_the_file_is_opened_again(tmp_path: Path) -> None:
+def test_results_are_read_when_the_file_is_opened_again(tmp_path: Path) -> None:
     results = [result("a"), result("b", None)]
 
     assert read(written(tmp_path / "r", *results)) == results
@@ -56,7 +56,7 @@ def test_the_last_result_of_a_task_counts(tmp_path: Path) -> None:
     assert [each.score for each in read(tmp_path / "r")] == [0.5, 1.0]
 
 
-def test_a_file_cut_anywhere_keeps_its_whole_lines_and_goes_on(tmp_path: Path) -> None:
+def test_a_truncated_file_keeps_its_complete_lines(tmp_path: Path) -> None:
     path = written(tmp_path / "r", result("a"), result("b"))
     whole = path.read_bytes()
     ends = [at for at, byte in enumerate(whole, 1) if byte == ord("\n")]
@@ -76,9 +76,7 @@ def disk():
     resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_a_result_that_did_not_fit_leaves_no_half_line_for_those_to_come(
-    tmp_path: Path, disk: Callable[[int], None]
-) -> None:
+def test_a_failed_write_leaves_no_partial_line(tmp_path: Path, disk: Callable[[int], None]) -> None:
     path = written(tmp_path / "r", result("a"))
     file = ResultsFile(path)
     disk(path.stat().st_size + 100)
@@ -91,7 +89,7 @@ def test_a_result_that_did_not_fit_leaves_no_half_line_for_those_to_come(
     assert read(path) == [result("a"), result("c")]
 
 
-def test_fresh_forgets(tmp_path: Path) -> None:
+def test_fresh_discards_earlier_results(tmp_path: Path) -> None:
     path = written(tmp_path / "r", result("a"))
     file = ResultsFile(path, fresh=True)
     file.append(result("b"))
@@ -102,7 +100,7 @@ def test_fresh_forgets(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("fresh", [False, True])
 @pytest.mark.parametrize("text", ["my notes", '{"id": "a"}\n{"id": "b"}\n', "\n"])
-def test_another_file_is_left_alone(tmp_path: Path, text: str, fresh: bool) -> None:
+def test_a_file_of_another_kind_is_not_changed(tmp_path: Path, text: str, fresh: bool) -> None:
     path = tmp_path / "r"
     path.write_text(text)
 
@@ -122,7 +120,7 @@ def test_another_file_is_left_alone(tmp_path: Path, text: str, fresh: bool) -> N
         pytest.param("[" * 200_000, id="deep"),
     ],
 )
-def test_a_damaged_line_in_the_middle_is_told(tmp_path: Path, damage: str) -> None:
+def test_a_damaged_line_in_the_middle_is_an_error(tmp_path: Path, damage: str) -> None:
     path = written(tmp_path / "r", result("a"))
     with path.open("a") as file:
         file.write(f"{damage}\n")
@@ -141,7 +139,7 @@ def test_two_evaluations_cannot_write_one_file(tmp_path: Path) -> None:
     ResultsFile(tmp_path / "r").close()
 
 
-def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(ResultsError, match="No such file"):
         ResultsFile(tmp_path / "absent" / "r")
 

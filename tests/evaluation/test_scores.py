@@ -85,7 +85,7 @@ async def test_a_function_may_be_asynchronous() -> None:
 
 
 @pytest.mark.parametrize(("says", "error"), [("good", TypeError), (float("nan"), ValueError)])
-async def test_what_is_no_score_is_an_error(says: object, error: type[Exception]) -> None:
+async def test_an_invalid_score_is_an_error(says: object, error: type[Exception]) -> None:
     with pytest.raises(error, match="the score is"):
         await score(metric_of(lambda expected, answer: says), 1, "1", 1)
 
@@ -103,7 +103,7 @@ def nested(depth, value="a"):
     return value
 
 
-def test_a_list_that_is_nested_deep_is_compared_in_the_space_that_it_takes() -> None:
+def test_deeply_nested_lists_are_compared_in_linear_space() -> None:
     """As texts inside texts, each level would have twice the backslashes of the one inside."""
     deep, other = nested(100), nested(100, "b")
 
@@ -111,7 +111,7 @@ def test_a_list_that_is_nested_deep_is_compared_in_the_space_that_it_takes() -> 
     assert scored("list", deep, other) == 0
 
 
-def test_an_answer_too_deep_for_a_comparison_is_wrong_and_no_failure_of_the_rubric() -> None:
+def test_an_answer_nested_too_deeply_is_wrong_and_no_error_of_the_rubric() -> None:
     """A task whose rubric fails does not count, so that junk would be better than a mistake."""
     assert RUBRICS["list"]("a", "[" * 900 + "]" * 900, None) == 0
     assert RUBRICS["json"]("a", "[" * 900 + "]" * 900, None) == 0
@@ -122,7 +122,7 @@ def test_an_answer_is_carried_as_json() -> None:
     assert answered(None).text is None
 
 
-def test_proportions_get_wilsons_interval() -> None:
+def test_proportions_have_wilson_intervals() -> None:
     """The numbers are those of R's `prop.test(x, n, correct = FALSE)`."""
     assert wilson(8, 10) == pytest.approx((0.4901625, 0.9433178), abs=1e-6)
     assert wilson(0, 10) == pytest.approx((0, 0.2775328), abs=1e-6)
@@ -133,11 +133,11 @@ def test_proportions_get_wilsons_interval() -> None:
     ("degrees", "quantile"),
     [(1, 12.706), (4, 2.776), (5, 2.571), (6, 2.447), (10, 2.228), (30, 2.042), (199, 1.972)],
 )
-def test_students_quantiles_are_those_of_the_tables(degrees: int, quantile: float) -> None:
+def test_student_quantiles_match_published_tables(degrees: int, quantile: float) -> None:
     assert student(degrees) == pytest.approx(quantile, rel=1e-3)
 
 
-def test_other_scores_get_students_interval() -> None:
+def test_other_scores_have_student_intervals() -> None:
     low, high = interval([0.2, 0.4, 0.6, 0.8, 0.5])
 
     assert (low + high) / 2 == pytest.approx(0.5)

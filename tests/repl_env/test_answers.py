@@ -27,7 +27,7 @@ def test_a_call_counts_with_text_and_value():
     assert settled(Answer("FINAL", "(1, 2)", [1, 2])) == ("(1, 2)", [1, 2])
 
 
-def test_without_an_answer_there_is_none():
+def test_a_cell_without_an_answer_has_none():
     assert settled() is None
 
 
@@ -35,7 +35,7 @@ def test_the_first_answer_wins():
     assert settled(Answer("FINAL", "a", "a"), Answer("SUBMIT", "b", "b")) == ("a", "a")
 
 
-def test_the_dict_counts_as_it_stood_last_at_the_place_where_it_came_first():
+def test_the_dict_counts_with_its_last_value_in_its_first_position():
     early, late = Answer("answer", "", ""), Answer("answer", "x", "x")
     assert settled(early, Answer("FINAL", "f", "f"), late) == ("x", "x")
     assert settled(Answer("FINAL", "f", "f"), late) == ("f", "f")
@@ -60,7 +60,7 @@ def test_a_last_expression_needs_no_output():
     assert settled(Answer("printed", "42", "42", printed=None)) == ("42", "42")
 
 
-def test_a_sheet_that_was_cleared_is_empty():
+def test_a_cleared_answer_record_is_empty():
     sheet = AnswerSheet()
     sheet.offer(Answer("answer", "a", "a"))
     assert sheet.verdict("").final is not None
@@ -68,7 +68,7 @@ def test_a_sheet_that_was_cleared_is_empty():
     assert sheet.verdict("").final is None
 
 
-def test_offers_in_a_loop_are_bounded():
+def test_answers_in_a_loop_are_bounded():
     sheet = AnswerSheet()
     for number in range(10 * MOST_OFFERED):
         sheet.offer(Answer("printed", str(number), None, printed="not shown"))
@@ -126,7 +126,7 @@ def test_a_model_is_a_schema():
         validator(Verdict)({"label": "maybe"})
 
 
-def test_what_is_no_schema_is_an_error_that_names_the_argument():
+def test_an_invalid_schema_is_an_error_that_names_the_argument():
     with pytest.raises(ValueError, match="answer_schema"):
         validator({"type": "whole number"})
     with pytest.raises(TypeError, match="answer_schema"):
@@ -141,12 +141,12 @@ def test_a_text_is_no_type_and_is_never_evaluated(tmp_path):
     assert not proof.exists()
 
 
-def test_values_and_texts_are_fit_for_the_wire():
+def test_values_and_texts_are_valid_json_and_unicode():
     assert settled(Answer("FINAL", "a\ud800b", float("nan"))) == ("a?b", None)
     assert settled(Answer("FINAL", "x", ["\ud800"])) == ("x", None)
 
 
-def test_the_answers_of_a_cell_have_so_much_time_together(monkeypatch):
+def test_the_answers_of_a_cell_share_one_time_limit(monkeypatch):
     # A loop of refused answers would otherwise hold up a server for as long as the cell may take.
     monkeypatch.setattr("repl_env.episode.answers.CHECKS_S", 0.01)
     checked = []

@@ -44,7 +44,7 @@ def test_a_wrong_argument_is_refused_by_name(given, error, named) -> None:
         ({"transform": "upper"}, "transform"),
     ],
 )
-def test_what_only_the_environment_takes_is_refused_too(given, named) -> None:
+def test_arguments_of_the_environment_alone_are_refused_too(given, named) -> None:
     with pytest.raises(TypeError, match=named):
         REPLEnvironment(**given)
 

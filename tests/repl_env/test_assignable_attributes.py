@@ -70,14 +70,14 @@ def test_an_attribute_is_there_and_is_what_it_was_assigned(env, name):
 
 
 @pytest.mark.parametrize("name", DEFAULTS)
-def test_it_is_what_the_environment_was_made_with(sandbox, name):
+def test_attributes_have_the_values_of_the_constructor(sandbox, name):
     argument = name.removeprefix("initial_")
     env = REPLEnvironment(sandbox=sandbox, **{argument: OTHERS[name]})
     assert getattr(env, name) == OTHERS[name]
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_is_wrong_is_refused_by_name_and_changes_nothing(env, name):
+def test_an_invalid_assignment_is_refused_by_name_and_changes_nothing(env, name):
     with pytest.raises((TypeError, ValueError), match=name.removeprefix("initial_")):
         setattr(env, name, WRONG[name])
     assert getattr(env, name) == DEFAULTS[name]
@@ -90,7 +90,7 @@ def test_a_local_environment_has_them_too(make, name):
     assert getattr(local, name) == getattr(local._env, name) == OTHERS[name]
 
 
-def test_what_each_reset_of_a_local_environment_says_is_refused(make):
+def test_attributes_that_every_reset_sets_are_refused(make):
     local = make()
     assert (local.max_iterations, local.initial_task_prompt) == (30, "")
     for each in (local, REPLVectorEnv(1)):
@@ -112,7 +112,7 @@ def test_an_attribute_of_a_group_is_of_all_its_environments(sandbox):
 
 @pytest.mark.parametrize("when", ["before the first reset", "between two", "amid an episode"])
 @pytest.mark.parametrize("name", DEFAULTS)
-def test_what_was_assigned_holds_from_the_next_reset_at_the_latest(env, name, when):
+def test_an_assignment_applies_from_the_next_reset_at_the_latest(env, name, when):
     if when != "before the first reset":
         env.reset()
     if when == "between two":
@@ -147,7 +147,7 @@ def test_what_was_assigned_holds_from_the_next_reset_at_the_latest(env, name, wh
     assert [each for each, holds in seen.items() if holds] == [name]
 
 
-def test_iterations_that_are_assigned_amid_an_episode_hold_for_it(env):
+def test_max_iterations_assigned_during_an_episode_applies_to_it(env):
     env.reset()
     env.max_iterations = 2
     assert run(env, "1").max_iterations == 2
@@ -162,7 +162,7 @@ def test_iterations_that_are_assigned_amid_an_episode_hold_for_it(env):
     assert run(env, "1").done
 
 
-def test_lengths_that_are_assigned_amid_an_episode_hold_for_it(env):
+def test_output_lengths_assigned_during_an_episode_apply_to_it(env):
     env.reset(context="a long context")
     env.max_output_length, env.context_preview_length = 50, 6
     seen = run(env, "print('x' * 500)")
@@ -170,7 +170,7 @@ def test_lengths_that_are_assigned_amid_an_episode_hold_for_it(env):
     assert (seen.context_preview, seen.max_iterations) == ("a long", 30)
 
 
-def test_a_function_that_is_assigned_amid_an_episode_answers_its_next_call(env):
+def test_a_function_assigned_during_an_episode_answers_its_next_call(env):
     env.llm_query_fn = lambda prompt: "first"
     env.reset()
     assert run(env, "print(llm_query('p'))").result.stdout == "first\n"
@@ -203,7 +203,7 @@ def test_a_branch_is_assigned_apart(env):
         branch.close()
 
 
-def test_where_sub_calls_are_answered_already_a_function_is_refused(make, sandbox):
+def test_a_function_is_refused_if_sub_calls_are_configured_already(make, sandbox):
     class Answered:
         def names(self, settings):
             return frozenset()

@@ -166,7 +166,7 @@ class LeavesAtOnce(Rubric):
 
 @pytest.mark.parametrize("rubric", [Leaves, LeavesAtOnce])
 @pytest.mark.parametrize("error", [asyncio.CancelledError("no"), SystemExit(3), StopIteration(3)])
-async def test_what_a_rubric_raises_ends_no_loop_and_is_no_cancelling(sandbox, rubric, error):
+async def test_an_exception_of_a_rubric_neither_ends_the_loop_nor_cancels(sandbox, rubric, error):
     async with AsyncLocalREPLEnv(sandbox=sandbox, rubric=rubric(error, "step")) as env:
         await env.reset()
         with pytest.raises(RuntimeError, match=type(error).__name__):
@@ -181,7 +181,7 @@ async def test_what_a_rubric_raises_ends_no_loop_and_is_no_cancelling(sandbox, r
             await env.reset()
 
 
-async def test_a_step_that_is_cancelled_amid_its_score_is_cancelled(sandbox):
+async def test_a_step_cancelled_during_its_scoring_is_cancelled(sandbox):
     asked = asyncio.Event()
 
     class Waits(Rubric):
@@ -256,7 +256,7 @@ def test_episodes_of_all_loops_and_threads_share_one_sandbox():
     second.close()
 
 
-async def test_who_gives_up_on_a_shared_sandbox_leaves_it_to_the_next():
+async def test_a_cancelled_start_of_a_shared_sandbox_is_continued_by_the_next_caller():
     settings = sandbox_provider.SandboxSettings(limits=Limits(processes=10))
     source = sandbox_provider.SandboxProvider(None, settings)
     waiting = asyncio.ensure_future(source.async_sandbox())
@@ -305,7 +305,7 @@ async def test_many_environments_at_once_take_a_plain_sandbox_and_share_their_co
         assert len({each.observation.result.stdout for each in found}) == 1
 
 
-async def test_an_on_output_that_nobody_would_await_is_refused_and_nothing_runs(sandbox):
+async def test_an_asynchronous_on_output_is_refused_and_nothing_runs(sandbox):
     async def hear(stream, text): ...
 
     async with AsyncLocalREPLEnv(sandbox=sandbox) as env:
@@ -315,7 +315,7 @@ async def test_an_on_output_that_nobody_would_await_is_refused_and_nothing_runs(
         assert (await env.state()).iteration == 0
 
 
-async def test_an_answer_amid_a_step_is_refused_and_nothing_is_scored_twice(sandbox):
+async def test_an_answer_during_a_step_is_refused_and_nothing_is_scored_twice(sandbox):
     """It was taken, and the step that ran ended with a reward as well."""
     running, go_on = asyncio.Event(), asyncio.Event()
 
@@ -344,7 +344,7 @@ async def test_an_answer_amid_a_step_is_refused_and_nothing_is_scored_twice(sand
             await env.submit_final_answer(7)
 
 
-async def test_a_step_amid_the_scoring_of_another_is_refused(sandbox):
+async def test_a_step_during_the_scoring_of_another_is_refused(sandbox):
     scoring, go_on = asyncio.Event(), asyncio.Event()
 
     class Slow(Rubric):
@@ -369,7 +369,7 @@ async def test_a_step_amid_the_scoring_of_another_is_refused(sandbox):
         assert (await env.execute("3")).observation.result.value == "3"
 
 
-async def test_of_resets_at_the_same_time_one_begins_an_episode_and_no_session_is_left(sandbox):
+async def test_of_concurrent_resets_one_begins_an_episode_and_no_session_leaks(sandbox):
     before = sandbox.statistics().open
     async with AsyncLocalREPLEnv(sandbox=sandbox) as env:
         resets = [env.reset(context=str(n)) for n in range(4)]

@@ -63,7 +63,7 @@ def hearing(work: BackgroundLoop, coroutine: Any) -> None:
 
 
 @pytest.mark.parametrize(("call", "after"), [(waiting, 1), (hearing, 1)])
-def test_ctrl_c_at_any_line_leaves_no_work_behind(
+def test_ctrl_c_at_any_line_leaves_no_work_running(
     call: Callable[[BackgroundLoop, Any], None], after: int
 ) -> None:
     """`after`: lines that follow the one in which the end of the work is waited for."""
@@ -95,7 +95,7 @@ def test_ctrl_c_at_any_line_leaves_no_work_behind(
     assert {(False, False), (True, True)} == set(outcomes)
 
 
-def test_ctrl_c_is_told_when_the_work_has_ended() -> None:
+def test_ctrl_c_is_raised_after_the_work_has_ended() -> None:
     """The process may end then, and in one that ends no thread begins that closes a session."""
     work, steps = BackgroundLoop("tested"), list[str]()
 
@@ -115,7 +115,7 @@ def test_ctrl_c_is_told_when_the_work_has_ended() -> None:
     assert seen == ["closed", "ended"]
 
 
-def test_who_tells_goes_on_when_it_was_heard() -> None:
+def test_a_callback_returns_after_its_event_was_delivered() -> None:
     work, order = BackgroundLoop("tested"), []
 
     async def telling(tell: Callable[[int], Awaitable[None]]) -> None:
@@ -161,5 +161,5 @@ for wait in (
 """
 
 
-def test_a_ctrl_c_that_strikes_as_a_wait_begins_is_not_late() -> None:
+def test_ctrl_c_as_a_wait_begins_is_handled_at_once() -> None:
     assert told_by(_STRUCK) == ["interrupted"] * 2

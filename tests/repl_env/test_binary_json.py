@@ -41,7 +41,7 @@ def without_inner_bytes(value: Any) -> Any:
 
 
 @given(values.map(without_inner_bytes))
-def test_what_is_encoded_is_json_and_decodes_to_the_same(value: Any) -> None:
+def test_encoded_values_are_json_and_decode_to_the_same(value: Any) -> None:
     arguments = {
         "context": value,
         "contexts": {"a": value},
@@ -66,7 +66,7 @@ def test_bytes_of_any_length_and_kind_are_the_same_again() -> None:
     "text",
     ["a", "aa", "a===", "aaaa=", "aa==aaaa", "aa=a", "====", "aa a", "aaa\n", "é", "aaa-", 1, None],
 )
-def test_what_is_no_base64_is_refused_by_its_place(text: object) -> None:
+def test_invalid_base64_is_refused_with_its_path(text: object) -> None:
     with pytest.raises(WireValueError) as caught:
         decode({"files": {"dir/name": {"$bytes": text}}})
     assert caught.value.place == ("files", "dir/name")
@@ -77,7 +77,7 @@ def test_padding_inside_a_large_text_is_refused_wherever_it_stands() -> None:
         decode({"context": {"$bytes": "A" * ((1 << 20) - 2) + "==" + "A" * 8}})
 
 
-def test_more_names_than_anybody_needs_are_refused() -> None:
+def test_more_names_than_the_limit_are_refused() -> None:
     with pytest.raises(WireValueError) as caught:
         decode({"contexts": {str(i): "" for i in range(MOST_CONTEXTS + 1)}})
     assert caught.value.place == ("contexts",)
@@ -90,12 +90,12 @@ def test_more_names_than_anybody_needs_are_refused() -> None:
         {"contexts": [{"$bytes": "AA=="}], "files": "x"},
     ],
 )
-def test_arguments_without_bytes_are_taken_as_they_are(plain: dict[str, Any]) -> None:
+def test_arguments_without_bytes_are_unchanged(plain: dict[str, Any]) -> None:
     assert decode(plain) == encode(plain) == plain
 
 
 @pytest.mark.parametrize("length", [3, 5 << 20])
-async def test_an_event_loop_gets_the_same(length: int) -> None:
+async def test_the_asynchronous_conversion_is_the_same(length: int) -> None:
     arguments = {"context": b"x" * length, "contexts": {"a": b"y" * length}, "seed": 1}
     assert await decode_aside(encode(arguments)) == arguments
     with pytest.raises(WireValueError, match=r"^files.f: no base64"):

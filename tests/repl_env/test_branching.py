@@ -64,7 +64,7 @@ def test_a_branch_goes_on_where_the_episode_was_and_apart_from_it(make):
         branch.close()
 
 
-def test_answers_and_scores_are_each_ones_own(make):
+def test_branches_have_separate_answers_and_scores(make):
     env = make(rubric=ExactMatchRubric())
     env.reset(expected_answer="2", max_iterations=5)
     right, wrong = env.branch(), env.branch()
@@ -84,7 +84,7 @@ def test_answers_and_scores_are_each_ones_own(make):
         wrong.close()
 
 
-def test_ids_say_whose_branch_it_is(make):
+def test_ids_name_the_original_of_a_branch(make):
     env = make()
     env.reset(episode_id="e")
     one, two = env.branch(), env.branch()
@@ -152,7 +152,7 @@ def test_a_branch_can_be_saved_and_reset(make, tmp_path):
         branch.close()
 
 
-def test_what_cannot_branch_says_so(make, sandbox):
+def test_an_episode_that_cannot_branch_is_an_error(make, sandbox):
     with pytest.raises(NotReset):
         make().branch()
     env = make()

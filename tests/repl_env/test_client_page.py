@@ -43,7 +43,7 @@ def test_every_error_of_a_server_says_what_to_do():
     assert named == kinds - {"BadReply"}  # which is nobody's here to act on
 
 
-def test_what_is_not_to_be_had_from_afar_is_what_the_client_lacks():
+def test_the_page_lists_the_attributes_that_the_client_lacks():
     (row,) = re.findall(r"^\| not to be had from afar \| (.*?), and", PAGE, re.MULTILINE)
     absent = re.findall(r"`(\w+)`", row)
 

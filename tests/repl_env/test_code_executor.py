@@ -75,7 +75,7 @@ def test_an_injected_function_outlives_a_crash(executor):
     assert executor.execute("double(1)")["value"] == "2"
 
 
-def test_what_cannot_name_a_function_is_refused(executor):
+def test_an_invalid_function_name_is_refused(executor):
     with pytest.raises(ValueError, match="inject_function"):
         executor.inject_function("not a name", print)
     with pytest.raises(TypeError, match="inject_function: f must be callable, not int"):
@@ -142,7 +142,7 @@ def test_a_list_of_imports_is_a_lint_policy(allowed, code, refused):
 @pytest.mark.parametrize(
     ("allowed", "error"), [("json", TypeError), ([3], TypeError), (["a b"], ValueError)]
 )
-def test_a_list_of_imports_that_is_none_is_refused_by_name(allowed, error):
+def test_an_invalid_list_of_imports_is_refused_by_name(allowed, error):
     with pytest.raises(error, match="allowed_imports"):
         PythonExecutor(allowed_imports=allowed)
 
@@ -160,6 +160,6 @@ def test_attributes_that_are_assigned_hold():
             executor.max_output_length = 0
 
 
-def test_a_list_goes_without_a_sandbox(sandbox):
+def test_a_list_of_imports_excludes_a_sandbox(sandbox):
     with pytest.raises(TypeError, match="policy"):
         PythonExecutor(allowed_imports=["json"], sandbox=sandbox)

@@ -103,7 +103,7 @@ def test_threads_that_step_at_once_take_one_step_each_or_are_refused(env):
         lambda env: env.branch(),
     ],
 )
-def test_four_threads_amid_a_step_are_refused(make, held, call):
+def test_four_threads_during_a_step_are_refused(make, held, call):
     env = make(tools={"hold": held})
     env.reset()
     step, beside = held.while_held(lambda: env.execute("hold()\n7"), lambda _: call(env))
@@ -113,7 +113,7 @@ def test_four_threads_amid_a_step_are_refused(make, held, call):
 
 
 @pytest.mark.parametrize("call", [lambda env: env.close(), lambda env: env.reset()])
-def test_what_ends_the_episode_amid_a_step_ends_the_step(make, held, call):
+def test_ending_the_episode_during_a_step_ends_the_step(make, held, call):
     env = make(tools={"hold": held})
     env.reset()
 
@@ -137,7 +137,7 @@ def test_no_step_is_taken_after_the_one_that_ends_the_episode(env):
         assert env.state().iteration == 1
 
 
-def test_of_resets_at_once_one_begins_and_no_session_is_left(sandbox, env):
+def test_of_concurrent_resets_one_begins_and_no_session_leaks(sandbox, env):
     for _ in range(5):
         ends = at_once(lambda _: env.reset())
         begun = [end for end in ends if isinstance(end, StepResult)]
@@ -203,7 +203,7 @@ def test_a_remote_client_queues_threads():
         assert {f"x{number}" for number in range(THREADS)} <= set(env.list_variables())
 
 
-def test_a_remote_client_that_is_closed_amid_a_step_says_so():
+def test_a_remote_client_closed_during_a_step_raises():
     begun = threading.Event()
     with serving() as server, REPLEnv(server.url).sync() as env:
         env.reset()

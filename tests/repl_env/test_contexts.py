@@ -42,7 +42,7 @@ def test_several_contexts_are_variables_of_their_names():
     assert "doc (3 chars), rows (6 chars of JSON)" in context.announcement()
 
 
-def test_one_context_and_named_ones_go_together():
+def test_a_context_and_named_contexts_combine():
     assert values(resolved("a", {"doc": "b"})) == {"context": "a", "doc": "b"}
     assert values(resolved(None, {"context": "b"}, default="d")) == {"context": "b"}
     with pytest.raises(ValueError, match="context"):
@@ -70,7 +70,7 @@ def test_a_path_that_cannot_be_read_is_an_os_error(tmp_path):
 
 
 @pytest.mark.parametrize("given", [5, {1, 2}, (1, 2), object()])
-def test_what_is_no_context_is_a_type_error_that_names_it(given):
+def test_an_invalid_context_is_a_type_error_that_names_it(given):
     with pytest.raises(TypeError, match="context must be"):
         resolved(given)
 

@@ -47,7 +47,7 @@ def said_by(program: str) -> str:
     return done.stdout
 
 
-def test_the_end_of_the_process_does_not_wait_for_a_function() -> None:
+def test_exit_of_the_process_does_not_wait_for_a_daemon_thread() -> None:
     assert said_by(AT_WORK) == "ends\n"
 
 
@@ -56,14 +56,14 @@ def test_a_forked_child_has_threads_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("open_at_once", [3, 20, 7])
-def test_all_calls_that_wait_for_one_another_have_a_thread(open_at_once: int) -> None:
+def test_calls_that_wait_for_each_other_all_have_a_thread(open_at_once: int) -> None:
     for _ in range(20):
         met = threading.Barrier(open_at_once)
         calls = [begun(met.wait, PATIENCE) for _ in range(open_at_once)]
         assert sorted(call.result() for call in calls) == list(range(open_at_once))
 
 
-def test_no_more_threads_work_than_there_may_be_and_all_is_done() -> None:
+def test_the_number_of_threads_is_limited_and_all_work_is_done() -> None:
     threads = DaemonThreads(2, "test")
     calls = [threads.submit(threading.get_ident) for _ in range(500)]
 
@@ -71,7 +71,7 @@ def test_no_more_threads_work_than_there_may_be_and_all_is_done() -> None:
     assert len({call.result() for call in calls}) <= 2
 
 
-def test_what_is_cancelled_before_its_turn_is_not_begun() -> None:
+def test_work_cancelled_while_queued_is_not_begun() -> None:
     threads, go_on, done = DaemonThreads(1, "test"), threading.Event(), list[str]()
     first = threads.submit(lambda: go_on.wait(PATIENCE))
     second = threads.submit(lambda: done.append("second"))

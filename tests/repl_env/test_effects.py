@@ -24,27 +24,27 @@ async def later(value):
     return value
 
 
-def test_a_turn_gets_what_it_asks_for():
+def test_a_generator_receives_the_results_of_its_effects():
     assert run_blocking(adding(lambda: 1, lambda: 2)) == 3
 
 
-async def test_an_asynchronous_turn_also_awaits():
+async def test_an_asynchronous_driver_also_awaits():
     assert await run_async(adding(lambda: 1, lambda: later(2))) == 3
 
 
-async def test_a_turn_handles_the_errors_of_what_it_asked_for():
+async def test_a_generator_handles_the_errors_of_its_effects():
     assert run_blocking(recovering(failing)) == "caught 'k'"
     assert await run_async(recovering(failing)) == "caught 'k'"
 
 
-async def test_errors_that_a_turn_does_not_handle_reach_the_caller():
+async def test_unhandled_errors_of_effects_reach_the_caller():
     with pytest.raises(KeyError):
         run_blocking(adding(failing, failing))
     with pytest.raises(KeyError):
         await run_async(adding(failing, failing))
 
 
-def test_a_turn_that_asks_for_nothing_returns_at_once():
+def test_a_generator_without_effects_returns_at_once():
     def nothing():
         return 5
         yield

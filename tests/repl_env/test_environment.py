@@ -22,7 +22,7 @@ def environment(sandbox):
     environment.close()
 
 
-def test_it_is_an_environment_that_runs_beside_others(environment):
+def test_the_environment_declares_that_it_supports_concurrent_sessions(environment):
     assert isinstance(environment, Environment)
     assert environment.SUPPORTS_CONCURRENT_SESSIONS
 
@@ -121,7 +121,7 @@ def test_a_transform_comes_before_the_score(sandbox):
     environment.close()
 
 
-async def test_a_plain_episode_is_not_played_asynchronously(environment):
+async def test_a_blocking_episode_refuses_asynchronous_calls(environment):
     environment.reset()
     for use in (partial(environment.step_async, run("1")), environment.draft_async):
         with pytest.raises(RuntimeError, match="begun by reset; go on with reset, step"):
@@ -129,7 +129,7 @@ async def test_a_plain_episode_is_not_played_asynchronously(environment):
     assert environment.step(run("1 + 1")).result.value == "2"
 
 
-async def test_an_asynchronous_episode_is_not_played_or_closed_plainly():
+async def test_an_asynchronous_episode_refuses_blocking_calls():
     async with AsyncSandbox() as sandbox:
         environment = REPLEnvironment(sandbox=sandbox)
         await environment.reset_async()
@@ -159,7 +159,7 @@ async def test_a_sandbox_of_the_wrong_kind_is_refused():
         REPLEnvironment(sandbox="jailed")
 
 
-def test_output_is_told_while_the_code_runs(sandbox):
+def test_output_is_streamed_while_the_code_runs(sandbox):
     """By a function of the caller's, which the code can wait for only if it is called meanwhile."""
     heard = []
     environment = REPLEnvironment(sandbox=sandbox, tools={"heard": lambda: "".join(heard)})
@@ -175,7 +175,7 @@ def test_output_is_told_while_the_code_runs(sandbox):
     environment.close()
 
 
-def test_what_output_cannot_be_told_to_is_refused_and_nothing_is_run(sandbox):
+def test_an_invalid_output_callback_is_refused_and_nothing_runs(sandbox):
     environment = REPLEnvironment(sandbox=sandbox)
     environment.reset()
     with pytest.raises(TypeError, match="on_output must be a plain function"):
@@ -185,7 +185,7 @@ def test_what_output_cannot_be_told_to_is_refused_and_nothing_is_run(sandbox):
     environment.close()
 
 
-async def test_output_is_told_on_an_event_loop_too(sandbox):
+async def test_output_is_streamed_on_an_event_loop_too(sandbox):
     heard = {"stdout": "", "stderr": ""}
 
     def hear(stream, text):

@@ -118,7 +118,7 @@ def test_submitting_ends_the_episode_without_code(env):
     assert env.submit_final_answer([1, 2]).metadata["answer_value"] == [1, 2]
 
 
-def test_an_answer_that_breaks_its_schema_goes_back_to_the_policy(env):
+def test_an_answer_that_violates_its_schema_is_returned_to_the_policy(env):
     env.reset(answer_schema={"type": "integer"})
     refused = env.execute("FINAL('many')")
     assert not refused.done
@@ -133,7 +133,7 @@ def test_an_answer_that_breaks_its_schema_goes_back_to_the_policy(env):
     assert caught.observation.error_kind is None
 
 
-def test_a_validator_that_breaks_is_the_callers_fault_once(make):
+def test_an_exception_of_a_validator_is_raised_to_the_caller_once(make):
     def broken(value):
         raise TypeError("no such luck")
 

@@ -25,7 +25,7 @@ def test_a_context_arrives_as_it_was_given(env, context, code, value):
     assert env.execute(code).observation.result.value == value
 
 
-def test_text_that_is_no_unicode_arrives_and_is_fit_for_the_wire(env):
+def test_lone_surrogates_arrive_and_are_replaced_in_observations(env):
     first = env.reset(context="a\ud800", task_prompt="\ud801", episode_id="\ud802")
     step = env.execute("context == 'a' + chr(0xd800)")
     assert step.observation.result.value == "True"
@@ -53,7 +53,7 @@ def test_files_are_in_the_working_directory(env, tmp_path):
     assert env.execute("len(_out[-1])").observation.result.value == "10001"
 
 
-def test_files_are_not_kept_beside_the_session(env):
+def test_files_are_not_retained_by_the_environment(env):
     data = b"x" * 1000
     before = sys.getrefcount(data)
     env.reset(files={"a": data})
@@ -61,7 +61,7 @@ def test_files_are_not_kept_beside_the_session(env):
     assert sys.getrefcount(data) == before
 
 
-def test_a_file_on_the_callers_side_that_does_not_fit_is_not_read(make, tmp_path):
+def test_a_local_file_over_the_limit_is_not_read(make, tmp_path):
     """One of holes takes no room there, and would here."""
     with (tmp_path / "holes").open("wb") as file:
         file.truncate(1 << 40)
@@ -82,7 +82,7 @@ def test_files_that_a_sandbox_of_the_callers_cannot_hold_are_refused_before_the_
 
 
 @pytest.mark.parametrize("code", [None, ["x"], b"x"])
-def test_code_that_is_no_text_is_a_type_error(env, code):
+def test_code_that_is_no_str_is_a_type_error(env, code):
     env.reset()
     with pytest.raises(TypeError, match=f"^code must be a str, not {type(code).__name__}$"):
         env.execute(code)
@@ -198,7 +198,7 @@ def test_previews_can_be_chosen(make):
 
 
 @pytest.mark.parametrize("key", [1, 2.5, True, None])
-def test_keys_that_are_no_texts_are_refused_by_name(env, key):
+def test_keys_that_are_no_str_are_refused_by_name(env, key):
     kind = type(key).__name__
     with pytest.raises(TypeError, match=f"context: the key {key} is {kind}; JSON has texts alone"):
         env.reset(context=[{"a": {key: 1}}])
@@ -225,7 +225,7 @@ def test_a_bad_variable_is_named_and_leaves_the_episode_alone(env, variables, er
 
 
 @pytest.mark.parametrize("name", ["class", "a.class", "", "a b", "x[0]"])
-def test_what_is_no_variable_costs_no_step(env, name):
+def test_an_invalid_variable_name_uses_no_step(env, name):
     env.reset()
     with pytest.raises(ValueError, match="is not the name of a variable"):
         env.get_variable(name)
@@ -233,7 +233,7 @@ def test_what_is_no_variable_costs_no_step(env, name):
 
 
 @pytest.mark.parametrize("path", [None, 3, b"x"])
-def test_a_path_of_a_saved_episode_is_named_if_it_is_none(env, path):
+def test_an_invalid_path_of_a_saved_episode_is_named(env, path):
     env.reset(context="kept")
     for call in (env.save, env.load):
         with pytest.raises(TypeError, match="path must be a str or a Path"):
@@ -241,7 +241,7 @@ def test_a_path_of_a_saved_episode_is_named_if_it_is_none(env, path):
     assert env.execute("context").observation.result.value == "'kept'"
 
 
-def test_numbers_may_be_numpys(make):
+def test_numpy_numbers_are_accepted(make):
     env = make(max_output_length=numpy.int32(1000), rlm_max_depth=numpy.int64(2))
     first = env.reset(max_iterations=numpy.int64(3), seed=numpy.int64(7))
     drawn = env.execute("import random\nrandom.random()", timeout_s=numpy.float32(20))
@@ -267,13 +267,13 @@ def test_numbers_may_be_numpys(make):
         {"max_iterations": numpy.arange(3)},
     ],
 )
-def test_numbers_of_numpys_that_are_wrong_are_refused(env, arguments):
+def test_invalid_numpy_numbers_are_refused(env, arguments):
     with pytest.raises((TypeError, ValueError), match=next(iter(arguments))):
         env.reset(**arguments)
 
 
 @pytest.mark.parametrize("seconds", [numpy.arange(3), 10**400, numpy.float64("nan"), "1", True])
-def test_what_is_no_time_is_refused(env, seconds):
+def test_an_invalid_timeout_is_refused(env, seconds):
     env.reset()
     with pytest.raises((TypeError, ValueError), match="timeout_s must be"):
         env.execute("1", timeout_s=seconds)

@@ -43,7 +43,7 @@ def test_the_output_before_a_failure_is_kept(env, code):
     assert step.observation.result.stdout == "before\n"
 
 
-def test_a_session_that_is_brought_back_says_so_and_has_its_variables(env):
+def test_a_recovered_session_is_reported_and_has_its_variables(env):
     env.reset(contexts={"doc": "text"})
     env.execute("import os\nx = 1")
     step = env.execute("y = 2\nos._exit(1)")
@@ -54,7 +54,7 @@ def test_a_session_that_is_brought_back_says_so_and_has_its_variables(env):
     assert env.execute("FINAL(doc)").done
 
 
-def test_what_cannot_be_brought_back_is_named(env):
+def test_lost_resources_are_named(env):
     env.reset()
     env.execute("import os, threading")
     env.execute("wait = threading.Event().wait\nthreading.Thread(target=wait, name='w1').start()")
@@ -62,7 +62,7 @@ def test_what_cannot_be_brought_back_is_named(env):
     assert "Not brought back: thread 'w1'." in step.observation.result.stderr
 
 
-def test_a_restarted_session_says_so_and_has_its_context_again(restarting):
+def test_a_restarted_session_is_reported_and_has_its_context_again(restarting):
     with LocalREPLEnv(sandbox=restarting) as env:
         env.reset(contexts={"doc": "text"})
         env.execute("x = 1")
@@ -89,7 +89,7 @@ def test_too_much_code_is_a_clear_error_and_no_step(env):
 
 
 @pytest.mark.parametrize("timeout", [0, -1, float("nan")])
-def test_a_timeout_that_is_none_is_an_error_and_no_step(env, timeout):
+def test_an_invalid_timeout_is_an_error_and_no_step(env, timeout):
     env.reset()
     with pytest.raises(ValueError, match="timeout_s must"):
         env.execute("1", timeout_s=timeout)
@@ -97,7 +97,7 @@ def test_a_timeout_that_is_none_is_an_error_and_no_step(env, timeout):
 
 
 @pytest.mark.parametrize("action", ["1 + 1", None, {"code": "1"}])
-def test_what_is_no_action_is_a_type_error(env, action):
+def test_an_invalid_action_is_a_type_error(env, action):
     env.reset()
     with pytest.raises(TypeError, match="REPLAction"):
         env.step(action)
@@ -166,7 +166,7 @@ def brought_back(env):
     return env
 
 
-def test_code_after_a_death_that_cost_nothing_is_told_and_counts(brought_back):
+def test_code_after_a_death_without_losses_counts_and_the_death_is_reported(brought_back):
     step = brought_back.execute("x = y + len(context)")
     assert step.observation.result.success
     assert step.observation.error_kind is None
@@ -174,7 +174,7 @@ def test_code_after_a_death_that_cost_nothing_is_told_and_counts(brought_back):
     assert {"context", "x", "y"} <= set(step.observation.available_variables)
 
 
-def test_an_exception_after_a_death_that_cost_nothing_is_the_policy_s(brought_back):
+def test_an_exception_after_a_death_without_losses_is_a_policy_error(brought_back):
     step = brought_back.execute("1 / 0")
     assert step.observation.error_kind == "exception"
     assert not step.metadata["mask"]
@@ -182,7 +182,7 @@ def test_an_exception_after_a_death_that_cost_nothing_is_the_policy_s(brought_ba
     assert "died before this code ran" in step.observation.result.stderr
 
 
-def test_an_exception_where_something_was_lost_is_not_the_policy_s(env):
+def test_an_exception_after_a_loss_is_no_policy_error(env):
     env.reset(context="still here")
     env.execute("import threading\nthreading.Thread(target=threading.Event().wait).start()")
     env.session.variables()
@@ -193,7 +193,7 @@ def test_an_exception_where_something_was_lost_is_not_the_policy_s(env):
     assert "Not brought back: thread " in step.observation.result.stderr
 
 
-def test_code_that_is_stopped_after_a_death_is_not_said_to_be_undone(env):
+def test_code_stopped_after_a_death_is_not_reported_as_undone(env):
     for limit in GROWING:
         bring_back(env)
         step = env.execute("x = 1\nwhile True: pass", timeout_s=limit)
@@ -205,7 +205,7 @@ def test_code_that_is_stopped_after_a_death_is_not_said_to_be_undone(env):
     assert env.execute("x + y").observation.result.value == "2"
 
 
-def test_an_exception_for_want_of_what_died_between_cells_is_not_the_policy_s(between_cells):
+def test_an_exception_due_to_a_loss_between_cells_is_no_policy_error(between_cells):
     step = between_cells.execute("x = 1\nlen(context)")
     assert step.observation.error_kind == "sandbox"
     assert step.metadata["mask"]
@@ -219,7 +219,7 @@ def test_an_exception_for_want_of_what_died_between_cells_is_not_the_policy_s(be
     assert again.metadata["mask"]
 
 
-def test_a_cell_that_did_without_what_died_between_cells_counts_and_is_told(between_cells):
+def test_a_cell_that_did_not_use_the_lost_variables_counts_and_the_loss_is_reported(between_cells):
     step = between_cells.execute("x = 1")
     assert step.observation.result.success
     assert step.observation.error_kind is None
@@ -237,7 +237,7 @@ def test_all_variables_of_a_cell_after_a_death_are_known(between_cells):
     assert "y" not in names
 
 
-def test_an_answer_refused_for_what_died_between_cells_is_not_the_policy_s(restarting):
+def test_an_answer_refused_due_to_a_loss_between_cells_is_no_policy_error(restarting):
     with LocalREPLEnv(sandbox=restarting) as env:
         env.reset(answer_schema=int)
         lose_the_worker(env)

@@ -154,7 +154,7 @@ def test_contexts_of_every_kind_come_back(make, path):
     assert two.execute("raw, rows").observation.result.value == repr((given["raw"], given["rows"]))
 
 
-def test_what_is_not_saved_is_told_and_is_no_variable_any_more(make, path):
+def test_values_that_are_not_saved_are_reported_and_removed(make, path):
     one, two = make(), make()
     one.reset()
     one.execute("import os\ngenerator = (n for n in [])\nos.symlink('x', 'link')\nx = 1")
@@ -180,7 +180,7 @@ def test_no_token_and_no_function_is_in_the_file(make, path):
     assert two.execute("llm_query('hi')").observation.result.value == "'large, hi'"
 
 
-def test_a_schema_that_is_a_type_is_given_again(make, path):
+def test_a_type_schema_must_be_given_again_on_load(make, path):
     one, two = make(), make()
     one.reset(answer_schema=int)
     one.save(path)
@@ -190,7 +190,7 @@ def test_a_schema_that_is_a_type_is_given_again(make, path):
     assert two.execute("FINAL('12')").metadata["answer_value"] == 12
 
 
-def test_other_forms_of_answers_are_another_episode(make, path):
+def test_an_episode_with_another_answers_mode_is_not_loaded(make, path):
     one = make(answers="strict")
     one.reset()
     one.save(path)
@@ -214,7 +214,7 @@ def test_an_expected_answer_that_no_file_can_hold_is_refused_by_name(make, path)
     assert not path.exists()
 
 
-def test_a_workspace_that_cannot_be_listed_whole_is_told_as_that(make, path):
+def test_a_workspace_that_cannot_be_listed_is_an_error(make, path):
     env = make()
     env.reset()
     env.execute("import os\nos.makedirs('closed/inner')\nos.chmod('closed', 0)")
@@ -291,7 +291,7 @@ async def done(result: Any) -> Any:
     return await result if inspect.isawaitable(result) else result
 
 
-def test_a_load_that_finds_no_room_says_so_and_changes_nothing(make, path):
+def test_loading_without_a_free_session_is_an_error_and_changes_nothing(make, path):
     saved = make()
     saved.reset()
     saved.save(path)
@@ -302,7 +302,7 @@ def test_a_load_that_finds_no_room_says_so_and_changes_nothing(make, path):
         assert (env.state().episode_id, env.execute("1").observation.iteration) == ("mine", 1)
 
 
-def test_a_rubric_that_takes_no_answer_does_not_lose_one_in_silence(make, path):
+def test_a_rubric_without_set_expected_cannot_lose_an_answer_silently(make, path):
     one, two = make(rubric=ExactMatchRubric()), make(rubric=CodeExecutionRubric())
     one.reset(expected_answer="x")
     one.save(path)
@@ -312,7 +312,7 @@ def test_a_rubric_that_takes_no_answer_does_not_lose_one_in_silence(make, path):
     assert two.execute("1").observation.iteration == 1  # the last episode is untouched
 
 
-def test_the_file_is_its_owners_and_there_whole_or_not_at_all(make, path, tmp_path):
+def test_the_file_is_private_and_written_atomically(make, path, tmp_path):
     env = make()
     env.reset()
     env.save(path)
@@ -328,7 +328,7 @@ def test_the_file_is_its_owners_and_there_whole_or_not_at_all(make, path, tmp_pa
     assert os.listdir(tmp_path) == [path.name]
 
 
-def test_a_file_that_cannot_be_written_is_told_by_its_own_name(make, tmp_path):
+def test_an_unwritable_file_is_named_in_the_error(make, tmp_path):
     env = make()
     env.reset(context="some text")
     for target in (tmp_path / "absent" / "episode", tmp_path):
@@ -397,7 +397,7 @@ def test_the_state_in_a_file_is_read_strictly(make, path):
             EpisodeFile.parse(file_container.pack(b"epis", 1, rows, [text]))
 
 
-def test_files_of_holes_are_not_held_in_memory(env, path):
+def test_sparse_files_are_not_read_into_memory(env, path):
     env.reset()
     env.execute("for n in range(9):\n    open(f'{n}', 'w').truncate(200 << 20)")
     with pytest.raises(CheckpointError, match="files of more than"):
@@ -405,12 +405,12 @@ def test_files_of_holes_are_not_held_in_memory(env, path):
     assert env.execute("1").observation.result.success
 
 
-def test_nothing_to_save_is_not_reset(env, path):
+def test_saving_before_a_reset_raises_not_reset(env, path):
     with pytest.raises(NotReset):
         env.save(path)
 
 
-async def test_the_same_awaited(make, path):
+async def test_asynchronous_saving_and_loading(make, path):
     one = make()
     one.reset(context="a b", expected_answer="2")
     one.execute("n = len(context.split())")
@@ -441,7 +441,7 @@ def test_a_link_to_a_file_stays_a_link(env, path, tmp_path):
     assert env.execute("context").observation.result.value == "'x'"
 
 
-def test_what_is_no_file_is_not_replaced_by_one(env, path):
+def test_a_path_that_is_no_regular_file_is_not_replaced(env, path):
     os.mkfifo(path)  # as a device would be, /dev/null among them
     env.reset()
     with pytest.raises(OSError, match="regular file") as raised:
@@ -450,7 +450,7 @@ def test_what_is_no_file_is_not_replaced_by_one(env, path):
     assert path.is_fifo()
 
 
-def test_what_was_spent_on_sub_calls_is_saved_and_goes_on(make, tmp_path):
+def test_the_usage_of_sub_calls_is_saved_and_continued(make, tmp_path):
     budget = Budget(calls=3)
     env = make(llm_query_fn=str.upper, budget=budget)
     env.reset()

@@ -29,7 +29,7 @@ def test_a_submission_is_read_after_the_end_until_the_next_reset(make):
         env.files.list()
 
 
-def test_a_link_of_the_policys_leads_the_host_nowhere(make, tmp_path):
+def test_a_symbolic_link_of_the_policy_is_not_followed_by_the_host(make, tmp_path):
     (tmp_path / "secret").write_text("of the host")
     env = make()
     env.reset()
@@ -46,7 +46,7 @@ async def test_files_are_awaited_on_an_event_loop(sandbox):
         assert await env.files.get("out.csv") == b"A,B"
 
 
-async def test_environments_of_a_group_have_them_too(sandbox):
+async def test_environments_of_a_group_have_files_too(sandbox):
     with REPLVectorEnv(2, sandbox=sandbox) as envs:
         envs.reset(files={"in.csv": "a,b"})
         envs.step([WRITE, WRITE + "; open('out.csv', 'a').write('!')"])
@@ -57,7 +57,7 @@ async def test_environments_of_a_group_have_them_too(sandbox):
         assert await envs.environments[0].files.get("out.csv") == b"A,B"
 
 
-def test_so_have_an_environment_and_a_recorder(make, sandbox):
+def test_environments_and_recorders_have_files_too(make, sandbox):
     environment = REPLEnvironment(sandbox=sandbox)
     environment.reset(files={"in.csv": "a,b"})
     environment.step(REPLAction(code=WRITE))

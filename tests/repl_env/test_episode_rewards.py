@@ -19,7 +19,7 @@ def test_environments_do_not_share_a_rubric(make):
     assert b.execute("FINAL('A')").reward == 0.0
 
 
-def test_an_expected_answer_does_not_outlive_its_episode(env):
+def test_an_expected_answer_is_dropped_with_its_episode(env):
     env.reset(expected_answer="x")
     env.reset()
     assert env.execute("FINAL('x')").reward == 0.0
@@ -54,7 +54,7 @@ def test_a_score_that_is_no_number_is_an_error_that_names_the_rubric(make, score
         env.execute("FINAL('x')")
 
 
-def test_a_score_may_be_of_any_kind_of_number_and_is_told_as_a_float(make):
+def test_a_score_may_be_any_number_type_and_becomes_a_float(make):
     half: Any = numpy.float32(0.5)
     env = make(rubric=REPLRubric(CustomMetricRubric(lambda e, p: half)))
     env.reset(expected_answer="x")
@@ -64,7 +64,7 @@ def test_a_score_may_be_of_any_kind_of_number_and_is_told_as_a_float(make):
 
 
 @pytest.mark.parametrize("rubric", [ExactMatchRubric, lambda e, p: 1.0, "exact"])
-def test_what_is_no_rubric_is_refused_by_name(make, rubric):
+def test_an_invalid_rubric_is_refused_by_name(make, rubric):
     with pytest.raises(TypeError, match=r"rubric must be a rubric.*CustomMetricRubric"):
         make(rubric=rubric)
 
@@ -98,7 +98,7 @@ def test_a_rubric_of_another_library_is_accepted(make):
     assert (last.reward, last.metadata["reward_components"]) == (0.5, {"Foreign": 0.5})
 
 
-def test_components_without_names_are_told_with_the_rubric(make):
+def test_components_without_names_are_reported_with_the_rubric(make):
     class Nameless(ExactMatchRubric):
         def components(self):
             return [0.5]

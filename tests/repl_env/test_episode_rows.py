@@ -37,7 +37,7 @@ CODE = {
 
 
 @pytest.mark.parametrize(("reply", "code"), CODE.values(), ids=CODE)
-def test_reply_is_read_as_a_run_reads_it(reply, code):
+def test_a_reply_is_parsed_as_in_a_run(reply, code):
     action = action_of_reply(reply, {"context", "total"})
     if code is None:
         assert action.is_final and action.final_answer == "42"
@@ -84,7 +84,7 @@ def test_blocks_behind_an_answer_are_not_run(rows):
     assert again.reward == 0.0 and again.terminated and again.message == first.message
 
 
-def test_blocks_beyond_the_most_are_told(rows):
+def test_blocks_beyond_the_maximum_are_reported(rows):
     rows.reset()
     first, *_ = rows.step(
         [block("0") * 1 + "\n" + "\n".join([block("1")] * MOST_BLOCKS)] + [None] * 2

@@ -118,7 +118,7 @@ CALLS = {
 
 @pytest.mark.parametrize("kind", ["plain", "async"])
 @pytest.mark.parametrize("width", [1, 3, None])
-def test_so_many_sub_calls_are_under_way_at_once(make, kind, width):
+def test_the_number_of_concurrent_sub_calls_is_limited(make, kind, width):
     size = width or 8
     meeting = Meeting(size)
     function = meeting if kind == "plain" else meeting.later
@@ -131,7 +131,7 @@ def test_so_many_sub_calls_are_under_way_at_once(make, kind, width):
     assert meeting.most == size
 
 
-def test_the_width_is_of_the_next_reset_where_it_is_assigned(make):
+def test_an_assigned_concurrency_applies_from_the_next_reset(make):
     meeting = Meeting(2)
     env = make(llm_query_fn=meeting)
     env.max_concurrent_subcalls = 2
@@ -160,7 +160,7 @@ def test_an_asynchronous_function_serves_a_plain_episode(make):
     assert env.execute("llm_query_batched(['a', 'b'])").observation.result.value == "['A', 'B']"
 
 
-def test_a_tool_that_steps_its_own_episode_is_told_that_the_session_is_busy(make):
+def test_a_tool_that_steps_its_own_episode_gets_session_busy(make):
     def again():
         env.execute("1")
 
@@ -175,7 +175,7 @@ def test_a_tool_that_steps_its_own_episode_is_told_that_the_session_is_busy(make
 # ── budgets ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_sub_call_beyond_the_budget_is_the_policys_error_and_spends_nothing(make):
+def test_a_sub_call_beyond_the_budget_is_a_policy_error_and_spends_nothing(make):
     env = make(llm_query_fn=str.upper, budget=Budget(calls=1))
     env.reset()
     assert env.execute("llm_query('a')").metadata["spent"]["calls"] == 1
@@ -200,7 +200,7 @@ def test_an_episode_ends_when_its_time_is_spent_and_the_draft_counts(make):
     assert env.state().stop_reason == "budget"
 
 
-def test_without_sub_calls_there_is_no_account_of_them(env):
+def test_without_sub_calls_there_is_no_usage_of_them(env):
     with pytest.raises(NotReset):
         _ = env.account
     env.reset()
@@ -218,7 +218,7 @@ def test_typed_answers_in_a_plain_episode(make):
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError()])
-def test_a_function_that_would_end_the_process_is_a_failure_of_ours_and_no_wait(make, error):
+def test_a_function_that_raises_system_exit_is_an_infrastructure_error(make, error):
     """`sys.exit` ended the loop that all sub-calls are on, and every later one waited."""
 
     def leave(prompt):
@@ -232,7 +232,7 @@ def test_a_function_that_would_end_the_process_is_a_failure_of_ours_and_no_wait(
         assert step.metadata["error_kind"] == "llm"
 
 
-def test_a_coroutine_function_that_leaves_the_process_is_a_failure_of_ours_too(make):
+def test_a_coroutine_function_that_raises_system_exit_is_an_infrastructure_error(make):
     async def leave(prompt):
         sys.exit(3)
 

@@ -35,7 +35,7 @@ def assert_refused(result, iteration=1):
     assert (result.task_reward, result.metadata["mask"]) == (0.0, False)
 
 
-def test_it_counts_and_changes_nothing_in_the_session(make):
+def test_a_format_error_counts_and_changes_nothing_in_the_session(make):
     env = make()
     env.reset(expected_answer="1")
     env.execute("x = 1")
@@ -46,7 +46,7 @@ def test_it_counts_and_changes_nothing_in_the_session(make):
     assert (last.reward, last.metadata["reward_components"]) == (1.0, {"outcome": 1.0})
 
 
-async def test_it_is_the_same_step_everywhere(sandbox):
+async def test_a_format_error_is_the_same_step_in_every_environment(sandbox):
     async with AsyncLocalREPLEnv(sandbox=sandbox) as env:
         await env.reset()
         assert_refused(await env.step(WRONG))
@@ -64,7 +64,7 @@ async def test_it_is_the_same_step_everywhere(sandbox):
     environment.close()
 
 
-def test_it_is_the_same_step_on_a_server():
+def test_a_format_error_is_the_same_step_on_a_server():
     with serving(DEFAULTS) as server, REPLEnv(server.url).sync() as env:
         env.reset(max_iterations=2)
         assert_refused(env.step(WRONG))
@@ -112,7 +112,7 @@ async def test_the_last_iteration_ends_the_episode_and_is_penalised_too(
         check(await env.step(WRONG))
 
 
-def test_no_penalty_stays_for_the_next_step_or_episode(make):
+def test_a_penalty_applies_to_its_own_step_alone(make):
     env = make(rubric=REPLRubric(CustomMetricRubric(lambda e, p: 0.5), format_penalty=-1))
     env.reset(expected_answer="x")
     env.step(WRONG)
@@ -131,7 +131,7 @@ def test_time_that_is_used_up_ends_the_episode(make):
     assert (result.observation.error_kind, result.truncated) == ("format", True)
 
 
-def test_a_long_text_is_cut_as_output_is_and_what_is_no_text_in_json_is_escaped(make):
+def test_a_long_text_is_truncated_and_lone_surrogates_are_escaped(make):
     env = make(max_output_length=100)
     env.reset()
     result = env.step(REPLAction(format_error="\ud800" + "x" * 1_000)).observation.result
@@ -149,7 +149,7 @@ def test_a_long_text_is_cut_as_output_is_and_what_is_no_text_in_json_is_escaped(
         {"format_error": 1},
     ],
 )
-def test_an_action_is_one_thing(fields):
+def test_an_action_has_either_code_or_a_format_error(fields):
     with pytest.raises(ValidationError, match="format_error"):
         REPLAction(**{"format_error": TOLD, **fields})
 
@@ -159,7 +159,7 @@ def test_the_penalty_is_a_number():
         REPLRubric(format_penalty="-1")
 
 
-def test_it_is_recorded_and_replayed(make):
+def test_a_format_error_is_recorded_and_replayed(make):
     recorder = Recorder(make())
     recorder.reset(max_iterations=2)
     recorder.step(WRONG)

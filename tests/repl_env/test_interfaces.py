@@ -70,7 +70,7 @@ async def test_asynchronous_twins_run_the_plain_methods_off_the_event_loop():
     assert stepped.metadata["timeout"] == 3
 
 
-async def test_an_iterator_at_its_end_is_an_error_and_no_wait_for_ever():
+async def test_stop_iteration_of_an_environment_is_an_error_and_does_not_hang():
     class Ended(Echo):
         def step(self, action, timeout_s=None, **kwargs):
             return next(iter([]))
@@ -108,7 +108,7 @@ def test_without_rubric_and_transform_nothing_is_scored_or_changed():
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("kind", ["NoneType", "coroutine"])
-def test_what_a_transform_returns_must_be_an_observation(kind):
+def test_a_transform_must_return_an_observation(kind):
     class Nothing(Transform[Observation]):
         def __call__(self, observation: Observation) -> Any:
             observation.done = True
@@ -123,7 +123,7 @@ def test_what_a_transform_returns_must_be_an_observation(kind):
         Echo(transform=made)._apply_transform(Observation())
 
 
-def test_a_transform_has_the_last_word_on_observations():
+def test_a_transform_is_applied_last_to_observations():
     class Mark(Transform):
         def __call__(self, observation):
             return observation.model_copy(update={"metadata": {"marked": True}})
@@ -177,7 +177,7 @@ def test_errors_of_the_environment_are_runtime_errors():
         assert issubclass(kind, RuntimeError)
 
 
-def test_the_second_environment_plays_to_its_end(example):
+def test_the_echo_environment_runs_to_its_end(example):
     environment = example.NumberHunt()
     environment.reset(seed=7)
     with pytest.raises(ValueError, match="number"):
@@ -215,7 +215,7 @@ def test_the_second_environment_runs_as_a_program():
 
 
 @pytest.mark.parametrize("given", [{"transform": 3}, {"rubric": 3}, {"rubric": Rubric}])
-def test_a_transform_or_rubric_that_is_none_is_refused_at_once(given):
+def test_an_invalid_transform_or_rubric_is_refused_at_once(given):
     class Given(Echo):
         def __init__(self, **arguments):
             Environment.__init__(self, **arguments)

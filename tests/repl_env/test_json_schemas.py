@@ -27,7 +27,7 @@ def schema_of_doublings(levels):
         ({"properties": {"pattern": {"type": "string"}}}, {"pattern": "("}, {"pattern": 5}),
     ],
 )
-def test_what_fits_and_what_does_not(schema, fits, does_not):
+def test_valid_and_invalid_values_of_schemas(schema, fits, does_not):
     check = by_json_schema(schema)
     assert check(fits) == fits
     if does_not is not None:
@@ -43,7 +43,7 @@ def test_a_pattern_takes_linear_time():
         check(["a" * 100_001])
 
 
-def test_a_check_is_given_up_when_its_time_is_over(monkeypatch):
+def test_a_validation_ends_when_its_time_is_over(monkeypatch):
     monkeypatch.setattr("repl_env.episode.answer_schemas.json_schema.CHECK_S", 0.05)
     check = by_json_schema(schema_of_doublings(50))
     with pytest.raises(ValueError, match=r"takes too long to check: more than 0\.05 s"):
@@ -56,7 +56,7 @@ def test_many_unlike_items_are_not_compared_in_pairs():
     assert check(items) == items
 
 
-def test_a_problem_is_told_in_few_words():
+def test_a_validation_error_is_short():
     with pytest.raises(ValueError, match=r"does not fit: .*\.\.\.$") as raised:
         by_json_schema({"type": "string"})(["x" * 1_000_000])
     assert len(str(raised.value)) < 2_000
@@ -79,7 +79,7 @@ def test_a_problem_is_told_in_few_words():
         (json.loads('{"not": ' * 100 + "{}" + "}" * 100), "too large"),
     ],
 )
-def test_what_has_no_bound_is_refused(schema, said):
+def test_a_schema_of_unbounded_cost_is_refused(schema, said):
     with pytest.raises(ValueError, match=f"answer_schema.*{said}"):
         by_json_schema(schema)
 
@@ -93,6 +93,6 @@ def test_what_has_no_bound_is_refused(schema, said):
         ({"$dynamicRef": "#nope"}, "nope"),
     ],
 )
-def test_a_schema_that_leads_nowhere_is_told_when_an_answer_is_checked(schema, said):
+def test_a_dangling_reference_is_an_error_when_an_answer_is_checked(schema, said):
     with pytest.raises(ValueError, match=f"cannot be checked.*{said}"):
         by_json_schema(schema)("x")

@@ -102,7 +102,7 @@ def test_get_variable_shows_the_repr(env):
         env.get_variable("x); print(1")
 
 
-def test_state_tells_the_episode_so_far(env):
+def test_state_has_the_progress_of_the_episode(env):
     env.reset(context="text", task_prompt="t", episode_id="e-1", max_iterations=5)
     env.execute("x = 1")
     state = env.state()
@@ -139,14 +139,14 @@ def test_an_answer_in_the_last_iteration_counts(env):
     assert (last.reward, last.metadata["stop_reason"]) == (1.0, "answer")
 
 
-def test_what_the_answer_dict_holds_at_the_end_counts(env):
+def test_the_answer_dict_counts_at_the_last_iteration(env):
     env.reset(max_iterations=1, expected_answer="partial")
     last = env.execute("answer['content'] = 'partial'")
     assert (last.done, last.reward) == (True, 1.0)
     assert last.observation.result.stdout.endswith("Maximum iterations (1) reached.")
 
 
-def test_what_no_answer_may_be_is_none_at_the_end(env):
+def test_an_invalid_draft_is_no_answer_at_the_end(env):
     env.reset(max_iterations=1)
     last = env.execute("answer['content'] = [0] * 300_000")
     assert (last.done, last.metadata["final_answer"]) == (True, None)
@@ -162,7 +162,7 @@ answer = {"content": Trap(a=1)}
 
 
 @pytest.mark.parametrize("code", ["del answer", "answer = 5", "answer['content'] = object()", TRAP])
-def test_an_answer_dict_that_is_gone_or_odd_is_no_answer(env, code):
+def test_a_missing_or_malformed_answer_dict_is_no_answer(env, code):
     env.reset(max_iterations=1)
     last = env.execute(code)
     assert (last.done, last.metadata["final_answer"]) == (True, None)
@@ -228,7 +228,7 @@ def test_a_shared_sandbox_that_was_ended_is_replaced():
 
 
 @pytest.mark.parametrize("answers", [None, lambda prompt: "a"])
-def test_one_that_is_dropped_and_not_closed_is_warned_of(sandbox, answers):
+def test_an_environment_that_is_not_closed_is_reported(sandbox, answers):
     """Its session goes on with its sandbox, which may be the whole process's."""
     env = LocalREPLEnv(sandbox=sandbox, llm_query_fn=answers)
     env.reset()
@@ -238,7 +238,9 @@ def test_one_that_is_dropped_and_not_closed_is_warned_of(sandbox, answers):
 
 
 @pytest.mark.parametrize("depth", [1, 2])
-def test_one_whose_sub_calls_a_model_answers_is_let_go_of_too(sandbox, monkeypatch, depth):
+def test_an_environment_with_a_model_for_sub_calls_is_garbage_collected_too(
+    sandbox, monkeypatch, depth
+):
     """Child runs must not keep the environment alive through the session."""
 
     def chat(hf_token, llm_model=None):
@@ -266,7 +268,7 @@ def test_environments_run_side_by_side(make):
     assert b.execute("x").observation.result.value == "'B'"
 
 
-def test_the_tier_that_was_asked_for_by_name_is_told() -> None:
+def test_the_requested_tier_is_reported() -> None:
     with LocalREPLEnv(isolation="process", require="process") as env:
         env.reset(context="abc", files={"note.txt": "hello"})
         step = env.execute("print(open('note.txt').read(), context)")
@@ -279,7 +281,7 @@ def test_tiers_that_exclude_each_other_are_refused() -> None:
         LocalREPLEnv(isolation="process", require="jailed")
 
 
-def test_what_is_printed_of_a_step_is_short_and_has_what_a_person_asks_for(env):
+def test_the_repr_of_a_step_result_is_short_and_readable(env):
     env.reset(context="a secret, " * 100_000)
     env.execute("figure = 1\nprint('some output, ' * 500)")
     result = env.execute("FINAL('the answer')")
@@ -322,7 +324,7 @@ def test_the_repr_of_a_vector_counts_its_episodes() -> None:
 
 
 @pytest.mark.parametrize("environment", [LocalREPLEnv, AsyncLocalREPLEnv])
-def test_a_wrong_call_is_told_by_the_name_of_the_class_that_was_called(environment) -> None:
+def test_a_wrong_call_is_an_error_with_the_name_of_the_called_class(environment) -> None:
     with pytest.raises(TypeError, match=f"^{environment.__name__} has no argument 'nope'"):
         environment(nope=1)
     with pytest.raises(TypeError, match=f"^{environment.__name__} takes its arguments by name"):

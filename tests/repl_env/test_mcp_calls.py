@@ -42,7 +42,7 @@ def text(result):
 
 
 @pytest.mark.parametrize("kind", [RuntimeError, ValueError, OSError])
-async def test_a_failure_of_ours_is_an_error_that_says_where_to_look_and_no_more(caplog, kind):
+async def test_an_infrastructure_error_is_an_error_that_refers_to_the_log(caplog, kind):
     with caplog.at_level(logging.CRITICAL, logger="repl_env.integrations.mcp.mcp_server"):
         async with client(Failing(kind("/secret/path"))) as asking:
             with pytest.raises(MCPError) as raised:
@@ -53,7 +53,7 @@ async def test_a_failure_of_ours_is_an_error_that_says_where_to_look_and_no_more
     assert len(raised.value.data["id"]) == 32
 
 
-async def test_a_lost_session_is_told_to_the_model():
+async def test_a_lost_session_is_reported_to_the_model():
     async with client(Failing(EpisodeAborted("sandbox", "/secret/path broke"))) as asking:
         result = await asking.call_tool("execute", {"code": "1"})
 
@@ -62,7 +62,7 @@ async def test_a_lost_session_is_told_to_the_model():
     assert "secret" not in text(result)
 
 
-async def test_there_is_nothing_to_keep_before_the_first_task(sandbox):
+async def test_reset_before_the_first_task_has_nothing_to_keep(sandbox):
     environment = REPLEnvironment(sandbox=sandbox)
     async with client(EnvironmentToolSession(environment)) as asking:
         result = await asking.call_tool("reset", {"keep_variables": True})
@@ -98,7 +98,7 @@ def test_figures_are_images_and_not_in_the_structured_content_too(make):
     assert result.structured_content["result"]["figures"] == []
 
 
-async def test_contexts_of_the_server_go_before_none_and_after_those_of_a_reset(sandbox):
+async def test_contexts_of_the_server_apply_where_a_reset_has_none(sandbox):
     environment = REPLEnvironment(sandbox=sandbox)
     async with client(EnvironmentToolSession(environment), contexts={"given": "first"}) as asking:
         before = await asking.call_tool("execute", {"code": "given"})
@@ -115,7 +115,7 @@ async def test_contexts_of_the_server_go_before_none_and_after_those_of_a_reset(
     ]
 
 
-async def test_a_watcher_who_reads_nothing_holds_nothing_up_and_keeps_no_memory():
+async def test_a_subscriber_that_reads_nothing_blocks_nothing_and_uses_no_memory():
     told, begun = [], asyncio.Event()
 
     async def never(seconds, message):

@@ -34,12 +34,12 @@ def test_without_an_id_it_is_a_notification():
     assert isinstance(parse('{"jsonrpc": "2.0", "method": "m"}'), JSONRPCNotification)
 
 
-def test_answers_are_messages_too():
+def test_responses_are_messages_too():
     assert isinstance(parse('{"jsonrpc": "2.0", "id": 1, "result": {}}'), JSONRPCResponse)
 
 
 @pytest.mark.parametrize("request_id", ["null", "true", "1.0", "[]", "{}"])
-def test_a_wrong_id_is_refused_and_not_taken_for_none(request_id):
+def test_an_invalid_id_is_refused_and_not_taken_as_missing(request_id):
     with pytest.raises(BadMessage, match="id must be a string or a whole number") as raised:
         parse(f'{{"jsonrpc": "2.0", "id": {request_id}, "method": "m"}}')
 
@@ -96,7 +96,7 @@ def test_lines_survive_any_chunking(lines, data):
     assert found == lines
 
 
-def test_a_line_over_the_limit_is_told_and_the_next_one_is_read():
+def test_a_line_over_the_limit_is_an_error_and_the_next_one_is_read():
     read = StdioLines(limit=4)
     found = [
         line for part in (b"12", b"345", b"6789", b"0\nab", b"cd\n") for line in read.feed(part)

@@ -45,7 +45,7 @@ def line(request):
     return json.dumps(request).encode() + b"\n"
 
 
-async def test_a_client_that_reads_nothing_cannot_keep_it_from_ending(pipes):
+async def test_a_client_that_reads_nothing_cannot_delay_the_exit(pipes):
     source, sink, requests, _ = pipes
     requests.write(line(HELLO) + line(LISTING) * 50)
     requests.close()
@@ -54,7 +54,7 @@ async def test_a_client_that_reads_nothing_cannot_keep_it_from_ending(pipes):
         await serving(source, sink, anyio.Event())
 
 
-async def test_a_client_that_is_gone_ends_it(pipes):
+async def test_a_disconnected_client_ends_the_server(pipes):
     source, sink, requests, replies = pipes
     replies.close()
     requests.write(line(HELLO))
@@ -63,7 +63,7 @@ async def test_a_client_that_is_gone_ends_it(pipes):
         await serving(source, sink, anyio.Event())
 
 
-async def test_it_can_be_stopped_before_anybody_said_a_word(pipes):
+async def test_the_server_can_be_stopped_before_the_first_message(pipes):
     source, sink, _, _ = pipes
     stop = anyio.Event()
     stop.set()

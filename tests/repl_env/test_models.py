@@ -76,7 +76,7 @@ def test_error_kind_is_read_from_the_metadata():
     assert REPLObservation(result=CodeBlockResult()).error_kind is None
 
 
-def test_what_a_repr_shows_of_an_observation_is_an_attribute():
+def test_fields_in_the_repr_of_an_observation_are_attributes():
     seen = {"error_kind": "syntax", "final_answer": "42"}
     observation = REPLObservation(result=CodeBlockResult(), metadata=seen)
     for name, value in seen.items():
@@ -117,7 +117,7 @@ def test_a_step_result_has_openenvs_fields_in_order():
     assert StepResult("o").metadata is None
 
 
-def test_a_trusted_model_is_what_a_checked_one_with_all_fields_is():
+def test_a_model_built_without_validation_equals_a_validated_one():
     fields = {
         "stdout": "1\n",
         "stderr": "",

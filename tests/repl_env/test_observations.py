@@ -71,7 +71,7 @@ def test_each_reason_for_a_kill_has_a_kind_and_a_text(reason):
     assert "variables are gone" in failed.text
 
 
-def test_a_failure_for_want_of_memory_says_how_much_there_is():
+def test_an_out_of_memory_failure_names_the_limit():
     killed = Killed(reason="memory", state="kept", limits=("memory",))
     failed = failure_or_none(killed, 3 << 29)
     assert failed and "than it may (the limit is 1,536 MiB). " in failed.text
@@ -81,7 +81,7 @@ def test_a_failure_for_want_of_memory_says_how_much_there_is():
 
 
 @pytest.mark.parametrize("state", get_args(State))
-def test_each_state_after_a_timeout_is_told(state):
+def test_each_state_after_a_timeout_is_reported(state):
     text = failure(TimedOut(state=state)).text
     expected = {"kept": "are kept", "rolled_back": "before this code", "restarted": "are gone"}
     assert expected[state] in text
@@ -126,14 +126,14 @@ def test_figures_are_base64_and_time_excludes_waiting():
     assert result.execution_time == 0.5
 
 
-def test_text_that_is_no_unicode_is_fit_for_the_wire():
+def test_lone_surrogates_are_replaced_in_observations():
     changes = (Change("new", "x", "t\ud800", 1, "p\ud800"),)
     error = ErrorInfo("E", "\udcff", "", None)
     outcome = Raised(stdout="\ud800", value="\ud801", changes=changes, error=error)
     rendered(outcome).model_dump_json().encode("utf-8")
 
 
-def test_code_that_raised_in_a_session_that_had_died_before_it_failed_by_our_fault():
+def test_code_that_raised_after_a_death_between_cells_is_an_infrastructure_error():
     error = ErrorInfo("NameError", "name 'x' is not defined", "Traceback: NameError", 1)
     failed = failure(Raised(error=error, state="restarted"))
     assert failed.kind == "sandbox"
@@ -141,7 +141,7 @@ def test_code_that_raised_in_a_session_that_had_died_before_it_failed_by_our_fau
     assert error.traceback in failed.text
 
 
-def test_code_that_finished_in_a_session_that_had_died_before_it_is_told_so():
+def test_code_that_finished_after_a_death_between_cells_reports_it():
     result = rendered(Finished(stderr="warned", state="restarted"))
     assert result.success and result.exception is None
     assert result.stderr.startswith("warned\n")
@@ -149,19 +149,19 @@ def test_code_that_finished_in_a_session_that_had_died_before_it_is_told_so():
 
 
 @pytest.mark.parametrize("limit", ["memory", "processes"])
-def test_a_limit_that_struck_beside_the_code_is_told_and_no_failure(limit):
+def test_a_limit_hit_beside_the_code_is_reported_and_is_no_failure(limit):
     result = rendered(Finished(stderr="warned", limits=(limit,)))
     assert result.success and result.exception is None
     assert result.stderr.startswith("warned\n")
     assert limit in result.stderr
 
 
-def test_the_limit_that_ended_the_code_is_told_once():
+def test_the_limit_that_ended_the_code_is_reported_once():
     result = rendered(Killed(reason="memory", limits=("memory",), state="restarted"))
     assert result.stderr.count("MemoryError") == 1
 
 
-def test_a_mark_says_where_the_rest_is_and_only_where_it_is(make):
+def test_a_truncation_mark_names_the_rest_only_where_it_is_available(make):
     env = make(max_output_length=40)
     env.reset()
     printed = env.execute("import sys\nprint('o' * 100)\nsys.stderr.write('e' * 100)\n'v' * 100")

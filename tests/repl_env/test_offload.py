@@ -29,15 +29,15 @@ def not_here() -> int:
     return threading.get_ident()
 
 
-async def test_what_is_short_is_done_at_once() -> None:
+async def test_short_work_is_done_on_the_loop() -> None:
     assert await offload(here) == here()
 
 
-async def test_what_takes_long_is_done_in_a_thread() -> None:
+async def test_long_work_is_done_in_a_thread() -> None:
     assert await offload(not_here) != here()
 
 
-async def test_what_takes_too_long_is_begun_again_in_a_thread() -> None:
+async def test_work_that_takes_too_long_is_restarted_in_a_thread() -> None:
     def counted(upto: int) -> int:
         for _ in range(upto):
             check_deadline()
@@ -47,7 +47,7 @@ async def test_what_takes_too_long_is_begun_again_in_a_thread() -> None:
     assert await offload(partial(counted, 300_000)) != here()
 
 
-async def test_its_errors_are_those_of_the_work() -> None:
+async def test_errors_are_those_of_the_work() -> None:
     def fail() -> None:
         check_deadline(long=True)
         raise LookupError("no")
@@ -69,7 +69,7 @@ class Gate:
         self.ended = True
 
 
-async def test_who_leaves_waits_for_what_is_begun_and_nothing_else_is() -> None:
+async def test_a_cancelled_caller_waits_for_begun_work_alone() -> None:
     gates = [Gate() for _ in range(3)]
     waiting = [asyncio.create_task(offload(gate)) for gate in gates]
     for gate in gates[:2]:
@@ -86,7 +86,7 @@ async def test_who_leaves_waits_for_what_is_begun_and_nothing_else_is() -> None:
     assert [gate.ended for gate in gates] == [True, True, False]
 
 
-async def test_a_schema_is_checked_and_checks_aside_as_it_does_at_once(
+async def test_a_schema_is_checked_the_same_in_a_thread_and_on_the_loop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("repl_env.concurrency.offload.AT_ONCE_S", -1.0)
@@ -128,7 +128,7 @@ class Judge(Rubric):
         return 0.25
 
 
-async def test_a_loop_turns_while_a_plain_rubric_scores_and_is_reset() -> None:
+async def test_the_event_loop_runs_while_a_blocking_rubric_scores_and_is_reset() -> None:
     judge = Judge()
     async with AsyncLocalREPLEnv(rubric=judge) as env:
         await asyncio.gather(env.reset(), judge.resetting.turn())
@@ -136,7 +136,7 @@ async def test_a_loop_turns_while_a_plain_rubric_scores_and_is_reset() -> None:
     assert result.reward == 0.25
 
 
-async def test_a_loop_turns_while_a_part_of_a_rubric_or_a_hook_waits() -> None:
+async def test_the_event_loop_runs_while_a_part_of_a_rubric_or_a_hook_waits() -> None:
     part, hook = Judge(), Meeting()
     part.resetting.turned.set()
     hooked = ExactMatchRubric()
@@ -147,7 +147,7 @@ async def test_a_loop_turns_while_a_part_of_a_rubric_or_a_hook_waits() -> None:
         assert (await asyncio.gather(env.execute("FINAL('x')"), hook.turn()))[0].reward == 1.0
 
 
-async def test_a_loop_turns_while_a_transform_works() -> None:
+async def test_the_event_loop_runs_while_a_transform_works() -> None:
     meetings = [Meeting(), Meeting()]
     coming = iter(meetings)
 
@@ -161,7 +161,7 @@ async def test_a_loop_turns_while_a_transform_works() -> None:
     await environment.close_async()
 
 
-async def test_a_step_that_is_given_up_leaves_no_rubric_at_work() -> None:
+async def test_a_cancelled_step_leaves_no_rubric_running() -> None:
     """The next step would call it while it is at this one."""
     judge = Judge()
     judge.resetting.turned.set()
@@ -186,7 +186,7 @@ async def test_a_step_that_is_given_up_leaves_no_rubric_at_work() -> None:
     ],
     ids=["called", "dict", "submitted"],
 )
-async def test_a_loop_turns_while_an_answer_is_checked(step: dict[str, Any]) -> None:
+async def test_the_event_loop_runs_while_an_answer_is_checked(step: dict[str, Any]) -> None:
     meeting = Meeting()
 
     def slow(value: list[int]) -> list[int]:

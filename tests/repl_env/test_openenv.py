@@ -80,7 +80,7 @@ def test_rewards_as_openenv_s(answer: str, expected: str, reward: float, sandbox
     env.close()
 
 
-def test_its_folder_of_modules_can_be_at_the_front_of_the_path() -> None:
+def test_the_folder_of_openenv_s_modules_can_be_first_on_the_path() -> None:
     """`server.repl_environment` is a name of its own then, as in OpenEnv's checkout."""
     code = (
         "import server.repl_environment as theirs, repl_env; "

@@ -26,7 +26,7 @@ def test_the_language_asked_for_counts_too():
     assert extract_code_blocks("```lua\nx\n```", language="lua") == ["x"]
 
 
-def test_an_unmarked_block_counts_when_it_is_all_there_is():
+def test_an_unmarked_block_counts_if_it_is_the_only_one():
     assert extract_code_blocks("```\nx = 1\n```") == ["x = 1"]
 
 
@@ -148,7 +148,7 @@ def test_a_fence_around_long_code_is_stripped(lines):
     assert strip_fence(f"~~~\n\n{code}\n~~~~") == code
 
 
-def test_a_text_of_very_many_fences_is_not_looked_through():
+def test_a_text_of_very_many_fences_is_not_scanned():
     # A client may send megabytes of them, and all sessions of a server would wait for that.
     text = "```\n" + "```py\n```\n" * 1_000 + "```"
     assert strip_fence(text) == text

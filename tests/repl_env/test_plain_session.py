@@ -24,7 +24,7 @@ async def plain(peer):
     await peer.serve("the result")
 
 
-async def test_the_frames_are_openenv_s_and_nothing_more():
+async def test_only_openenv_s_frames_are_sent():
     async def story(peer):
         await peer.reply(await peer.next("reset"), observation())
         await peer.reply(await peer.next("step"), observation("hi"))
@@ -54,7 +54,7 @@ async def test_the_frames_are_openenv_s_and_nothing_more():
     assert env.session_id is None
 
 
-async def test_a_large_context_goes_inside_the_frame(tmp_path: Path):
+async def test_a_large_context_is_sent_inside_the_frame(tmp_path: Path):
     text = "x" * (3 << 20)
     (tmp_path / "text").write_text(text)
     with Scripted(plain, plain=True) as server:
@@ -100,7 +100,7 @@ async def test_requests_that_openenv_does_not_have_are_refused():
     assert server.kinds == ["reset", "close"]
 
 
-async def test_output_comes_at_the_end():
+async def test_output_arrives_after_the_step():
     heard = []
     with Scripted(plain, plain=True) as server:
         async with REPLEnv(server.url) as env:
@@ -198,7 +198,7 @@ async def test_a_message_that_is_too_large_for_the_server_names_the_limits():
         await env.close()
 
 
-async def test_a_reply_that_is_none_ends_the_session():
+async def test_a_malformed_reply_ends_the_session():
     async def story(peer):
         await peer.next("reset")
         await peer.send("{")

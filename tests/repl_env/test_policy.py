@@ -11,7 +11,7 @@ from repl_sandbox import Policy, Sandbox
 LINT = Policy("lint", imports=["json"], calls_denied=["eval"])
 
 
-def test_a_refused_cell_is_the_policy_s_failure_and_the_episode_goes_on():
+def test_a_refused_cell_is_a_policy_error_and_the_episode_goes_on():
     with LocalREPLEnv(policy=LINT) as env:
         env.reset(context="a b", expected_answer="2")
         refused = env.execute("import os")
@@ -23,7 +23,7 @@ def test_a_refused_cell_is_the_policy_s_failure_and_the_episode_goes_on():
     assert (answered.done, answered.reward) == (True, 1.0)
 
 
-async def test_an_asynchronous_environment_has_it_too():
+async def test_an_asynchronous_environment_has_the_policy_too():
     async with AsyncLocalREPLEnv(policy=LINT) as env:
         await env.reset()
         assert (await env.execute("eval('1')")).observation.error_kind == "policy"

@@ -32,7 +32,7 @@ def test_head_and_tail_say_how_long_the_whole_is():
     assert "1,000 in all" in shown
 
 
-def test_a_structure_tells_types_and_sizes():
+def test_a_structure_shows_types_and_sizes():
     value = {"rows": [{"id": 1, "text": "abc"}] * 300, "name": "x"}
     shown = preview(value, "structure", 500)
     assert "'rows': list (300) of dict (2) {'id': int, 'text': str (3)}" in shown

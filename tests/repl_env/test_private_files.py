@@ -31,7 +31,7 @@ def mode(path: Path) -> int:
 
 
 @pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
-def test_a_file_is_its_owners_alone_when_it_is_new_and_when_it_was_not(write, mask, tmp_path):
+def test_a_new_or_existing_file_becomes_private(write, mask, tmp_path):
     new, there, link = tmp_path / "new", tmp_path / "there", tmp_path / "link"
     link.symlink_to(there)
     write(new)
@@ -43,7 +43,7 @@ def test_a_file_is_its_owners_alone_when_it_is_new_and_when_it_was_not(write, ma
     assert mode(there) == 0o600
 
 
-def test_a_file_that_holds_no_results_keeps_its_mode(tmp_path):
+def test_a_file_without_results_keeps_its_mode(tmp_path):
     path = tmp_path / "other"
     path.write_text("no results\n")
     path.chmod(0o644)

@@ -52,7 +52,7 @@ def test_the_list_of_lengths_stops_after_a_hundred():
     assert str(message["content"]).endswith("1]... [3 others].")
 
 
-def test_the_first_turn_is_told_to_look_first():
+def test_the_first_turn_asks_to_look_at_the_context_first():
     first, later = build_user_prompt("Who?"), build_user_prompt("Who?", iteration=1)
     assert '"Who?"' in first["content"]
     assert '"Who?"' in later["content"]

@@ -34,7 +34,7 @@ OPENENV = [
 
 
 @pytest.mark.parametrize("name", [*OPENENV, *repl_env.__all__])
-def test_every_name_of_the_package_can_be_had(name):
+def test_every_name_of_the_package_can_be_imported(name):
     assert name in repl_env.__all__
     assert name in dir(repl_env)
     assert getattr(repl_env, name) is not None
@@ -60,7 +60,7 @@ def test_openenvs_modules_export_the_same_objects():
 
 
 @pytest.mark.parametrize("name", ["AsyncSandbox", "IsolationError", "Limits", "Policy", "Sandbox"])
-def test_what_an_environment_is_made_with_can_be_had_from_the_package(name):
+def test_the_classes_of_constructor_arguments_can_be_imported_from_the_package(name):
     assert getattr(repl_env, name) is getattr(repl_sandbox, name)
 
 
@@ -124,7 +124,7 @@ def test_the_package_and_the_client_work_where_there_is_no_engine():
 @pytest.mark.parametrize(
     "module", ["models", "errors", "interfaces", "rubrics", "parsing", "prompts", "llm"]
 )
-def test_the_vocabulary_loads_without_the_engine(module):
+def test_the_types_load_without_the_engine(module):
     assert "repl_sandbox" not in loaded_by(f"import repl_env.{module}")
 
 

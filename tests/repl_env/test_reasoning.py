@@ -26,12 +26,12 @@ THOUGHT = "Maybe\n```python\nos.remove('all')\n```\nNo.\nFINAL(1)\n"
         ("<think>hm</think>\n  ```python\n  x\n  ```", "  ```python\n  x\n  ```"),
     ],
 )
-def test_a_reply_begins_where_the_thoughts_end(text, reply):
+def test_a_reply_begins_where_the_reasoning_ends(text, reply):
     assert without_thoughts(text) == reply
 
 
 @pytest.mark.parametrize("text", ["<think>", f"\n<think>\n{THOUGHT}", "<think>a</think><think>b"])
-def test_a_reply_that_is_cut_amid_its_thoughts_has_nothing(text):
+def test_a_reply_cut_within_its_reasoning_is_empty(text):
     assert without_thoughts(text) == ""
     assert extract_code_blocks(text) == []
 
@@ -63,7 +63,7 @@ TAGS = [
 
 
 @pytest.mark.parametrize(("opener", "closer"), TAGS)
-def test_code_in_thoughts_between_other_tags_is_not_run(opener, closer):
+def test_code_in_reasoning_between_other_tags_is_not_run(opener, closer):
     thought = f"{opener}\n{THOUGHT}{closer}\n"
     assert extract_code_blocks(f"{thought}```repl\ny\n```") == ["y"]
     assert extract_code_blocks(f"\n{thought}\n<think>a</think>{thought}```repl\ny\n```") == ["y"]
@@ -74,17 +74,17 @@ def test_code_in_thoughts_between_other_tags_is_not_run(opener, closer):
     "text", ["{}\n```py\ny\n```", "{}\n```py\ny\n```\n{}", "So: {}a{}\n```py\ny\n```"]
 )
 @pytest.mark.parametrize("tags", TAGS)
-def test_a_reply_that_is_nothing_but_such_thoughts_is_read_as_it_is(text, tags):
+def test_a_reply_of_reasoning_alone_is_read_as_it_is(text, tags):
     assert extract_code_blocks(text.format(*tags)) == ["y"]
 
 
-def test_thoughts_may_quote_their_own_end_in_code():
+def test_reasoning_may_quote_its_own_end_tag_in_code():
     quoted = "So:\n```python\nx = '''\n</think>\n'''\n```\nNo.\n</think>\n"
     assert without_thoughts(f"{quoted}```python\ny\n```") == "```python\ny\n```"
 
 
 @pytest.mark.parametrize("left_open", ["```python\nx = 1\n", "```\nx = 1\n", "~~~py\nx\n"])
-def test_a_block_that_the_thoughts_leave_open_does_not_hide_their_end(left_open):
+def test_an_unclosed_block_in_reasoning_does_not_hide_its_end_tag(left_open):
     text = f"{left_open}</think>\n```python\ny\n```"
     assert extract_code_blocks(text) == ["y"]
 
@@ -107,7 +107,7 @@ def test_only_the_code_of_the_reply_is_code():
         "\n" * 1_000_000 + "</think>",
     ],
 )
-def test_tags_without_number_take_linear_time(text):
+def test_very_many_tags_take_linear_time(text):
     assert text.endswith(without_thoughts(text))
 
 

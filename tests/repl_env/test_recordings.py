@@ -33,14 +33,14 @@ def record(env, *cells, **arguments):
     return recorder.recording
 
 
-def test_with_seeds_an_episode_is_the_same_again(seeded):
+def test_a_seeded_episode_replays_identically(seeded):
     one, two = seeded
     recording = record(one, *CELLS, "FINAL('x')", context="abc", seed=7, expected_answer="x")
     assert len(recording.observations) == len(recording.actions) + 1 == 6
     assert replay(recording, two) == ()
 
 
-def test_differences_are_told_with_step_field_and_both_values(seeded):
+def test_differences_are_reported_with_step_field_and_both_values(seeded):
     one, two = seeded
     recording = record(one, "x = 1", "import os\nprint(os.urandom(9).hex())", seed=7)
     (found,) = replay(recording, two)
@@ -58,7 +58,7 @@ def test_another_context_and_another_reward_are_differences(env):
     assert (1, "metadata.final_answer") in fields
 
 
-def test_an_episode_that_ends_earlier_is_told(env):
+def test_an_episode_that_ends_earlier_is_reported(env):
     recording = record(env, "FINAL(1) if len(context) == 1 else 0", "x = 2", context="ab")
     found = replay(recording, env, context="a")
     assert found[-1].step == 2
@@ -66,7 +66,7 @@ def test_an_episode_that_ends_earlier_is_told(env):
     assert found[-1].replayed is None
 
 
-def test_a_recording_is_text_and_back(env):
+def test_a_recording_is_serialized_and_read_back(env):
     recording = record(env, "x = 1", "FINAL({'a': [1]})", context="größe", max_iterations=4)
     assert Recording.from_json(recording.to_json()) == recording
     assert replay(Recording.from_json(recording.to_json()), env) == ()
@@ -75,7 +75,7 @@ def test_a_recording_is_text_and_back(env):
             Recording.from_json(wrong)
 
 
-def test_secrets_are_not_recorded_and_what_is_no_json_is_said(env):
+def test_secrets_are_not_recorded_and_unrecordable_values_are_reported(env):
     recorder = Recorder(env)
     recorder.reset(hf_token="SECRET")
     assert "SECRET" not in recorder.recording.to_json()
@@ -86,7 +86,7 @@ def test_secrets_are_not_recorded_and_what_is_no_json_is_said(env):
         recorder.recording.to_json()
 
 
-def test_what_was_recorded_does_not_change_with_its_observation(env):
+def test_a_recording_does_not_change_with_its_observation(env):
     recorder = Recorder(env)
     recorder.reset()
     result = recorder.step(REPLAction(code="x = 1"))
@@ -99,7 +99,7 @@ def test_before_a_reset_there_is_no_recording():
         _ = Recorder(env).recording
 
 
-def test_a_recording_that_lacks_an_observation_is_none(seeded):
+def test_a_recording_that_lacks_an_observation_is_refused(seeded):
     one, _ = seeded
     fields = json.loads(record(one, "1", "2").to_json())
     del fields["observations"][1]
@@ -107,7 +107,7 @@ def test_a_recording_that_lacks_an_observation_is_none(seeded):
         Recording.from_json(json.dumps(fields))
 
 
-def test_a_context_that_its_owner_changes_later_is_recorded_as_it_was_given(make) -> None:
+def test_a_context_that_its_caller_changes_later_is_recorded_as_it_was_given(make) -> None:
     env, table, raw = make(), [{"row": 1}], bytearray(b"raw")
     recorder = Recorder(env)
     recorder.reset(contexts={"table": table, "view": memoryview(raw)})
@@ -118,7 +118,7 @@ def test_a_context_that_its_owner_changes_later_is_recorded_as_it_was_given(make
     assert replay(recorder.recording, env) == ()
 
 
-def test_a_recorder_takes_the_place_of_its_environment(env):
+def test_a_recorder_replaces_its_environment(env):
     heard = []
     recorder = Recorder(env)
     recorder.reset(context="abc", expected_answer=[1])
@@ -165,13 +165,13 @@ def test_the_time_that_a_step_was_given_is_a_part_of_it(env):
 
 
 @pytest.mark.parametrize("timeouts", [[1], [None, "1"], [None, float("inf")], 3])
-def test_a_recording_with_other_times_is_none(env, timeouts):
+def test_a_recording_with_invalid_times_is_refused(env, timeouts):
     fields = {**json.loads(record(env, "1", "2").to_json()), "timeouts": timeouts}
     with pytest.raises(ValueError, match=r"timeouts|no recording"):
         Recording.from_json(json.dumps(fields))
 
 
-def test_a_recording_without_times_is_one(env):
+def test_a_recording_without_times_is_accepted(env):
     recording = record(env, "1", "2")
     fields = json.loads(recording.to_json())
     del fields["timeouts"]
@@ -192,7 +192,7 @@ def test_a_branch_is_recorded_from_the_reset_on(make):
 
 
 @pytest.mark.parametrize("name", ["follow_up", "load"])
-def test_what_does_not_begin_with_a_reset_is_not_recorded(env, name):
+def test_an_episode_that_does_not_begin_with_a_reset_is_not_recorded(env, name):
     with pytest.raises(AttributeError, match=f"no '{name}': a recording begins with a reset"):
         getattr(Recorder(env), name)
     with pytest.raises(AttributeError, match=r"Recorder has no 'stpe'$"):

@@ -52,7 +52,7 @@ async def test_output_comes_while_the_step_runs():
     assert heard == [("stdout", "a"), ("stderr", "b"), ("stdout", "c"), left_out]
 
 
-async def test_what_a_callback_raises_ends_the_step():
+async def test_an_exception_of_a_callback_ends_the_step():
     async def story(peer):
         await begun(peer)
         request = await peer.next("step")
@@ -85,7 +85,7 @@ async def test_an_error_of_a_server_that_a_callback_raises_ends_the_step_too():
             assert await printed(env) == "the next"
 
 
-async def test_closing_after_a_callback_raised_lets_nobody_wait_for_ever():
+async def test_closing_after_a_callback_raised_does_not_hang():
     async def story(peer):
         await begun(peer)
         request = await peer.next("step")
@@ -112,7 +112,7 @@ async def test_closing_after_a_callback_raised_lets_nobody_wait_for_ever():
             await asyncio.wait_for(others[0], 60)
 
 
-async def test_a_callback_that_asks_its_own_client_is_told_so():
+async def test_a_callback_that_calls_its_own_client_is_refused():
     async def hear(stream, text):
         await env.state()
 
@@ -124,7 +124,7 @@ async def test_a_callback_that_asks_its_own_client_is_told_so():
             assert await printed(env) == "the next"
 
 
-async def test_a_callback_that_takes_its_time_is_no_silence_of_the_server(clock):
+async def test_a_slow_callback_is_not_taken_for_a_silent_server(clock):
     async def story(peer):
         await begun(peer)
         request = await peer.next("step")

@@ -227,7 +227,7 @@ def played(scenario, env):
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda each: each.__name__)
-def test_an_episode_is_the_same_here_and_on_a_server(scenario, server, sandbox):
+def test_an_episode_is_the_same_locally_and_on_a_server(scenario, server, sandbox):
     here = played(scenario, LocalREPLEnv(sandbox=sandbox))
     there = played(scenario, REPLEnv(server.url).sync())
 
@@ -266,7 +266,7 @@ def test_a_large_context_is_uploaded_once_for_all_sessions(server):
     assert told[-2:] == [(0, len(TEXT)), whole]
 
 
-async def test_a_context_that_had_to_make_room_is_uploaded_again(server):
+async def test_an_evicted_context_is_uploaded_again(server):
     digest = hashlib.sha256(TEXT.encode()).hexdigest()
     request = Request(f"{server.url}/contexts/{digest}", method="DELETE")
     told = []
@@ -295,7 +295,7 @@ def test_a_context_over_the_limit_is_an_error_of_its_name_and_size():
         assert env.execute("context").observation.result.value == "'kept'"
 
 
-def test_the_example_plays_its_episode(server):
+def test_the_example_runs_its_episode(server):
     example = Path(__file__).parents[2] / "examples" / "remote.py"
     for seconds in ("1", "10", "60"):
         done = subprocess.run(
@@ -315,7 +315,7 @@ def test_the_example_plays_its_episode(server):
 # ── connections that break, on the real server ───────────────────────────────────────────────────
 
 
-async def test_a_dropped_connection_in_a_long_step_has_its_result_exactly_once(server):
+async def test_a_connection_dropped_in_a_long_step_delivers_its_result_exactly_once(server):
     async with Relay(server.port) as network, REPLEnv(network.url) as env:
         await env.reset()
         await env.execute("runs = 0")
@@ -404,7 +404,7 @@ def test_a_session_that_was_idle_for_too_long_is_lost_until_a_reset():
         assert begin(env).observation.iteration == 0
 
 
-async def test_a_session_is_taken_from_the_client_that_had_it(server):
+async def test_a_resumed_session_is_taken_from_its_former_client(server):
     async with REPLEnv(server.url) as env:
         await env.reset()
         other = await env._seat.beside(env._seat.present().told.token)

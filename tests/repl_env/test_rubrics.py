@@ -95,7 +95,7 @@ def test_exact_match_compares_text_without_case_and_values_by_value(
         ({"a": numpy.array([[1.5], [2]])}, {"a": [[1.5], [2]]}, 1.0),
     ],
 )
-def test_what_a_table_has_for_an_answer_is_compared_as_json_has_it(expected, value, reward):
+def test_numpy_and_pandas_answers_are_compared_by_their_json(expected, value, reward):
     assert score(ExactMatchRubric(), expected, "another text", value) == reward
     assert score(FuzzyMatchRubric(), expected, "another text", value) == reward
 
@@ -124,7 +124,7 @@ def test_fuzzy_match_pays_for_whole_words_only(expected, answer, reward):
     assert score(FuzzyMatchRubric(), expected, answer) == reward
 
 
-def test_fuzzy_match_of_texts_that_repeat_themselves_takes_no_hours():
+def test_fuzzy_match_of_repetitive_texts_takes_bounded_time():
     """Both may be a stranger's, and each place where one is found in the other costs its length."""
     half, whole = "a" * 2_000_000, "a" * 4_000_000
     assert score(FuzzyMatchRubric(), half, whole) == 0.0
@@ -146,7 +146,7 @@ def test_a_custom_metric_gets_expected_and_predicted_as_text():
 
 
 @pytest.mark.parametrize("make", [ExactMatchRubric, FuzzyMatchRubric])
-def test_an_outcome_is_worth_nothing_before_the_end_or_without_an_expected_answer(make):
+def test_an_outcome_scores_zero_before_the_end_or_without_an_expected_answer(make):
     rubric = make()
     assert rubric(ACTION, ended("x")) == 0.0
     rubric.set_expected("x")
@@ -155,7 +155,7 @@ def test_an_outcome_is_worth_nothing_before_the_end_or_without_an_expected_answe
     assert rubric(ACTION, ended("x")) == 1.0
 
 
-def test_reset_forgets_the_expected_answer_and_the_score():
+def test_reset_discards_the_expected_answer_and_the_score():
     rubric = REPLRubric()
     assert score(rubric, "x", "x") == 1.0
     rubric.reset()
@@ -163,7 +163,7 @@ def test_reset_forgets_the_expected_answer_and_the_score():
     assert rubric(ACTION, ended("x")) == 0.0
 
 
-def test_code_execution_pays_for_success_and_charges_for_errors():
+def test_code_execution_rewards_success_and_penalizes_errors():
     rubric = CodeExecutionRubric(success_reward=0.1)
     assert rubric(ACTION, going_on()) == 0.1
     assert rubric(ACTION, going_on(success=False)) == -0.05
@@ -262,7 +262,7 @@ def test_a_rubric_without_forward_says_so():
         (REPLRubric, {"failure_reward": float("inf")}, ValueError),
     ],
 )
-def test_what_would_not_score_is_refused_when_it_is_given(kind, given, error):
+def test_a_rubric_that_could_not_score_is_refused_when_it_is_assigned(kind, given, error):
     with pytest.raises(error, match=f"{next(iter(given))} must be"):
         kind(**given)
 

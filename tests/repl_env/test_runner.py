@@ -33,7 +33,7 @@ def chat(root, child="FINAL('child')", plain="plain"):
     return answer
 
 
-def test_a_run_answers_and_says_how():
+def test_a_run_returns_its_answer_and_trace():
     result = LocalRLMRunner(chat("FINAL(len(context))")).run("abcd", "root")
     assert isinstance(result, RLMRunResult)
     assert (result.final_answer, result.iterations, result.depth) == ("4", 1, 0)
@@ -41,7 +41,7 @@ def test_a_run_answers_and_says_how():
     assert result.child_traces == []
 
 
-def test_a_child_is_traced_and_told_of():
+def test_a_child_is_traced_and_reported():
     told = []
     runner = LocalRLMRunner(
         chat("FINAL(rlm_query('below'))", "FINAL(context)"),
@@ -58,12 +58,12 @@ def test_a_child_is_traced_and_told_of():
     assert told == [(1, "default", "below"), (1, "default", None)]
 
 
-def test_at_the_deepest_level_a_recursive_question_is_a_plain_one():
+def test_at_the_maximum_depth_a_recursive_call_is_a_plain_one():
     result = LocalRLMRunner(chat("FINAL(rlm_query('x'))"), max_depth=1).run("c", "root")
     assert (result.final_answer, result.child_traces) == ("plain", [])
 
 
-def test_a_batch_of_children_may_be_shortened():
+def test_a_batch_of_children_may_be_truncated():
     runner = LocalRLMRunner(
         chat("FINAL(''.join(rlm_query_batched(['A', 'B', 'C'])))", "FINAL(context)"),
         max_children_per_batch=2,
@@ -101,13 +101,13 @@ def test_a_run_that_takes_too_long_says_so():
     assert result.final_answer == "Error: child timeout after 0.300s"
 
 
-def test_when_the_turns_are_used_up_the_model_is_asked_once_more():
+def test_after_the_last_turn_the_model_is_called_once_more():
     replies = iter([code("x = 1"), "FINAL(at last (really))"])
     result = LocalRLMRunner(lambda messages: next(replies), max_iterations=1).run("c", "t")
     assert result.final_answer == "at last (really)"
 
 
-def test_the_model_is_told_in_openenv_s_words_that_its_turns_are_used_up():
+def test_the_model_gets_openenv_s_text_when_its_turns_are_used_up():
     def chat(messages):
         over = "run out of REPL iterations" in messages[-1]["content"]
         return "FINAL(fallback)" if over else code("x = 1")
@@ -149,7 +149,7 @@ def test_runs_of_several_threads_are_apart():
     assert answers == {f"c{n}": f"c{n}" for n in range(4)}
 
 
-def test_each_turn_is_printed_if_asked_for(capsys):
+def test_verbose_prints_each_turn(capsys):
     LocalRLMRunner(chat("FINAL(1)"), verbose=True).run("c", "root")
     assert "[depth=0] iteration=1" in capsys.readouterr().out
 
@@ -218,7 +218,7 @@ def test_a_factory_that_makes_no_backend_is_named():
 
 
 @pytest.mark.parametrize("context", [["a", "b"], {"a": 1}, b"ab"])
-def test_the_model_is_told_what_kind_of_context_there_is(context):
+def test_the_prompt_names_the_type_of_the_context(context):
     seen = []
 
     def answer(messages):
@@ -279,7 +279,7 @@ def test_a_failure_in_a_batch_stays_in_its_place():
         backend.query("bad")
 
 
-def test_a_listener_that_fails_costs_nothing():
+def test_a_failing_listener_has_no_effect():
     class Runner:
         def __init__(self, chat_fn, **arguments):
             self.arguments = arguments

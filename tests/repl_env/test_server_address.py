@@ -46,7 +46,7 @@ KEY = "sk-a-secret-of-this-client"
         ("localhost:8000", "http://localhost:8000", "ws://localhost:8000/ws"),
     ],
 )
-def test_an_address_may_be_said_in_several_ways(base_url, said, socket_url):
+def test_an_address_has_several_notations(base_url, said, socket_url):
     address = ServerAddress.parse(base_url)
 
     assert (str(address), address.socket) == (said, socket_url)
@@ -72,7 +72,7 @@ def test_an_address_may_be_said_in_several_ways(base_url, said, socket_url):
         f"http://host/#{KEY}",
     ],
 )
-def test_an_address_that_is_none_is_an_error_without_what_is_secret_in_it(base_url):
+def test_an_invalid_address_is_an_error_without_its_secrets(base_url):
     with pytest.raises(ValueError) as caught:
         REPLEnv(base_url)
 
@@ -162,7 +162,7 @@ async def test_a_refusal_by_http_is_the_error_of_its_code_or_status(status, body
     assert code is None or caught.value.code == code
 
 
-async def test_what_a_server_repeats_of_a_key_is_not_in_its_error():
+async def test_a_key_repeated_by_the_server_is_not_in_the_error():
     body = f'{{"code": "UNAUTHENTICATED", "message": "the key {KEY} is wrong"}}'.encode()
     with Scripted(answer=answered(401, body)) as server:
         with pytest.raises(AuthenticationFailed, match=r"the key .* is wrong") as caught:
@@ -200,7 +200,7 @@ async def test_a_redirect_that_leads_nowhere_is_an_error_without_the_key(locatio
     assert len(server.handshakes) == 1
 
 
-async def test_what_a_server_repeats_of_a_key_is_in_nothing_that_an_error_has():
+async def test_a_key_repeated_by_the_server_is_in_no_attribute_of_the_error():
     said = {"code": f"UNKNOWN {KEY}", "message": "no", "id": KEY, "seen": [{KEY: f"Bearer {KEY}"}]}
     with Scripted(answer=answered(401, json.dumps(said).encode())) as server:
         with pytest.raises(ServerError) as caught:
@@ -219,7 +219,7 @@ async def test_what_a_server_repeats_of_a_key_is_in_nothing_that_an_error_has():
     ],
     ids=["token", "key", "header"],
 )
-async def test_what_a_server_repeats_of_a_model_s_key_is_in_no_error_either(given):
+async def test_a_model_s_key_repeated_by_the_server_is_not_in_the_error(given):
     async def story(peer):
         await peer.session()
         reset = await peer.next("reset")
@@ -245,7 +245,7 @@ async def test_what_a_server_repeats_of_a_model_s_key_is_in_no_error_either(give
     assert KEY not in repr(vars(later.value)) + str(later.value)
 
 
-async def test_a_handshake_that_repeats_a_key_is_an_error_whose_traceback_has_it_not():
+async def test_a_handshake_that_repeats_a_key_is_an_error_without_it():
     async def talk(reader, writer):
         await reader.readuntil(b"\r\n\r\n")
         answer = f"HTTP/1.1 101 OK\r\nConnection: Upgrade\r\nUpgrade: {KEY}\r\n\r\n"
@@ -292,7 +292,7 @@ async def test_a_server_below_a_path_is_reached_there():
     assert paths == ["/some/prefix/ws"]
 
 
-async def test_where_nobody_listens_is_an_error_of_connection():
+async def test_a_port_without_a_listener_is_a_connection_error():
     with kept_port() as port:
         with pytest.raises(ServerUnavailable, match="no connection to http://127") as caught:
             await REPLEnv(f"http://127.0.0.1:{port}", api_key=KEY).connect()
@@ -307,7 +307,7 @@ async def test_a_server_that_says_nothing_at_all_is_an_error_within_the_time():
             await REPLEnv(url, connect_timeout_s=0.05).connect()
 
 
-async def test_what_is_no_server_of_websockets_is_an_error():
+async def test_a_server_without_websockets_is_an_error():
     async def talk(reader, writer):
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"220 mail.example ESMTP\r\n")
@@ -359,7 +359,7 @@ async def test_a_proxy_is_not_asked_for_this_machine(monkeypatch):
     "proxy",
     [f"gopher://user:{KEY}@host", f"http://user:{KEY}#1@host:80", "http://[::1", "http://a..b"],
 )
-async def test_a_proxy_that_is_none_is_not_repeated_with_its_password(monkeypatch, proxy):
+async def test_an_invalid_proxy_is_an_error_without_its_password(monkeypatch, proxy):
     monkeypatch.setenv("https_proxy", proxy)
     with pytest.raises(ServerUnavailable, match="proxy") as caught:
         await REPLEnv("https://elsewhere.invalid").connect()
@@ -373,13 +373,13 @@ async def test_a_proxy_that_needs_a_library_says_which(monkeypatch):
         await REPLEnv("http://elsewhere.invalid").connect()
 
 
-async def test_a_garbled_refusal_is_an_error_still():
+async def test_a_malformed_refusal_is_an_error_too():
     with Scripted(answer=answered(409, b'{"code": "EPISODE_DONE"}')) as server:
         with pytest.raises(ServerError, match="status 409"):
             await REPLEnv(server.url).connect()
 
 
-def test_an_access_says_where_and_not_with_what():
+def test_the_repr_of_an_access_has_the_address_and_no_key():
     assert KEY not in repr(ServerAccess.of("http://host", KEY, {"X": KEY}))
 
 

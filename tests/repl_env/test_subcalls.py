@@ -52,7 +52,7 @@ def test_the_model_of_the_episode_is_the_default():
     assert calls.llm_query("a", "big") == "big"
 
 
-def test_partials_and_objects_are_told_apart_by_signature_too():
+def test_partials_and_objects_are_distinguished_by_signature_too():
     class Model:
         def __call__(self, prompt):
             return f"[{prompt}]"
@@ -75,7 +75,7 @@ def test_a_type_error_inside_a_function_does_not_call_it_again():
     assert [str(error) for error in calls.failures] == ["subcall: TypeError: inside"]
 
 
-def test_every_name_is_there_and_says_when_it_is_not_configured():
+def test_every_function_exists_and_reports_when_it_is_not_configured():
     calls = Calls()
     assert set(calls.functions) == set(NAMES)
     assert calls.subcalls is None
@@ -158,19 +158,19 @@ def test_an_asynchronous_failure_is_a_text_as_well():
 @pytest.mark.parametrize(
     ("name", "argument"), [("llm_query", 5), ("llm_batch", "text"), ("llm_batch", [1])]
 )
-def test_wrong_arguments_are_the_mistake_of_the_code_that_calls(name, argument):
+def test_wrong_arguments_raise_in_the_calling_code(name, argument):
     calls = Calls(llm_query_fn=str.upper)
     with pytest.raises(TypeError, match="must be a"):
         getattr(calls, name)(argument)
     assert calls.failures == []
 
 
-def test_what_cannot_be_called_is_refused_by_name():
+def test_an_uncallable_function_is_refused_by_name():
     with pytest.raises(TypeError, match="llm_batch_fn must be callable"):
         GivenProvider(llm_batch_fn="model")
 
 
-def test_what_was_asked_is_counted():
+def test_sub_calls_are_counted():
     calls = Calls(llm_query_fn=str.upper, llm_batch_fn=list, subcall_fn=lambda p: 1 / 0)
     calls.llm_query("a")
     calls.llm_batch(["b", "c"])
@@ -193,7 +193,7 @@ def test_a_model_is_given_in_one_of_two_ways():
 
 
 @pytest.mark.parametrize("budget", [Budget(output_tokens=90), Budget(usd=1.0)])
-async def test_a_batch_shares_a_budget_and_never_waits_for_itself(budget):
+async def test_a_batch_shares_a_budget_without_deadlock(budget):
     provider = GivenProvider(llm_batch_fn=list, budget=budget, prices={"m": Price(1.0, 1.0)})
     settings = SubcallSettings(LLM(model="m"))
     calling = provider.begin(settings, lambda error: None, None)

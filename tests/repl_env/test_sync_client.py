@@ -99,7 +99,7 @@ def test_a_client_in_plain_code_is_used_again_after_it_was_closed():
     assert server.kinds == ["open", "reset", "close"] * 2
 
 
-async def test_it_works_where_a_loop_runs_already():
+async def test_the_sync_client_works_within_a_running_loop():
     with Scripted() as server, REPLEnv(server.url).sync() as env:
         env.reset()
         env.execute("x")
@@ -107,7 +107,7 @@ async def test_it_works_where_a_loop_runs_already():
     assert server.kinds == ["open", "reset", "step", "close"]
 
 
-async def test_a_client_is_of_one_loop():
+async def test_a_client_belongs_to_one_loop():
     with Scripted() as server:
         async with REPLEnv(server.url) as env:
             with pytest.raises(REPLError, match="another event loop"):
@@ -162,12 +162,12 @@ def test_with_on_the_asynchronous_client_says_what_to_write():
         (lambda: REPLEnv.from_env("Org/my_space"), r"https://org-my-space\.hf\.space"),
     ],
 )
-def test_what_openenv_s_client_starts_must_be_started_otherwise(make, advice):
+def test_openenv_s_from_docker_image_is_refused_with_the_alternative(make, advice):
     with pytest.raises(NotImplementedError, match=advice):
         make()
 
 
-def test_output_is_heard_in_the_thread_of_the_caller():
+def test_output_callbacks_run_in_the_thread_of_the_caller():
     heard, begun_to_hear = [], threading.Event()
 
     def hear(*told):
@@ -190,7 +190,7 @@ def test_output_is_heard_in_the_thread_of_the_caller():
     assert heard == [("stdout", "a", threading.get_ident())]
 
 
-def test_a_callback_that_asks_its_own_client_is_told_so_and_another_is_not():
+def test_a_callback_that_calls_its_own_client_is_refused_and_another_client_is_not():
     asked = []
 
     async def story(peer):
@@ -318,7 +318,7 @@ def test_clients_of_several_threads_do_not_wait_for_each_other():
     assert texts == ["together"] * 4
 
 
-def test_a_branch_is_plain_too():
+def test_a_branch_of_the_sync_client_is_synchronous():
     async def branch(peer):
         await peer.session()
         await peer.serve("of the branch")
@@ -336,7 +336,7 @@ def test_a_branch_is_plain_too():
             assert other.execute("x").observation.result.stdout == "of the branch"
 
 
-def test_a_program_that_closes_nothing_ends_all_the_same():
+def test_a_program_that_closes_nothing_still_ends():
     program = (
         "import sys\nfrom repl_env.client.async_client import REPLEnv\n"
         "env = REPLEnv(sys.argv[1]).sync()\nenv.reset()\nprint(env.execute('x').done)\n"

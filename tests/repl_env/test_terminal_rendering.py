@@ -67,7 +67,7 @@ def bars(write):
     return as_shown(file.getvalue()).splitlines()
 
 
-def test_of_bars_the_last_states_are_shown_and_warnings_between_them():
+def test_of_progress_bars_the_last_states_are_shown_and_warnings_between_them():
     def nested(file):
         for row in tqdm(range(3), "outer", file=file, mininterval=0):
             for _ in tqdm(range(4), "inner", leave=False, file=file, mininterval=0):
@@ -95,23 +95,23 @@ def test_of_bars_the_last_states_are_shown_and_warnings_between_them():
 @pytest.mark.parametrize(
     "unit", ["a\r", "\r", "a\rb\n", "\x1b[A", "a\b", "\x1b[", "\x1b]", "\n\x1b[A\r\x1b[K", "\r\n"]
 )
-def test_of_very_many_moves_the_last_are_made_and_nothing_grows(unit):
+def test_of_very_many_cursor_moves_the_last_are_applied_in_bounded_memory(unit):
     written = unit * (2_000_000 // len(unit)) + "\n1\r2"
 
     assert as_shown(written).endswith("\n2")
     assert len(as_shown(written)) <= len(written)
 
 
-def test_of_very_many_states_in_colour_the_last_is_shown():
+def test_of_very_many_coloured_states_the_last_is_shown():
     assert as_shown("".join(f"\r\x1b[32m{n}\x1b[0m" for n in range(200_000))) == "199999"
 
 
-def test_long_lines_that_move_again_and_again_stay_as_they_were_written():
+def test_long_lines_with_many_cursor_moves_are_unchanged():
     written = "x" * 1_000_000 + "\b-" * 1_000
     assert as_shown(written) == written
 
 
-def test_the_policy_is_shown_the_rendered_text_and_the_rest_of_that_is_counted():
+def test_the_policy_sees_the_rendered_text_and_the_size_of_the_rest():
     warning = "WARNING:root:row 1500 has a negative price: -3\n"
     assert rendered(Finished(stderr=f"{BARS}{warning}{BARS}\n")).stderr == (
         f"2999/3000 {'#' * 40}{warning}2999/3000 {'#' * 40}\n"
@@ -124,7 +124,7 @@ def test_the_policy_is_shown_the_rendered_text_and_the_rest_of_that_is_counted()
     assert long.stdout.startswith("2999/3000 ###") and long.stdout.endswith("\n" + "z" * 50)
 
 
-def test_values_and_errors_follow_on_a_line_of_their_own():
+def test_values_and_errors_are_on_separate_lines():
     assert rendered(Finished(stdout="1%\r2%\r", value="7")).stdout == "2%\n7\n"
     error = ErrorInfo("ValueError", "a\rb", "", 1)
     assert rendered(Raised(stderr="1%\r2%", error=error)).stderr == "2%\nValueError: a\rb"

@@ -54,13 +54,13 @@ def test_a_submitted_answer_terminates_unless_it_is_refused(make):
     assert how(env.submit_final_answer(1)) == (True, False, "terminated")
 
 
-async def test_an_episode_that_is_given_up_is_truncated(sandbox):
+async def test_a_closed_episode_is_truncated(sandbox):
     async with AsyncLocalREPLEnv(sandbox=sandbox) as env:
         await env.reset()
         assert how(await env.give_up()) == (False, True, "truncated")
 
 
-def test_so_is_an_episode_that_lost_its_session(sandbox):
+def test_an_episode_that_lost_its_session_is_truncated(sandbox):
     with REPLVectorEnv(2, sandbox=sandbox) as envs:
         envs.reset()
         links = envs.environments[1].session._core.links
@@ -73,7 +73,7 @@ def test_so_is_an_episode_that_lost_its_session(sandbox):
 
 
 @pytest.mark.parametrize(("answer", "told"), [("x", (True, False)), (None, (False, True))])
-def test_of_a_server_that_gives_no_reason_the_answer_tells(answer, told):
+def test_without_a_reason_of_the_server_an_answer_means_terminated(answer, told):
     observation = ended(answer)
     observation.metadata.pop("stop_reason", None)
     result = StepResult(observation, 0.0, True, observation.metadata)
@@ -119,7 +119,7 @@ class OneShaping(Brief):
         (ExactMatchRubric(), ["FINAL(1)"], {"ExactMatchRubric": 1.0}, 1.0),
     ],
 )
-def test_the_tasks_part_of_a_reward_is_told_apart(make, rubric, codes, parts, task):
+def test_the_task_reward_is_reported_apart(make, rubric, codes, parts, task):
     env = make(rubric=rubric)
     assert env.reset(expected_answer="1", max_iterations=2).task_reward == 0.0
     for code in codes:
@@ -129,7 +129,7 @@ def test_the_tasks_part_of_a_reward_is_told_apart(make, rubric, codes, parts, ta
     assert (result.task_reward, result.metadata["task_reward"]) == (task, task)
 
 
-def test_a_failure_of_ours_pays_nothing(make):
+def test_an_infrastructure_error_pays_nothing(make):
     env = make(llm_query_fn=lambda prompt: 1 / 0, rubric=Brief())
     env.reset(expected_answer="1")
     result = env.execute("llm_query('x')\nFINAL(1)")

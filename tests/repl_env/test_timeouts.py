@@ -143,7 +143,7 @@ NAMES += ["vector_awaited", "remote_awaited", "session", "session_awaited", "run
 
 @pytest.mark.parametrize("name", ["timeout", "timeout_s"])
 @pytest.mark.parametrize("call", CALLS, ids=NAMES)
-def test_either_name_ends_what_takes_too_long(call, name, sandbox, server):
+def test_both_names_of_the_timeout_end_a_long_step(call, name, sandbox, server):
     assert call(sandbox, server, **{name: 0.2}) == "timeout"
 
 
@@ -156,7 +156,7 @@ def test_both_names_are_a_type_error(call, sandbox, server):
 @pytest.mark.parametrize("name", ["timeout", "timeout_s"])
 @pytest.mark.parametrize("call", CALLS, ids=NAMES)
 @pytest.mark.parametrize(("value", "error"), [("5", TypeError), (0, ValueError)])
-def test_what_is_no_time_is_refused_by_the_name_that_was_used(
+def test_an_invalid_timeout_is_refused_by_the_name_that_was_used(
     call, name, value, error, sandbox, server
 ):
     with pytest.raises(error, match=rf"\b{name} must be"):

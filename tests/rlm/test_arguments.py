@@ -82,7 +82,7 @@ def test_a_wrong_argument_of_a_script_is_refused_by_name(given, error) -> None:
         ({"max_output_tokens": -1}, ValueError),
     ],
 )
-def test_a_wrong_field_of_a_manner_is_refused_by_name(given, error) -> None:
+def test_a_wrong_field_of_a_run_config_is_refused_by_name(given, error) -> None:
     with pytest.raises(error, match=next(iter(given))):
         RunConfig(**given)
 
@@ -118,7 +118,7 @@ def test_a_wrong_argument_of_a_model_is_refused_by_name(kind, given, error) -> N
         (HFModel, {"provider": 1234567}, TypeError),
     ],
 )
-def test_what_only_one_model_takes_is_refused_too(kind, given, error) -> None:
+def test_arguments_of_one_model_alone_are_checked_too(kind, given, error) -> None:
     with pytest.raises(error, match=next(iter(given))) as raised:
         kind("m", base_url=URL, **given)
     assert "1234567" not in str(raised.value)

@@ -13,9 +13,7 @@ from tests.rlm.endpoint import Hang, Reply
 from tests.rlm.test_child_runs import code, tree
 
 
-def test_a_context_file_that_is_missing_is_named_before_anything_is_asked(
-    rlm, sandbox, tmp_path
-) -> None:
+def test_a_missing_context_file_is_named_before_any_model_call(rlm, sandbox, tmp_path) -> None:
     model = ScriptedModel([code("FINAL(1)")])
     before = sandbox.statistics().open
     runner = rlm(model, trajectory=tmp_path / "run.jsonl")
@@ -29,7 +27,7 @@ def test_a_context_file_that_is_missing_is_named_before_anything_is_asked(
 
 
 @pytest.mark.parametrize("seconds", ["1", True, 0, -1.0, float("nan"), float("inf")])
-def test_seconds_that_are_none_are_refused_and_nothing_is_asked(rlm, seconds) -> None:
+def test_an_invalid_time_limit_is_refused_and_no_model_is_called(rlm, seconds) -> None:
     """A run of `nan` seconds had no end."""
     model = ScriptedModel([code("FINAL(1)")])
 
@@ -58,9 +56,7 @@ def test_seconds_that_are_none_are_refused_and_nothing_is_asked(rlm, seconds) ->
     ],
 )
 @pytest.mark.parametrize("function", ["llm_batch", "llm_query_batched", "rlm_query_batched"])
-def test_a_batch_with_one_prompt_that_is_no_text_asks_nothing(
-    rlm, function, prompts, named
-) -> None:
+def test_a_batch_with_an_invalid_prompt_calls_no_model(rlm, function, prompts, named) -> None:
     model = tree([code(f"b = {function}({prompts})"), code("FINAL('ok')")], [code("FINAL('c')")])
     result = rlm(model).run("?")
 
@@ -95,7 +91,7 @@ def test_a_child_cannot_ask_for_depth_or_budget(rlm, wish) -> None:
     assert result.usage.children == 1
 
 
-def test_a_child_that_wants_more_than_there_is_gets_what_there_is(rlm) -> None:
+def test_a_child_budget_is_capped_by_the_remaining_budget(rlm) -> None:
     root = [code("r = rlm_query('child')\nFINAL((r, budget()['left']['calls']))")]
     child = [code("FINAL(sum(t.ok for t in llm_batch(['x'] * 50)))")]
     events = []
@@ -107,7 +103,7 @@ def test_a_child_that_wants_more_than_there_is_gets_what_there_is(rlm) -> None:
     assert len(refused) == 40
 
 
-def test_children_below_the_deepest_level_are_plain_questions_to_the_last(rlm) -> None:
+def test_children_below_the_maximum_depth_are_plain_calls(rlm) -> None:
     deep = code("FINAL(rlm_query_batched(['a', 'b'])[1])")
     result = rlm(tree([deep], lambda request: deep, "plain"), max_depth=3).run("?")
 
@@ -126,7 +122,9 @@ async def test_ten_megabytes_over_http_are_run_and_not_kept(rlm, endpoint, strea
     assert sum(len(m["content"]) for m in served.requests[1].body["messages"]) < 200_000
 
 
-async def test_a_slow_endpoint_ends_with_the_time_of_the_tree(rlm, endpoint) -> None:
+async def test_a_call_to_a_slow_endpoint_ends_with_the_time_limit_of_the_tree(
+    rlm, endpoint
+) -> None:
     asked = threading.Event()
 
     def answer(request):
@@ -151,7 +149,7 @@ async def test_a_slow_endpoint_ends_with_the_time_of_the_tree(rlm, endpoint) -> 
     assert (asked.is_set(), idle) == (True, True)
 
 
-async def test_an_endpoint_that_says_nothing_is_told_so(rlm, endpoint) -> None:
+async def test_an_endpoint_that_does_not_answer_is_reported(rlm, endpoint) -> None:
     empty = Reply("", usage={"prompt_tokens": 3, "completion_tokens": 0})
     served = endpoint([empty, Reply(code("FINAL(1)"))])
     model = OpenAIModel("m", base_url=served.base_url)

@@ -34,7 +34,7 @@ def prompt_of(request):
 # ── plain questions ──────────────────────────────────────────────────────────────────────────────
 
 
-def test_code_asks_a_model_and_gets_a_text_that_knows_how_it_came_about(rlm):
+def test_llm_query_returns_a_text_with_its_call_details(rlm):
     asked = "t = llm_query('Who?')\nFINAL((t, t.ok, t.error, t.truncated, t.usage, t.upper()))"
     model = tree([code(asked)], query=Completion("me", ModelUsage(11, 2), "length"))
     result = rlm(model).run("?")
@@ -43,7 +43,7 @@ def test_code_asks_a_model_and_gets_a_text_that_knows_how_it_came_about(rlm):
     assert (result.usage.calls, result.usage.output_tokens >= 2) == (2, True)
 
 
-def test_a_batch_keeps_its_length_and_order_whatever_fails(rlm):
+def test_a_batch_keeps_its_length_and_order_despite_failures(rlm):
     def query(request):
         number = int(prompt_of(request))
         if number % 3 == 0:
@@ -65,7 +65,7 @@ def test_ten_thousand_prompts_are_one_batch(rlm):
     assert result.answer_value == [10_000, "9999"]
 
 
-def test_a_batch_beyond_the_budget_is_answered_as_far_as_that_goes(rlm):
+def test_a_batch_beyond_the_budget_is_answered_in_part(rlm):
     asked = "b = llm_batch([str(n) for n in range(6)])\nFINAL([t.ok for t in b])"
     result = rlm(tree([code(asked)]), budget=Budget(calls=4)).run("?")
     assert result.answer_value == [True] * 3 + [False] * 3
@@ -82,7 +82,7 @@ def test_a_single_question_beyond_the_budget_raises_in_the_cell(rlm):
 
 
 @pytest.mark.parametrize("call", ["llm_query(5)", "llm_batch('text')", "rlm_query_batched([None])"])
-def test_prompts_that_are_no_text_are_the_codes_mistake(rlm, call):
+def test_prompts_that_are_no_str_raise_in_the_cell(rlm, call):
     model = tree([code(call), code("FINAL('ok')")])
     result = rlm(model).run("?")
     assert "must be a" in model.requests[1].messages[-1]["content"]
@@ -95,7 +95,7 @@ def test_another_model_may_be_named_and_a_sub_model_set(rlm):
     assert rlm(main, sub_model=sub).run("?").answer_value == ["by None", "by big"]
 
 
-def test_a_schema_is_held_with_one_round_of_repair(rlm):
+def test_a_schema_is_enforced_with_one_repair_request(rlm):
     replies = iter(["not json", '```json\n{"n": 3}\n```', "no", "still no"])
     asked = (
         "s = {'type': 'object', 'required': ['n']}\n"
@@ -116,7 +116,7 @@ def test_context_goes_with_the_question(rlm):
     assert answers == ["Look:\n\ntext", "Look:\n\nbytes", 'Look:\n\n{\n "k": 1\n}']
 
 
-def test_a_call_may_be_given_a_time(rlm):
+def test_a_call_may_have_a_timeout(rlm):
     async def slow(request):
         await asyncio.Event().wait()
 
@@ -128,7 +128,7 @@ def test_a_call_may_be_given_a_time(rlm):
 # ── children ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_recursive_question_is_answered_by_a_run_of_its_own(rlm):
+def test_a_recursive_call_is_answered_by_a_run_of_its_own(rlm):
     root = [code("part = context[6:]\nr = rlm_query('How long?', context=part)\nFINAL((r, r.ok))")]
     child = [code("n = len(context)"), code("FINAL(n)")]
     events = []
@@ -152,7 +152,7 @@ def test_a_child_has_a_session_of_its_own(rlm):
     assert rlm(tree(root, child)).run("?").final_answer == "False"
 
 
-def test_below_the_deepest_level_recursive_questions_are_plain_ones(rlm):
+def test_below_the_maximum_depth_recursive_calls_are_plain_ones(rlm):
     root = [code("FINAL(rlm_query('a'))")]
     child = [code("FINAL(rlm_query('b') + '!')")]
     result = rlm(tree(root, child, "plain"), max_depth=2).run("?")
@@ -192,7 +192,7 @@ def test_a_child_that_gives_no_answer_is_a_failed_call(rlm):
     assert (ok, text) == (False, "Error: no answer: the sub-model stopped by max_iterations")
 
 
-def test_a_child_whose_model_fails_is_ours_and_masks_the_run(rlm):
+def test_a_child_whose_model_fails_is_an_infrastructure_error_and_masks_the_run(rlm):
     def broken(request):
         raise ModelError("connection", "down")
 
@@ -201,7 +201,7 @@ def test_a_child_whose_model_fails_is_ours_and_masks_the_run(rlm):
     assert (result.final_answer, result.error_kind) == ("Error: connection: down", "llm")
 
 
-def test_a_schema_holds_the_answer_of_a_child(rlm):
+def test_a_schema_is_enforced_for_the_answer_of_a_child(rlm):
     root = [code("r = rlm_query('a', schema={'type': 'integer'})\nFINAL((r, r.value))")]
     child = [code("FINAL('seven')"), code("FINAL(7)")]
     assert rlm(tree(root, child)).run("?").answer_value == ["7", 7]
@@ -250,7 +250,7 @@ def test_a_spawned_run_may_be_waited_for_in_a_later_turn_and_cancelled(rlm):
     assert result.answer_value == ["first", False, True]
 
 
-def test_what_was_spawned_ends_with_its_run(rlm, sandbox):
+def test_spawned_runs_end_with_their_parent(rlm, sandbox):
     begun, ended = asyncio.Event(), threading.Event()
 
     async def child(request):
@@ -274,7 +274,7 @@ def spent_by_each(trajectory):
     return sum(each.calls for each in spent), sum(each.failed_calls for each in spent)
 
 
-def test_what_was_spawned_is_a_part_of_what_its_run_spent(rlm):
+def test_spawned_runs_count_in_the_usage_of_their_parent(rlm):
     begun = asyncio.Event()
 
     async def child(request):
@@ -288,7 +288,7 @@ def test_what_was_spawned_is_a_part_of_what_its_run_spent(rlm):
     assert result.usage.failed_calls >= 1
 
 
-def test_a_run_that_is_out_of_time_ends_after_the_runs_below_it(rlm):
+def test_a_run_out_of_time_ends_after_its_descendants(rlm):
     async def child(request):
         try:
             await asyncio.Event().wait()
@@ -300,7 +300,7 @@ def test_a_run_that_is_out_of_time_ends_after_the_runs_below_it(rlm):
     assert (result.usage.calls, result.usage.failed_calls) == spent_by_each(result.trajectory)
 
 
-def test_a_spawned_run_is_told_of_with_the_cell_that_asked(rlm):
+def test_a_spawned_run_is_reported_with_the_cell_that_spawned_it(rlm):
     root = [code("h = rlm_spawn('a')"), code("let_go()\nFINAL(h.result())")]
     child = [code("go_on()\nFINAL(7)")]
     go_on = threading.Event()
@@ -310,7 +310,7 @@ def test_a_spawned_run_is_told_of_with_the_cell_that_asked(rlm):
     assert [call.cell for call in result.trajectory.root.calls] == [1]
 
 
-async def test_what_a_question_spawned_is_no_call_of_the_next_question(rlm, tmp_path):
+async def test_a_spawned_run_is_no_call_of_the_next_question(rlm, tmp_path):
     begun, path = asyncio.Event(), tmp_path / "run.jsonl"
 
     async def child(request):
@@ -329,7 +329,7 @@ async def test_what_a_question_spawned_is_no_call_of_the_next_question(rlm, tmp_
     assert [[call.id for call in run.calls] for run in roots] == [["0.1"], []]
 
 
-def test_a_call_dies_with_its_cell(rlm):
+def test_a_call_is_cancelled_with_its_cell(rlm):
     begun, ended = asyncio.Event(), threading.Event()
     events = []
 
@@ -352,7 +352,7 @@ def test_a_call_dies_with_its_cell(rlm):
     assert told == ["the call was cancelled"]
 
 
-async def test_a_batch_ends_with_the_watcher_that_cannot_go_on(rlm):
+async def test_an_exception_of_a_subscriber_ends_a_batch(rlm):
     async def query(request):
         if request.origin.number == 1:
             return "an answer"
@@ -383,7 +383,7 @@ def test_the_code_can_look_at_the_budget(rlm):
     assert result.answer_value == [9, 7, 2]
 
 
-def test_calls_are_told_as_they_begin_and_end(rlm):
+def test_the_beginning_and_end_of_calls_are_reported(rlm):
     events = []
     asked = code("llm_query('one')\nllm_batch(['two', 'three'])\nFINAL(1)")
     rlm(tree([asked]), watch=events.append).run("?")
@@ -395,7 +395,7 @@ def test_calls_are_told_as_they_begin_and_end(rlm):
     assert ended == {"0.1", "0.2", "0.3"}
 
 
-def test_a_budget_of_tokens_is_shared_by_calls_side_by_side(rlm):
+def test_a_token_budget_is_shared_by_concurrent_calls(rlm):
     together = asyncio.Event()
     inside = 0
 
@@ -414,7 +414,7 @@ def test_a_budget_of_tokens_is_shared_by_calls_side_by_side(rlm):
     assert {request.max_output_tokens for request in model.requests} == {8192}
 
 
-def test_a_budget_of_tokens_is_kept_to_the_token(rlm):
+def test_a_token_budget_is_exact(rlm):
     model = tree([code("b = llm_batch(['a'] * 9)\nFINAL(len(b))")], query="w " * 50)
     result = rlm(model, budget=Budget(output_tokens=120), manner=RunConfig(max_output_tokens=40))
     assert result.run("?").usage.output_tokens <= 120

@@ -31,7 +31,7 @@ def post(base_url: str, **body) -> tuple[int, str | None, bytes]:
             return response.status, response.getheader("Retry-After"), response.read()
 
 
-def test_it_answers_and_keeps_the_request(endpoint) -> None:
+def test_the_endpoint_answers_and_keeps_the_request(endpoint) -> None:
     served = endpoint(lambda asked: f"you asked: {asked.prompt}")
     answer = json.loads(post(served.base_url)[2])
 
@@ -55,7 +55,7 @@ def test_a_stream_has_the_text_in_pieces_and_then_the_usage(endpoint) -> None:
     assert chunks[-1]["usage"]["completion_tokens"] == 2
 
 
-def test_answers_of_a_list_come_one_after_the_other(endpoint) -> None:
+def test_answers_of_a_list_are_returned_in_order(endpoint) -> None:
     limited = Status(429, {"error": "wait"}, {"retry-after": "1"})
     served = endpoint([limited, Status(500, HTML), "a"])
     first, second, third, fourth = [post(served.base_url) for _ in range(4)]
@@ -78,7 +78,7 @@ def test_a_dropped_connection_has_no_answer(endpoint) -> None:
         post(endpoint(Drop()).base_url)
 
 
-def test_it_counts_what_is_in_flight(endpoint) -> None:
+def test_the_endpoint_counts_requests_in_flight(endpoint) -> None:
     together = threading.Barrier(3)
 
     async def wait_for_all(asked):
@@ -93,7 +93,7 @@ def test_it_counts_what_is_in_flight(endpoint) -> None:
     assert served.most_in_flight == 3
 
 
-def test_it_serves_as_a_process_until_its_input_ends() -> None:
+def test_the_endpoint_serves_as_a_process_until_its_input_ends() -> None:
     command = [sys.executable, "-m", "tests.rlm.endpoint", "--text", "far"]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT

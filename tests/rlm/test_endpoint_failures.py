@@ -130,7 +130,7 @@ async def test_a_code_says_more_than_a_status(endpoint, make, code, kind, status
     assert (error.kind, error.retryable) == (kind, False)
 
 
-async def test_what_may_pass_is_asked_again(endpoint, make) -> None:
+async def test_transient_errors_are_retried(endpoint, make) -> None:
     soon = {"retry-after-ms": "5"}
     served = endpoint([Status(429, {}, soon), Status(503, HTML, soon), "yes"])
 
@@ -138,7 +138,7 @@ async def test_what_may_pass_is_asked_again(endpoint, make) -> None:
     assert len(served.requests) == 3
 
 
-async def test_what_no_waiting_helps_is_asked_once(endpoint, make) -> None:
+async def test_permanent_errors_are_not_retried(endpoint, make) -> None:
     served = endpoint([Status(404, {}), "yes"])
     await failure(make(served.base_url))
 
@@ -156,20 +156,20 @@ async def test_what_no_waiting_helps_is_asked_once(endpoint, make) -> None:
         ({"retry-after-ms": "250", "retry-after": "7"}, 0.25),
     ],
 )
-async def test_the_error_says_when_to_ask_again(endpoint, make, headers, seconds) -> None:
+async def test_the_error_has_the_time_to_retry(endpoint, make, headers, seconds) -> None:
     error = await failure(make(endpoint(Status(429, {}, headers)).base_url, max_retries=0))
 
     assert error.retry_after == seconds
 
 
-async def test_the_time_to_ask_again_may_be_a_date(endpoint, make) -> None:
+async def test_the_time_to_retry_may_be_a_date(endpoint, make) -> None:
     past = formatdate(0, usegmt=True)
     served = endpoint(Status(429, {}, {"retry-after": past}))
 
     assert (await failure(make(served.base_url, max_retries=0))).retry_after == 0
 
 
-async def test_an_endpoint_that_wants_hours_is_not_waited_for(endpoint) -> None:
+async def test_an_endpoint_s_retry_after_of_hours_is_an_error(endpoint) -> None:
     """By us; openai asks again at once in some versions, and gives up in others."""
     served = endpoint([Status(429, {}, {"retry-after": "7200"}), "yes"])
 
@@ -178,13 +178,13 @@ async def test_an_endpoint_that_wants_hours_is_not_waited_for(endpoint) -> None:
 
 
 @pytest.mark.parametrize("ending", [Cut(), Drop()])
-async def test_a_connection_that_breaks_is_one_kind(endpoint, make, ending) -> None:
+async def test_a_broken_connection_is_a_connection_error(endpoint, make, ending) -> None:
     error = await failure(make(endpoint(ending).base_url, max_retries=0))
 
     assert (error.kind, error.retryable) == ("connection", True)
 
 
-async def test_nobody_listens(make) -> None:
+async def test_a_port_without_a_listener_is_an_error(make) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # and does not listen
         port = taken.getsockname()[1]
@@ -201,7 +201,7 @@ async def test_a_stream_that_ends_early_is_no_answer(endpoint) -> None:
     assert (error.kind, error.retryable) == ("connection", True)
 
 
-async def test_an_attempt_has_its_time(endpoint, make) -> None:
+async def test_each_attempt_has_a_timeout(endpoint, make) -> None:
     served = endpoint([Hang(), "yes"])
 
     assert (await answer(make(served.base_url, timeout=1.0, max_retries=5))).text == "yes"
@@ -209,7 +209,7 @@ async def test_an_attempt_has_its_time(endpoint, make) -> None:
     assert (error.kind, error.retryable) == ("timeout", True)
 
 
-async def test_a_request_has_its_time_with_all_its_attempts(endpoint, make) -> None:
+async def test_all_attempts_of_a_request_share_a_timeout(endpoint, make) -> None:
     served = endpoint(Status(429, {}, {"retry-after": "60"}))
     request = ModelRequest(messages=ASK.messages, timeout=0.5)
     error = await failure(make(served.base_url), request)
@@ -222,7 +222,7 @@ async def test_a_request_has_its_time_with_all_its_attempts(endpoint, make) -> N
     [b"", b"{", HTML.encode(), b"[]", b'"text"', b"null", b"\xff\xfe", b"{}",
      b'{"choices": []}', b'{"choices": null}', b'{"choices": {"0": 1}}'],
 )  # fmt: skip
-async def test_what_is_no_completion_is_the_server_s_failure(endpoint, body: bytes) -> None:
+async def test_a_malformed_completion_is_a_server_error(endpoint, body: bytes) -> None:
     for kind in ("application/json", "text/plain"):
         for make in (whole, hugging_face):
             error = await failure(make(endpoint(Raw(body, kind)).base_url, max_retries=0))
@@ -230,7 +230,7 @@ async def test_what_is_no_completion_is_the_server_s_failure(endpoint, body: byt
 
 
 @pytest.mark.parametrize("event", [b"{", b"\xff", b"[]", b"{}", b'{"choices": 1}'])
-async def test_what_is_no_event_is_the_server_s_failure(endpoint, event: bytes) -> None:
+async def test_a_malformed_event_is_a_server_error(endpoint, event: bytes) -> None:
     body = Raw(b"data: " + event + b"\n\n", "text/event-stream")
     error = await failure(streamed(endpoint(body).base_url, max_retries=0))
 
@@ -258,7 +258,7 @@ async def test_a_completion_without_an_answer_is_an_error(
     assert error.message.startswith(message)
 
 
-async def test_a_refusal_costs_what_it_cost(endpoint, make) -> None:
+async def test_a_refused_completion_keeps_its_usage(endpoint, make) -> None:
     reply = Reply(
         None, message={"refusal": "no"}, usage={"prompt_tokens": 5, "completion_tokens": 1}
     )
@@ -267,7 +267,7 @@ async def test_a_refusal_costs_what_it_cost(endpoint, make) -> None:
     assert (error.kind, error.usage) == ("refused", ModelUsage(5, 1))
 
 
-async def test_an_error_in_the_body_of_a_success_is_one(endpoint) -> None:
+async def test_an_error_in_the_body_of_a_success_is_an_error(endpoint) -> None:
     """As gateways send it that had to answer before the model behind them failed."""
     said = {"error": {"message": "slow down", "code": 429}}
     for make in (whole, hugging_face):
@@ -283,7 +283,7 @@ async def test_a_code_inside_a_body_may_be_anything(endpoint, code) -> None:
         assert (error.kind, error.message) == ("server", "no")
 
 
-async def test_errors_inside_errors_are_one(endpoint, make) -> None:
+async def test_nested_errors_are_one_error(endpoint, make) -> None:
     """However many: what cannot be read so deep would lead to a request with its headers."""
     for depth in (3, 500, 50_000):
         status = Status(400, '{"error":' * depth + '"deep"' + "}" * depth)
@@ -292,7 +292,7 @@ async def test_errors_inside_errors_are_one(endpoint, make) -> None:
         assert error.__context__ is None
 
 
-async def test_an_error_inside_a_stream_is_one(endpoint) -> None:
+async def test_an_error_inside_a_stream_is_an_error(endpoint) -> None:
     said = b'data: {"error": {"message": "the engine died", "code": 500}}\n\n'
     error = await failure(streamed(endpoint(Raw(said, "text/event-stream")).base_url))
 
@@ -300,7 +300,7 @@ async def test_an_error_inside_a_stream_is_one(endpoint) -> None:
     assert "the engine died" in error.message
 
 
-async def test_what_an_endpoint_says_does_not_steer_a_terminal(endpoint, make) -> None:
+async def test_text_of_an_endpoint_does_not_steer_a_terminal(endpoint, make) -> None:
     said = {"error": {"message": "no \x1b[2J\x9b31m\u202e"}}
     error = await failure(make(endpoint(lambda asked: Status(400, said)).base_url))
 
@@ -312,7 +312,7 @@ KEY, HEADER = "sk-very-secret-0123456789", "session-secret-abcdef"
 
 
 @pytest.mark.parametrize("code", [401, 400, 500])
-async def test_no_secret_is_told(endpoint, make, caplog, code: int) -> None:
+async def test_no_secret_is_in_an_error(endpoint, make, caplog, code: int) -> None:
     """Not in the message, the traceback, the representation or a log, whatever is echoed."""
 
     def echo(asked):
@@ -331,7 +331,7 @@ async def test_no_secret_is_told(endpoint, make, caplog, code: int) -> None:
     assert HEADER not in told
 
 
-async def test_no_secret_is_told_when_nothing_answers(endpoint, make, caplog) -> None:
+async def test_no_secret_is_in_an_error_of_the_connection(endpoint, make, caplog) -> None:
     caplog.set_level(logging.DEBUG)
     for ending in (Drop(), Hang(), Raw(KEY.encode()), Reply(None, message={"refusal": KEY})):
         served = endpoint(ending)
@@ -351,7 +351,7 @@ async def test_a_login_inside_a_url_is_a_secret(endpoint, make) -> None:
     assert "pass-word-1" not in str(await failure(model)) + repr(model)
 
 
-async def test_nothing_is_taken_from_the_environment(endpoint, make, monkeypatch) -> None:
+async def test_proxies_of_the_environment_are_ignored(endpoint, make, monkeypatch) -> None:
     """An endpoint gets what was given for it, and no key that was meant for another."""
     monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-environment")
     monkeypatch.setenv("OPENAI_ADMIN_KEY", "sk-of-the-environment")

@@ -32,7 +32,7 @@ async def test_an_answer_has_text_usage_reason_and_model(endpoint) -> None:
     assert answer.model == "m"
 
 
-async def test_it_samples_as_openenv_does(endpoint) -> None:
+async def test_sampling_defaults_are_openenv_s(endpoint) -> None:
     served = endpoint()
     await ask(served)
 
@@ -43,7 +43,7 @@ async def test_it_samples_as_openenv_does(endpoint) -> None:
     }.items()  # fmt: skip
 
 
-async def test_an_address_is_no_name_of_a_model(endpoint) -> None:
+async def test_a_url_is_no_model_name(endpoint) -> None:
     """The library would ask there, with the token; and names come from code in sessions too."""
     served = endpoint()
     model = HFModel("m", token="hf_x", max_retries=0)
@@ -56,7 +56,7 @@ async def test_an_address_is_no_name_of_a_model(endpoint) -> None:
     assert served.requests == []
 
 
-async def test_settings_are_laid_over_those_and_can_leave_them_out(endpoint) -> None:
+async def test_settings_override_and_can_remove_the_defaults(endpoint) -> None:
     served = endpoint()
     sampling = {"top_p": 0.5, "min_p": None, "seed": 7, "extra_body": {"top_k": 1, "x": 2}}
     await ask(served, sampling=sampling)
@@ -91,7 +91,7 @@ async def test_a_request_may_name_another_model(endpoint) -> None:
     assert served.requests[0].body["model"] == "other"
 
 
-async def test_without_token_nothing_is_asked(monkeypatch) -> None:
+async def test_without_a_token_no_request_is_sent(monkeypatch) -> None:
     """Neither the environment's token nor a cached login is taken unasked."""
     monkeypatch.setenv("HF_TOKEN", "hf_of_the_environment")
     with pytest.raises(ModelError, match="no token") as raised:
@@ -100,7 +100,7 @@ async def test_without_token_nothing_is_asked(monkeypatch) -> None:
     assert raised.value.kind == "authentication"
 
 
-async def test_a_key_that_is_not_hugging_face_s_needs_a_provider() -> None:
+async def test_a_key_of_another_service_needs_a_provider() -> None:
     with pytest.raises(ModelError, match="non-Hugging Face") as raised:
         await HFModel("m", token="sk-of-a-provider", max_retries=0)(QUESTION)
 
@@ -111,7 +111,7 @@ def test_the_default_model_is_openenv_s() -> None:
     assert repr(HFModel()) == "HFModel('Qwen/Qwen3.5-9B', host=None)"
 
 
-def test_one_model_serves_one_event_loop_after_the_other(endpoint) -> None:
+def test_one_model_serves_consecutive_event_loops(endpoint) -> None:
     model = HFModel("m", base_url=endpoint("yes").base_url)
 
     async def once():

@@ -23,7 +23,7 @@ from tests.rlm.ledger_accounts import (
 
 
 class TestReserving:
-    def test_what_is_reserved_is_not_free_for_others(self):
+    def test_reserved_amounts_are_not_free_for_others(self):
         root = Ledger(Budget(calls=3, input_tokens=100, output_tokens=50)).root
 
         reservation = reserve(root, 30, input_tokens=60)
@@ -33,7 +33,7 @@ class TestReserving:
         assert (left.calls, left.input_tokens, left.output_tokens) == (2, 40, 20)
         assert root.total == Spent()
 
-    def test_what_a_call_did_not_take_is_free_again(self):
+    def test_unused_reservations_are_free_again(self):
         root = Ledger(Budget(calls=3, input_tokens=100, output_tokens=50)).root
 
         settle(reserve(root, 30, input_tokens=60), given=10, taken=20)
@@ -60,7 +60,9 @@ class TestReserving:
             ("usd", Budget(usd=0.000009)),
         ],
     )
-    async def test_what_does_not_fit_is_refused_by_name_and_spends_nothing(self, field, budget):
+    async def test_a_reservation_over_the_budget_is_refused_by_name_and_spends_nothing(
+        self, field, budget
+    ):
         root = Ledger(budget, prices={"m": Price(1, 1)}).root
 
         with pytest.raises(BudgetExceeded) as refused:
@@ -113,7 +115,7 @@ class TestReserving:
 
 
 class TestReports:
-    def test_an_endpoint_that_gives_more_than_it_may_is_written_down(self):
+    def test_an_answer_over_its_reservation_is_booked(self):
         root = Ledger(Budget(output_tokens=50)).root
 
         settle(reserve(root, 30), given=90)
@@ -124,7 +126,7 @@ class TestReports:
             root.check()
 
     @pytest.mark.parametrize("report", [None, -1, True, 3.0, "3", 10**15, float("nan")])
-    def test_a_number_that_cannot_be_is_no_report(self, report):
+    def test_an_invalid_number_counts_as_not_reported(self, report):
         root = Ledger().root
 
         settle(reserve(root, 30), given=report, taken=4)
@@ -136,7 +138,7 @@ class TestReports:
 
 
 class TestMoney:
-    def test_it_is_counted_exactly(self):
+    def test_money_is_counted_exactly(self):
         root = Ledger(UNLIMITED, prices={"m": Price(0.1, 0.3)}).root
 
         for _ in range(1000):
@@ -175,7 +177,7 @@ class TestMoney:
         settle(reservation, taken=100, given=90)
         assert root.total.usd == 0.001
 
-    def test_a_model_that_costs_nothing_fits_into_a_limit_of_nothing(self):
+    def test_a_free_model_fits_into_a_limit_of_zero(self):
         root = Ledger(Budget(usd=0), prices={"local": Price(0, 0), "m": Price(1, 1)}).root
 
         root.check()
@@ -185,7 +187,7 @@ class TestMoney:
         with pytest.raises(BudgetExceeded):
             reserve(root, 1, input_tokens=5, model="m")
 
-    def test_no_money_left_is_the_end_where_no_model_is_free(self):
+    def test_a_spent_money_budget_ends_a_run_without_free_models(self):
         root = Ledger(Budget(usd=1), prices={"m": Price(1, 1)}).root
         root.check()
 
@@ -238,13 +240,13 @@ class TestMoney:
             (ValueError, Price(10**400, 1)),
         ],
     )
-    def test_what_is_no_price_is_refused_by_name(self, error, price):
+    def test_an_invalid_price_is_refused_by_name(self, error, price):
         with pytest.raises(error, match=r"prices\['m'\]"):
             Ledger(prices={"m": price})
 
 
 class TestTrees:
-    def test_every_account_has_its_own_and_the_total_of_all_below(self):
+    def test_every_account_has_its_own_usage_and_the_total_of_its_descendants(self):
         root = Ledger(prices={"m": Price(1, 1)}).root
         child = root.open_child()
         grandchild, other = child.open_child(), root.open_child()
@@ -263,7 +265,7 @@ class TestTrees:
         assert root.total.cpu_seconds == 0.5
         assert_adds_up(root.tally())
 
-    def test_a_run_that_is_over_is_not_alive_and_what_it_spent_stays(self):
+    def test_a_closed_run_keeps_its_usage(self):
         root = Ledger().root
         child = root.open_child()
         settle(reserve(child), given=2)
@@ -275,7 +277,7 @@ class TestTrees:
         assert (root.alive, root.total.children) == (0, 1)
         assert root.total.output_tokens == 2
 
-    def test_what_is_below_a_run_that_is_over_is_over(self):
+    def test_runs_below_a_closed_run_are_closed(self):
         root = Ledger().root
         child = root.open_child()
         grandchild = child.open_child()
@@ -299,7 +301,7 @@ class TestTrees:
         assert root.total == Spent(calls=1, failed_calls=1, children=1)
         assert root.left().output_tokens == 50
 
-    def test_children_are_counted_ended_ones_too(self):
+    def test_finished_children_are_counted_too(self):
         root = Ledger(Budget(children=2)).root
         root.open_child().close()
         child = root.open_child()
@@ -311,7 +313,7 @@ class TestTrees:
         assert (root.total.children, root.left().children) == (2, 0)
         root.check()
 
-    def test_cpu_time_is_written_down_also_when_it_is_too_much(self):
+    def test_cpu_time_over_the_limit_is_booked_too(self):
         root = Ledger(Budget(cpu_seconds=1.0)).root
         child = root.open_child()
         child.close()
@@ -332,7 +334,7 @@ class TestTrees:
         ("error", "seconds"),
         [(TypeError, "1"), (TypeError, True), (ValueError, -1), (ValueError, float("nan"))],
     )
-    def test_what_is_no_time_is_refused(self, error, seconds):
+    def test_an_invalid_time_is_refused(self, error, seconds):
         with pytest.raises(error, match="seconds"):
             Ledger().root.spend_cpu(seconds)
 
@@ -351,7 +353,7 @@ class TestTrees:
             child.check()
         assert refused.value.field == "seconds"
 
-    def test_without_limits_there_is_nothing_that_is_left(self):
+    def test_without_limits_nothing_is_left_is_none(self):
         left = Ledger(UNLIMITED).root.left()
 
         assert {getattr(left, name) for name in left.__slots__} == {None}
@@ -425,7 +427,7 @@ def assert_accounts_for(root, budget, open_ones):
     assert_adds_up(root.tally())
 
 
-def test_32_threads_with_their_loops_spend_a_budget_to_the_token():
+def test_32_threads_with_their_loops_spend_a_budget_exactly():
     """Each asks until there is nothing left; meanwhile the accounts always add up."""
     budget = Budget(calls=None, output_tokens=5000, input_tokens=100_000, children=32)
     root = Ledger(budget, prices={"m": Price(0.1, 0.3)}).root

@@ -11,7 +11,7 @@ from tests.rlm.ledger_accounts import Clock, reserve, reserving, settle, waiting
 
 
 class TestWaiting:
-    async def test_it_waits_while_only_what_others_hold_is_in_the_way(self):
+    async def test_a_reservation_waits_only_while_others_hold_the_missing_amount(self):
         root = Ledger(Budget(output_tokens=50)).root
         first = reserve(root, 40)
 
@@ -21,7 +21,7 @@ class TestWaiting:
 
         assert (await second).output_tokens == 30
 
-    async def test_it_gets_the_rest_once_nobody_holds_any(self):
+    async def test_a_reservation_gets_the_rest_once_nothing_is_held(self):
         root = Ledger(Budget(output_tokens=50)).root
         first = reserve(root, 40)
 
@@ -30,7 +30,7 @@ class TestWaiting:
 
         assert (await second).output_tokens == 15
 
-    async def test_who_waits_for_what_is_spent_meanwhile_is_told(self):
+    async def test_a_waiting_reservation_fails_when_the_amount_is_spent(self):
         root = Ledger(Budget(output_tokens=50)).root
         first = reserve(root, 50)
 
@@ -48,7 +48,7 @@ class TestWaiting:
             (Budget(usd=0.0001), {"input_tokens": 60, "model": "m"}),
         ],
     )
-    async def test_a_question_waits_for_its_share_too(self, budget, asked):
+    async def test_the_input_of_a_request_is_reserved_too(self, budget, asked):
         root = Ledger(budget, prices={"m": Price(1, 1)}).root
         first = reserve(root, 1, **asked)
 
@@ -58,7 +58,7 @@ class TestWaiting:
 
         assert (await second).output_tokens == 1
 
-    async def test_for_calls_there_is_no_waiting_because_failed_ones_count(self):
+    async def test_reservations_of_calls_never_wait_because_failed_calls_count(self):
         root = Ledger(Budget(calls=1)).root
         first = reserve(root, 1)
 
@@ -67,7 +67,7 @@ class TestWaiting:
         assert refused.value.field == "calls"
         first.fail()
 
-    async def test_nobody_overtakes_and_nobody_starves(self):
+    async def test_reservations_are_served_in_order_without_starvation(self):
         root = Ledger(Budget(output_tokens=50)).root
         held = reserve(root, 20)
 
@@ -81,7 +81,7 @@ class TestWaiting:
         reservation.fail()
         assert (await little).output_tokens == 5
 
-    async def test_one_that_is_cancelled_makes_way(self):
+    async def test_a_cancelled_reservation_makes_way(self):
         root = Ledger(Budget(output_tokens=50)).root
         held = reserve(root, 20)
         much = await waiting(reserving(root, 50))
@@ -93,7 +93,7 @@ class TestWaiting:
         assert root.left().output_tokens == 25
         held.fail()
 
-    async def test_one_that_is_cancelled_with_its_reservation_on_the_way_gives_it_back(self):
+    async def test_a_reservation_cancelled_as_it_is_granted_is_returned(self):
         root = Ledger(Budget(output_tokens=50)).root
         held = reserve(root, 50)
         waiter = await waiting(reserving(root, 30))
@@ -106,7 +106,7 @@ class TestWaiting:
         assert root.left().output_tokens == 50
         assert root.total == Spent(calls=1, failed_calls=1)
 
-    async def test_the_end_of_the_trees_time_ends_the_waiting(self):
+    async def test_the_time_limit_of_the_tree_ends_the_waiting(self):
         root = Ledger(Budget(seconds=0.02, output_tokens=50), clock=Clock()).root
         held = reserve(root, 50)
 
@@ -130,7 +130,7 @@ class TestWaiting:
         held.fail()
         assert (await first).output_tokens == 9
 
-    def test_a_loop_that_is_closed_holds_nobody_up(self):
+    def test_a_closed_event_loop_blocks_no_other_waiter(self):
         root = Ledger(Budget(output_tokens=50)).root
         held = reserve(root, 50)
         loop = asyncio.new_event_loop()
@@ -146,7 +146,7 @@ class TestWaiting:
         assert root.left().output_tokens == 20
         assert not forgotten.done()
 
-    def test_what_a_forgotten_coroutine_holds_is_free_again(self):
+    def test_the_reservation_of_a_garbage_collected_coroutine_is_free_again(self):
         root = Ledger(Budget(output_tokens=50)).root
         held = reserve(root, 50)
         loop = asyncio.new_event_loop()
@@ -174,7 +174,7 @@ class TestWarnings:
         assert said[189] == "Budget: 190 of 200 calls are used."
         assert [number for number, each in enumerate(said) if each] == [159, 189]
 
-    def test_each_run_is_told(self):
+    def test_each_run_is_warned(self):
         root = Ledger(Budget(calls=10)).root
         child = root.open_child()
         for _ in range(8):
@@ -183,7 +183,7 @@ class TestWarnings:
         assert child.warning() == root.warning() == "Budget: 8 of 10 calls are used."
         assert child.warning() is None is root.warning()
 
-    def test_every_field_has_words(self):
+    def test_every_field_has_a_warning_text(self):
         clock = Clock()
         budget = Budget(10, 1000, 2000, usd=1, seconds=60, cpu_seconds=2.5, children=1)
         root = Ledger(budget, prices={"m": Price(1000, 0)}, clock=clock).root
@@ -200,12 +200,12 @@ class TestWarnings:
             "1 of 1 child runs were started."
         )
 
-    def test_what_was_passed_at_once_is_said_once(self):
+    def test_thresholds_passed_together_are_warned_of_once(self):
         root = Ledger(Budget(output_tokens=10)).root
         settle(reserve(root, 10), given=10)
 
         assert root.warning() == "Budget: 10 of 10 output tokens are used."
         assert root.warning() is None
 
-    def test_nothing_is_said_of_what_was_never_there(self):
+    def test_unlimited_fields_are_never_warned_of(self):
         assert Ledger(Budget(children=0, usd=0)).root.warning() is None

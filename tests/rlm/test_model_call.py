@@ -61,7 +61,7 @@ async def refusing(request):
     raise ModelError("refused", "no", usage=ModelUsage(7, 30))
 
 
-async def test_a_refusal_that_the_endpoint_charges_for_is_spent():
+async def test_the_usage_of_a_refused_completion_is_booked():
     ledger = Ledger(Budget(output_tokens=40), prices={"fake": Price(1, 2)})
     with pytest.raises(ModelError):
         await call_model(Fake(refusing), request(), ledger.root)
@@ -132,7 +132,7 @@ async def test_an_empty_text_is_an_answer():
     assert (root.total.calls, root.total.failed_calls) == (1, 0)
 
 
-async def test_a_lone_surrogate_does_not_come_through():
+async def test_a_lone_surrogate_is_replaced():
     completion = await call_model(Fake(returning(Completion("a\ud800b"))), request(), Ledger().root)
     assert completion.text == "a?b"
 
@@ -141,7 +141,7 @@ async def test_a_lone_surrogate_does_not_come_through():
     ("asked", "budget", "granted"),
     [(None, None, None), (7, None, 7), (None, 50, 50), (7, 50, 7), (90, 50, 50)],
 )
-async def test_the_model_is_told_what_its_answer_may_have(asked, budget, granted):
+async def test_the_request_has_the_output_limit(asked, budget, granted):
     model = Fake(returning(Completion("")))
     root = Ledger(Budget(output_tokens=budget)).root
 
@@ -150,7 +150,7 @@ async def test_the_model_is_told_what_its_answer_may_have(asked, budget, granted
     assert model.requests[0].max_output_tokens == granted
 
 
-async def test_a_model_that_keeps_no_limit_gets_the_rest_and_others_wait_for_it():
+async def test_a_model_without_output_limits_reserves_the_rest_and_others_wait():
     leave = asyncio.Event()
 
     async def does(request):
@@ -177,7 +177,7 @@ async def test_a_model_that_keeps_no_limit_gets_the_rest_and_others_wait_for_it(
 @pytest.mark.parametrize(
     ("given", "left", "told"), [(None, None, None), (5, None, 5), (5, 60, 5), (90, 60, 60)]
 )
-async def test_the_model_is_told_its_time(given, left, told):
+async def test_the_request_has_the_time_limit(given, left, told):
     model = Fake(returning(Completion("")))
     root = Ledger(Budget(seconds=left), clock=lambda: 1.0).root
 
@@ -186,7 +186,7 @@ async def test_the_model_is_told_its_time(given, left, told):
     assert model.requests[0].timeout == told
 
 
-async def test_the_end_of_the_trees_time_is_not_the_models_fault():
+async def test_the_time_limit_of_the_tree_is_no_model_error():
     root, gate = soon_over(), RequestGate(1)
 
     with pytest.raises(BudgetExceeded) as refused:
@@ -197,7 +197,7 @@ async def test_the_end_of_the_trees_time_is_not_the_models_fault():
     assert gate.in_flight == 0
 
 
-async def test_time_ends_in_front_of_the_gate_too():
+async def test_the_time_limit_applies_while_waiting_for_the_gate():
     root, gate = soon_over(), RequestGate(1)
     model = Fake(for_ever)
 
@@ -209,7 +209,7 @@ async def test_time_ends_in_front_of_the_gate_too():
     assert (gate.in_flight, gate.waiting) == (0, 0)
 
 
-async def test_a_model_that_notices_the_end_of_the_trees_time_first_is_not_blamed():
+async def test_a_model_that_reports_the_tree_s_timeout_first_is_no_model_error():
     now = [0.0]
 
     async def does(request):
@@ -222,7 +222,7 @@ async def test_a_model_that_notices_the_end_of_the_trees_time_first_is_not_blame
     assert refused.value.field == "seconds"
 
 
-async def test_a_model_that_makes_an_error_of_being_cancelled_is_not_blamed():
+async def test_a_model_that_turns_a_cancellation_into_an_error_is_no_model_error():
     async def does(request):
         try:
             await for_ever(request)
@@ -233,7 +233,7 @@ async def test_a_model_that_makes_an_error_of_being_cancelled_is_not_blamed():
         await call_model(Fake(does), request(), soon_over())
 
 
-async def test_the_calls_own_time_is_the_models():
+async def test_a_timeout_of_the_call_is_a_model_error():
     async def slow(messages):
         await asyncio.Event().wait()
 
@@ -243,7 +243,7 @@ async def test_the_calls_own_time_is_the_models():
     assert failed.value.kind == "timeout"
 
 
-async def test_an_error_of_the_models_passes_and_counts():
+async def test_a_model_error_is_raised_and_counts():
     error = ModelError("rate_limit", "slow down", retryable=True, retry_after=3.0)
     root, gate = Ledger(Budget(output_tokens=50)).root, RequestGate(1)
 
@@ -263,7 +263,7 @@ async def test_an_error_of_the_models_passes_and_counts():
         (BudgetExceeded("calls", "of its own"), "BudgetExceeded"),
     ],
 )
-async def test_any_other_error_becomes_one_of_the_models(error, kind):
+async def test_any_other_exception_becomes_a_model_error(error, kind):
     root = Ledger().root
     with pytest.raises(ModelError) as failed:
         await call_model(Fake(raising(error)), request(), root)
@@ -273,7 +273,7 @@ async def test_any_other_error_becomes_one_of_the_models(error, kind):
 
 
 @pytest.mark.parametrize("answer", [None, 3, Completion(None), Completion(b"six")])
-async def test_what_is_no_answer_is_an_error_of_the_models(answer):
+async def test_an_invalid_completion_is_a_model_error(answer):
     root = Ledger().root
     with pytest.raises(ModelError) as failed:
         await call_model(Fake(returning(answer)), request(), root)
@@ -282,7 +282,7 @@ async def test_what_is_no_answer_is_an_error_of_the_models(answer):
 
 
 @pytest.mark.parametrize("bound", [None, -1, 2.5, True])
-async def test_a_count_that_is_none_is_an_error_of_the_models_and_no_call(bound):
+async def test_an_invalid_token_count_is_a_model_error_and_counts_as_a_call(bound):
     root = Ledger().root
     with pytest.raises(ModelError) as failed:
         await call_model(Fake(all_that_is_granted, bound=bound), request(), root)
@@ -291,7 +291,7 @@ async def test_a_count_that_is_none_is_an_error_of_the_models_and_no_call(bound)
 
 
 @pytest.mark.parametrize("usage", [None, ModelUsage(), ModelUsage(-1, True), "lots"])
-async def test_what_is_not_reported_is_estimated_from_the_texts(usage):
+async def test_unreported_usage_is_estimated_from_the_texts(usage):
     class Plain(Fake):
         count_tokens = ChatModel.count_tokens
 
@@ -315,7 +315,7 @@ async def test_an_estimate_is_no_more_than_the_answer_may_have():
         assert root.total.output_tokens == tokens
 
 
-async def test_a_budget_that_is_spent_asks_nobody():
+async def test_a_spent_budget_calls_no_model():
     model = Fake(all_that_is_granted)
     root = Ledger(Budget(calls=1)).root
     await call_model(model, request(max_output_tokens=1), root)
@@ -327,7 +327,7 @@ async def test_a_budget_that_is_spent_asks_nobody():
     assert root.total.calls == 1
 
 
-async def test_the_price_is_by_the_name_that_was_asked_for():
+async def test_the_price_is_that_of_the_requested_name():
     prices = {"fake": Price(0, 1), "other": Price(0, 7)}
     root = Ledger(Budget(usd=1), prices=prices).root
     model = Fake(all_that_is_granted)
@@ -338,7 +338,7 @@ async def test_the_price_is_by_the_name_that_was_asked_for():
     assert root.total.usd == 0.8
 
 
-async def test_cancelling_one_that_is_with_the_model_leaves_nothing_behind():
+async def test_cancelling_during_the_model_call_leaves_nothing_behind():
     root, gate = Ledger(Budget(output_tokens=50)).root, RequestGate(1)
     model = Fake(for_ever)
     task = asyncio.create_task(call_model(model, request(), root, gate))
@@ -353,7 +353,7 @@ async def test_cancelling_one_that_is_with_the_model_leaves_nothing_behind():
     assert root.total == Spent(calls=1, failed_calls=1)
 
 
-async def test_cancelling_one_that_waits_at_the_gate_leaves_nothing_behind():
+async def test_cancelling_while_waiting_for_the_gate_leaves_nothing_behind():
     root, gate = Ledger(Budget(output_tokens=50)).root, RequestGate(1)
     model = Fake(for_ever)
     async with gate:
@@ -370,7 +370,7 @@ async def test_cancelling_one_that_waits_at_the_gate_leaves_nothing_behind():
     assert root.total == Spent(calls=1, failed_calls=1)
 
 
-async def test_cancelling_one_that_waits_for_its_share_of_the_budget_leaves_nothing_behind():
+async def test_cancelling_while_waiting_for_the_budget_leaves_nothing_behind():
     root, gate = Ledger(Budget(output_tokens=50)).root, RequestGate(1)
     held = root.reserve(model=None, input_tokens=0, output_tokens=50)
     model = Fake(all_that_is_granted)

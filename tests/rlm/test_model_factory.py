@@ -15,7 +15,7 @@ ASK = ModelRequest(messages=[{"role": "user", "content": "how many"}])
 LIBRARIES = {"openai", "huggingface_hub", "httpx", "httpx2", "aiohttp"}
 
 
-def test_no_settings_are_no_model() -> None:
+def test_without_settings_there_is_no_model() -> None:
     assert model_of(LLM()) is None
     assert model_of(LLM(sampling={"top_p": 1.0})) is None
 
@@ -28,7 +28,7 @@ def test_no_settings_are_no_model() -> None:
         (LLM("org/name", api_key="hf_x"), "org/name"),
     ],
 )
-def test_without_an_endpoint_it_is_a_model_of_hugging_face(llm: LLM, name: str) -> None:
+def test_without_an_endpoint_the_model_is_of_hugging_face(llm: LLM, name: str) -> None:
     """As OpenEnv's `llm_model` and `hf_token` mean it."""
     model = model_of(llm)
 
@@ -36,7 +36,7 @@ def test_without_an_endpoint_it_is_a_model_of_hugging_face(llm: LLM, name: str) 
     assert model.name == name
 
 
-async def test_an_endpoint_gets_all_that_was_given_for_it(endpoint) -> None:
+async def test_an_endpoint_gets_all_its_settings(endpoint) -> None:
     served = endpoint("yes")
     model = model_of(LLM("m", served.base_url, "the-key", {"X-A": "b"}, {"top_p": 0.5}))
     answer = await model.complete(ASK)
@@ -49,7 +49,7 @@ async def test_an_endpoint_gets_all_that_was_given_for_it(endpoint) -> None:
     assert served.requests[0].body["top_p"] == 0.5
 
 
-def test_an_endpoint_has_to_be_told_which_model() -> None:
+def test_an_endpoint_needs_a_model_name() -> None:
     with pytest.raises(ValueError, match=r"llm\.model is missing"):
         model_of(LLM(base_url="http://127.0.0.1:9/v1"))
 
@@ -61,7 +61,7 @@ def test_an_endpoint_has_to_be_told_which_model() -> None:
         (LLM("m"), "huggingface_hub", r"repl-env\[hf\]"),
     ],
 )
-def test_what_is_not_installed_is_named(monkeypatch, llm: LLM, library: str, extra: str) -> None:
+def test_a_missing_library_is_named(monkeypatch, llm: LLM, library: str, extra: str) -> None:
     real = builtins.__import__
 
     def without(name, *rest):

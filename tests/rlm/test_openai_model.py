@@ -83,7 +83,7 @@ async def test_the_smaller_limit_of_the_answer_is_sent(endpoint, sampling, field
     assert {name: body[name] for name in body if name.startswith("max")} == sent
 
 
-async def test_a_schema_is_sent_only_if_the_endpoint_is_said_to_take_it(endpoint) -> None:
+async def test_a_schema_is_sent_only_to_endpoints_that_support_it(endpoint) -> None:
     served = endpoint()
     request = ModelRequest(messages=QUESTION, schema={"type": "integer"})
     await ask(served, request)
@@ -122,7 +122,7 @@ async def test_counts_that_cannot_be_right_are_unknown(endpoint, usage, stream: 
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_halves_of_surrogate_pairs_go_neither_out_nor_in(endpoint, stream: bool) -> None:
+async def test_lone_surrogates_are_replaced_in_both_directions(endpoint, stream: bool) -> None:
     """`\\ud800` can be written in JSON and in Python, and in no UTF-8."""
     served = endpoint(Reply("a\ud800b"))
     messages = [{"role": "user", "content": "c\udfffd é"}]
@@ -145,7 +145,7 @@ def logprobs(*entries):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_an_answer_that_does_not_end_is_given_up(endpoint, monkeypatch, stream) -> None:
+async def test_an_endless_answer_is_an_error(endpoint, monkeypatch, stream) -> None:
     monkeypatch.setattr("repl_env.llm.endpoints.completion_parser._LONGEST_TEXT", 10)
 
     with pytest.raises(ModelError, match="longer than 10 characters") as raised:
@@ -161,7 +161,7 @@ async def test_an_answer_that_does_not_end_is_given_up(endpoint, monkeypatch, st
         Reply(None, message={"refusal": "eleven char"}),
     ],
 )
-async def test_nor_does_what_comes_beside_its_text_fill_the_memory(
+async def test_endless_fields_beside_the_text_do_not_fill_the_memory(
     endpoint, monkeypatch, reply
 ) -> None:
     monkeypatch.setattr("repl_env.llm.endpoints.completion_parser._LONGEST_TEXT", 10)
@@ -224,13 +224,13 @@ async def test_tokens_are_neither_asked_for_nor_kept_otherwise(endpoint) -> None
         ({"logprobs": logprobs(("token_id:" + "9" * 5000, -1.0))}, None),
     ],
 )
-async def test_what_an_endpoint_does_not_say_of_tokens_is_empty(endpoint, choice, trace) -> None:
+async def test_missing_token_details_are_empty(endpoint, choice, trace) -> None:
     tokens = (await ask(endpoint(Reply("a", choice=choice)), record_tokens=True)).tokens
 
     assert trace == (tokens and (tokens.prompt_ids, tokens.output_ids, tokens.logprobs))
 
 
-async def test_many_calls_are_on_their_way_at_once(endpoint) -> None:
+async def test_many_calls_run_concurrently(endpoint) -> None:
     """No pool of connections holds them back: none is answered before all have come."""
     many, all_here = 150, asyncio.Event()
 
@@ -252,7 +252,7 @@ async def test_many_calls_are_on_their_way_at_once(endpoint) -> None:
     assert served.most_in_flight == many
 
 
-def test_one_model_serves_one_event_loop_after_the_other(endpoint) -> None:
+def test_one_model_serves_consecutive_event_loops(endpoint) -> None:
     served = endpoint("yes")
     model = OpenAIModel("m", base_url=served.base_url, max_retries=0)
 

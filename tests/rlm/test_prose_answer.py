@@ -20,14 +20,14 @@ from repl_env.parsing.prose_answer import ProseAnswer, answer_in
         ("FINAL(two\nlines)", "two\nlines"),
     ],
 )
-def test_a_text(prose, answer):
+def test_a_literal_text_is_the_answer(prose, answer):
     assert answer_in(prose) == ProseAnswer(answer)
 
 
 @pytest.mark.parametrize(
     "prose", ["FINAL_VAR(result)", "FINAL_VAR('result')", 'done.\nFINAL_VAR( "result" )']
 )
-def test_a_variable(prose):
+def test_a_variable_name_means_its_value(prose):
     assert answer_in(prose) == ProseAnswer("result", is_variable=True)
 
 
@@ -39,7 +39,7 @@ def test_a_text_that_names_a_variable_of_the_session_means_the_variable():
 @pytest.mark.parametrize(
     "prose", ["", "I would call FINAL(x) now.", "FINALLY(1)", "# FINAL(1)", "final(1)"]
 )
-def test_none(prose):
+def test_prose_without_an_answer_is_none(prose):
     assert answer_in(prose) is None
 
 

@@ -21,7 +21,7 @@ WRONG = code("FINAL('a thought')")
 
 
 @pytest.mark.parametrize("opener", ["<think>\n", ""])
-def test_code_in_thoughts_is_not_run_and_all_of_the_text_is_kept(rlm, opener):
+def test_code_in_reasoning_is_not_run_and_the_whole_text_is_kept(rlm, opener):
     events = []
     said = f"{opener}{WRONG}\n</think>\n\n{code('x = 1')}"
     model = ScriptedModel([said, f"{opener}FINAL(no)\n</think>\nFINAL(yes)"])
@@ -32,7 +32,7 @@ def test_code_in_thoughts_is_not_run_and_all_of_the_text_is_kept(rlm, opener):
     assert result.trajectory.root.turns[0].completion.text == said
 
 
-def test_a_reply_that_is_cut_amid_its_thoughts_is_a_turn_without_code(rlm):
+def test_a_reply_cut_within_its_reasoning_is_a_turn_without_code(rlm):
     cut = Completion(f"<think>\n{WRONG}\nFINAL(no)", finish_reason="length")
     model = ScriptedModel([cut, code("FINAL(1)")])
     assert rlm(model).run("?").final_answer == "1"
@@ -47,13 +47,13 @@ def test_a_reply_that_is_cut_amid_its_thoughts_is_a_turn_without_code(rlm):
         ("<think>\nIt may be", None),
     ],
 )
-def test_the_last_answer_has_no_thoughts(rlm, last, answer):
+def test_the_last_answer_has_no_reasoning(rlm, last, answer):
     model = ScriptedModel([code("x = 1"), last])
     assert rlm(model, max_iterations=1).run("?").final_answer == answer
 
 
 @pytest.mark.parametrize("asked", ["llm_query('Who?')", "llm_query_batched(['Who?'])[0]"])
-def test_code_gets_the_answer_of_a_sub_call_and_the_account_all_of_it(rlm, asked, tmp_path):
+def test_code_gets_the_answer_of_a_sub_call_and_the_ledger_its_whole_usage(rlm, asked, tmp_path):
     events = []
     path = tmp_path / "run.jsonl"
     replies = [code(f"t = {asked}\nFINAL((t, len(t), t.ok))"), thinking("Hm.", "me")]
@@ -65,7 +65,7 @@ def test_code_gets_the_answer_of_a_sub_call_and_the_account_all_of_it(rlm, asked
     assert rlm(ReplayModel(recorded)).run("?").answer_value == ["me", 2, True]
 
 
-def test_the_json_of_a_sub_call_may_follow_thoughts(rlm):
+def test_the_json_of_a_sub_call_may_follow_reasoning(rlm):
     asked = "t = llm_query('?', schema={'type': 'integer'})\nFINAL([t, t.value])"
     repaired = ScriptedModel([code(asked), thinking("3?", "three"), thinking("Oh.", "```\n3\n```")])
     result = rlm(repaired).run("?")
@@ -73,7 +73,7 @@ def test_the_json_of_a_sub_call_may_follow_thoughts(rlm):
     assert repaired.requests[2].messages[1]["content"] == thinking("3?", "three")
 
 
-def test_what_a_child_answers_has_no_thoughts_and_may_be_about_them(rlm):
+def test_the_answer_of_a_child_has_no_reasoning_and_may_mention_the_tags(rlm):
     def answer(request):
         if request.origin.run == "0":
             return code("FINAL(rlm_query('Write a prompt.'))")
@@ -82,7 +82,7 @@ def test_what_a_child_answers_has_no_thoughts_and_may_be_about_them(rlm):
     assert rlm(ScriptedModel(answer)).run("?").final_answer == "<think> is a tag"
 
 
-def test_functions_of_the_users_may_think_too(sandbox):
+def test_reasoning_of_user_functions_is_removed_too(sandbox):
     def one(prompt):
         return thinking(prompt, prompt.upper())
 
@@ -95,13 +95,13 @@ def test_functions_of_the_users_may_think_too(sandbox):
         assert env.execute(asked).metadata["answer_value"] == ["A", "B", "C"]
 
 
-def test_a_backend_cuts_the_reply_and_not_the_thoughts():
+def test_a_backend_truncates_the_reply_and_not_the_reasoning():
     limits = BackendLimits(result_truncation_limit=3)
     backend = DirectLMBackend(lambda messages: thinking("Hm.", "answer"), limits=limits)
     assert backend.query("?") == "ans"
 
 
-def test_of_a_reply_that_is_too_long_the_thoughts_are_left_out_first(rlm):
+def test_of_a_reply_that_is_too_long_the_reasoning_is_dropped_first(rlm):
     reply = code("kept = 'to the end'")
     model = ScriptedModel([thinking("long " * 30_000, reply), code("FINAL(kept)")])
     assert rlm(model).run("?").final_answer == "to the end"

@@ -47,7 +47,7 @@ def model():
 # ── answers ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_turns_and_calls_are_answered_as_they_were(model):
+def test_turns_and_calls_get_their_recorded_answers(model):
     first = ask(model, [SYSTEM, QUESTION])
     second = ask(model, [SYSTEM, QUESTION, REPLY, REPORT], number=2)
 
@@ -82,7 +82,7 @@ def test_a_failure_is_raised_again_with_its_kind():
     assert (caught.value.kind, str(caught.value)) == ("timeout", "timeout: too late")
 
 
-def test_a_cut_answer_is_cut_again():
+def test_a_truncated_answer_is_truncated_again():
     model = ReplayModel(Trajectory.of([call_ended("0.1", truncated=True)]))
 
     assert ask(model, "a?", purpose="query").truncated
@@ -98,17 +98,17 @@ def test_a_question_in_two_rounds_has_its_last_answer_in_both(model):
 # ── other numbers ────────────────────────────────────────────────────────────────────────────────
 
 
-def test_calls_that_raced_are_known_by_what_they_ask(model):
+def test_concurrent_calls_are_matched_by_their_prompts(model):
     assert ask(model, "b?", purpose="query", number=1).text == "B"
     assert ask(model, "a?", purpose="query", number=2).text == "A"
     assert ask(model, "a?", purpose="query", number=77).text == "A"
 
 
-def test_a_child_whose_call_had_another_number_is_known_by_its_messages(model):
+def test_a_child_with_another_call_number_is_matched_by_its_messages(model):
     assert ask(model, [SYSTEM, DEEP], run="0.2").text == "```repl\nFINAL(3)\n```"
 
 
-def test_of_equal_questions_each_answer_is_given_once_before_one_is_given_twice():
+def test_answers_of_equal_questions_are_each_given_once_before_any_repeats():
     calls = [call_ended(f"0.{number}", text=f"A{number}") for number in (1, 2, 3)]
     model = ReplayModel(Trajectory.of([started(), *calls]))
 
@@ -166,7 +166,7 @@ def test_a_request_that_was_not_recorded_is_named(model, request_, text):
     assert str(caught.value) == text
 
 
-def test_a_request_that_differs_says_where(model):
+def test_a_request_that_differs_is_an_error_with_the_place(model):
     other = {"role": "user", "content": "It printed: 4"}
     with pytest.raises(ModelError, match=r"turn 2 of run '0' .* message 4 was '.*3' and not '.*4'"):
         ask(model, [SYSTEM, QUESTION, REPLY, other], number=2)
@@ -176,7 +176,7 @@ def test_a_request_that_differs_says_where(model):
         ask(model, "zzz", purpose="query")
 
 
-def test_a_loose_replay_answers_by_who_asks():
+def test_a_loose_replay_answers_by_run_and_turn():
     model = ReplayModel(Trajectory.of(account()), loose=True)
 
     assert ask(model, [SYSTEM], number=2).text == SECOND
@@ -202,7 +202,7 @@ def test_the_same_tree_has_no_differences():
     assert differences(Trajectory.of(account()), changed(otherwise)) == ()
 
 
-def test_outputs_and_ends_that_differ_are_told():
+def test_different_outputs_and_ends_are_reported():
     def otherwise(event):
         if isinstance(event, CellRan) and event.run == "0.3":
             return replace(event, observation=observed("other", done=True))
@@ -217,7 +217,7 @@ def test_outputs_and_ends_that_differ_are_told():
     ]
 
 
-def test_cells_and_runs_that_are_missing_or_new_are_told():
+def test_missing_and_new_cells_and_runs_are_reported():
     whole = Trajectory.of(account())
     short = Trajectory.of([started(), replied(), cell_ran(), ended()])
 
@@ -229,7 +229,7 @@ def test_cells_and_runs_that_are_missing_or_new_are_told():
     assert (run.run, run.field, run.recorded, run.replayed) == ("0.3", "run", None, "deep?")
 
 
-def test_what_a_cut_trajectory_has_not_cannot_differ():
+def test_the_missing_end_of_a_truncated_trajectory_is_no_difference():
     cut = Trajectory.of(account()[:12])
 
     assert differences(cut, Trajectory.of(account())) == ()
@@ -303,7 +303,7 @@ def recorded(tmp_path):
     return Trajectory.load(path)
 
 
-def test_a_real_run_comes_to_the_same_again(recorded):
+def test_a_real_run_replays_with_the_same_result(recorded):
     from repl_env.rlm.trajectory_rerun import rerun
 
     assert recorded.complete
@@ -313,7 +313,7 @@ def test_a_real_run_comes_to_the_same_again(recorded):
     assert again.root.final_answer == recorded.root.final_answer
 
 
-def test_a_real_run_is_answered_to_the_letter(recorded):
+def test_the_prompts_of_a_replayed_run_are_identical(recorded):
     """Not even the prompts of its turns differ, so nothing is answered by number alone."""
     from repl_env.rlm.rlm_runner import RLM
 
@@ -324,7 +324,7 @@ def test_a_real_run_is_answered_to_the_letter(recorded):
         RLM(ReplayModel(recorded)).run("Which?", "another text")
 
 
-def test_a_conversation_comes_to_the_same_again():
+def test_a_conversation_replays_with_the_same_result():
     runner = pytest.importorskip("repl_env.rlm.rlm_runner", reason="needs repl_env.rlm.rlm_runner")
     from repl_env.rlm.trajectory_rerun import rerun
 
@@ -398,7 +398,7 @@ FINAL(1)
 
 
 @pytest.mark.parametrize("kind", GIVEN_UP)
-def test_what_was_given_up_is_given_up_again(kind, tmp_path):
+def test_a_recorded_cancellation_is_replayed(kind, tmp_path):
     """Nobody knows what would have been answered, and whoever asked did not wait for it."""
     from repl_env.rlm.trajectory_rerun import rerun
 
@@ -425,7 +425,7 @@ def test_what_was_given_up_is_given_up_again(kind, tmp_path):
     assert differences(recorded, rerun(recorded)) == ()
 
 
-async def test_what_nobody_gives_up_now_is_an_error_that_says_so(monkeypatch):
+async def test_a_recorded_cancellation_that_does_not_recur_is_an_error(monkeypatch):
     monkeypatch.setattr("repl_env.rlm.trajectory.replay_model._PATIENCE", 0.0)
     events = [
         replace(each, error="the call was cancelled", seconds=0.0)

@@ -142,7 +142,7 @@ def test_a_fence_in_a_comment_does_not_cut_the_block(rlm, comment):
     assert rlm(ScriptedModel([reply])).run("?", "one two three").final_answer == "3"
 
 
-def test_text_behind_the_last_of_fences_that_do_not_pair_is_not_run(rlm):
+def test_text_after_an_unpaired_fence_is_not_run(rlm):
     model = ScriptedModel(["```wolfram!\nx x\n```\n```\nDone", "```repl\nFINAL('next')\n```"])
     assert rlm(model).run("?").final_answer == "next"
     assert "NameError" not in model.requests[1].messages[-1]["content"]
@@ -166,7 +166,7 @@ TEXTS = [
 
 @pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("around", ["{}", "So:\n{}\nThat is it (I think).", "{} I am sure."])
-def test_a_text_with_parentheses_of_its_own_is_an_answer(rlm, text, around):
+def test_an_answer_may_contain_parentheses(rlm, text, around):
     reply = around.format(f"FINAL({text})")
     assert rlm(ScriptedModel([reply])).run("?").final_answer == text
 
@@ -188,7 +188,7 @@ DRESSED = [
 
 
 @pytest.mark.parametrize("reply", DRESSED)
-def test_an_answer_in_prose_may_be_dressed(rlm, reply):
+def test_an_answer_in_prose_may_have_markup(rlm, reply):
     result = rlm(ScriptedModel(["```repl\nx = 5\n```", reply])).run("?")
     assert (result.final_answer, result.iterations) == ("5", 2)
 
@@ -201,7 +201,7 @@ def test_an_answer_in_prose_may_be_dressed(rlm, reply):
         "> >>> FINAL(n)", "<answer>FINAL(n)",
     ],
 )  # fmt: skip
-def test_what_only_mentions_the_function_is_no_answer(rlm, reply):
+def test_a_mention_of_the_function_is_no_answer(rlm, reply):
     model = ScriptedModel([reply, "```repl\nFINAL('next')\n```"])
     assert rlm(model).run("?").final_answer == "next"
 
@@ -252,7 +252,7 @@ PIECES = st.sampled_from(
 
 @settings(deadline=None)
 @given(st.lists(PIECES, max_size=40).map("".join), st.booleans())
-def test_no_text_breaks_what_reads_replies(text, last):
+def test_no_text_breaks_the_reply_parser(text, last):
     meant = read_reply(text, {"n"}, last=last)
     assert not (meant.codes and meant.answer)
     assert all(code.strip() for code in meant.codes)
@@ -291,7 +291,7 @@ ADVERSE = {
 
 
 @pytest.mark.parametrize("shape", [*ADVERSE, "lengths"])
-def test_what_is_parsed_of_a_reply_is_bounded(shape, monkeypatch):
+def test_the_parsed_part_of_a_reply_is_bounded(shape, monkeypatch):
     """However long it is: the parser of Python is all that takes long."""
     given = []
     parse = compile
@@ -309,7 +309,7 @@ def test_what_is_parsed_of_a_reply_is_bounded(shape, monkeypatch):
 
 
 @pytest.mark.parametrize("block", ["'''\n```\n", "x x\n```\n"])
-def test_of_one_block_eight_ends_are_tried(block, monkeypatch):
+def test_at_most_eight_ends_of_a_block_are_tried(block, monkeypatch):
     given = []
     parse = compile
 
@@ -336,7 +336,7 @@ def test_of_one_block_eight_ends_are_tried(block, monkeypatch):
         ("x = 5\nFINAL(x)", "5"),
     ],
 )
-def test_a_last_reply_is_no_iteration_and_may_answer_in_mid_sentence(last, answer):
+def test_a_last_reply_is_no_iteration_and_may_answer_within_a_sentence(last, answer):
     replies = iter(["```repl\nx = 1\n```", last])
     result = LocalRLMRunner(lambda messages: next(replies), max_iterations=1).run("c", "?")
     assert (result.final_answer, result.iterations) == (answer, 1)

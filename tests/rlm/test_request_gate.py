@@ -43,7 +43,7 @@ async def settled():
         await asyncio.sleep(0)
 
 
-async def test_no_more_are_inside_than_the_limit_says():
+async def test_the_number_of_concurrent_requests_is_limited():
     gate, leave = RequestGate(2), asyncio.Event()
     tasks = [asyncio.create_task(hold(gate, leave)) for _ in range(5)]
     await settled()
@@ -67,7 +67,7 @@ async def test_first_come_first_served():
     await asyncio.gather(*tasks)
 
 
-async def test_a_newcomer_does_not_take_the_slot_of_one_who_was_called():
+async def test_a_newcomer_does_not_take_a_slot_that_was_handed_over():
     gate, leave, entered = RequestGate(1), asyncio.Event(), []
     async with gate:
         waiter = asyncio.create_task(hold(gate, leave, entered, "waiter"))
@@ -100,7 +100,7 @@ async def test_the_limit_can_be_changed():
     assert (gate.in_flight, gate.waiting) == (0, 0)
 
 
-async def test_one_that_is_cancelled_outside_leaves_nothing_behind():
+async def test_a_waiter_that_is_cancelled_leaves_nothing_behind():
     gate, leave = RequestGate(1), asyncio.Event()
     tasks = [asyncio.create_task(hold(gate, leave)) for _ in range(3)]
     await settled()
@@ -114,7 +114,7 @@ async def test_one_that_is_cancelled_outside_leaves_nothing_behind():
     assert gate.in_flight == 0
 
 
-async def test_one_that_is_cancelled_when_it_was_just_called_passes_its_slot_on():
+async def test_a_waiter_cancelled_as_it_gets_a_slot_passes_the_slot_on():
     gate, leave, entered = RequestGate(1), asyncio.Event(), []
     async with gate:
         tasks = [asyncio.create_task(hold(gate, leave, entered, name)) for name in range(2)]
@@ -129,7 +129,7 @@ async def test_one_that_is_cancelled_when_it_was_just_called_passes_its_slot_on(
     assert gate.in_flight == 0
 
 
-async def test_an_error_inside_frees_the_slot():
+async def test_an_exception_frees_the_slot():
     gate = RequestGate(1)
     with pytest.raises(KeyError):
         async with gate:
@@ -149,7 +149,7 @@ def test_a_limit_is_an_int_of_at_least_one(error, limit):
     assert gate.limit == 1
 
 
-def test_the_process_has_one():
+def test_the_process_has_one_gate():
     # Leftovers of other tests are about to end.
     state = comes_to(lambda: (REQUESTS.limit, REQUESTS.in_flight, REQUESTS.waiting), (64, 0, 0))
     assert state == (64, 0, 0)
@@ -165,7 +165,7 @@ def hasty_threads():
 
 
 @pytest.mark.usefixtures("hasty_threads")
-def test_it_holds_for_the_loops_of_all_threads_together():
+def test_the_limit_applies_to_the_loops_of_all_threads_together():
     gate, inside = RequestGate(5), Inside()
 
     async def one(number):
@@ -215,7 +215,7 @@ def test_cancellations_in_many_threads_lose_no_slot():
     assert (gate.in_flight, gate.waiting) == (0, 0)
 
 
-def test_a_loop_that_is_closed_holds_nobody_up():
+def test_a_closed_event_loop_blocks_no_other_waiter():
     gate, entered = RequestGate(1), []
 
     async def come(leave):
@@ -243,7 +243,7 @@ def test_a_loop_that_is_closed_holds_nobody_up():
     assert (gate.in_flight, gate.waiting) == (0, 0)
 
 
-def test_a_coroutine_that_is_thrown_away_inside_frees_its_slot():
+def test_a_garbage_collected_coroutine_frees_its_slot():
     gate, loop = RequestGate(1), asyncio.new_event_loop()
 
     async def come():

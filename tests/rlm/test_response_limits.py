@@ -42,9 +42,7 @@ async def failure(model) -> ModelError:
 
 @KINDS
 @pytest.mark.parametrize("code", [200, 400, 500])
-async def test_an_answer_that_is_too_large_is_an_error_and_is_asked_for_once(
-    endpoint, kind, code
-) -> None:
+async def test_an_answer_over_the_limit_is_an_error_without_a_retry(endpoint, kind, code) -> None:
     served = endpoint(Status(code, body("x" * MOST).decode()))
     told = await failure(kind("m", base_url=served.base_url))
 
@@ -62,7 +60,7 @@ async def test_an_answer_within_the_bound_is_read(endpoint, kind) -> None:
 
 
 @KINDS
-async def test_a_compressed_answer_counts_as_what_it_becomes(endpoint, kind) -> None:
+async def test_a_compressed_answer_counts_with_its_uncompressed_size(endpoint, kind) -> None:
     small, large = (gzip.compress(body("x" * length)) for length in (MOST // 2, 64 * MOST))
     served = endpoint([as_gzip(small), as_gzip(large), as_gzip(b"no gzip")])
     async with kind("m", base_url=served.base_url, max_retries=0) as model:
@@ -74,7 +72,7 @@ async def test_a_compressed_answer_counts_as_what_it_becomes(endpoint, kind) -> 
 
 
 @KINDS
-async def test_a_compression_that_was_not_asked_for_is_named(endpoint, kind) -> None:
+async def test_an_unrequested_compression_is_named_in_the_error(endpoint, kind) -> None:
     served = endpoint(Raw(b"x", headers={"content-encoding": "br"}))
     told = await failure(kind("m", base_url=served.base_url, max_retries=0))
 

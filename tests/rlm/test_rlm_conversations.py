@@ -12,7 +12,7 @@ from repl_env.rlm.events import CallEnded, ModelReplied, RunStarted
 from tests.rlm.replies import code
 
 
-def test_everything_is_told_in_order(rlm):
+def test_all_events_are_reported_in_order(rlm):
     events = []
     model = ScriptedModel([code("x = 1", "x"), Completion(code("FINAL(x)"), ModelUsage(7, 3))])
     rlm(model, watch=events.append).run("What?", "about")
@@ -78,7 +78,7 @@ async def test_the_calls_of_a_further_question_are_its_own(rlm):
     assert [call.id for call in result.trajectory.root.calls] == ["1.1"]
 
 
-def test_a_trajectory_has_no_key_that_a_text_repeats(rlm, tmp_path, monkeypatch):
+def test_a_trajectory_has_no_key_even_if_a_text_repeats_it(rlm, tmp_path, monkeypatch):
     said = code("FINAL('the key is sk-secret-12345')")
     monkeypatch.setattr("repl_env.llm.model_factory.model_of", lambda llm: ScriptedModel([said]))
     llm = LLM("m", "http://127.0.0.1:9", "sk-secret-12345")
@@ -122,12 +122,12 @@ def test_wrong_arguments_are_named(arguments, error, name):
         RLM(**arguments)
 
 
-def test_an_argument_that_there_is_not_is_said_to_be_one_of_the_rlm():
+def test_an_unknown_argument_is_an_error_that_names_rlm():
     with pytest.raises(TypeError, match=r"^RLM has no argument 'foo'$"):
         RLM(str, foo=1)
 
 
-def test_what_is_printed_of_a_run_is_short_and_has_its_answer(rlm):
+def test_the_repr_of_a_result_is_short_and_has_its_answer(rlm):
     model = ScriptedModel([code("print(context)"), code("FINAL('ab' * 1000)")])
     result = rlm(model).run("What is asked?", "a secret")
     assert "final_answer='ababab" in repr(result) and "(2,000 characters)" in repr(result)
@@ -161,7 +161,7 @@ async def test_a_conversation_goes_on_after_a_question_that_failed(rlm, tmp_path
     assert told == [("0", "llm"), ("1", None)]
 
 
-async def test_a_conversation_is_at_one_question_at_a_time(rlm, sandbox):
+async def test_a_conversation_refuses_concurrent_questions(rlm, sandbox):
     asked, go_on = asyncio.Event(), asyncio.Event()
 
     async def reply(request):
@@ -182,7 +182,7 @@ async def test_a_conversation_is_at_one_question_at_a_time(rlm, sandbox):
 
 
 @pytest.mark.parametrize("depth", [1, 2])
-def test_a_conversation_that_is_dropped_and_not_closed_is_let_go_of_and_warned_of(rlm, depth):
+def test_a_conversation_that_is_not_closed_is_released_and_warned_of(rlm, depth):
     """Its session told it of sub-calls, and so kept it."""
     talk = rlm(ScriptedModel([code("FINAL(len(context))")]), max_depth=depth).conversation("abc")
     assert talk.ask_plain("How long?").final_answer == "3"

@@ -38,7 +38,7 @@ def test_the_model_is_shown_the_question_the_size_and_what_its_code_did(rlm):
     assert [message["role"] for message in second.messages][2:] == ["assistant", "user"]
 
 
-async def test_the_same_in_an_event_loop(rlm):
+async def test_a_question_is_answered_in_an_event_loop(rlm):
     result = await rlm(ScriptedModel([code("FINAL(context)")])).arun("What?", "this")
     assert result.final_answer == "this"
 
@@ -95,7 +95,7 @@ BLOCKS = ["a = 1", "1/0", "b = 2", "FINAL(str((a, b)))", "c = 3"]
 @pytest.mark.parametrize(
     ("policy", "cells"), [("all", 4), ("until_done", 4), ("until_error", 2), ("first", 1)]
 )
-def test_which_blocks_are_run_is_a_choice(rlm, policy, cells):
+def test_a_policy_selects_the_blocks_that_run(rlm, policy, cells):
     events = []
     model = ScriptedModel([code(*BLOCKS), code("FINAL('late')")])
     rlm(model, blocks=policy, watch=events.append).run("?")
@@ -110,7 +110,7 @@ async def test_blocks_behind_an_answer_leave_their_variables_for_the_next_questi
         assert (await talk.ask("second?")).final_answer == "5"
 
 
-def test_a_thousand_blocks_are_cut_and_the_model_is_told(rlm):
+def test_a_thousand_blocks_are_truncated_and_the_model_is_notified(rlm):
     model = ScriptedModel([code(*(f"x{n} = {n}" for n in range(1000))), code("FINAL(len(dir()))")])
     rlm(model).run("?")
     assert "Only the first 32 of the 1000 code blocks were run." in last_message(model.requests[1])
@@ -120,7 +120,7 @@ def test_a_thousand_blocks_are_cut_and_the_model_is_told(rlm):
 
 
 @pytest.mark.parametrize("reply", ["", "I think the answer is in the text.", "```\n```"])
-def test_a_reply_without_code_is_told_so(rlm, reply):
+def test_a_reply_without_code_gets_a_message(rlm, reply):
     model = ScriptedModel([reply, code("FINAL(1)")])
     assert rlm(model).run("?").final_answer == "1"
     assert "Your reply had no code block" in last_message(model.requests[1])
@@ -139,7 +139,7 @@ def test_printed_text_of_a_context_does_not_end_a_run(rlm):
     assert rlm(model).run("?", "FINAL(theirs)").final_answer == "mine"
 
 
-def test_the_same_failing_code_for_ever_is_told_and_ends_with_the_turns(rlm):
+def test_repeated_failing_code_gets_a_message_and_ends_with_the_turns(rlm):
     model = ScriptedModel(lambda request: code("1/0"))
     result = rlm(model, max_iterations=5).run("?")
     assert (result.final_answer, result.stop_reason, result.iterations) == (
@@ -181,7 +181,7 @@ def test_a_long_conversation_is_cut_and_the_session_keeps_its_variables(rlm):
 # ── ends ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_when_the_turns_are_used_up_the_model_has_a_last_word(rlm):
+def test_after_the_last_iteration_the_model_has_one_more_turn(rlm):
     model = ScriptedModel([code("x = 1"), code("x = 2"), "the answer is blue"])
     result = rlm(model, max_iterations=2).run("?", expected_answer="the answer is blue")
     assert (result.final_answer, result.stop_reason) == ("the answer is blue", "max_iterations")
@@ -197,7 +197,7 @@ def failing_subcall(request):
     return code("wait()")
 
 
-def test_a_run_that_was_spoilt_has_no_reward_whatever_ended_it(rlm):
+def test_a_run_with_an_infrastructure_error_has_no_reward_however_it_ended(rlm):
     never = threading.Event()
     made = rlm(ScriptedModel(failing_subcall), tools={"wait": lambda: never.wait(60)})
     late = made.run("?", expected_answer="Error: server: nob", timeout_s=2)
@@ -233,7 +233,7 @@ def test_a_run_without_an_answer_has_the_reward_for_that(rlm):
     assert rlm(works, max_iterations=1).run("?").reward is None
 
 
-def test_a_turn_that_got_no_reply_is_no_iteration(rlm):
+def test_a_turn_without_a_reply_is_no_iteration(rlm):
     def reply(request):
         if request.origin.number == 3:
             raise ModelError("server", "no")
@@ -246,7 +246,7 @@ def test_a_turn_that_got_no_reply_is_no_iteration(rlm):
         assert (result.iterations, len(result.trajectory.root.turns)) == (2, 2)
 
 
-def test_a_call_that_a_cut_cell_lost_spoils_the_run_and_the_cut_does_not(rlm):
+def test_a_call_lost_with_a_killed_cell_masks_the_run_and_the_kill_does_not(rlm):
     def in_one_cell(asked):
         return ScriptedModel([code(f"answer['content'] = '1'\n{asked}\nwait()")])
 
@@ -262,7 +262,7 @@ def test_a_call_that_a_cut_cell_lost_spoils_the_run_and_the_cut_does_not(rlm):
     assert [(each.error_kind, each.reward) for each in results] == [("llm", None), ("timeout", 1.0)]
 
 
-def test_a_rubrics_time_out_is_an_error_of_the_rubric_and_not_the_end_of_the_time(rlm):
+def test_a_timeout_in_a_rubric_is_an_error_of_the_rubric(rlm):
     class Judge(OutcomeRubric):
         async def forward(self, action, observation):
             raise TimeoutError("the judge did not answer")
@@ -272,13 +272,13 @@ def test_a_rubrics_time_out_is_an_error_of_the_rubric_and_not_the_end_of_the_tim
         made.run("?", expected_answer="1", timeout_s=120)
 
 
-def test_what_is_in_the_answer_dict_counts_when_the_last_word_says_nothing(rlm):
+def test_the_answer_dict_counts_when_the_last_reply_has_no_answer(rlm):
     model = ScriptedModel([code("answer['content'] = 'draft'"), ""])
     result = rlm(model, max_iterations=1).run("?")
     assert (result.final_answer, result.stop_reason) == ("draft", "max_iterations")
 
 
-def test_the_budget_ends_a_run_with_what_there_is(rlm):
+def test_the_budget_ends_a_run_with_its_draft(rlm):
     model = ScriptedModel(lambda request: code("answer['content'] = len(context)"))
     result = rlm(model, budget=Budget(calls=3)).run("?", "abc")
     assert (result.final_answer, result.answer_value) == ("3", 3)
@@ -293,7 +293,7 @@ def test_the_model_is_warned_before_the_budget_ends(rlm):
     assert any("Budget" in last_message(model.requests[number]) for number in warned)
 
 
-def test_time_ends_a_run_amid_a_call_of_the_model(rlm):
+def test_a_time_limit_ends_a_run_during_a_model_call(rlm):
     async def never(messages):
         await asyncio.Event().wait()
 
@@ -303,7 +303,7 @@ def test_time_ends_a_run_amid_a_call_of_the_model(rlm):
     )  # fmt: skip
 
 
-def test_time_ends_a_run_amid_a_cell_and_the_draft_counts(rlm):
+def test_a_time_limit_ends_a_run_during_a_cell_and_the_draft_counts(rlm):
     for seconds in (1.0, 10.0, 60.0):  # until there was time enough to get there
         model = ScriptedModel([code("answer['content'] = 'early'"), code("while True: pass")])
         result = rlm(model).run("?", timeout_s=seconds)
@@ -312,7 +312,7 @@ def test_time_ends_a_run_amid_a_cell_and_the_draft_counts(rlm):
     assert (result.final_answer, result.stop_reason) == ("early", "timeout")
 
 
-def test_a_budget_of_seconds_holds_cells_too(rlm):
+def test_a_time_budget_limits_cells_too(rlm):
     for seconds in (1.0, 10.0, 60.0):
         model = ScriptedModel([code("answer['content'] = 'early'"), code("while True: pass")])
         result = rlm(model, budget=Budget(seconds=seconds)).run("?")
@@ -331,7 +331,7 @@ def test_a_model_that_fails_is_an_error_and_never_a_score(rlm):
     assert (caught.value.result.stop_reason, caught.value.result.error_kind) == ("error", "llm")
 
 
-def test_a_model_that_leaves_the_process_ends_its_run_and_no_other(rlm):
+def test_a_model_that_raises_system_exit_ends_its_run_alone(rlm):
     """The loop of all plain runs ended with it, and those that came waited for ever."""
 
     def leave(request):
@@ -372,7 +372,7 @@ def test_one_ctrl_c_ends_a_program_whose_model_blocks():
     assert told.endswith("KeyboardInterrupt\n")
 
 
-async def test_a_model_whose_replies_are_at_their_end_is_an_error_and_no_wait_for_ever(rlm):
+async def test_a_script_without_replies_left_is_an_error(rlm):
     replies = iter([code("x = 1")])
     async with asyncio.timeout(PATIENCE):
         with pytest.raises(ModelError, match="StopIteration"):
@@ -435,7 +435,7 @@ class Stubborn:
     ],
     ids=["its turn", "a call", "a spawned call"],
 )
-async def test_a_model_that_goes_on_when_it_is_cancelled_does_not_hold_its_run(
+async def test_a_model_that_ignores_its_cancellation_does_not_block_its_run(
     rlm, first, timeout_s, answer
 ):
     model = Stubborn(*first)
@@ -447,7 +447,7 @@ async def test_a_model_that_goes_on_when_it_is_cancelled_does_not_hold_its_run(
     assert model.asked > len(first)
 
 
-def test_code_that_breaks_the_session_costs_a_step_only(rlm):
+def test_code_that_breaks_the_session_costs_one_step(rlm):
     model = ScriptedModel([code("x = 5"), code("import os\nos._exit(1)"), code("FINAL(x)")])
     assert rlm(model).run("?").final_answer == "5"
     assert "ended the interpreter" in last_message(model.requests[2])

@@ -100,7 +100,7 @@ async def model_at():
 
 
 @STREAMED
-async def test_a_tree_costs_what_the_endpoint_counted(rlm, endpoint, model_at, stream) -> None:
+async def test_the_usage_of_a_tree_is_that_of_the_endpoint(rlm, endpoint, model_at, stream) -> None:
     account = Account(script(TREE))
     served = endpoint(account)
     events = []
@@ -129,7 +129,7 @@ async def test_a_tree_costs_what_the_endpoint_counted(rlm, endpoint, model_at, s
 
 
 @STREAMED
-async def test_an_llm_says_where_the_model_is(rlm, endpoint, stream) -> None:
+async def test_an_llm_spec_selects_the_endpoint(rlm, endpoint, stream) -> None:
     served = endpoint(script(TREE))
     llm = LLM("m", served.base_url, KEY, {"X-Gate": HEADER}, {"temperature": 0.5})
     if stream:
@@ -144,7 +144,7 @@ async def test_an_llm_says_where_the_model_is(rlm, endpoint, stream) -> None:
         assert asked.body.get("best_of") == (2 if stream else None)
 
 
-async def test_the_endpoint_of_one_run_is_that_of_no_other(rlm, endpoint, model_at) -> None:
+async def test_runs_have_separate_endpoints(rlm, endpoint, model_at) -> None:
     usual = endpoint(script("FINAL(llm_query('who'))"))
     other = endpoint(script("FINAL(llm_query('who', model='big') + '!')"))
     runner = rlm(model_at(usual))
@@ -177,7 +177,7 @@ def test_an_episode_that_is_stepped_may_name_an_endpoint(endpoint, sandbox) -> N
     assert HEADER not in told
 
 
-async def test_the_connections_of_an_llm_end_with_what_used_them(rlm, endpoint, sandbox) -> None:
+async def test_connections_of_an_llm_spec_close_with_their_user(rlm, endpoint, sandbox) -> None:
     served = endpoint(script("FINAL(llm_query('who'))"))
     llm = LLM("m", served.base_url)
     runner = rlm(llm)
@@ -229,7 +229,7 @@ async def test_keys_reach_the_endpoint_and_nothing_else(rlm, endpoint, tmp_path,
     assert not [text for text in told if KEY in text or HEADER in text]
 
 
-async def test_a_root_that_fails_tells_no_key(rlm, endpoint, tmp_path) -> None:
+async def test_the_error_of_a_failed_root_has_no_key(rlm, endpoint, tmp_path) -> None:
     served = endpoint(lambda asked: Status(401, {"error": {"message": str(asked.headers)}}))
     runner = rlm(
         LLM("m", served.base_url, KEY, {"X-Gate": HEADER}), trajectory=tmp_path / "run.jsonl"
@@ -324,7 +324,9 @@ async def test_a_child_whose_endpoint_fails_masks_its_root(rlm, endpoint, model_
 
 
 @STREAMED
-async def test_what_passes_is_asked_again_and_counts_once(rlm, endpoint, model_at, stream) -> None:
+async def test_transient_failures_are_retried_and_counted_once(
+    rlm, endpoint, model_at, stream
+) -> None:
     limited = Status(429, {"error": "slow down"}, {"retry-after": "0"})
     served = endpoint([limited, Status(500, HTML, {"retry-after-ms": "1"}), code("FINAL(1)")])
     result = await rlm(model_at(served, stream=stream)).arun("Who?")
@@ -345,9 +347,7 @@ async def test_what_passes_is_asked_again_and_counts_once(rlm, endpoint, model_a
     ],
     ids=["negative", "text", "huge", "list", "none"],
 )
-async def test_usage_that_cannot_be_is_estimated_from_above(
-    rlm, endpoint, model_at, stream, lie
-) -> None:
+async def test_invalid_usage_is_estimated_from_above(rlm, endpoint, model_at, stream, lie) -> None:
     served = endpoint(Reply(code("FINAL(1)"), usage=lie))
     result = await rlm(model_at(served, stream=stream)).arun("Who?")
 
@@ -450,7 +450,7 @@ class Bounded:
 
 
 @pytest.mark.parametrize("trees", [80, pytest.param(500, marks=pytest.mark.slow)])
-async def test_trees_at_once_keep_to_their_budgets_and_to_the_gate(
+async def test_concurrent_trees_respect_their_budgets_and_the_gate(
     endpoint, model_at, trees
 ) -> None:
     """500 sessions at once take about 3 GiB; "restart" because nothing here needs snapshots."""

@@ -80,7 +80,7 @@ def test_children_are_shown_the_examples_too(rlm):
         ([[{"role": "user", "content": None}, EXAMPLE[1]]], "'content'.* must be a str"),
     ],
 )
-def test_what_is_no_example_is_refused_by_its_place(given, told):
+def test_an_invalid_example_is_refused_with_its_index(given, told):
     with pytest.raises((TypeError, ValueError), match=told):
         RunConfig(examples=given)
 
@@ -130,7 +130,7 @@ def test_a_function_reads_the_prefix_as_the_assistant_s_message(rlm):
     assert rlm(answer, prefix=FENCE).run("?").final_answer == "12"
 
 
-def test_a_run_with_all_of_it_is_replayed_as_it_was(rlm, tmp_path):
+def test_a_run_with_examples_and_a_prefix_is_replayed_identically(rlm, tmp_path):
     path = tmp_path / "run.jsonl"
     model = ScriptedModel(["print(context)\n```", "FINAL(12)\n```"])
     given = {"prefix": FENCE, "prompts": "short", "examples": [EXAMPLE]}
@@ -142,7 +142,7 @@ def test_a_run_with_all_of_it_is_replayed_as_it_was(rlm, tmp_path):
 
 
 @pytest.mark.parametrize("prefix", [None, FENCE])
-async def test_an_endpoint_is_told_to_go_on(endpoint, prefix):
+async def test_an_endpoint_continues_the_prefix(endpoint, prefix):
     served = endpoint(Reply("FINAL(12)\n```"))
     model = OpenAIModel("m", base_url=served.base_url, sampling={"top_k": 3})
     asked = [{"role": "user", "content": "?"}]

@@ -65,7 +65,7 @@ def test_a_task_is_a_name_facts_or_a_task(rlm, task, note):
         ({"group_id": object()}, "group_id must be a text"),
     ],
 )
-def test_facts_that_are_none_are_named_before_anything_is_asked(rlm, given, told):
+def test_invalid_facts_are_named_before_any_model_call(rlm, given, told):
     model = ScriptedModel([code("FINAL(1)")])
 
     with pytest.raises(TypeError, match=told):
@@ -84,7 +84,7 @@ ENDS = {
 
 
 @pytest.mark.parametrize(("replies", "given", "ended", "reward"), ENDS.values(), ids=ENDS)
-def test_an_end_by_an_answer_is_told_from_one_by_a_limit(rlm, replies, given, ended, reward):
+def test_answers_and_limits_are_distinct_ends(rlm, replies, given, ended, reward):
     made = rlm(ScriptedModel(replies), max_iterations=1)
     result = made.run("1 + 1?", expected_answer="2", **given)
 
@@ -114,7 +114,7 @@ def test_a_run_without_a_reply_was_cut_off_and_has_no_reward(rlm):
     )
 
 
-def test_the_questions_of_a_conversation_have_tasks_of_their_own(rlm):
+def test_each_question_of_a_conversation_has_its_own_task(rlm):
     model = ScriptedModel([code("FINAL(1)"), code("FINAL(2)"), code("FINAL(3)")])
     with rlm(model).conversation() as talk:
         groups = [

@@ -109,7 +109,7 @@ def test_a_template_that_trims_the_reply_is_followed():
 
 @pytest.mark.parametrize("reason", ["stop", "length"])
 @pytest.mark.parametrize("inside", [True, False], ids=["end inside the mark", "end outside"])
-def test_marks_of_the_template_tell_the_last_reply_where_the_prompt_does_not(reason, inside):
+def test_template_markers_locate_the_last_reply_where_the_prompt_does_not(reason, inside):
     ending = "<|im_end|>{% endgeneration %}"
     template = MARKED if inside else MARKED.replace(ending, "{% endgeneration %}<|im_end|>")
     words = tiny_model.tokenizer(template)
@@ -142,7 +142,7 @@ def test_marks_of_the_template_tell_the_last_reply_where_the_prompt_does_not(rea
         ),
     ],
 )
-def test_a_template_that_does_not_tell_is_an_error_that_says_why(template, told):
+def test_a_template_without_a_locatable_reply_is_an_error_with_its_reason(template, told):
     words = tiny_model.tokenizer(template)
 
     with pytest.raises(ValueError, match=told) as refused:
@@ -216,7 +216,7 @@ def test_an_answer_of_no_tokens_has_nothing_sampled():
     assert (made.input_ids, made.loss_mask) == ((1, 2), (0, 0))
 
 
-def test_records_that_cannot_be_are_errors():
+def test_invalid_recorded_tokens_are_errors():
     short = TokenTrace(prompt_ids=(1,), output_ids=(2, 3), logprobs=(-1.0,))
 
     with pytest.raises(ValueError, match="1 log-probabilities for 2 tokens"):
@@ -230,7 +230,7 @@ def test_records_that_cannot_be_are_errors():
 # ── what goes with it, and what comes of it ──────────────────────────────────────────────────────
 
 
-def test_a_sample_says_where_it_belongs_and_is_json():
+def test_a_sample_names_its_run_and_turn_and_is_json():
     words = tiny_model.tokenizer(BARE)
     place = {"run": "0.3", "turn": 2, "depth": 1, "parent": "0"}
 
@@ -245,7 +245,7 @@ def test_a_sample_says_where_it_belongs_and_is_json():
     assert told["logprobs"] is None
 
 
-async def test_a_model_trained_on_samples_says_them_and_what_it_says_makes_the_same_samples():
+async def test_a_model_trained_on_samples_reproduces_them():
     """Prompt, mask and end of turn fit together, or it would not learn where to stop."""
     words = tiny_model.tokenizer()
     weights = tiny_model.model(words, scale=3)

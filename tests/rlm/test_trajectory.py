@@ -64,7 +64,7 @@ def test_events_are_read_as_they_were_written(path):
     assert Trajectory.load(path).events == account()
 
 
-def test_each_line_has_kind_and_number_and_runs_name_what_began_them(path):
+def test_each_line_has_kind_and_number_and_runs_name_their_cause(path):
     header, *events = lines(write(path, account()))
 
     assert (header["format"], header["version"]) == ("repl-env trajectory", 1)
@@ -77,7 +77,7 @@ def test_each_line_has_kind_and_number_and_runs_name_what_began_them(path):
     assert (events[0]["parent"], events[0]["call"]) == (None, None)
 
 
-def test_there_is_a_reader_for_each_field_of_each_kind():
+def test_each_field_of_each_kind_has_a_reader():
     for name, kind in KINDS.items():
         assert list(READERS[name].readers) == [field.name for field in fields(kind)]
 
@@ -140,7 +140,7 @@ def test_any_events_are_read_as_they_were_written(tmp_path_factory, run, turn, c
     assert Trajectory.load(write(path, [run, turn, call, end])).events == (run, turn, call, end)
 
 
-def test_numbers_that_json_has_not_are_read_again(path):
+def test_nan_and_infinity_are_read_again(path):
     trace = TokenTrace((1,), (2, 3), (-math.inf, 0.0))
     event = replied(completion=Completion("x", tokens=trace))
 
@@ -148,7 +148,7 @@ def test_numbers_that_json_has_not_are_read_again(path):
     assert "Infinity" not in path.read_text()
 
 
-def test_what_json_cannot_carry_does_not_end_a_run(path):
+def test_values_without_a_json_form_do_not_end_a_run(path):
     deep: list = []
     for _ in range(5000):
         deep = [deep]
@@ -269,7 +269,7 @@ for event in (call_ended("0.1", text="x" * 5000), call_ended("0.2", text="short"
 """
 
 
-def test_a_line_that_does_not_fit_is_an_error_and_no_later_one_hides_the_gap(path):
+def test_a_failed_write_is_an_error_and_no_later_line_hides_the_gap(path):
     done = subprocess.run(
         [sys.executable, "-c", FULL_DISK, str(path)],
         cwd=ROOT, capture_output=True, text=True, check=True,
@@ -282,7 +282,7 @@ def test_a_line_that_does_not_fit_is_an_error_and_no_later_one_hides_the_gap(pat
 SECRET = 'sk-"geheim"-ключ-123'
 
 
-def test_no_text_has_a_secret_that_the_writer_was_told(path):
+def test_registered_secrets_are_not_written(path):
     error = f"authentication: no such key {SECRET}"
     events = [
         started(question=SECRET),
@@ -326,7 +326,7 @@ def test_wrong_arguments_are_named_and_make_no_file(path, arguments, error, text
 # ── contexts and settings ────────────────────────────────────────────────────────────────────────
 
 
-def test_short_contexts_are_in_the_file_and_long_ones_are_known_by_their_sum(path, tmp_path):
+def test_short_contexts_are_stored_and_long_ones_by_their_checksum(path, tmp_path):
     book = tmp_path / "book.txt"
     book.write_text("größe\n" * 20_000)
     contexts = {"text": "ключ", "data": b"\xff\0", "table": {"a": [1, None]}, "book": book}
@@ -344,7 +344,7 @@ def test_all_contexts_together_are_bounded(path):
     assert list(trajectory.contexts) == ["c0", "c1", "c2"]
 
 
-def test_settings_come_back(path):
+def test_settings_are_read_as_written(path):
     trajectory = Trajectory.load(write(path, account(), settings={"max_depth": 3}))
 
     assert trajectory.settings == {"max_depth": 3}
@@ -436,14 +436,14 @@ def test_a_broken_line_is_an_error_with_its_number(path, broken, text):
         (b'{"format": "repl-env trajectory", "version": 1, "contexts": 3}\n', "contexts: objects"),
     ],
 )
-def test_what_is_no_trajectory_of_this_version_is_refused(path, content, text):
+def test_a_trajectory_of_another_format_or_version_is_refused(path, content, text):
     path.write_bytes(content)
 
     with pytest.raises(ValueError, match=text):
         Trajectory.load(path)
 
 
-def test_what_a_later_release_has_added_is_skipped(path):
+def test_additions_of_a_later_release_are_skipped(path):
     header, *events = lines(write(path, account()))
     for event in events:
         event["added_later"] = {"x": 1}

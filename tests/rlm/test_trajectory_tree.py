@@ -44,7 +44,7 @@ def test_events_become_runs_with_turns_cells_calls_and_children():
     assert root.total.calls == 5
 
 
-def test_runs_side_by_side_may_be_told_mixed():
+def test_events_of_parallel_runs_may_interleave():
     events = list(account())
     one = [event for event in events if event.run == "0.3"]
     other = [replace(event, run="0.4") for event in one]
@@ -58,13 +58,13 @@ def test_runs_side_by_side_may_be_told_mixed():
     assert [len(child.turns) for child in root.children] == [1, 1]
 
 
-def test_a_call_of_which_only_the_beginning_is_known():
+def test_a_call_without_an_end():
     (call,) = Trajectory.of([started(), call_started("0.1")]).root.calls
 
     assert (call.text, call.error, call.ended, call.prompt) == (None, None, None, "a?")
 
 
-def test_an_episode_of_which_only_calls_are_told_is_a_run():
+def test_an_episode_with_calls_alone_is_a_run():
     trajectory = Trajectory.of([call_started("0.1", "rlm"), started("0.1"), ended("0.1")])
 
     assert (trajectory.root.id, trajectory.root.began) == ("0", None)
@@ -147,7 +147,7 @@ def test_runs_and_turns_that_are_not_there_are_key_errors():
 # ── training samples ─────────────────────────────────────────────────────────────────────────────
 
 
-def test_there_is_a_sample_for_each_turn_of_each_run():
+def test_each_turn_of_each_run_is_a_sample():
     samples = Trajectory.of(account()).samples()
 
     assert [(each["run"], each["turn"], each["parent"], each["depth"]) for each in samples] == [
@@ -166,16 +166,16 @@ def masked(events):
 
 
 @pytest.mark.parametrize("kind", ["llm", "sandbox", "cancelled"])
-def test_a_root_that_failed_by_our_fault_masks_the_whole_tree(kind):
+def test_a_root_with_an_infrastructure_error_masks_the_whole_tree(kind):
     assert masked([*account()[:-1], ended(error_kind=kind)]) == [True, True, True]
 
 
 @pytest.mark.parametrize("kind", ["timeout", "budget", "exception", None])
-def test_the_models_own_failures_mask_nothing(kind):
+def test_failures_of_the_policy_mask_nothing(kind):
     assert masked([*account()[:-1], ended(error_kind=kind)]) == [False, False, False]
 
 
-def test_a_child_that_failed_by_our_fault_is_masked_alone():
+def test_a_child_with_an_infrastructure_error_is_masked_alone():
     events = [
         replace(event, error_kind="sandbox")
         if isinstance(event, RunEnded) and event.run == "0.3"

@@ -28,7 +28,7 @@ def test_a_short_conversation_only_grows():
     assert prompts[3].messages[-1]["content"].startswith("2:")
 
 
-def test_what_is_kept_and_added_gives_the_prompt_again():
+def test_kept_and_added_messages_make_the_prompt():
     _, prompts = turns(40, 1_500)
     seen = []
     for number, prompt in enumerate(prompts):
@@ -58,13 +58,13 @@ def test_old_turns_are_first_shown_in_short_with_their_code():
     assert "0:ooo" not in shown
 
 
-def test_a_cut_leaves_room_so_that_prompts_keep_their_beginning():
+def test_truncation_leaves_room_so_that_prompts_keep_their_beginning():
     _, prompts = turns(60, 3_000)
     cuts = sum(len(prompt.added) > 1 for prompt in prompts[1:])
     assert 0 < cuts < 12
 
 
-def test_the_user_speaks_on_in_the_last_message():
+def test_consecutive_user_texts_share_one_message():
     transcript, _ = turns(1, 10_000)
     transcript.follow("one more thing")
     assert transcript.prompt().messages[-1]["content"].endswith("ooo\n\none more thing")
@@ -74,7 +74,7 @@ def test_the_user_speaks_on_in_the_last_message():
     assert OPENING[-1]["content"] == "question"
 
 
-def test_what_the_user_adds_to_a_message_that_was_shown_is_new_from_there_on():
+def test_text_appended_to_a_shown_user_message_counts_as_new_from_there_on():
     transcript, _ = turns(3, 10_000)
     shown = transcript.prompt()
     transcript.replied(shown, "no code")
@@ -84,7 +84,7 @@ def test_what_the_user_adds_to_a_message_that_was_shown_is_new_from_there_on():
     assert [message["content"][-14:] for message in again.added] == ["one more thing"]
 
 
-def test_a_reply_that_is_kept_in_another_form_is_new_from_there_on():
+def test_a_reply_kept_in_another_form_counts_as_new_from_there_on():
     transcript = Transcript(OPENING, 10_000)
     transcript.replied(transcript.prompt(), "a long reply")
     transcript.add("a reply", "a report", "short")
@@ -93,7 +93,7 @@ def test_a_reply_that_is_kept_in_another_form_is_new_from_there_on():
 
 
 @pytest.mark.parametrize("limit", [400, 700, 1_500, 5_000])
-def test_another_measure_cuts_as_characters_do_if_it_counts_the_same(limit):
+def test_a_custom_measure_truncates_like_characters(limit):
     asked = []
 
     def measure(messages):
@@ -106,7 +106,7 @@ def test_another_measure_cuts_as_characters_do_if_it_counts_the_same(limit):
     assert asked
 
 
-def test_a_cut_goes_no_further_than_it_must():
+def test_truncation_drops_as_few_turns_as_possible():
     _, prompts = turns(60, 3_000)
     cuts = [prompt for prompt in prompts[1:] if len(prompt.added) > 1]
     assert cuts
@@ -115,7 +115,7 @@ def test_a_cut_goes_no_further_than_it_must():
         assert 1_500 - 140 <= characters(prompt.messages) <= 1_500
 
 
-def test_a_cut_does_not_go_through_all_turns_for_each_that_it_shortens():
+def test_truncation_takes_linear_time():
     asked = []
 
     def measure(messages):
@@ -130,7 +130,7 @@ def test_a_cut_does_not_go_through_all_turns_for_each_that_it_shortens():
     assert len(asked) < 50
 
 
-def test_what_the_model_works_on_is_shown_whole_however_long_it_is():
+def test_the_current_task_is_shown_whole_however_long():
     transcript = Transcript(OPENING, 100)
     for number in range(3):
         transcript.add("reply", f"{number}:" + "o" * 200, "short")

@@ -53,7 +53,7 @@ async def test_a_session_is_awaited_or_entered(sandbox: AsyncSandbox) -> None:
     assert sandbox.statistics().open == 0
 
 
-def test_it_takes_the_arguments_of_a_sandbox_and_no_others() -> None:
+def test_an_async_sandbox_takes_the_arguments_of_a_sandbox_and_no_others() -> None:
     plain = inspect.signature(Sandbox).parameters
 
     assert {name: each.annotation for name, each in plain.items()} == {
@@ -64,7 +64,7 @@ def test_it_takes_the_arguments_of_a_sandbox_and_no_others() -> None:
 
 
 @pytest.mark.parametrize(("before", "timeout"), [(SECONDS, 0.2), (0.2, 0.6)])
-async def test_each_cell_has_its_own_time_whatever_that_of_the_one_before_it_was(
+async def test_each_cell_has_its_own_timeout(
     sandbox: AsyncSandbox, before: float, timeout: float
 ) -> None:
     async with sandbox.session() as session:
@@ -162,7 +162,7 @@ async def cancelled_at(
 DIE = "import os, signal\nx = -1\nos.kill(os.getpid(), signal.SIGKILL)"
 
 
-async def test_a_recovery_that_nobody_waits_for_any_more_is_brought_to_its_end(
+async def test_a_recovery_whose_caller_is_cancelled_completes(
     sandbox: AsyncSandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with sandbox.session() as session:
@@ -175,7 +175,7 @@ async def test_a_recovery_that_nobody_waits_for_any_more_is_brought_to_its_end(
         assert (await session.run("x")).value == "1"
 
 
-async def test_a_worker_that_died_at_rest_is_replaced_whoever_stops_waiting(
+async def test_a_worker_that_died_between_cells_is_replaced_despite_cancelled_callers(
     sandbox: AsyncSandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with sandbox.session() as session:
@@ -192,7 +192,7 @@ async def test_a_worker_that_died_at_rest_is_replaced_whoever_stops_waiting(
         assert wait > 3
 
 
-async def test_a_rollback_is_done_or_not_whoever_stops_waiting(
+async def test_a_rollback_is_done_or_not_despite_cancelled_callers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with AsyncSandbox() as sandbox, sandbox.session() as session:
@@ -253,7 +253,7 @@ async def test_a_checkpoint_that_is_cancelled_leaves_no_file(sandbox: AsyncSandb
         assert (await session.run("x")).value == "1"
 
 
-async def test_the_loop_turns_while_a_cell_runs(sandbox: AsyncSandbox) -> None:
+async def test_the_event_loop_runs_while_a_cell_runs(sandbox: AsyncSandbox) -> None:
     async with sandbox.session() as session:
         running = asyncio.create_task(session.run("while True: pass"))
         for _ in range(10):
@@ -276,7 +276,7 @@ async def test_coroutine_functions_run_on_the_callers_loop(sandbox: AsyncSandbox
         assert outcome.error.type == "TypeError"
 
 
-async def test_while_an_answer_is_judged_the_loop_turns_and_the_cell_waits(
+async def test_while_an_answer_is_validated_the_event_loop_runs_and_the_cell_waits(
     sandbox: AsyncSandbox,
 ) -> None:
     asked, verdict = asyncio.Event(), asyncio.Event()
@@ -295,7 +295,7 @@ async def test_while_an_answer_is_judged_the_loop_turns_and_the_cell_waits(
         assert (await session.run("FINAL(2)")).answers[0].value == 2
 
 
-async def test_an_answer_that_nobody_waits_for_any_more_is_not_kept(sandbox: AsyncSandbox) -> None:
+async def test_an_answer_whose_caller_is_cancelled_is_not_kept(sandbox: AsyncSandbox) -> None:
     asked, left = asyncio.Event(), asyncio.Event()
 
     async def never(answer: Answer) -> None:
@@ -322,7 +322,7 @@ async def test_an_answer_that_nobody_waits_for_any_more_is_not_kept(sandbox: Asy
         assert (await session.run("3")).answers == ()
 
 
-async def test_sessions_asked_for_at_once_share_one_template() -> None:
+async def test_concurrently_requested_sessions_share_one_template() -> None:
     sandbox = AsyncSandbox()
     first, second = await asyncio.gather(sandbox.session(), sandbox.session())
     assert sandbox.statistics().open == 2
@@ -331,7 +331,7 @@ async def test_sessions_asked_for_at_once_share_one_template() -> None:
     await sandbox.close()
 
 
-async def test_a_session_that_nobody_waits_for_any_more_is_ended() -> None:
+async def test_a_session_whose_caller_is_cancelled_is_ended() -> None:
     async with AsyncSandbox(max_sessions=1) as sandbox:
         await sandbox.start()
         assert sandbox.plain is not None
@@ -348,7 +348,7 @@ async def test_a_session_that_nobody_waits_for_any_more_is_ended() -> None:
         await until(lambda: {each.pid for each in zygote.children()} <= before)
 
 
-async def test_a_session_ends_though_whoever_closes_it_is_cancelled(sandbox: AsyncSandbox) -> None:
+async def test_a_session_ends_although_its_closing_is_cancelled(sandbox: AsyncSandbox) -> None:
     session = await sandbox.session()
     await session.run("x = 1")  # it is watched from now on
     before = opened("self")
@@ -362,7 +362,7 @@ async def test_a_session_ends_though_whoever_closes_it_is_cancelled(sandbox: Asy
     await until(lambda: len(before - opened("self")) >= 5)
 
 
-async def test_closing_waits_for_a_start_that_was_given_up() -> None:
+async def test_closing_waits_for_a_cancelled_start() -> None:
     sandbox = AsyncSandbox()
     starting = asyncio.ensure_future(sandbox.start())
     await asyncio.sleep(0)
@@ -374,11 +374,11 @@ async def test_closing_waits_for_a_start_that_was_given_up() -> None:
         await sandbox.session()
 
 
-async def test_why_no_stronger_tier_was_taken_can_be_asked(sandbox: AsyncSandbox) -> None:
+async def test_the_reason_for_a_weaker_tier_is_available(sandbox: AsyncSandbox) -> None:
     assert sandbox.refusals == ()
 
 
-async def test_what_comes_in_between_calls_does_not_keep_the_loop_busy(
+async def test_input_between_calls_does_not_keep_the_loop_busy(
     sandbox: AsyncSandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A thread of the code writes while nobody waits for the session; the next cell has it."""
@@ -413,7 +413,7 @@ async def test_what_comes_in_between_calls_does_not_keep_the_loop_busy(
         assert (await session.run("1")).stdout == "late\n"
 
 
-def test_a_session_goes_from_one_loop_to_the_next() -> None:
+def test_a_session_may_move_to_another_event_loop() -> None:
     with Sandbox(limits=PATIENT) as plain:
         sandbox = AsyncSandbox.of(plain)
         session = asyncio.run(_opened(sandbox))
@@ -428,7 +428,7 @@ async def _opened(sandbox: AsyncSandbox) -> AsyncSession:
     return session
 
 
-async def test_what_is_over_the_limit_is_dropped_while_others_are_served() -> None:
+async def test_output_over_the_limit_is_dropped_while_others_are_served() -> None:
     async with AsyncSandbox(limits=Limits(timeout=60, output="64KiB")) as sandbox:
         async with sandbox.session() as flooding, sandbox.session() as other:
             flood = asyncio.create_task(

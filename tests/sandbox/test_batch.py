@@ -38,7 +38,7 @@ def test_a_timeout_may_be_longer_than_the_kernel_counts(sessions: list[Session])
     assert [outcome.value for outcome in outcomes] == ["2"] * len(sessions)
 
 
-def test_each_cell_comes_to_its_own_end(sessions: list[Session]) -> None:
+def test_each_cell_has_its_own_outcome(sessions: list[Session]) -> None:
     codes = [
         "1",
         "1/0",
@@ -62,7 +62,7 @@ def test_each_cell_comes_to_its_own_end(sessions: list[Session]) -> None:
     assert [isinstance(each, Finished) and each.value for each in again] == ["42"] * 8
 
 
-def test_what_cannot_be_run_is_an_error_in_its_place(sessions: list[Session]) -> None:
+def test_a_cell_that_cannot_run_is_an_error_in_its_place(sessions: list[Session]) -> None:
     first, second, third, *_ = sessions
     second.close()
     cells: Any = [(first, "1", None), (first, "2", None), (second, "3", None), (third, 4, None)]

@@ -141,7 +141,7 @@ async def test_a_cancelled_run_cancels_its_calls(sandbox: Sandbox) -> None:
         assert (await session.run("1 + 1")).value == "2"
 
 
-def test_a_cancelled_call_that_answers_all_the_same_reaches_no_later_cell(cells: Cells) -> None:
+def test_the_answer_of_a_cancelled_call_reaches_no_later_cell(cells: Cells) -> None:
     """The stubborn one returns while the next cell has a call open, under the same number."""
     first, second, answered = threading.Event(), threading.Event(), threading.Event()
 
@@ -174,7 +174,7 @@ def test_a_cancelled_call_that_answers_all_the_same_reaches_no_later_cell(cells:
     assert outcomes[1].value == str(["reply to 2"] * 3)
 
 
-def test_a_function_that_cancels_itself_is_an_error_and_no_wait(cells: Cells) -> None:
+def test_a_function_that_cancels_itself_is_an_error(cells: Cells) -> None:
     async def cancelled() -> None:
         raise asyncio.CancelledError
 
@@ -184,7 +184,7 @@ def test_a_function_that_cancels_itself_is_an_error_and_no_wait(cells: Cells) ->
     assert outcome.error.message == "Cancelled: the host has cancelled this call"
 
 
-def test_plain_functions_run_to_their_end_and_answer_nobody(cells: Cells) -> None:
+def test_blocking_functions_run_to_their_end_without_a_reply(cells: Cells) -> None:
     release, ended = threading.Event(), threading.Event()
 
     def slow() -> str:
@@ -200,7 +200,7 @@ def test_plain_functions_run_to_their_end_and_answer_nobody(cells: Cells) -> Non
     assert ended.wait(SECONDS)
 
 
-def test_a_handle_outlives_the_cell_that_began_it_but_not_a_wait_for_it(cells: Cells) -> None:
+def test_a_handle_survives_its_cell_and_a_pending_wait_is_cancelled(cells: Cells) -> None:
     """Work under way belongs to the host; a call that waits for the work belongs to the cell."""
     waiting = Hanging()
     methods = {"result": waiting.function(), "done": lambda number: True, "cancel": lambda n: True}

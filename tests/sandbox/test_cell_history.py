@@ -15,7 +15,7 @@ def past(cells: int) -> CellHistory:
     return made
 
 
-def test_nothing_is_before_the_first_cell_unless_the_host_has_set_a_variable() -> None:
+def test_there_is_no_state_before_the_first_cell_without_variables_of_the_host() -> None:
     empty, assigned = CellHistory(), CellHistory()
     assigned.assign()
     assert not empty and assigned
@@ -26,20 +26,20 @@ def test_nothing_is_before_the_first_cell_unless_the_host_has_set_a_variable() -
         empty.before(2)
 
 
-def test_a_variable_that_is_set_after_the_first_cell_is_no_state_before_it() -> None:
+def test_a_variable_set_after_the_first_cell_makes_no_state_before_it() -> None:
     made = past(1)
     made.assign()
     assert made.before(1) is None
 
 
-def test_going_back_names_the_cells_that_are_undone() -> None:
+def test_a_rollback_names_the_undone_cells() -> None:
     made = past(5)
     assert made.go_back(3) == (4, 5)
     assert made.go_back(3) is None
     assert made.last == 3
 
 
-def test_cells_that_do_not_count_are_passed_over() -> None:
+def test_uncounted_cells_are_skipped() -> None:
     made = CellHistory()
     for number in (1, 4, 9):
         made.add(number)
@@ -47,14 +47,14 @@ def test_cells_that_do_not_count_are_passed_over() -> None:
     assert made.go_back(4) == (9, 9)
 
 
-def test_many_cells_take_no_more_room_than_some() -> None:
+def test_the_history_of_many_cells_is_bounded() -> None:
     made = past(REMEMBERED + 10)
     assert made.last == REMEMBERED + 10
     assert made.before(REMEMBERED - 1) == 11
     assert made.before(REMEMBERED) == -1
 
 
-def test_one_who_goes_back_over_forgotten_cells_is_not_at_the_beginning() -> None:
+def test_a_rollback_over_dropped_cells_does_not_reach_the_beginning() -> None:
     made = past(2 * REMEMBERED)
     assert made.go_back(7) == (8, 2 * REMEMBERED)
     assert made
@@ -65,14 +65,14 @@ def test_one_who_goes_back_over_forgotten_cells_is_not_at_the_beginning() -> Non
     assert made.before(2) == -1
 
 
-def test_the_beginning_is_known_however_many_cells_followed() -> None:
+def test_the_beginning_stays_available_after_many_cells() -> None:
     made = past(2 * REMEMBERED)
     made.go_back(0)
     assert not made
     assert made.last == 0
 
 
-def test_a_branch_has_the_past_of_its_session_and_a_state_before_it() -> None:
+def test_a_branch_has_the_history_of_its_session() -> None:
     made = past(2)
     branch = made.of_branch()
     made.add(3)
@@ -80,7 +80,7 @@ def test_a_branch_has_the_past_of_its_session_and_a_state_before_it() -> None:
     assert branch.before(2) == 0
 
 
-def test_a_session_of_very_many_cells_goes_back_as_any(
+def test_a_session_of_very_many_cells_rolls_back(
     recovering: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("repl_sandbox.session.cells.cell_history.REMEMBERED", 10)

@@ -40,7 +40,7 @@ def test_output_belongs_to_the_cell_that_wrote_it(session: Session) -> None:
 
 
 @pytest.mark.parametrize("size", [4_066, 4_096, 100_000, 3 << 20])
-def test_a_long_cell_and_a_long_value_come_whole(session: Session, size: int) -> None:
+def test_a_long_cell_and_a_long_value_arrive_complete(session: Session, size: int) -> None:
     for _ in range(3):
         text = "é" * (size // 2)
         assert session.run(f"y = '{text}'\nlen(y)").value == str(size // 2)
@@ -50,7 +50,7 @@ def test_a_long_cell_and_a_long_value_come_whole(session: Session, size: int) ->
         assert session.run("x").value == str(TIMES - 1)
 
 
-def test_questions_are_answered_between_cells(session: Session) -> None:
+def test_requests_are_answered_between_cells(session: Session) -> None:
     for number in range(10):
         session.set("small", number)
         assert session.run("small").value == str(number)
@@ -83,7 +83,7 @@ def test_threads_that_call_the_host_between_cells(session: Session) -> None:
     assert session.run("double(21)").value == "42"
 
 
-def test_a_reply_that_is_half_read_when_its_cell_ends_is_read_to_its_end(sandbox: Sandbox) -> None:
+def test_a_partly_read_reply_at_the_end_of_a_cell_is_read_completely(sandbox: Sandbox) -> None:
     numbers = random.Random(1)
     timers: list[threading.Timer] = []
 

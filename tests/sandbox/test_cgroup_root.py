@@ -75,7 +75,7 @@ def system(tmp_path: Path) -> System:
     return System(tmp_path)
 
 
-def test_version_1_is_two_folders_of_this_process(system: System) -> None:
+def test_version_1_has_two_folders(system: System) -> None:
     memory = system.version_1("memory", "/jobs/7")
     pids = system.version_1("pids", "/")
     assert system.find() == CgroupRoot(1, (str(memory), str(pids)))
@@ -88,13 +88,13 @@ def test_a_container_sees_its_group_at_the_top(system: System) -> None:
 
 
 @pytest.mark.parametrize("root", ["/docker/2e", "/docker/1f/y"])
-def test_a_group_outside_of_the_mount_is_none(system: System, root: str) -> None:
+def test_a_group_outside_of_the_mount_is_unavailable(system: System, root: str) -> None:
     system.version_1("memory", "/docker/1f", root=root)
     system.version_1("pids", "/")
     assert isinstance(system.find(), CgroupUnavailable)
 
 
-def test_a_read_only_hierarchy_is_none_and_says_how_to_get_one(system: System) -> None:
+def test_a_read_only_hierarchy_is_unavailable_with_a_remedy(system: System) -> None:
     system.version_1("memory", "/", mode="ro")
     system.version_1("pids", "/")
     found = system.find()
@@ -112,7 +112,7 @@ def test_the_reason_is_that_of_the_version_that_has_the_controllers(system: Syst
     assert "version 1, memory" in found.reason and "--cgroupns=private" in found.remedy
 
 
-def test_a_hierarchy_of_somebody_else_is_none_and_says_how_to_get_one(
+def test_a_hierarchy_of_another_owner_is_unavailable_with_a_remedy(
     system: System, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     system.version_1("memory", "/")
@@ -123,28 +123,28 @@ def test_a_hierarchy_of_somebody_else_is_none_and_says_how_to_get_one(
     assert "not writable" in found.reason and "Have root give this user" in found.remedy
 
 
-def test_one_controller_alone_is_none(system: System) -> None:
+def test_a_single_controller_is_not_enough(system: System) -> None:
     system.version_1("memory", "/")
     assert isinstance(system.find(), CgroupUnavailable)
 
 
-def test_version_2_that_gives_its_controllers_on_is_used_as_it_is(system: System) -> None:
+def test_version_2_with_delegated_controllers_is_used_unchanged(system: System) -> None:
     folder = system.version_2("/app", given_on="memory pids", processes="1\n")
     assert system.find() == CgroupRoot(2, (str(folder),), weighing=str(folder))
 
 
-def test_the_one_at_the_top_may_hold_processes(system: System) -> None:
+def test_the_topmost_group_may_have_processes(system: System) -> None:
     folder = system.version_2("/", processes="1\n2\n", top=True)
     assert system.find() == CgroupRoot(2, (str(folder),), weighing=str(folder))
 
 
-def test_version_2_without_controllers_leaves_it_to_version_1(system: System) -> None:
+def test_version_1_is_used_where_version_2_has_no_controllers(system: System) -> None:
     system.version_2("/", controllers="", top=True)
     memory, pids = system.version_1("memory", "/"), system.version_1("pids", "/")
     assert system.find() == CgroupRoot(1, (str(memory), str(pids)))
 
 
-def test_a_group_of_somebody_else_is_not_divided(
+def test_a_group_with_foreign_processes_is_not_divided(
     system: System, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     system.version_2("/system.slice/ours.service", processes=f"{os.getpid()}\n")
@@ -159,7 +159,7 @@ def test_a_group_of_somebody_else_is_not_divided(
     [([os.getpid()], True), ([os.getpid(), 1], None), ([], False)],
     ids=["ours", "and others", "none"],
 )
-def test_a_delegated_group_is_divided_if_all_in_it_are_ours(
+def test_a_delegated_group_with_own_processes_alone_is_divided(
     system: System, monkeypatch: pytest.MonkeyPatch, processes: list[int], crowded: bool | None
 ) -> None:
     lines = "".join(f"{pid}\n" for pid in processes)
@@ -172,7 +172,7 @@ def test_a_delegated_group_is_divided_if_all_in_it_are_ours(
     assert found == expected if expected else isinstance(found, CgroupUnavailable)
 
 
-def test_a_container_of_ours_alone_is_divided(system: System) -> None:
+def test_a_container_with_own_processes_alone_is_divided(system: System) -> None:
     folder = system.version_2("/", root="/", seen="", processes=f"{os.getpid()}\n")
     assert system.find() == CgroupRoot(2, (str(folder),), crowded=True, weighing=str(folder))
 
@@ -183,12 +183,12 @@ def _mark(marks: dict[str, bytes], name: str) -> bytes:
     return marks[name]
 
 
-def test_a_process_in_our_leaf_finds_the_group_above(system: System) -> None:
+def test_a_process_in_the_own_leaf_finds_the_group_above(system: System) -> None:
     folder = system.version_2(f"/run-1.scope/{LEAF}", given_on="memory pids")
     assert system.find() == CgroupRoot(2, (str(folder),), weighing=str(folder))
 
 
-def test_the_share_of_the_processor_is_weighed_where_that_controller_is_there(
+def test_cpu_weights_are_set_where_the_controller_exists(
     system: System,
 ) -> None:
     memory, pids = system.version_1("memory", "/"), system.version_1("pids", "/")
@@ -196,12 +196,12 @@ def test_the_share_of_the_processor_is_weighed_where_that_controller_is_there(
     assert system.find() == CgroupRoot(1, (str(memory), str(pids)), weighing=str(cpu))
 
 
-def test_a_place_without_that_controller_is_still_one(system: System) -> None:
+def test_a_root_without_the_cpu_controller_is_accepted(system: System) -> None:
     folder = system.version_2("/app", controllers="memory pids", given_on="memory pids")
     assert system.find() == CgroupRoot(2, (str(folder),))
 
 
-def test_a_system_without_any_is_told_how_to_get_one(system: System) -> None:
+def test_a_system_without_cgroups_gets_a_remedy(system: System) -> None:
     found = system.find()
     assert isinstance(found, CgroupUnavailable)
     assert found.remedy
@@ -229,13 +229,13 @@ def test_only_the_named_row_is_counted(tmp_path: Path, data: bytes) -> None:
 
 
 @pytest.mark.parametrize(("version", "held"), [(1, 30), (2, 57)])
-def test_what_is_held_is_private_and_shared_pages(tmp_path: Path, version: int, held: int) -> None:
+def test_held_memory_is_private_and_shared_pages(tmp_path: Path, version: int, held: int) -> None:
     stat = tmp_path / "memory.stat"
     stat.write_text("cache 900\nrss 10\nrss_huge 10\nanon 30\nfile 900\npagetables 7\nshmem 20\n")
     assert cgroup_interface.rows(str(stat), *cgroup_interface.VERSIONS[version].held) == held
 
 
-def test_no_limit_is_told_from_a_number(tmp_path: Path) -> None:
+def test_no_limit_is_distinguished_from_a_number(tmp_path: Path) -> None:
     (tmp_path / "memory.max").write_text("max\n")
     (tmp_path / "pids.max").write_text("66\n")
     assert cgroup_interface.limits((str(tmp_path),), cgroup_interface.VERSION_2) == (-1, 66)

@@ -54,7 +54,7 @@ def assert_conforms(tier: str, report: dict[str, Any]) -> None:
     assert report["tier"] == tier
 
 
-def test_only_the_tier_without_a_wall_is_excused_and_each_excuse_has_a_reason() -> None:
+def test_only_tier_process_has_exceptions_and_each_has_a_reason() -> None:
     for check in CHECKS:
         assert check.not_for.keys() <= {"process"}
         assert bool(check.not_for) == (check.group == "isolation")
@@ -76,12 +76,12 @@ def command(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_every_check_has_a_name_of_its_own_and_something_to_do() -> None:
+def test_every_check_has_a_unique_name_and_a_step() -> None:
     assert len(NAMES) == len(set(NAMES)) > 100
     assert all(check.steps for check in CHECKS)
 
 
-def test_a_tier_that_is_not_here_is_status_3() -> None:
+def test_an_unavailable_tier_exits_3() -> None:
     done = command("--isolation", "none")
     assert done.returncode == 3
     assert "isolation" in done.stderr
@@ -119,7 +119,7 @@ def status(sandbox: Sandbox, *steps: Any, **options: Any) -> str:
     ],
     ids=repr,
 )
-def test_a_step_that_comes_to_something_else_fails(sandbox: Sandbox, step: Any) -> None:
+def test_a_step_with_another_outcome_fails(sandbox: Sandbox, step: Any) -> None:
     assert status(sandbox, step, answers="strict") == "failed"
 
 
@@ -136,7 +136,7 @@ class Forgetful(Session):
         pass
 
 
-def test_a_backend_that_is_wrong_is_found(sandbox: Sandbox) -> None:
+def test_a_wrong_backend_is_detected(sandbox: Sandbox) -> None:
     """Output that differs from what was streamed, and a session that cannot be closed."""
     opened: list[Session] = []
 
@@ -161,7 +161,7 @@ def test_a_backend_that_is_wrong_is_found(sandbox: Sandbox) -> None:
 
 
 @pytest.mark.parametrize("busy", [0, 1, 2])
-def test_a_clock_that_fails_is_tried_once_more_with_more_time(sandbox: Sandbox, busy: int) -> None:
+def test_a_failed_time_check_is_retried_with_more_time(sandbox: Sandbox, busy: int) -> None:
     given: list[float | None] = []
 
     class Busy(Session):
@@ -180,7 +180,7 @@ def test_a_clock_that_fails_is_tried_once_more_with_more_time(sandbox: Sandbox, 
     assert given == [60.0, 1500.0][: busy + 1]
 
 
-def test_what_a_backend_does_not_offer_is_left_out_and_said(sandbox: Sandbox) -> None:
+def test_unsupported_features_of_a_backend_are_skipped_and_reported(sandbox: Sandbox) -> None:
     programs = [check for check in CHECKS if "processes" in check.needs]
     report = run(sandbox.session, programs, without=["processes"])
     assert {result.status for result in report.results} == {"skipped"}
@@ -188,7 +188,7 @@ def test_what_a_backend_does_not_offer_is_left_out_and_said(sandbox: Sandbox) ->
     assert report.ok
 
 
-def test_what_a_tier_does_not_promise_is_not_applicable_and_never_passed(sandbox: Sandbox) -> None:
+def test_unpromised_checks_are_not_applicable_and_never_passed(sandbox: Sandbox) -> None:
     def one(tier: str) -> Any:
         check = Check("one", "own", (Run("1", shows("1")),), not_for={tier: "it says so"})
         (result,) = run(sandbox.session, [check]).results

@@ -70,7 +70,7 @@ from repl_sandbox import ContainerLimits, IsolationError, Limits, Sandbox
         ({"isolation": "container", "image": "p", "cgroup": "require"}, ValueError, "cgroup"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(
+def test_contradictory_settings_are_refused(
     arguments: dict[str, Any], error: type[Exception], named: str
 ) -> None:
     with pytest.raises(error, match=named):

@@ -51,7 +51,7 @@ def test_sessions_leave_no_garbage_in_their_template(jailed: Sandbox) -> None:
     assert found[-1] == found[0]
 
 
-def test_it_has_what_the_last_cell_left(session: Session) -> None:
+def test_a_snapshot_has_the_state_after_the_last_cell(session: Session) -> None:
     for number in range(5):
         session.run(f"x = {{'number': {number}, 'all': list(range({number}))}}")
     die(session)
@@ -81,7 +81,7 @@ _LOOK = "(data, text, bytes(table), f(), numbers, len(objects))"
 
 
 @pytest.mark.parametrize("number", range(2))
-def test_it_is_as_if_nothing_had_died(jailed: Sandbox, number: int) -> None:
+def test_a_recovered_worker_behaves_as_if_nothing_had_died(jailed: Sandbox, number: int) -> None:
     choice = random.Random(number)
     begin = "data, text, table, numbers, objects = {}, '', bytearray(), [], []\ndef f(): return 0"
     with jailed.session() as dying, jailed.session() as living:
@@ -97,7 +97,7 @@ def test_it_is_as_if_nothing_had_died(jailed: Sandbox, number: int) -> None:
         assert dying.run(_LOOK).value == living.run(_LOOK).value
 
 
-def test_memory_that_no_child_gets_is_lost_alone(session: Session) -> None:
+def test_memory_excluded_from_forks_is_lost_alone(session: Session) -> None:
     """The pages of it that are written are none of a copy's."""
     session.run("m = mmap.mmap(-1, 1 << 20, mmap.MAP_PRIVATE)\nm.madvise(mmap.MADV_DONTFORK)")
     for number in range(_CELLS):
@@ -134,7 +134,7 @@ def test_memory_that_no_child_gets_is_lost_alone(session: Session) -> None:
     ],
     ids=["directory", "mask", "limit", "handler", "blocked", "mapping"],
 )
-def test_what_is_no_memory_is_as_the_last_cell_left_it(
+def test_state_outside_of_memory_is_as_after_the_last_cell(
     session: Session, change: str, shown: str, value: str | None
 ) -> None:
     session.run(change)
@@ -154,14 +154,12 @@ def test_what_is_no_memory_is_as_the_last_cell_left_it(
     ],
     ids=["thread", "timer", "pipe"],
 )
-def test_what_a_cell_leaves_that_cannot_be_kept_is_named(
-    session: Session, change: str, lost: str
-) -> None:
+def test_resources_that_cannot_be_kept_are_named(session: Session, change: str, lost: str) -> None:
     assert session.run(change).error is None
     assert any(lost in name for name in die(session).lost)
 
 
-def test_a_small_limit_of_files_ends_nothing(session: Session) -> None:
+def test_a_small_limit_of_files_ends_no_session(session: Session) -> None:
     session.run(
         "signal.signal(signal.SIGXFSZ, signal.SIG_DFL)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))"
@@ -171,7 +169,7 @@ def test_a_small_limit_of_files_ends_nothing(session: Session) -> None:
     assert session.get("y") == 0
 
 
-def test_code_that_closes_and_takes_descriptors_harms_nothing_of_its_own(session: Session) -> None:
+def test_code_that_closes_and_reuses_descriptors_keeps_its_own(session: Session) -> None:
     session.run("os.closerange(3, 900)\nheld = [open('/workspace/f', 'w+') for _ in range(200)]")
     session.run("for file in held: file.write('x'); file.flush()")
     for number in range(_CELLS):
@@ -181,7 +179,7 @@ def test_code_that_closes_and_takes_descriptors_harms_nothing_of_its_own(session
     assert session.get("x") == _CELLS - 1
 
 
-def test_copies_that_are_ended_are_made_again(session: Session) -> None:
+def test_killed_snapshots_are_made_again(session: Session) -> None:
     for number in range(4):
         session.run(
             f"x = {number}\nfor pid in {_PROCESSES}:\n"

@@ -7,7 +7,7 @@ import pytest
 from repl_sandbox.fair_share.cpu_credit import A_CELL, OWED, SAVED, CpuCredit
 
 
-def test_a_client_of_short_steps_keeps_it_for_ever() -> None:
+def test_a_client_of_short_steps_keeps_its_credit() -> None:
     session = CpuCredit(0.0)
     used = 0.0
     for second in range(1, 1000):
@@ -17,7 +17,7 @@ def test_a_client_of_short_steps_keeps_it_for_ever() -> None:
 
 
 @pytest.mark.parametrize("share", [1.0, 0.1, 0.02])
-def test_who_never_rests_loses_it_however_little_it_gets(share: float) -> None:
+def test_a_client_that_never_rests_loses_its_credit(share: float) -> None:
     session = CpuCredit(0.0)
     looks = [session.charge(n * 0.05 * share, 0, n * 0.05, wants=True) for n in range(1, 200)]
     assert looks[0] == (share < 1)
@@ -25,7 +25,7 @@ def test_who_never_rests_loses_it_however_little_it_gets(share: float) -> None:
     assert not any(looks[looks.index(False) :])
 
 
-def test_it_is_back_after_a_rest_however_long_it_was_gone() -> None:
+def test_credit_is_back_after_a_rest() -> None:
     session = CpuCredit(0.0)
     for second in range(1, 1000):
         assert not session.charge(float(second), 0, second, wants=True)
@@ -34,7 +34,7 @@ def test_it_is_back_after_a_rest_however_long_it_was_gone() -> None:
     assert looks[-1]
 
 
-def test_what_is_saved_and_owed_is_bounded() -> None:
+def test_credit_and_debt_are_bounded() -> None:
     session = CpuCredit(0.0)
     assert session.charge(0.0, 10**6, 1e6, wants=False)
     assert not session.charge(SAVED + 0.01, 0, 1e6, wants=True)
@@ -42,14 +42,14 @@ def test_what_is_saved_and_owed_is_bounded() -> None:
     assert session.charge(SAVED + 0.01, cells, 1e6, wants=True)
 
 
-def test_cpu_time_that_is_lost_is_nobodys_gain() -> None:
+def test_lost_cpu_time_is_credited_to_no_client() -> None:
     """A child that nobody waited for takes what it used with it."""
     session = CpuCredit(0.0)
     assert not session.charge(1.0, 0, 0.1, wants=True)
     assert not session.charge(0.0, 0, 0.2, wants=True)
 
 
-def test_one_look_that_finds_it_wanting_does_not_stand_for_half_a_minute() -> None:
+def test_one_low_measurement_does_not_last_for_half_a_minute() -> None:
     session = CpuCredit(0.0)
     assert session.charge(0.5, 0, 30.0, wants=True)
     assert not session.charge(1.0, 0, 60.0, wants=True)

@@ -23,7 +23,7 @@ PATIENCE, SILENCE = 0.02, 0.3
     ],
     ids=["exit", "crash", "hung up"],
 )
-def test_a_death_that_is_told_late_is_told_as_it_was(
+def test_a_late_death_notice_is_reported_correctly(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, end: str, reason: str
 ) -> None:
     """A machine that is overloaded may not run init for seconds."""

@@ -38,7 +38,7 @@ print(json.dumps([before, [pages(size) for size in sizes]]))
 
 
 @pytest.mark.skipif(not POOLS, reason="no pymalloc: another implementation, or no GIL")
-def test_what_is_made_once_the_holes_are_filled_lies_together() -> None:
+def test_objects_made_after_filling_the_holes_are_adjacent() -> None:
     ran = subprocess.run([sys.executable, "-c", HOLES], check=True, capture_output=True, text=True)
     before, after = ast.literal_eval(ran.stdout)
     assert max(after) <= 3  # ten of up to 500 bytes, with one border of a page or two
@@ -46,7 +46,7 @@ def test_what_is_made_once_the_holes_are_filled_lies_together() -> None:
 
 
 @pytest.mark.skipif(not POOLS, reason="no pymalloc: another implementation, or no GIL")
-def test_the_names_that_sessions_look_up_lie_together() -> None:
+def test_the_names_that_sessions_look_up_are_adjacent() -> None:
     with Sandbox(recovery="restart") as sandbox, sandbox.session() as session:
         outcome = session.run(f"import sys\nlen({{id(sys.intern(n)) >> 12 for n in {NAMES!r}}})")
         assert isinstance(outcome, Finished), outcome

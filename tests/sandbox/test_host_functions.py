@@ -62,7 +62,7 @@ class _Stop(BaseException):
     "error",
     [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), asyncio.CancelledError(), _Stop()],
 )
-def test_a_function_that_would_end_the_process_is_an_error_and_no_wait(
+def test_a_function_that_raises_system_exit_is_an_error(
     sandbox: Sandbox, error: BaseException
 ) -> None:
     """One that parses arguments calls `sys.exit`: the cell waited until its time was up."""
@@ -199,13 +199,13 @@ def test_a_late_reply_does_not_reach_the_next_cell(sandbox: Sandbox) -> None:
     assert sorted(calls) == [1, 2, 3]
 
 
-def test_functions_are_put_back_when_a_cell_overwrites_them(sandbox: Sandbox) -> None:
+def test_overwritten_functions_are_restored(sandbox: Sandbox) -> None:
     with sandbox.session(host={"tool": lambda: "real"}) as session:
         session.run("tool = lambda: 'forged'")
         assert session.run("tool()").value == "'real'"
 
 
-def test_functions_come_back_after_a_restart(sandbox: Sandbox) -> None:
+def test_functions_are_restored_after_a_restart(sandbox: Sandbox) -> None:
     with sandbox.session(host={"tool": lambda: "real"}) as session:
         session.run("import os; os._exit(1)")
         assert session.run("tool()").value == "'real'"
@@ -223,7 +223,7 @@ def test_functions_come_back_after_a_restart(sandbox: Sandbox) -> None:
         ([print], TypeError),
     ],
 )
-def test_what_cannot_be_a_function_of_a_session_is_refused(
+def test_an_invalid_host_function_is_refused(
     sandbox: Sandbox, host: object, error: type[Exception]
 ) -> None:
     with pytest.raises(error, match="host"):
@@ -233,7 +233,7 @@ def test_what_cannot_be_a_function_of_a_session_is_refused(
 # ── answers ───────────────────────────────────────────────────────────────────────────────────
 
 
-def test_answers_arrive_by_value_and_stand_when_the_cell_then_dies(sandbox: Sandbox) -> None:
+def test_answers_are_copies_and_survive_the_death_of_the_cell(sandbox: Sandbox) -> None:
     given: list[Answer] = []
     with sandbox.session(answers="strict", on_answer=given.append) as session:
         outcome = session.run("FINAL((1, 2))\nimport os; os._exit(1)")
@@ -241,7 +241,7 @@ def test_answers_arrive_by_value_and_stand_when_the_cell_then_dies(sandbox: Sand
     assert outcome.answers == tuple(given)
 
 
-def test_a_refused_answer_is_an_error_in_the_cell(sandbox: Sandbox) -> None:
+def test_a_refused_answer_raises_in_the_cell(sandbox: Sandbox) -> None:
     def refuse(answer: Answer) -> None:
         raise ValueError("answer must be a number")
 
@@ -253,7 +253,7 @@ def test_a_refused_answer_is_an_error_in_the_cell(sandbox: Sandbox) -> None:
     assert outcome.answers == ()
 
 
-def test_an_answer_may_be_judged_by_a_coroutine(sandbox: Sandbox) -> None:
+def test_an_answer_may_be_validated_by_a_coroutine(sandbox: Sandbox) -> None:
     async def refuse_texts(answer: Answer) -> None:
         await asyncio.sleep(0)
         if not isinstance(answer.value, int):
@@ -268,7 +268,7 @@ def test_an_answer_may_be_judged_by_a_coroutine(sandbox: Sandbox) -> None:
     assert [answer.value for answer in taken.answers] == [1, 2]
 
 
-def test_printed_forms_are_told_only_when_asked_for(sandbox: Sandbox) -> None:
+def test_printed_forms_are_reported_only_on_request(sandbox: Sandbox) -> None:
     code = "document = 'FINAL(13)'\nprint(document)\nprint('FINAL(42)')"
     with sandbox.session(answers="strict") as session:
         assert session.run(code).answers == ()
@@ -310,7 +310,7 @@ def test_a_reply_of_a_killed_worker_answers_no_call_of_the_next(sandbox: Sandbox
         assert "first" not in session.run(code).stdout
 
 
-def test_a_worker_that_never_reads_its_replies_costs_no_memory(sandbox: Sandbox) -> None:
+def test_a_worker_that_never_reads_its_replies_uses_no_memory_of_the_host(sandbox: Sandbox) -> None:
     with sandbox.session(limits=Limits(timeout=60, grace=0.1)) as session:
         session.run(RAW + "print('x' * (4 << 20))")
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -59,6 +59,6 @@ def test_a_large_block_asks_for_huge_pages(session: Session) -> None:
 
 
 @pytest.mark.parametrize("tier", ["jailed", "process"])
-def test_what_is_small_takes_small_pages(session: Session) -> None:
+def test_a_small_block_has_small_pages(session: Session) -> None:
     session.run("small = [bytes(1000) for _ in range(500)]")
     assert session.run("{look(id(one))[1] for one in small}").value == "{0}"

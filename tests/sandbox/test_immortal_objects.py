@@ -57,7 +57,7 @@ def own_memory(session: Session) -> int:
     return 1024 * int(found)
 
 
-def test_who_walks_through_shared_objects_copies_none_of_them(sandbox: Sandbox) -> None:
+def test_iterating_over_shared_objects_copies_no_page(sandbox: Sandbox) -> None:
     rows = [{"name": f"name {number}", "tags": ["a", str(number)]} for number in range(LISTS)]
     with sandbox.with_shared(rows=rows) as sharing, sharing.session() as session:
         before = own_memory(session)
@@ -79,12 +79,12 @@ def test_who_walks_through_shared_objects_copies_none_of_them(sandbox: Sandbox) 
         "print",
     ],
 )
-def test_what_a_template_holds_is_immortal(sandbox: Sandbox, found: str) -> None:
+def test_objects_of_a_template_are_immortal(sandbox: Sandbox, found: str) -> None:
     with sandbox.session() as session:
         assert value(session, f"import json, sys\nsys.getrefcount({found}) >= {IMMORTAL}") == "True"
 
 
-def test_what_a_session_makes_is_freed_when_it_is_not_used(sandbox: Sandbox) -> None:
+def test_objects_of_a_session_are_freed_when_unused(sandbox: Sandbox) -> None:
     with sandbox.session() as session:
         session.run("class Made: pass\nimport sys, weakref\nmade = Made()")
         assert value(session, "sys.getrefcount(made) < 10") == "True"

@@ -45,5 +45,5 @@ with Sandbox() as sandbox:
     ["session.run(FOR_EVER, timeout=1e6)", "SessionBatch().run([(session, FOR_EVER, 1e6)])"],
     ids=["one", "batch"],
 )
-def test_a_ctrl_c_that_strikes_as_a_wait_begins_is_not_late(wait: str) -> None:
+def test_ctrl_c_as_a_wait_begins_is_handled_at_once(wait: str) -> None:
     assert told_by(_STRUCK.format(wait=wait)) == ["interrupted", "1"]

@@ -16,7 +16,7 @@ def after_a_death(session: Session, code: str) -> tuple[str, ...]:
     return outcome.lost
 
 
-def test_where_there_is_nothing_to_lose_nothing_is_said_to_be(copied: Session) -> None:
+def test_without_losses_nothing_is_reported_as_lost(copied: Session) -> None:
     assert after_a_death(copied, "import json, re, threading, subprocess, asyncio\nx = 1") == ()
 
 
@@ -29,7 +29,7 @@ def test_threads_are_named(copied: Session) -> None:
     assert copied.run("threading.active_count()").value == "1"
 
 
-def test_of_many_things_some_are_named_and_the_rest_counted(copied: Session) -> None:
+def test_of_many_losses_some_are_named_and_the_rest_counted(copied: Session) -> None:
     code = (
         "import threading\nwait = threading.Event().wait\n"
         "for _ in range(22): threading.Thread(target=wait, daemon=True).start()"
@@ -57,7 +57,7 @@ def test_processes_of_multiprocessing_are_ended_and_their_objects_know(copied: S
     assert copied.run("child.is_alive(), child.exitcode").value == "(False, -9)"
 
 
-def test_a_child_that_ended_before_keeps_what_it_said(copied: Session) -> None:
+def test_a_child_that_ended_earlier_keeps_its_status(copied: Session) -> None:
     code = "import subprocess\nchild = subprocess.Popen(['sh', '-c', 'exit 3'])\nchild.wait()"
     assert after_a_death(copied, code) == ()
     assert copied.run("child.returncode").value == "3"
@@ -162,7 +162,7 @@ def test_a_file_is_open_again_where_it_was(copied: Session, mode: str) -> None:
     assert copied.run('file.tell(), str(file.read())[-7:].strip("\'")').value == "(4, '456789')"
 
 
-def test_what_the_lost_cell_wrote_to_an_open_file_is_undone(copied: Session) -> None:
+def test_writes_of_the_lost_cell_to_an_open_file_are_undone(copied: Session) -> None:
     copied.run("file = open('f', 'w')\nfile.write('one\\n'); file.flush()")
     copied.run("import os\nfile.write('lost\\n'); file.flush()\nos._exit(1)")
     copied.run("file.write('two\\n'); file.close()")

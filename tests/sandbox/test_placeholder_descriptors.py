@@ -105,7 +105,9 @@ def made(session: Session) -> dict[str, tuple[str, str, str]]:
 
 
 @pytest.mark.parametrize("take_over", TAKEOVERS)
-def test_what_is_lost_fails_and_no_file_is_harmed(recovering: Sandbox, take_over: TakeOver) -> None:
+def test_a_lost_descriptor_fails_and_harms_no_file(
+    recovering: Sandbox, take_over: TakeOver
+) -> None:
     with recovering.session(limits=Limits(timeout=60)) as original:
         kinds = made(original)
         assert len(kinds) > 10
@@ -227,7 +229,7 @@ KEPT = {
 
 
 @pytest.mark.parametrize("what", KEPT)
-def test_what_is_no_other_end_works_on(copied: Session, what: str) -> None:
+def test_a_descriptor_without_a_peer_still_works(copied: Session, what: str) -> None:
     make, use, shown = KEPT[what]
     assert copied.run(f"import os\n{make}").ok
     for _ in range(2):  # in tier "confined" less is known of what the second has
@@ -259,7 +261,7 @@ def test_a_file_that_another_has_taken_the_name_of_is_lost(copied: Session) -> N
         "asyncio.all_tasks = asyncio.set_event_loop = asyncio.SelectorEventLoop = None",
     ],
 )
-def test_functions_that_code_has_replaced_are_not_called(copied: Session, replaced: str) -> None:
+def test_replaced_functions_of_modules_are_not_called(copied: Session, replaced: str) -> None:
     copied.run("import asyncio, os, ctypes\nfile = open('f', 'w')\nawait asyncio.sleep(0)")
     copied.run(replaced)
     assert copied.run("ctypes.string_at(0)").state == "rolled_back"
@@ -323,7 +325,7 @@ def test_a_quarter_of_the_numbers_is_not_kept_for_what_is_lost(recovering: Sandb
         assert session.run("os._exit(1)").lost == ()
 
 
-def test_with_all_numbers_taken_nothing_is_given_up(copied: Session) -> None:
+def test_with_all_descriptors_in_use_nothing_is_lost(copied: Session) -> None:
     copied.run(
         "import os\nfiles = []\ntry:\n    while True: files.append(open('f', 'a'))\n"
         "except OSError: pass\nends = os.dup2(files.pop().fileno(), files[-1].fileno() + 1)"
@@ -338,7 +340,7 @@ def test_with_all_numbers_taken_nothing_is_given_up(copied: Session) -> None:
     assert copied.run("6 * 7").state == "kept"
 
 
-def test_a_state_that_has_no_copy_for_its_descriptors_is_not_gone_back_to(
+def test_a_snapshot_without_copies_of_its_descriptors_is_not_used(
     copied: Session,
 ) -> None:
     copied.run("import os\nx = 1")

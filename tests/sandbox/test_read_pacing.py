@@ -88,7 +88,7 @@ def owing(seconds: float, now: float) -> ReadPacing:
     return pace
 
 
-def test_a_session_that_takes_little_owes_nothing_and_one_that_takes_much_does_until_it_is_paid():
+def test_a_busy_session_has_a_debt_until_it_has_waited():
     pace = ReadPacing()
     for second in range(1, 1000):
         pace.book(0.015, float(second))
@@ -99,7 +99,7 @@ def test_a_session_that_takes_little_owes_nothing_and_one_that_takes_much_does_u
     assert not pace.owes(1060.0)
 
 
-def test_what_a_client_asks_for_is_not_booked():
+def test_requests_of_a_client_are_not_charged():
     pace, turns = ReadPacing(), Turns()
     for step in range(10_000):
         now = 1000.0 + step * 0.001
@@ -108,7 +108,7 @@ def test_what_a_client_asks_for_is_not_booked():
         assert not pace.owes(now)
 
 
-def test_debtors_wait_only_while_a_session_that_owes_nothing_uses_the_loop():
+def test_sessions_in_debt_wait_only_while_others_use_the_loop():
     turns, debtor = Turns(), owing(1.0, 1000.0)
     assert debtor.next_turn(turns, 1000.0) == 1000.0
     ReadPacing().begin(turns, 1000.0)
@@ -119,7 +119,7 @@ def test_debtors_wait_only_while_a_session_that_owes_nothing_uses_the_loop():
     assert debtor.next_turn(turns, 1002.0) == 1002.0
 
 
-def test_all_debtors_together_have_a_fifth_of_the_loop():
+def test_all_sessions_in_debt_together_have_a_fifth_of_the_loop():
     turns = Turns()
     debtors = [owing(1.0, 1000.0) for _ in range(20)]
     turns.used_at = 1000.0

@@ -46,7 +46,7 @@ def test_a_pool_that_could_not_be_filled_is_filled_again() -> None:
     assert pool.take() is not None
 
 
-def test_no_more_are_begun_than_lack() -> None:
+def test_only_missing_sessions_are_begun() -> None:
     source = Source()
     pool = ReadySessions(2, source)
     for _ in range(3):
@@ -54,7 +54,7 @@ def test_no_more_are_begun_than_lack() -> None:
     assert len(source.begun) == 2
 
 
-def test_nothing_is_begun_before_so_many_were_asked_for() -> None:
+def test_no_session_is_begun_before_the_threshold_of_requests() -> None:
     source = Source()
     pool = ReadySessions(1, source, after=3)
     for _ in range(3):
@@ -65,7 +65,7 @@ def test_nothing_is_begun_before_so_many_were_asked_for() -> None:
     assert len(source.begun) == 1
 
 
-def test_a_session_that_was_given_back_is_handed_out_first() -> None:
+def test_a_returned_session_is_reused_first() -> None:
     pool = ReadySessions(1, Source())
     pool.fill()
     links = pool.take()
@@ -85,7 +85,7 @@ def test_a_closed_pool_begins_and_keeps_none() -> None:
     assert not pool.give_back(source.begun[0])
 
 
-def test_a_session_is_let_go_of_whose_pool_was_closed_meanwhile() -> None:
+def test_a_session_whose_pool_closed_meanwhile_is_discarded() -> None:
     made = Mock()
 
     def begin() -> Any:
@@ -117,7 +117,7 @@ def test_a_session_that_ended_while_it_waited_is_not_handed_out() -> None:
             assert session.run("1 + 1").value == "2"
 
 
-def test_an_event_loop_does_not_wait_for_the_template_to_bury_those_that_ended() -> None:
+def test_an_event_loop_does_not_wait_for_the_template_to_reap_ended_sessions() -> None:
     async def main() -> str | None:
         async with AsyncSandbox(ready=2) as sandbox:
             plain = sandbox.plain
@@ -135,7 +135,7 @@ def test_an_event_loop_does_not_wait_for_the_template_to_bury_those_that_ended()
     assert asyncio.run(main()) == "2"
 
 
-def test_who_is_cancelled_before_a_session_is_taken_takes_none() -> None:
+def test_a_cancelled_acquisition_takes_no_session() -> None:
     async def main() -> tuple[bool, int]:
         async with AsyncSandbox(ready=1) as sandbox:
             await sandbox.start()
@@ -175,7 +175,7 @@ def test_an_event_loop_opens_and_closes_sessions_in_no_thread() -> None:
     assert asyncio.run(main()) <= {"repl-watchdog"}
 
 
-def test_a_session_whose_closing_is_cancelled_with_its_loop_is_let_go_of() -> None:
+def test_a_session_whose_closing_is_cancelled_with_its_loop_is_released() -> None:
     sandbox = Sandbox(isolation="jailed")
 
     async def main() -> int:

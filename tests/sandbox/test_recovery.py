@@ -113,7 +113,7 @@ def test_a_death_in_the_last_of_a_hundred_cells_loses_only_that(copied: Session)
     assert copied.run("seen == list(range(98))").value == "True"
 
 
-def test_deaths_in_a_row_are_recovered_from_each(copied: Session) -> None:
+def test_consecutive_deaths_are_each_recovered(copied: Session) -> None:
     copied.run("import os\nn = 0")
     for number in range(10):
         outcome = copied.run("n += 100; os._exit(1)")
@@ -121,7 +121,7 @@ def test_deaths_in_a_row_are_recovered_from_each(copied: Session) -> None:
         assert copied.run("n += 1; n").value == str(number + 1)
 
 
-def test_a_death_right_after_a_recovery_is_recovered_from(copied: Session) -> None:
+def test_a_death_right_after_a_recovery_is_recovered(copied: Session) -> None:
     copied.run("import os\nn = 1")
     for _ in range(5):
         assert copied.run("os._exit(1)").state == "rolled_back"
@@ -141,7 +141,7 @@ FEW, MANY = "context", "context" * 10_000
 
 
 @pytest.mark.parametrize("text", [FEW, MANY], ids=["few", "many"])
-def test_what_the_host_has_set_is_there_again(copied: Session, text: str) -> None:
+def test_variables_set_by_the_host_are_restored(copied: Session, text: str) -> None:
     copied.set("text", text)
     copied.set("numbers", [1, {"a": None}])
     assert copied.run("del text, numbers\nimport os; os._exit(1)").state == "rolled_back"
@@ -149,7 +149,7 @@ def test_what_the_host_has_set_is_there_again(copied: Session, text: str) -> Non
     assert copied.get("numbers") == [1, {"a": None}]
 
 
-def test_what_is_set_first_is_no_change_of_the_first_cell(session: Session) -> None:
+def test_variables_set_first_are_no_change_of_the_first_cell(session: Session) -> None:
     session.set("text", FEW)
     session.set("data", b"\x00")
     outcome = session.run("n = 1; text, data")
@@ -165,7 +165,7 @@ def test_a_session_that_starts_empty_has_nothing_that_was_set(text: str) -> None
         assert [variable.name for variable in session.variables()] == []
 
 
-def test_what_no_worker_has_heard_of_is_not_lost_with_one() -> None:
+def test_variables_that_no_worker_received_survive_a_death() -> None:
     with Sandbox(recovery="restart") as sandbox, sandbox.session() as session:
         worker = psutil.Process(session._core.links.worker_pid)
         worker.kill()
@@ -174,7 +174,7 @@ def test_what_no_worker_has_heard_of_is_not_lost_with_one() -> None:
         assert session.run("text").value == repr(FEW)
 
 
-def test_what_a_session_might_refuse_is_refused_as_it_is_set(session: Session) -> None:
+def test_values_that_a_session_may_refuse_are_refused_as_they_are_set(session: Session) -> None:
     """As a number of more digits than an interpreter reads that was not told to, as this one is."""
     digits = sys.get_int_max_str_digits()
     sys.set_int_max_str_digits(0)
@@ -195,7 +195,7 @@ def test_many_variables_and_long_names_may_be_set_first(session: Session) -> Non
     assert session.run(there).value == "(0, 1)"
 
 
-def test_a_branch_has_what_was_set_first_and_then_its_own(copied: Session) -> None:
+def test_a_branch_has_the_first_variables_and_then_its_own(copied: Session) -> None:
     copied.set("text", FEW)
     with copied.branch() as branch:
         branch.set("text", "its own")
@@ -256,7 +256,7 @@ def test_bad_arguments_are_named(
     ("recovery", "state", "value"),
     [("snapshot", "kept", "[1]"), ("restart", "restarted", None)],
 )
-def test_what_a_question_finds_lost_is_told_by_the_next_cell(
+def test_a_loss_found_by_a_request_is_reported_by_the_next_cell(
     recovery: Literal["snapshot", "restart"], state: str, value: str | None
 ) -> None:
     with Sandbox(limits=PATIENT, recovery=recovery) as sandbox, sandbox.session() as session:
@@ -300,7 +300,7 @@ def test_a_call_in_flight_ends_with_its_cell(recovering: Sandbox) -> None:
         assert session.run("quick(), x").value == "('now', 1)"
 
 
-def test_an_answer_stands_and_answers_can_be_given_after_it(recovering: Sandbox) -> None:
+def test_answers_survive_a_recovery_and_can_be_sent_after_it(recovering: Sandbox) -> None:
     with recovering.session(answers="strict") as session:
         session.run("import os")
         outcome = session.run("FINAL(1)\nos._exit(1)")
@@ -309,13 +309,13 @@ def test_an_answer_stands_and_answers_can_be_given_after_it(recovering: Sandbox)
         assert [answer.value for answer in session.run("FINAL(2)").answers] == [2]
 
 
-def test_earlier_output_can_be_read_after_it(copied: Session) -> None:
+def test_earlier_output_can_be_read_after_a_recovery(copied: Session) -> None:
     copied.run("import os\nprint('first')")
     copied.run("print('second', flush=True)\nos._exit(1)")
     assert copied.run("str(_out[1]), str(_out[2])").value == r"('first\n', 'second\n')"
 
 
-def test_a_restricted_policy_holds_after_it(recovering: Sandbox, clock: Clock) -> None:
+def test_a_restricted_policy_applies_after_a_recovery(recovering: Sandbox, clock: Clock) -> None:
     policy = Policy(language="restricted", imports=["math"])
     with (
         Sandbox(isolation="jailed", policy=policy, limits=Limits(grace=0.1)) as sandbox,
@@ -329,7 +329,7 @@ def test_a_restricted_policy_holds_after_it(recovering: Sandbox, clock: Clock) -
         assert outcome.error.type == "PolicyError"
 
 
-def test_the_limit_of_cpu_time_counts_all_that_was(recovering: Sandbox) -> None:
+def test_the_cpu_time_limit_includes_earlier_workers(recovering: Sandbox) -> None:
     burn = "import os, time\nwhile time.process_time() < 0.4: pass\n"
     with recovering.session(limits=Limits(cpu_seconds=1)) as session:
         session.run("x = 1")
@@ -341,7 +341,7 @@ def test_the_limit_of_cpu_time_counts_all_that_was(recovering: Sandbox) -> None:
         assert reasons[-1] == "cpu"
 
 
-def test_isolation_is_what_it_was(recovering: Sandbox) -> None:
+def test_a_recovery_keeps_the_isolation(recovering: Sandbox) -> None:
     with recovering.session() as session:
         session.run("import os\nx = 1")
         before = session.isolation
@@ -381,7 +381,7 @@ def test_async_sessions_recover(open_python: str) -> None:
     assert asyncio.run(episode()) == ("rolled_back", "1")
 
 
-def test_the_watchdog_counts_the_code_and_not_the_copies(recovering: Sandbox) -> None:
+def test_the_watchdog_counts_the_code_and_not_the_snapshots(recovering: Sandbox) -> None:
     """Three earlier states that share what they hold, and each cell rewrites half of it."""
     with recovering.session() as session:
         session.run("data = [bytearray(1 << 20) for _ in range(60)]")
@@ -409,13 +409,13 @@ def test_a_time_out_that_comes_before_the_cell_has_begun_keeps_the_state(
         assert session.get("x") == 1
 
 
-def test_an_interrupt_that_came_late_is_not_the_next_cells(copied: Session) -> None:
+def test_a_late_interrupt_does_not_affect_the_next_cell(copied: Session) -> None:
     for _ in range(20):
         copied.run("x = 1", timeout=0.0001)
         assert copied.run("for _ in range(10**5): pass").ok
 
 
-def test_an_interrupt_that_comes_before_the_first_cell_is_begun_strikes_it(
+def test_an_interrupt_before_the_first_cell_begins_interrupts_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     wait = BlockingWait.wait
@@ -466,7 +466,7 @@ def _waits_for(pid: int, number: int) -> bool:
     return any(mask >> number - 1 & 1 for mask in masks)
 
 
-def test_a_cell_that_ends_while_its_kill_is_under_way_leaves_one_state() -> None:
+def test_a_cell_that_ends_during_its_kill_leaves_one_state() -> None:
     """The kill comes after the result: no outcome may speak of a worker that is doomed."""
     limits = Limits(timeout=60, grace=0.3)
     with Sandbox(limits=limits) as sandbox, sandbox.session() as session:
@@ -504,7 +504,7 @@ def test_a_cell_that_ends_while_its_kill_is_under_way_leaves_one_state() -> None
         assert session.run("x").value == str(found)
 
 
-def test_what_only_the_waiting_copy_holds_is_not_the_codes(sandbox: Sandbox) -> None:
+def test_memory_of_the_snapshot_alone_is_not_charged_to_the_code(sandbox: Sandbox) -> None:
     """A cell may replace what fills more than half of the memory; the copy still has the old."""
     with sandbox.session(limits=Limits(memory="200MiB")) as session:
         session.run("x = b'x' * (150 << 20)")
@@ -566,7 +566,7 @@ with Sandbox(isolation={tier!r}, python={python!r}) as sandbox, sandbox.session(
 
 
 @pytest.mark.parametrize("tier", ["jailed", "confined", "process"])
-def test_a_host_without_descriptors_left_loses_no_state(
+def test_a_host_out_of_descriptors_loses_no_state(
     tier: str, request: pytest.FixtureRequest
 ) -> None:
     """A worker cannot be replaced then, and is when there are some again."""

@@ -29,7 +29,7 @@ def waiting(sandbox: Sandbox) -> set[int]:
     return {links.pid for links in sandbox._lifecycle.pool.ready}
 
 
-def test_one_that_nothing_was_told_serves_the_next(sandbox: Sandbox) -> None:
+def test_an_unused_session_serves_the_next_caller(sandbox: Sandbox) -> None:
     with sandbox.session(host={"ask": lambda: 1}, seed=5, answers="strict") as session:
         first = pid(session)
         session.set("secret", "a short text, which would go with the first cell")
@@ -69,7 +69,7 @@ USES: dict[str, Callable[[Session], object]] = {
 
 
 @pytest.mark.parametrize("use", USES)
-def test_one_that_was_used_is_ended(sandbox: Sandbox, use: str) -> None:
+def test_a_used_session_is_ended(sandbox: Sandbox, use: str) -> None:
     with sandbox.session() as session:
         first = pid(session)
         try:
@@ -81,7 +81,7 @@ def test_one_that_was_used_is_ended(sandbox: Sandbox, use: str) -> None:
         os.kill(first, 0)
 
 
-def test_one_that_has_died_is_ended(sandbox: Sandbox) -> None:
+def test_a_dead_session_is_ended(sandbox: Sandbox) -> None:
     with sandbox.session() as session:
         first = pid(session)
         os.kill(session._core.links.worker_pid, signal.SIGKILL)
@@ -89,7 +89,7 @@ def test_one_that_has_died_is_ended(sandbox: Sandbox) -> None:
     assert first not in waiting(sandbox)
 
 
-def test_one_of_other_limits_is_ended(sandbox: Sandbox) -> None:
+def test_a_session_with_other_limits_is_ended(sandbox: Sandbox) -> None:
     with sandbox.session(limits=Limits(processes=5)) as session:
         first = pid(session)
     assert first not in waiting(sandbox)
@@ -101,7 +101,7 @@ def test_without_ready_sessions_each_is_ended() -> None:
         assert sandbox.statistics().ready == 0
 
 
-def test_so_many_are_kept_and_no_more(sandbox: Sandbox) -> None:
+def test_the_number_of_kept_sessions_is_limited(sandbox: Sandbox) -> None:
     opened = [sandbox.session() for _ in range(16)]
     for session in opened:
         session.close()
@@ -111,7 +111,7 @@ def test_so_many_are_kept_and_no_more(sandbox: Sandbox) -> None:
     assert set(alive) <= waiting(sandbox)
 
 
-def test_a_call_that_is_under_way_meets_its_end(sandbox: Sandbox) -> None:
+def test_a_call_in_progress_raises_at_the_end_of_its_session(sandbox: Sandbox) -> None:
     session = sandbox.session()
     begun = threading.Event()
     outcomes = []
@@ -132,7 +132,7 @@ def test_a_call_that_is_under_way_meets_its_end(sandbox: Sandbox) -> None:
     assert first not in waiting(sandbox)
 
 
-def test_a_closed_sandbox_keeps_none() -> None:
+def test_a_closed_sandbox_keeps_no_session() -> None:
     with Sandbox(isolation="jailed", ready=1) as sandbox:
         session = sandbox.session()
         first = pid(session)
@@ -151,7 +151,7 @@ def test_a_retired_sandbox_closes_with_its_last_session() -> None:
     assert "closed" in repr(sandbox)
 
 
-def test_one_whose_files_a_thread_is_at_is_ended() -> None:
+def test_a_session_whose_files_are_in_use_is_ended() -> None:
     """As when a loop ends, which cancels all tasks, while a thread goes on."""
 
     async def main() -> None:
@@ -173,7 +173,7 @@ def test_one_whose_files_a_thread_is_at_is_ended() -> None:
     asyncio.run(main())
 
 
-def test_an_event_loop_gives_back_as_well() -> None:
+def test_an_event_loop_returns_sessions_too() -> None:
     async def main() -> None:
         async with AsyncSandbox(isolation="jailed", ready=1) as sandbox:
             plain = sandbox.plain

@@ -28,7 +28,7 @@ def numbered(session: Session, cells: int) -> None:
 
 
 @pytest.mark.parametrize("cells", [1, 2, 3])
-def test_so_many_cells_are_undone(copied: Session, cells: int) -> None:
+def test_a_number_of_cells_is_undone(copied: Session, cells: int) -> None:
     numbered(copied, 5)
     assert copied.rollback(cells) == ()
     assert copied.run("n, open('n').read()").value == f"({5 - cells}, '{5 - cells}')"
@@ -41,7 +41,7 @@ def test_undoing_again_goes_further_back(copied: Session) -> None:
         assert copied.get("n") == left
 
 
-def test_what_is_undone_can_be_done_otherwise(copied: Session) -> None:
+def test_undone_cells_can_be_replaced_by_others(copied: Session) -> None:
     numbered(copied, 2)
     for branch in range(10):
         copied.run(f"n = {branch + 10}")
@@ -59,7 +59,7 @@ def test_all_cells_are_undone(copied: Session) -> None:
 
 
 @pytest.mark.parametrize("length", [1, 100_000])  # a large one is no part of the first message
-def test_what_was_set_before_the_first_cell_is_there_when_all_are_undone(
+def test_variables_set_before_the_first_cell_remain_when_all_cells_are_undone(
     copied: Session, length: int
 ) -> None:
     copied.set("text", "c" * length)
@@ -70,7 +70,7 @@ def test_what_was_set_before_the_first_cell_is_there_when_all_are_undone(
     assert isinstance(copied.run("n"), Raised)
 
 
-def test_what_was_set_after_a_cell_belongs_to_that(copied: Session) -> None:
+def test_a_variable_set_after_a_cell_is_undone_with_the_cell(copied: Session) -> None:
     numbered(copied, 1)
     copied.set("text", "context")
     copied.files.put("given", b"by the host")
@@ -92,7 +92,7 @@ def test_what_was_set_after_a_cell_belongs_to_that(copied: Session) -> None:
         (None, TypeError, "n must be an int"),
     ],
 )
-def test_a_number_that_is_none_is_named_and_changes_nothing(
+def test_an_invalid_number_is_named_and_changes_nothing(
     copied: Session, cells: object, error: type[Exception], says: str
 ) -> None:
     numbered(copied, 2)
@@ -125,7 +125,7 @@ def test_a_session_that_died_between_cells_can_be_rolled_back(copied: Session) -
     assert copied.get("n") == 1
 
 
-def test_an_init_that_does_not_answer_is_told_and_costs_no_descriptor(
+def test_an_init_that_does_not_answer_is_an_error_and_leaks_no_descriptor(
     copied: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     numbered(copied, 2)
@@ -140,7 +140,7 @@ def test_an_init_that_does_not_answer_is_told_and_costs_no_descriptor(
     eventually(lambda: len(os.listdir("/proc/self/fd")) <= before)
 
 
-def test_an_undone_answer_stands(recovering: Sandbox) -> None:
+def test_an_answer_of_an_undone_cell_stays(recovering: Sandbox) -> None:
     with recovering.session(answers="strict") as session:
         assert [answer.value for answer in session.run("x = FINAL(1)").answers] == [1]
         session.rollback()
@@ -175,7 +175,7 @@ def test_a_closed_session_is_not_rolled_back(recovering: Sandbox) -> None:
         session.rollback()
 
 
-def test_lost_things_are_returned(copied: Session) -> None:
+def test_a_rollback_returns_the_lost_resources(copied: Session) -> None:
     copied.run(
         "import threading\nthreading.Thread(target=threading.Event().wait, name='t').start()"
     )
@@ -183,7 +183,7 @@ def test_lost_things_are_returned(copied: Session) -> None:
     assert copied.rollback() == ("thread 't'",)
 
 
-def test_history_0_recovers_but_undoes_nothing() -> None:
+def test_history_0_recovers_without_rollbacks() -> None:
     with Sandbox(history=0, isolation="jailed") as sandbox, sandbox.session() as session:
         session.run("import os\nx = 1")
         with pytest.raises(ValueError, match="history=1"):
@@ -192,7 +192,7 @@ def test_history_0_recovers_but_undoes_nothing() -> None:
         assert session.get("x") == 1
 
 
-def test_a_state_that_was_not_copied_is_an_error_and_nothing_is_undone(
+def test_a_missing_snapshot_is_an_error_and_nothing_is_undone(
     recovering: Sandbox,
 ) -> None:
     with recovering.session() as session:

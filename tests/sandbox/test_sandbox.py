@@ -73,7 +73,7 @@ def test_numpy_and_figures_work_in_a_session() -> None:
 
 
 @pytest.mark.parametrize("tier", ["jailed", "confined", "process"])
-def test_the_mask_of_who_starts_it_closes_no_folder_to_its_sessions(
+def test_the_umask_of_the_host_closes_no_folder_to_its_sessions(
     tier: str, open_python: str
 ) -> None:
     mask = os.umask(0o077)
@@ -115,7 +115,7 @@ def test_a_mount_may_lie_in_another_that_has_its_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("preload", [[], ["json"]], ids=str)
 @pytest.mark.parametrize("place", ["/tmp/deep/data", "/workspace/data", "/dev/shm/data"])
-def test_mounts_may_lie_in_a_place_that_is_private_to_each_session(
+def test_mounts_may_lie_in_a_folder_that_is_private_to_each_session(
     tmp_path: Path, place: str, preload: list[str]
 ) -> None:
     """As a virtual environment or a checkout under /tmp does."""
@@ -281,13 +281,13 @@ def test_a_hash_seed_makes_hashes_the_same_in_every_template():
     assert values[0] == values[1] == values[2] != values[3]
 
 
-def test_without_one_they_are_drawn():
+def test_without_a_hash_seed_hashes_are_random():
     with Sandbox() as one, Sandbox() as two:
         with one.session() as first, two.session() as second:
             assert first.run("hash('text')").value != second.run("hash('text')").value
 
 
-def test_an_interpreter_with_a_hash_seed_takes_no_more_of_the_environment(monkeypatch, tmp_path):
+def test_a_hash_seed_adds_no_other_environment_variables(monkeypatch, tmp_path):
     """It is started without -E, in an environment that is made up."""
     (tmp_path / "sitecustomize.py").write_text("import builtins\nbuiltins.taken = 1")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
@@ -312,12 +312,12 @@ def test_a_hash_seed_is_checked_by_name(seed):
 
 
 @pytest.mark.parametrize("program", ["/bin/true", "/bin/cat"])
-def test_a_python_that_is_none_is_named(program: str) -> None:
+def test_an_invalid_python_is_named(program: str) -> None:
     with pytest.raises(SandboxError, match=f"python: {program} ended .* before it was a template"):
         Sandbox(python=program)
 
 
-def test_an_interpreter_that_does_not_live_to_preload_is_named_with_its_modules(
+def test_an_interpreter_that_dies_while_preloading_is_named_with_its_modules(
     tmp_path: Path,
 ) -> None:
     python = tmp_path / "python"
@@ -334,12 +334,12 @@ def test_an_interpreter_that_does_not_live_to_preload_is_named_with_its_modules(
         ("mounts", {f"/data/{'x' * 100}{n}": "/etc/hostname" for n in range(800)}),
     ],
 )
-def test_what_is_too_long_for_a_template_is_named(name: str, value: object) -> None:
+def test_a_setting_that_is_too_long_for_a_template_is_named(name: str, value: object) -> None:
     with pytest.raises(ValueError, match=rf"{name}: .* bytes; the limit .* 65,280"):
         Sandbox(**{name: value})
 
 
-def test_programs_of_a_session_are_loaded_as_programs_are() -> None:
+def test_the_dynamic_loader_of_programs_is_not_changed() -> None:
     """The template looks up all functions of libraries at once; what is loaded so is its own."""
     with Sandbox() as sandbox, sandbox.session() as session:
         shown = session.run("import subprocess\nsubprocess.run(['env'], check=True)\nNone").stdout
@@ -370,7 +370,7 @@ with Sandbox(isolation=%r, python=%r) as sandbox, sandbox.session() as session:
     ],
     ids=["blocked", "ignored"],
 )
-def test_how_the_host_takes_its_signals_is_not_how_sessions_do(
+def test_sessions_do_not_inherit_the_signal_handling_of_the_host(
     taken: str, tier: str, open_python: str
 ) -> None:
     program = SIGNALS % (taken, tier, open_python)
@@ -380,7 +380,7 @@ def test_how_the_host_takes_its_signals_is_not_how_sessions_do(
     assert (done.stdout, done.stderr) == ("TimedOut kept 1\n-15\n", "")
 
 
-def test_too_few_files_to_open_are_one_error_that_says_what_helps() -> None:
+def test_running_out_of_descriptors_is_one_error_with_a_remedy() -> None:
     program = (
         "from repl_sandbox import Sandbox, SandboxError\n"
         "try:\n    Sandbox()\nexcept SandboxError as error:\n    print(error)"
@@ -413,7 +413,7 @@ def test_a_daemon_without_standard_streams_has_sessions(
     assert (tmp_path / "out").read_text() == "said\n"
 
 
-def test_from_an_archive_a_sandbox_is_refused_with_the_reason(tmp_path: Path) -> None:
+def test_importing_from_an_archive_is_refused_with_the_reason(tmp_path: Path) -> None:
     archive = tmp_path / "all.zip"
     package = Path(repl_sandbox.__file__).parent
     with zipfile.ZipFile(archive, "w") as file:

@@ -51,7 +51,7 @@ def test_max_sessions_is_kept() -> None:
         sandbox.session().close()
 
 
-def test_max_sessions_is_kept_by_those_who_open_at_the_same_time() -> None:
+def test_max_sessions_holds_for_concurrent_callers() -> None:
     def opened(_: int) -> Session | SandboxError:
         try:
             return sandbox.session()
@@ -97,7 +97,7 @@ def test_a_session_is_closed_when_its_sandbox_is(use: Callable[[Session], object
     session.close()
 
 
-def test_a_session_whose_sandbox_is_closed_while_it_is_made_is_none(
+def test_a_session_whose_sandbox_closes_during_its_creation_is_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     sandbox = Sandbox()
@@ -123,9 +123,7 @@ async def test_an_asynchronous_session_is_closed_when_its_sandbox_is() -> None:
 
 
 @pytest.mark.parametrize("tier", ["confined", "process"])
-def test_a_session_that_takes_its_time_to_end_holds_no_other_up(
-    tier: str, open_python: str
-) -> None:
+def test_a_session_that_ends_slowly_delays_no_other(tier: str, open_python: str) -> None:
     with Sandbox(isolation=tier, python=open_python, recovery="restart") as sandbox:
         # An init that does not end is killed after 10 s: a machine may be too slow for that, once.
         assert any(held_no_other_up(sandbox) for _ in range(3))
@@ -167,7 +165,7 @@ def is_told_to_end(pid: int) -> bool:
     return bool(int(pending[1], 16) >> (signal.SIGTERM - 1) & 1)
 
 
-def test_an_end_that_is_awaited_from_many_threads_is_each_ones_own() -> None:
+def test_each_thread_waits_for_the_end_of_its_own_session() -> None:
     """They share one socket to the zygote, on which answers come as sessions end."""
     with Sandbox(recovery="restart") as sandbox, ThreadPoolExecutor(8) as threads:
 
@@ -181,7 +179,7 @@ def test_an_end_that_is_awaited_from_many_threads_is_each_ones_own() -> None:
         assert list(threads.map(live, range(100))) == [str(number + 1) for number in range(100)]
 
 
-def test_more_sessions_than_end_at_a_time_end_all_the_same() -> None:
+def test_more_sessions_than_end_at_a_time_all_end() -> None:
     """Each that ends has a descriptor of the zygote's, which gives them 128."""
     with Sandbox(isolation="process", recovery="restart") as sandbox:
         sessions = [sandbox.session() for _ in range(140)]
@@ -222,7 +220,7 @@ gc.collect()
 """
 
 
-def test_the_warning_of_one_that_nobody_closed_names_it() -> None:
+def test_the_warning_about_an_unclosed_sandbox_names_it() -> None:
     done = subprocess.run(
         [sys.executable, "-W", "always::ResourceWarning", "-c", DROPPED],
         capture_output=True,
@@ -236,7 +234,7 @@ def test_the_warning_of_one_that_nobody_closed_names_it() -> None:
     assert named == {"Sandbox", "Session"}
 
 
-async def test_a_session_that_is_dropped_and_not_closed_is_warned_of_once() -> None:
+async def test_an_unclosed_session_is_warned_of_once() -> None:
     told: list[str] = []
     with warnings.catch_warnings(record=True) as caught, Sandbox(isolation="process") as sandbox:
         warnings.simplefilter("always")
@@ -272,7 +270,7 @@ def test_the_repr_says_tier_and_whether_it_is_open() -> None:
     assert repr(sandbox) == "<Sandbox process, closed>"
 
 
-async def test_the_repr_of_the_asynchronous_face_is_that_of_its_sandbox() -> None:
+async def test_the_repr_of_an_async_sandbox_is_that_of_its_sandbox() -> None:
     sandbox = AsyncSandbox(isolation="process")
     assert repr(sandbox) == "<AsyncSandbox not started>"
     async with sandbox, sandbox.session() as session:
@@ -339,7 +337,7 @@ def test_a_session_that_could_not_be_made_holds_no_retired_sandbox(
     assert "closed" in repr(sandbox)
 
 
-async def test_a_retired_sandbox_is_one_for_an_event_loop_too() -> None:
+async def test_an_async_sandbox_can_be_retired() -> None:
     sandbox = AsyncSandbox()
     await sandbox.retire()  # it has not begun
     session = await sandbox.session()

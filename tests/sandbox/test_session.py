@@ -93,7 +93,7 @@ def test_source_that_is_no_python_is_a_syntax_error(
     assert session.run("1 + 1").value == "2"
 
 
-def test_code_that_is_no_text_or_too_large_is_the_callers_mistake(session: Session) -> None:
+def test_code_that_is_no_str_or_too_large_is_an_error_of_the_caller(session: Session) -> None:
     with pytest.raises(TypeError, match="code must be a str, not bytes"):
         session.run(b"1")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="104,857,600 bytes"):
@@ -118,7 +118,7 @@ def test_top_level_await(session: Session) -> None:
     assert outcome.value == "'slept'"
 
 
-def test_a_waiting_worker_is_woken_by_what_it_waits_for_alone() -> None:
+def test_a_waiting_worker_wakes_only_for_its_messages() -> None:
     """And not once more as the host reads its answer, which makes room to write."""
     code = "import resource; resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw"
     cells = 300
@@ -130,7 +130,7 @@ def test_a_waiting_worker_is_woken_by_what_it_waits_for_alone() -> None:
     assert waits < 1.5 * cells
 
 
-def test_interrupts_that_follow_one_another_cost_nothing(session: Session) -> None:
+def test_repeated_interrupts_lose_nothing(session: Session) -> None:
     session.run("import os, signal\nx = 1")
     striking = (
         "if os.fork() == 0:\n"
@@ -144,7 +144,7 @@ def test_interrupts_that_follow_one_another_cost_nothing(session: Session) -> No
     assert session.get("x") == 1
 
 
-def test_another_ctrl_c_while_a_call_is_left_is_no_fault_of_the_next(
+def test_a_second_ctrl_c_during_an_interrupted_call_does_not_affect_the_next(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wait, waits = BlockingWait.wait, itertools.count()
@@ -194,7 +194,7 @@ class Struck:
     ],
     ids=["run", "get", "set", "set in a file"],
 )
-def test_a_session_is_free_again_wherever_ctrl_c_has_struck(
+def test_a_session_is_free_again_wherever_ctrl_c_interrupts(
     session: Session, use: Callable[[Session], object]
 ) -> None:
     session.run("kept = 1")
@@ -211,7 +211,7 @@ def test_a_session_is_free_again_wherever_ctrl_c_has_struck(
             break  # it came to its end before
 
 
-def test_a_session_goes_on_when_it_asks_for_a_file_that_its_caller_has_taken_back(
+def test_a_session_goes_on_after_a_request_for_a_withdrawn_file(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ctrl-C amid a `set`, whose file is closed before the session has asked for it."""
@@ -230,7 +230,7 @@ def test_a_session_goes_on_when_it_asks_for_a_file_that_its_caller_has_taken_bac
     assert (outcome.value, outcome.state) == ("(1, False)", "kept")
 
 
-def test_a_caller_who_may_open_nothing_more_waits_all_the_same(
+def test_a_caller_without_free_descriptors_still_waits(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def none_left() -> None:
@@ -242,7 +242,7 @@ def test_a_caller_who_may_open_nothing_more_waits_all_the_same(
     assert (len(outcome.stdout), outcome.value) == (1 << 21, "'done'")
 
 
-def test_a_call_amid_which_the_session_is_closed_says_so(sandbox: Sandbox) -> None:
+def test_a_call_during_which_the_session_is_closed_raises(sandbox: Sandbox) -> None:
     def close_amid_a_cell(session: Session) -> None:
         code = "print(1, flush=True)\nwhile True: pass"
         with pytest.raises(SessionClosed, match="was closed amid this call"):
@@ -254,7 +254,7 @@ def test_a_call_amid_which_the_session_is_closed_says_so(sandbox: Sandbox) -> No
         close_amid_a_cell(session)
 
 
-def test_what_a_session_has_no_room_for_is_told_without_an_empty_reason() -> None:
+def test_a_missing_resource_is_reported_without_an_empty_reason() -> None:
     with (
         Sandbox(limits=Limits(memory="128MiB")) as sandbox,
         sandbox.session() as session,
@@ -274,7 +274,7 @@ def test_a_closed_session_says_so(sandbox: Sandbox) -> None:
         session.run("1")
 
 
-def test_two_callers_at_once_is_an_error_for_the_second(session: Session) -> None:
+def test_a_concurrent_call_is_an_error_for_the_second_caller(session: Session) -> None:
     started = threading.Event()
     outcomes: list[object] = []
 
@@ -363,7 +363,7 @@ def test_code_may_choose_how_processes_are_started(sandbox: Sandbox) -> None:
         assert session.run(chosen).value == "'spawn'"
 
 
-def test_a_block_that_a_cell_frees_is_had_again_without_page_faults(session: Session) -> None:
+def test_a_freed_block_is_allocated_again_without_page_faults(session: Session) -> None:
     result = session.run(
         "import resource\n"
         "def faults(): return resource.getrusage(resource.RUSAGE_SELF).ru_minflt\n"
@@ -377,7 +377,7 @@ def test_a_block_that_a_cell_frees_is_had_again_without_page_faults(session: Ses
     assert int(result.value) < 490
 
 
-def test_a_closed_session_holds_nothing_of_what_it_wrote(sandbox: Sandbox) -> None:
+def test_a_closed_session_frees_its_output(sandbox: Sandbox) -> None:
     tracemalloc.start()
     try:
         closed = []

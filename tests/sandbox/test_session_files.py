@@ -58,7 +58,7 @@ def paths(session: Session) -> list[str]:
     return [file.path for file in session.files.list()]
 
 
-def test_what_is_put_is_there_for_the_next_cell_and_is_the_codes_own(held: Session) -> None:
+def test_a_put_file_is_available_to_the_next_cell_and_owned_by_the_code(held: Session) -> None:
     held.files.put("notes/today/a.txt", "gr\u00fcn")
     held.files.put("raw.bin", memoryview(b"\x00\xff"))
     held.files.put("empty", b"")
@@ -74,7 +74,7 @@ def test_what_is_put_is_there_for_the_next_cell_and_is_the_codes_own(held: Sessi
     assert held.files.get("./notes//b") == "gr\u00fcn".encode()
 
 
-def test_a_list_tells_what_is_there_and_its_rows_are_frozen(held: Session) -> None:
+def test_list_files_has_all_files_in_frozen_rows(held: Session) -> None:
     do(
         held,
         "import os\nos.makedirs('d/e')\nopen('d/e/f', 'w').write('four')\n"
@@ -104,7 +104,7 @@ def test_a_list_tells_what_is_there_and_its_rows_are_frozen(held: Session) -> No
         held.files.list("d/e/f")
 
 
-def test_many_files_are_put_as_one(held: Session) -> None:
+def test_many_files_are_put_in_one_call(held: Session) -> None:
     """Each cost a process of its own, and a look at all that were there before it."""
     files = {f"{n % 7}/{n % 10}/{n}.txt": str(n) for n in range(300)}
     files |= {"large": "x" * (1 << 20), "last": ""}
@@ -118,7 +118,7 @@ def test_many_files_are_put_as_one(held: Session) -> None:
     held.files.put_all({})
 
 
-def test_what_is_put_before_one_that_cannot_be_is_there(held: Session) -> None:
+def test_files_put_before_a_failing_one_are_kept(held: Session) -> None:
     do(held, "import os; os.mkdir('taken')")
     with pytest.raises(IsADirectoryError) as raised:
         held.files.put_all({"a": "1", "b/c": b"2", "taken": "3", "d": "4"})
@@ -138,7 +138,7 @@ def test_what_is_put_before_one_that_cannot_be_is_there(held: Session) -> None:
         ({"a": "1", "b": b"x" * (4 << 20)}, OSError, "file_size"),
     ],
 )
-def test_what_is_wrong_with_one_of_many_is_said_first(
+def test_invalid_paths_of_many_files_are_reported_before_any_is_put(
     held: Session, files: Any, error: type[Exception], named: str
 ) -> None:
     with pytest.raises(error, match=named):
@@ -146,7 +146,7 @@ def test_what_is_wrong_with_one_of_many_is_said_first(
     assert paths(held) == []
 
 
-def test_many_files_are_read_as_one_and_each_that_is_not_says_why(held: Session) -> None:
+def test_many_files_are_read_in_one_call_with_an_error_for_each_missing_one(held: Session) -> None:
     files = {f"{n % 7}/{n}.txt": str(n).encode() for n in range(200)}
     held.files.put_all(files)
     do(held, "import os; os.symlink('0/0.txt', 'link')")
@@ -162,7 +162,7 @@ def test_many_files_are_read_as_one_and_each_that_is_not_says_why(held: Session)
     assert do(held, "len(os.listdir('.'))") == "8"
 
 
-def test_of_many_files_so_much_is_read_as_the_limit_says(held: Session) -> None:
+def test_many_files_are_read_up_to_the_limit(held: Session) -> None:
     held.files.put_all({"a": b"x" * 100, "b": b"x" * 100, "c": b"x" * 20})
     found = held.files.get_all("abc", limit=130)
     assert (found["a"], found["c"]) == (b"x" * 100, b"x" * 20)
@@ -171,7 +171,7 @@ def test_of_many_files_so_much_is_read_as_the_limit_says(held: Session) -> None:
         held.files.get_all(["a", "../b"])
 
 
-def test_of_many_that_do_not_fit_the_first_that_does_not_is_named(held: Session) -> None:
+def test_of_many_files_over_the_limit_the_first_is_named(held: Session) -> None:
     with pytest.raises(OSError, match=r"workspace.*'b'"):
         held.files.put_all(dict.fromkeys("ab", b"x" * (3 << 20)))
     assert "b" not in paths(held)
@@ -186,7 +186,7 @@ def test_names_may_have_newlines_and_bytes_that_are_no_utf8(held: Session) -> No
     assert do(held, "open(b'\\xff\\n\\x01\"').read()") == "'even'"
 
 
-def test_a_file_is_replaced_whole_and_keeps_its_permissions(held: Session) -> None:
+def test_a_file_is_replaced_atomically_and_keeps_its_permissions(held: Session) -> None:
     do(
         held,
         "import os\nopen('tool', 'w').write('a long old content')\nos.chmod('tool', 0o750)\n"
@@ -220,7 +220,7 @@ def test_nothing_but_a_regular_file_is_read_or_replaced(held: Session, path: str
     assert "none" not in paths(held)
 
 
-def test_errors_are_the_ones_of_the_system_and_have_the_path(held: Session) -> None:
+def test_errors_are_os_errors_with_the_path(held: Session) -> None:
     with pytest.raises(FileNotFoundError, match="'no/file'") as missing:
         held.files.get("no/file")
     assert missing.value.filename == "no/file"
@@ -231,7 +231,7 @@ def test_errors_are_the_ones_of_the_system_and_have_the_path(held: Session) -> N
     assert paths(held) == ["file"]
 
 
-def test_where_the_code_may_not_the_host_may_not(held: Session) -> None:
+def test_the_host_has_the_permissions_of_the_code(held: Session) -> None:
     if held.isolation.tier == "process" and os.geteuid() == 0:
         pytest.skip("code of this tier is root here, and may")
     do(
@@ -250,7 +250,7 @@ def test_where_the_code_may_not_the_host_may_not(held: Session) -> None:
     assert not files.complete
 
 
-def test_a_file_over_the_limit_is_not_read_and_one_of_holes_costs_nothing(held: Session) -> None:
+def test_a_file_over_the_limit_is_not_read_and_a_sparse_one_is_cheap(held: Session) -> None:
     do(held, "open('big', 'wb').write(b'x' * 1000)")
     assert held.files.get("big", limit=1000) == b"x" * 1000
     with pytest.raises(OSError, match=r"1,000 bytes; the limit is 999.*'big'") as refused:
@@ -260,7 +260,7 @@ def test_a_file_over_the_limit_is_not_read_and_one_of_holes_costs_nothing(held: 
 
 
 @pytest.mark.parametrize("there", [False, True], ids=["new", "replaced"])
-def test_what_does_not_fit_leaves_nothing_behind(held: Session, there: bool) -> None:
+def test_a_file_over_the_quota_leaves_nothing_behind(held: Session, there: bool) -> None:
     if there:
         held.files.put("deep/er/file", b"old")
     before = paths(held)
@@ -291,7 +291,7 @@ def test_files_outlive_the_worker(held: Session) -> None:
     assert do(held, "open('third').read()") == "'3'"
 
 
-def test_an_init_that_ends_before_it_keeps_a_file_ends_the_session(
+def test_an_init_that_ends_before_storing_a_file_ends_the_session(
     held: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     init, ask = psutil.Process(held._core.links.pid), file_client._asked
@@ -310,7 +310,7 @@ def test_an_init_that_ends_before_it_keeps_a_file_ends_the_session(
         held.files.put("name", b"1")
 
 
-def test_a_call_amid_which_the_session_is_closed_says_so(
+def test_a_call_during_which_the_session_is_closed_raises(
     small: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ask = file_client._asked
@@ -331,7 +331,7 @@ def test_a_call_amid_which_the_session_is_closed_says_so(
         closing.join()
 
 
-def test_a_workspace_that_the_code_took_away_is_no_way_out(held: Session, tmp_path: Path) -> None:
+def test_a_removed_workspace_is_no_escape(held: Session, tmp_path: Path) -> None:
     """Without a mount the directory has a name that the code can give to something else."""
     (tmp_path / "secret").write_text("of the host")
     if held.isolation.tier == "jailed":
@@ -356,7 +356,7 @@ def test_a_workspace_that_the_code_took_away_is_no_way_out(held: Session, tmp_pa
     assert (tmp_path / "secret").read_text() == "of the host"
 
 
-def test_files_wait_for_no_cell(held: Session) -> None:
+def test_file_calls_do_not_wait_for_a_cell(held: Session) -> None:
     started = threading.Event()
 
     def run() -> None:
@@ -431,7 +431,7 @@ def test_wrong_types_name_the_argument(session: Session) -> None:
         session.files.put("x", "\ud800")
 
 
-def test_a_path_may_begin_with_the_name_that_a_jailed_session_knows(session: Session) -> None:
+def test_a_path_may_begin_with_the_workspace_of_a_jailed_session(session: Session) -> None:
     if session.isolation.tier == "jailed":
         session.files.put("/workspace/a/b", b"x")
         assert session.files.get("a/b") == b"x"
@@ -441,7 +441,7 @@ def test_a_path_may_begin_with_the_name_that_a_jailed_session_knows(session: Ses
             session.files.put("/workspace/a/b", b"x")
 
 
-async def test_the_same_on_an_event_loop() -> None:
+async def test_file_calls_on_an_event_loop() -> None:
     async with AsyncSandbox(limits=SMALL) as sandbox, sandbox.session() as session:
         await session.files.put("a/b", "x" * 100_000)
         assert (await session.run("len(open('a/b').read())")).value == "100000"
@@ -467,7 +467,7 @@ async def test_a_cancelled_call_leaves_the_session_free() -> None:
         assert [file.size for file in await session.files.list()] in ([], [2_000_000])
 
 
-def test_a_descriptor_of_a_kind_that_is_no_file_is_not_read(held: Session) -> None:
+def test_a_descriptor_that_is_no_file_is_not_read(held: Session) -> None:
     """EINVAL is not told apart by its class, so it says what it is."""
     if held.isolation.tier != "process":
         pytest.skip("code of the other tiers cannot make a FIFO")
@@ -479,7 +479,7 @@ def test_a_descriptor_of_a_kind_that_is_no_file_is_not_read(held: Session) -> No
     assert held.files.list()[0].kind == "other"
 
 
-def test_a_list_that_comes_drop_by_drop_has_one_time_for_all(
+def test_a_trickled_listing_has_one_time_limit(
     held: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where code with the clerk's uid stops it and lets it go on."""
@@ -505,7 +505,7 @@ def test_a_list_that_comes_drop_by_drop_has_one_time_for_all(
         thread.join()
 
 
-def test_a_session_that_has_all_its_processes_has_none_for_its_files(small: Sandbox) -> None:
+def test_a_session_at_its_process_limit_has_no_process_for_files(small: Sandbox) -> None:
     """Only a control group counts the process that works on files among the session's."""
     with small.session(limits=dataclasses.replace(SMALL, processes=4)) as session:
         grouped = any(layer.name == "cgroup" and layer.active for layer in session.isolation.layers)

@@ -44,7 +44,7 @@ def test_a_timeout_may_be_longer_than_the_kernel_counts(session: Session, second
     ],
     ids=["C loop", "swallowed", "blocked", "ignored"],
 )
-def test_what_no_interrupt_stops_is_killed_with_its_output_kept(
+def test_a_cell_that_ignores_interrupts_is_killed_with_its_output_kept(
     sandbox: Sandbox, code: str, clock: Clock
 ) -> None:
     with sandbox.session(limits=Limits(timeout=60, grace=0.1)) as session:
@@ -60,7 +60,7 @@ def test_what_no_interrupt_stops_is_killed_with_its_output_kept(
         assert session.run("x").value == "1"
 
 
-def test_an_interrupt_does_not_strike_the_next_cell(session: Session) -> None:
+def test_an_interrupt_does_not_affect_the_next_cell(session: Session) -> None:
     for _ in range(20):
         assert isinstance(session.run("while True: pass", timeout=0.01), TimedOut)
         assert session.run("sum(range(1000))").value == "499500"
@@ -126,7 +126,7 @@ def test_a_forked_child_of_a_cell_does_not_answer_for_it(session: Session) -> No
         ("1 / 0", 1, "ZeroDivisionError: division by zero\n"),
     ],
 )
-def test_a_forked_child_ends_as_a_program_does(
+def test_a_forked_child_exits_as_a_program_does(
     session: Session, code: str, status: int, stderr: str
 ) -> None:
     session.run("import os")

@@ -38,14 +38,14 @@ def test_output_is_streamed_while_the_cell_runs(session: Session) -> None:
     assert outcome.error.type == "KeyboardInterrupt"
 
 
-def test_on_output_is_told_of_its_own_cell_alone(session: Session) -> None:
+def test_on_output_receives_the_output_of_its_own_cell_alone(session: Session) -> None:
     told: list[str] = []
     session.run("x = 1", on_output=lambda _, text: told.append(text))
     session.run("print('of the next')")
     assert told == []
 
 
-def test_on_output_that_nobody_would_await_is_refused_before_anything_runs(
+def test_an_asynchronous_on_output_is_refused_before_anything_runs(
     session: Session,
 ) -> None:
     async def hear(stream: str, text: str) -> None: ...
@@ -56,7 +56,7 @@ def test_on_output_that_nobody_would_await_is_refused_before_anything_runs(
     assert session.variables() == []
 
 
-def test_on_output_that_raises_while_a_worker_is_replaced_costs_nothing(session: Session) -> None:
+def test_on_output_that_raises_while_a_worker_is_replaced_has_no_effect(session: Session) -> None:
     session.run("import os, signal\nx = 1")
     core = session._core
     waited_for = core.io.descriptors
@@ -105,7 +105,7 @@ def test_output_over_the_limit_keeps_head_and_tail_and_counts_the_rest(sandbox: 
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3])
-def test_a_limit_of_a_few_bytes_keeps_a_few_bytes(sandbox: Sandbox, limit: int) -> None:
+def test_a_limit_of_a_few_bytes_is_exact(sandbox: Sandbox, limit: int) -> None:
     with sandbox.session(limits=Limits(output=limit)) as session:
         outcome = session.run("print(12345)")
 
@@ -139,9 +139,7 @@ def test_earlier_output_can_be_read_again_page_by_page(session: Session) -> None
         "sys.stdout.close(); sys.__stdout__.close()",
     ],
 )
-def test_a_stream_that_a_cell_takes_away_is_there_again_in_the_next(
-    sandbox: Sandbox, cell: str
-) -> None:
+def test_a_stream_removed_by_a_cell_is_back_in_the_next(sandbox: Sandbox, cell: str) -> None:
     with sandbox.session() as session:
         session.run("import io, sys\nkept = 1")
         assert session.run(cell).state == "kept"
@@ -158,9 +156,7 @@ def test_a_stream_that_a_cell_takes_away_is_there_again_in_the_next(
         "{} = codecs.getwriter('utf-8')({}.buffer)",
     ],
 )
-def test_what_programs_do_for_their_encoding_works(
-    sandbox: Sandbox, name: str, change: str
-) -> None:
+def test_common_ways_to_change_the_encoding_work(sandbox: Sandbox, name: str, change: str) -> None:
     with sandbox.session() as session:
         session.run("import codecs, io, sys")
         outcome = session.run(change.replace("{}", f"sys.{name}"))
@@ -172,9 +168,7 @@ def test_what_programs_do_for_their_encoding_works(
 
 
 @pytest.mark.parametrize("cell", ["exit()", "sys.stdin.close()", "sys.__stdin__.close()"])
-def test_standard_input_that_a_cell_closes_is_there_again_in_the_next(
-    sandbox: Sandbox, cell: str
-) -> None:
+def test_a_closed_standard_input_is_back_in_the_next_cell(sandbox: Sandbox, cell: str) -> None:
     """exit() closes it, and help() looks at it."""
     with sandbox.session() as session:
         session.run("import sys")
@@ -184,7 +178,7 @@ def test_standard_input_that_a_cell_closes_is_there_again_in_the_next(
         assert session.run("sys.stdin.read()").value == "''"
 
 
-def test_standard_input_of_the_users_stays_in_place(sandbox: Sandbox) -> None:
+def test_a_standard_input_of_the_code_stays_in_place(sandbox: Sandbox) -> None:
     with sandbox.session() as session:
         session.run("import io, sys\nsys.__stdin__.close()\nsys.stdin = io.StringIO('mine')")
 
@@ -192,7 +186,7 @@ def test_standard_input_of_the_users_stays_in_place(sandbox: Sandbox) -> None:
         assert session.run("sys.__stdin__.read()").value == "''"
 
 
-def test_what_c_code_writes_is_in_order_with_what_python_writes(sandbox: Sandbox) -> None:
+def test_output_of_c_code_and_of_python_is_in_order(sandbox: Sandbox) -> None:
     with sandbox.session() as session:
         outcome = session.run(
             "import ctypes\nlibc = ctypes.CDLL(None)\n"

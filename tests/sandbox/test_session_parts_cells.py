@@ -136,7 +136,7 @@ def host(make: Make) -> Host:
 # ── Cells ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_result_that_comes_alone_ends_the_cell_at_once(host: Host) -> None:
+def test_a_lone_result_ends_the_cell_at_once(host: Host) -> None:
     for number, fields in ((1, {}), (2, {"value": "42"})):
         host.cells.begin(b"x", 60.0, None)
         assert host.hear() == [Execute(number, b"x")]
@@ -147,7 +147,7 @@ def test_a_result_that_comes_alone_ends_the_cell_at_once(host: Host) -> None:
         assert not host.cell.running_since
 
 
-def test_what_a_cell_wrote_before_its_result_is_its_own(host: Host) -> None:
+def test_output_before_a_result_belongs_to_its_cell(host: Host) -> None:
     host.cells.begin(b"x", 60.0, None)
     host.hear()
     os.write(host.stdout, b"text")
@@ -176,7 +176,7 @@ def test_a_cell_over_its_time_is_interrupted_and_keeps_its_state(host: Host) -> 
     assert isinstance(outcome, TimedOut) and outcome.state == "kept"
 
 
-def test_a_cell_that_goes_on_after_its_interrupt_costs_the_worker(make: Make) -> None:
+def test_a_cell_that_ignores_its_interrupt_loses_its_worker(make: Make) -> None:
     host = make(grace=1e-9)
     host.cells.begin(b"while True: pass", -1.0, None)
     steps = host.cells.run()
@@ -221,7 +221,7 @@ def test_a_cell_that_was_copied_before_its_worker_died_has_ended(host: Host) -> 
         ("init", "unacknowledged", 1),
     ],
 )
-def test_a_result_beside_which_something_is_to_be_told_does_not_end_the_cell_at_once(
+def test_a_result_with_pending_reports_does_not_end_the_cell_at_once(
     host: Host, part: str, name: str, value: object
 ) -> None:
     host.cells.begin(b"x", 60.0, None)
@@ -232,7 +232,7 @@ def test_a_result_beside_which_something_is_to_be_told_does_not_end_the_cell_at_
     assert host.cell.result is not None and host.cell.running_since
 
 
-def test_a_result_of_another_cell_is_against_the_protocol(host: Host) -> None:
+def test_a_result_of_another_cell_is_a_breach(host: Host) -> None:
     def lie() -> None:
         host.say(Result(7, None, None, (), (), 5))
         host.die(9)
@@ -241,7 +241,7 @@ def test_a_result_of_another_cell_is_against_the_protocol(host: Host) -> None:
     assert isinstance(outcome, Killed) and outcome.reason == "protocol"
 
 
-def test_what_was_lost_between_cells_is_told_by_the_next(host: Host) -> None:
+def test_losses_between_cells_are_reported_by_the_next(host: Host) -> None:
     host.io.worker.lost, host.io.worker.emptied = ("a thread",), True
     outcome = host.run(host.end())
     assert (outcome.lost, outcome.state) == (("a thread",), "restarted")
@@ -260,7 +260,7 @@ def test_an_internal_job_takes_no_number_and_is_no_part_of_the_history(host: Hos
     host.io.withdraw()
 
 
-def test_refused_forks_are_told_with_the_outcome(host: Host) -> None:
+def test_refused_forks_are_reported_with_the_outcome(host: Host) -> None:
     host.cells.limit_hits.is_full()  # while nothing runs
     assert not host.cells.limit_hits.full
     outcome = host.run(host.cells.limit_hits.is_full, host.end())
@@ -296,7 +296,7 @@ def test_a_function_is_called_and_its_reply_is_sent(host: Host) -> None:
         (HostCall(1, 2, STREAMS, NOTHING), b"Cancelled"),
     ],
 )
-def test_a_call_that_cannot_be_is_refused(
+def test_an_invalid_call_is_refused(
     host: Host, monkeypatch: pytest.MonkeyPatch, call: HostCall, words: bytes
 ) -> None:
     monkeypatch.setattr("repl_sandbox.session.host_functions.open_calls.MAX_OPEN_BYTES", 1000)
@@ -306,7 +306,7 @@ def test_a_call_that_cannot_be_is_refused(
     assert words in refusal and host.calls.count == 0
 
 
-def test_no_call_is_taken_between_cells(host: Host) -> None:
+def test_calls_between_cells_are_refused(host: Host) -> None:
     for call in (HostCall(1, 0, "f", NOTHING), HostCall(2, 1, "f", NOTHING)):
         host.calls.take(call)
     answer = Answered(3, 0, Answer("FINAL", "42"))
@@ -334,7 +334,7 @@ def test_calls_that_are_open_when_the_cell_ends_are_refused(host: Host) -> None:
     assert host.hear() == [] and not host.open_calls.running
 
 
-def test_streams_are_given_while_the_worker_reads(host: Host) -> None:
+def test_output_is_delivered_while_the_worker_reads(host: Host) -> None:
     host.running()
     host.calls.take(HostCall(1, 1, STREAMS, NOTHING))
     assert host.io.outbox.is_read() is False
@@ -352,7 +352,7 @@ def test_answers_are_kept_in_order(host: Host) -> None:
     assert host.hear() == [HostReply(0, True, b"null"), HostReply(1, True, b"null")]
 
 
-def test_an_answer_that_is_refused_is_not_kept(make: Make) -> None:
+def test_a_refused_answer_is_not_kept(make: Make) -> None:
     def refuse(answer: Answer) -> None:
         raise ValueError(f"not {answer.text}")
 
@@ -362,7 +362,7 @@ def test_an_answer_that_is_refused_is_not_kept(make: Make) -> None:
     assert b"not 42" in refusals(host)[0] and host.cell.answers.all() == ()
 
 
-def test_an_answer_may_be_judged_by_a_coroutine(make: Make) -> None:
+def test_an_answer_may_be_validated_by_a_coroutine(make: Make) -> None:
     async def accept(answer: Answer) -> None:
         pass
 
@@ -378,7 +378,7 @@ def test_an_answer_may_be_judged_by_a_coroutine(make: Make) -> None:
 # ── Dispatch ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_each_message_goes_to_its_part(host: Host) -> None:
+def test_each_message_has_its_handler(host: Host) -> None:
     host.running()
     dispatch = MessageDispatch(host.io, host.cell, host.calls, host.output)
     dispatch.take(Value(b"1"))

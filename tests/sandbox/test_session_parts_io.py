@@ -67,7 +67,7 @@ def test_a_message_that_the_handler_refuses_ends_the_worker(
     assert peer.io.worker.breach == "protocol"
 
 
-def test_what_a_worker_does_not_read_is_kept_and_sent_later(peer: Peer) -> None:
+def test_unread_messages_are_kept_and_sent_later(peer: Peer) -> None:
     large = Assign("x", "str", b"x" * (3 << 20))
     peer.io.send(large)
     assert peer.io.outbox.interest == select.POLLOUT  # so much unread: nothing is taken in
@@ -79,7 +79,7 @@ def test_what_a_worker_does_not_read_is_kept_and_sent_later(peer: Peer) -> None:
     assert peer.io.outbox.interest == select.POLLIN and not peer.io.outbox
 
 
-def test_the_end_of_the_socket_says_that_the_worker_is_gone(peer: Peer) -> None:
+def test_end_of_file_on_the_socket_means_that_the_worker_ended(peer: Peer) -> None:
     peer.worker.close()
     peer.io.receive(ready(peer.io))
     assert peer.io.worker.dead and not peer.io.worker.init_is_gone
@@ -87,7 +87,7 @@ def test_the_end_of_the_socket_says_that_the_worker_is_gone(peer: Peer) -> None:
     assert peer.io.worker_fd not in peer.io.descriptors and ready(peer.io) == []
 
 
-def test_a_descriptor_is_lent_once_and_while_it_is_offered(peer: Peer) -> None:
+def test_a_descriptor_is_passed_once_and_only_while_it_is_offered(peer: Peer) -> None:
     peer.io.offer(peer.stdout)
     for number in (1, 2):
         peer.io.ask_for_memfd(HostCall(number, 0, MEMFD, b"[[],{}]"))
@@ -101,7 +101,7 @@ def test_a_descriptor_is_lent_once_and_while_it_is_offered(peer: Peer) -> None:
     assert isinstance(third, HostReply) and not third.ok
 
 
-def test_a_session_is_untouched_until_anything_is_said(peer: Peer) -> None:
+def test_a_session_is_untouched_until_a_message_is_sent(peer: Peer) -> None:
     assert peer.io.untouched
     peer.io.say_first()  # which is nothing, as the configuration is plain; a cell follows
     assert not peer.io.untouched
@@ -110,7 +110,7 @@ def test_a_session_is_untouched_until_anything_is_said(peer: Peer) -> None:
 # ── Configuration ─────────────────────────────────────────────────────────────────────────────────
 
 
-def test_each_worker_is_told_once_and_the_first_the_variables() -> None:
+def test_each_worker_is_configured_once_and_the_first_gets_the_variables() -> None:
     configuration = WorkerConfiguration(CONFIGURE, plain=False)
     assert configuration.add(VARIABLE)
     first = configuration.due()
@@ -125,7 +125,7 @@ def test_each_worker_is_told_once_and_the_first_the_variables() -> None:
     assert configuration.due() is None
 
 
-def test_variables_that_no_worker_has_got_are_told_to_the_next() -> None:
+def test_variables_that_no_worker_received_are_sent_to_the_next() -> None:
     configuration = WorkerConfiguration(CONFIGURE, plain=False)
     configuration.add(VARIABLE)
     configuration.due()  # and the worker is gone before it is sent
@@ -134,7 +134,7 @@ def test_variables_that_no_worker_has_got_are_told_to_the_next() -> None:
     assert again is not None and again.variables == (VARIABLE,)
 
 
-def test_a_plain_one_is_told_to_nobody_unless_it_has_variables() -> None:
+def test_a_default_configuration_is_not_sent_unless_there_are_variables() -> None:
     configuration = WorkerConfiguration(Configure((), None, None), plain=True)
     assert configuration.due() is None
     configuration = WorkerConfiguration(Configure((), None, None), plain=True)
@@ -151,7 +151,7 @@ def test_a_plain_one_is_told_to_nobody_unless_it_has_variables() -> None:
         Assign("x", "json", b"1" * 5000),
     ],
 )
-def test_what_is_large_or_might_be_refused_is_asked(variable: Assign) -> None:
+def test_large_or_refusable_values_are_sent_as_requests(variable: Assign) -> None:
     configuration = WorkerConfiguration(CONFIGURE, plain=False)
     assert not configuration.add(variable)
     assert configuration.message == CONFIGURE
@@ -160,7 +160,7 @@ def test_what_is_large_or_might_be_refused_is_asked(variable: Assign) -> None:
 # ── InitChannel and WorkerState ───────────────────────────────────────────────────────────────────
 
 
-def test_an_interrupt_is_for_the_cell_that_runs(peer: Peer) -> None:
+def test_an_interrupt_affects_the_running_cell_alone(peer: Peer) -> None:
     init = peer.io.init
     init.interrupt()
     assert peer.hear_orders() == [] and not init.interrupting
@@ -203,7 +203,7 @@ def test_the_death_of_an_earlier_worker_is_no_death_of_this_one(peer: Peer) -> N
     assert worker.dead and not worker.init_is_gone
 
 
-def test_the_answer_to_an_order_that_was_given_up_is_not_that_of_the_next(peer: Peer) -> None:
+def test_the_answer_to_a_cancelled_order_is_not_that_of_the_next(peer: Peer) -> None:
     init = peer.io.init
     init.order_branch(None, ())
     init.order_branch(3, ())
@@ -228,7 +228,7 @@ def test_without_init_there_is_no_session(peer: Peer) -> None:
 # ── Completion ────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_steps_whose_caller_leaves_are_brought_to_their_end() -> None:
+def test_steps_of_a_cancelled_caller_complete() -> None:
     done: list[str] = []
 
     def steps():  # type: ignore[no-untyped-def]

@@ -59,7 +59,7 @@ def woken(peer: Peer, cell: int, *lost: str) -> list[Callable[[], object]]:
 # ── Recovery ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_latest_copy_takes_over_from_a_dead_worker(peer: Peer) -> None:
+def test_the_latest_snapshot_takes_over_from_a_dead_worker(peer: Peer) -> None:
     recovery = ran(peer, 1, 2)
     peer.die(cpu=2.0)
     state = drive(recovery.replace(), peer.io, *woken(peer, 2, "a thread"))
@@ -70,7 +70,7 @@ def test_the_latest_copy_takes_over_from_a_dead_worker(peer: Peer) -> None:
     assert peer.io.configuration.known  # it is a copy of one that was told
 
 
-def test_cells_after_the_copy_are_said_to_be_undone(peer: Peer) -> None:
+def test_cells_after_the_snapshot_are_reported_as_undone(peer: Peer) -> None:
     recovery = ran(peer, 1, 2, 3)
     peer.die()
     drive(recovery.replace(), peer.io, *woken(peer, 1))
@@ -86,7 +86,7 @@ def test_cells_after_the_copy_are_said_to_be_undone(peer: Peer) -> None:
         (-1, (1,), ["start"], "restarted"),
     ],
 )
-def test_without_a_copy_an_empty_worker_takes_over(
+def test_without_a_snapshot_an_empty_worker_takes_over(
     peer: Peer, states: int, cells: tuple[int, ...], orders: list[str], state: State
 ) -> None:
     recovery = ran(peer, *cells, states=states)
@@ -99,7 +99,7 @@ def test_without_a_copy_an_empty_worker_takes_over(
     assert peer.io.init.generation == 1
 
 
-def test_a_copy_that_dies_as_it_is_woken_is_followed_by_an_empty_worker(peer: Peer) -> None:
+def test_a_snapshot_that_dies_as_it_is_woken_is_followed_by_an_empty_worker(peer: Peer) -> None:
     recovery = ran(peer, 1)
 
     def begin_and_end() -> None:
@@ -120,7 +120,7 @@ def test_without_init_the_session_is_closed(peer: Peer) -> None:
         drive(recovery.replace(), peer.io)
 
 
-def test_a_worker_whose_end_nobody_tells_is_ended(
+def test_a_worker_whose_end_is_not_reported_is_ended(
     peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("repl_sandbox.session.recovery.NOTICE_TIMEOUT", -1.0)
@@ -157,7 +157,7 @@ def test_a_worker_that_cannot_be_connected_is_tried_again(
     assert peer.io.worker.notice is not None
 
 
-def test_a_rollback_wakes_the_copy_of_that_cell(peer: Peer) -> None:
+def test_a_rollback_wakes_the_snapshot_of_that_cell(peer: Peer) -> None:
     recovery = ran(peer, 1, 2, 3)
     peer.configuration.emptied(keeps_variables=True)  # as of a worker that was told nothing yet
     lost = drive(recovery.rollback(2), peer.io, *woken(peer, 1, "a socket"))
@@ -167,7 +167,7 @@ def test_a_rollback_wakes_the_copy_of_that_cell(peer: Peer) -> None:
     assert peer.configuration.known
 
 
-def test_a_rollback_without_a_copy_leaves_the_session_as_it_is(peer: Peer) -> None:
+def test_a_rollback_without_a_snapshot_leaves_the_session_unchanged(peer: Peer) -> None:
     recovery = ran(peer, 1, 2)
     refusal = {"revived": False, "lost": []}
     with pytest.raises(SandboxError, match="It was left as it is"):
@@ -185,7 +185,7 @@ def test_a_rollback_without_a_copy_leaves_the_session_as_it_is(peer: Peer) -> No
         (-1, 1, SandboxError),
     ],
 )
-def test_a_rollback_that_cannot_be_is_refused(
+def test_an_invalid_rollback_is_refused(
     peer: Peer, states: int, cells: Any, error: type[Exception]
 ) -> None:
     recovery = ran(peer, 1, 2, states=states)
@@ -202,7 +202,7 @@ def questions(peer: Peer, *cells: int) -> NamespaceQueries:
     return NamespaceQueries(peer.io, peer.cell, recovery, peer.completion, LIMITS)
 
 
-def test_a_question_is_answered(peer: Peer) -> None:
+def test_a_request_is_answered(peer: Peer) -> None:
     asked = questions(peer)
     answer = drive(asked.ask(Fetch("x")), peer.io, peer.hear, lambda: peer.say(Value(b"1")))
     assert answer == Value(b"1") and not asked.is_asking
@@ -214,7 +214,7 @@ def test_a_question_is_answered(peer: Peer) -> None:
     ("cells", "acts", "came_to"),
     [((1,), woken, "has again what it had"), ((), None, "has again what it had")],
 )
-def test_a_worker_that_dies_of_a_question_is_replaced(
+def test_a_worker_that_dies_during_a_request_is_replaced(
     peer: Peer, cells: tuple[int, ...], acts: Any, came_to: str
 ) -> None:
     replacing = woken(peer, 1) if acts else [peer.start_worker]
@@ -224,7 +224,7 @@ def test_a_worker_that_dies_of_a_question_is_replaced(
     assert not peer.io.worker.emptied
 
 
-def test_a_question_after_which_the_session_is_empty_says_so(peer: Peer) -> None:
+def test_a_request_that_empties_the_session_reports_it(peer: Peer) -> None:
     asked = questions(peer, 1)
     gone = {"revived": False, "lost": []}
     acts = [peer.die, lambda: peer.tell(gone), peer.start_worker]
@@ -233,7 +233,7 @@ def test_a_question_after_which_the_session_is_empty_says_so(peer: Peer) -> None
     assert peer.io.worker.emptied  # which the next outcome tells
 
 
-def test_a_question_to_a_worker_that_is_dead_goes_to_the_next(peer: Peer) -> None:
+def test_a_request_to_a_dead_worker_goes_to_the_next(peer: Peer) -> None:
     asked = questions(peer, 1)
     peer.die()
     peer.io.receive(ready(peer.io))
@@ -241,7 +241,7 @@ def test_a_question_to_a_worker_that_is_dead_goes_to_the_next(peer: Peer) -> Non
     assert drive(asked.ask(Fetch("x")), peer.io, *acts) == Value(b"1")
 
 
-def test_the_file_of_a_question_is_lent_until_it_is_answered(peer: Peer) -> None:
+def test_the_file_of_a_request_is_passed_until_it_is_answered(peer: Peer) -> None:
     asked = questions(peer)
     heard: list[object] = []
     acts = [lambda: heard.extend(peer.hear()), lambda: peer.say(Value(b""))]
@@ -252,7 +252,7 @@ def test_the_file_of_a_question_is_lent_until_it_is_answered(peer: Peer) -> None
     assert isinstance(late, HostReply) and not late.ok and peer.descriptors == 0
 
 
-def test_what_is_done_meanwhile_is_raised_after_the_answer(peer: Peer) -> None:
+def test_an_exception_during_a_request_is_raised_after_its_answer(peer: Peer) -> None:
     asked = questions(peer)
 
     def fail() -> None:
@@ -264,7 +264,7 @@ def test_what_is_done_meanwhile_is_raised_after_the_answer(peer: Peer) -> None:
     assert not asked.is_asking
 
 
-def test_an_answer_that_nobody_waits_for_is_taken(peer: Peer) -> None:
+def test_a_reply_without_a_waiting_caller_is_read(peer: Peer) -> None:
     asked = questions(peer)
     steps = asked.ask(Fetch("x"))
     next(steps)
@@ -300,7 +300,7 @@ def branches(peer: Peer, states: int = 0) -> Branches:
     return Branches(peer.io, Asked(peer, recovery), recovery, peer.completion)
 
 
-def test_a_branch_has_links_of_its_own(peer: Peer) -> None:
+def test_a_branch_has_its_own_connections(peer: Peer) -> None:
     room: list[str] = []
     acts = [lambda: peer.tell({"branched": True, "number": 1})]
     made = drive(branches(peer).make(5, lambda: room.append("taken")), peer.io, *acts)
@@ -313,7 +313,7 @@ def test_a_branch_has_links_of_its_own(peer: Peer) -> None:
         made.close()
 
 
-def test_a_branch_that_is_not_forked_is_none_and_nothing_is_left(peer: Peer) -> None:
+def test_a_failed_fork_makes_no_branch_and_leaves_nothing(peer: Peer) -> None:
     part = branches(peer)
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(SandboxError, match="could not be copied"):
@@ -325,7 +325,7 @@ def test_a_branch_that_is_not_forked_is_none_and_nothing_is_left(peer: Peer) -> 
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_without_room_or_copies_there_is_no_branch(peer: Peer) -> None:
+def test_without_capacity_or_snapshots_there_is_no_branch(peer: Peer) -> None:
     def refuse() -> None:
         raise SandboxError("no room")
 
@@ -336,7 +336,7 @@ def test_without_room_or_copies_there_is_no_branch(peer: Peer) -> None:
     assert peer.hear_orders() == []
 
 
-def test_a_branch_begins_as_it_speaks(peer: Peer) -> None:
+def test_a_branch_begins_with_its_first_message(peer: Peer) -> None:
     recovery = ran(peer, 1)
     ours, theirs = socket.socketpair()
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
@@ -349,7 +349,7 @@ def test_a_branch_begins_as_it_speaks(peer: Peer) -> None:
     assert lost == ("a thread",)
 
 
-def test_the_question_before_a_branch_has_the_worker_copied(peer: Peer) -> None:
+def test_a_request_for_a_branch_first_takes_a_snapshot(peer: Peer) -> None:
     recovery = ran(peer, 1)
     asked = Asked(peer, recovery)
     part = Branches(peer.io, asked, recovery, peer.completion)

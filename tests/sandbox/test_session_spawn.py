@@ -122,7 +122,7 @@ def _said(
     return said
 
 
-def test_both_are_there_and_init_comes_back_when_its_worker_has_died() -> None:
+def test_init_and_worker_are_spawned_and_init_returns_after_the_worker_died() -> None:
     assert _said() == _BOTH
 
 
@@ -144,12 +144,12 @@ cgroup = os.open(group, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount groups")
-def test_it_is_born_into_a_group_of_version_2() -> None:
+def test_a_session_is_spawned_in_a_cgroup_of_version_2() -> None:
     members = 'assert str(pid) in open(f"{group}/cgroup.procs").read().split()'
     assert _said(before=_GROUP, after=f"{members}; {_MAPPED}") == _BOTH
 
 
-def test_a_group_of_version_2_that_is_none_is_told_again_and_again() -> None:
+def test_a_missing_cgroup_of_version_2_is_reported_each_time() -> None:
     twice = """
 cgroup = control
 for _ in range(2):
@@ -161,7 +161,7 @@ for _ in range(2):
     assert _said(before=twice) == [errno.EBADF]
 
 
-def test_init_comes_back_when_there_is_something_to_hear() -> None:
+def test_init_returns_when_a_message_arrives() -> None:
     # The worker lives until init ends.
     said = _said(then="signal.pause()", after=f"{_MAPPED}; os.write(host, b'!')")
     assert ["init", 2, 1, True] in said
@@ -184,14 +184,14 @@ def test_a_step_that_fails_is_named(
     assert said[0] == ["INIT", step, failure]
 
 
-def test_a_worker_whose_init_fails_is_told_nothing() -> None:
+def test_a_worker_whose_init_fails_receives_nothing() -> None:
     said = _said(after="pass")
     assert said[1:] in ([], [["worker", 2, []]])
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="takes a uid that has no other processes")
 @pytest.mark.parametrize(("processes", "said"), [(0, [errno.EAGAIN]), (2, None)])
-def test_no_room_for_a_process_is_told(processes: int, said: list[Any] | None) -> None:
+def test_a_refused_fork_is_reported(processes: int, said: list[Any] | None) -> None:
     """Of init, or of its worker."""
     limit = f"resource.setrlimit(resource.RLIMIT_NPROC, ({processes}, {processes}))"
     found = _said(before=f"os.setresuid(*[1_876_543_210] * 3); {limit}")
@@ -219,7 +219,7 @@ seen()
         assert session.run("seen()").value == "True"
 
 
-def test_an_init_of_which_nothing_was_asked_has_touched_hardly_any_memory() -> None:
+def test_an_idle_init_has_touched_hardly_any_memory() -> None:
     """In Python it would be two hundred pages and more."""
     with Sandbox(isolation="jailed") as sandbox, sandbox.session() as session:
         session.run("x = 1")

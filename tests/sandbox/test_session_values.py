@@ -41,7 +41,7 @@ def test_a_value_arrives_as_it_was(session: Session, value: object) -> None:
         ({"b": {"1.5": 1, 1.5: 2}, "a": {}}, "'1.5' and 1.5"),
     ],
 )
-def test_keys_that_json_makes_one_are_refused_by_name(
+def test_keys_that_are_equal_in_json_are_refused_by_name(
     session: Session, value: object, keys: str
 ) -> None:
     session.set("value", 0)
@@ -50,7 +50,7 @@ def test_keys_that_json_makes_one_are_refused_by_name(
     assert session.get("value") == 0
 
 
-def test_two_keys_that_json_makes_one_cross_in_no_direction(sandbox: Sandbox) -> None:
+def test_keys_that_are_equal_in_json_are_refused_in_every_direction(sandbox: Sandbox) -> None:
     told: list[object] = []
     host = {"give": lambda: {"a": [{1: "x", "1": "y"}]}, "take": told.append}
     with sandbox.session(host=host, answers="strict") as session:
@@ -69,7 +69,7 @@ def test_two_keys_that_json_makes_one_cross_in_no_direction(sandbox: Sandbox) ->
     assert told == []
 
 
-def test_a_value_that_cannot_be_read_costs_the_session_nothing(sandbox: Sandbox) -> None:
+def test_an_unreadable_value_has_no_effect_on_the_session(sandbox: Sandbox) -> None:
     with sandbox.session(limits=Limits(memory="256MiB")) as session:
         session.run("class Odd(dict):\n    def items(self): raise LookupError('not now')")
         session.run("odd, wide = Odd(a=1), 'x' * (100 << 20)")
@@ -84,9 +84,7 @@ def test_a_value_that_cannot_be_read_costs_the_session_nothing(sandbox: Sandbox)
 
 
 @pytest.mark.parametrize("key", [1, None, True, 1.5, (1, 2), b"b"])
-def test_keys_that_are_no_texts_are_refused_in_every_direction(
-    session: Session, key: object
-) -> None:
+def test_keys_that_are_no_str_are_refused_in_every_direction(session: Session, key: object) -> None:
     kind = type(key).__name__
     with pytest.raises(TypeError, match=f"value must be .* key .* {kind}; JSON has texts alone"):
         session.set("value", [{"a": {key: 1}}])  # type: ignore[dict-item]
@@ -95,7 +93,7 @@ def test_keys_that_are_no_texts_are_refused_in_every_direction(
         session.get("value")
 
 
-def test_values_that_cannot_cross_are_refused_by_name(session: Session) -> None:
+def test_untransferable_values_are_refused_by_name(session: Session) -> None:
     with pytest.raises(TypeError, match="value must be str, bytes or JSON"):
         session.set("value", {1, 2j})  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="'not a name' is not a name for a variable"):
@@ -115,7 +113,7 @@ def test_values_that_cannot_cross_are_refused_by_name(session: Session) -> None:
     assert len(session.get("many")) == 300_000  # type: ignore[arg-type]
 
 
-def test_variables_are_listed_without_what_is_ours(sandbox: Sandbox) -> None:
+def test_variables_are_listed_without_injected_names(sandbox: Sandbox) -> None:
     with sandbox.session(host={"tool": print}, answers="strict") as session:
         session.run("numbers = [1, 2, 3]\n_private = 1\n5")
         listed = {
@@ -156,7 +154,7 @@ def test_a_seed_holds_for_a_numpy_that_a_cell_imports(sandbox: Sandbox, code: st
         assert session.run("import numpy\nnumpy.random.rand()").value == drawn(7)
 
 
-def test_a_numpy_that_was_seeded_is_an_ordinary_one(sandbox: Sandbox) -> None:
+def test_a_seeded_numpy_behaves_as_usual(sandbox: Sandbox) -> None:
     _need_numpy(sandbox)
     code = """
 import inspect, sys, numpy.random

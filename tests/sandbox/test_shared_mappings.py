@@ -14,7 +14,7 @@ from repl_sandbox.snapshots import shared_mappings
 
 
 @pytest.mark.parametrize("kernel", ["searches", "tells all"])
-def test_what_is_shared_and_can_be_written_is_named(
+def test_writable_shared_mappings_are_named(
     kernel: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if kernel == "tells all":
@@ -44,7 +44,7 @@ def test_what_is_shared_and_can_be_written_is_named(
     assert shared_mappings.lost(()) == before
 
 
-def test_many_pieces_are_counted() -> None:
+def test_many_mappings_are_counted() -> None:
     pieces = [mmap.mmap(-1, mmap.PAGESIZE) for _ in range(40)]
     found = shared_mappings.lost(())
     for piece in pieces:

@@ -78,7 +78,7 @@ def test_the_objects_are_no_changes_of_the_first_cell(offspring: Sandbox) -> Non
         assert session.run("pass").changes == ()
 
 
-def test_what_one_session_does_to_an_object_no_other_sees(offspring: Sandbox) -> None:
+def test_changes_of_one_session_to_an_object_are_invisible_to_others(offspring: Sandbox) -> None:
     with offspring.session() as first, offspring.session() as second:
         changes = first.run("table['a'].append(1)\nnumber += 1\ndel data").changes
         assert [(each.kind, each.name) for each in changes] == [
@@ -94,7 +94,7 @@ def test_what_one_session_does_to_an_object_no_other_sees(offspring: Sandbox) ->
         assert value(first, "table['a'][-1], number, 'data' in globals()") == "(1, 8, False)"
 
 
-def test_a_worker_that_died_is_followed_by_one_with_the_objects(one: Session) -> None:
+def test_the_worker_after_a_death_has_the_objects(one: Session) -> None:
     assert isinstance(one.run("mine = 1\ndel text\nimport os\nos._exit(1)"), Killed)
     assert value(one, "len(text), 'mine' in globals()") == "(700000, False)"
 
@@ -104,7 +104,7 @@ def test_a_worker_that_died_is_followed_by_one_with_the_objects(one: Session) ->
     ["a", "é", "漢", "😀", "\ud800", "\ud83d\ude00", "😀\ud83d\ude00é", "\x00", "ÿĀ"],
     ids=ascii,
 )
-def test_a_text_is_the_same_to_the_character(sandbox: Sandbox, piece: str) -> None:
+def test_a_text_is_identical(sandbox: Sandbox, piece: str) -> None:
     times = 70_000
     with (
         sandbox.with_shared(text=piece * times, short=piece) as made,
@@ -116,13 +116,13 @@ def test_a_text_is_the_same_to_the_character(sandbox: Sandbox, piece: str) -> No
         assert value(session, f"[*map(ord, short)] == {[*map(ord, piece)]}") == "True"
 
 
-def test_a_sandbox_with_objects_can_be_given_more(offspring: Sandbox) -> None:
+def test_a_sandbox_with_objects_can_share_more(offspring: Sandbox) -> None:
     with offspring.with_shared(number=8, more=[1], self=2) as made, made.session() as session:
         assert made.shared == {**OBJECTS, "number": 8, "more": [1], "self": 2}
         assert value(session, "number, more, len(text)") == "(8, [1], 700000)"
 
 
-def test_sessions_of_it_are_held_as_all_others(offspring: Sandbox) -> None:
+def test_sessions_with_shared_objects_have_all_layers(offspring: Sandbox) -> None:
     wanted = [check for check in CHECKS if check.group in ("isolation", "limits", "deaths")]
     assert len(wanted) > 20
     report = run(offspring.session, wanted)
@@ -185,7 +185,7 @@ def test_random_numbers_are_each_sessions_own_though_an_array_brought_numpy(
             assert value(first, draw) == value(second, draw)
 
 
-def test_arrays_that_are_no_plain_data_are_refused(jailed: Sandbox) -> None:
+def test_arrays_of_python_objects_are_refused(jailed: Sandbox) -> None:
     numpy = pytest.importorskip("numpy")
     record = numpy.dtype([("x", "O")])
     for array in (numpy.array([[]], dtype=object), numpy.zeros(2, record)):
@@ -195,7 +195,7 @@ def test_arrays_that_are_no_plain_data_are_refused(jailed: Sandbox) -> None:
         jailed.with_shared(array=numpy.ma.masked_array([1, 2], [True, False]))
 
 
-def test_a_policy_without_numpy_takes_no_arrays_and_checks_cells_as_ever() -> None:
+def test_a_policy_without_numpy_refuses_arrays_and_checks_cells_as_before() -> None:
     array = pytest.importorskip("numpy").zeros(2)
     pytest.importorskip("RestrictedPython")
     with Sandbox(policy=Policy("restricted")) as sandbox:
@@ -219,7 +219,7 @@ def private(pid: int) -> int:
         pytest.skip("this user may not look at its own processes' memory")
 
 
-def test_what_is_read_and_not_written_is_in_memory_once(sandbox: Sandbox) -> None:
+def test_unwritten_shared_data_is_in_memory_once(sandbox: Sandbox) -> None:
     with sandbox.with_shared(text="x" * LARGE, data=b"x" * LARGE, small=[1]) as made:
         sessions = [made.session() for _ in range(4)]
         for session in sessions:
@@ -231,7 +231,7 @@ def test_what_is_read_and_not_written_is_in_memory_once(sandbox: Sandbox) -> Non
             assert private(links.worker_pid) + private(links.pid) < LARGE // 5
 
 
-def test_a_session_has_its_own_memory_beside_that_of_the_objects(sandbox: Sandbox) -> None:
+def test_the_memory_limit_excludes_the_shared_objects(sandbox: Sandbox) -> None:
     with sandbox.with_shared(text="x" * LARGE) as made:
         with made.session(limits=Limits(memory=str(LARGE))) as session:
             assert value(session, f"len(bytearray({LARGE // 2}))") == str(LARGE // 2)
@@ -239,7 +239,7 @@ def test_a_session_has_its_own_memory_beside_that_of_the_objects(sandbox: Sandbo
             assert outcome.error is not None and outcome.error.type == "MemoryError"
 
 
-def test_the_least_memory_is_enough_for_a_session_beside_them() -> None:
+def test_the_least_memory_is_enough_beside_shared_objects() -> None:
     with (
         Sandbox(limits=Limits(memory="16MiB")) as sandbox,
         sandbox.with_shared(text="abc") as made,
@@ -264,7 +264,7 @@ def deep(levels: int) -> list[Any]:
     return held
 
 
-def test_keys_that_json_makes_one_are_refused_by_name(sandbox: Sandbox) -> None:
+def test_keys_that_are_equal_in_json_are_refused_by_name(sandbox: Sandbox) -> None:
     with pytest.raises(ValueError, match=r"data must be .* keys 1 and '1' are one key"):
         sandbox.with_shared(data={"a": {1: "a", "1": "b"}})  # type: ignore[dict-item]
 
@@ -283,7 +283,7 @@ def test_keys_that_json_makes_one_are_refused_by_name(sandbox: Sandbox) -> None:
     ],
     ids=["object", "set", "bytes in JSON", "NaN", "infinity", "cycle", "deep", "deeper"],
 )
-def test_what_is_no_shareable_object_is_refused_by_name(
+def test_an_unshareable_object_is_refused_by_name(
     sandbox: Sandbox, given: Any, error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
@@ -296,12 +296,12 @@ def test_what_is_no_shareable_object_is_refused_by_name(
     "name",
     ["", "a b", "a.b", "1a", "class", "None", "__name__", "__x__", "_", "_out", "FINAL", "answer"],
 )
-def test_a_name_that_is_no_variables_is_refused(sandbox: Sandbox, name: str) -> None:
+def test_an_invalid_variable_name_is_refused(sandbox: Sandbox, name: str) -> None:
     with pytest.raises(ValueError, match=repr(name)):
         sandbox.with_shared(**{name: 1})
 
 
-def test_a_name_that_code_reads_as_another_is_refused(sandbox: Sandbox) -> None:
+def test_a_name_that_python_normalizes_is_refused(sandbox: Sandbox) -> None:
     objects = {"\N{LATIN SMALL LIGATURE FI}": 1}
     with pytest.raises(ValueError, match="is read as 'fi' in code"):
         sandbox.with_shared(**objects)
@@ -330,7 +330,7 @@ def test_a_host_function_of_a_shared_name_is_refused(offspring: Sandbox) -> None
         offspring.session(host={"text": len})
 
 
-def test_numpy_that_is_not_there_is_an_error_that_says_so(sandbox: Sandbox) -> None:
+def test_a_missing_numpy_is_a_clear_error(sandbox: Sandbox) -> None:
     array = pytest.importorskip("numpy").zeros(3)
     with sandbox.session() as session:
         if session.run("import numpy").ok:
@@ -349,7 +349,7 @@ def below() -> set[int]:
     return {process.pid for process in psutil.Process().children(recursive=True)}
 
 
-def test_closing_it_ends_its_sessions_and_nobody_elses(sandbox: Sandbox) -> None:
+def test_closing_a_shared_template_ends_its_own_sessions_alone(sandbox: Sandbox) -> None:
     before = below()
     with sandbox.session() as mine:
         made = sandbox.with_shared(x=1)
@@ -368,7 +368,7 @@ def test_closing_it_ends_its_sessions_and_nobody_elses(sandbox: Sandbox) -> None
 
 
 @pytest.mark.parametrize("tier", ["jailed", "confined"])
-def test_closing_the_sandbox_that_it_came_from_closes_it_first(tier: str, open_python: str) -> None:
+def test_closing_the_parent_closes_a_shared_template_first(tier: str, open_python: str) -> None:
     before = below()
     python = None if tier == "jailed" else open_python
     with Sandbox(isolation=tier, python=python) as parent:
@@ -383,7 +383,7 @@ def test_closing_the_sandbox_that_it_came_from_closes_it_first(tier: str, open_p
     eventually(lambda: below() <= before)
 
 
-def test_it_keeps_the_one_that_it_came_from() -> None:
+def test_a_shared_template_keeps_its_parent_alive() -> None:
     with Sandbox(isolation="jailed").with_shared(x=1) as made:
         gc.collect()
         with made.session() as session:
@@ -393,7 +393,7 @@ def test_it_keeps_the_one_that_it_came_from() -> None:
     parent.close()
 
 
-def test_a_template_that_dies_takes_its_sessions_and_no_others(sandbox: Sandbox) -> None:
+def test_a_template_that_dies_ends_its_own_sessions_alone(sandbox: Sandbox) -> None:
     with sandbox.with_shared(x=1) as made, sandbox.with_shared(x=2) as other:
         session, mine, others = made.session(), sandbox.session(), other.session()
         worker = psutil.Process(session._core.links.worker_pid)
@@ -407,7 +407,7 @@ def test_a_template_that_dies_takes_its_sessions_and_no_others(sandbox: Sandbox)
         mine.close()
 
 
-def test_its_settings_are_those_of_the_one_that_it_came_from() -> None:
+def test_the_settings_of_a_shared_template_are_those_of_its_parent() -> None:
     limits = Limits(timeout=0.2, grace=0.2)
     settings: dict[str, Any] = {"limits": limits, "max_sessions": 2, "ready": 1}
     policy = Policy("lint", imports=["math"])
@@ -435,7 +435,7 @@ def test_the_next_session_is_made_ahead_of_time_once_two_were_asked_for() -> Non
         eventually(lambda: made.statistics().ready == 1)
 
 
-def test_nor_is_one_made_sooner_for_what_is_shared_on_top() -> None:
+def test_sharing_more_objects_makes_no_session_ahead_of_time() -> None:
     with (
         Sandbox(isolation="jailed") as parent,
         parent.with_shared(x=1) as made,
@@ -477,7 +477,7 @@ def test_an_asynchronous_sandbox_shares_too() -> None:
 # ── packed elsewhere ─────────────────────────────────────────────────────────────────────────────
 
 
-def test_objects_that_were_packed_before_are_there_without_the_host_having_them(
+def test_packed_objects_are_shared_without_unpacking_on_the_host(
     sandbox: Sandbox,
 ) -> None:
     with shared_objects.empty() as parcel:
@@ -494,7 +494,7 @@ def test_objects_that_were_packed_before_are_there_without_the_host_having_them(
             assert value(session, "len(text)") == "100000"
 
 
-def test_who_grows_a_template_on_an_event_loop_may_be_cancelled_and_close_the_parcel() -> None:
+def test_a_cancelled_shared_template_may_close_its_parcel() -> None:
     async def use() -> None:
         async with AsyncSandbox(isolation="jailed") as parent:
             with shared_objects.empty() as parcel:

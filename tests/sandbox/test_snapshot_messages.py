@@ -46,7 +46,7 @@ def held(sent: int) -> int:
         (snapshot_messages.ORDER.pack(8, 0, -1, 0), None),
     ],
 )
-def test_no_descriptor_is_left_of_what_is_no_order_for_this_process(
+def test_descriptors_of_foreign_orders_are_closed(
     ends: tuple[socket.socket, socket.socket],
     sent: int,
     said: bytes,
@@ -62,9 +62,7 @@ def test_no_descriptor_is_left_of_what_is_no_order_for_this_process(
     assert held(sent) == 1
 
 
-def test_an_order_has_what_came_with_it(
-    ends: tuple[socket.socket, socket.socket], sent: int
-) -> None:
+def test_an_order_has_its_descriptors(ends: tuple[socket.socket, socket.socket], sent: int) -> None:
     ours, theirs = ends
     socket.send_fds(ours, [snapshot_messages.ORDER.pack(7, 5, -1, 4) + b"/tmp"], [sent] * 5)
     order = snapshot_messages.read(theirs, 7, wait=False)

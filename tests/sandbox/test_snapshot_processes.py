@@ -52,18 +52,18 @@ def value(session: Session, code: str) -> str | None:
     ],
     ids=["waitpid", "wait", "children", "mask", "multiprocessing", "threads"],
 )
-def test_it_is_no_process_of_the_code_s(copied: Session, code: str, shown: str) -> None:
+def test_a_snapshot_is_no_child_of_the_code(copied: Session, code: str, shown: str) -> None:
     assert value(copied, code) == shown
 
 
-def test_a_signal_to_the_group_does_not_reach_it(copied: Session) -> None:
+def test_a_signal_to_the_process_group_does_not_reach_a_snapshot(copied: Session) -> None:
     copied.run("import os, signal\nx = 1")
     outcome = copied.run("os.killpg(0, signal.SIGKILL)")
     assert isinstance(outcome, Killed)
     assert (outcome.state, copied.get("x")) == ("rolled_back", 1)
 
 
-def test_a_signal_to_all_is_refused_or_leaves_it_alone(sandbox: Sandbox) -> None:
+def test_a_signal_to_all_processes_does_not_reach_a_snapshot(sandbox: Sandbox) -> None:
     with sandbox.session() as session:
         session.run("import os, signal\nx = 1")
         session.run("try: os.kill(-1, signal.SIGKILL)\nexcept OSError: pass")
@@ -93,7 +93,7 @@ def test_a_lock_on_a_file_ends_with_the_file(copied: Session) -> None:
     assert outcome.value == "'locked'"
 
 
-def test_handlers_of_sigchld_are_not_called(copied: Session) -> None:
+def test_handlers_of_sigchld_are_not_invoked_by_snapshots(copied: Session) -> None:
     copied.run(
         "import signal, threading\ncalls = []\n"
         "signal.signal(signal.SIGCHLD, lambda *_: calls.append(1))\n"
@@ -104,7 +104,7 @@ def test_handlers_of_sigchld_are_not_called(copied: Session) -> None:
     assert copied.run("end.set(); calls").value == "[]"
 
 
-def test_a_wakeup_descriptor_hears_nothing(copied: Session) -> None:
+def test_a_wakeup_descriptor_receives_nothing(copied: Session) -> None:
     copied.run(
         "import os, signal\nreading, writing = os.pipe2(os.O_NONBLOCK)\n"
         "signal.signal(signal.SIGCHLD, lambda *_: None)\nsignal.set_wakeup_fd(writing)"
@@ -116,7 +116,7 @@ def test_a_wakeup_descriptor_hears_nothing(copied: Session) -> None:
     assert outcome.value == "b''"
 
 
-def test_it_writes_nothing(copied: Session) -> None:
+def test_a_snapshot_writes_nothing(copied: Session) -> None:
     copied.run("import sys\nsys.stdout.reconfigure(line_buffering=False)")
     copied.run("import os\nprint('once', end='')")
     for _ in range(3):
@@ -125,14 +125,14 @@ def test_it_writes_nothing(copied: Session) -> None:
     assert copied.run("pass").stdout == ""
 
 
-def test_what_is_buffered_is_written_once(copied: Session) -> None:
+def test_buffered_output_is_written_once(copied: Session) -> None:
     copied.run("file = open('log', 'w')\nfile.write('a')")
     copied.run("import os\nos._exit(1)")
     copied.run("file.write('b'); file.close()")
     assert copied.run("open('log').read()").value == "'ab'"
 
 
-def test_deaths_are_as_fast_to_recover_from_with_any_number_of_copies_before(
+def test_recovery_time_does_not_depend_on_the_number_of_snapshots(
     copied: Session,
 ) -> None:
     for number in range(50):
@@ -144,7 +144,7 @@ def test_deaths_are_as_fast_to_recover_from_with_any_number_of_copies_before(
 # ── where there is no room for one ────────────────────────────────────────────────────────────
 
 
-def test_at_the_limit_of_processes_the_older_state_is_the_one_to_go_back_to(
+def test_at_the_process_limit_the_older_snapshot_is_used(
     sandbox: Sandbox,
 ) -> None:
     with sandbox.session(limits=Limits(processes=8, timeout=60)) as session:
@@ -180,7 +180,7 @@ def test_at_the_limit_of_descriptors_nothing_is_fatal(copied: Session) -> None:
     assert copied.run("6 * 7").value == "42"
 
 
-def test_what_comes_by_a_descriptor_is_refused_where_there_is_none_left(copied: Session) -> None:
+def test_a_received_descriptor_is_refused_at_the_limit(copied: Session) -> None:
     copied.run(
         "import os\nfiles = []\ntry:\n    while True: files.append(os.open('/dev/null', 0))\n"
         "except OSError: pass"
@@ -216,7 +216,7 @@ def test_at_the_limit_of_memory_nothing_is_fatal(copied: Session) -> None:
         "import struct; struct.Struct = None",
     ],
 )
-def test_modules_that_the_code_spoils_cost_no_session(copied: Session, code: str) -> None:
+def test_modules_replaced_by_the_code_do_not_break_the_session(copied: Session, code: str) -> None:
     """Recovery may lack the functions that it takes from them; the session goes on."""
     copied.run("x = 1")
     copied.run(code)
@@ -242,7 +242,9 @@ def test_modules_that_the_code_spoils_cost_no_session(copied: Session, code: str
         "open('/dev/null').close()",
     ],
 )
-def test_a_copy_taken_while_threads_are_in_c_code_can_take_over(copied: Session, work: str) -> None:
+def test_a_snapshot_taken_while_threads_are_in_c_code_can_take_over(
+    copied: Session, work: str
+) -> None:
     if "free" in work:
         work = "libc.free(ctypes.c_void_p(libc.malloc(100)))"
     copied.run(
@@ -260,7 +262,7 @@ def test_a_copy_taken_while_threads_are_in_c_code_can_take_over(copied: Session,
     assert copied.run(code).value == "(4, 1048576, True)"
 
 
-def test_threads_of_numpy_do_not_stop_it(open_python: str) -> None:
+def test_threads_of_numpy_do_not_prevent_a_snapshot(open_python: str) -> None:
     pytest.importorskip("numpy")
     with (
         Sandbox(isolation="jailed", preload=["numpy"], limits=PATIENT) as sandbox,
@@ -280,7 +282,7 @@ def test_threads_of_numpy_do_not_stop_it(open_python: str) -> None:
         assert session.run("bool((a @ a).sum() > 0)").value == "True"
 
 
-def test_locks_that_are_made_anew_work_and_one_that_a_thread_held_stays_locked(
+def test_locks_are_usable_after_a_fork_and_a_lock_held_by_a_thread_stays_locked(
     copied: Session,
 ) -> None:
     copied.run(
@@ -302,7 +304,7 @@ def test_locks_that_are_made_anew_work_and_one_that_a_thread_held_stays_locked(
     assert copied.run(code).value == "[1]"
 
 
-def test_a_hook_that_does_not_end_costs_the_copy_and_nothing_else(sandbox: Sandbox) -> None:
+def test_a_hook_that_does_not_end_costs_the_snapshot_and_nothing_else(sandbox: Sandbox) -> None:
     with sandbox.session() as session:
         session.run("import os, threading\nx = 1")
         session.run(
@@ -332,7 +334,9 @@ threading.Thread(target=threading.Event().wait, daemon=True).start()
 
 @pytest.mark.parametrize("number", ["SIGTERM", "SIGHUP", "SIGINT", "SIGALRM", "SIGUSR1", "SIGUSR2"])
 @pytest.mark.parametrize("held", ["", "file = open('notes', 'w')", WAITING_THREAD])
-def test_a_signal_of_the_code_s_does_not_end_it(copied: Session, held: str, number: str) -> None:
+def test_a_signal_of_the_code_does_not_end_a_snapshot(
+    copied: Session, held: str, number: str
+) -> None:
     # A copy is in its worker's session (setsid(2)); nobody else's processes are meant.
     code = f"""
 import contextlib, os, signal, threading
@@ -388,7 +392,7 @@ print(json.dumps([[cell for _, cell in rows] for rows in (*seen, states.read())]
     ],
     ids=["of another cell", "of the same", "the only one", "a new one"],
 )
-def test_a_copy_is_named_until_another_is_there(
+def test_a_snapshot_is_valid_until_the_next_one(
     quiet: str, kept: int, cells: list[int], named: list[list[int]], tmp_path: Path
 ) -> None:
     """So that a worker that is ended meanwhile takes no state with it."""
@@ -421,7 +425,7 @@ def _copy(session: Session) -> int:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the processes of a session hide their memory")
 @pytest.mark.parametrize("cells", [1, 4], ids=["at leisure", "in a hurry"])
-def test_a_session_that_rests_has_its_state_in_memory_once(cells: int) -> None:
+def test_the_state_of_an_idle_session_is_in_memory_once(cells: int) -> None:
     """Python would write to a hundred pages after the fork, which both have then."""
 
     def is_shared() -> bool:
@@ -446,7 +450,7 @@ def _own_kilobytes(pid: int) -> int:
     return int(rollup.split("Private_Dirty:")[1].split()[0])
 
 
-def test_handlers_of_signals_run_while_a_session_rests() -> None:
+def test_signal_handlers_run_while_a_session_is_idle() -> None:
     code = (
         "import signal\n"
         "def ring(*_): open('rang', 'w').close()\n"

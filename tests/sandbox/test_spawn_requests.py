@@ -41,7 +41,7 @@ def test_the_settings_of_a_session_come_back_as_they_were() -> None:
     assert spawn_requests.read_settings(made) == expected
 
 
-def test_the_protocol_has_every_order_that_a_host_gives() -> None:
+def test_the_protocol_has_every_order_of_the_host() -> None:
     """To a zygote, to init and to a clerk."""
     senders = [*(ENGINE / "session").rglob("*.py"), *(ENGINE / "zygote/client").glob("*.py")]
     given = {op for file in senders for op in re.findall(r'"op": "(\w+)"', file.read_text())}
@@ -51,14 +51,14 @@ def test_the_protocol_has_every_order_that_a_host_gives() -> None:
     assert {op for op in given if f'{{"op": "{op}"' not in page} == set()
 
 
-def test_a_host_that_is_gone_asks_nothing() -> None:
+def test_end_of_file_of_the_host_is_no_request() -> None:
     ours, theirs = control_channel.pair()
     ours.close()
     with theirs:
         assert spawn_requests.receive(theirs) == (b"", [])
 
 
-def test_an_answer_is_for_its_own_number() -> None:
+def test_a_reply_matches_its_request_number() -> None:
     assert spawn_requests.read_answer(spawn_requests.gone(12, known=True)) == (12, b"1")
     number, said = spawn_requests.read_answer(spawn_requests.said(3, {"failed": "a b"}))
     assert (number, json.loads(said)) == (3, {"failed": "a b"})
@@ -93,6 +93,6 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """
 
 
-def test_a_fork_looks_no_function_up() -> None:
+def test_a_fork_resolves_no_symbols() -> None:
     """ctypes searches all libraries for a function's first use: once in each session, if late."""
     subprocess.run([sys.executable, "-c", _LOOKS_NOTHING_UP], check=True, timeout=60)

@@ -45,7 +45,7 @@ print("well", revival.trusted)
 
 
 @pytest.mark.parametrize("how", ["replaced", "all ended"])
-def test_who_was_reaped_is_none_of_init_s_own(how: str) -> None:
+def test_a_reaped_process_is_not_mistaken_for_a_child_of_init(how: str) -> None:
     ran = subprocess.run(
         [sys.executable, "-c", INIT, how], capture_output=True, text=True, timeout=60, check=False
     )

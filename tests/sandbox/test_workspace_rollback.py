@@ -62,7 +62,7 @@ TREE = (
         "os.utime('top', (1, 1))",
     ],
 )
-def test_files_are_as_before_the_cell_that_died(copied: Session, spoil: str) -> None:
+def test_files_are_restored_to_before_the_cell_that_died(copied: Session, spoil: str) -> None:
     copied.run(TREE)
     outcome = copied.run(f"{spoil}\nos._exit(1)")
     assert (outcome.state, outcome.lost) == ("rolled_back", ())
@@ -82,9 +82,7 @@ def test_files_are_as_before_the_cell_that_died(copied: Session, spoil: str) -> 
         "os.unlink('one'); os.unlink('two')",
     ],
 )
-def test_names_of_one_file_are_names_of_one_again_and_of_no_other(
-    copied: Session, spoil: str
-) -> None:
+def test_hard_links_of_one_file_are_restored_as_links(copied: Session, spoil: str) -> None:
     """Content restored under one name is never that of another file."""
     copied.run(
         "import os\nfor name in ('a', 'b', 'one'):\n    open(name, 'w').write(name)\n"
@@ -110,9 +108,7 @@ settle()
 
 
 @pytest.mark.parametrize("spoil", ["mapped[:3] = b'two'", "open('other', 'w').close()"])
-def test_a_file_that_is_written_by_a_mapping_is_as_after_the_last_cell(
-    copied: Session, spoil: str
-) -> None:
+def test_a_file_written_by_a_mapping_is_as_after_the_last_cell(copied: Session, spoil: str) -> None:
     """In tmpfs that changes no time of it."""
     copied.run(MAPPED)
     copied.run("os._exit(1)")  # who goes on may know less of itself
@@ -132,7 +128,7 @@ def test_files_that_did_not_change_are_not_touched(copied: Session) -> None:
     assert copied.run(f"({look}) == before").value == "True"
 
 
-def test_a_clock_of_files_that_stands_still_hides_no_change(
+def test_coarse_file_timestamps_hide_no_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two writes between two ticks have one time of change, however long a tick takes."""
@@ -147,7 +143,7 @@ def test_a_clock_of_files_that_stands_still_hides_no_change(
 
 
 @pytest.mark.parametrize("size", ["(64 << 20) + 1", "100 << 20"])
-def test_a_file_over_the_budget_is_named_when_it_changed(size: str) -> None:
+def test_a_changed_file_over_the_budget_is_named(size: str) -> None:
     limits = Limits(workspace="256MiB", file_size="256MiB", memory="1GiB")
     with (
         Sandbox(isolation="jailed", limits=limits) as sandbox,
@@ -162,7 +158,7 @@ def test_a_file_over_the_budget_is_named_when_it_changed(size: str) -> None:
         assert session.run("os.path.getsize('big')").value == "0"
 
 
-def test_of_a_full_budget_the_rest_is_named() -> None:
+def test_files_beyond_the_budget_are_named() -> None:
     limits = Limits(workspace="256MiB", file_size="256MiB", memory="1GiB")
     with (
         Sandbox(isolation="jailed", limits=limits) as sandbox,
@@ -179,7 +175,7 @@ def test_of_a_full_budget_the_rest_is_named() -> None:
         assert sizes == str([0, 0, 20 << 20, 20 << 20, 20 << 20])
 
 
-def test_more_files_than_are_kept_are_left_as_they_are_and_this_is_said(copied: Session) -> None:
+def test_more_files_than_the_limit_are_left_unchanged_and_reported(copied: Session) -> None:
     copied.run("import os\nopen('first', 'w').write('kept')")
     # On a disk that others use it takes its time, here and below.
     assert copied.run("for n in range(10_001): os.mkdir(f'd{n}')", timeout=120).ok
@@ -200,7 +196,7 @@ def test_temporary_files_are_not_rolled_back(copied: Session) -> None:
     assert copied.run("os.path.exists(path)").value == "True"
 
 
-def test_files_put_between_cells_are_there_after_a_death(copied: Session) -> None:
+def test_files_put_between_cells_survive_a_death(copied: Session) -> None:
     copied.run("import os\nx = 1")
     copied.files.put("folder/given", b"1")
     copied.files.put("folder/given", b"22")
@@ -208,7 +204,7 @@ def test_files_put_between_cells_are_there_after_a_death(copied: Session) -> Non
     assert copied.files.get("folder/given") == b"22"
 
 
-def test_what_was_there_before_the_first_cell_is_kept_however_many_cells_have_changed_files(
+def test_files_from_before_the_first_cell_are_kept_over_many_cells(
     open_python: str,
 ) -> None:
     with Sandbox(isolation="confined", python=open_python, history=3) as sandbox:

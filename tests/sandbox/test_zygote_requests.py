@@ -19,7 +19,7 @@ from repl_sandbox.protocol import control_channel
 from repl_sandbox.zygote.client.zygote_handle import ZygoteHandle
 
 
-def test_sessions_that_nobody_waits_for_do_not_block_the_zygote(
+def test_abandoned_sessions_do_not_block_the_zygote(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Nobody reads the zygote's reports of their ends, and its socket holds only so many."""
@@ -68,13 +68,13 @@ def dying(tmp_path: Path) -> Iterator[ZygoteHandle]:
     handle.close()
 
 
-def test_a_zygote_that_is_just_ending_is_gone(dying: ZygoteHandle) -> None:
+def test_a_zygote_that_is_ending_counts_as_ended(dying: ZygoteHandle) -> None:
     """The sandbox starts another zygote after this error, and after no other."""
     with pytest.raises(SandboxClosed):
         dying.finish(dying.begin(0, 1 << 20, {}))
 
 
-def test_a_session_that_ends_with_its_zygote_as_it_starts_is_told_as_that() -> None:
+def test_a_session_that_ends_with_its_zygote_as_it_starts_is_reported_as_such() -> None:
     with Sandbox(recovery="restart") as sandbox:
         zygote = sandbox._zygote
         links = zygote.begin(0, 1 << 20, {})

@@ -94,7 +94,7 @@ NAMES = {
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_forged_words_of_a_copy(
+def test_forged_messages_of_a_snapshot(
     session: Session,
     neighbour: Session,
     bystander: subprocess.Popen[bytes],
@@ -118,7 +118,7 @@ def test_forged_words_of_a_copy(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_table_that_names_others(
+def test_a_snapshot_table_with_foreign_processes(
     session: Session,
     neighbour: Session,
     bystander: subprocess.Popen[bytes],
@@ -152,7 +152,7 @@ STRIKES = {
 
 @pytest.mark.parametrize("number", ["SIGSTOP", "SIGKILL"])
 @pytest.mark.parametrize("struck", STRIKES)
-def test_copies_or_a_worker_that_are_stopped_or_killed(
+def test_snapshots_or_a_worker_that_are_stopped_or_killed(
     session: Session,
     neighbour: Session,
     bystander: subprocess.Popen[bytes],
@@ -165,7 +165,7 @@ def test_copies_or_a_worker_that_are_stopped_or_killed(
     unharmed(neighbour, bystander)
 
 
-def test_a_flood_of_words_and_nobody_who_reads(
+def test_a_flood_of_messages_that_are_not_read(
     session: Session, neighbour: Session, bystander: subprocess.Popen[bytes]
 ) -> None:
     found(session)
@@ -201,7 +201,7 @@ def test_the_table_of_a_branch_is_in_no_file_that_the_code_has(
 
 
 @pytest.mark.parametrize("sandbox", ["process"], indirect=True)
-def test_a_flood_out_of_band(
+def test_a_flood_of_out_of_band_bytes(
     session: Session, neighbour: Session, bystander: subprocess.Popen[bytes]
 ) -> None:
     """A byte that makes a socket readable and that no read brings: MSG_OOB of send(2).
@@ -221,7 +221,7 @@ def test_a_flood_out_of_band(
     unharmed(neighbour, bystander)
 
 
-def test_what_a_branch_left_ends_with_the_session(sandbox: Sandbox) -> None:
+def test_processes_and_files_of_a_branch_end_with_the_session(sandbox: Sandbox) -> None:
     def below() -> list[psutil.Process]:
         return psutil.Process(sandbox._zygote.pid).children(recursive=True)
 

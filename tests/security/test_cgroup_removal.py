@@ -33,7 +33,7 @@ from tests.waiting import LONG, PATIENCE, comes_to
 
 
 @needs_groups
-def test_a_group_that_was_taken_away_is_an_error_and_the_next_session_has_one() -> None:
+def test_a_removed_cgroup_is_an_error_and_the_next_session_has_one() -> None:
     before = set(of(os.getpid()))
     with Sandbox(limits=SMALL) as sandbox:
         for folder in added(before):
@@ -60,7 +60,7 @@ def test_no_session_starts_where_no_group_can_be_made_any_more() -> None:
         assert sandbox.statistics().open == 0
 
 
-def test_without_a_place_auto_goes_on_and_says_so_and_require_does_not(
+def test_without_a_cgroup_root_auto_goes_on_with_a_reason_and_require_fails(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     missing = CgroupUnavailable("nothing is mounted", "Mount it.")
@@ -75,7 +75,7 @@ def test_without_a_place_auto_goes_on_and_says_so_and_require_does_not(
     assert (raised.value.step, raised.value.remedy) == ("cgroup", "Mount it.")
 
 
-def test_a_place_that_turns_out_to_be_none_is_none(
+def test_an_unusable_cgroup_root_counts_as_unavailable(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Folders can be made in it, and have no files of the kernel's."""
@@ -91,13 +91,13 @@ def test_a_place_that_turns_out_to_be_none_is_none(
     assert not list(tmp_path.iterdir())
 
 
-def test_off_uses_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cgroup_off_uses_no_cgroup(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(repl_sandbox.pool.template_process, "find", lambda: pytest.fail("looked"))
     with Sandbox(cgroup="off") as sandbox, sandbox.session() as session:
         assert not layer(session).active
 
 
-def test_another_word_is_refused_by_name() -> None:
+def test_an_unknown_cgroup_setting_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="cgroup must be one of auto, require, off, not 'on'"):
         Sandbox(cgroup="on")
 
@@ -106,7 +106,7 @@ def test_another_word_is_refused_by_name() -> None:
 
 
 @needs_groups
-def test_nothing_is_left_of_a_closed_sandbox() -> None:
+def test_a_closed_sandbox_leaves_no_cgroup() -> None:
     before = set(of(os.getpid()))
     sandbox = Sandbox(limits=SMALL, ready=2)
     sessions = [sandbox.session() for _ in range(3)]
@@ -117,7 +117,7 @@ def test_nothing_is_left_of_a_closed_sandbox() -> None:
 
 
 @needs_groups
-def test_a_sandbox_that_does_not_come_up_leaves_nothing() -> None:
+def test_a_sandbox_that_fails_to_start_leaves_no_cgroup() -> None:
     before = set(of(os.getpid()))
     with pytest.raises(Exception, match="no_such_module"):
         Sandbox(preload=["no_such_module"])
@@ -164,7 +164,7 @@ def host(*, fork: bool) -> Iterator[tuple[subprocess.Popen[str], int]]:
 
 @needs_groups
 @pytest.mark.parametrize("fork", [False, True], ids=["alone", "survived by a child"])
-def test_what_a_killed_host_left_goes_when_the_next_starts(fork: bool) -> None:
+def test_cgroups_of_a_killed_host_are_removed_by_the_next(fork: bool) -> None:
     with host(fork=fork) as (process, child):
         family = psutil.Process(process.pid).children(recursive=True)
         own = [path for folder in of(process.pid) for path in folder.glob("session-*")]

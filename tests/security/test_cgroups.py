@@ -60,7 +60,7 @@ def test_init_worker_and_children_are_in_the_group_and_see_nothing_above_it(
 
 
 @needs_groups
-def test_the_layer_tells_the_limits_that_the_kernel_has(small: Sandbox) -> None:
+def test_the_layer_reports_the_limits_that_the_kernel_has(small: Sandbox) -> None:
     limits = Limits(memory=100 * MIB, workspace=16 * MIB, processes=7)
     with small.session() as session, small.session(limits=limits) as other:
         for one, given in ((session, SMALL), (other, limits)):
@@ -73,7 +73,7 @@ def test_the_layer_tells_the_limits_that_the_kernel_has(small: Sandbox) -> None:
 
 
 @needs_groups
-def test_a_session_out_of_its_group_is_not_called_held(small: Sandbox) -> None:
+def test_a_session_outside_of_its_cgroup_is_reported_as_not_held(small: Sandbox) -> None:
     with small.session() as session:
         for folder in FOUND.folders:
             Path(folder, "cgroup.procs").write_text(str(session._core.links.worker_pid))
@@ -81,7 +81,7 @@ def test_a_session_out_of_its_group_is_not_called_held(small: Sandbox) -> None:
 
 
 @needs_groups
-def test_the_code_goes_before_init_and_cannot_change_that(small: Sandbox) -> None:
+def test_the_oom_killer_prefers_the_code_and_the_code_cannot_change_that(small: Sandbox) -> None:
     with small.session() as session:
         for _ in range(2):  # the first worker, and one that init forked later
             links = session._core.links
@@ -119,7 +119,7 @@ def test_the_kernel_ends_a_worker_that_takes_too_much_and_the_session_goes_on() 
 
 @needs_groups
 @pytest.mark.usefixtures("unwatched")
-def test_a_child_that_the_kernel_ended_is_named_though_the_cell_succeeds() -> None:
+def test_a_child_killed_by_the_kernel_is_named_though_the_cell_succeeds() -> None:
     code = (
         f"{FILL}import os\nchild = os.fork()\n"
         "if child == 0:\n    fill(600)\n    os._exit(0)\n"
@@ -136,7 +136,7 @@ def test_a_child_that_the_kernel_ended_is_named_though_the_cell_succeeds() -> No
 
 
 @needs_groups
-async def test_a_host_that_is_late_does_not_ask_what_a_short_cell_met(
+async def test_a_slow_host_does_not_query_the_events_of_a_short_cell(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It is asked for a cell that took its time, by what its worker used."""
@@ -173,7 +173,7 @@ async def test_a_host_that_is_late_does_not_ask_what_a_short_cell_met(
 
 @needs_groups
 @pytest.mark.usefixtures("unwatched")
-def test_a_worker_that_was_ended_between_cells_is_named_by_the_next() -> None:
+def test_a_worker_killed_between_cells_is_named_by_the_next() -> None:
     code = (
         f"{FILL}import os, threading, time\n"
         "def fill_when_told():\n"
@@ -216,7 +216,7 @@ def test_many_small_children_are_bounded_together() -> None:
 
 
 @needs_groups
-def test_full_places_leave_a_worker_all_of_its_memory(small: Sandbox) -> None:
+def test_full_tmpfs_mounts_leave_a_worker_all_of_its_memory(small: Sandbox) -> None:
     """Their sizes come on top of the limit, for they outlive the worker that filled them."""
     full = (
         "import os\n"
@@ -237,7 +237,7 @@ def test_full_places_leave_a_worker_all_of_its_memory(small: Sandbox) -> None:
 
 
 @needs_groups
-def test_shared_memory_out_of_view_counts(small: Sandbox) -> None:
+def test_unmapped_shared_memory_counts(small: Sandbox) -> None:
     """No process maps it any more, but the kernel has not forgotten whose it is."""
     code = (
         "import mmap, time\nblock = mmap.mmap(-1, 150 << 20)\n"
@@ -252,7 +252,7 @@ def test_shared_memory_out_of_view_counts(small: Sandbox) -> None:
 
 @needs_groups
 @pytest.mark.usefixtures("unwatched")
-def test_a_time_out_is_one_though_a_child_was_ended_before() -> None:
+def test_a_timeout_is_reported_as_one_after_a_child_was_killed() -> None:
     prepare = (
         f"{FILL}import os, signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
         "ours, theirs = os.pipe(), os.pipe()\n"
@@ -294,7 +294,7 @@ def test_a_fork_bomb_stops_at_the_limit_which_is_named(small: Sandbox) -> None:
 
 @needs_groups
 @pytest.mark.parametrize("bomb", [FORK_BOMB, f"{FILL}block = fill(600)"], ids=["forks", "memory"])
-def test_a_neighbour_does_not_notice(small: Sandbox, bomb: str) -> None:
+def test_a_neighbour_is_not_affected(small: Sandbox, bomb: str) -> None:
     with small.session() as victim, small.session() as attacker:
         victim.run("total = 0")
         thread = threading.Thread(target=lambda: [attacker.run(bomb) for _ in range(2)])
@@ -331,7 +331,7 @@ UNSEEN = (
 
 
 @needs_groups
-def test_groups_are_used_again_and_tell_nothing_of_who_had_them() -> None:
+def test_reused_cgroups_reveal_nothing_of_earlier_sessions() -> None:
     before = set(of(os.getpid()))
     with Sandbox(limits=SMALL, cgroup="require", recovery="restart") as sandbox:
         for _ in range(4):

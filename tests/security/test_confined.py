@@ -47,7 +47,7 @@ def view(request: pytest.FixtureRequest) -> Any:
 REFUSED = {"EACCES", "EPERM"}
 
 
-def test_it_is_called_what_it_is(view: Any) -> None:
+def test_the_tier_is_reported_as_confined(view: Any) -> None:
     tier, layers = view["isolation"]
     active = {name for name, active, _ in layers if active}
     assert tier == "confined"
@@ -56,7 +56,7 @@ def test_it_is_called_what_it_is(view: Any) -> None:
     assert ("own uid" in active) == (view["host uid"] == 0)
 
 
-def test_code_is_nobody_elses_user_where_root_can_give_one_and_never_root(view: Any) -> None:
+def test_code_has_a_user_of_its_own_under_root_and_is_never_root(view: Any) -> None:
     users, groups, supplementary = view["ids"]
     assert len({*users, *groups}) == 1
     assert 0 not in users
@@ -73,7 +73,7 @@ def test_no_capability_and_no_way_to_one(view: Any) -> None:
     assert set(view["namespaces"].values()) == {"EPERM"}
 
 
-def test_files_of_the_host_do_not_open(view: Any) -> None:
+def test_files_of_the_host_cannot_be_opened(view: Any) -> None:
     """Also those that anybody may read and write, and those of another session."""
     assert {path: found for path, found in view["read"].items() if found == "done"} == {}
     assert set(view["written"].values()) <= REFUSED
@@ -81,17 +81,17 @@ def test_files_of_the_host_do_not_open(view: Any) -> None:
     assert view["neighbour"] == "'x'"
 
 
-def test_directories_of_the_host_are_not_listed_and_take_nothing(view: Any) -> None:
+def test_directories_of_the_host_cannot_be_listed_or_written_to(view: Any) -> None:
     assert set(view["listed"].values()) <= REFUSED | {"ENOENT"}
     assert set(view["made"].values()) <= REFUSED | {"EROFS", "ENOENT"}
 
 
 @pytest.mark.parametrize("act", ["linked", "removed", "renamed", "truncated"])
-def test_files_of_the_host_are_not_taken_or_changed(view: Any, act: str) -> None:
+def test_files_of_the_host_cannot_be_linked_or_changed(view: Any, act: str) -> None:
     assert view[act] in REFUSED | {"EXDEV"}
 
 
-def test_the_own_directory_is_private_and_does_what_it_should(view: Any) -> None:
+def test_the_own_directory_is_private_and_writable(view: Any) -> None:
     assert set(view["own"].values()) == {"done"}
     assert view["modes"] == [0o700, 0o700]
     assert view["here"] == view["environment"]["HOME"]
@@ -99,12 +99,12 @@ def test_the_own_directory_is_private_and_does_what_it_should(view: Any) -> None
     assert os.path.dirname(view["here"]) == os.path.dirname(view["temporary"])
 
 
-def test_no_program_can_be_made_that_runs_as_its_owner(view: Any) -> None:
+def test_no_setuid_program_can_be_made(view: Any) -> None:
     """The owner is the host's user where that is an ordinary one, and others may reach the file."""
     assert set(view["lent"].values()) == {"EPERM"}
 
 
-def test_there_are_no_sockets_but_pairs_of_streams(view: Any) -> None:
+def test_only_pairs_of_stream_sockets_exist(view: Any) -> None:
     assert set(view["sockets"].values()) == {"EAFNOSUPPORT"}
     assert view["pairs"] == {
         "stream": "done",
@@ -116,28 +116,28 @@ def test_there_are_no_sockets_but_pairs_of_streams(view: Any) -> None:
 
 @scoped
 @pytest.mark.parametrize("act", ["signals", "group signals", "pidfd signals"])
-def test_nobody_outside_can_be_signalled(view: Any, act: str) -> None:
+def test_no_process_outside_can_be_signalled(view: Any, act: str) -> None:
     # A process that leads no group has none of its number.
     assert set(view[act].values()) <= {"EPERM", "ESRCH"}
     assert view[act]["init"] == "EPERM"
     assert view["to all"] == "EPERM"
 
 
-def test_the_own_children_can(view: Any) -> None:
+def test_own_children_can_be_signalled(view: Any) -> None:
     assert view["own child"] == ["done", -15]
 
 
 @pytest.mark.parametrize(
     "act", ["limits of others", "placed", "traced", "memory of others", "descriptors of others"]
 )
-def test_nobody_outside_can_be_steered_or_read(view: Any, act: str) -> None:
+def test_no_process_outside_can_be_controlled_or_read(view: Any, act: str) -> None:
     assert set(view[act].values()) <= REFUSED
 
 
 @pytest.mark.parametrize(
     "name", ["cmdline", "environ", "maps", "mem", "status", "root/etc/passwd", "comm"]
 )
-def test_proc_shows_nobody_else(view: Any, name: str) -> None:
+def test_proc_shows_no_other_process(view: Any, name: str) -> None:
     assert set(view[f"proc {name}"].values()) <= REFUSED
 
 
@@ -151,7 +151,7 @@ def test_accesses_of_others_cannot_be_watched(view: Any) -> None:
     }
 
 
-def test_the_environment_is_made_up(view: Any) -> None:
+def test_the_environment_is_constructed(view: Any) -> None:
     assert SECRET not in str(view)
     assert "REPL_TEST_SECRET" not in view["environment"]
 

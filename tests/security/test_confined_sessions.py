@@ -143,14 +143,14 @@ def test_closing_reaches_processes_that_left_their_parents(confined: Sandbox) ->
     wait_until_gone([folder])  # its files take the time that they take
 
 
-def test_a_process_that_takes_in_orphans_itself_is_reached_too(confined: Sandbox) -> None:
+def test_a_subreaper_process_is_reached_too(confined: Sandbox) -> None:
     code = "import ctypes\nctypes.CDLL(None).prctl(36, 1)\n" + ESCAPE
     with confined.session() as session:
         pid = value(session, code)
     assert not Path(f"/proc/{pid}").exists()
 
 
-def test_a_fork_bomb_costs_its_session_only(confined: Sandbox) -> None:
+def test_a_fork_bomb_affects_its_session_only(confined: Sandbox) -> None:
     bomb = "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass"
     with confined.session() as session, confined.session() as other:
         outcome = session.run(bomb, timeout=1)
@@ -172,7 +172,7 @@ def test_an_init_that_is_killed_takes_its_session_with_it(confined: Sandbox) -> 
         assert value(other, "seen = 1") == 1
 
 
-def test_more_files_than_allowed_are_a_limit_that_was_passed(session: Session) -> None:
+def test_more_files_than_allowed_exceed_a_limit(session: Session) -> None:
     code = (
         "import time\nfor n in range(100):\n"
         "    with open(f'{n}', 'wb') as file: file.write(bytes(1 << 20))\n    time.sleep(0.05)\n"
@@ -194,7 +194,9 @@ time.sleep(50)
 REMOVED = "files: they took more room than they may, and all were removed"
 
 
-def test_after_that_it_has_its_variables_and_can_write_again(session: Session) -> None:
+def test_after_losing_its_files_a_session_has_its_variables_and_can_write_again(
+    session: Session,
+) -> None:
     """The ruleset of its waiting copy is of one directory, and none that is made in its place."""
     session.run("import time\nx = 1")
     outcome = session.run(TOO_MANY)
@@ -211,7 +213,7 @@ def test_after_that_it_has_its_variables_and_can_write_again(session: Session) -
         assert branch.run("x, sorted(os.listdir())").value == "(1, ['own', 'put'])"
 
 
-def test_a_branch_that_loses_its_files_by_anothers_doing_goes_on_and_says_so(
+def test_a_branch_whose_files_another_branch_exhausted_goes_on_and_reports_it(
     session: Session,
 ) -> None:
     """The limit is of all that a session and its branches have."""
@@ -227,7 +229,7 @@ def test_a_branch_that_loses_its_files_by_anothers_doing_goes_on_and_says_so(
     assert session.run("x").value == "1"
 
 
-def test_branches_that_do_nothing_are_not_ended_for_what_another_does(session: Session) -> None:
+def test_idle_branches_are_not_ended_for_another_branch(session: Session) -> None:
     """Whichever is looked at first: all have the same files, and the limit is of all."""
     session.run("import os, time\nx = 1")
     with session.branch() as one, session.branch() as other:
@@ -252,7 +254,7 @@ open('deepest', 'w').close()
 """
 
 
-def test_a_directory_is_removed_whatever_is_in_it(confined: Sandbox) -> None:
+def test_a_directory_is_removed_with_any_contents(confined: Sandbox) -> None:
     """Deeper than a path can be long, closed to its owner, with links to elsewhere."""
     with confined.session() as session:
         outcome = session.run(LEFT_BEHIND)
@@ -294,7 +296,7 @@ def test_many_sessions_leave_nothing(fresh: Sandbox, many: int) -> None:
     assert comes_to(lambda: os.listdir(base), ["template"]) == ["template"]
 
 
-def test_a_large_directory_is_removed_and_its_remover_collected_unasked(fresh: Sandbox) -> None:
+def test_a_large_directory_is_removed_and_its_remover_is_reaped(fresh: Sandbox) -> None:
     zygote = psutil.Process(fresh._zygote.pid)
     with fresh.session() as session:
         session.run("for n in range(20_000): open(str(n), 'w').close()")
@@ -320,7 +322,7 @@ def test_a_template_that_cannot_be_made_leaves_nothing(
     assert os.listdir(tmp_path) == []
 
 
-def test_sessions_can_be_made_ahead(open_python: str) -> None:
+def test_sessions_can_be_prepared_in_confined(open_python: str) -> None:
     with Sandbox(isolation="confined", python=open_python, ready=2) as sandbox:
         for _ in range(4):
             with sandbox.session() as session:
@@ -341,7 +343,7 @@ sys.stdin.read()
 
 
 @pytest.mark.parametrize("victim", ["os.getpid()", "pids[0]"], ids=["the host", "the template"])
-def test_who_loses_the_host_or_the_template_ends_and_cleans_up(
+def test_sessions_without_their_host_or_template_end_and_clean_up(
     open_python: str, victim: str
 ) -> None:
     script = KILLED.format(python=open_python, code=ESCAPE, victim=victim)
@@ -359,7 +361,9 @@ def test_who_loses_the_host_or_the_template_ends_and_cleans_up(
         host.stdin.close()
 
 
-def test_what_a_crash_left_is_swept_by_the_next_sandbox(open_python: str, tmp_path: Path) -> None:
+def test_leftovers_of_a_crash_are_removed_by_the_next_sandbox(
+    open_python: str, tmp_path: Path
+) -> None:
     place = tmp_path
     left = place / "repl-sandbox-0123456789abcdef"
     (left / "4" / "workspace").mkdir(parents=True)
@@ -381,7 +385,7 @@ def shown() -> Iterator[Path]:
         yield Path(folder)
 
 
-def test_mounts_can_be_shown_where_they_are_and_nowhere_else(open_python: str, shown: Path) -> None:
+def test_mounts_can_be_shown_at_their_own_path_alone(open_python: str, shown: Path) -> None:
     (shown / "data").write_text("data")
     with (
         Sandbox(
@@ -406,7 +410,7 @@ def test_an_interpreter_that_only_root_may_read_is_an_error(tmp_path: Path) -> N
     assert caught.value.remedy
 
 
-def test_the_table_says_why() -> None:
+def test_every_rule_has_a_reason() -> None:
     assert all(grant.reason for grant in landlock_rules.CONFINED)
     assert not any(
         grant.files & landlock_rules.FileAccess.MAKE_REG for grant in landlock_rules.CONFINED

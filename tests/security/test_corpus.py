@@ -61,7 +61,7 @@ def test_every_case_holds_and_the_host_is_unchanged(user: str) -> None:
 
 
 @pytest.mark.parametrize("user", USERS)
-def test_what_namespaces_hold_elsewhere_is_held_in_confined(user: str) -> None:
+def test_attacks_that_namespaces_stop_elsewhere_are_stopped_in_confined(user: str) -> None:
     """The worker's messages and code are the same in each tier, and are tested in `jailed`."""
     every = {case.group for file in FILES for case in load(file)}
     verdicts = held("confined", user, every - WALLS)
@@ -161,7 +161,7 @@ def corpus(folder: Path, cases: dict[str, tuple[str, dict[str, Any]]], **more: A
     return str(path)
 
 
-def test_what_does_not_hold_fails(tmp_path: Path) -> None:
+def test_a_case_that_does_not_hold_fails(tmp_path: Path) -> None:
     """Each in turn; the last one's supervisor dies of it, which is a failure too."""
     status, report = abuse("--user", USERS[0], "--corpus", corpus(tmp_path, WRONG))
     verdicts = {verdict["id"]: verdict["status"] for verdict in report["columns"][0]["verdicts"]}
@@ -170,7 +170,7 @@ def test_what_does_not_hold_fails(tmp_path: Path) -> None:
     assert status == 1
 
 
-def test_a_tier_that_cannot_be_had_is_not_run_and_never_passed(tmp_path: Path) -> None:
+def test_an_unavailable_tier_is_not_run_and_never_passed(tmp_path: Path) -> None:
     """Nor is another one used in its place."""
     file = corpus(tmp_path, {"any": ("1", {})})
     _, report = abuse("--user", USERS[0], "--tier", "vm", "--corpus", file)
@@ -184,7 +184,7 @@ def test_a_key_that_nobody_checks_is_an_error(tmp_path: Path) -> None:
         load(Path(corpus(tmp_path, {"any": ("1", {"alive_withn": 3})})))
 
 
-def test_a_corpus_of_somebody_else_brings_its_own_ports(tmp_path: Path) -> None:
+def test_a_corpus_of_another_project_brings_its_own_ports(tmp_path: Path) -> None:
     """Otherwise nothing would listen on its ports. A tier without isolation lets cases connect."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -202,7 +202,7 @@ def test_a_corpus_of_somebody_else_brings_its_own_ports(tmp_path: Path) -> None:
     assert report["changed"] == ["tcp listener: 1 hits"]
 
 
-def test_what_a_case_leaves_on_the_host_is_found() -> None:
+def test_leftovers_of_a_case_on_the_host_are_found() -> None:
     """The look at the host, not a case: those cannot leave anything."""
     program = (
         "import os, subprocess, sys\n"

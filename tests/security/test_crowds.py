@@ -51,7 +51,9 @@ def stopped(session: Session) -> int:
     return found
 
 
-def test_a_crowd_stops_and_goes_on_in_turn_with_others(sandbox: Sandbox) -> None:
+def test_sessions_with_many_busy_processes_are_stopped_and_resumed_in_rotation(
+    sandbox: Sandbox,
+) -> None:
     with sandbox.session() as crowd, sandbox.session() as other:
         crowd.run(CROWD)
 
@@ -65,7 +67,7 @@ def test_a_crowd_stops_and_goes_on_in_turn_with_others(sandbox: Sandbox) -> None
         assert crowd.run("6 * 7").value == "42"
 
 
-def test_a_crowd_that_is_alone_is_left_alone(sandbox: Sandbox) -> None:
+def test_a_single_session_with_many_busy_processes_is_not_stopped(sandbox: Sandbox) -> None:
     with sandbox.session() as crowd:
         with sandbox.session() as other:
             crowd.run(CROWD)
@@ -83,7 +85,7 @@ def test_a_crowd_that_is_alone_is_left_alone(sandbox: Sandbox) -> None:
         eventually(undisturbed)
 
 
-def test_crowds_take_turns_and_a_cell_of_one_that_waits_hears_that_its_time_is_up(
+def test_a_stopped_session_still_has_its_timeout(
     sandbox: Sandbox,
 ) -> None:
     with sandbox.session() as one, sandbox.session() as two, ThreadPoolExecutor(2) as threads:
@@ -97,7 +99,7 @@ def test_crowds_take_turns_and_a_cell_of_one_that_waits_hears_that_its_time_is_u
             assert session.run("x").value == "'kept'"
 
 
-def test_a_storm_gives_way_in_every_sandbox_but_for_its_worker(
+def test_a_fork_bomb_is_throttled_in_every_sandbox_except_its_worker(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(throttle, "STORM", 8)
@@ -113,7 +115,7 @@ def test_a_storm_gives_way_in_every_sandbox_but_for_its_worker(
         eventually(lambda: stopped(session) == 0)  # alone, in the end
 
 
-def test_a_storm_has_its_turn_too() -> None:
+def test_a_fork_bomb_has_its_time_slice() -> None:
     rounds = range(3 * throttle.SELDOM)
     assert [each for each in rounds if throttle.storm_turn(each, 3)] == [
         0,
@@ -124,7 +126,7 @@ def test_a_storm_has_its_turn_too() -> None:
     assert throttle.storm_turn(0, 0) == set()
 
 
-def test_a_crowd_that_has_ended_has_no_turn(sandbox: Sandbox) -> None:
+def test_an_ended_session_has_no_time_slice(sandbox: Sandbox) -> None:
     """Else one that is alone would wait for it."""
     with sandbox.session() as one:
         one.run(CROWD)
@@ -138,7 +140,7 @@ def test_a_crowd_that_has_ended_has_no_turn(sandbox: Sandbox) -> None:
         assert not share.waits
 
 
-def test_everybody_has_a_turn() -> None:
+def test_every_waiting_session_has_a_time_slice() -> None:
     rounds = range(400)
     most = min(20, throttle.AT_ONCE)
     assert set().union(*(throttle.turn(each, 20, others=True) for each in rounds)) == set(range(20))
@@ -146,7 +148,7 @@ def test_everybody_has_a_turn() -> None:
     assert throttle.turn(7, 1, others=False) == {0}
 
 
-def test_of_few_crowds_each_runs_always_where_there_are_processors(
+def test_a_few_busy_sessions_all_run_while_there_are_processors(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(throttle, "AT_ONCE", 4)

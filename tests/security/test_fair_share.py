@@ -96,7 +96,7 @@ def burning(session: Session) -> Iterator[None]:
             thread.join(0.01)
 
 
-def test_who_burns_is_lowered_alone_and_comes_back(sandbox: Sandbox) -> None:
+def test_a_busy_session_alone_is_throttled_and_recovers(sandbox: Sandbox) -> None:
     with sandbox.session() as burner, sandbox.session() as other:
         assert other.run("1 + 1").value == "2"
         with burning(burner):
@@ -106,7 +106,9 @@ def test_who_burns_is_lowered_alone_and_comes_back(sandbox: Sandbox) -> None:
         assert burner.run("1 + 1").value == "2"
 
 
-def test_children_that_leave_are_lowered_with_it_between_cells(sandbox: Sandbox) -> None:
+def test_daemonized_children_are_throttled_with_their_session_between_cells(
+    sandbox: Sandbox,
+) -> None:
     with sandbox.session() as burner, sandbox.session() as other:
         burner.run(LEAVE)
         until(lambda: shares(burner) == {True})
@@ -115,7 +117,7 @@ def test_children_that_leave_are_lowered_with_it_between_cells(sandbox: Sandbox)
 
 
 @pytest.mark.parametrize("cgroup", ["auto", "off"])
-def test_who_is_lowered_runs_long_at_a_time_all_of_it_and_as_before_after(
+def test_a_throttled_session_runs_in_long_slices_and_recovers(
     cgroup: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether or not anything weighs them here: it needs no privilege."""
@@ -140,7 +142,7 @@ def test_who_is_lowered_runs_long_at_a_time_all_of_it_and_as_before_after(
         until(lambda: slices(burner) == ordinary)
 
 
-def test_a_branch_is_one_with_its_session(sandbox: Sandbox) -> None:
+def test_a_branch_is_throttled_with_its_session(sandbox: Sandbox) -> None:
     with sandbox.session() as session:
         session.run("x = 1")
         with session.branch() as branch:
@@ -150,7 +152,7 @@ def test_a_branch_is_one_with_its_session(sandbox: Sandbox) -> None:
         assert session.run("x").value == "1"
 
 
-def test_one_that_ends_low_leaves_no_group_low() -> None:
+def test_a_session_that_ends_throttled_leaves_no_throttled_cgroup() -> None:
     if not (isinstance(FOUND, CgroupRoot) and FOUND.weighing):
         pytest.skip("no group can be weighed here")
 
@@ -168,7 +170,7 @@ def test_one_that_ends_low_leaves_no_group_low() -> None:
         until(is_used_again)
 
 
-def test_nobody_gives_way_unless_asked_to() -> None:
+def test_without_fair_share_no_session_is_throttled() -> None:
     with Sandbox() as sandbox, sandbox.session() as session:
         session.run(BURN, timeout=1)
         group = session._core.links.group
@@ -178,7 +180,9 @@ def test_nobody_gives_way_unless_asked_to() -> None:
 
 
 @pytest.mark.skipif(isinstance(FOUND, CgroupUnavailable), reason="no groups can be made here")
-def test_a_place_that_cannot_weigh_still_holds_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cgroup_root_without_weights_still_enforces_the_limits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert isinstance(FOUND, CgroupRoot)
     place = CgroupRoot(FOUND.version, FOUND.folders, FOUND.crowded, weighing="/nowhere")
     monkeypatch.setattr("repl_sandbox.pool.template_process.find", lambda: place)
@@ -189,7 +193,7 @@ def test_a_place_that_cannot_weigh_still_holds_the_limits(monkeypatch: pytest.Mo
         assert not session._core.links.group.weighed
 
 
-def test_a_crowd_keeps_its_share(sandbox: Sandbox) -> None:
+def test_a_session_with_many_processes_keeps_its_share(sandbox: Sandbox) -> None:
     """It may be a fork bomb, and others wait for the locks that its forks hold."""
     with sandbox.session() as burner:
         burner.run(LEAVE)
@@ -199,7 +203,7 @@ def test_a_crowd_keeps_its_share(sandbox: Sandbox) -> None:
 
 
 @pytest.mark.skipif(isinstance(FOUND, CgroupUnavailable), reason="no groups can be made here")
-def test_a_fork_too_many_is_refused_before_others_wait_for_it_and_named() -> None:
+def test_a_fork_over_the_limit_is_refused_early_and_named() -> None:
     """By the resource limit, which counts first; the group would refuse when all is copied."""
     with Sandbox(limits=Limits(processes=8), fair_share=True, cgroup="require") as sandbox:
         with sandbox.session() as session:

@@ -52,7 +52,7 @@ def do(session: Session, code: str) -> None:
 @pytest.mark.parametrize(
     "target", ["{secret}", "/proc/self/environ", "/proc/1/root", "/proc/self/fd/0", "/dev/zero"]
 )
-def test_a_link_is_read_and_written_by_nobody(session: Session, secret: Path, target: str) -> None:
+def test_a_symbolic_link_is_not_followed(session: Session, secret: Path, target: str) -> None:
     target = target.format(secret=secret)
     do(session, f"import os\nos.symlink({target!r}, 'a')\nos.symlink({str(secret.parent)!r}, 'd')")
     for path in ("a", "d/secret", "a/secret"):
@@ -92,9 +92,7 @@ if os.fork() == 0:
 """
 
 
-def test_names_that_change_while_the_host_looks_lead_nowhere(
-    session: Session, secret: Path
-) -> None:
+def test_names_changed_during_a_file_call_lead_nowhere(session: Session, secret: Path) -> None:
     before = secret.stat()
     do(session, _FLIP.format(secret=str(secret), outside=str(secret.parent)))
     reads, refusals, turn = set(), set(), 0
@@ -119,7 +117,7 @@ def test_names_that_change_while_the_host_looks_lead_nowhere(
     assert os.listdir(secret.parent) == ["secret"]
 
 
-def test_a_workspace_that_changes_under_a_put_and_a_list_ends_neither(session: Session) -> None:
+def test_a_workspace_that_changes_during_a_put_and_a_list_breaks_neither(session: Session) -> None:
     do(
         session,
         "import os\nif os.fork() == 0:\n"
@@ -145,7 +143,7 @@ def test_a_workspace_that_changes_under_a_put_and_a_list_ends_neither(session: S
 
 @pytest.mark.parametrize("tier", TIERS)
 @pytest.mark.parametrize("kind", ["fifo", "socket", "device"])
-def test_what_is_no_file_keeps_nobody_waiting(
+def test_a_special_file_does_not_block_the_host(
     request: pytest.FixtureRequest, tmp_path: Path, tier: str, kind: str
 ) -> None:
     """The code of a session cannot make any of these; should it find a way, it gains nothing."""
@@ -184,7 +182,7 @@ def _make(kind: str, path: Path) -> None:
     path.chmod(0o666)
 
 
-def test_a_file_of_holes_costs_the_host_nothing(session: Session) -> None:
+def test_a_sparse_file_is_cheap_for_the_host(session: Session) -> None:
     do(session, "import os\nopen('holes', 'w').close()\nos.truncate('holes', 1 << 40)")
     resident = psutil.Process().memory_info().rss
     with pytest.raises(OSError, match="1,099,511,627,776 bytes") as refused:
@@ -210,7 +208,7 @@ def test_a_file_that_grows_while_it_is_read_is_bounded(session: Session) -> None
             assert len(session.files.get("log", limit=100_000)) <= 100_000
 
 
-def test_a_hard_link_to_a_file_of_the_host_cannot_be_had(session: Session, secret: Path) -> None:
+def test_a_hard_link_to_a_file_of_the_host_cannot_be_made(session: Session, secret: Path) -> None:
     outcome = session.run(f"import os\nos.link({str(secret)!r}, 'mine')")
     assert not outcome.ok
     with pytest.raises(FileNotFoundError):
@@ -241,7 +239,7 @@ def test_a_list_of_as_much_as_a_session_may_have_is_bounded(session: Session) ->
     assert session.run("1 + 1").value == "2"
 
 
-def test_a_tree_too_deep_is_cut(session: Session) -> None:
+def test_a_directory_tree_that_is_too_deep_is_truncated(session: Session) -> None:
     if session.isolation.tier != "jailed":
         pytest.skip("a worker that makes one is ended, and its directory emptied")
     do(
@@ -265,7 +263,7 @@ def _clerks(session: Session, besides: Collection[int] = ()) -> list[psutil.Proc
     return [each for each in init.children() if each.pid not in known]
 
 
-def test_what_the_code_does_to_the_clerk_costs_at_most_an_error(session: Session) -> None:
+def test_attacks_on_the_file_helper_cause_at_most_an_error(session: Session) -> None:
     """It signals and traces all that it may, for as long as the host works on its files."""
     do(
         session,
@@ -292,7 +290,7 @@ def test_what_the_code_does_to_the_clerk_costs_at_most_an_error(session: Session
     assert session.run("1 + 1").value == "2"
 
 
-def test_a_worker_that_dies_meanwhile_costs_no_file(session: Session) -> None:
+def test_a_worker_that_dies_during_a_file_call_loses_no_file(session: Session) -> None:
     for turn in range(20):
         session.run("pass")  # which may be how the host learns of the end before
         os.kill(session._core.links.worker_pid, signal.SIGKILL)
@@ -326,7 +324,7 @@ def test_no_process_and_no_descriptor_is_left(session: Session) -> None:
 
 
 @pytest.mark.parametrize("kind", ["fifo", "socket", "device"])
-def test_a_mount_of_what_is_no_file_is_refused_by_name(tmp_path: Path, kind: str) -> None:
+def test_a_mount_of_a_special_file_is_refused_by_name(tmp_path: Path, kind: str) -> None:
     path = tmp_path / kind
     _make(kind, path)
     link = tmp_path / "link"
@@ -336,7 +334,7 @@ def test_a_mount_of_what_is_no_file_is_refused_by_name(tmp_path: Path, kind: str
             Sandbox(mounts={"/data": str(shown)})
 
 
-def test_a_mount_is_what_its_path_led_to_when_the_sandbox_was_made(tmp_path: Path) -> None:
+def test_a_mount_is_resolved_when_the_sandbox_is_made(tmp_path: Path) -> None:
     """A link in the path that is changed later cannot show the sessions something else."""
     for name in ("first", "second"):
         (tmp_path / name).mkdir()

@@ -98,7 +98,7 @@ with Sandbox() as sandbox, sandbox.session() as session, session.branch() as bra
 """
 
 
-def test_a_forked_child_closes_whatever_the_threads_of_the_host_were_at() -> None:
+def test_a_forked_child_closes_descriptors_used_by_threads_of_the_host() -> None:
     """It waits for no lock, and ends no branch of its parent's."""
     done = subprocess.run(
         [sys.executable, "-c", HELD], capture_output=True, text=True, timeout=LONG, check=False
@@ -146,9 +146,7 @@ with Sandbox() as sandbox, sandbox.session(host={{"double": lambda x: 2 * x}}) a
 @pytest.mark.parametrize(
     "told", ["fork()", "os.kill(os.getpid(), signal.SIGUSR1)"], ids=["on_output", "signal"]
 )
-def test_a_child_that_is_forked_amid_a_cell_takes_no_part_in_it(
-    told: str, end: str, status: int
-) -> None:
+def test_a_child_forked_during_a_cell_takes_no_part_in_it(told: str, end: str, status: int) -> None:
     """It has the call's frames, and what the call speaks on is its parent's."""
     done = subprocess.run(
         [sys.executable, "-c", AMID.format(told=told, end=end)],
@@ -202,7 +200,7 @@ def test_a_forked_child_closes_what_was_opened_on_its_parents_loop() -> None:
     assert done.stdout == "5\n42\n", done.stderr
 
 
-def test_a_forked_child_that_lives_on_keeps_nothing_alive() -> None:
+def test_a_surviving_forked_child_keeps_no_session_alive() -> None:
     """It inherited the descriptors by which zygote and sessions know that the host is there."""
     end = (
         "child = os.fork()\nif child == 0: signal.pause()\nprint(child, flush=True)\nsignal.pause()"

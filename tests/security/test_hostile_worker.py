@@ -127,7 +127,7 @@ def test_a_worker_that_breaks_the_protocol_is_killed_and_reported(
     assert (outcome.reason, outcome.state) == ("protocol", "rolled_back")
 
 
-def test_who_asks_for_a_file_unasked_gets_none(sandbox: Sandbox) -> None:
+def test_an_unsolicited_request_for_a_file_gets_none(sandbox: Sandbox) -> None:
     """The one that the host lends is for what the worker was told last, and is lent once."""
     outcome = run(
         sandbox,
@@ -153,7 +153,7 @@ def test_a_worker_that_asks_for_a_file_twice_at_once_is_killed(sandbox: Sandbox)
 
 @pytest.mark.parametrize("depth", [50, 200, 450, 900, 3_000, 100_000])
 @pytest.mark.parametrize("message", ["call", "answered", "value"])
-def test_deep_nesting_with_a_lone_surrogate_is_no_error_of_the_host(
+def test_deep_nesting_with_a_lone_surrogate_raises_nothing_on_the_host(
     sandbox: Sandbox, depth: int, message: str
 ) -> None:
     nest = f"b'[' * {depth} + b'\"\\\\ud800\"' + b']' * {depth}"
@@ -178,7 +178,7 @@ def test_deep_nesting_with_a_lone_surrogate_is_no_error_of_the_host(
     ],
     ids=["half a frame", "SIGSTOP", "interrupts swallowed", "deaf", "hung up behind a child"],
 )
-def test_a_worker_that_says_nothing_is_ended_by_the_clock(sandbox: Sandbox, code: str) -> None:
+def test_a_silent_worker_ends_with_the_timeout(sandbox: Sandbox, code: str) -> None:
     assert isinstance(run(sandbox, code, timeout=0.3), (TimedOut, Killed))
 
 
@@ -190,7 +190,9 @@ def test_a_worker_that_says_nothing_is_ended_by_the_clock(sandbox: Sandbox, code
         "os.closerange(3, 4096)\nwhile True: pass",
     ],
 )
-def test_a_worker_that_hangs_up_and_lives_on_is_killed(sandbox: Sandbox, code: str) -> None:
+def test_a_worker_that_closes_its_socket_and_lives_on_is_killed(
+    sandbox: Sandbox, code: str
+) -> None:
     outcome = run(sandbox, code)
     assert isinstance(outcome, Killed), outcome
     assert outcome.reason == "protocol"
@@ -222,7 +224,7 @@ def test_a_forged_result_ends_that_cell_only(
         assert session.run("6 * 7").value == "42"
 
 
-def test_a_result_forged_ahead_is_not_the_next_cells(sandbox: Sandbox) -> None:
+def test_a_result_forged_in_advance_is_not_used_for_the_next_cell(sandbox: Sandbox) -> None:
     with sandbox.session(limits=Limits(timeout=PATIENCE, grace=0.2)) as session:
         assert isinstance(session.run(PRELUDE + "say(result(1) + result(2))" + WAIT), Killed)
 
@@ -237,14 +239,14 @@ def test_calls_for_another_cell_do_not_reach_the_host(sandbox: Sandbox) -> None:
     assert reached == []
 
 
-def test_functions_that_were_not_offered_cannot_be_called(sandbox: Sandbox) -> None:
+def test_unknown_host_functions_cannot_be_called(sandbox: Sandbox) -> None:
     code = "say(call(9, 1, '__class__'))\nreply = wire.recv(1000).decode(errors='replace')\nreply"
     outcome = run(sandbox, code)
     assert outcome.value is not None
     assert "NameError" in outcome.value
 
 
-def test_the_late_reply_of_a_call_is_not_taken_for_anothers(sandbox: Sandbox) -> None:
+def test_a_late_reply_is_not_taken_for_that_of_another_call(sandbox: Sandbox) -> None:
     """The next worker counts its calls from one again."""
     release, released = threading.Event(), threading.Event()
 
@@ -355,7 +357,9 @@ def test_a_flood_is_bounded_in_the_memory_of_the_host(name: str) -> None:
     ],
     ids=["fork bomb", "zombies", "threads", "fork bomb left behind"],
 )
-def test_a_bomb_of_processes_hurts_its_own_session_only(sandbox: Sandbox, code: str) -> None:
+def test_a_fork_bomb_of_a_hostile_worker_affects_its_session_only(
+    sandbox: Sandbox, code: str
+) -> None:
     limits = Limits(timeout=PATIENCE, grace=0.2, processes=30)
     with sandbox.session() as neighbour, sandbox.session(limits=limits) as session:
         session.run(PRELUDE + code, timeout=1)
@@ -366,7 +370,7 @@ def test_a_bomb_of_processes_hurts_its_own_session_only(sandbox: Sandbox, code: 
         assert session.run("6 * 7").value == "42"
 
 
-def test_a_thread_that_prints_between_cells_does_not_hold_up_the_next(sandbox: Sandbox) -> None:
+def test_a_thread_that_prints_between_cells_does_not_delay_the_next(sandbox: Sandbox) -> None:
     with sandbox.session() as session:
         code = "import threading\ndef chat():\n    while True: print('.' * 200)\n"
         session.run(code + "threading.Thread(target=chat, daemon=True).start()")
@@ -374,7 +378,7 @@ def test_a_thread_that_prints_between_cells_does_not_hold_up_the_next(sandbox: S
             assert session.run(f"{number}").value == str(number)
 
 
-def test_an_output_that_children_hold_open_does_not_hold_up_the_cell(sandbox: Sandbox) -> None:
+def test_an_output_held_open_by_children_does_not_delay_the_cell(sandbox: Sandbox) -> None:
     with sandbox.session() as session:
         outcome = session.run("import subprocess\nsubprocess.Popen(['sleep', '1000'])\n'done'")
         assert outcome.value == "'done'"

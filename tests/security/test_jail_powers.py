@@ -126,28 +126,28 @@ def test_the_networks_of_the_host_are_out_of_reach(session: Session) -> None:
         assert errno_of(session, connect) == "ECONNREFUSED"
 
 
-def test_no_page_of_a_file_comes_into_a_pipe(session: Session) -> None:
+def test_file_pages_cannot_be_spliced_into_a_pipe(session: Session) -> None:
     """There, kernels have let it be written to, as a page of the host's file that it is."""
     call = "os.sendfile(os.pipe()[1], os.open('/usr/bin/env', os.O_RDONLY), 0, 4096)"
     assert errno_of(session, call) == "EPERM"
 
 
 @pytest.mark.parametrize("flag", [0x08, 0x80], ids=["RWF_NOWAIT", "RWF_DONTCACHE"])
-def test_reading_does_not_tell_which_files_are_in_memory(session: Session, flag: int) -> None:
+def test_reading_does_not_reveal_which_files_are_cached(session: Session, flag: int) -> None:
     call = "os.preadv(os.open('/usr/bin/env', os.O_RDONLY), [bytearray(9)], 0, {})"
     assert errno_of(session, call.format(flag)) == "ENOTSUP"
     assert errno_of(session, call.format(0)) == "done"
 
 
 @pytest.mark.parametrize("device", ["null", "zero", "full", "random", "urandom"])
-def test_the_times_of_the_hosts_devices_stay(session: Session, device: str) -> None:
+def test_timestamps_of_the_host_s_devices_cannot_be_changed(session: Session, device: str) -> None:
     before = os.stat(f"/dev/{device}").st_mtime_ns
     assert errno_of(session, f"os.utime('/dev/{device}')") == "EROFS"
     assert os.stat(f"/dev/{device}").st_mtime_ns == before
     assert errno_of(session, "open('/dev/null', 'w').write('x')") == "done"
 
 
-def test_files_of_the_host_are_not_taken_out_of_memory(session: Session) -> None:
+def test_the_page_cache_of_host_files_cannot_be_evicted(session: Session) -> None:
     call = "os.posix_fadvise(os.open('/usr/bin/env', os.O_RDONLY), 0, 0, os.POSIX_FADV_{})"
     assert errno_of(session, call.format("DONTNEED")) == "EPERM"
     assert errno_of(session, call.format("SEQUENTIAL")) == "done"
@@ -161,9 +161,7 @@ def test_files_of_the_host_are_not_taken_out_of_memory(session: Session) -> None
         "__import__('mmap').mmap(-1, 4096).madvise(12)",  # MADV_MERGEABLE
     ],
 )
-def test_neither_processors_nor_pages_are_shared_on_the_code_s_terms(
-    session: Session, call: str
-) -> None:
+def test_scheduling_and_memory_policies_cannot_be_changed(session: Session, call: str) -> None:
     assert errno_of(session, call) == "EPERM"
     assert errno_of(session, "c('prctl', 15, b'name', 0, 0, 0)") == "done"
     assert errno_of(session, "__import__('mmap').mmap(-1, 4096).madvise(4)") == "done"
@@ -179,12 +177,12 @@ def test_neither_processors_nor_pages_are_shared_on_the_code_s_terms(
         "socket.socket().setsockopt(1, 51, bytes(16))",  # SO_ATTACH_REUSEPORT_CBPF
     ],
 )
-def test_no_program_of_the_code_s_runs_in_the_kernel(session: Session, call: str) -> None:
+def test_bpf_programs_cannot_be_loaded(session: Session, call: str) -> None:
     found = errno_of(session, f"(socket := __import__('socket')) and {call}")
     assert found in ("EPERM", "ENOPROTOOPT")
 
 
-def test_files_are_copied_without_that(session: Session) -> None:
+def test_copying_files_works_without_splice(session: Session) -> None:
     outcome = session.run(
         "import os, shutil, socket, subprocess\n"
         "open('one', 'w').write('1' * 100_000)\n"
@@ -199,7 +197,7 @@ def test_files_are_copied_without_that(session: Session) -> None:
 @pytest.mark.parametrize(
     "path", ["mem", "environ", "maps", "exe", "cwd", "root", "fd/0", "ns/user", "ns/mnt", "stack"]
 )
-def test_init_cannot_be_looked_into(session: Session, path: str) -> None:
+def test_init_cannot_be_inspected(session: Session, path: str) -> None:
     action = "os.readlink" if path in ("exe", "cwd", "root", "fd/0") else "open"
     if path.startswith("ns/"):
         action = "os.stat"
@@ -207,7 +205,7 @@ def test_init_cannot_be_looked_into(session: Session, path: str) -> None:
 
 
 @pytest.mark.parametrize("signal", ["SIGKILL", "SIGSTOP", "SIGTERM", "SIGINT", "SIGSEGV"])
-def test_init_outlives_signals_of_the_code(session: Session, signal: str) -> None:
+def test_init_ignores_signals_of_the_code(session: Session, signal: str) -> None:
     """As root they are refused; an ordinary user's have no effect on a pid 1."""
     errno_of(session, f"os.kill(1, signal.{signal})")
     assert session.run("6 * 7").value == "42"
@@ -217,7 +215,7 @@ def test_init_outlives_signals_of_the_code(session: Session, signal: str) -> Non
 
 
 @pytest.mark.parametrize("limit", ["RLIMIT_CPU", "RLIMIT_NPROC", "RLIMIT_NOFILE", "RLIMIT_DATA"])
-def test_the_limits_of_init_are_not_the_codes_to_set(session: Session, limit: str) -> None:
+def test_the_code_cannot_set_the_limits_of_init(session: Session, limit: str) -> None:
     call = f"__import__('resource').prlimit(1, __import__('resource').{limit}, (0, 0))"
     assert errno_of(session, call) == "EPERM"
 
@@ -238,12 +236,12 @@ def test_limits_cannot_be_raised(session: Session) -> None:
         "/../../..",
     ],
 )
-def test_no_way_up_leads_out_of_the_root(session: Session, path: str) -> None:
+def test_no_parent_path_leads_out_of_the_root(session: Session, path: str) -> None:
     call = f"__import__('os').stat({path!r} + '/proc/{os.getpid()}')"
     assert errno_of(session, call) in ("ENOENT", "EACCES")
 
 
-def test_the_processes_of_the_host_stay_covered(session: Session) -> None:
+def test_the_proc_of_the_host_stays_hidden(session: Session) -> None:
     """The template's full /proc lies under the session's own."""
     outcome = session.run(
         "import os\n"
@@ -256,7 +254,7 @@ def test_the_processes_of_the_host_stay_covered(session: Session) -> None:
     assert session.get("seen") == [1, [1, session.get("pid")]]
 
 
-def test_links_in_the_workspace_lead_nowhere_outside(session: Session) -> None:
+def test_symbolic_links_in_the_workspace_lead_nowhere_outside(session: Session) -> None:
     session.set("outside", os.path.abspath(__file__))
     outcome = session.run(
         f"{PRELUDE}\nos.symlink(outside, 'link')\nseen = named(lambda: open('link'))"
@@ -292,9 +290,7 @@ seen += sorted(processes - {1, os.getpid()})
 """
 
 
-def test_two_sessions_share_nothing_that_can_be_written(
-    sandbox: Sandbox, seen: Callable[[str], Any]
-) -> None:
+def test_two_sessions_share_nothing_writable(sandbox: Sandbox, seen: Callable[[str], Any]) -> None:
     """No files, System V objects, abstract sockets or processes of one are there for another."""
     with sandbox.session() as other:
         outcome = other.run(LEAVE_TRACES)

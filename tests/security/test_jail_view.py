@@ -211,7 +211,7 @@ def test_nothing_can_be_written_outside_the_private_places(view: Any) -> None:
     assert view["removed"] == "EROFS"
 
 
-def test_the_private_places_are_empty_and_the_workspace_is_home(view: Any) -> None:
+def test_the_private_folders_are_empty_and_the_workspace_is_home(view: Any) -> None:
     # A checkout or an environment that itself lies under /tmp has to be shown there.
     shown = view["private"].pop("/tmp")
     assert set(shown) <= {path.split("/")[2] for path in OURS if path.startswith("/tmp/")}
@@ -219,7 +219,7 @@ def test_the_private_places_are_empty_and_the_workspace_is_home(view: Any) -> No
     assert view["cwd"] == view["environment"]["HOME"] == "/workspace"
 
 
-def test_the_private_places_are_sized(view: Any) -> None:
+def test_the_private_folders_have_size_limits(view: Any) -> None:
     """/dev/shm is larger than the limit of a file's size, which is met first there."""
     for path in ("/tmp", "/workspace"):
         written, error = view["filled"][path]
@@ -228,7 +228,7 @@ def test_the_private_places_are_sized(view: Any) -> None:
     assert view["filled"]["/dev/shm"] == [LIMITS["file_size"], "EFBIG"]
 
 
-def test_host_files_are_not_there(view: Any) -> None:
+def test_host_files_are_not_visible(view: Any) -> None:
     aside = ["/run"] if any(path.startswith("/tmp/") for path in OURS) else []
     assert [path for path, exists in view["exists"].items() if exists] in ([], aside)
     assert view["listed"]["/home"] == []
@@ -239,7 +239,7 @@ def test_host_files_are_not_there(view: Any) -> None:
     }
 
 
-def test_the_environment_is_made_up(view: Any) -> None:
+def test_the_environment_is_constructed(view: Any) -> None:
     assert SECRET not in str(view)
     assert not set(view["environment"]) & {
         "REPL_TEST_SECRET",
@@ -264,7 +264,7 @@ def test_descriptors_are_the_streams_and_the_worker_s(view: Any) -> None:
     assert view["stdin"]
 
 
-def test_there_is_no_terminal(view: Any) -> None:
+def test_the_session_has_no_terminal(view: Any) -> None:
     assert view["terminal"] == 0
     assert view["ttys"] == [False, False, False]
 
@@ -304,7 +304,7 @@ def test_a_resource_limit_is_hard(view: Any, name: str, value: int) -> None:
     assert view["rlimits"][f"RLIMIT_{name}"] == [value, value]
 
 
-def test_of_the_files_that_may_be_open_some_are_for_a_takeover(view: Any) -> None:
+def test_some_file_descriptors_are_reserved_for_a_recovery(view: Any) -> None:
     most = LIMITS["open_files"]
     assert view["rlimits"]["RLIMIT_NOFILE"] == [most - SPARE_FILES, most]
 

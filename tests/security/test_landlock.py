@@ -51,12 +51,12 @@ def seen(session: Session, code: str) -> Any:
 WRITES = "seen = {path: refused(lambda: open(path, 'w')) for path in %r}"
 
 
-def test_what_permissions_and_mounts_allow_is_refused(session: Session) -> None:
+def test_accesses_allowed_by_permissions_and_mounts_are_refused(session: Session) -> None:
     paths = ["/dev/random", "/dev/urandom", "/proc/self/comm", "/proc/self/timerslack_ns"]
     assert seen(session, WRITES % paths) == dict.fromkeys(paths, "PermissionError")
 
 
-def test_what_a_session_needs_is_allowed(session: Session) -> None:
+def test_accesses_that_a_session_needs_are_allowed(session: Session) -> None:
     paths = ["/tmp/a", "/workspace/a", "/dev/shm/a", "/dev/null", "/dev/zero"]
     assert seen(session, WRITES % paths) == dict.fromkeys(paths, "")
     assert seen(session, "import multiprocessing\nmultiprocessing.Lock()\nseen = True")
@@ -90,7 +90,7 @@ INHERITED = {
 
 
 @pytest.mark.parametrize("who", INHERITED)
-def test_it_is_inherited(session: Session, who: str) -> None:
+def test_the_ruleset_is_inherited(session: Session, who: str) -> None:
     trial = f'refused(lambda: open("{landlock_rules.TRIAL}", "w"))'
     assert seen(session, INHERITED[who].format(trial=trial)) == 13
 
@@ -103,7 +103,7 @@ def test_a_worker_of_the_next_generation_has_it(session: Session) -> None:
     assert next(each for each in session.isolation.layers if each.name == "landlock").active
 
 
-def test_layers_of_code_are_not_stacked_on_ours(session: Session) -> None:
+def test_rulesets_of_code_are_not_stacked_on_the_engine_s(session: Session) -> None:
     """Sixteen is the most that the kernel stacks; a next worker needs one."""
     code = (
         "import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\n"
@@ -130,7 +130,7 @@ seen = [refused(lambda: os.kill(1, 0)), refused(lambda: os.kill(os.getpid(), 0))
 
 
 @pytest.mark.skipif(ABI < ruleset.SCOPES, reason="scopes came with ABI 6")
-def test_an_ordinary_users_code_cannot_even_ask_for_its_init(user: User) -> None:
+def test_an_ordinary_user_s_code_cannot_query_its_init(user: User) -> None:
     """It has init's uid there; but its own children it may end."""
     assert user(SIGNALS) == ["PermissionError", "", "", -9]
 
@@ -174,7 +174,7 @@ def test_every_version_up_to_the_kernels_can_be_asked_for(abi: int, tmp_path: An
         assert signalled == signal
 
 
-def test_without_landlock_nothing_is_done_and_nothing_claimed() -> None:
+def test_without_landlock_nothing_is_applied_and_nothing_reported() -> None:
     assert restrict(plan(landlock_rules.JAILED, 0, landlock_rules.TRIAL)) is False
 
 
@@ -196,7 +196,7 @@ def test_versions_are_whole_and_in_order() -> None:
     assert every == FileAccess((FileAccess.RESOLVE_UNIX << 1) - 1)
 
 
-def test_the_table_says_why_and_knows_the_private_places() -> None:
+def test_every_rule_has_a_reason_and_the_private_folders_have_rules() -> None:
     assert all(grant.reason for grant in landlock_rules.JAILED)
     owned = {grant.path for grant in landlock_rules.JAILED if grant.files & FileAccess.MAKE_REG}
     assert owned == set(mounts.PRIVATE)
@@ -206,7 +206,7 @@ def test_the_table_says_why_and_knows_the_private_places() -> None:
     )
 
 
-def test_no_row_gives_what_the_trial_tries() -> None:
+def test_no_row_allows_the_trial_accesses() -> None:
     assert not any(
         grant.files & FileAccess.WRITE_FILE
         and f"{landlock_rules.TRIAL}/".startswith(f"{grant.path}/")
@@ -214,7 +214,9 @@ def test_no_row_gives_what_the_trial_tries() -> None:
     )
 
 
-def test_a_kernel_that_has_it_and_refuses_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_with_landlock_that_refuses_it_is_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def refuse(*arguments: int) -> int:
         raise PermissionError(1, "Operation not permitted")
 
@@ -223,7 +225,7 @@ def test_a_kernel_that_has_it_and_refuses_is_an_error(monkeypatch: pytest.Monkey
         kernel_abi()
 
 
-def test_a_filter_that_refuses_it_fails_the_sandbox() -> None:
+def test_a_filter_that_refuses_landlock_fails_the_sandbox() -> None:
     """The zygote, under a filter that answers EPERM to landlock_create_ruleset alone."""
     script = """
 import json
@@ -250,7 +252,7 @@ except IsolationError as error:
     assert json.loads(done.stdout) == ["Landlock", True]
 
 
-def test_sessions_of_one_sandbox_have_each_their_own(sandbox: Sandbox) -> None:
+def test_each_session_has_its_own_ruleset(sandbox: Sandbox) -> None:
     with sandbox.session() as one, sandbox.session() as other:
         # An interpreter, or a checkout, that lies under /tmp is shown there.
         shown = seen(one, "import os\nseen = os.listdir('/tmp')")

@@ -111,7 +111,7 @@ NEEDED_BY = {"no_new_privs": ("Landlock", "seccomp")}
 
 VIEW, POWERS, CONFINED = "test_jail_view", "test_jail_powers", "test_confined"
 PUBLIC = ("/tmp", "/var/tmp", "/dev/shm")  # where anybody may leave files
-ITSELF = "test_layers.py::test_a_layer_that_is_left_out_is_noticed"
+ITSELF = "test_layers.py::test_a_missing_layer_is_detected"
 # Tier and layer: a test that fails without it, though the probe lets such sandboxes begin.
 HELD_BY: Mapping[tuple[str, str], str] = {
     ("jailed", layer): test
@@ -131,9 +131,9 @@ HELD_BY: Mapping[tuple[str, str], str] = {
         "capabilities": f"{VIEW}.py::test_no_capability_is_in_any_set",
         "no_new_privs": f"{VIEW}.py::test_a_filter_is_loaded_and_privileges_cannot_be_gained",
         "seccomp": f"{POWERS}.py::test_a_call_that_would_open_the_jail_is_refused",
-        "landlock": "test_landlock.py::test_what_permissions_and_mounts_allow_is_refused",
+        "landlock": "test_landlock.py::test_accesses_allowed_by_permissions_and_mounts_are_refused",
         "resource limits": f"{VIEW}.py::test_a_resource_limit_is_hard",
-        "cgroup": "test_cgroups.py::test_the_layer_tells_the_limits_that_the_kernel_has",
+        "cgroup": "test_cgroups.py::test_the_layer_reports_the_limits_that_the_kernel_has",
         "process group": ITSELF,
         "descriptors": f"{VIEW}.py::test_descriptors_are_the_streams_and_the_worker_s",
         "memory access": ITSELF,
@@ -141,13 +141,11 @@ HELD_BY: Mapping[tuple[str, str], str] = {
 } | {
     ("confined", layer): test
     for layer, test in {
-        "uid": (
-            f"{CONFINED}.py::test_code_is_nobody_elses_user_where_root_can_give_one_and_never_root"
-        ),
+        "uid": (f"{CONFINED}.py::test_code_has_a_user_of_its_own_under_root_and_is_never_root"),
         "capabilities": f"{CONFINED}.py::test_no_capability_and_no_way_to_one",
         "no_new_privs": f"{CONFINED}.py::test_no_capability_and_no_way_to_one",
-        "seccomp": f"{CONFINED}.py::test_it_is_called_what_it_is",
-        "landlock": f"{CONFINED}.py::test_files_of_the_host_do_not_open",
+        "seccomp": f"{CONFINED}.py::test_the_tier_is_reported_as_confined",
+        "landlock": f"{CONFINED}.py::test_files_of_the_host_cannot_be_opened",
         "resource limits": (
             f"{CONFINED}.py"
             "::test_resource_limits_are_set_and_processes_only_where_they_are_the_sessions"
@@ -199,7 +197,7 @@ def whole(open_python: str) -> Iterator[Callable[[str], Sandbox]]:
 
 @as_root
 @pytest.mark.parametrize(("tier", "layer"), CASES)
-def test_a_layer_that_is_left_out_is_noticed(
+def test_a_missing_layer_is_detected(
     whole: Callable[[str], Sandbox],
     tier: str,
     layer: str,
@@ -232,7 +230,7 @@ def test_a_layer_that_is_left_out_is_noticed(
 
 
 @pytest.mark.parametrize("tier", LAYERS)
-def test_a_sandbox_that_lacks_nothing_is_whole(
+def test_a_sandbox_with_all_layers_passes_the_probe(
     tier: str, open_python: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`without_layer.py`, which starts the other sandboxes, changes nothing by itself."""

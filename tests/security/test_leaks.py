@@ -186,7 +186,7 @@ def test_fifty_recoveries_of_one_session_leave_nothing_behind(sandbox: Sandbox) 
         eventually(lambda: len(init.children(recursive=True)) <= 5)
 
 
-def test_a_directory_that_its_owner_has_closed_costs_the_session_no_descriptors(
+def test_a_directory_closed_by_its_owner_leaks_no_descriptors(
     sandbox: Sandbox,
 ) -> None:
     def held() -> dict[psutil.Process, int]:

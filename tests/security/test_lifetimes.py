@@ -71,7 +71,7 @@ def test_a_host_that_is_killed_leaves_no_process(arguments: str) -> None:
     ["", "sandbox.close()", "sessions[0].close()", "os._exit(0)", "del sandbox, sessions"],
     ids=["end of script", "sandbox closed", "one session closed", "os._exit", "handles dropped"],
 )
-def test_a_host_that_ends_leaves_no_process_and_is_not_held_up(end: str) -> None:
+def test_a_host_that_ends_leaves_no_process_and_is_not_delayed(end: str) -> None:
     with host(end) as process, watched(family(process)) as watch:
         _, errors = process.communicate("\n", timeout=PATIENCE)
         assert (process.returncode, errors) == (0, "")
@@ -80,7 +80,7 @@ def test_a_host_that_ends_leaves_no_process_and_is_not_held_up(end: str) -> None
 
 @pytest.mark.parametrize("answered", [False, True])
 @pytest.mark.parametrize("preload", [[], ["no_such_module_anywhere"]])
-def test_a_zygote_whose_host_left_before_it_was_ready_ends_without_a_word(
+def test_a_zygote_whose_host_ended_early_ends_silently(
     preload: list[str], answered: bool, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     ours, theirs = control_channel.pair()
@@ -97,7 +97,7 @@ def test_a_zygote_whose_host_left_before_it_was_ready_ends_without_a_word(
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="has no root to give up")
 @pytest.mark.parametrize("end", ["", "sandbox.close()"], ids=["end of script", "sandbox closed"])
-def test_a_host_that_has_given_up_root_ends_its_sandbox(end: str) -> None:
+def test_a_host_that_dropped_root_ends_its_sandbox(end: str) -> None:
     """It may not signal the template any more, nor remove its groups, which a later sweep does."""
     with host(f"os.setuid(65534)\n{end}") as process, watched(family(process)) as watch:
         _, errors = process.communicate("\n", timeout=PATIENCE)
@@ -122,7 +122,7 @@ def test_the_thread_that_made_a_sandbox_may_end() -> None:
         assert session.run("6 * 7").value == "42"
 
 
-def test_without_its_zygote_a_sandbox_has_no_sessions_and_says_so() -> None:
+def test_without_its_zygote_a_sandbox_refuses_sessions() -> None:
     with Sandbox() as sandbox, sandbox.session() as session:
         assert session.run("1").ok
         zygote = zygote_of(sandbox)
@@ -149,7 +149,7 @@ boot._main(int(sys.argv[1]), sys.argv[2], inside=len(sys.argv) > 3)
 """
 
 
-def test_a_session_whose_zygote_dies_before_it_has_users_ends_too(
+def test_a_session_whose_zygote_dies_before_its_id_maps_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     boot = tmp_path / "boot.py"
@@ -193,7 +193,7 @@ boot._main(int(sys.argv[1]), sys.argv[2], inside=len(sys.argv) > 3)
 """
 
 
-def test_a_session_that_its_zygote_did_not_live_to_bind_to_itself_is_none(
+def test_a_session_whose_zygote_died_before_binding_it_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody could end it."""
@@ -269,7 +269,7 @@ def test_a_session_that_is_closed_within_its_own_cell_leaves_no_descriptor(
     assert len(opened("self")) == len(before)
 
 
-def test_closing_a_running_session_does_not_disturb_one_opened_at_once(sandbox: Sandbox) -> None:
+def test_closing_a_running_session_does_not_affect_one_opened_at_once(sandbox: Sandbox) -> None:
     """Its descriptors have numbers that the next session is given again."""
     for number in range(20):
         old = sandbox.session()
@@ -299,7 +299,7 @@ def test_handles_cannot_be_pickled(sandbox: Sandbox, session: Session) -> None:
             pickle.dumps(handle)
 
 
-def test_ctrl_c_while_a_session_starts_does_not_mix_up_the_next_ones() -> None:
+def test_ctrl_c_while_a_session_starts_does_not_affect_the_next_ones() -> None:
     """The answer to the request that was given up comes later; it must not pass for another's."""
     with Sandbox() as sandbox:
         zygote = zygote_of(sandbox)
@@ -323,7 +323,7 @@ def test_ctrl_c_while_a_session_starts_does_not_mix_up_the_next_ones() -> None:
         assert zygote.children() == []
 
 
-def test_a_session_that_is_given_up_as_it_starts_leaves_no_descriptor(sandbox: Sandbox) -> None:
+def test_a_session_cancelled_as_it_starts_leaves_no_descriptor(sandbox: Sandbox) -> None:
     """Among them that by which replies of functions of the host wake who waits."""
 
     def wakes() -> int:

@@ -106,13 +106,13 @@ print(json.dumps(seen))
 """
 
 
-def test_a_session_does_not_take_all_timers_of_the_hosts_user(user: Callable[[str], Any]) -> None:
+def test_a_session_cannot_use_up_the_timers_of_the_host_s_user(user: Callable[[str], Any]) -> None:
     tiers = ["jailed", "confined"] if kernel_abi() else ["jailed"]
     assert user(TAKING.replace("{tiers}", repr(tiers))) == [[tier, True, True] for tier in tiers]
 
 
 @landlocked
-def test_a_session_that_closes_the_common_directory_stops_nobody(
+def test_a_session_that_closes_the_shared_directory_blocks_no_other(
     user: Callable[[str], Any],
 ) -> None:
     seen, left = user(CLOSING)
@@ -120,7 +120,7 @@ def test_a_session_that_closes_the_common_directory_stops_nobody(
     assert not left
 
 
-def test_limits_are_watched_on_after_the_host_ran_out_of_descriptors() -> None:
+def test_the_watchdog_goes_on_after_the_host_ran_out_of_descriptors() -> None:
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_DESCRIPTORS],
         capture_output=True,
@@ -131,7 +131,7 @@ def test_limits_are_watched_on_after_the_host_ran_out_of_descriptors() -> None:
     assert (done.returncode, done.stdout.strip()) == (0, "memory"), done.stderr
 
 
-def test_processes_are_found_however_deep_they_lie() -> None:
+def test_processes_are_found_at_any_depth() -> None:
     depth = 80
     read, write = os.pipe()
     first = subprocess.Popen(

@@ -49,7 +49,7 @@ def test_memory_of_children_of_a_thread_counts(sandbox: Sandbox) -> None:
         assert getattr(outcome, "reason", None) == "memory", outcome
 
 
-def test_a_limit_holds_where_a_look_takes_longer_than_the_time_between_two(
+def test_a_limit_applies_when_a_measurement_exceeds_the_period(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As it does at many gigabytes, or on a machine with much else to do."""
@@ -95,7 +95,7 @@ def test_pages_that_processes_share_by_copy_on_write_count_once(sandbox: Sandbox
     ],
     ids=["memfd", "shared memory of System V", "semaphores of System V"],
 )
-def test_memory_that_no_process_maps_cannot_be_had(sandbox: Sandbox, code: str) -> None:
+def test_memory_outside_of_any_process_cannot_be_allocated(sandbox: Sandbox, code: str) -> None:
     """Nothing would count it: it belongs to no process, and its tmpfs has no size."""
     with sandbox.session(limits=Limits(memory="100MiB", timeout=PATIENCE)) as session:
         outcome = session.run(f"{code}\nimport time\ntime.sleep(0.3)")
@@ -111,7 +111,7 @@ def _shared_pages(pid: int) -> set[str]:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the processes of a session hide their memory")
 @pytest.mark.parametrize("recovery", ["restart", "snapshot"])
-def test_no_two_sessions_have_memory_in_common(recovery: RecoveryMode) -> None:
+def test_no_two_sessions_share_memory(recovery: RecoveryMode) -> None:
     """Nor one with a session of a template that was forked from its own, before or after."""
     with contextlib.ExitStack() as stack:
         sandbox = stack.enter_context(Sandbox(isolation="jailed", recovery=recovery))

@@ -43,7 +43,7 @@ def test_the_tier_is_the_one_that_was_asked_for(
     assert found["tier"] in request.node.name
 
 
-def test_without_a_wall_the_attempts_succeed(user: Callable[[str], Any]) -> None:
+def test_in_tier_process_the_attempts_succeed(user: Callable[[str], Any]) -> None:
     """They can: else that they fail elsewhere would say nothing."""
     found = as_user(user, "process", fill=False)
     done = {name for name, outcome in found["attempts"].items() if outcome == "done"}
@@ -63,14 +63,16 @@ def test_without_a_wall_the_attempts_succeed(user: Callable[[str], Any]) -> None
     assert not found["kept"]["files"]
 
 
-def test_nothing_of_a_neighbour_can_be_read_signalled_or_changed(found: dict[str, Any]) -> None:
+def test_a_neighbour_cannot_be_read_signalled_or_changed(found: dict[str, Any]) -> None:
     done = [name for name, outcome in found["attempts"].items() if outcome == "done"]
     assert done == []
     assert len(found["attempts"]) > 60
 
 
 @pytest.mark.parametrize("filled", neighbours.FILLERS)
-def test_what_a_neighbour_takes_is_not_the_others(found: dict[str, Any], filled: str) -> None:
+def test_resources_used_by_a_neighbour_are_not_missing_for_others(
+    found: dict[str, Any], filled: str
+) -> None:
     """Files, processes, memory; and whose neighbour spins on every processor still gets to work.
 
     No share of CPU time is measured: none is promised (SECURITY.md).
@@ -78,6 +80,6 @@ def test_what_a_neighbour_takes_is_not_the_others(found: dict[str, Any], filled:
     assert found["works"][filled] == "None"
 
 
-def test_a_session_is_as_it_was_whatever_its_neighbour_did(found: dict[str, Any]) -> None:
+def test_a_session_is_unchanged_by_its_neighbour(found: dict[str, Any]) -> None:
     own = os.getpriority(os.PRIO_PROCESS, 0)
     assert found["kept"] == {"files": True, "signals": [], "child": True, "priority": own}

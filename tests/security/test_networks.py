@@ -103,7 +103,7 @@ def _here(code: str) -> Any:
     return json.loads(done.stdout)
 
 
-def test_a_network_that_is_as_new_is_used_again(ask: Ask) -> None:
+def test_an_unchanged_network_is_reused(ask: Ask) -> None:
     seen = ask("""
         with Sandbox() as sandbox:
             print(json.dumps([used(sandbox, "found = 1")[0] for _ in range(5)]))
@@ -111,7 +111,7 @@ def test_a_network_that_is_as_new_is_used_again(ask: Ask) -> None:
     assert len(set(seen)) == 1
 
 
-def test_two_sessions_never_have_one_at_the_same_time(ask: Ask) -> None:
+def test_two_sessions_never_share_a_network(ask: Ask) -> None:
     seen = ask("""
         with Sandbox() as sandbox, contextlib.ExitStack() as stack:
             for _ in range(3): used(sandbox, "found = 1")
@@ -120,7 +120,7 @@ def test_two_sessions_never_have_one_at_the_same_time(ask: Ask) -> None:
     assert len(set(seen)) == 8
 
 
-def test_a_network_that_tells_of_its_session_goes_with_it(ask: Ask) -> None:
+def test_a_network_that_reveals_its_session_is_discarded(ask: Ask) -> None:
     first, second = ask("""
         with Sandbox() as sandbox:
             first, tried = used(sandbox, TRY_ALL)
@@ -130,7 +130,7 @@ def test_a_network_that_tells_of_its_session_goes_with_it(ask: Ask) -> None:
     assert first != second
 
 
-def test_whatever_a_session_did_the_next_finds_a_network_as_new(ask: Ask) -> None:
+def test_after_any_session_the_next_finds_a_network_as_new(ask: Ask) -> None:
     first, *later = ask("""
         with Sandbox() as sandbox:
             fresh = used(sandbox, READ)[1]
@@ -147,7 +147,7 @@ def test_whatever_a_session_did_the_next_finds_a_network_as_new(ask: Ask) -> Non
         assert seen == first
 
 
-def test_no_process_of_a_session_has_power_over_its_network(ask: Ask) -> None:
+def test_no_process_of_a_session_can_configure_its_network(ask: Ask) -> None:
     """It belongs to the user namespace of the template: ioctl_ns(2), NS_GET_USERNS."""
     owner, theirs = ask("""
         import fcntl, os
@@ -160,7 +160,7 @@ def test_no_process_of_a_session_has_power_over_its_network(ask: Ask) -> None:
     assert owner != theirs
 
 
-def test_nothing_of_a_network_belongs_to_the_sessions_code(ask: Ask) -> None:
+def test_no_object_of_a_network_belongs_to_the_session_s_code(ask: Ask) -> None:
     """For then it could read what the kernel shows an owner, as which firewall modules it has."""
     own, firewall = ask("""
         with Sandbox() as sandbox:
@@ -176,7 +176,7 @@ def test_nothing_of_a_network_belongs_to_the_sessions_code(ask: Ask) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may look at a zygote's descriptors")
-def test_idle_zygotes_keep_no_network_from_others() -> None:
+def test_idle_zygotes_hold_no_network_needed_by_others() -> None:
     with Sandbox(recovery="restart") as sandbox:
         folder = Path(f"/proc/{sandbox._zygote.pid}/fd")
 
@@ -194,7 +194,7 @@ def test_idle_zygotes_keep_no_network_from_others() -> None:
         eventually(lambda: networks() == 1)
 
 
-def test_more_sessions_than_are_kept_networks_for(ask: Ask) -> None:
+def test_more_sessions_than_kept_networks(ask: Ask) -> None:
     seen, again, descriptors = ask("""
         import os
         with Sandbox(limits=Limits(memory="64MiB"), recovery="restart") as sandbox:

@@ -101,7 +101,7 @@ def test_every_signal_to_init_is_without_effect(attack: Attack) -> None:
 
 
 @pytest.mark.parametrize("limit", ["RLIMIT_CPU", "RLIMIT_NPROC", "RLIMIT_NOFILE", "RLIMIT_DATA"])
-def test_the_limits_of_init_are_not_the_codes_to_set(attack: Attack, limit: str) -> None:
+def test_the_code_cannot_set_the_limits_of_init(attack: Attack, limit: str) -> None:
     """prlimit(2) asks for equal uids only, and init has none of its own here."""
     code = f"import resource\nresource.prlimit(1, resource.{limit}, (0, 0))"
     assert attack(code) == ["Raised", "PermissionError"]
@@ -127,7 +127,7 @@ def test_the_limits_of_init_are_not_the_codes_to_set(attack: Attack, limit: str)
         "open('/proc/self/uid_map', 'w').write('0 0 1')",
     ],
 )
-def test_init_and_the_kernels_settings_are_closed(attack: Attack, code: str) -> None:
+def test_init_and_the_kernel_settings_are_inaccessible(attack: Attack, code: str) -> None:
     outcome, error = attack(code)
     assert outcome == "Raised"
     assert error in ("PermissionError", "ProcessLookupError", "OSError")
@@ -179,7 +179,7 @@ print(json.dumps(seen))
 
 
 @pytest.mark.parametrize("tier", ["jailed", "confined"])
-def test_descriptors_under_way_keep_nobody_else_from_sending(user: User, tier: str) -> None:
+def test_descriptors_in_flight_do_not_block_other_senders(user: User, tier: str) -> None:
     """The kernel counts them by user, and stops who may open fewer than that."""
     (errno, sent), *others = user(IN_FLIGHT.replace("{tier!r}", repr(tier)))
     assert errno == ETOOMANYREFS
@@ -187,7 +187,7 @@ def test_descriptors_under_way_keep_nobody_else_from_sending(user: User, tier: s
     assert others == ["42", "rolled_back", "42"]
 
 
-def test_the_engine_works_whole(user: User) -> None:
+def test_the_engine_works_for_an_ordinary_user(user: User) -> None:
     """Bulk values, host calls, programs, limits, interrupts, restarts and the pool."""
     assert user(FULL) == ["2000000", r"'1000\n'", True, "MemoryError", True, "1000000"]
 

@@ -61,7 +61,7 @@ def restricted() -> Iterator[Sandbox]:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_no_way_out_works_under_the_policy(restricted: Sandbox, case: str) -> None:
+def test_no_escape_works_under_the_policy(restricted: Sandbox, case: str) -> None:
     outcome = run(restricted, case)
 
     assert not got_out(outcome)
@@ -70,14 +70,14 @@ def test_no_way_out_works_under_the_policy(restricted: Sandbox, case: str) -> No
 
 
 @pytest.mark.parametrize("case", sorted(CASES.keys() - HARMLESS))
-def test_each_of_them_works_without_it(free: Sandbox, case: str) -> None:
+def test_each_escape_works_without_the_policy(free: Sandbox, case: str) -> None:
     if case in LIBRARIES:
         pytest.importorskip(LIBRARIES[case])
 
     assert got_out(run(free, case))
 
 
-def test_a_refused_cell_costs_the_session_nothing(restricted: Sandbox) -> None:
+def test_a_refused_cell_has_no_effect_on_the_session(restricted: Sandbox) -> None:
     with restricted.session() as session:
         session.run("kept = 1")
         for code in CASES.values():
@@ -130,7 +130,7 @@ def steps(value: object) -> Iterator[tuple[str, object]]:
         yield from ((f"[{index}]", item) for index, item in enumerate(value))
 
 
-def test_no_attribute_of_what_cells_are_given_leads_to_the_insides_of_python() -> None:
+def test_no_attribute_of_injected_objects_leads_to_python_internals() -> None:
     proxies = ModuleProxies(ROWS)
     given = {k: v for k, v in guarded_builtins(proxies).items() if not k.startswith("_")}
     modules = {name: proxies.import_module(name, fromlist=("",)[:0]) for name in ROWS}

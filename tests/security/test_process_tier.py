@@ -22,7 +22,7 @@ def process() -> Iterator[Sandbox]:
         yield sandbox
 
 
-def test_it_is_called_what_it_is(process: Sandbox) -> None:
+def test_the_tier_is_reported_as_process(process: Sandbox) -> None:
     with process.session() as session:
         assert session.isolation.tier == "process"
         active = {layer.name for layer in session.isolation.layers if layer.active}
@@ -30,14 +30,14 @@ def test_it_is_called_what_it_is(process: Sandbox) -> None:
         assert "landlock" not in active
 
 
-def test_a_sandbox_has_nothing_to_say_on_standard_error(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_sandbox_writes_nothing_to_standard_error(capfd: pytest.CaptureFixture[str]) -> None:
     """The template process tries forks, and the session forks a child of its own."""
     with Sandbox(isolation="process") as sandbox, sandbox.session() as session:
         assert session.run("import os\nos.waitpid(os.posix_spawn('/bin/true', ['true'], {}), 0)").ok
     assert capfd.readouterr().err == ""
 
 
-def test_it_has_the_rights_of_the_host(process: Sandbox, tmp_path: Path) -> None:
+def test_code_has_the_rights_of_the_host(process: Sandbox, tmp_path: Path) -> None:
     """Which is why it must be asked for by name."""
     with process.session() as session:
         assert session.run("import os\nos.getuid()").value == str(os.getuid())
@@ -55,7 +55,7 @@ def test_it_has_the_rights_of_the_host(process: Sandbox, tmp_path: Path) -> None
         ),
     ],
 )
-def test_errors_are_not_put_down_to_a_jail_that_it_has_not(process: Sandbox, error: str) -> None:
+def test_errors_are_not_attributed_to_a_jail(process: Sandbox, error: str) -> None:
     with process.session() as session:
         outcome = session.run(f"import errno, socket\nraise {error}")
         assert outcome.error is not None
@@ -89,7 +89,7 @@ def test_limits_interrupts_and_restarts_work(process: Sandbox) -> None:
         assert isinstance(session.run("6 * 7"), Finished)
 
 
-def test_a_flood_of_processes_is_a_limit_that_was_passed(process: Sandbox) -> None:
+def test_a_flood_of_processes_exceeds_a_limit(process: Sandbox) -> None:
     """The kernel counts by user, and this user has others; so it is counted."""
     code = (
         "import subprocess, time\n"

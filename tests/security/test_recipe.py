@@ -55,7 +55,7 @@ def test_steps_are_applied_in_order() -> None:
     assert done == [0, 1, 2, 3, 4]
 
 
-def test_system_calls_and_functions_take_turns(tmp_path: Path) -> None:
+def test_system_calls_and_functions_alternate(tmp_path: Path) -> None:
     def make(name: str) -> Step:
         path = str(tmp_path / name).encode()
         return Step(name, "", lambda jail: [call("mkdirat", -100, path, 0o700)])
@@ -76,20 +76,20 @@ def test_each_step_says_why_it_is_there_and_is_calls_or_a_function() -> None:
             assert (step.calls is None) != (step.function is None)
 
 
-def test_steps_have_names_that_tell_them_apart() -> None:
+def test_step_names_are_unique() -> None:
     for steps in (INIT, VIEW, WORKER):
         names = [step.name for step in steps]
         assert len(set(names)) == len(names)
         assert all(names)
 
 
-def test_the_filter_is_the_last_step_and_descriptors_are_closed_in_the_first() -> None:
+def test_the_filter_is_the_last_step_and_descriptors_close_in_the_first() -> None:
     assert WORKER[-1].name == "seccomp"
     for steps in (INIT, WORKER):
         assert "descriptors" in [step.name for step in steps[:2]]
 
 
-def test_privileges_go_in_the_order_in_which_they_are_needed() -> None:
+def test_privileges_are_dropped_in_the_required_order() -> None:
     """Credentials, then capabilities, then no_new_privs, which the filter needs."""
     names = [step.name for step in WORKER]
     order = ["code user", "capabilities", "no new privileges", "seccomp"]
@@ -146,7 +146,7 @@ def outcome_of(deny: str) -> Any:
     return json.loads(done.stdout)
 
 
-def test_where_nothing_is_denied_a_session_runs() -> None:
+def test_a_session_runs_where_nothing_is_denied() -> None:
     assert outcome_of("") == ["2"]
 
 
@@ -162,7 +162,7 @@ def test_namespaces_that_are_denied_are_an_error_with_a_remedy(deny: str, step: 
     assert text.count(remedy) == 1
 
 
-def test_root_of_a_user_namespace_without_ids_to_give_is_told_so() -> None:
+def test_root_without_ids_to_map_is_reported() -> None:
     """Rootless containers: uid 0 there, and not one uid to spare for a session."""
     found = outcome_of(BY_MAP)
     if found != ["2"]:

@@ -177,7 +177,7 @@ ATTACKS = {
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-def test_the_session_answers_and_nobody_else_notices(
+def test_the_session_goes_on_and_no_other_is_affected(
     session: Session, neighbour: Session, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # These take all the time that the host gives them, which may be less.
@@ -187,7 +187,7 @@ def test_the_session_answers_and_nobody_else_notices(
 
 
 @pytest.mark.parametrize("sandbox", ["process"], indirect=True)
-def test_a_first_word_out_of_band_is_waited_on(
+def test_a_first_out_of_band_byte_is_ignored(
     session: Session, neighbour: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The seccomp filter of the other tiers refuses to send it."""
@@ -233,7 +233,7 @@ FILES = {
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_files_go_back_whatever_is_in_their_place(
+def test_files_are_restored_whatever_replaced_them(
     session: Session, neighbour: Session, name: str
 ) -> None:
     spoil, look, expected = FILES[name]
@@ -246,7 +246,7 @@ def test_files_go_back_whatever_is_in_their_place(
     )
 
 
-def test_directories_without_end_are_named_and_cost_no_time(session: Session) -> None:
+def test_endless_directories_are_named_in_bounded_time(session: Session) -> None:
     session.run("import os\nopen('f', 'w').write('kept')")
     code = "for _ in range(300):\n    os.mkdir('d'); os.chdir('d')\nos._exit(1)"
     start = time.monotonic()
@@ -263,7 +263,7 @@ def test_directories_without_end_are_named_and_cost_no_time(session: Session) ->
     assert following.value == "42"
 
 
-def test_names_of_what_is_lost_are_plain_text(sandbox: Sandbox) -> None:
+def test_names_of_lost_resources_are_plain_text(sandbox: Sandbox) -> None:
     """Of a file that is too large to be kept, and of the descriptor that led to it."""
     limits = Limits(timeout=PATIENCE, workspace="100MiB", file_size="100MiB")
     with sandbox.session(limits=limits) as session:
@@ -276,7 +276,7 @@ def test_names_of_what_is_lost_are_plain_text(sandbox: Sandbox) -> None:
 
 
 @pytest.mark.parametrize("depth", [2, 4, 60])
-def test_long_names_of_what_is_lost_are_cut(sandbox: Sandbox, depth: int) -> None:
+def test_long_names_of_lost_resources_are_truncated(sandbox: Sandbox, depth: int) -> None:
     """Of files too large to be kept, with names that take seven times their length to be told."""
     limits = Limits(timeout=PATIENCE, workspace="100MiB", file_size="100MiB")
     with sandbox.session(limits=limits) as session:
@@ -305,9 +305,7 @@ def test_long_names_of_what_is_lost_are_cut(sandbox: Sandbox, depth: int) -> Non
     ],
     ids=["many files", "a large file"],
 )
-def test_a_cell_ends_in_its_time_while_its_requests_keep_the_keeper_busy(
-    session: Session, load: str
-) -> None:
+def test_a_cell_ends_in_time_while_its_requests_keep_init_busy(session: Session, load: str) -> None:
     session.run(f"import os\n{load}")
     flood = FIND + (
         "orders.setblocking(False)\n"
@@ -323,7 +321,7 @@ def test_a_cell_ends_in_its_time_while_its_requests_keep_the_keeper_busy(
     assert session.get("x") == 42
 
 
-def test_what_a_worker_says_it_lacks_is_bounded(session: Session) -> None:
+def test_the_losses_that_a_worker_reports_are_bounded(session: Session) -> None:
     code = FIND + (
         "from repl_sandbox.snapshots import lost_resources as remains\n"
         "remains.LostResources.bring_back = lambda self, namespace: ['\\x1b' * 10**6] * 1000"
@@ -357,7 +355,7 @@ print(json.dumps(worst({tier!r}, {attack!r})))
 
 @pytest.mark.parametrize("number", [9, 19])
 @pytest.mark.parametrize("tier", ["jailed", "confined"])
-def test_an_ordinary_user_s_session_does_not_reach_its_keeper(
+def test_an_ordinary_user_s_session_does_not_reach_the_workspace_snapshots(
     user: Callable[[str], Any], tier: str, number: int
 ) -> None:
     """All its processes have one uid there; what holds is the pid namespace, or Landlock."""
@@ -374,7 +372,7 @@ def test_an_ordinary_user_s_session_does_not_reach_its_keeper(
         assert lost == [] or all("files" in name or "cells" in name for name in lost)
 
 
-def test_deaths_of_all_kinds_are_recovered_from_for_an_ordinary_user(
+def test_deaths_of_all_kinds_are_recovered_for_an_ordinary_user(
     user: Callable[[str], Any],
 ) -> None:
     from tests.sandbox.test_recovery import DEATHS, SECONDS

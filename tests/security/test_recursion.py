@@ -162,7 +162,7 @@ def test_forged_calls_are_calls_like_all_others(sandbox: Sandbox) -> None:
         "call('llm_query', [['q'], {'timeout': -1, 'schema': 5, 'model': 7}])",
     ],
 )
-def test_a_forged_call_gains_nothing_and_the_run_goes_on(sandbox: Sandbox, forged: str) -> None:
+def test_a_forged_call_has_no_effect_and_the_run_goes_on(sandbox: Sandbox, forged: str) -> None:
     code = FORGE + forged + "\nimport time\ntime.sleep(0.3)"
     model = Keeper(code, "FINAL('mine')")
     events: list[Any] = []

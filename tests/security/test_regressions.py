@@ -80,7 +80,7 @@ def test_page_tables_count(sandbox: Sandbox) -> None:
         assert getattr(outcome, "reason", None) == "memory", outcome
 
 
-def test_what_the_template_holds_does_not_count() -> None:
+def test_memory_of_the_template_does_not_count() -> None:
     heavy = ["numpy", "asyncio", "doctest", "pydoc_data.topics", "unittest.mock", "xml.dom.minidom"]
     with (
         Sandbox(preload=heavy) as sandbox,
@@ -136,7 +136,7 @@ except IsolationError as error:
 """
 
 
-def test_an_ordinary_user_without_user_namespaces_is_told_what_helps(user: User) -> None:
+def test_an_ordinary_user_without_user_namespaces_gets_a_remedy(user: User) -> None:
     step, remedy, text = user(REFUSED_TO_USER)
     assert step == "namespaces"
     assert "max_user_namespaces" in remedy
@@ -206,7 +206,7 @@ def test_a_session_that_cannot_be_built_leaves_nothing_and_disturbs_none(
     ],
     ids=["none", "deleted", "closed", "others that are closed", "others that raise"],
 )
-def test_streams_that_a_cell_took_away_are_back_in_the_next(sandbox: Sandbox, code: str) -> None:
+def test_streams_removed_by_a_cell_are_back_in_the_next(sandbox: Sandbox, code: str) -> None:
     """They were put back if they were closed only; a deleted one cost the namespace."""
     with sandbox.session() as session:
         session.run(f"x = 1\n{code}")
@@ -216,7 +216,7 @@ def test_streams_that_a_cell_took_away_are_back_in_the_next(sandbox: Sandbox, co
 
 
 @pytest.mark.parametrize("error", ["TimeoutError('late')", "SystemExit", "KeyboardInterrupt"])
-def test_a_signal_handler_that_raises_between_cells_costs_nothing(
+def test_a_signal_handler_that_raises_between_cells_has_no_effect(
     sandbox: Sandbox, error: str
 ) -> None:
     """An alarm that a cell did not take back came while the worker waited, and ended it."""

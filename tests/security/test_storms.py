@@ -39,19 +39,19 @@ def found(request: pytest.FixtureRequest, tier: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("storm", FULL + BELOW)
-def test_a_storm_has_no_more_processes_than_its_session_may(
+def test_a_fork_bomb_has_no_more_processes_than_its_limit(
     found: dict[str, Any], storm: str
 ) -> None:
     assert found[storm]["most"] <= storms.LIMITS.processes + storms.BESIDES
 
 
 @pytest.mark.parametrize("storm", FULL)
-def test_the_limit_that_a_storm_met_is_named(found: dict[str, Any], storm: str) -> None:
+def test_the_limit_that_a_fork_bomb_reached_is_named(found: dict[str, Any], storm: str) -> None:
     assert "processes" in found[storm]["limits"]
 
 
 @pytest.mark.parametrize("storm", FULL + BELOW)
-def test_a_storm_is_answered_in_time_and_its_session_goes_on(
+def test_a_fork_bomb_has_an_outcome_in_time_and_its_session_goes_on(
     found: dict[str, Any], storm: str
 ) -> None:
     """At most five times as late as a loop in a quiet session, and a second."""

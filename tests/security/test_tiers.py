@@ -91,7 +91,7 @@ def ask(deny: str, arguments: str, python: str | None) -> Any:
     return json.loads(done.stdout)
 
 
-def test_where_nothing_is_missing_auto_is_jailed() -> None:
+def test_auto_is_jailed_where_nothing_is_missing() -> None:
     assert ask("", "", None) == ["jailed", "42", []]
 
 
@@ -111,14 +111,14 @@ def test_an_ordinary_user_without_namespaces_is_confined(user: Callable[[str], A
 
 
 @pytest.mark.parametrize("arguments", ["require='jailed'", "isolation='jailed'"])
-def test_what_is_required_and_cannot_be_had_is_an_error(arguments: str, open_python: str) -> None:
+def test_a_required_but_unavailable_tier_is_an_error(arguments: str, open_python: str) -> None:
     found = ask(WITHOUT_NAMESPACES, arguments, open_python)
     assert found[:3] == ["jailed", "namespaces", True]
 
 
 @landlocked
 @pytest.mark.parametrize(("errno", "name"), [(38, "none"), (95, "off"), (1, "refused")])
-def test_without_landlock_there_is_no_confined(errno: int, name: str, open_python: str) -> None:
+def test_without_landlock_confined_is_unavailable(errno: int, name: str, open_python: str) -> None:
     deny = WITHOUT_NAMESPACES + WITHOUT_LANDLOCK.format(errno=errno)
     tier, step, remedy, notes = ask(deny, "", open_python)
     assert (tier, step, remedy) == ("confined", "Landlock", True)
@@ -131,7 +131,7 @@ def test_a_kernel_without_landlock_can_still_jail() -> None:
     assert (tier, answer) == ("jailed", "42")
 
 
-def test_process_is_never_fallen_back_to() -> None:
+def test_tier_process_is_never_a_fallback() -> None:
     assert "process" not in acceptable("auto", None)
     assert acceptable("auto", "process") == ("jailed", "confined", "process")
 
@@ -152,7 +152,7 @@ def test_process_is_never_fallen_back_to() -> None:
         (("process", "process"), ("process",)),
     ],
 )
-def test_what_is_tried(given: tuple[str, str | None], tried: tuple[str, ...]) -> None:
+def test_the_tiers_that_are_tried(given: tuple[str, str | None], tried: tuple[str, ...]) -> None:
     assert acceptable(*given) == tried
 
 
@@ -171,7 +171,7 @@ def test_what_is_tried(given: tuple[str, str | None], tried: tuple[str, ...]) ->
         ({"require": "strong"}, "require"),
     ],
 )
-def test_what_cannot_be_is_refused_before_anything_starts(
+def test_contradictory_requirements_are_refused_before_anything_starts(
     arguments: dict[str, Any], name: str
 ) -> None:
     with pytest.raises(ValueError, match=name) as caught:
@@ -202,7 +202,7 @@ def test_the_error_of_the_last_tier_carries_the_others() -> None:
     assert "no jailed" in "".join(caught.value.__notes__)
 
 
-def test_other_errors_are_no_reason_for_a_weaker_tier() -> None:
+def test_other_errors_do_not_select_a_weaker_tier() -> None:
     """A module that cannot be imported says nothing about the system."""
     tried: list[str] = []
 
@@ -268,7 +268,7 @@ def test_a_proc_that_hides_processes_is_named(user: Callable[[str], Any]) -> Non
 
 
 @landlocked
-def test_a_proc_of_processes_alone_is_enough(user: Callable[[str], Any]) -> None:
+def test_a_proc_with_processes_alone_is_enough(user: Callable[[str], Any]) -> None:
     assert user(HIDDEN.format(option="subset=pid")) == ["confined"]
 
 

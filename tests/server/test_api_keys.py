@@ -26,7 +26,7 @@ def test_a_key_is_256_bits_and_its_line_only_the_hash() -> None:
     assert new_key("alice")[0] != key
 
 
-def test_a_key_finds_its_owner_and_no_other_text_does() -> None:
+def test_a_key_identifies_its_tenant_and_no_other_text_does() -> None:
     made = [new_key(f"user-{number}") for number in range(5)]
     known = APIKeys.parse(line for _, line in made)
 
@@ -46,7 +46,7 @@ def test_a_file_of_many_keys_is_read_in_linear_time() -> None:
         APIKeys.parse([*lines, f"again:{7:064x}"])
 
 
-def test_no_keys_let_nobody_in() -> None:
+def test_without_keys_no_client_is_admitted() -> None:
     assert APIKeys.parse([]).tenant("") is None
 
 
@@ -139,7 +139,7 @@ def test_the_command_prints_the_key_alone_and_writes_its_hash(tmp_path) -> None:
     assert not any(key in file.read_text() for key in made.values())
 
 
-def test_the_command_begins_a_line_of_its_own(tmp_path) -> None:
+def test_the_command_appends_on_a_new_line(tmp_path) -> None:
     file = tmp_path / "keys"
     file.write_text("\ufeff" + new_key("alice")[1])  # no line break at the end
     assert run("bob", "--file", str(file))[0] == 0

@@ -71,7 +71,7 @@ def public(keys=KEYS, **more) -> Authenticator:
         {"authorization": basic(f":{KEY}")},
     ],
 )
-def test_a_key_says_who_asks(headers) -> None:
+def test_a_key_identifies_the_tenant(headers) -> None:
     assert public().authenticate(scope(**headers)) == Tenant("key", "alice")
 
 
@@ -95,7 +95,7 @@ def test_a_key_says_who_asks(headers) -> None:
         {"x_api_key": "\xff\xfe"},
     ],
 )
-def test_without_a_right_one_nobody_is_let_in(headers) -> None:
+def test_without_a_valid_key_no_client_is_admitted(headers) -> None:
     assert code_of(public(), scope(**headers)) == "UNAUTHENTICATED"
 
 
@@ -106,7 +106,7 @@ def test_a_refusal_does_not_repeat_the_key() -> None:
     assert "sesame" not in str(refused.value) + str(refused.value.data())
 
 
-def test_on_loopback_no_key_is_asked_for() -> None:
+def test_on_loopback_no_key_is_required() -> None:
     assert local().authenticate(scope("127.0.0.1")) == Tenant("address", "127.0.0.1")
     assert (
         local().authenticate(scope("::1", authorization="Bearer for-somebody-else")).kind
@@ -119,13 +119,13 @@ def test_a_key_file_on_loopback_asks_for_keys() -> None:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org"])
-def test_a_server_that_others_reach_does_not_start_without_keys(host) -> None:
+def test_a_server_on_a_public_address_does_not_start_without_keys(host) -> None:
     with pytest.raises(ValueError, match="repl-env keys"):
         Authenticator(Settings(host=host), NONE)
     assert not Authenticator(Settings(host=host, no_auth=True), NONE).requires_keys
 
 
-def test_an_empty_key_file_is_not_no_key_file(tmp_path) -> None:
+def test_an_empty_key_file_still_requires_keys(tmp_path) -> None:
     (tmp_path / "keys").touch()
 
     with pytest.raises(ValueError, match="create a key"):
@@ -143,7 +143,7 @@ def test_keys_come_from_the_file_and_the_environment(tmp_path) -> None:
     assert identity.authenticate(scope(x_api_key=OTHER)).name == "bob"
 
 
-def test_where_keys_are_optional_one_that_comes_counts() -> None:
+def test_an_optional_key_identifies_its_tenant() -> None:
     identity = public(no_auth=True)
 
     assert identity.authenticate(scope()) == Tenant("address", "198.51.100.7")
@@ -172,7 +172,7 @@ def test_where_keys_are_optional_one_that_comes_counts() -> None:
         ("", "203.0.113.1", "unknown"),
     ],
 )
-def test_a_proxy_that_was_named_says_who_asks(client, forwarded, whose) -> None:
+def test_a_trusted_proxy_reports_the_client_address(client, forwarded, whose) -> None:
     identity = public(NONE, no_auth=True, trusted_proxies=("10.0.0.0/24",))
 
     assert identity.authenticate(scope(client, x_forwarded_for=forwarded)) == Tenant(
@@ -328,11 +328,11 @@ def test_pages_of_other_origins_are_refused(kind, origin) -> None:
         ("http://192.0.2.4:9000", "192.0.2.4:9000"),  # a forwarded port: nobody's name
     ],
 )
-def test_the_server_s_own_pages_may_ask(origin, host) -> None:
+def test_the_server_s_own_pages_may_send_requests(origin, host) -> None:
     assert lets_in(local(), scope("127.0.0.1", "websocket", origin=origin, host=host))
 
 
-def test_pages_that_the_operator_named_may_ask() -> None:
+def test_pages_that_the_operator_allowed_may_send_requests() -> None:
     identity = local(origins=("https://Pages.Example/", "http://other.example:80"))
 
     assert lets_in(identity, scope("127.0.0.1", origin="https://pages.example"))
@@ -356,7 +356,7 @@ def test_pages_that_the_operator_named_may_ask() -> None:
         *({"host": host, "origin": f"http://{host}"} for host in DOUBTFUL),
     ],
 )
-def test_a_page_that_points_its_own_name_to_this_machine_is_refused(kind, headers) -> None:
+def test_dns_rebinding_is_refused(kind, headers) -> None:
     """It is of the origin that it asks, so that only `Host` tells it apart."""
     assert code_of(local(), scope("127.0.0.1", kind, **headers)) == "FORBIDDEN"
 
@@ -385,18 +385,18 @@ def test_a_probe_of_http_1_0_needs_no_host(method) -> None:
         look(sec_fetch_site="cross-site"),
     ],
 )
-def test_nothing_else_goes_without_its_host(request_) -> None:
+def test_no_other_request_is_accepted_without_a_host(request_) -> None:
     """State-changing requests, browser requests and requests with a wrong Host are refused."""
     assert code_of(local(), request_) == "FORBIDDEN"
 
 
 @pytest.mark.parametrize("host", [[], "", ["127.0.0.1:8000", "pages.example"]])
-def test_who_names_no_host_or_two_is_told_that_and_not_to_allow_it(host) -> None:
+def test_a_missing_or_repeated_host_header_is_reported_as_that(host) -> None:
     with pytest.raises(RequestError, match="exactly one Host"):
         local().authenticate(scope("127.0.0.1", host=host))
 
 
-def test_a_name_that_the_operator_gave_is_the_server_s() -> None:
+def test_a_host_name_of_the_operator_is_accepted() -> None:
     """A proxy on this machine that passes `Host` on."""
     identity = local(origins=("https://repl.example",), trusted_proxies=("127.0.0.1",))
     behind = {
@@ -409,14 +409,14 @@ def test_a_name_that_the_operator_gave_is_the_server_s() -> None:
     assert lets_in(identity, scope("127.0.0.1", origin="https://repl.example", **behind))
 
 
-def test_elsewhere_names_are_many_and_only_pages_are_asked_for_theirs() -> None:
+def test_on_public_addresses_only_pages_need_a_known_host_name() -> None:
     identity = public(NONE, no_auth=True)
 
     assert lets_in(identity, scope(host="repl:8000"))
     assert code_of(identity, scope(host="repl:8000", origin="http://repl:8000")) == "FORBIDDEN"
 
 
-def test_with_a_key_the_own_origin_is_whatever_name_was_used() -> None:
+def test_with_a_key_any_host_name_is_the_own_origin() -> None:
     keyed = {"host": "repl.example", "x_api_key": KEY}
 
     assert lets_in(public(), scope(origin="http://repl.example", **keyed))
@@ -437,7 +437,7 @@ def test_the_scheme_of_the_own_origin_is_the_one_before_the_proxy() -> None:
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
-def test_what_other_pages_load_without_an_origin_is_refused(site) -> None:
+def test_cross_site_loads_without_an_origin_are_refused(site) -> None:
     image = {"sec_fetch_site": site, "sec_fetch_mode": "no-cors"}
 
     assert code_of(local(), scope("127.0.0.1", **image)) == "FORBIDDEN"
@@ -459,18 +459,18 @@ def test_what_other_pages_load_without_an_origin_is_refused(site) -> None:
         "https://x:0",
     ],
 )
-def test_what_is_no_origin_cannot_be_named(origin) -> None:
+def test_an_invalid_origin_cannot_be_configured(origin) -> None:
     with pytest.raises(ValueError, match="is not an origin"):
         local(origins=(origin,))
 
 
 @pytest.mark.parametrize("proxy", ["localhost", "*", "10.0.0.0/99", ""])
-def test_what_is_no_address_cannot_be_a_proxy(proxy) -> None:
+def test_an_invalid_address_cannot_be_a_trusted_proxy(proxy) -> None:
     with pytest.raises(ValueError, match="is not an address or network"):
         local(trusted_proxies=(proxy,))
 
 
-def test_equal_origins_have_one_form() -> None:
+def test_equal_origins_are_normalized() -> None:
     assert (
         normal("HTTPS://Example.Org:443") == normal("https://example.org") == "https://example.org"
     )

@@ -60,7 +60,7 @@ async def echo(scope, receive, send) -> None:
         await send({"type": "websocket.send", "text": message.get("text") or "binary"})
 
 
-async def test_beyond_the_limit_of_all_connections_one_is_told_so() -> None:
+async def test_a_connection_over_the_total_limit_is_refused_with_an_answer() -> None:
     async with serve(hello, Settings(connections=2)) as server:
         async with wire(server.port) as first, wire(server.port), wire(server.port) as third:
             refused = await third.reply()
@@ -86,7 +86,7 @@ async def test_the_connections_of_a_proxy_are_not_one_client_s() -> None:
         assert (await ask(server.port, "GET", "/")).status == 200
 
 
-async def test_connections_without_a_request_are_fewer(monkeypatch) -> None:
+async def test_connections_without_a_request_have_a_lower_limit(monkeypatch) -> None:
     monkeypatch.setattr(connection_limits, "HALF_OPEN", 2)
     async with serve(hello, Settings(**PUBLIC)) as server:
         async with wire(server.port) as first, wire(server.port), wire(server.port) as third:
@@ -98,7 +98,7 @@ async def test_connections_without_a_request_are_fewer(monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("beginning", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nhost: x\r\n"])
-async def test_a_request_that_does_not_come_is_not_waited_for(beginning) -> None:
+async def test_a_connection_without_a_request_is_closed(beginning) -> None:
     async with serve(hello, Settings()) as server, wire(server.port) as slow:
         await slow.send(beginning)
         await until(lambda: server.connections.open == 1)
@@ -111,7 +111,7 @@ async def test_a_request_that_does_not_come_is_not_waited_for(beginning) -> None
 
 
 @pytest.mark.parametrize("drop", [b"x: y\r\n", b"\r\n"])
-async def test_headers_that_come_drop_by_drop_end_all_the_same(drop) -> None:
+async def test_trickled_headers_end_the_connection(drop) -> None:
     """Blank lines before a request, too, which a parser skips."""
     async with serve(hello, Settings()) as server, wire(server.port) as slow:
         await slow.send(request("GET", "/"))
@@ -152,7 +152,7 @@ async def test_headers_without_end_are_cut_off(behind) -> None:
 
 
 @pytest.mark.parametrize("line", [b"x: " + b"y" * 60 + b"\r\n", b"y" * 64])
-async def test_what_follows_a_body_without_end_is_cut_off(line) -> None:
+async def test_data_after_an_endless_body_is_cut_off(line) -> None:
     """Lines of it, or one."""
 
     async def app(scope, receive, send) -> None:
@@ -181,7 +181,7 @@ async def test_what_follows_a_body_without_end_is_cut_off(line) -> None:
         ({"transfer-encoding": "chunked"}, b"0\r\n\r\n", 400),
     ],
 )
-async def test_a_handshake_that_is_none_is_answered_and_over(headers, body, status) -> None:
+async def test_an_invalid_handshake_is_answered_and_closed(headers, body, status) -> None:
     async with serve(echo, Settings()) as server, wire(server.port) as client:
         lines = {"connection": "Upgrade", "upgrade": "websocket", **headers}
         lines |= {"sec-websocket-version": "13", "sec-websocket-key": "dGhlIHNhbXBsZSBub25jZQ=="}
@@ -192,7 +192,7 @@ async def test_a_handshake_that_is_none_is_answered_and_over(headers, body, stat
         await until(lambda: not server.connections.open)
 
 
-async def test_a_socket_cannot_begin_amid_an_answer() -> None:
+async def test_a_socket_cannot_begin_during_an_answer() -> None:
     stuck = asyncio.Event()
 
     async def app(scope, receive, send) -> None:
@@ -209,7 +209,7 @@ async def test_a_socket_cannot_begin_amid_an_answer() -> None:
 
 
 @pytest.mark.parametrize("noticed", ["here", "by the kernel"])
-async def test_a_client_that_reads_nothing_is_let_go(noticed, monkeypatch) -> None:
+async def test_a_client_that_reads_nothing_is_disconnected(noticed, monkeypatch) -> None:
     if noticed == "here":
         monkeypatch.delattr(socket, "TCP_USER_TIMEOUT")
     else:
@@ -231,7 +231,7 @@ async def test_a_client_that_reads_nothing_is_let_go(noticed, monkeypatch) -> No
         await until(lambda: not server.connections.open)
 
 
-async def test_http_answers_that_nobody_takes_are_let_go() -> None:
+async def test_unread_http_answers_close_the_connection() -> None:
     async def app(scope, receive, send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": bytes(32 * MIB)})
@@ -270,7 +270,7 @@ async def test_a_flood_of_pings_ends_the_connection(opcode) -> None:
 
 
 @pytest.mark.parametrize("small", [frame(b"x"), frame(b"", fin=False) + frame(b"", CONTINUED)])
-async def test_many_small_frames_are_read_by_turns_with_others(small) -> None:
+async def test_many_small_frames_are_read_fairly(small) -> None:
     many, seen = 5000, 0
 
     async def app(scope, receive, send) -> None:
@@ -296,7 +296,7 @@ async def test_many_small_frames_are_read_by_turns_with_others(small) -> None:
             assert await flood.frame() == (TEXT, b"last")
 
 
-async def test_many_small_fragments_are_read_by_turns_with_others() -> None:
+async def test_many_small_fragments_are_read_fairly() -> None:
     settings = Settings(inbound_bytes=MIB, message_bytes=MIB)
     async with serve(echo, settings) as server:
         async with wire(server.port) as flood, wire(server.port) as other:
@@ -309,7 +309,7 @@ async def test_many_small_fragments_are_read_by_turns_with_others() -> None:
             assert await flood.close_code() == 1013
 
 
-async def test_what_comes_after_the_end_is_nobody_s() -> None:
+async def test_data_after_the_close_is_ignored() -> None:
     async def app(scope, receive, send) -> None:
         await receive()
         await send({"type": "websocket.accept"})
@@ -324,7 +324,7 @@ async def test_what_comes_after_the_end_is_nobody_s() -> None:
         assert not server.counted('repl_connections_refused_total{reason="inbound"}')
 
 
-async def test_a_peer_that_is_gone_is_noticed_by_its_silence() -> None:
+async def test_a_disconnected_peer_is_detected_by_its_silence() -> None:
     async with serve(echo, Settings(ping_s=0.05)) as server, wire(server.port) as gone:
         assert (await gone.open_socket()).status == 101
 
@@ -332,7 +332,7 @@ async def test_a_peer_that_is_gone_is_noticed_by_its_silence() -> None:
         assert server.counted('repl_connections_refused_total{reason="no_pong"}') == 1
 
 
-async def test_a_client_whose_message_waits_here_is_not_taken_for_gone() -> None:
+async def test_a_client_whose_message_is_queued_here_is_not_taken_as_disconnected() -> None:
     """While it is not read, no pong of it can be."""
     stuck, go_on = asyncio.Event(), asyncio.Event()
 
@@ -361,7 +361,7 @@ async def test_a_client_whose_message_waits_here_is_not_taken_for_gone() -> None
         assert (opcode, said) == (TEXT, b"two")
 
 
-async def test_a_client_that_sends_slowly_is_not_taken_for_gone() -> None:
+async def test_a_client_that_sends_slowly_is_not_taken_as_disconnected() -> None:
     async with serve(echo, Settings(body_s=600)) as server, wire(server.port) as slow:
         await slow.open_socket()
         await slow.send(frame(b"", announced=MIB))
@@ -379,7 +379,7 @@ async def test_a_client_that_sends_slowly_is_not_taken_for_gone() -> None:
 
 
 @pytest.mark.parametrize("opcode", [TEXT, BINARY])
-async def test_a_message_that_is_announced_too_large_is_refused_by_its_header(opcode) -> None:
+async def test_an_oversized_message_is_refused_from_its_header(opcode) -> None:
     async with serve(echo, Settings(message_bytes=MIB)) as server, wire(server.port) as large:
         await large.open_socket()
         await large.send(frame(b"", opcode, announced=1 << 30))
@@ -387,7 +387,7 @@ async def test_a_message_that_is_announced_too_large_is_refused_by_its_header(op
         assert await large.close_code() == 1009
 
 
-async def test_who_goes_on_sending_still_learns_why_it_was_refused() -> None:
+async def test_a_refused_client_that_keeps_sending_still_gets_the_reason() -> None:
     async with serve(echo, Settings(message_bytes=MIB)) as server, wire(server.port) as large:
         await large.open_socket()
         await large.send(frame(bytes(8 * MIB), announced=1 << 30))
@@ -403,7 +403,7 @@ async def test_fragments_of_a_message_count_together() -> None:
         assert await large.close_code() == 1009
 
 
-async def test_half_messages_of_all_together_are_bounded_and_whole_ones_go_on() -> None:
+async def test_partial_messages_together_are_bounded_and_complete_ones_pass() -> None:
     settings = Settings(message_bytes=2 * MIB, inbound_bytes=4 * MIB)
     async with serve(echo, settings) as server:
         async with wire(server.port) as one, wire(server.port) as two, wire(server.port) as three:
@@ -426,7 +426,7 @@ async def test_half_messages_of_all_together_are_bounded_and_whole_ones_go_on() 
         await until(lambda: not server.inbound.held)
 
 
-async def test_a_stranger_holds_but_a_part_of_that() -> None:
+async def test_clients_without_a_key_get_a_part_of_the_buffers() -> None:
     settings = Settings(
         **PUBLIC, message_bytes=MIB // 2, inbound_bytes=4 * MIB, quota=TenantQuota()
     )
@@ -442,7 +442,7 @@ async def test_a_stranger_holds_but_a_part_of_that() -> None:
             assert server.inbound.held < MIB
 
 
-async def test_a_message_counts_until_the_application_comes_for_the_next() -> None:
+async def test_a_message_counts_until_the_application_receives_the_next() -> None:
     held = []
 
     async def app(scope, receive, send) -> None:
@@ -462,7 +462,7 @@ async def test_a_message_counts_until_the_application_comes_for_the_next() -> No
         assert held == [MIB]
 
 
-async def test_empty_fragments_are_not_free() -> None:
+async def test_empty_fragments_count() -> None:
     settings = Settings(inbound_bytes=MIB, message_bytes=MIB)
     async with serve(echo, settings) as server, wire(server.port) as flood:
         await flood.open_socket()
@@ -472,7 +472,7 @@ async def test_empty_fragments_are_not_free() -> None:
         assert await flood.close_code() == 1013
 
 
-async def test_a_message_that_stays_half_is_given_up() -> None:
+async def test_a_message_that_stays_incomplete_ends_the_socket() -> None:
     async with serve(echo, Settings(ping_s=None)) as server, wire(server.port) as slow:
         await slow.open_socket()
         await slow.send(frame(bytes(8 * MIB), announced=16 * MIB))
@@ -484,7 +484,7 @@ async def test_a_message_that_stays_half_is_given_up() -> None:
         assert await slow.close_code() == 1008
 
 
-async def test_a_message_that_waits_here_is_not_slow() -> None:
+async def test_a_message_queued_here_is_not_slow() -> None:
     stuck, go_on = asyncio.Event(), asyncio.Event()
 
     async def app(scope, receive, send) -> None:
@@ -513,7 +513,7 @@ async def test_a_message_that_waits_here_is_not_slow() -> None:
         assert (opcode, said) == (TEXT, b"two")
 
 
-async def test_what_is_no_text_ends_the_socket_with_1007() -> None:
+async def test_invalid_utf8_ends_the_socket_with_1007() -> None:
     async with serve(echo, Settings()) as server, wire(server.port) as client:
         await client.open_socket()
         await client.send(frame(b"\xff\xfe"))
@@ -521,7 +521,7 @@ async def test_what_is_no_text_ends_the_socket_with_1007() -> None:
         assert await client.close_code() == 1007
 
 
-async def test_a_library_s_client_sees_an_ordinary_server() -> None:
+async def test_a_client_of_the_websockets_library_works() -> None:
     async with serve(echo, Settings()) as server:
         async with connect(
             f"ws://127.0.0.1:{server.port}/ws", max_size=None, open_timeout=60

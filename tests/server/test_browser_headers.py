@@ -13,7 +13,7 @@ ANSWERS = [("GET", "/health", 200), ("GET", "/docs", 200), ("GET", "/mcp", 405),
 
 
 @pytest.mark.parametrize(("method", "path", "status"), ANSWERS)
-def test_nobody_may_frame_an_answer_unless_named(server, method, path, status) -> None:
+def test_no_site_may_frame_an_answer_unless_named(server, method, path, status) -> None:
     found, headers, _ = ask(server, method, path)
 
     assert found == status
@@ -23,7 +23,7 @@ def test_nobody_may_frame_an_answer_unless_named(server, method, path, status) -
     assert headers["Referrer-Policy"] == "no-referrer"
 
 
-def test_a_named_site_may_and_a_refusal_says_so_too() -> None:
+def test_a_named_site_may_frame_answers_and_errors() -> None:
     sites = ("https://huggingface.co/", "https://*.example.org:8443")
     with serving({"frame_ancestors": sites, "no_auth": True}) as one:
         for origin, status in ({}, 200), ({"Origin": "https://evil.example"}, 403):
@@ -42,6 +42,6 @@ def test_a_named_site_may_and_a_refusal_says_so_too() -> None:
         "https://user@a.example", "https://a.example\r\nX: y", "https://*", "https://a.*.example",
     ],
 )  # fmt: skip
-def test_what_is_no_site_is_refused_by_name(site) -> None:
+def test_an_invalid_site_is_refused_by_name(site) -> None:
     with pytest.raises(ValueError, match="is not a site"):
         create_app(Settings(frame_ancestors=(site,)))

@@ -17,7 +17,7 @@ from tests.waiting import PATIENCE, eventually
 TOYS = {"environment": Adder, "action": Add, "observation": Sum}
 
 
-async def test_who_waits_first_gets_in_first():
+async def test_the_queue_for_sessions_is_first_in_first_out():
     admission = AdmissionControl(1, 2, 60.0)
     await admission.acquire()
     order = []
@@ -39,7 +39,7 @@ async def test_who_waits_first_gets_in_first():
     assert order == ["first", "second"] and admission.open == 1
 
 
-async def test_the_line_has_an_end():
+async def test_the_queue_for_sessions_is_bounded():
     admission = AdmissionControl(1, 5, 0.01)
     await admission.acquire()
     with pytest.raises(RequestError, match="CAPACITY_REACHED"):
@@ -49,7 +49,7 @@ async def test_the_line_has_an_end():
     assert admission.free == 1
 
 
-async def test_who_leaves_the_line_as_room_comes_gives_it_on():
+async def test_a_client_that_leaves_as_it_gets_a_session_passes_it_on():
     admission = AdmissionControl(1, 5, 60.0)
     await admission.acquire()
     leaver, stayer = (asyncio.create_task(admission.acquire()) for _ in range(2))
@@ -62,7 +62,7 @@ async def test_who_leaves_the_line_as_room_comes_gives_it_on():
     assert admission.open == 1
 
 
-async def test_nobody_is_let_in_after_the_end():
+async def test_no_client_is_admitted_after_the_end():
     admission = AdmissionControl(1, 5, 60.0)
     await admission.acquire()
     waiting = asyncio.create_task(admission.acquire())
@@ -86,7 +86,7 @@ def test_a_socket_waits_for_a_session():
             assert late.take()["data"]["observation"]["total"] == 3
 
 
-def test_capacity_is_refused_clearly_and_comes_back():
+def test_a_full_server_refuses_clearly_and_recovers():
     with serving({"max_sessions": 1, "max_waiting": 1, "wait_s": 0.05}, **TOYS) as server:
         with peer(server) as one:
             one.reset()
@@ -110,7 +110,7 @@ def test_capacity_is_refused_clearly_and_comes_back():
             assert one.reset()["done"] is False
 
 
-def test_who_hangs_up_leaves_the_line():
+def test_a_client_that_disconnects_leaves_the_queue():
     with serving({"max_sessions": 1, "wait_s": 60.0}, **TOYS) as server:
         with peer(server) as one:
             one.reset()
@@ -123,7 +123,7 @@ def test_who_hangs_up_leaves_the_line():
 @pytest.mark.parametrize("named", [False, True])
 @pytest.mark.parametrize("frames", [1, 3])
 @pytest.mark.parametrize("size", [0, 200_000])
-def test_who_asked_already_and_hangs_up_leaves_the_line(named, frames, size):
+def test_a_client_with_pending_requests_that_disconnects_leaves_the_queue(named, frames, size):
     """The server does not accept a waiting client's requests, however large they are."""
     with serving({"max_sessions": 1, "wait_s": 600.0}, **TOYS) as server:
         with peer(server) as one:
@@ -139,7 +139,7 @@ def test_who_asked_already_and_hangs_up_leaves_the_line(named, frames, size):
         assert server.manager.inbound.held == 0
 
 
-def test_what_was_asked_in_line_is_answered_in_its_order():
+def test_requests_sent_while_queued_are_answered_in_order():
     with serving({"max_sessions": 1, "wait_s": 600.0}, **TOYS) as server:
         with contextlib.ExitStack() as stack:
             with peer(server) as one:
@@ -154,7 +154,7 @@ def test_what_was_asked_in_line_is_answered_in_its_order():
         eventually(lambda: server.manager.inbound.held == 0)
 
 
-def test_what_comes_behind_what_was_asked_in_line_is_answered_after_it():
+def test_requests_after_those_sent_while_queued_are_answered_after_them():
     with serving({"max_sessions": 1, "wait_s": 600.0}, **TOYS) as server:
         reading = server.manager.json_codec._one
 
@@ -178,7 +178,7 @@ def test_what_comes_behind_what_was_asked_in_line_is_answered_after_it():
             assert [late.take()["type"] for _ in range(2)] == ["observation", "state"]
 
 
-async def test_what_finds_no_room_is_the_last_that_is_read_ahead():
+async def test_the_request_that_exceeds_the_buffer_is_the_last_one_read_ahead():
     sent = [{"type": "websocket.receive", "text": "a" * 100}, {"type": "websocket.disconnect"}]
     coming = list(sent)
 
@@ -194,7 +194,7 @@ async def test_what_finds_no_room_is_the_last_that_is_read_ahead():
     assert [await ahead.next(), await ahead.next()] == sent
 
 
-def test_an_environment_that_must_be_alone_is():
+def test_an_environment_without_concurrency_is_alone():
     toys = {**TOYS, "environment": LonelyAdder}
     with serving({"max_sessions": 8, "max_waiting": 0}, **toys) as server:
         with peer(server) as one, peer(server) as other:
@@ -202,7 +202,7 @@ def test_an_environment_that_must_be_alone_is():
             assert other.take()["data"]["code"] == "CAPACITY_REACHED"
 
 
-def test_an_owner_has_no_more_than_its_quota():
+def test_a_tenant_has_no_more_sessions_than_its_quota():
     with serving({"quota": TenantQuota(sessions=1, steps_per_second=1e-9)}, **TOYS) as server:
         with peer(server) as one:
             one.reset()
@@ -228,7 +228,7 @@ class Slow(Adder):
 
 @pytest.mark.parametrize("named", [False, True])
 @pytest.mark.parametrize("word", [False, True])
-def test_who_ended_its_session_has_its_place_for_the_next(named, word):
+def test_a_client_that_ended_its_session_may_open_the_next(named, word):
     """Although that takes a while to end: its client was not told when it would be over."""
     Adder.gate, Adder.waiting = threading.Event(), threading.Semaphore(0)
     toys, settings = (
@@ -252,7 +252,7 @@ def test_who_ended_its_session_has_its_place_for_the_next(named, word):
         assert late.take()["type"] == ("session" if named else "observation")
 
 
-def test_the_end_of_a_session_is_not_waited_for_without_an_end():
+def test_the_wait_for_the_end_of_a_session_is_bounded():
     Adder.gate, Adder.waiting = threading.Event(), threading.Semaphore(0)
     toys, settings = (
         {**TOYS, "environment": Slow},
@@ -267,7 +267,7 @@ def test_the_end_of_a_session_is_not_waited_for_without_an_end():
             assert late.take()["data"]["code"] == "QUOTA_EXCEEDED"
 
 
-def test_no_environment_could_be_made():
+def test_a_factory_that_fails_is_reported():
     def broken():
         raise RuntimeError("/secret/path")
 

@@ -10,14 +10,14 @@ from repl_server.tenants.client_address import client_network, is_loopback
 @pytest.mark.parametrize(
     "host", ["127.0.0.1", "127.9.9.9", "::1", "localhost", "LOCALHOST.", "::ffff:127.0.0.1"]
 )
-def test_these_are_this_machine(host) -> None:
+def test_loopback_addresses(host) -> None:
     assert is_loopback(host)
 
 
 @pytest.mark.parametrize(
     "host", ["0.0.0.0", "::", "", "10.0.0.1", "example.org", "localhost.example.org", "1"]
 )
-def test_these_are_not(host) -> None:
+def test_other_addresses(host) -> None:
     assert not is_loopback(host)
 
 
@@ -34,5 +34,5 @@ def test_these_are_not(host) -> None:
         ("", "unknown"),
     ],
 )
-def test_an_owner_is_an_ipv4_address_or_what_one_subscriber_is_given(host, whose) -> None:
+def test_a_client_is_an_ipv4_address_or_an_ipv6_subscriber_prefix(host, whose) -> None:
     assert client_network(host) == whose

@@ -25,7 +25,7 @@ MODELS = {"action": Add, "observation": Sum}
 
 
 @pytest.mark.parametrize("kind", [Adder, AsyncAdder, BoundAdder, lambda: Adder()])
-def test_each_kind_is_served_and_closed(kind):
+def test_each_kind_of_environment_is_served_and_closed(kind):
     Adder.closed.clear()
     with serving(environment=kind, **MODELS) as server:
         with peer(server) as one:
@@ -37,7 +37,7 @@ def test_each_kind_is_served_and_closed(kind):
 
 
 @pytest.mark.parametrize("kind", [Adder, BoundAdder])
-def test_an_environment_that_is_made_for_nobody_is_closed(kind):
+def test_an_environment_without_a_client_is_closed(kind):
     begun, made = threading.Event(), threading.Event()
 
     class Slow(kind):  # type: ignore[valid-type,misc]
@@ -65,7 +65,7 @@ class Keeper(Adder):
         return Sum(text=repr(sorted(arguments.items())))
 
 
-def test_arguments_are_what_the_client_sent_whatever_their_names():
+def test_arguments_are_passed_under_any_name():
     """Not the methods of what holds them here."""
     given = {"copy": 1, "given": "a", "model_config": [2], "model_extra": {}, "start": 0}
     with serving(environment=Keeper, **MODELS) as server, peer(server) as one:
@@ -109,7 +109,7 @@ class Odd(Adder):
         return State(episode_id="a\ud800b", loss=float("nan"))
 
 
-def test_what_json_has_nothing_for_is_null_or_a_question_mark():
+def test_values_without_a_json_form_become_null_or_a_question_mark():
     def strictly(name):
         raise AssertionError(f"{name} is no JSON")
 
@@ -124,7 +124,7 @@ def test_what_json_has_nothing_for_is_null_or_a_question_mark():
     assert (state["episode_id"], state["loss"]) == ("a?b", None)
 
 
-def test_those_that_block_hold_up_nobody():
+def test_blocking_environments_do_not_block_the_server():
     """More than asyncio has threads of its own."""
     Adder.gate, Adder.waiting = threading.Event(), threading.Semaphore(0)
     with serving(environment=Adder, **MODELS) as server, contextlib.ExitStack() as stack:
@@ -140,7 +140,7 @@ def test_those_that_block_hold_up_nobody():
         assert [one.take()["data"]["observation"]["total"] for one in several] == [1] * len(several)
 
 
-def test_a_state_that_blocks_holds_up_nobody():
+def test_a_blocking_state_does_not_block_the_server():
     Adder.gate, Adder.waiting = threading.Event(), threading.Semaphore(0)
 
     class Asking(Adder):
@@ -167,7 +167,7 @@ class Endless(AsyncAdder):
         return await super().step_async(action)
 
 
-def test_a_step_on_the_loop_is_given_up_when_it_is_cancelled():
+def test_a_step_on_the_event_loop_is_cancelled():
     Adder.waiting = threading.Semaphore(0)
     quick = {"limits": Limits(memory="512MiB", grace=0.1)}
     with serving(quick, environment=Endless, **MODELS) as server, peer(server, named=True) as one:
@@ -206,7 +206,7 @@ class Heedless(Slow):
 
 
 @pytest.mark.parametrize("kind", [Slow, Heedless])
-def test_a_session_that_ends_while_its_step_is_given_up_leaves_nothing(kind):
+def test_a_session_that_ends_during_a_cancelled_step_leaves_nothing(kind):
     Adder.waiting = threading.Semaphore(0)
     quick = {"limits": Limits(memory="512MiB", grace=0.1)}
     with serving(quick, environment=kind, **MODELS) as server:
@@ -222,7 +222,7 @@ def test_a_session_that_ends_while_its_step_is_given_up_leaves_nothing(kind):
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError()])
-def test_what_would_end_the_loop_or_its_task_is_an_error_for_its_client_alone(error):
+def test_exceptions_that_end_a_loop_or_task_are_errors_for_one_client(error):
     class Rude(AsyncAdder):
         async def step_async(self, action, timeout_s=None):
             if action.note == "raise":
@@ -238,7 +238,7 @@ def test_what_would_end_the_loop_or_its_task_is_an_error_for_its_client_alone(er
     assert [each["total"] for each in after] == [2, 3]
 
 
-def test_a_rubric_s_own_request_that_is_cancelled_is_an_error_for_its_client():
+def test_a_cancellation_inside_a_rubric_is_an_error_for_its_client():
     class Cancelled(Rubric):
         async def forward(self, action, observation):
             raise asyncio.CancelledError
@@ -254,7 +254,7 @@ def test_a_rubric_s_own_request_that_is_cancelled_is_an_error_for_its_client():
             one.reset()
 
 
-def test_a_factory_that_ends_the_process_ends_none():
+def test_a_factory_that_raises_system_exit_does_not_end_the_server():
     def environment():
         raise SystemExit(3)
 
@@ -270,7 +270,7 @@ class Costly(Adder):
         return Sum(metadata={"usage": {"cpu_seconds": self.told[action.number]}})
 
 
-def test_what_an_environment_says_of_its_usage_is_its_own_affair():
+def test_the_usage_that_an_environment_reports_is_passed_through():
     with serving(environment=Costly, **MODELS) as server, peer(server) as one:
         one.reset()
         types = [one.ask("step", {"number": number})["type"] for number in range(4)]
@@ -289,7 +289,7 @@ def test_an_environment_whose_data_are_at_their_end_is_an_error_for_its_client()
 
 
 @pytest.mark.parametrize("kind", [Adder, BoundAdder])
-def test_a_socket_that_goes_amid_a_step_leaves_nothing(kind):
+def test_a_socket_closed_during_a_step_leaves_nothing(kind):
     Adder.gate, Adder.waiting = threading.Event(), threading.Semaphore(0)
     Adder.closed.clear()
     with serving(environment=kind, **MODELS) as server:
@@ -304,7 +304,7 @@ def test_a_socket_that_goes_amid_a_step_leaves_nothing(kind):
         assert len(Adder.closed) == 1
 
 
-def test_environments_of_this_package_have_all_of_it():
+def test_environments_of_this_package_have_all_features():
     with Sandbox(limits=Limits(memory="512MiB"), recovery="restart") as sandbox:
 
         def environment():
@@ -325,7 +325,7 @@ def test_environments_of_this_package_have_all_of_it():
 
 
 @pytest.mark.parametrize("make", [lambda kind: lambda: kind(), lambda kind: partial(kind)])
-def test_what_a_function_makes_is_asked_how_many_there_may_be(make):
+def test_a_factory_function_is_asked_for_its_concurrency(make):
     """Of a class it is known before; a function has no attributes."""
     with serving({"max_sessions": 8, "max_waiting": 0}, environment=make(Adder), **MODELS) as many:
         with peer(many) as one, peer(many) as other:
@@ -343,7 +343,7 @@ def test_what_a_function_makes_is_asked_how_many_there_may_be(make):
         assert ask(lone, "GET", "/metadata")[0] == 200
 
 
-def test_who_comes_before_that_is_known_stands_in_line():
+def test_clients_wait_until_the_concurrency_is_known():
     """However short it is: there is room for all of them."""
     begun, made = threading.Event(), threading.Event()
 
@@ -363,7 +363,7 @@ def test_who_comes_before_that_is_known_stands_in_line():
             assert fifth.take()["data"]["code"] == "CAPACITY_REACHED"
 
 
-def test_what_a_function_makes_may_be_bound_to_the_thread_that_made_it():
+def test_environments_of_a_factory_may_be_bound_to_their_thread():
     with serving(environment=lambda: BoundAdder(), **MODELS) as server, peer(server) as one:
         one.reset()
         assert one.ask("step", {"number": 2})["data"]["observation"]["total"] == 2
@@ -372,7 +372,7 @@ def test_what_a_function_makes_may_be_bound_to_the_thread_that_made_it():
         eventually(lambda: Adder.closed)
 
 
-def test_a_factory_that_fails_is_told_so_by_whoever_asks_what_it_makes(caplog):
+def test_a_failing_factory_is_reported_to_every_request_that_needs_it(caplog):
     broken = [True]
 
     def environment():
@@ -388,7 +388,7 @@ def test_a_factory_that_fails_is_told_so_by_whoever_asks_what_it_makes(caplog):
         assert ask(server, "GET", "/metadata")[2]["name"] == "Adder"
 
 
-def test_metadata_are_asked_of_one_environment_which_is_closed_whatever_it_says():
+def test_metadata_come_from_one_environment_that_is_then_closed():
     class Mute(Adder):
         def get_metadata(self):
             raise LookupError("no readme in /srv/secret")
@@ -401,7 +401,7 @@ def test_metadata_are_asked_of_one_environment_which_is_closed_whatever_it_says(
     assert len(Adder.closed) == 1
 
 
-def test_what_is_made_and_is_no_environment_is_a_fault_of_the_factory(caplog):
+def test_a_factory_that_returns_no_environment_is_at_fault(caplog):
     """A `return` that was forgotten, for example."""
     with serving(environment=lambda: None, **MODELS) as server:
         with peer(server) as one:
@@ -434,7 +434,7 @@ async def make_adder():
     return Adder()
 
 
-def test_what_makes_no_environments():
+def test_invalid_factories_are_refused():
     with pytest.raises(TypeError, match="asynchronous"):
         create_app(environment=make_adder)
     with pytest.raises(TypeError, match="Adder"):

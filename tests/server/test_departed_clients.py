@@ -43,7 +43,7 @@ def alone():
         yield running
 
 
-def test_a_client_that_leaves_amid_a_step_ends_its_session_without_a_fault(
+def test_a_client_that_leaves_during_a_step_ends_its_session_without_an_error(
     server, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "repl_server")
@@ -59,7 +59,7 @@ def test_a_client_that_leaves_amid_a_step_ends_its_session_without_a_fault(
     assert [each for each in caplog.records if each.levelno >= logging.WARNING] == []
 
 
-def test_an_endless_call_without_a_session_ends_with_its_client(alone) -> None:
+def test_a_call_without_a_session_ends_with_its_client(alone) -> None:
     """Its cell may run for 600 s, and there is room for nobody else."""
     call = {"name": "execute", "arguments": {"code": "while True: pass"}}
     with send(alone, "/mcp", {"method": "tools/call", "params": call}):
@@ -68,7 +68,9 @@ def test_an_endless_call_without_a_session_ends_with_its_client(alone) -> None:
 
 
 @pytest.mark.parametrize(("path", "body"), OPENING.values(), ids=OPENING)
-def test_who_hangs_up_leaves_the_line(alone, path: str, body: dict[str, object]) -> None:
+def test_a_client_that_disconnects_leaves_the_queue(
+    alone, path: str, body: dict[str, object]
+) -> None:
     with peer(alone) as first:
         first.reset()
         with send(alone, path, body):
@@ -131,7 +133,9 @@ def gate() -> Iterator[threading.Event]:
 
 
 @pytest.mark.parametrize(("path", "body"), OPENING.values(), ids=OPENING)
-def test_no_session_is_made_for_who_has_left(gate, path: str, body: dict[str, object]) -> None:
+def test_no_session_is_made_for_a_client_that_left(
+    gate, path: str, body: dict[str, object]
+) -> None:
     with serving(environment=Unmade, action=Add, observation=Sum) as server:
         with send(server, path, body):
             assert Adder.waiting.acquire(timeout=PATIENCE)
@@ -141,7 +145,7 @@ def test_no_session_is_made_for_who_has_left(gate, path: str, body: dict[str, ob
         assert server.manager.sessions == [] and len(Adder.closed) == 1
 
 
-def test_no_session_is_kept_for_who_left_amid_its_reset(gate) -> None:
+def test_no_session_is_kept_for_a_client_that_left_during_its_reset(gate) -> None:
     with serving(environment=Unbegun, action=Add, observation=Sum) as server:
         with send(server, "/reset", {}):
             assert Adder.waiting.acquire(timeout=PATIENCE)

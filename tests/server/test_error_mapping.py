@@ -64,5 +64,5 @@ def test_each_error_has_its_code_and_names_no_path(error, code):
         (ValueError("1/2 of http://a/b"), "1/2 of http://a/b"),
     ],
 )
-def test_what_is_shown_of_an_error(error, text):
+def test_the_public_text_of_an_error(error, text):
     assert safe_message(error) == text

@@ -43,7 +43,7 @@ def test_a_line_has_time_level_event_and_the_fields() -> None:
     }
 
 
-def test_what_is_told_is_in_the_log_of_another_asgi_server_too(caplog) -> None:
+def test_events_are_logged_under_another_asgi_server_too(caplog) -> None:
     EventLog().record("refused", id="1f", code="TOO_LARGE", path="/" * 1000)
     (line,) = caplog.messages
     assert line.startswith('refused {"id": "1f", "code": "TOO_LARGE", "path": "//')
@@ -51,7 +51,7 @@ def test_what_is_told_is_in_the_log_of_another_asgi_server_too(caplog) -> None:
 
 
 @pytest.mark.parametrize("contents", [False, True])
-def test_code_and_output_are_told_only_if_asked_for(contents) -> None:
+def test_code_and_output_are_logged_only_on_request(contents) -> None:
     stream = io.StringIO()
     with written_to(stream, contents=contents):
         event_log = EventLog(contents=contents)
@@ -65,7 +65,7 @@ def test_code_and_output_are_told_only_if_asked_for(contents) -> None:
         assert lines_of(stream)[0]["stdout"] == "secret" * 100
 
 
-def test_what_the_table_does_not_have_cannot_be_told() -> None:
+def test_events_outside_the_table_cannot_be_logged() -> None:
     with pytest.raises(KeyError):
         EventLog().record("no_such_event")
     with pytest.raises(ValueError, match="no fields \\['token'\\]"):
@@ -78,7 +78,7 @@ def test_no_event_has_a_field_for_a_secret() -> None:
     assert not names & {"token", "key", "api_key", "hf_token", "authorization", "expected_answer"}
 
 
-def test_texts_of_clients_are_cut_and_stay_in_their_line() -> None:
+def test_texts_of_clients_are_truncated_and_escaped() -> None:
     stream = io.StringIO()
     with written_to(stream):
         EventLog().record("refused", id="1", path="/\n{}\ud800\x1b[2J" + "x" * 1000)
@@ -89,7 +89,7 @@ def test_texts_of_clients_are_cut_and_stay_in_their_line() -> None:
 
 
 @pytest.mark.parametrize("contents", [False, True])
-def test_lines_of_libraries_come_without_what_they_were_given(contents) -> None:
+def test_log_lines_of_libraries_have_no_arguments(contents) -> None:
     stream = io.StringIO()
     with written_to(stream, contents=contents):
         try:
@@ -106,7 +106,7 @@ def test_lines_of_libraries_come_without_what_they_were_given(contents) -> None:
     assert __file__ in told["traceback"][0]
 
 
-def test_a_flood_of_one_event_is_thinned_and_counted() -> None:
+def test_a_flood_of_one_event_is_sampled_and_counted() -> None:
     stream, clock = io.StringIO(), Clock()
     with written_to(stream):
         event_log = EventLog(clock=clock)
@@ -122,7 +122,7 @@ def test_a_flood_of_one_event_is_thinned_and_counted() -> None:
     assert (told[-1]["id"], told[-1]["suppressed"]) == ("2", PER_SECOND * 10)
 
 
-def test_a_flood_of_what_libraries_log_is_thinned_as_well() -> None:
+def test_a_flood_of_library_logs_is_sampled_too() -> None:
     """A client can make them: by what is no HTTP, or a step that its environment fails at."""
     stream, clock = io.StringIO(), Clock()
     with written_to(stream, clock=clock):
@@ -138,7 +138,7 @@ def test_a_flood_of_what_libraries_log_is_thinned_as_well() -> None:
     assert (told[-1]["message"], told[-1]["suppressed"]) == ("later", PER_SECOND * 10)
 
 
-def test_logging_is_as_it_was_afterwards() -> None:
+def test_logging_is_restored_afterwards() -> None:
     def state() -> list:
         loggers = logging.root, logging.getLogger(LOGGER)
         return [(each.level, list(each.handlers)) for each in loggers]

@@ -78,21 +78,21 @@ def test_a_frame_is_read_as_the_parser_reads_it(frame):
             assert read(opened(PacedFrames), *pieces) == expected
 
 
-def test_it_does_not_matter_where_frames_are_cut():
+def test_frames_may_be_split_anywhere():
     stream = text(b"one") + text(b"t" * 126) + of(Opcode.PING, b"?") + text(b"three")
     expected = read(opened(ServerProtocol), stream)
     for cut in range(len(stream) + 1):
         assert read(opened(PacedFrames), stream[:cut], stream[cut:]) == expected
 
 
-def test_what_is_over_the_limit_is_refused_however_short_its_head():
+def test_a_frame_over_the_limit_is_refused_from_a_partial_header():
     paced, plain = PacedFrames(state=OPEN, max_size=3), ServerProtocol(state=OPEN, max_size=3)
     assert read(paced, text(b"four")) == read(plain, text(b"four"))
     assert paced.close_sent is not None
     assert paced.close_sent.code == 1009
 
 
-def test_a_text_behind_frames_that_wait_comes_after_them():
+def test_a_text_after_queued_frames_is_read_after_them():
     protocol = opened(PacedFrames)
     numbers = [str(number).encode() for number in range(AT_ONCE + 2)]
     protocol.receive_data(b"".join(map(text, numbers)))
@@ -111,7 +111,7 @@ def test_nothing_is_written_or_read_after_the_end():
         assert read(protocol, frame) == read(expected, frame)
 
 
-def test_a_flood_of_fragments_is_read_a_few_at_a_time(monkeypatch):
+def test_a_flood_of_fragments_is_read_in_small_batches(monkeypatch):
     """However many of its messages are expected, one connection has one turn among the others'."""
     batches, most = 0, 0
     receive_data = PacedFrames.receive_data

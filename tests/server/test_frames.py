@@ -70,7 +70,7 @@ def test_data_may_be_left_out_where_none_is_needed(type):
         ('{"type": "step", "data": {"code": "1"}, "timeout_s": 1}', "VALIDATION_ERROR"),
     ],
 )
-def test_what_is_no_request_is_refused(frame, code):
+def test_an_invalid_request_is_refused(frame, code):
     asked = PLAIN.read(frame)
 
     assert isinstance(asked, InvalidFrame)
@@ -104,13 +104,13 @@ def test_fields_of_named_requests_are_checked(frame):
     assert asked.refusal.details["errors"]
 
 
-def test_a_refusal_carries_the_id_if_it_is_one():
+def test_an_error_has_the_id_if_valid():
     assert NAMED.read('{"type": "nope", "id": "7"}').id == "7"
     assert NAMED.read('{"type": "nope", "id": {}}').id is None
     assert PLAIN.read('{"type": "nope", "id": "7"}').id is None
 
 
-def test_the_deepest_that_is_taken():
+def test_the_maximum_depth():
     inner = MAX_DEPTH - 2
     frame = '{"type": "reset", "data": {"context": ' + "[" * inner + "]" * inner + "}}"
 

@@ -40,7 +40,7 @@ def test_a_reset_needs_no_body(server):
     assert ask(server, "POST", "/reset")[0] == 200
 
 
-def test_a_step_without_a_session_is_in_a_fresh_environment(server, adders):
+def test_a_step_without_a_session_has_a_new_environment(server, adders):
     told = ask(server, "POST", "/step", {"action": {"code": "1"}})[2]
     assert told["code"] == "NOT_RESET"
     assert "`X-Session-Id: new`" in told["message"]  # a reset alone would be of no use
@@ -93,7 +93,7 @@ def test_a_session_that_is_deleted_closes_its_socket(adders):
         other.reset()
 
 
-def test_a_request_id_is_taken_once(adders):
+def test_a_request_id_is_accepted_once(adders):
     session = make(adders, start=1)
     step = {"action": {"number": 2}, "request_id": "r"}
     totals = [ask(adders, "POST", "/step", step, **session)[2] for _ in range(2)]
@@ -101,7 +101,7 @@ def test_a_request_id_is_taken_once(adders):
     assert [each["observation"]["total"] for each in totals] == [3, 3]
 
 
-def test_whoever_asks_for_a_request_again_is_answered_and_who_asked_before_too(adders):
+def test_a_repeated_request_and_its_original_are_both_answered(adders):
     # A proxy, or a client whose connection broke, sends it once more while it runs.
     session = make(adders, start=1)
     Adder.gate, Adder.waiting = threading.Event(), threading.Semaphore(0)
@@ -124,7 +124,7 @@ def test_whoever_asks_for_a_request_again_is_answered_and_who_asked_before_too(a
     assert found == [3, 3]
 
 
-def test_a_session_that_ends_amid_a_step_answers_all_who_asked_for_it(server):
+def test_a_session_that_ends_during_a_step_answers_all_waiting_requests(server):
     session = make(server)
     found = []
 
@@ -145,7 +145,7 @@ def test_a_session_that_ends_amid_a_step_answers_all_who_asked_for_it(server):
     assert len(found) == 2 and set(found) <= {404, 409}
 
 
-def test_whoever_asks_for_a_kept_reply_is_answered_though_another_asks_too(adders):
+def test_concurrent_repeats_of_a_finished_request_are_all_answered(adders):
     session = make(adders, start=1)
     Adder.gate, Adder.waiting = threading.Event(), threading.Semaphore(0)
     found = []
@@ -193,7 +193,7 @@ def test_requests_of_one_session_are_taken_one_after_another(adders):
     assert sorted(totals) == [1, 3]
 
 
-def test_a_session_that_ends_tells_who_waits(adders):
+def test_a_session_that_ends_answers_waiting_requests(adders):
     session = make(adders)
     Adder.gate, Adder.waiting = threading.Event(), threading.Semaphore(0)
     found = []
@@ -278,7 +278,7 @@ def test_unknown_sessions(adders, token):
         ("json", 422),
     ],
 )
-def test_a_body_that_is_said_to_be_no_json_is_told_so(adders, kind, status):
+def test_a_body_with_another_content_type_is_refused(adders, kind, status):
     found, _, told = ask(adders, "POST", "/reset", {"start": 1}, Content_Type=kind)
 
     assert found == status
@@ -290,7 +290,7 @@ def test_a_body_that_is_said_to_be_no_json_is_told_so(adders, kind, status):
 @pytest.mark.parametrize(
     ("coding", "status"), [("gzip", 422), ("br", 422), ("Identity", 200), ("", 200)]
 )
-def test_a_body_that_is_compressed_is_told_so(adders, coding, status):
+def test_a_compressed_body_is_refused(adders, coding, status):
     """And not that it is no JSON, or has another hash."""
     found, _, told = ask(adders, "POST", "/reset", {"start": 1}, Content_Encoding=coding)
 
@@ -302,7 +302,7 @@ def test_a_body_that_is_compressed_is_told_so(adders, coding, status):
         assert ask(adders, "PUT", path, b"a", **packed)[2]["errors"] == told["errors"]
 
 
-def test_a_transfer_that_is_compressed_is_told_so(adders):
+def test_a_compressed_transfer_is_refused(adders):
     with socket.create_connection(("127.0.0.1", adders.port), PATIENCE) as client:
         coded = "Transfer-Encoding: gzip, chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n"
         client.sendall(f"POST /reset HTTP/1.1\r\nHost: 127.0.0.1\r\n{coded}".encode())
@@ -311,7 +311,7 @@ def test_a_transfer_that_is_compressed_is_told_so(adders):
     assert answer.split()[1] == b"422" and b"Transfer-Encoding" in answer
 
 
-def test_what_is_said_about_the_server(server):
+def test_the_information_about_the_server(server):
     assert ask(server, "GET", "/health")[::2] == (200, {"status": "healthy"})
     ready = ask(server, "GET", "/ready")[2]
     assert ready["ready"] is True and ready["free"] + ready["sessions"] == 64

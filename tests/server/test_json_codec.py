@@ -39,7 +39,7 @@ def test_values_are_counted_outside_of_strings(value, count):
 
 
 @pytest.mark.parametrize("piece", [2, 3, 5, 8])
-def test_pieces_cut_no_escape_and_no_string_in_two(piece, monkeypatch):
+def test_pieces_split_no_escape_and_no_string(piece, monkeypatch):
     monkeypatch.setattr(json_codec, "_PIECE", piece)
     for value, count in [
         (["\\", 'x", "y', "\\\\", ["é, [", '\\"']], 6),
@@ -59,7 +59,7 @@ def test_too_many_values_are_refused_before_they_are_read(unit):
         last(checked_values(text.encode()))
 
 
-def test_a_long_text_is_no_lot_of_values():
+def test_a_long_text_counts_as_one_value():
     text = json.dumps({"context": json.dumps([{"a": [1, "b"]}] * 100_000)})
     assert last(checked_values(text)) == 1
 
@@ -122,7 +122,7 @@ def test_an_observation_is_written_in_pieces(kind, beside):
     assert "metadata" not in json.loads(whole)
 
 
-async def test_many_texts_of_one_owner_keep_another_waiting_for_one():
+async def test_many_texts_of_one_tenant_delay_another_by_one():
     reading, order = JSONCodec(), []
 
     def read(text):
@@ -134,14 +134,14 @@ async def test_many_texts_of_one_owner_keep_another_waiting_for_one():
     assert "".join(order) == "azbcd"
 
 
-async def test_one_that_is_no_json_does_not_hold_up_the_next():
+async def test_an_invalid_text_does_not_delay_the_next():
     reading = JSONCodec()
     with pytest.raises(ValueError, match="Expecting"):
         await reading.read("x" * LARGE, json.loads, ANN)
     assert await reading.read(json.dumps("x" * LARGE), json.loads, ANN) == "x" * LARGE
 
 
-def test_over_a_socket_and_in_a_body(server):
+def test_the_limits_apply_to_sockets_and_bodies(server):
     bomb = '{"type": "reset", "data": {"context": [' + "[]," * (MOST_VALUES + 1) + "1]}}"
     with peer(server, max_size=None) as one:
         one.socket.send(bomb)

@@ -63,7 +63,7 @@ INPUTS = [
 ]
 
 
-def test_nothing_that_strangers_send_is_logged_as_a_fault(caplog):
+def test_no_malformed_request_is_logged_as_a_server_error(caplog):
     caplog.set_level(logging.INFO)
     with serving() as server:
         for each in INPUTS:

@@ -45,7 +45,7 @@ def _descriptors(needed: int) -> Iterator[None]:
 @pytest.mark.parametrize(
     ("number", "most"), [(300, 100), pytest.param(10_000, 2048, marks=pytest.mark.slow)]
 )
-def test_who_connects_too_often_disturbs_nobody(number: int, most: int) -> None:
+def test_a_client_that_connects_too_often_affects_no_other(number: int, most: int) -> None:
     # Those that say nothing are not ended meanwhile, however long it takes to make them.
     settings = {"connections": most, "body_s": 600.0}
     with (

@@ -120,7 +120,7 @@ async def test_output_streams_to_the_sdk_s_client_and_a_cancelled_call_keeps_the
     assert text(after) == "3"
 
 
-async def test_what_is_wrong_is_told_to_the_model_or_to_the_client(quiet_server):
+async def test_errors_are_reported_to_the_model_or_the_client(quiet_server):
     async with Client(f"{quiet_server}/mcp") as client:
         wrong = await client.call_tool("reset", {"contexts": {"no name": "x"}})
         with pytest.raises(MCPError, match="there is no tool 'rm'"):
@@ -181,7 +181,7 @@ def test_clients_of_streamable_http_get_its_statuses(post, content, headers, sta
     assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
 
 
-def test_what_needs_no_session_opens_none(post, quiet_server):
+def test_requests_that_need_no_session_open_none(post, quiet_server):
     before = quiet_server.manager.admission.open
     listed = post(request("tools/list")).json()["result"]["tools"]
     pinged = post(request("ping")).json()
@@ -194,7 +194,7 @@ def test_what_needs_no_session_opens_none(post, quiet_server):
     assert quiet_server.manager.admission.open == before
 
 
-def test_a_call_without_a_session_has_one_of_its_own(post, quiet_server):
+def test_a_call_without_a_session_has_a_session_for_itself(post, quiet_server):
     first = post(execute("lost = 1\nlost"))
     second = post(execute("lost"))
 
@@ -203,7 +203,7 @@ def test_a_call_without_a_session_has_one_of_its_own(post, quiet_server):
     assert quiet_server.manager.sessions == []
 
 
-def test_openenv_s_sessions_are_named_in_the_parameters(post, quiet_server):
+def test_openenv_s_session_ids_are_in_the_parameters(post, quiet_server):
     token = post(request("openenv/session/create")).json()["result"]["session_id"]
     post(execute("x = 4", session_id=token))
     with line(quiet_server, f"/ws?session_id={token}") as socket:
@@ -267,7 +267,7 @@ def test_a_call_whose_stream_was_left_can_still_be_cancelled(post, quiet_server)
     assert text(after.json()["result"]) == "1"
 
 
-def test_the_end_of_a_session_answers_whoever_waits_for_it(post, quiet_server):
+def test_the_end_of_a_session_answers_all_waiting_requests(post, quiet_server):
     token = post(initialize()).headers["Mcp-Session-Id"]
     post(execute("1"), Mcp_Session_Id=token)  # what runs then is a step, and no episode's beginning
     endless = execute("while True: pass")
@@ -290,7 +290,7 @@ def test_the_end_of_a_session_answers_whoever_waits_for_it(post, quiet_server):
 
 @pytest.mark.parametrize("named", [True, False], ids=["of a session", "without one"])
 @pytest.mark.parametrize("accept", ["application/json", "application/json, text/event-stream"])
-def test_a_call_that_a_stopping_server_cuts_off_is_told_so(named, accept):
+def test_a_call_interrupted_by_a_stopping_server_is_an_error(named, accept):
     """And not to call `reset`, which the server would refuse as well."""
     with serving({"drain_s": 0.05}) as server, ThreadPoolExecutor(1) as threads:
         url, headers = f"{server}/mcp", {"Accept": accept}
@@ -310,7 +310,7 @@ def test_a_call_that_a_stopping_server_cuts_off_is_told_so(named, accept):
     assert "try again later" in error["message"]
 
 
-def test_a_session_is_its_owner_s_alone(post, quiet_server):
+def test_a_session_belongs_to_its_tenant_alone(post, quiet_server):
     """Owners are addresses here; another one has never heard of the session."""
     token = post(request("openenv/session/create")).json()["result"]["session_id"]
     other = httpx2.HTTPTransport(local_address="127.0.0.2")
@@ -408,7 +408,7 @@ def test_the_mcp_frame_acts_on_the_session_of_its_socket(quiet_server):
     assert len(listed["data"]["result"]["tools"]) == 3
 
 
-def test_a_named_socket_has_the_frame_too_and_can_cancel_it(quiet_server):
+def test_a_v1_socket_has_the_mcp_frame_and_can_cancel_it(quiet_server):
     with peer(quiet_server, named=True) as socket:
         socket.open()
         told = socket.ask("mcp", execute("2 + 2"), id="m")
@@ -417,7 +417,7 @@ def test_a_named_socket_has_the_frame_too_and_can_cancel_it(quiet_server):
     assert text(told["data"]["result"]) == "4"
 
 
-def test_a_task_that_is_scored_is_not_begun_anew_by_who_plays_it(quiet_server):
+def test_a_scored_task_cannot_be_restarted_by_the_policy(quiet_server):
     reset = request("tools/call", name="reset", arguments={})
     with peer(quiet_server) as socket:
         socket.reset(context="abc", expected_answer="3")
@@ -464,7 +464,7 @@ class Loud(Rubric):
         raise ValueError("the answer is 42")
 
 
-def test_what_a_rubric_says_when_it_fails_is_not_for_the_model():
+def test_error_texts_of_a_rubric_are_not_sent_to_the_model():
     def environment():
         return REPLEnvironment(rubric=Loud())
 

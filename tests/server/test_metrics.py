@@ -10,7 +10,7 @@ def lines_of(metrics: Metrics) -> list[str]:
     return metrics.text().decode().splitlines()
 
 
-def test_what_happened_is_counted() -> None:
+def test_events_are_counted() -> None:
     metrics = Metrics()
     metrics.set_gauge("sessions_open", lambda: 3)
     metrics.reset()
@@ -39,7 +39,7 @@ def test_what_happened_is_counted() -> None:
         assert line in lines
 
 
-def test_a_reader_is_told_no_other_s_name() -> None:
+def test_metrics_contain_no_other_tenant_s_name() -> None:
     metrics = Metrics()
     for name, seconds in (("alice", 1.5), ("bob", 2), ("carol", 3)):
         metrics.cpu(Tenant("key", name), seconds)
@@ -52,7 +52,7 @@ def test_a_reader_is_told_no_other_s_name() -> None:
     ]
 
 
-def test_two_servers_count_apart() -> None:
+def test_two_servers_have_separate_metrics() -> None:
     one, two = Metrics(), Metrics()
     one.reset()
 
@@ -60,7 +60,7 @@ def test_two_servers_count_apart() -> None:
     assert "repl_resets_total 0.0" in lines_of(two)
 
 
-def test_no_label_is_a_client_s_or_an_address() -> None:
+def test_labels_contain_neither_client_values_nor_addresses() -> None:
     metrics = Metrics()
     for number in range(100):
         metrics.step(f"made-up-{number}", 1)
@@ -76,6 +76,6 @@ def test_no_label_is_a_client_s_or_an_address() -> None:
     assert 'repl_cpu_seconds_total{key=""} 100.0' in text.splitlines()
 
 
-def test_the_process_is_there_too() -> None:
+def test_process_metrics_are_exported() -> None:
     assert any(line.startswith("process_open_fds ") for line in lines_of(Metrics()))
     assert CONTENT_TYPE.startswith("text/plain")

@@ -26,7 +26,7 @@ URLS = ("https://models.example/v1", "http://gateway:9000/sessions/*", "http://[
         "http://gateway:9000/sessions/7.1_a~b@c:d=e+f/",
     ],
 )
-def test_what_is_listed(url):
+def test_allowed_endpoints(url):
     assert is_allowed(url, URLS)
 
 
@@ -128,11 +128,11 @@ def test_what_is_listed(url):
         "http://::1:8080/v1",
     ],
 )
-def test_what_is_not(url):
+def test_forbidden_endpoints(url):
     assert not is_allowed(url, URLS)
 
 
-def test_an_empty_list_lets_nothing_through():
+def test_an_empty_list_forbids_all_endpoints():
     assert not is_allowed("https://models.example/v1", ())
 
 
@@ -152,7 +152,7 @@ def test_the_model_of_a_reset():
     assert "'key'" not in repr(asked) and "secret" not in repr(asked)
 
 
-def test_a_token_needs_hugging_face_s_router_on_the_list():
+def test_a_token_needs_the_router_of_hugging_face_on_the_list():
     token = SecretStr("hf_x")
     with pytest.raises(RequestError, match="FORBIDDEN") as caught:
         llm_of(Settings(llm_urls=URLS), hf_token=token)
@@ -161,7 +161,7 @@ def test_a_token_needs_hugging_face_s_router_on_the_list():
     assert llm_of(listing, hf_token=token, llm_model="m") == LLM("m", None, "hf_x")
 
 
-def test_the_operator_s_model_answers_who_brings_none():
+def test_the_operator_s_model_answers_clients_without_one():
     own = LLM("theirs", "http://inside:1/v1", "operator's key")
     settings = Settings(llm=own)
 
@@ -171,13 +171,13 @@ def test_the_operator_s_model_answers_who_brings_none():
     assert llm_of(settings, llm=ModelEndpoint(model="other")).api_key == "operator's key"
 
 
-def test_a_name_alone_uses_no_token_of_the_server(monkeypatch):
+def test_a_model_name_alone_uses_no_token_of_the_server(monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_of_the_server")
 
     assert llm_of(Settings(), llm_model="m") == LLM()
 
 
-def test_both_forms_at_once():
+def test_both_notations_at_once_are_refused():
     with pytest.raises(RequestError, match="VALIDATION_ERROR"):
         llm_of(Settings(), llm=ModelEndpoint(model="m"), llm_model="m")
 
@@ -186,7 +186,7 @@ def test_both_forms_at_once():
     "name",
     ["Host", "hOST ", "X-Forwarded-Host", "x_forwarded_host", "X-Original-URL", "Proxy-Connection"],
 )
-def test_no_header_leads_elsewhere(name):
+def test_no_header_redirects_the_request(name):
     """The address is listed, and a proxy behind it would send the request to another site."""
     asked = ModelEndpoint(model="m", base_url=URLS[0], headers={name: SecretStr("inside.example")})
     with pytest.raises(RequestError, match="FORBIDDEN") as caught:
@@ -200,7 +200,7 @@ def test_headers_that_endpoints_ask_for_may_be_sent(name):
     assert llm_of(Settings(llm_urls=URLS), llm=asked).headers == {name: "x"}
 
 
-def test_a_token_of_somebody_else_is_not_taken_for_hugging_face_s():
+def test_a_token_of_another_service_is_not_taken_as_hugging_face_s():
     """Its library would ask that service, which nobody listed."""
     listing = Settings(llm_urls=("https://router.huggingface.co/v1",))
     for given in (
@@ -215,6 +215,6 @@ def test_a_token_of_somebody_else_is_not_taken_for_hugging_face_s():
 @pytest.mark.parametrize(
     "url", ["https://x/a;b/*", "https://x//a/*", "https://x/%41", "https://x/../*"]
 )
-def test_what_is_doubtful_cannot_be_listed(url):
+def test_an_ambiguous_endpoint_cannot_be_listed(url):
     with pytest.raises(ValueError, match="is not an endpoint"):
         check_list((url,))

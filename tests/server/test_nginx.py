@@ -117,7 +117,7 @@ def holder(servers, tenant):
     return found[0]
 
 
-def test_each_owner_has_one_server_whichever_way_it_asks(behind, keys):
+def test_each_tenant_has_one_server_whichever_header_it_uses(behind, keys):
     one, two, proxy = behind
     used = set()
 
@@ -162,7 +162,7 @@ def test_a_dropped_socket_is_resumed_through_the_proxy(behind, keys):
         assert second.run("x + 1")["value"] == "42"
 
 
-def test_a_header_chooses_among_the_servers_for_one_owner(behind, keys):
+def test_a_header_selects_among_the_servers_of_one_tenant(behind, keys):
     one, two, proxy = behind
     used = set()
     # Half of all shards are at each, by chance: twelve may well be at one, not all of these.

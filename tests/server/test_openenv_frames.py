@@ -33,7 +33,7 @@ def assert_answers(there: dict, here: dict) -> None:
 
 
 @pytest.mark.parametrize("name", CONVERSATIONS)
-def test_a_conversation_goes_as_with_openenv_s_server(name: str, server) -> None:
+def test_frames_equal_those_of_openenv_s_server(name: str, server) -> None:
     frames = CONVERSATIONS[name]
     assert len(frames) > 8
 

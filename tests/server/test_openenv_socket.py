@@ -217,7 +217,7 @@ def test_an_action_that_breaks_ends_its_socket_and_is_written_down(caplog):
     assert {each.name for each in caplog.records} == {"repl_server"}
 
 
-def test_who_does_not_wait_for_replies_is_not_read_further_than_the_line_is_long(adders):
+def test_a_client_that_does_not_wait_for_replies_is_read_up_to_the_queue_limit(adders):
     Adder.gate.clear()
     try:
         with peer(adders) as one:
@@ -264,7 +264,7 @@ def test_a_reward_that_is_no_number_is_an_error(adders):
         assert error["code"] == "EXECUTION_ERROR" and "finite" in error["message"]
 
 
-def test_what_an_environment_does_not_know_is_left_out(adders):
+def test_unknown_fields_are_left_out_for_custom_environments(adders):
     with peer(adders) as one:
         assert one.reset(start=2, unknown=1)["observation"]["total"] == 2
 
@@ -294,7 +294,7 @@ def test_state_has_what_the_environment_adds(adders):
         assert one.ask("state")["data"] == {"episode_id": "e", "step_count": 0, "total": 3}
 
 
-def test_it_is_described(adders):
+def test_the_routes_are_described(adders):
     schema = ask(adders, "GET", "/schema")[2]
 
     assert schema["action"]["properties"].keys() == {"metadata", "number", "note"}

@@ -45,12 +45,12 @@ def test_the_options_of_serve_take_them_from_the_process(variables) -> None:
     assert settings.max_sessions == 5
 
 
-def test_a_variable_of_ours_goes_before_openenvs(variables, monkeypatch) -> None:
+def test_a_variable_of_this_project_overrides_openenv_s(variables, monkeypatch) -> None:
     monkeypatch.setenv("REPL_ENV_MAX_SESSIONS", "7")
     assert of_variables("127.0.0.1").max_sessions == 7
 
 
-def test_one_that_is_empty_is_not_set() -> None:
+def test_an_empty_variable_counts_as_unset() -> None:
     assert episodes_of_variables(dict.fromkeys(GIVEN, "")) == EnvironmentSettings()
 
 
@@ -64,7 +64,7 @@ def test_one_that_is_empty_is_not_set() -> None:
         ("REPL_RLM_MAX_DEPTH", "0"),
     ],
 )
-def test_one_that_is_wrong_is_named(name, value) -> None:
+def test_an_invalid_variable_is_named(name, value) -> None:
     with pytest.raises(ValueError, match=name):
         episodes_of_variables({name: value})
 
@@ -95,6 +95,6 @@ def test_openenvs_module_of_the_application(variables, monkeypatch) -> None:
         openenv_app.nothing
 
 
-def test_settings_refuse_what_are_none() -> None:
+def test_settings_refuse_invalid_values() -> None:
     with pytest.raises(TypeError, match="episodes"):
         Settings(episodes={})

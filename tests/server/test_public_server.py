@@ -83,7 +83,7 @@ def sessions_of(server, name: str) -> int:
 @pytest.mark.parametrize(
     "headers", [{}, {"X_API_Key": "repl_wrong"}, {"Authorization": "Bearer repl_wrong"}]
 )
-def test_no_route_but_one_answers_without_a_key(keyed, headers) -> None:
+def test_only_health_answers_without_a_key(keyed, headers) -> None:
     answers = {route: ask(keyed, *route, **headers)[0] for route in routes_of(keyed.app)}
 
     assert answers.pop(("GET", "/health")) == 200
@@ -101,7 +101,7 @@ def test_no_socket_opens_without_a_key(keyed, options, path) -> None:
     assert json.loads(refused.value.response.body)["code"] == "UNAUTHENTICATED"
 
 
-def test_a_key_opens_both_ways(keyed) -> None:
+def test_a_key_is_accepted_by_routes_and_sockets(keyed) -> None:
     with peer(keyed, **as_owner(ALICE)) as alice:
         alice.reset()
         assert alice.run("print(6 * 7)")["stdout"] == "42\n"
@@ -119,14 +119,14 @@ def test_pages_of_other_sites_reach_neither_sockets_nor_routes(open_to_all) -> N
         assert (status, told["code"]) == (403, "FORBIDDEN")
 
 
-def test_a_page_that_points_its_name_here_is_refused(open_to_all) -> None:
+def test_dns_rebinding_is_refused_on_all_routes(open_to_all) -> None:
     name = f"evil.example:{open_to_all.port}"
     for headers in ({}, {"Origin": f"http://{name}"}):
         assert ask(open_to_all, "POST", "/reset", {}, Host=name, **headers)[0] == 403
         assert ask(open_to_all, "GET", "/metrics", Host=name, **headers)[0] == 403
 
 
-def test_a_page_that_the_operator_named_may_ask_from_a_browser(open_to_all) -> None:
+def test_a_page_that_the_operator_allowed_may_send_requests(open_to_all) -> None:
     asks = {"Origin": "https://app.example", "Access_Control_Request_Method": "POST"}
     status, headers, _ = ask(open_to_all, "OPTIONS", "/reset", **asks)
     assert (status, headers["Access-Control-Allow-Origin"]) == (200, "https://app.example")
@@ -138,7 +138,7 @@ def test_a_page_that_the_operator_named_may_ask_from_a_browser(open_to_all) -> N
         pass
 
 
-def test_the_token_of_another_owner_is_no_token(keyed) -> None:
+def test_the_token_of_another_tenant_is_unknown(keyed) -> None:
     with peer(keyed, named=True, **as_owner(ALICE)) as alice:
         token = alice.open()["token"]
         alice.reset()
@@ -165,7 +165,7 @@ def test_the_token_of_another_owner_is_no_token(keyed) -> None:
         alice.send("close", {}, id="last")
 
 
-def test_the_hash_of_another_owner_s_context_is_no_context(keyed) -> None:
+def test_the_hash_of_another_tenant_s_context_is_unknown(keyed) -> None:
     document = b"only alice has this"
     name = hashlib.sha256(document).hexdigest()
     path = f"/contexts/{name}"
@@ -183,7 +183,7 @@ def test_the_hash_of_another_owner_s_context_is_no_context(keyed) -> None:
         assert alice.run("print(context)")["stdout"] == "only alice has this\n"
 
 
-def test_an_owner_s_sessions_are_bounded_and_another_s_are_not_touched(keyed) -> None:
+def test_a_tenant_s_sessions_are_bounded_and_another_s_are_not_affected(keyed) -> None:
     eventually(lambda: not sessions_of(keyed, "bob"))
     with (
         peer(keyed, named=True, **as_owner(BOB)) as one,
@@ -207,7 +207,7 @@ def test_an_owner_s_sessions_are_bounded_and_another_s_are_not_touched(keyed) ->
 
 
 @pytest.mark.parametrize("flood", ['{"type":"state"}', "[1, 2]", "no json", b"binary", ""])
-def test_a_flood_of_frames_is_its_own(flood) -> None:
+def test_a_flood_of_frames_affects_its_sender_alone(flood) -> None:
     """Those that are no requests, too; and whoever stops is heard again."""
     with serving({**KEYED, "quota": TenantQuota(requests_per_second=50)}, **TOYS) as server:
         with peer(server, **as_owner(BOB)) as bob, peer(server, **as_owner(ALICE)) as alice:
@@ -235,7 +235,7 @@ def test_cpu_time_that_is_used_up_refuses_the_next_step() -> None:
             assert alice.run("print(1)")["stdout"] == "1\n"
 
 
-def test_cpu_time_is_booked_once_however_many_resets_are_refused() -> None:
+def test_cpu_time_is_charged_once_despite_refused_resets() -> None:
     def booked() -> float:
         lines = ask(server, "GET", "/metrics", X_API_Key=BOB)[2].decode().splitlines()
         (line,) = (line for line in lines if line.startswith('repl_cpu_seconds_total{key="bob"}'))
@@ -258,7 +258,7 @@ subprocess.Popen([sys.executable, "-c", "while True: pass"])
 """
 
 
-def test_processes_that_go_on_by_themselves_use_their_owner_s_time_and_end_with_it() -> None:
+def test_background_processes_use_their_tenant_s_time_and_end_with_it() -> None:
     quota = TenantQuota(cpu_seconds_per_hour=10)
     with serving({**KEYED, "quota": quota, "grace_s": 1.5}) as server:  # which has it look often
         with peer(server, **as_owner(BOB)) as bob:
@@ -271,7 +271,7 @@ def test_processes_that_go_on_by_themselves_use_their_owner_s_time_and_end_with_
         eventually(lambda: ended in ask(server, "GET", "/metrics", X_API_Key=ALICE)[2])
 
 
-def test_frames_and_bodies_have_their_limit(open_to_all) -> None:
+def test_frames_and_bodies_have_size_limits(open_to_all) -> None:
     with socket.create_connection(("127.0.0.1", open_to_all.port)) as raw:
         raw.sendall(
             b"GET /ws HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
@@ -290,7 +290,7 @@ def test_frames_and_bodies_have_their_limit(open_to_all) -> None:
 
 
 @pytest.mark.parametrize("beginning", [b"", b"POST /reset HTTP/1.1\r\nHost: localhost\r\n"])
-def test_a_request_that_does_not_come_is_not_waited_for(beginning) -> None:
+def test_a_connection_without_a_request_is_closed(beginning) -> None:
     with (
         serving({"body_s": 0.3}, **TOYS) as server,
         socket.create_connection(("127.0.0.1", server.port)) as slow,
@@ -301,7 +301,7 @@ def test_a_request_that_does_not_come_is_not_waited_for(beginning) -> None:
         assert b"408" in slow.recv(1 << 16)
 
 
-def test_more_connections_than_there_may_be_are_told_so() -> None:
+def test_connections_over_the_limit_are_refused_with_an_answer() -> None:
     with serving({"connections": 3, "max_sessions": 2}) as server:
         held = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(3)]
         try:
@@ -314,9 +314,7 @@ def test_more_connections_than_there_may_be_are_told_so() -> None:
         eventually(lambda: ask(server, "GET", "/health")[0] == 200)
 
 
-def test_neither_keys_nor_tokens_nor_contents_are_told_to_the_log_or_the_numbers(
-    keyed, caplog
-) -> None:
+def test_neither_keys_nor_tokens_nor_contents_are_in_logs_or_metrics(keyed, caplog) -> None:
     caplog.set_level(logging.DEBUG, "repl_server")
     with peer(keyed, named=True, **as_owner(ALICE)) as alice:
         token = alice.open()["token"]
@@ -355,7 +353,7 @@ def test_a_refusal_is_found_in_the_log_by_its_id(keyed, caplog) -> None:
     assert [each for each in noted if each in ids] == ids
 
 
-def test_a_key_is_told_no_other_s_name_but_for_the_one_that_the_operator_says() -> None:
+def test_a_key_sees_no_other_tenant_s_name_unless_the_operator_allows_it() -> None:
     with serving({**KEYED, "metrics_key": "bob"}) as server:
         for key in (ALICE, BOB):
             with peer(server, **as_owner(key)) as one:
@@ -367,6 +365,6 @@ def test_a_key_is_told_no_other_s_name_but_for_the_one_that_the_operator_says() 
     assert b'{key="alice"}' in told[BOB] and b'{key="bob"}' in told[BOB]
 
 
-def test_the_key_of_the_metrics_must_be_one() -> None:
+def test_the_metrics_key_must_be_a_known_key() -> None:
     with pytest.raises(ValueError, match="metrics_key: no key has the name 'carol'"):
         create_app(Settings(hashed_keys=(ALICE_LINE,), metrics_key="carol"))

@@ -85,7 +85,7 @@ def lingering(monkeypatch) -> None:
     monkeypatch.setattr(request_guard, "LINGER_S", 60.0)
 
 
-async def test_the_application_learns_who_asks() -> None:
+async def test_the_application_receives_the_tenant() -> None:
     async with serve(APP, Settings(), KEYS) as server:
         assert (await ask(server.port, "GET", "/who", x_api_key=KEY)).body == b"key alice"
         url = f"ws://127.0.0.1:{server.port}/ws"
@@ -121,7 +121,7 @@ async def test_pages_of_other_sites_are_refused_for_routes_and_sockets() -> None
             assert (await socket.open_socket(origin="http://pages.example")).status == 403
 
 
-async def test_health_is_for_everybody_and_nothing_else_is() -> None:
+async def test_only_health_is_public() -> None:
     async with serve(APP, Settings(quota=TenantQuota(requests_per_second=0.1)), KEYS) as server:
         for _ in range(3):
             answered = await ask(server.port, "GET", "/health", origin="http://pages.example")
@@ -130,7 +130,7 @@ async def test_health_is_for_everybody_and_nothing_else_is() -> None:
         assert (await ask(server.port, "GET", "/health/")).status == 401
 
 
-async def test_requests_have_a_rate_and_the_answer_says_when() -> None:
+async def test_requests_have_a_rate_limit_with_retry_after() -> None:
     async with serve(APP, Settings(quota=TenantQuota(requests_per_second=0.001))) as server:
         assert (await ask(server.port, "GET", "/who")).status == 200
         refused = await ask(server.port, "GET", "/who")
@@ -140,7 +140,7 @@ async def test_requests_have_a_rate_and_the_answer_says_when() -> None:
         assert refused.headers["retry-after"] == str(math.ceil(refused.data["retry_after"]))
 
 
-async def test_guesses_at_keys_have_the_rate_of_their_address() -> None:
+async def test_failed_keys_are_rate_limited_by_address() -> None:
     quota = TenantQuota(requests_per_second=0.001)
     async with serve(APP, Settings(quota=quota), KEYS) as server:
         codes = [(await ask(server.port, "GET", "/who", x_api_key="?")).status for _ in range(3)]
@@ -148,7 +148,7 @@ async def test_guesses_at_keys_have_the_rate_of_their_address() -> None:
         assert (await ask(server.port, "GET", "/who", x_api_key=KEY)).status == 200
 
 
-async def test_an_owner_has_so_many_requests_at_a_time() -> None:
+async def test_a_tenant_has_a_limit_of_concurrent_requests() -> None:
     async with serve(APP, Settings(quota=TenantQuota(connections=1))) as server:
         async with wire(server.port) as one:
             await one.open_socket()
@@ -194,7 +194,7 @@ async def test_a_length_may_begin_with_zeros() -> None:
         ).body == b"2"
 
 
-async def test_a_body_that_nobody_reads_is_passed_over() -> None:
+async def test_an_unread_body_is_skipped() -> None:
     """The answer comes at once, and the connection goes on behind the body."""
     body = bytes(MIB)
     async with serve(APP, Settings(), KEYS) as server, wire(server.port) as client:
@@ -204,7 +204,7 @@ async def test_a_body_that_nobody_reads_is_passed_over() -> None:
         assert (await client.reply()).body == b"key alice"
 
 
-async def test_heads_of_chunks_count_for_nothing() -> None:
+async def test_chunk_headers_do_not_count() -> None:
     async with serve(APP, Settings()) as server, wire(server.port) as client:
         await client.send(request("POST", "/length", transfer_encoding="chunked"))
         for _ in range(100):
@@ -215,7 +215,7 @@ async def test_heads_of_chunks_count_for_nothing() -> None:
         assert (await client.reply()).body == b"100"
 
 
-async def test_what_stands_behind_a_body_is_no_header() -> None:
+async def test_data_after_a_body_is_no_header() -> None:
     """Else a client could say there what its proxy says of it."""
     settings = Settings(host="0.0.0.0", no_auth=True, trusted_proxies=("127.0.0.1",))
     seen = []
@@ -236,7 +236,7 @@ async def test_what_stands_behind_a_body_is_no_header() -> None:
     assert seen == [("address 203.0.113.7", headers)]
 
 
-async def test_who_goes_on_sending_a_body_still_learns_why_it_was_refused() -> None:
+async def test_a_refused_client_that_keeps_sending_a_body_still_gets_the_reason() -> None:
     async with serve(APP, Settings(message_bytes=1000)) as server, wire(server.port) as large:
         body = bytes(4 * MIB)
         await large.send(request("POST", "/length", body))
@@ -244,7 +244,7 @@ async def test_who_goes_on_sending_a_body_still_learns_why_it_was_refused() -> N
         assert (await large.reply()).status == 413
 
 
-async def test_a_body_that_grows_too_large_is_refused_as_it_comes() -> None:
+async def test_a_body_that_grows_too_large_is_refused_during_the_upload() -> None:
     async with serve(APP, Settings(message_bytes=1000)) as server, wire(server.port) as large:
         await large.send(request("POST", "/length", transfer_encoding="chunked"))
         await large.send(b"258\r\n" + bytes(600) + b"\r\n")
@@ -254,7 +254,7 @@ async def test_a_body_that_grows_too_large_is_refused_as_it_comes() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 1000])
-async def test_bodies_up_to_the_limit_come_whole(size) -> None:
+async def test_bodies_up_to_the_limit_arrive_complete(size) -> None:
     async with serve(APP, Settings(message_bytes=1000)) as server:
         assert (await ask(server.port, "POST", "/length", bytes(size))).body == b"%d" % size
 
@@ -270,7 +270,7 @@ async def test_uploads_have_a_limit_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("sent", [b"", b"some of it"])
-async def test_a_body_that_does_not_come_is_not_waited_for(sent) -> None:
+async def test_a_missing_body_has_a_time_limit(sent) -> None:
     async with serve(APP, Settings()) as server, wire(server.port) as slow:
         await slow.send(request("POST", "/length", content_length="1000") + sent)
         await until(lambda: server.inbound.held == len(sent) and bool(server.state.tasks))
@@ -280,7 +280,7 @@ async def test_a_body_that_does_not_come_is_not_waited_for(sent) -> None:
         assert (refused.status, refused.data["code"]) == (408, "TOO_SLOW")
 
 
-async def test_a_body_that_comes_drop_by_drop_is_not_waited_for() -> None:
+async def test_a_trickled_body_has_a_time_limit() -> None:
     async with serve(APP, Settings()) as server, wire(server.port) as slow:
         await slow.send(request("POST", "/length", content_length="1000000"))
         for drop in range(1, 11):
@@ -336,7 +336,7 @@ async def test_a_client_that_leaves_in_the_middle_of_a_body_leaves_nothing(caplo
         assert not noted(caplog, "fault")
 
 
-async def test_a_fault_is_told_by_an_id_and_kept_in_the_log_without_contents(caplog) -> None:
+async def test_a_server_error_has_an_id_and_is_logged_without_contents(caplog) -> None:
     caplog.set_level(logging.INFO, "repl_server")
 
     async def app(scope, receive, send) -> None:
@@ -353,7 +353,7 @@ async def test_a_fault_is_told_by_an_id_and_kept_in_the_log_without_contents(cap
 
 
 @pytest.mark.parametrize("accepted", [False, True])
-async def test_a_fault_of_a_socket_is_told_by_its_code(accepted) -> None:
+async def test_an_error_of_a_socket_has_its_close_code(accepted) -> None:
     async def app(scope, receive, send) -> None:
         await receive()
         if accepted:
@@ -378,7 +378,7 @@ async def test_a_fault_behind_a_begun_answer_ends_the_connection() -> None:
         assert not rest.endswith(b"0\r\n\r\n")
 
 
-async def test_requests_are_noted_without_their_queries(caplog) -> None:
+async def test_requests_are_logged_without_their_queries(caplog) -> None:
     caplog.set_level(logging.INFO, "repl_server")
     async with serve(APP, Settings(), KEYS) as server:
         await ask(server.port, "GET", "/who?token=secret", x_api_key=KEY)

@@ -69,14 +69,14 @@ class Place:
         return self.had
 
 
-async def test_without_a_crowd_nobody_waits():
+async def test_without_contention_no_request_waits():
     place = Place(at_once=2)
     pressing = await place.pressing()
     async with pressing, place.slots.slot():
         assert len(place.slots) == 0
 
 
-async def test_who_rests_goes_before_all_who_never_do():
+async def test_requests_of_rested_clients_run_before_those_of_busy_ones():
     place = Place()
     flooding = [await place.pressing() for _ in range(20)]
     holding = await place.occupied()
@@ -87,7 +87,7 @@ async def test_who_rests_goes_before_all_who_never_do():
     assert await place.over() == ["resting", *(f"flood {number}" for number in range(20))]
 
 
-async def test_who_never_rests_is_one_in_nine():
+async def test_a_busy_client_gets_one_slot_in_nine():
     place = Place()
     flooding = await place.pressing()
     holding = await place.occupied()
@@ -98,7 +98,7 @@ async def test_who_never_rests_is_one_in_nine():
     assert (await place.over()).index("flood") <= 8
 
 
-async def test_rest_is_used_up_and_gained_again():
+async def test_rest_credit_is_used_up_and_regained():
     place = Place()
     one = await place.pressing()
     for rest, rested in ((0.004, False), (0.006, True), (0.003, False)):
@@ -112,7 +112,7 @@ async def test_rest_is_used_up_and_gained_again():
         place.had.clear()
 
 
-async def test_a_long_pause_is_no_licence_for_a_flood():
+async def test_rest_credit_is_bounded():
     place = Place()
     flooding = place.slots.slot()
     place.clock.now += NEVER
@@ -126,7 +126,7 @@ async def test_a_long_pause_is_no_licence_for_a_flood():
     assert await place.over() == ["resting", "flood"]
 
 
-async def test_what_takes_long_makes_room():
+async def test_a_long_step_frees_its_slot():
     place = Place(longest=0.0)
     holding = await place.occupied()
     await place.asks("next", place.slots.slot())
@@ -135,7 +135,7 @@ async def test_what_takes_long_makes_room():
     assert len(place.slots) == 0
 
 
-async def test_what_made_room_gives_none_twice():
+async def test_a_freed_slot_is_not_freed_twice():
     place = Place(longest=0.5)
     slow = await place.occupied()
     place.clock.now += 1
@@ -149,7 +149,7 @@ async def test_what_made_room_gives_none_twice():
 
 
 @pytest.mark.parametrize("granted", [False, True])
-async def test_who_is_cancelled_keeps_no_slot(granted):
+async def test_a_cancelled_request_keeps_no_slot(granted):
     place = Place()
     holding = await place.occupied()
     leaver = await place.asks("leaver", place.slots.slot())
@@ -165,7 +165,7 @@ async def test_who_is_cancelled_keeps_no_slot(granted):
     assert await place.over() == ["stayer"]
 
 
-async def test_who_never_rests_has_all_the_room_while_nobody_else_is_there():
+async def test_a_busy_client_alone_has_all_slots():
     place = Place(at_once=4, beside=1)
     flooding = [await place.pressing() for _ in range(5)]
     async with contextlib.AsyncExitStack() as holding:
@@ -177,7 +177,7 @@ async def test_who_never_rests_has_all_the_room_while_nobody_else_is_there():
 
 
 @pytest.mark.parametrize(("since", "there"), [(1.9, True), (2.1, False)])
-async def test_there_is_less_room_while_some_rest_and_others_never_do(since, there):
+async def test_there_are_fewer_slots_while_rested_and_busy_clients_compete(since, there):
     place = Place(at_once=4, beside=1)
     flooding = [await place.pressing() for _ in range(2)]
     resting = await place.resting()
@@ -193,7 +193,7 @@ async def test_there_is_less_room_while_some_rest_and_others_never_do(since, the
     assert await place.over() == (["resting", "flood"] if there else ["flood", "resting"])
 
 
-async def test_a_new_session_has_not_rested_yet():
+async def test_a_new_session_has_no_rest_credit():
     place = Place(at_once=2, beside=1)
     flooding = [await place.pressing() for _ in range(2)]
     async with place.slots.slot():
@@ -203,7 +203,7 @@ async def test_a_new_session_has_not_rested_yet():
         assert await place.over() == ["flood"]
 
 
-async def test_nobody_overtakes_who_has_rested_and_waits():
+async def test_no_request_overtakes_a_waiting_rested_client():
     place = Place(at_once=2, beside=1)
     flooding = [await place.pressing() for _ in range(2)]
     async with await place.resting():
@@ -218,14 +218,14 @@ async def test_nobody_overtakes_who_has_rested_and_waits():
     assert await place.over() == ["resting", "flood"]
 
 
-async def test_those_who_rest_have_all_the_room_among_themselves():
+async def test_rested_clients_share_all_slots():
     place = Place(at_once=2, beside=1)
     async with await place.resting():
         await place.asks("one", await place.resting())
         assert await place.over() == ["one"]
 
 
-async def test_who_lives_on_saved_rest_keeps_nobody_from_room():
+async def test_a_client_with_saved_credit_blocks_no_slot():
     place = Place(at_once=4, beside=1)
     saving = await place.resting()
     for _ in range(2):

@@ -28,7 +28,7 @@ def gate():
     Adder.gate.set()
 
 
-def test_what_runs_ends_and_nothing_new_begins(gate):
+def test_running_requests_end_and_no_new_ones_begin(gate):
     with serving({"drain_s": 60.0}, **TOYS) as server:
         with peer(server, named=True) as one, peer(server) as idle, peer(server) as other:
             one.open()
@@ -54,7 +54,7 @@ def test_what_runs_ends_and_nothing_new_begins(gate):
     assert len(Adder.closed) == 3
 
 
-def test_what_runs_for_too_long_is_not_waited_for(server):
+def test_long_running_requests_are_not_waited_for(server):
     with serving({"drain_s": 0.05}) as server:
         with peer(server, named=True) as one:
             one.open()
@@ -69,7 +69,7 @@ def test_what_runs_for_too_long_is_not_waited_for(server):
 
 
 @pytest.mark.parametrize("how", ["close", "leave", "delete"])
-def test_a_session_that_its_client_ends_amid_a_step_is_not_waited_for(how):
+def test_a_session_closed_by_its_client_during_a_step_is_not_waited_for(how):
     """`serving` fails where the server does not stop, for which it waits less than `drain_s`."""
     endless = {"code": "print('on', flush=True)\nwhile True: pass"}
     with serving({"drain_s": 1e6}) as server, ThreadPoolExecutor(1) as threads:
@@ -87,7 +87,7 @@ def test_a_session_that_its_client_ends_amid_a_step_is_not_waited_for(how):
                 threads.submit(ask, server, "DELETE", "/session", X_Session_Id=token).result()
 
 
-def test_what_is_cut_off_over_http_is_told_that_the_server_stops():
+def test_a_request_cut_off_over_http_gets_draining():
     """And not what became of an episode: it may be sent again, to another server."""
     with serving({"drain_s": 0.05}) as server, ThreadPoolExecutor(2) as threads:
         token = ask(server, "POST", "/reset", {}, X_Session_Id="new")[1]["X-Session-Id"]
@@ -102,7 +102,7 @@ def test_what_is_cut_off_over_http_is_told_that_the_server_stops():
     assert [(status, body["code"]) for status, _, body in told] == [(503, "DRAINING")] * 2
 
 
-def test_who_stands_in_line_is_told(gate):
+def test_a_queued_client_gets_draining(gate):
     with serving({"max_sessions": 1, "wait_s": 60.0}, **TOYS) as server:
         with peer(server) as one:
             one.reset()
@@ -138,7 +138,7 @@ def answer(sent):
         (0.05, PUT),
     ],
 )
-def test_whose_body_has_not_come_whole_at_the_end_is_told(caplog, drain_s, asked):
+def test_a_request_with_an_incomplete_body_gets_draining(caplog, drain_s, asked):
     with serving({"drain_s": drain_s}) as server:
         sent = half(server, *asked, content_type="application/json")
         server.stop()
@@ -147,7 +147,7 @@ def test_whose_body_has_not_come_whole_at_the_end_is_told(caplog, drain_s, asked
     assert not [each for each in caplog.records if each.exc_info]
 
 
-def test_a_piece_of_a_context_that_the_end_cuts_off_is_told():
+def test_an_interrupted_piece_of_a_context_gets_draining():
     with serving({"drain_s": 0.05}) as server:
         whole = f"bytes 0-{len(CONTEXT) - 1}/{len(CONTEXT)}"
         sent = half(server, *PUT, content_range=whole)
@@ -156,7 +156,7 @@ def test_a_piece_of_a_context_that_the_end_cuts_off_is_told():
         assert (status, body["code"]) == (503, "DRAINING")
 
 
-def test_an_upload_that_comes_in_is_waited_for():
+def test_a_running_upload_is_waited_for():
     with serving({"drain_s": 1e6}) as server:
         sent = half(server, *PUT)
         server.stop()

@@ -146,14 +146,14 @@ def test_the_end_of_its_terminal_drains_it():
         assert server.process.wait(PATIENCE) == -signal.SIGTERM
 
 
-def test_who_ignores_the_end_of_a_terminal_has_a_server_that_does():
+def test_a_server_started_under_nohup_ignores_sighup():
     with hangup(signal.SIG_IGN), child("--recovery", "restart") as server:
         status = Path(f"/proc/{server.process.pid}/status").read_text()
     (ignored,) = (line for line in status.splitlines() if line.startswith("SigIgn:"))
     assert int(ignored.split()[1], 16) & 1 << signal.SIGHUP - 1
 
 
-def test_ctrl_c_again_ends_what_runs_with_an_answer():
+def test_a_second_ctrl_c_ends_running_requests_with_an_answer():
     def step():
         begun = ask(server, "POST", "/reset", {}, X_Session_Id="new")[1]
         code = "import subprocess; subprocess.run(['sleep', '600'])"
@@ -175,7 +175,7 @@ def test_ctrl_c_again_ends_what_runs_with_an_answer():
     assert server.process.returncode == 130
 
 
-def test_it_serves_though_nobody_reads_where():
+def test_a_server_runs_though_its_startup_message_is_unread():
     reader, writer = os.pipe()
     os.close(reader)
     with subprocess.Popen(
@@ -227,7 +227,7 @@ def test_it_serves_though_nobody_reads_where():
         (("--model", "m", "--api-key-env", "NO_SUCH_KEY"), "NO_SUCH_KEY"),
     ],
 )
-def test_it_does_not_start_with_settings_that_are_wrong(options, said):
+def test_a_server_does_not_start_with_invalid_settings(options, said):
     done = CliRunner().invoke(build(), ["serve", *options])
 
     assert done.exit_code == 2
@@ -244,7 +244,7 @@ def test_without_the_extra_it_says_what_to_install(monkeypatch):
     assert "pip install 'repl-env[server]'" in done.stderr
 
 
-def test_a_tier_that_cannot_be_had_is_an_exit_of_its_own(monkeypatch):
+def test_an_unavailable_tier_has_its_own_exit_status(monkeypatch):
     def refuse(**arguments):
         raise IsolationError("jailed", "namespaces", "not allowed", "Ask root.")
 
@@ -255,7 +255,7 @@ def test_a_tier_that_cannot_be_had_is_an_exit_of_its_own(monkeypatch):
     assert "Ask root." in done.stderr
 
 
-def test_a_port_that_is_taken_is_told(monkeypatch):
+def test_a_port_in_use_is_reported(monkeypatch):
     for of_the_process in ("hide_memory", "freeze_gc"):  # of the tests, it would be
         monkeypatch.setattr(f"repl_server.serving.{of_the_process}", lambda: None)
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -266,7 +266,7 @@ def test_a_port_that_is_taken_is_told(monkeypatch):
     assert "failed to start" in done.stderr and "Traceback" not in done.stderr
 
 
-def test_no_collection_of_garbage_walks_what_was_loaded():
+def test_garbage_collection_skips_loaded_modules():
     script = (
         "import gc; from repl_server.app import create_app; from repl_server import serving\n"
         "app = create_app(); before = len(gc.get_objects()); serving.freeze_gc()\n"
@@ -278,7 +278,7 @@ def test_no_collection_of_garbage_walks_what_was_loaded():
     assert after < before / 100
 
 
-def test_what_a_crowd_took_is_given_back():
+def test_memory_used_by_many_clients_is_returned():
     with subprocess.Popen(
         [sys.executable, "-m", "tests.server.scattering"], stdout=subprocess.PIPE, text=True
     ) as process:
@@ -293,7 +293,7 @@ def test_what_a_crowd_took_is_given_back():
 
 
 @pytest.mark.parametrize("where", ["step", "loop", "make"])
-def test_an_environment_that_hangs_keeps_no_server_that_is_to_stop(where):
+def test_a_hanging_environment_does_not_block_shutdown(where):
     """Nobody can end its thread, or a task that heeds nothing. The log says whose it is."""
     with subprocess.Popen(
         [sys.executable, "-m", "tests.server.hanging", where],
@@ -321,7 +321,7 @@ def test_an_environment_that_hangs_keeps_no_server_that_is_to_stop(where):
         assert held["session"] == opened["session"] and held["level"] == "warning"
 
 
-def test_what_ended_sessions_left_to_the_collector_is_collected_when_nobody_is_there():
+def test_garbage_of_ended_sessions_is_collected_when_the_server_is_idle():
     left = []
 
     class Circular(Adder):
@@ -361,7 +361,7 @@ def test_options_are_variables_of_the_environment_too(monkeypatch):
     assert len(APIKeys.of(settings)) == 2
 
 
-def test_a_quota_for_strangers_keeps_the_limits_that_it_does_not_name(monkeypatch):
+def test_a_quota_for_anonymous_clients_keeps_the_limits_that_it_does_not_name(monkeypatch):
     monkeypatch.setenv("REPL_ENV_QUOTA", "sessions=2")
     monkeypatch.setenv("REPL_ENV_NO_AUTH", "1")
 
@@ -398,7 +398,7 @@ def test_with_the_smallest_messages_an_episode_can_be_played(monkeypatch):
         assert one.run("len(context)")["value"] == "1024"
 
 
-def test_it_hides_its_memory(monkeypatch):
+def test_the_memory_of_the_server_is_protected(monkeypatch):
     """Keys of models are in it. Seen in this process."""
     seen = []
 
@@ -417,7 +417,7 @@ def test_it_hides_its_memory(monkeypatch):
 _GET_DUMPABLE = 3  # linux/prctl.h: PR_GET_DUMPABLE
 
 
-def test_strangers_may_send_less_at_once(monkeypatch):
+def test_anonymous_clients_may_send_less_at_once(monkeypatch):
     monkeypatch.setenv("REPL_ENV_API_KEYS", f"one:{'0' * 64}")
     assert of_variables("127.0.0.1").largest_message == 128 << 20
     assert of_variables("0.0.0.0").largest_message == 128 << 20

@@ -30,7 +30,7 @@ def drop(one) -> None:
     one.socket.close_socket()
 
 
-def test_a_dropped_connection_amid_a_step_gets_its_result_exactly_once(adders, gate):
+def test_a_connection_dropped_during_a_step_gets_its_result_exactly_once(adders, gate):
     step = {"number": 5, "note": "wait"}
     with peer(adders, named=True) as one:
         token = one.open()["token"]
@@ -50,7 +50,7 @@ def test_a_dropped_connection_amid_a_step_gets_its_result_exactly_once(adders, g
     assert Adder.steps == [5]
 
 
-def test_times_without_an_end_are_told_as_null():
+def test_unlimited_times_are_null():
     endless = {"grace_s": float("inf"), "idle_s": float("inf")}
     with serving(endless, environment=Adder, action=Add, observation=Sum) as server:
         with peer(server, named=True) as one:
@@ -62,7 +62,7 @@ def test_times_without_an_end_are_told_as_null():
             assert one.resume(facts["token"])["resumed"] is True
 
 
-def test_a_result_that_came_while_nobody_was_there(adders, gate):
+def test_a_result_that_arrived_while_disconnected(adders, gate):
     step = {"number": 5, "note": "wait"}
     with peer(adders, named=True) as one:
         token = one.open()["token"]
@@ -81,7 +81,7 @@ def test_a_result_that_came_while_nobody_was_there(adders, gate):
     assert Adder.steps == [5]
 
 
-def test_what_was_not_begun_when_the_socket_went_is_not_run(adders, gate):
+def test_requests_not_begun_before_the_disconnect_are_not_run(adders, gate):
     with peer(adders, named=True) as one:
         token = one.open()["token"]
         one.reset(start=0)
@@ -122,7 +122,7 @@ def test_a_socket_can_resume_what_it_holds_by_another_name(adders):
         assert other.ask("state")["data"]["total"] == 1
 
 
-def test_after_close_there_is_nothing_to_resume(adders):
+def test_a_closed_session_cannot_be_resumed(adders):
     with peer(adders, named=True) as one:
         token = one.open()["token"]
         one.send("close", id="1")
@@ -139,7 +139,7 @@ def test_unknown_tokens(adders, token):
         assert one.closed() == 4404
 
 
-def test_a_token_is_of_no_use_to_another_owner(adders):
+def test_a_token_is_useless_to_another_tenant(adders):
     with peer(adders, named=True) as one:
         token = one.open()["token"]
         session = adders.manager.find(Tenant("address", "127.0.0.1"), token)
@@ -150,14 +150,14 @@ def test_a_token_is_of_no_use_to_another_owner(adders):
         assert one.ask("step", {"number": 1})["type"] == "observation"
 
 
-def test_the_name_of_a_session_is_not_its_token(adders):
+def test_the_id_of_a_session_is_not_its_token(adders):
     with peer(adders, named=True) as one:
         facts = one.open()
         with peer(adders, named=True) as other:
             assert other.refusal("resume", {"token": facts["session_id"]}) == "UNKNOWN_SESSION"
 
 
-def test_nobody_comes_back():
+def test_a_session_that_no_client_resumes_ends():
     with serving({"grace_s": 0.05}, environment=Adder, action=Add, observation=Sum) as server:
         with peer(server, named=True) as one:
             token = one.open()["token"]
@@ -170,7 +170,7 @@ def test_nobody_comes_back():
             assert one.refusal("resume", {"token": token}) == "UNKNOWN_SESSION"
 
 
-def test_a_plain_socket_beside_it_changes_nothing_of_when_a_session_ends():
+def test_an_openenv_socket_does_not_affect_the_end_of_other_sessions():
     """One to be resumed ends by its grace, as it would have; one of HTTP when it is idle."""
     settings = {"idle_s": 600.0, "grace_s": 0.02}
     with serving(settings, environment=Adder, action=Add, observation=Sum) as server:
@@ -188,7 +188,7 @@ def test_a_plain_socket_beside_it_changes_nothing_of_when_a_session_ends():
         assert server.manager.sessions == [stays]
 
 
-def test_what_runs_does_not_keep_a_session_beyond_its_grace():
+def test_a_running_step_does_not_extend_the_grace_time():
     with serving({"grace_s": 0.05}) as server:
         with peer(server, named=True) as one:
             one.open()
@@ -200,7 +200,7 @@ def test_what_runs_does_not_keep_a_session_beyond_its_grace():
         eventually(lambda: not server.manager.sessions)
 
 
-def test_a_session_that_nobody_uses_ends():
+def test_an_idle_session_ends():
     settings = {"idle_s": 600.0, "grace_s": 0.02}  # the latter has the host look often
     with serving(settings, environment=Adder, action=Add, observation=Sum) as server:
         with peer(server) as plain, peer(server, named=True) as named:
@@ -216,7 +216,7 @@ def test_a_session_that_nobody_uses_ends():
         eventually(lambda: not server.manager.sessions)
 
 
-def test_a_long_step_is_not_idleness(gate):
+def test_a_long_step_is_not_idle(gate):
     settings = {"idle_s": 600.0, "grace_s": 0.02}  # the latter has the host look often
     with serving(settings, environment=Adder, action=Add, observation=Sum) as server:
         with peer(server, named=True) as one:

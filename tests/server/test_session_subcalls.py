@@ -48,7 +48,7 @@ def llm(served):
     return {"model": "m", "base_url": served.base_url, "api_key": KEY}
 
 
-def test_a_reset_names_who_answers(calling, served):
+def test_a_reset_selects_the_model_of_its_sub_calls(calling, served):
     with peer(calling) as one:
         one.reset(llm=llm(served))
         assert one.run("print(llm_query('Is it?'))")["stdout"] == "yes\n"
@@ -71,7 +71,7 @@ def test_a_budget_is_for_all_episodes_of_a_session(calling, served):
         assert other.run("budget()['left']['calls']")["value"] == "4"
 
 
-def test_what_a_session_does_not_use_goes_back_to_its_owner(calling, served):
+def test_unused_calls_of_a_session_return_to_its_tenant(calling, served):
     meter = calling.manager.quotas.meter_of(Tenant("address", FIRST))
 
     def left():
@@ -89,7 +89,7 @@ def test_what_a_session_does_not_use_goes_back_to_its_owner(calling, served):
     eventually(lambda: left() == before - 1)
 
 
-def test_a_reset_that_comes_to_nothing_gives_its_calls_back(served):
+def test_a_failed_reset_returns_its_calls(served):
     settings = {
         "llm_urls": (served.base_url,),
         "limits": Limits(memory="512MiB", workspace="1MiB"),
@@ -104,7 +104,7 @@ def test_a_reset_that_comes_to_nothing_gives_its_calls_back(served):
         assert meter.reserve_calls(1000) == 20
 
 
-def test_an_owner_without_calls_can_go_on_without_them(calling, served):
+def test_a_tenant_without_calls_can_go_on_without_them(calling, served):
     meter = calling.manager.quotas.meter_of(Tenant("address", SECOND))
     granted = meter.reserve_calls(1000)
     try:
@@ -132,7 +132,7 @@ def test_other_endpoints_are_forbidden_and_the_episode_stays(calling, served):
         assert one.run("x")["value"] == "1"
 
 
-def test_nobody_answers_if_nobody_is_named(calling):
+def test_without_a_configured_model_sub_calls_fail(calling):
     with peer(calling) as one:
         one.reset(llm_model="m")
         assert "not configured" in one.run("llm_query('a')")["stderr"]
@@ -149,7 +149,7 @@ def test_the_operator_s_model(served):
         assert served.requests[-1].body["model"] == "another"
 
 
-def test_keys_are_nowhere_to_be_seen(calling, endpoint, caplog):
+def test_keys_are_not_visible(calling, endpoint, caplog):
     caplog.set_level(logging.DEBUG)
     loud = endpoint([Status(401, f"wrong key {KEY}"), Status(500, KEY), Raw(KEY.encode())])
     settings = {"llm_urls": (loud.base_url,)}

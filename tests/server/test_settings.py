@@ -58,12 +58,12 @@ def test_a_quota_that_is_no_number_from_0_is_refused_by_name(value, error) -> No
         TenantQuota(sessions=value)
 
 
-def test_as_many_sessions_as_may_be_open_can_be_made_ahead() -> None:
+def test_all_sessions_may_be_prepared() -> None:
     assert Settings(pool=8, max_sessions=8).ready == 8
 
 
 @pytest.mark.parametrize(("most", "ready"), [(64, 2), (1, 1)])
-def test_sessions_are_made_ahead_where_nothing_is_said_of_it(most: int, ready: int) -> None:
+def test_sessions_are_prepared_by_default(most: int, ready: int) -> None:
     assert Settings(max_sessions=most).ready == ready
     assert Settings(max_sessions=most, pool=0).ready == 0
 
@@ -71,7 +71,7 @@ def test_sessions_are_made_ahead_where_nothing_is_said_of_it(most: int, ready: i
 @pytest.mark.parametrize(
     ("timeout", "given", "longest"), [(60, None, 3600), (7200, None, 7200), (60, 60, 60)]
 )
-def test_a_step_may_ask_for_what_it_has_unasked(timeout, given, longest) -> None:
+def test_the_default_timeout_may_be_requested_explicitly(timeout, given, longest) -> None:
     settings = Settings(limits=Limits(timeout=timeout), max_timeout_s=given)
     assert settings.longest_step_s == longest
 

@@ -126,7 +126,7 @@ def test_an_uploaded_context_is_what_it_would_be_if_it_were_given(
         assert shown(one, code) == there
 
 
-def test_uploads_go_beside_contexts_that_are_given(server) -> None:
+def test_uploads_combine_with_inline_contexts(server) -> None:
     uploads = named(server, doc=("text", TEXT.encode()), table=("json", LARGE["list"][2]))
     with session(server) as one:
         told = one.reset(context="short", contexts={"more": [1]}, uploads=uploads)["observation"]
@@ -139,7 +139,7 @@ def test_uploads_go_beside_contexts_that_are_given(server) -> None:
         )
 
 
-def test_a_session_on_an_upload_goes_back_and_branches_as_any_other(server) -> None:
+def test_a_session_on_an_upload_rolls_back_and_branches_as_any_other(server) -> None:
     uploads = named(server, context=("text", TEXT.encode()))
     with session(server) as one:
         one.reset(uploads=uploads, contexts={"small": "s"})
@@ -188,7 +188,7 @@ def private(process: psutil.Process) -> int:
     return 0
 
 
-def test_sessions_that_ask_at_once_share_one_template_and_its_memory(server) -> None:
+def test_concurrent_sessions_share_one_template_and_its_memory(server) -> None:
     size = 40 * MIB
     uploads = named(server, context=("text", b"x" * size))
     before = {each.pid for each in psutil.Process().children(recursive=True)}
@@ -282,7 +282,7 @@ def test_an_upload_of_another_type_is_refused_by_name(
     ],
     ids=lambda given: str(given)[:60],
 )
-def test_references_that_are_none_are_refused(server, uploads: Any) -> None:
+def test_invalid_references_are_refused(server, uploads: Any) -> None:
     with session(server) as one:
         assert one.reset(uploads=uploads)["code"] == "VALIDATION_ERROR"
 
@@ -296,7 +296,7 @@ def test_a_variable_that_is_given_twice_is_refused(server, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("data", [b"mine", b"mine\n" * MIB], ids=["small", "large"])
-def test_another_owner_s_upload_is_unknown(server, data: bytes) -> None:
+def test_another_tenant_s_upload_is_unknown(server, data: bytes) -> None:
     uploads = named(server, context=("text", data))
     with session(server) as mine, session(server, OTHER) as theirs:
         assert "observation" in mine.reset(uploads=uploads)
@@ -308,7 +308,7 @@ def test_another_owner_s_upload_is_unknown(server, data: bytes) -> None:
         assert len(set(server.manager.templates) - there) == (len(data) > MIB)
 
 
-def test_bytes_that_are_none_are_refused_by_their_place(server) -> None:
+def test_invalid_bytes_are_refused_with_their_position(server) -> None:
     with session(server) as one:
         told = one.reset(files={"a/b": {"$bytes": "x"}})
         assert told["code"] == "VALIDATION_ERROR"
@@ -371,7 +371,7 @@ def descendants() -> set[int]:
     return {each.pid for each in psutil.Process().children(recursive=True)}
 
 
-async def test_a_template_is_kept_while_it_is_used_and_a_while_after(sandbox) -> None:
+async def test_a_template_is_kept_while_in_use_and_for_some_time_after(sandbox) -> None:
     bench = Bench(sandbox)
     references = await bench.put(b"x" * (2 * MIB))
     environment = await bench.begin(references)
@@ -397,7 +397,7 @@ async def test_a_template_is_kept_while_it_is_used_and_a_while_after(sandbox) ->
     await bench.close()
 
 
-async def test_what_sessions_use_is_not_given_up_for_others(sandbox) -> None:
+async def test_uploads_in_use_are_not_evicted(sandbox) -> None:
     # Each takes its size twice: as it was sent, and in its template.
     bench = Bench(sandbox, uploads_bytes=25 * MIB)
     first, second = b"1" * (4 * MIB), b"2" * (4 * MIB)
@@ -420,7 +420,7 @@ async def test_what_sessions_use_is_not_given_up_for_others(sandbox) -> None:
     await bench.close()
 
 
-async def test_what_is_empty_after_a_death_begins_with_the_context_again() -> None:
+async def test_a_session_that_is_empty_after_a_death_has_the_context_again() -> None:
     async with AsyncSandbox(recovery="restart") as sandbox:
         bench = Bench(sandbox)
         references = await bench.put(b"x" * (2 * MIB))
@@ -466,7 +466,7 @@ async def test_an_episode_on_an_upload_can_be_saved(sandbox, tmp_path) -> None:
     await bench.close()
 
 
-async def test_closing_ends_what_is_being_made_and_leaves_nothing(sandbox) -> None:
+async def test_closing_ends_templates_in_preparation_and_leaves_nothing(sandbox) -> None:
     bench = Bench(sandbox)
     references = await bench.put(json.dumps(JSON * 20).encode())
     references = {"context": references["context"].model_copy(update={"type": "json"})}
@@ -547,7 +547,7 @@ def test_an_environment_of_another_kind_is_given_the_values() -> None:
 
 
 # Of sources that are equal: two environments of one server can share.
-def test_environments_of_one_source_are_equal_to_it() -> None:
+def test_environments_of_one_provider_share_templates() -> None:
     settings = REPLEnvironment().sandbox_provider.settings
     assert SandboxProvider(None, settings) == REPLEnvironment().sandbox_provider
     assert hash(SandboxProvider(None, settings)) == hash(REPLEnvironment().sandbox_provider)

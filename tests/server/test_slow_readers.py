@@ -28,7 +28,7 @@ class Slow:
         self.taken.append(json.loads(reply.data))
 
 
-async def test_what_a_slow_reader_leaves_is_left_out_and_counted():
+async def test_output_that_a_slow_reader_misses_is_dropped_and_counted():
     slow = Slow()
     streamed = OutputStream(PendingRequest(ClientRequest("step", None, id="1"), slow))
     async with streamed:
@@ -51,7 +51,7 @@ async def test_what_a_slow_reader_leaves_is_left_out_and_counted():
     assert dropped["stdout"] > 900_000 and len(texts["stdout"]) > 10_000
 
 
-async def test_nothing_is_kept_for_a_reader_that_is_gone():
+async def test_nothing_is_buffered_for_a_disconnected_reader():
     slow = Slow()
     slow.gone = True
     streamed = OutputStream(PendingRequest(ClientRequest("step", None, id="1"), slow))

@@ -42,7 +42,7 @@ def test_no_more_is_taken_than_size_and_gain(size, rate, asked) -> None:
 
 
 @given(AMOUNTS, RATES, AMOUNTS, AMOUNTS)
-def test_whoever_waits_as_long_as_told_gets_it(size, rate, owed, amount) -> None:
+def test_waiting_for_the_reported_time_is_enough(size, rate, owed, amount) -> None:
     clock = Clock()
     bucket = TokenBucket(size, rate, clock)
     bucket.owe(owed)
@@ -56,7 +56,7 @@ def test_whoever_waits_as_long_as_told_gets_it(size, rate, owed, amount) -> None
 
 
 @given(AMOUNTS, RATES, st.lists(st.tuples(WAITS, st.floats(-100, 100)), max_size=30))
-def test_there_is_never_more_than_the_size(size, rate, changes) -> None:
+def test_the_bucket_never_exceeds_its_size(size, rate, changes) -> None:
     clock = Clock()
     bucket = TokenBucket(size, rate, clock)
     for pause, amount in changes:
@@ -68,11 +68,11 @@ def test_there_is_never_more_than_the_size(size, rate, changes) -> None:
         assert bucket.level <= size
 
 
-def test_what_is_more_than_the_size_never_comes() -> None:
+def test_an_amount_over_the_size_is_never_available() -> None:
     assert TokenBucket(5, 1, Clock()).take(6) == math.inf
 
 
-def test_what_does_not_refill_never_comes() -> None:
+def test_a_bucket_without_refill_never_refills() -> None:
     bucket = TokenBucket(5, 0, Clock())
 
     assert bucket.take(5) == 0

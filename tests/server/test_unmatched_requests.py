@@ -74,7 +74,7 @@ def test_an_unknown_path_is_a_refusal_like_any_other(server, caplog, method, pat
         ("POST", "/contexts/" + "0" * 64, {"PUT", "HEAD", "DELETE", "OPTIONS"}),
     ],
 )
-def test_a_wrong_method_is_told_the_right_ones(server, caplog, method, path, allowed):
+def test_a_wrong_method_is_answered_with_the_allowed_ones(server, caplog, method, path, allowed):
     caplog.set_level(logging.INFO, "repl_server")
     status, headers, told = ask(server, method, path)
 
@@ -113,7 +113,7 @@ def test_head_refuses_as_get_does(server):
         ("GET /ready HTTP/1.1", 403),
     ],
 )
-def test_probes_of_balancers_that_name_no_host_are_answered(server, line, status):
+def test_load_balancer_probes_without_a_host_are_answered(server, line, status):
     with socket.create_connection(("127.0.0.1", server.port), PATIENCE) as probe:
         probe.sendall(f"{line}\r\nConnection: close\r\n\r\n".encode())
         answer = probe.makefile("rb").read()
@@ -121,7 +121,7 @@ def test_probes_of_balancers_that_name_no_host_are_answered(server, line, status
     assert int(answer.split()[1]) == status
 
 
-def test_the_document_has_no_operations_for_them():
+def test_the_openapi_document_has_no_fallback_operations():
     paths = create_app().openapi()["paths"]
     assert {path for path, found in paths.items() if "head" in found} == {"/contexts/{sha256}"}
 
@@ -159,7 +159,7 @@ async def test_a_server_that_cannot_answer_a_handshake_closes_it():
         ("HEAD", f"/contexts/{'0' * 64}//?x=1", f"../../{'0' * 64}?x=1"),
     ],
 )
-def test_a_slash_too_many_leads_to_the_route_by_the_same_way(server, method, path, place):
+def test_a_trailing_slash_redirects_to_the_route(server, method, path, place):
     """Without scheme, host and what stands before the path, which a proxy may have changed."""
     line = http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE)
     line.request(method, path)
@@ -169,29 +169,29 @@ def test_a_slash_too_many_leads_to_the_route_by_the_same_way(server, method, pat
 
 
 @pytest.mark.parametrize("path", ["//evil.example/", "/nothing/", "/%2e%2e/reset/x/", "/ws/", "//"])
-def test_nothing_else_is_redirected(server, path):
+def test_no_other_path_is_redirected(server, path):
     assert ask(server, "GET", path)[2]["code"] == "UNKNOWN_PATH"
 
 
-def test_whoever_begins_at_the_root_is_told_where_to_look(server):
+def test_the_root_path_lists_the_entry_points(server):
     assert "/docs" in ask(server, "GET", "/")[2]["message"]
     assert ask(server, "GET", "/docs")[0] == 200
 
 
-def test_what_is_for_sockets_says_so(server):
+def test_paths_of_sockets_are_reported_as_such(server):
     status, _, told = ask(server, "GET", "/ws")
     assert (status, told["code"]) == (404, "UNKNOWN_PATH")
     assert "WebSocket" in told["message"]
 
 
-def test_nobody_learns_of_paths_without_a_key(keyed):
+def test_paths_are_not_revealed_without_a_key(keyed):
     for method, path in [("GET", "/nothing"), ("OPTIONS", "/reset"), ("POST", "/health")]:
         assert ask(keyed, method, path)[0] == 401
         assert ask(keyed, method, path, X_API_Key=KEY)[0] in (404, 204, 405)
     assert ask(keyed, "HEAD", "/health")[::2] == (200, b"")
 
 
-async def test_a_client_with_a_wrong_path_is_told_where_to_look(server):
+async def test_a_client_with_a_wrong_path_gets_the_right_one(server):
     with pytest.raises(NotSupported, match="base_url") as caught:
         await REPLEnv(f"{server.url}/prefix").connect()
 

@@ -47,7 +47,7 @@ def refused(room: UploadQuota, tenant: Tenant, count: int) -> str:
     return caught.value.code
 
 
-def test_what_was_used_longest_ago_goes_first() -> None:
+def test_the_least_recently_used_upload_is_evicted_first() -> None:
     room = room_of(100)
     first, second, third = (Thing(room, tenant, 30) for tenant in (ANN, BOB, ANN))
     room.touch(first.reservation)
@@ -58,7 +58,7 @@ def test_what_was_used_longest_ago_goes_first() -> None:
     assert room.taken == 100
 
 
-def test_what_is_used_stays_and_what_cannot_fit_takes_nothing_from_anybody() -> None:
+def test_uploads_in_use_stay_and_an_oversized_upload_evicts_nothing() -> None:
     room = room_of(100)
     used, idle = Thing(room, ANN, 60), Thing(room, BOB, 40)
     used.busy = True
@@ -71,7 +71,7 @@ def test_what_is_used_stays_and_what_cannot_fit_takes_nothing_from_anybody() -> 
     assert idle.gone and not used.gone
 
 
-def test_an_owner_whose_allowance_is_used_up_loses_its_own_and_nobody_elses() -> None:
+def test_a_tenant_over_its_allowance_evicts_its_own_uploads_alone() -> None:
     room = room_of(1000, each=100)
     theirs, oldest, newest = Thing(room, BOB, 100), Thing(room, ANN, 50), Thing(room, ANN, 50)
 
@@ -85,7 +85,7 @@ def test_an_owner_whose_allowance_is_used_up_loses_its_own_and_nobody_elses() ->
     assert room.taken == 150  # it gave up what it could, and kept what is used
 
 
-def test_a_refusal_for_want_of_room_books_nothing_with_the_owner() -> None:
+def test_a_refusal_for_lack_of_memory_charges_the_tenant_nothing() -> None:
     room = room_of(100, each=100)
     Thing(room, ANN, 60).busy = True
 
@@ -95,7 +95,7 @@ def test_a_refusal_for_want_of_room_books_nothing_with_the_owner() -> None:
     assert room.taken == 60
 
 
-def test_a_holding_grows_and_shrinks_and_never_gives_up_itself() -> None:
+def test_a_growing_upload_never_evicts_itself() -> None:
     room = room_of(100)
     thing = Thing(room, ANN, 60)
 
@@ -111,7 +111,7 @@ def test_a_holding_grows_and_shrinks_and_never_gives_up_itself() -> None:
 
 
 @pytest.mark.parametrize("each", [None, 1000])
-def test_who_needs_little_room_does_not_look_at_all_that_is_held(each) -> None:
+def test_a_small_allocation_does_not_scan_all_uploads(each) -> None:
     room = room_of(2000, each)
     for tenant in (BOB, ANN):
         for _ in range(1000):

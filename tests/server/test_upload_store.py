@@ -37,7 +37,7 @@ def kept(clock: Clock, **limits: Any) -> UploadStore:
     )
 
 
-async def test_pieces_that_nobody_goes_on_with_are_forgotten_after_a_while() -> None:
+async def test_abandoned_partial_uploads_are_dropped() -> None:
     clock, tenant = Clock(), Tenant("key", "ann")
     uploads = kept(clock)
     data = content(2 * MIB)
@@ -52,7 +52,7 @@ async def test_pieces_that_nobody_goes_on_with_are_forgotten_after_a_while() -> 
     assert uploads.quota.taken == 0
 
 
-async def test_a_client_is_told_to_come_back_where_another_sends_for_long() -> None:
+async def test_a_client_is_asked_to_retry_while_another_sends_for_long() -> None:
     clock, tenant, data = Clock(), Tenant("key", "ann"), content(2 * MIB)
     uploads, go = kept(clock), asyncio.Event()
 
@@ -80,7 +80,7 @@ async def test_a_client_is_told_to_come_back_where_another_sends_for_long() -> N
     uploads.close()
 
 
-async def test_pieces_that_nobody_sends_just_now_go_when_room_is_needed() -> None:
+async def test_inactive_partial_uploads_are_evicted_when_memory_is_needed() -> None:
     tenant, other = Tenant("key", "ann"), Tenant("key", "bob")
     uploads = kept(Clock(), uploads_bytes=3 * MIB)
     half, data = content(4 * MIB), content(3 * MIB)
@@ -94,7 +94,7 @@ async def test_pieces_that_nobody_sends_just_now_go_when_room_is_needed() -> Non
     uploads.close()
 
 
-async def test_each_upload_counts_for_something() -> None:
+async def test_each_upload_has_a_minimum_cost() -> None:
     uploads = kept(Clock(), uploads_bytes=3 * LEAST_BYTES)
     tenant = Tenant("key", "ann")
     for each in range(5):
@@ -105,7 +105,7 @@ async def test_each_upload_counts_for_something() -> None:
     uploads.close()
 
 
-async def test_a_sender_that_is_given_up_on_leaves_a_whole_state() -> None:
+async def test_an_aborted_sender_leaves_a_consistent_state() -> None:
     """As when the server stops."""
     uploads, tenant, data = kept(Clock()), Tenant("key", "ann"), content(8 * MIB)
     came = asyncio.Event()
@@ -129,7 +129,7 @@ async def test_a_sender_that_is_given_up_on_leaves_a_whole_state() -> None:
     uploads.close()
 
 
-async def test_an_upload_for_which_there_is_no_memory_leaves_nothing() -> None:
+async def test_an_upload_without_memory_leaves_nothing() -> None:
     uploads, tenant, data = kept(Clock()), Tenant("key", "ann"), content(4 * MIB)
     first = ByteRange(0, MIB - 1, len(data))
     await uploads.put(tenant, name(data), first, None, body(data[:MIB]))

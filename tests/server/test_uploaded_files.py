@@ -41,7 +41,7 @@ def test_uploaded_files_are_in_the_working_directory(server) -> None:
         assert shown(one, "open('note.txt').read(), context") == "('ä', 'x')"
 
 
-def test_they_go_beside_uploaded_contexts(server) -> None:
+def test_uploaded_files_combine_with_uploaded_contexts(server) -> None:
     reference = {"sha256": send(server, b"text"), "type": "text"}
     with session(server) as one:
         one.reset(files={"a": {"$upload": send(server, DATA)}}, uploads={"context": reference})
@@ -58,12 +58,12 @@ def test_they_go_beside_uploaded_contexts(server) -> None:
         ([], "VALIDATION_ERROR"),
     ],
 )
-def test_what_is_no_upload_is_refused(server, value: Any, code: str) -> None:
+def test_an_invalid_upload_is_refused(server, value: Any, code: str) -> None:
     with session(server) as one:
         assert one.reset(files={"a": value})["code"] == code
 
 
-def test_another_owner_s_upload_is_no_file(server) -> None:
+def test_another_tenant_s_upload_is_no_file(server) -> None:
     files = {"a": {"$upload": send(server, b"mine", ME)}}
     with session(server) as mine, session(server, OTHER) as theirs:
         assert "observation" in mine.reset(files=files)
@@ -100,7 +100,7 @@ def test_a_file_that_does_not_fit_is_refused_by_its_path() -> None:
         assert told["message"].startswith("data.files: 'a/b': File too large; the limit is")
 
 
-async def test_what_is_read_counts_and_is_not_given_up_meanwhile() -> None:
+async def test_an_upload_being_read_counts_and_is_not_evicted() -> None:
     settings = Settings(uploads_bytes=10 * MIB)
     room = UploadQuota(settings.uploads_bytes, QuotaRegistry(settings.quota).meter_of)
     uploads, tenant = UploadStore(settings, room), Tenant("key", "ann")

@@ -138,7 +138,7 @@ def test_a_context_is_sent_asked_for_and_deleted(server, size: int) -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_a_body_whose_length_is_not_said_is_taken_as_well(server, size: int) -> None:
+def test_a_body_without_a_length_is_accepted(server, size: int) -> None:
     data = content(size)
 
     pieces = (data[at : at + 100_000] for at in range(0, size, 100_000))
@@ -147,7 +147,7 @@ def test_a_body_whose_length_is_not_said_is_taken_as_well(server, size: int) -> 
 
 
 @pytest.mark.parametrize("size", [1, 70_000, MIB, 3 * MIB])
-def test_a_context_comes_in_pieces_of_any_size(server, size: int) -> None:
+def test_a_context_may_arrive_in_pieces_of_any_size(server, size: int) -> None:
     data = content(min(2 * MIB + 5, 9 * size + 1))
 
     assert put_pieces(server, data, size) == 201
@@ -155,7 +155,7 @@ def test_a_context_comes_in_pieces_of_any_size(server, size: int) -> None:
     assert ask(server, "PUT", name(data), b"x", **span(0, 0, 9))[0] == 200
 
 
-def test_a_piece_that_does_not_follow_is_told_where_to_go_on(server) -> None:
+def test_a_piece_at_a_wrong_offset_is_answered_with_the_expected_one(server) -> None:
     data = content(100)
     sha = name(data)
 
@@ -170,7 +170,7 @@ def test_a_piece_that_does_not_follow_is_told_where_to_go_on(server) -> None:
 
 
 @pytest.mark.parametrize("size", [100, 3 * MIB])
-def test_a_wrong_hash_drops_everything(server, size: int) -> None:
+def test_a_wrong_hash_discards_the_upload(server, size: int) -> None:
     data, sha = content(size), name(b"another")
 
     status, told = ask(server, "PUT", sha, data)
@@ -202,7 +202,7 @@ def test_a_wrong_hash_drops_everything(server, size: int) -> None:
         "bytes ٠-٩/10".encode().decode("latin-1"),
     ],
 )
-def test_a_range_that_is_none_is_refused(server, given: str) -> None:
+def test_an_invalid_range_is_refused(server, given: str) -> None:
     status, told = ask(server, "PUT", name(b"x"), content(10), Content_Range=given)
     assert (status, told["code"]) == (422, "VALIDATION_ERROR")
 
@@ -226,7 +226,7 @@ def test_a_body_of_another_length_than_its_range_is_refused(server) -> None:
     assert stored(server, data)
 
 
-def test_a_chunked_piece_that_ends_early_counts_as_far_as_it_came(server) -> None:
+def test_a_chunked_piece_that_ends_early_keeps_its_received_bytes(server) -> None:
     data = content(100)
     sha = name(data)
 
@@ -236,7 +236,7 @@ def test_a_chunked_piece_that_ends_early_counts_as_far_as_it_came(server) -> Non
 
 
 @pytest.mark.parametrize("sha", ["x", "A" * 64, "0" * 63, "0" * 65, "%00" * 64, "é" * 32])
-def test_a_name_that_is_no_hash_is_refused(server, sha: str) -> None:
+def test_an_invalid_hash_is_refused(server, sha: str) -> None:
     quoted = "".join(each if each.isascii() else "%C3%A9" for each in sha)
     for method in ("PUT", "HEAD", "DELETE"):
         assert ask(server, method, quoted, b"x" if method == "PUT" else None)[0] == 422
@@ -285,7 +285,7 @@ def test_a_chunked_context_that_was_cut_continues_too(server) -> None:
     assert ask(server, "PUT", sha, data[40:], **span(40, 99, 100))[0] == 201
 
 
-def test_a_context_is_there_with_its_last_byte_though_the_request_never_ends(server) -> None:
+def test_a_context_is_complete_with_its_last_byte_though_the_request_never_ends(server) -> None:
     data = content(100)
     sha = name(data)
 
@@ -298,7 +298,7 @@ def test_a_context_is_there_with_its_last_byte_though_the_request_never_ends(ser
     assert stored(server, data)
 
 
-def test_a_whole_context_that_is_sent_again_begins_again(server) -> None:
+def test_a_context_sent_again_from_the_start_begins_again(server) -> None:
     data, sha = content(3 * MIB), name(content(3 * MIB))
     ask(server, "PUT", sha, content(MIB, 1), **span(0, MIB - 1, 2 * MIB))  # not what it should be
 
@@ -317,7 +317,7 @@ def test_nothing_is_kept_of_a_request_that_sent_nothing(server) -> None:
     assert server.manager.uploads.find(Tenant("address", ME), sha) is None
 
 
-def test_two_who_send_the_same_both_succeed_and_it_is_kept_once(server, clock) -> None:
+def test_two_senders_of_one_context_both_succeed_and_it_is_stored_once(server, clock) -> None:
     data = content(3 * MIB)
 
     with connection(server) as first, connection(server) as second:
@@ -333,9 +333,7 @@ def test_two_who_send_the_same_both_succeed_and_it_is_kept_once(server, clock) -
 
 
 @pytest.mark.parametrize("whole", [False, True], ids=["a piece", "a whole context"])
-def test_a_client_that_comes_back_takes_the_place_of_its_dead_connection(
-    server, clock, whole: bool
-) -> None:
+def test_a_returning_client_replaces_its_dead_connection(server, clock, whole: bool) -> None:
     """A connection can be dead for minutes before the server learns of it."""
     data = content(3 * MIB)
     sha, total = name(data), len(data)
@@ -351,7 +349,7 @@ def test_a_client_that_comes_back_takes_the_place_of_its_dead_connection(
     assert stored(server, data)
 
 
-def test_two_who_send_the_same_pieces_take_turns(server, clock) -> None:
+def test_two_senders_of_the_same_pieces_alternate(server, clock) -> None:
     data = content(3 * MIB)
     sha, piece = name(data), span(0, 2 * MIB - 1, len(data))
 
@@ -370,7 +368,7 @@ def test_two_who_send_the_same_pieces_take_turns(server, clock) -> None:
     assert stored(server, data)
 
 
-def test_who_is_behind_waits_while_it_comes_in_and_need_not_send_it(server, clock) -> None:
+def test_a_later_sender_waits_for_the_earlier_one_and_sends_nothing(server, clock) -> None:
     data = content(3 * MIB)
     sha, first = name(data), span(0, 2 * MIB - 1, len(data))
 
@@ -389,7 +387,7 @@ def test_who_is_behind_waits_while_it_comes_in_and_need_not_send_it(server, cloc
     assert server.manager.uploads.quota.taken == 3 * MIB
 
 
-def test_a_context_that_is_there_is_read_past_and_the_connection_goes_on(server) -> None:
+def test_the_body_of_a_known_context_is_skipped_and_the_connection_goes_on(server) -> None:
     data = content(3 * MIB)
     ask(server, "PUT", name(data), data)
 
@@ -402,7 +400,7 @@ def test_a_context_that_is_there_is_read_past_and_the_connection_goes_on(server)
         assert answer(line)[0] == 200
 
 
-def test_who_waits_to_be_asked_for_a_body_is_not_asked_in_vain(server) -> None:
+def test_expect_100_continue_is_answered_only_when_the_body_is_needed(server) -> None:
     data = content(3 * MIB)
     expecting = {"Expect": "100-continue"}
 
@@ -423,7 +421,7 @@ def test_who_waits_to_be_asked_for_a_body_is_not_asked_in_vain(server) -> None:
             response.read()
 
 
-def test_deleting_ends_what_comes_in(server) -> None:
+def test_deleting_ends_a_running_upload(server) -> None:
     data = content(3 * MIB)
     sha = name(data)
 
@@ -440,7 +438,7 @@ def test_deleting_ends_what_comes_in(server) -> None:
 # ── whose, and how much ──────────────────────────────────────────────────────────────────────────
 
 
-def test_a_hash_says_nothing_about_what_others_have(server) -> None:
+def test_a_hash_reveals_nothing_about_other_tenants(server) -> None:
     data = content(2 * MIB)
     ask(server, "PUT", name(data), data)
     ask(server, "PUT", name(b"half"), b"h", **span(0, 0, 4))
@@ -456,7 +454,7 @@ def test_a_hash_says_nothing_about_what_others_have(server) -> None:
     assert stored(server, data)
 
 
-def test_a_context_over_the_limit_is_refused_and_who_sends_it_hears_of_it(server) -> None:
+def test_a_context_over_the_limit_is_refused_with_an_answer(server) -> None:
     total = 4 * MIB + 1
     for headers in ({}, span(0, 9, total)):
         with connection(server) as line:
@@ -468,7 +466,7 @@ def test_a_context_over_the_limit_is_refused_and_who_sends_it_hears_of_it(server
     assert (status, told["code"]) == (413, "TOO_LARGE")
 
 
-def test_an_owner_s_oldest_goes_when_its_quota_is_used_up(server) -> None:
+def test_a_tenant_s_oldest_upload_is_evicted_at_its_quota(server) -> None:
     first, second, third = (content(4 * MIB, seed) for seed in range(3))
     for data in (first, second):
         ask(server, "PUT", name(data), data)
@@ -478,7 +476,7 @@ def test_an_owner_s_oldest_goes_when_its_quota_is_used_up(server) -> None:
     assert [stored(server, each) for each in (first, second, third)] == [True, False, True]
 
 
-def test_what_comes_in_may_not_push_out_what_comes_in(server) -> None:
+def test_arriving_uploads_do_not_evict_each_other(server) -> None:
     parts = [content(4 * MIB, seed) for seed in range(3)]
     with connection(server) as first, connection(server) as second:
         for line, data in ((first, parts[0]), (second, parts[1])):
@@ -498,7 +496,7 @@ def test_what_comes_in_may_not_push_out_what_comes_in(server) -> None:
 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.ENOMEM, errno.EMFILE])
-def test_a_full_system_refuses_uploads_and_takes_them_when_there_is_room(
+def test_a_full_system_refuses_uploads_and_accepts_them_later(
     server, monkeypatch, error: int
 ) -> None:
     def full(*_: Any) -> None:

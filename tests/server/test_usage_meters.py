@@ -69,7 +69,7 @@ def test_a_burst_is_ten_seconds_worth(quotas, clock, count, limit) -> None:
     counted()
 
 
-def test_owners_do_not_use_up_each_other_s(quotas) -> None:
+def test_tenants_have_separate_quotas(quotas) -> None:
     for _ in range(10):
         quotas.meter_of(ALICE).step()
 
@@ -84,7 +84,7 @@ def test_owners_do_not_use_up_each_other_s(quotas) -> None:
         (lambda meter: meter.hold_bytes(50), lambda meter: meter.release_bytes(50), 2),
     ],
 )
-def test_what_is_held_is_free_again_when_it_is_let_go(quotas, take, give_back, limit) -> None:
+def test_released_amounts_are_free_again(quotas, take, give_back, limit) -> None:
     meter = quotas.meter_of(ALICE)
     for _ in range(limit):
         take(meter)
@@ -96,7 +96,7 @@ def test_what_is_held_is_free_again_when_it_is_let_go(quotas, take, give_back, l
     take(meter)
 
 
-def test_nothing_can_be_let_go_twice(quotas) -> None:
+def test_an_amount_is_released_once(quotas) -> None:
     quotas.meter_of(ALICE).open_session()
     quotas.meter_of(ALICE).close_session()
 
@@ -104,7 +104,7 @@ def test_nothing_can_be_let_go_twice(quotas) -> None:
         quotas.meter_of(ALICE).close_session()
 
 
-def test_cpu_time_is_booked_after_its_use_and_refuses_what_comes_then(quotas, clock) -> None:
+def test_cpu_time_is_charged_after_use_and_refuses_later_steps(quotas, clock) -> None:
     meter = quotas.meter_of(ALICE)
     meter.step()
     meter.spend_cpu(72)  # twice the hour's worth, by one step
@@ -119,7 +119,7 @@ def test_cpu_time_is_booked_after_its_use_and_refuses_what_comes_then(quotas, cl
     meter.open_session()
 
 
-def test_a_step_that_is_refused_for_its_rate_costs_nothing(quotas, clock) -> None:
+def test_a_step_refused_for_its_rate_is_not_charged(quotas, clock) -> None:
     meter = quotas.meter_of(ALICE)
     for _ in range(10):
         meter.step()
@@ -131,7 +131,7 @@ def test_a_step_that_is_refused_for_its_rate_costs_nothing(quotas, clock) -> Non
     meter.step()
 
 
-def test_sub_calls_are_granted_as_far_as_there_are_any(quotas, clock) -> None:
+def test_sub_calls_are_granted_up_to_the_remaining_quota(quotas, clock) -> None:
     meter = quotas.meter_of(ALICE)
 
     assert meter.reserve_calls(7) == 7
@@ -144,7 +144,7 @@ def test_sub_calls_are_granted_as_far_as_there_are_any(quotas, clock) -> None:
     assert meter.reserve_calls(0) == 0
 
 
-def test_a_quota_of_nothing_refuses_and_promises_no_time() -> None:
+def test_a_quota_of_zero_refuses_without_a_retry_time() -> None:
     none = QuotaRegistry(TenantQuota(steps_per_second=0, calls_per_hour=0))
 
     for ask in (none.meter_of(ALICE).step, lambda: none.meter_of(ALICE).reserve_calls(1)):
@@ -153,7 +153,7 @@ def test_a_quota_of_nothing_refuses_and_promises_no_time() -> None:
         assert "retry_after" not in refused.value.data()
 
 
-def test_a_slow_rate_still_lets_one_through(clock) -> None:
+def test_a_slow_rate_allows_one_request(clock) -> None:
     meter = QuotaRegistry(TenantQuota(steps_per_second=0.01), clock=clock).meter_of(ALICE)
     meter.step()
 
@@ -172,7 +172,7 @@ def test_a_slow_rate_still_lets_one_through(clock) -> None:
         ("0.0.0.0", ALICE, False),
     ],
 )
-def test_without_a_quota_strangers_from_elsewhere_have_the_one_of_addresses(
+def test_without_a_quota_remote_anonymous_clients_have_the_quota_of_addresses(
     host, tenant, limited
 ) -> None:
     meter = QuotaRegistry(public=not is_loopback(host)).meter_of(tenant)
@@ -192,7 +192,7 @@ def test_a_quota_is_a_number_from_0(value) -> None:
         TenantQuota(steps_per_second=value)
 
 
-def test_a_flood_of_addresses_is_forgotten_as_soon_as_it_owes_nothing(quotas, clock) -> None:
+def test_addresses_without_debt_are_dropped(quotas, clock) -> None:
     for number in range(1000):
         quotas.meter_of(Tenant("address", f"10.0.{number // 256}.{number % 256}")).request()
         clock.now += 1
@@ -200,7 +200,7 @@ def test_a_flood_of_addresses_is_forgotten_as_soon_as_it_owes_nothing(quotas, cl
     assert len(quotas) < 5
 
 
-def test_beyond_the_bound_nobody_who_owes_is_forgotten_for_a_newcomer(clock) -> None:
+def test_beyond_the_bound_no_tenant_with_debt_is_dropped_for_a_new_one(clock) -> None:
     quotas = QuotaRegistry(QUOTA, clock=clock, max_addresses=2)
     quotas.meter_of(address(1)).spend_cpu(36)
     quotas.meter_of(address(2)).open_session()

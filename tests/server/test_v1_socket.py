@@ -41,7 +41,7 @@ def test_a_session_begins_with_its_facts(server):
     assert len(facts["token"]) >= 32 and facts["session_id"] not in facts["token"]
 
 
-def test_a_step_may_not_ask_for_time_without_end(named):
+def test_a_step_may_not_have_an_unlimited_timeout(named):
     named.reset()
     too_long = named.ask("step", {"code": "1"}, timeout_s=3600.1)
     assert too_long["data"]["code"] == "VALIDATION_ERROR"
@@ -49,7 +49,7 @@ def test_a_step_may_not_ask_for_time_without_end(named):
     assert named.run("1", timeout_s=3600)["value"] == "1"
 
 
-def test_the_first_frame_says_which_session(server):
+def test_the_first_frame_selects_the_session(server):
     with peer(server, named=True) as one:
         assert one.refusal("reset", {}) == "VALIDATION_ERROR"
         assert one.refusal("cancel", {"request": "x"}) == "VALIDATION_ERROR"
@@ -58,7 +58,7 @@ def test_the_first_frame_says_which_session(server):
         assert one.reset()["done"] is False
 
 
-def test_who_has_no_session_may_say_that_it_leaves(server, caplog):
+def test_a_client_without_a_session_may_close(server, caplog):
     caplog.set_level(logging.INFO, "repl_server")
     with peer(server, named=True) as one:
         one.send("close", id="c")
@@ -117,7 +117,7 @@ def test_output_comes_while_the_step_runs(named):
     assert named.replies("c", "long")["long"]["type"] == "observation"
 
 
-def test_streams_are_told_apart_and_whole(named):
+def test_streams_are_separate_and_complete(named):
     code = "import sys\nfor i in range(3000): print(i)\nprint('e', file=sys.stderr)"
     named.send("step", {"code": code}, id="s", stream=True)
     seen = {"stdout": "", "stderr": ""}
@@ -158,7 +158,7 @@ while True:
 """
 
 
-def test_code_that_does_not_heed_a_cancellation_is_given_up():
+def test_code_that_ignores_a_cancellation_is_abandoned():
     limits = Limits(memory="512MiB", timeout=60.0, grace=0.3)
     with serving({"limits": limits}) as server, peer(server, named=True) as one:
         one.open()
@@ -203,7 +203,7 @@ def test_variables_draft_and_a_further_question(named):
     assert named.ask("draft")["data"] == {"value": ""}
 
 
-def test_what_a_further_question_may_not_set(named):
+def test_arguments_that_a_further_question_may_not_set(named):
     assert named.refusal("follow_up", {"variables": {"FINAL": 1}}) == "VALIDATION_ERROR"
     assert named.refusal("follow_up", {"answer_schema": {"type": 5}}) == "VALIDATION_ERROR"
     assert named.refusal("follow_up", {"answer_schema": "int"}) == "VALIDATION_ERROR"
@@ -211,7 +211,7 @@ def test_what_a_further_question_may_not_set(named):
     assert named.run("1")["stdout"] == "1\n"
 
 
-def test_a_branch_needs_waiting_copies(named):
+def test_a_branch_needs_snapshots(named):
     error = named.ask("branch", {})["data"]
 
     assert error["code"] == "EXECUTION_ERROR" and "recovery" in error["message"]
@@ -234,7 +234,7 @@ def test_a_branch_is_a_session_of_its_own():
             assert other.ask("step", {"code": "FINAL(x)"})["data"]["reward"] == 1.0
 
 
-def test_a_branch_that_ended_makes_room_for_the_next():
+def test_a_closed_branch_makes_room_for_the_next():
     """Under a quota, although its end takes a while."""
     begun, gate = threading.Event(), threading.Event()
     settings = {"recovery": "snapshot", "quota": TenantQuota(sessions=2)}
@@ -262,7 +262,7 @@ def test_a_branch_that_ended_makes_room_for_the_next():
         assert one.replies("next")["next"]["type"] == "branch"
 
 
-def test_environments_of_others_have_less():
+def test_custom_environments_have_fewer_features():
     with serving(environment=Adder, action=Add, observation=Sum) as server:
         with peer(server, named=True) as one:
             one.open()

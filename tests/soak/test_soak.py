@@ -18,7 +18,7 @@ PLAN = Plan(tier="jailed", seconds=2, sessions=8, seed="the same each time", lea
 
 @pytest.mark.parametrize("seconds", [2, pytest.param(15, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("tier", TIERS)
-def test_sessions_that_lose_their_workers_lose_nothing_else(
+def test_sessions_lose_only_their_workers(
     tier: Literal["jailed", "confined"], seconds: int, request: pytest.FixtureRequest
 ) -> None:
     python = None if tier == "jailed" else request.getfixturevalue("open_python")
@@ -30,7 +30,7 @@ def test_sessions_that_lose_their_workers_lose_nothing_else(
     assert report.figures.steps.total() > report.figures.steps["roll_back"] > 0
 
 
-def test_a_soak_sees_what_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_soak_detects_losses(monkeypatch: pytest.MonkeyPatch) -> None:
     """A model that forgets what cells add stands for sessions that know what they should not."""
     monkeypatch.setattr("tests.soak.model.State.add", lambda self, number: None)
 
@@ -39,7 +39,7 @@ def test_a_soak_sees_what_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     assert any("items" in fault for fault in report.faults), report.faults
 
 
-def test_the_model_knows_how_far_a_session_can_go_back() -> None:
+def test_the_model_knows_how_far_a_session_can_roll_back() -> None:
     model = Model(history=1)
     model.cell().variables["x"] = 1
     model.cell().variables["x"] = 2
@@ -52,7 +52,7 @@ def test_the_model_knows_how_far_a_session_can_go_back() -> None:
 
 
 @pytest.mark.parametrize("tier", TIERS)
-def test_a_storm_has_its_row(tier: str, request: pytest.FixtureRequest) -> None:
+def test_a_fork_bomb_has_its_row(tier: str, request: pytest.FixtureRequest) -> None:
     python = None if tier == "jailed" else request.getfixturevalue("open_python")
     with Sandbox(isolation=tier, python=python) as sandbox:
         seen = storm(sandbox)

@@ -105,7 +105,7 @@ def test_a_value_that_would_break_a_file_is_refused(
     assert not (tmp_path / "space").exists()
 
 
-def test_a_folder_with_files_is_written_anew_only_when_asked(make: Call, tmp_path: Path) -> None:
+def test_a_folder_with_files_is_replaced_only_when_forced(make: Call, tmp_path: Path) -> None:
     outside = tmp_path / "outside.md"
     outside.write_text("precious")
     folder = tmp_path / "space"
@@ -123,7 +123,7 @@ def test_a_folder_with_files_is_written_anew_only_when_asked(make: Call, tmp_pat
 
 
 @pytest.mark.parametrize("place", ["/proc/space", "file", "file/space"])
-def test_where_nothing_can_be_written_it_says_so(make: Call, tmp_path: Path, place: str) -> None:
+def test_an_unwritable_folder_is_an_error(make: Call, tmp_path: Path, place: str) -> None:
     (tmp_path / "file").touch()
     done = make(tmp_path / place)
 
@@ -131,7 +131,7 @@ def test_where_nothing_can_be_written_it_says_so(make: Call, tmp_path: Path, pla
     assert place in done.stderr and "Traceback" not in done.stderr
 
 
-def test_what_could_not_be_written_whole_is_not_left(make: Call, tmp_path: Path) -> None:
+def test_a_partly_written_folder_is_removed(make: Call, tmp_path: Path) -> None:
     """As on a full disk: the wheel does not fit."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))

@@ -58,7 +58,7 @@ def folder(made: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(made, tmp_path / "space"))
 
 
-def test_a_process_of_its_own_makes_a_space(tmp_path: Path) -> None:
+def test_a_separate_process_makes_a_space(tmp_path: Path) -> None:
     """All that users set are variables; the token is that of a login, as was asked for."""
     (tmp_path / "token").write_text(TOKEN)
     with Hub() as hub:
@@ -116,7 +116,7 @@ def test_a_space_that_is_there_is_updated(hub: Hub, push: Call) -> None:
     assert hub.asked.count("POST /api/repos/create") == 1
 
 
-def test_a_commit_that_failed_is_made_up_for(hub: Hub, push: Call) -> None:
+def test_a_failed_commit_is_repeated(hub: Hub, push: Call) -> None:
     hub.failing["/commit/"] = (400, "no")
     assert push("ann/repl").returncode == 1
     hub.failing.clear()
@@ -136,7 +136,7 @@ def test_another_space_of_that_name_is_left_alone_unless_asked(hub: Hub, push: C
     assert hub.spaces["ann/repl"].files.keys() == FILES - {".gitattributes"} | {"app.py"}
 
 
-def test_one_that_was_made_on_the_hub_s_pages_is_taken(hub: Hub, push: Call) -> None:
+def test_a_space_made_on_the_website_is_adopted(hub: Hub, push: Call) -> None:
     hub.spaces["ann/repl"] = Space(files={".gitattributes": b"", "README.md": b"---\n"})
 
     assert push("ann/repl").returncode == 0
@@ -155,7 +155,7 @@ def test_keys_become_a_secret_and_nothing_else(hub: Hub, push: Call, tmp_path: P
 
 
 @pytest.mark.parametrize("text", ["", "repl_abc", "alice", f"{HASH}\nalice:key", "\0\xff"])
-def test_what_is_no_key_file_is_refused_and_not_repeated(
+def test_an_invalid_key_file_is_refused_and_not_repeated(
     hub: Hub, push: Call, tmp_path: Path, text: str
 ) -> None:
     (tmp_path / "keys.txt").write_text(text, encoding="latin-1")
@@ -222,7 +222,7 @@ def test_a_file_with_a_credential_stops_the_upload(
         f"repl_env/x.py,sha256={'a-sk-' + 'b' * 38},120\n",
     ],
 )
-def test_what_only_looks_like_one_does_not(text: str) -> None:
+def test_text_similar_to_a_credential_is_accepted(text: str) -> None:
     assert credential_in("Dockerfile", text.encode(), [TOKEN]) is None
 
 
@@ -257,7 +257,7 @@ def test_a_credential_in_the_wheel_stops_it_too(made: Path) -> None:
         ("/commit/", (413, "large"), 1, "size"),
     ],
 )
-def test_what_the_hub_refuses_is_told(
+def test_a_refusal_of_the_hub_is_reported(
     hub: Hub, push: Call, made: Path, part, answer, status, told
 ) -> None:
     hub.failing[part] = answer
@@ -268,7 +268,7 @@ def test_what_the_hub_refuses_is_told(
     assert TOKEN not in done.stderr and "Traceback" not in done.stderr
 
 
-def test_a_foreign_owner_is_told_as_such(hub: Hub, push: Call) -> None:
+def test_a_foreign_owner_is_reported_as_such(hub: Hub, push: Call) -> None:
     hub.spaces["bob/repl"] = Space(files={"openenv_repl_env-0.1.0-py3-none-any.whl": b"theirs"})
     for repo in ("bob/repl", "bob/new"):
         done = push(repo)
@@ -288,7 +288,7 @@ def test_a_foreign_owner_is_told_as_such(hub: Hub, push: Call) -> None:
         ("https://a.example/?x", 2, "HF_ENDPOINT"),
     ],
 )
-def test_a_hub_that_is_not_there_is_told(
+def test_an_unreachable_hub_is_reported(
     push: Call, hub: Hub, made: Path, monkeypatch, endpoint, status, told
 ) -> None:
     monkeypatch.setenv("HF_ENDPOINT", endpoint)
@@ -299,7 +299,9 @@ def test_a_hub_that_is_not_there_is_told(
 
 
 @pytest.mark.parametrize("answer", ["<html>Sign in to this network</html>", "[]", "{}", "null"])
-def test_what_answers_otherwise_is_no_hub(hub: Hub, push: Call, made: Path, answer: str) -> None:
+def test_a_server_that_answers_differently_is_no_hub(
+    hub: Hub, push: Call, made: Path, answer: str
+) -> None:
     hub.failing["/api/"] = (200, answer)
     done = push("ann/repl", "--folder", str(made))
 
@@ -329,7 +331,9 @@ def test_usage(hub: Hub, push: Call, arguments, told) -> None:
 
 
 @pytest.mark.parametrize("missing", ["Dockerfile", "client.py", "openenv.yaml", "*.whl"])
-def test_half_a_space_is_not_pushed(hub: Hub, push: Call, folder: Path, missing: str) -> None:
+def test_an_incomplete_space_is_not_pushed(
+    hub: Hub, push: Call, folder: Path, missing: str
+) -> None:
     (gone,) = folder.glob(missing)
     gone.rename(folder / "elsewhere")
     gone.symlink_to("elsewhere")  # a link leads out of what was looked at
@@ -341,7 +345,9 @@ def test_half_a_space_is_not_pushed(hub: Hub, push: Call, folder: Path, missing:
 
 
 @pytest.mark.parametrize("token", ["", " ", "hf_ä", "hf_a b", "hf_a\nX-Y: z"])
-def test_without_a_token_nothing_is_asked(hub: Hub, push: Call, monkeypatch, token: str) -> None:
+def test_without_a_token_nothing_is_requested(
+    hub: Hub, push: Call, monkeypatch, token: str
+) -> None:
     monkeypatch.setenv("HF_TOKEN", token)
     done = push("ann/repl")
 

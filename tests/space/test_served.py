@@ -115,7 +115,7 @@ def episode(url: str, key: str | None = None) -> tuple[float | None, str]:
     return done.reward, first.metadata["isolation"]["tier"]
 
 
-def test_what_is_installed_knows_its_version(installed: dict[str, str]) -> None:
+def test_the_installed_package_has_its_version(installed: dict[str, str]) -> None:
     command = ["repl-env", "--version"]
     done = subprocess.run(
         command, env=os.environ | installed, capture_output=True, text=True, check=True

@@ -31,7 +31,9 @@ def contents(file: Path) -> dict[str, bytes]:
         return {name: archive.read(name) for name in archive.namelist()}
 
 
-def test_it_holds_what_the_build_of_the_checkout_holds(packed: Path, wheel_file: Path) -> None:
+def test_the_wheel_of_a_space_has_the_files_of_the_checkout_s_wheel(
+    packed: Path, wheel_file: Path
+) -> None:
     ours, built = contents(packed), contents(wheel_file)
     renamed = {
         name.replace("/repl_env-", "/").replace("repl_env-", "openenv_repl_env-", 1)
@@ -48,7 +50,7 @@ def test_it_holds_what_the_build_of_the_checkout_holds(packed: Path, wheel_file:
     assert {name.partition(".dist-info/")[2] for name in differ} <= {"METADATA", "RECORD", "WHEEL"}
 
 
-def test_its_metadata_is_that_of_the_project_but_for_the_name(packed: Path) -> None:
+def test_the_metadata_of_the_wheel_is_that_of_the_project_except_the_name(packed: Path) -> None:
     (text,) = (data for name, data in contents(packed).items() if name.endswith("/METADATA"))
     found, project = Parser().parsestr(text.decode()), metadata.metadata("repl-env")
 
@@ -57,7 +59,7 @@ def test_its_metadata_is_that_of_the_project_but_for_the_name(packed: Path) -> N
     assert found.get_all("Requires-Dist") == project.get_all("Requires-Dist")
 
 
-def test_extras_of_its_own_have_its_name() -> None:
+def test_extras_of_the_wheel_have_its_name() -> None:
     given = b"Name: repl-env\nRequires-Dist: repl-env[mcp]; extra == 'server'\n\nName: repl-env\n"
 
     assert packing._renamed(given) == (
@@ -70,7 +72,7 @@ def test_the_same_packages_make_the_same_bytes(packed: Path, tmp_path: Path) -> 
     assert pack_wheel(tmp_path).read_bytes() == packed.read_bytes()
 
 
-def test_what_lies_about_in_a_checkout_is_left_out(
+def test_untracked_files_of_a_checkout_are_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     package = tmp_path / "stray_package"
@@ -135,7 +137,7 @@ def test_the_library_of_spaces_is_compiled_where_it_is_not_installed(
     assert f"repl_sandbox/native/{name}" in contents(pack_wheel(tmp_path / "out"))
 
 
-def test_an_installed_one_packs_itself_anew(packed: Path, tmp_path: Path) -> None:
+def test_an_installed_package_repacks_itself(packed: Path, tmp_path: Path) -> None:
     """In a Space, or from an index: no checkout is there, and the name is the other one."""
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile"]
     subprocess.run([*pip, "--target", tmp_path / "site", packed], check=True)

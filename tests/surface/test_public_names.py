@@ -51,7 +51,7 @@ def test_the_reference_has_the_names_and_docstrings_of_the_code(module: str) -> 
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_a_package_offers_no_name_outside_its_list(module: str) -> None:
+def test_a_package_exports_no_name_outside_its_list(module: str) -> None:
     package = import_module(module)
     if hasattr(package, "__path__"):
         tree = ast.parse(inspect.getsource(package))

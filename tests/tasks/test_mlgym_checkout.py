@@ -111,7 +111,7 @@ def checkout(tmp_path):
     return writing
 
 
-def test_a_game_is_played_in_two_sessions(checkout, sandbox, tmp_path):
+def test_a_two_player_game_runs_in_two_sessions(checkout, sandbox, tmp_path):
     task = from_mlgym(checkout(), "matchingGame", tmp_path / "game", reference=1.0)
 
     assert task == load(tmp_path / "game")
@@ -145,7 +145,7 @@ def test_a_submission_reaches_neither_script_nor_score(checkout, sandbox, tmp_pa
     assert (found.failure, found.score) == (failure, None if failure else 0.5)
 
 
-def test_a_table_is_read_and_its_answers_are_hidden(checkout, sandbox, tmp_path):
+def test_a_csv_task_is_read_and_its_answers_are_hidden(checkout, sandbox, tmp_path):
     task = from_mlgym(checkout(), "tinyTable", tmp_path / "table", direction="minimize")
 
     assert (task.baseline, task.reference, task.module) == (4.0, 0.0, None)
@@ -200,7 +200,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("files", "told"), WRONG.values(), ids=WRONG)
-def test_what_cannot_be_read_is_an_error_that_says_why(checkout, tmp_path, files, told):
+def test_an_unreadable_checkout_is_an_error_with_its_reason(checkout, tmp_path, files, told):
     with pytest.raises(TaskError, match=told):
         from_mlgym(checkout(**files), "matchingGame", tmp_path / "game")
     assert not (tmp_path / "game").exists()

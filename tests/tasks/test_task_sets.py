@@ -103,7 +103,7 @@ def test_a_submission_without_its_file_is_missing(write, sandbox):
     assert (found.failure, found.gain) == ("missing", -1.0)
 
 
-def test_what_it_takes_to_read_a_reply_is_of_the_submissions_time(write, sandbox):
+def test_the_time_to_read_a_reply_counts_for_the_submission(write, sandbox):
     slow = """
         import time
         class Slow(list):
@@ -119,7 +119,7 @@ def test_what_it_takes_to_read_a_reply_is_of_the_submissions_time(write, sandbox
     assert (found.score, found.failure) == (None, "timeout")
 
 
-def test_a_submission_that_has_no_room_fails(write):
+def test_a_submission_that_fills_the_workspace_fails(write):
     with Sandbox(limits=Limits(workspace="4MiB")) as small:
         found = evaluate(load(write()), {"double.py": b"#" * (8 << 20)}, sandbox=small)
 
@@ -127,7 +127,7 @@ def test_a_submission_that_has_no_room_fails(write):
 
 
 @pytest.mark.parametrize("files", [[("double.py", "")], "double.py", {"double.py": 3}])
-def test_files_that_are_none_are_an_error(write, sandbox, files):
+def test_invalid_submission_files_are_an_error(write, sandbox, files):
     with pytest.raises(TypeError, match="files"):
         evaluate(load(write()), files, sandbox=sandbox)
 
@@ -203,7 +203,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize(("code", "told"), BROKEN.values(), ids=BROKEN)
-def test_an_evaluator_that_fails_is_an_error_of_ours(write, sandbox, code, told):
+def test_a_failing_evaluator_is_an_infrastructure_error(write, sandbox, code, told):
     toml = TOML.replace("evaluation = 40", "evaluation = 1") if "while" in code else TOML
     task = load(write(toml, **{"evaluator/evaluate.py": code}))
 
@@ -214,7 +214,7 @@ def test_an_evaluator_that_fails_is_an_error_of_ours(write, sandbox, code, told)
 # ── episodes ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_an_episode_pays_the_gain_of_what_is_handed_in(write, sandbox):
+def test_the_reward_of_an_episode_is_the_gain_of_its_submission(write, sandbox):
     with load(write()).open(sandbox=sandbox) as env:
         first = env.reset(group_id="g1")
         assert "Write `double(x)`" in first.observation.metadata["task_prompt"]
@@ -250,7 +250,7 @@ def test_improvements_are_paid_once(write, sandbox):
         "import glob\nprint(glob.glob('/tmp/**/evaluate.py', recursive=True))\nFINAL('')",
     ],
 )
-def test_what_code_says_is_no_score(write, sandbox, code):
+def test_printed_text_is_no_score(write, sandbox, code):
     with load(write()).open(sandbox=sandbox) as env:
         env.reset()
         env.execute("open('double.py', 'w').write('def double(x): return 0')")
@@ -275,7 +275,7 @@ def test_submitting_again_pays_nothing(write, sandbox):
     assert last.reward == 0.5
 
 
-def test_an_episode_that_is_out_of_steps_hands_in_what_is_there(write, sandbox):
+def test_an_episode_out_of_steps_submits_its_files(write, sandbox):
     with load(write()).open(sandbox=sandbox) as env:
         env.reset(max_iterations=1)
         result = env.execute("x = 1")
@@ -291,7 +291,7 @@ def test_validations_are_counted(write, sandbox):
     assert "no more" in result.observation.result.stderr
 
 
-def test_an_evaluator_that_fails_in_an_episode_is_told_to_the_caller_alone(write, sandbox):
+def test_a_failing_evaluator_in_an_episode_is_reported_to_the_caller_alone(write, sandbox):
     task = load(write(**{"evaluator/evaluate.py": "secret = 41\nraise ValueError(secret + 1)"}))
     with task.open(sandbox=sandbox) as env:
         env.reset()
@@ -467,7 +467,7 @@ ODD = [
 
 
 @pytest.mark.parametrize("name", [each for each in shipped() if load(each).module])
-def test_shipped_evaluators_take_no_harm_from_odd_results(name):
+def test_shipped_evaluators_handle_malformed_results(name):
     task = load(name)
     evaluator = Evaluator(task)
     function = {"strategy": {"blotto": "allocate"}.get(name, "move"), "heuristic": "choose"}
@@ -482,7 +482,7 @@ def test_shipped_evaluators_take_no_harm_from_odd_results(name):
 @pytest.mark.parametrize(
     "text", ["", "[", "3", "[" * 99_999, "[]", "null", "\\ud800", "[NaN]", "x" * 200_000, b"\xff"]
 )
-def test_an_odd_file_of_answers_is_rejected(text):
+def test_a_malformed_file_of_answers_is_rejected(text):
     task = load("long-context-aggregation")
 
     found = evaluate(task, {"answers.json": text})
@@ -502,7 +502,7 @@ def test_an_odd_file_of_answers_is_rejected(text):
         "open('double.py', 'wb').write(b'\\0\\xff')",
     ],
 )
-def test_what_is_no_file_of_a_submission_fails_as_one(write, sandbox, code):
+def test_a_submission_that_is_no_regular_file_fails(write, sandbox, code):
     with load(write()).open(sandbox=sandbox) as env:
         env.reset()
         env.execute(f"import os; {code}")

@@ -51,7 +51,7 @@ def test_rows_validate_at_the_same_time(group):
     assert [row.metadata["evaluation"]["validations"] for row in results] == [1, 1, 1]
 
 
-def test_some_rows_begin_anew_in_a_group_of_their_own(group):
+def test_selected_rows_are_reset_and_the_others_go_on(group):
     (one, *_) = group.reset()
     none, two, three = group.reset(only=[1, 2])
     named = group.reset([{"group_id": "a"}, {"group_id": "b"}, None])
@@ -110,7 +110,7 @@ def test_an_evaluator_that_fails_is_raised_when_the_others_are_scored(write, san
         assert list(envs.errors) == [0]
 
 
-async def test_a_group_may_be_awaited(write, sandbox):
+async def test_a_group_runs_on_an_event_loop(write, sandbox):
     async with TaskVectorEnv([load(write())] * 2, sandbox=sandbox) as envs:
         begun = await envs.areset()
         results = await envs.astep(["validate()\nsubmit()", f"{WRITE_GOOD}\nFINAL('')"])
@@ -122,12 +122,12 @@ async def test_a_group_may_be_awaited(write, sandbox):
 @pytest.mark.parametrize(
     ("tasks", "error"), [([], ValueError), ("blotto", TypeError), (["blotto"], TypeError)]
 )
-def test_tasks_that_are_none_are_named(tasks, error):
+def test_invalid_tasks_are_named(tasks, error):
     with pytest.raises(error, match="tasks"):
         TaskVectorEnv(tasks)
 
 
-def test_a_reset_takes_nothing_of_a_tasks_own(group):
+def test_a_reset_cannot_override_fields_of_the_task(group):
     with pytest.raises(TypeError, match="reset takes no files"):
         group.reset(files={"double.py": GOOD})
     with pytest.raises(TypeError, match="group_id must be a str"):

@@ -27,7 +27,7 @@ WAYS = {
 
 
 @pytest.mark.parametrize("make", WAYS.values(), ids=WAYS)
-def test_rollout_counts_the_words_of_one_task_after_another(make):
+def test_rollout_counts_the_words_of_consecutive_tasks(make):
     env = make()
 
     def policy(td):
@@ -51,7 +51,7 @@ def test_texts_of_any_kind_pass():
     env.close()
 
 
-def test_specs_check():
+def test_the_specs_pass_torchrl_s_check():
     env = single()
     check_env_specs(env)
     env.close()

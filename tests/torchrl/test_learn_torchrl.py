@@ -62,7 +62,7 @@ def test_gradient_is_that_of_grpo(learner):
     torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-5)
 
 
-def test_rollout_that_is_no_measure_changes_nothing_for_the_others(monkeypatch):
+def test_a_masked_rollout_does_not_change_the_others(monkeypatch):
     monkeypatch.setattr(learn_torchrl, "GROUP", 3)
     nan = float("nan")
     masked = advantages_of(torch.tensor([1.0, nan, 0.0, nan, nan, nan])).tolist()
@@ -71,11 +71,11 @@ def test_rollout_that_is_no_measure_changes_nothing_for_the_others(monkeypatch):
     assert advantages_of(torch.tensor([1.0, 0.0])).tolist() == [masked[0], masked[2]]
 
 
-def test_nothing_is_learned_where_all_rewards_are_equal(learner):
+def test_equal_rewards_give_no_gradient(learner):
     assert loss_of(learner.model, [], advantages_of(torch.tensor([1.0, 1.0]))) is None
 
 
-def test_run_repeats(learner):
+def test_a_seeded_run_repeats(learner):
     rewards = torch.tensor([0.0, 1.0, 0.0, 1.0])
 
     def run():

@@ -138,7 +138,7 @@ def test_environments_one_after_the_other():
     env.close()
 
 
-def test_what_a_rollout_holds_can_be_stored(tmp_path):
+def test_rollouts_can_be_stored(tmp_path):
     env = of_loader(2)
     rollout = env.rollout(2, Scripted(counting))
     assert rollout["next", "reward"][:, -1].flatten().tolist() == [1.0, 1.0]

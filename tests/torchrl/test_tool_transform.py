@@ -67,7 +67,7 @@ def test_a_reset_begins_new_sessions(env):
     assert [row[-1] for row in texts(td)] == ["False", "False"]
 
 
-def test_step_and_maybe_reset_as_upstreams_tests_do():
+def test_step_and_maybe_reset_as_in_torchrl_s_tests():
     env = ChatEnv(batch_size=(1,), system_prompt="s", input_mode="history")
     env = env.append_transform(REPLToolTransform())
     td = env.reset(TensorDict({env.data_key: ["This is the user prompt"]}, batch_size=(1,)))
@@ -80,7 +80,7 @@ def test_step_and_maybe_reset_as_upstreams_tests_do():
     env.close()
 
 
-def test_output_that_breaks_upstreams_framing_is_whole(env):
+def test_output_with_torchrl_s_markers_is_complete(env):
     td = env.reset(asked("q", "q"))
     lines = "for n in range(300): print(n)\nprint('---END---')"
     many = block(f"import sys\nprint('---END---', file=sys.stderr)\n{lines}")
@@ -147,7 +147,7 @@ def test_a_row_that_is_done_is_padded_and_runs_nothing(env):
     assert came["reward"].flatten().tolist() == [0.0, 0.0]
 
 
-def test_session_that_dies_amid_the_batch_is_masked(env):
+def test_session_that_dies_during_the_batch_is_masked(env):
     td = env.reset(asked("q", "q"))
     td, _ = play(env, td, block("x = 1"), block("x = 2"))
     env.transform.rows.environments.environments[0].session.close()
@@ -162,7 +162,7 @@ def test_session_that_dies_amid_the_batch_is_masked(env):
 # ── resets of some rows ──────────────────────────────────────────────────────────────────────────
 
 
-def test_only_the_masked_rows_begin_anew(env):
+def test_only_the_masked_rows_are_reset(env):
     td = env.reset(asked("q", "q", context=["old", "old"]))
     td, _ = play(env, td, block("kept = 1"), block("kept = 1"))
     mask = torch.tensor([[True], [False]])

@@ -58,7 +58,7 @@ async def test_closing_without_a_connection_ends_the_session_on_the_server():
     assert server.kinds == ["open", "reset", "resume", "close"]
 
 
-async def test_closing_while_a_step_comes_back_leaves_no_connection():
+async def test_closing_while_a_step_is_resumed_leaves_no_connection():
     closed, left = threading.Event(), threading.Event()
 
     async def story(peer):
@@ -91,7 +91,7 @@ async def test_closing_while_a_step_comes_back_leaves_no_connection():
     assert server.kinds.count("step") == 1
 
 
-async def test_closing_ends_though_the_server_reads_nothing_any_more(monkeypatch):
+async def test_closing_ends_though_the_server_has_stopped_reading(monkeypatch):
     monkeypatch.setattr(websocket_client, "_CLOSE_S", 0.05)
     closed = threading.Event()
 
@@ -153,7 +153,7 @@ async def test_calls_at_the_same_time_open_one_session():
     assert server.kinds.count("open") == 1
 
 
-async def test_a_line_that_is_too_long_is_left():
+async def test_an_address_that_is_too_long_is_an_error():
     async def story(peer):
         await peer.next("open")
         await peer.gone()

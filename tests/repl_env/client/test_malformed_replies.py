@@ -38,7 +38,7 @@ RESULT = json.dumps(observation())
     ],
     ids=range(14),
 )
-async def test_a_reply_that_is_none_is_an_error_and_the_session_goes_on(answer):
+async def test_a_malformed_reply_is_an_error_and_the_session_goes_on(answer):
     async def story(peer):
         await begun(peer)
         request = await peer.next("step")
@@ -60,7 +60,7 @@ async def test_a_reply_that_is_none_is_an_error_and_the_session_goes_on(answer):
 
 @pytest.mark.parametrize("after", ["1e999", "NaN", "-1", "true", '"1"', "9" * 4000])
 @pytest.mark.parametrize("errors", ["[]", '[{"loc": [' + "[" * 500 + "]" * 500 + '], "msg": "x"}]'])
-async def test_a_refusal_whose_fields_are_no_such_is_one_without_them(after, errors):
+async def test_invalid_fields_of_a_refusal_are_ignored(after, errors):
     async def story(peer):
         await begun(peer)
         request = await peer.next("step")
@@ -163,7 +163,7 @@ async def test_a_frame_of_too_many_values_is_an_error_before_it_is_read():
             assert await printed(env) == text
 
 
-async def test_half_a_character_from_a_server_is_a_question_mark():
+async def test_a_lone_surrogate_from_a_server_is_a_question_mark():
     heard = []
 
     async def story(peer):
@@ -186,7 +186,7 @@ async def test_half_a_character_from_a_server_is_a_question_mark():
     assert result.metadata["kept"] == "?"
 
 
-async def test_replies_that_come_twice_are_heard_once():
+async def test_repeated_replies_are_handled_once():
     async def story(peer):
         await begun(peer)
         for text in ("one", "two"):

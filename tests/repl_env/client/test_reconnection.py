@@ -82,7 +82,7 @@ async def test_a_step_goes_on_over_several_connections():
     assert server.kinds.count("resume") == 8
 
 
-async def test_a_request_that_never_gets_there_is_given_up():
+async def test_a_request_that_never_arrives_fails():
     async def again(peer):
         await peer.session()
         await peer.next()
@@ -97,7 +97,7 @@ async def test_a_request_that_never_gets_there_is_given_up():
     assert server.kinds.count("step") == 5
 
 
-async def test_a_server_that_is_away_for_a_while_is_waited_for():
+async def test_a_client_waits_for_a_server_that_is_briefly_away():
     async def stopping(peer):
         peer.drop()
 
@@ -117,7 +117,7 @@ async def test_a_server_that_is_away_for_a_while_is_waited_for():
             await env.close()
 
 
-async def test_a_session_that_is_kept_without_an_end_is_gone_back_to():
+async def test_a_session_kept_without_a_time_limit_is_resumed():
     async def story(peer):
         await begun(peer, grace_s=None)
         await peer.next("step")
@@ -165,7 +165,7 @@ async def test_after_the_grace_time_the_session_is_lost_until_a_reset():
     assert another.kinds == ["open", "reset", "step", "close"]
 
 
-async def test_a_session_that_the_server_does_not_know_is_lost_and_no_other_is_begun():
+async def test_an_unknown_session_is_lost_and_no_other_is_begun():
     async def restarted(peer):
         await peer.refuse(await peer.next("resume"), "UNKNOWN_SESSION")
         await peer.close(4404)
@@ -198,7 +198,7 @@ async def test_a_request_is_not_made_in_another_session_than_its_own():
 
 
 @pytest.mark.parametrize("code", sorted(refusal_errors.AS_LOCALLY))
-async def test_a_session_that_is_refused_as_a_request_in_one_is_lost(code):
+async def test_a_session_refused_with_the_code_of_a_request_is_lost(code):
     async def refusing(peer):
         await peer.refuse(await peer.next("resume"), code, result=observation())
         await peer.gone()
@@ -213,7 +213,7 @@ async def test_a_session_that_is_refused_as_a_request_in_one_is_lost(code):
 
 
 @pytest.mark.parametrize("code", sorted(refusal_errors.AS_LOCALLY))
-async def test_closing_is_no_error_though_the_session_is_refused_as_a_request_in_one(code):
+async def test_closing_a_session_refused_with_the_code_of_a_request_is_no_error(code):
     resumed = threading.Event()
 
     async def waiting(peer):
@@ -268,7 +268,7 @@ async def test_a_session_whose_connection_breaks_between_requests_is_resumed_at_
             assert await printed(env) == "the result"
 
 
-async def test_a_connection_that_breaks_as_soon_as_it_is_there_is_made_again_less_and_less_often(
+async def test_a_connection_that_breaks_at_once_is_retried_with_growing_pauses(
     monkeypatch,
 ):
     attempts, often = [], threading.Event()
@@ -296,7 +296,7 @@ async def test_a_connection_that_breaks_as_soon_as_it_is_there_is_made_again_les
     assert attempts[:6] == [0, 1, 2, 3, 4, 5]
 
 
-async def test_a_connection_that_was_of_use_is_made_again_at_once(monkeypatch):
+async def test_a_connection_that_had_worked_is_retried_at_once(monkeypatch):
     attempts = []
 
     def pause(attempt):
@@ -339,7 +339,7 @@ async def test_close_codes_that_end_a_session_say_why(code):
     assert server.kinds == ["open", "reset", "step"]
 
 
-async def test_a_session_that_was_idle_for_too_long_is_known_to_be_lost():
+async def test_a_session_past_its_idle_timeout_is_lost():
     async def story(peer):
         await begun(peer)
         await peer.close(4408)

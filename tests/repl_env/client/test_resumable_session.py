@@ -11,7 +11,7 @@ from tests.repl_env.client.scripted_server import Scripted, begun, observation
 from tests.repl_env.client.server_stories import printed
 
 
-async def test_numbers_of_numpys_are_sent_as_json_has_them():
+async def test_numpy_numbers_are_sent_as_json_numbers():
     with Scripted() as server:
         async with REPLEnv(server.url) as env:
             await env.reset(seed=numpy.int64(7), max_iterations=numpy.int16(9))
@@ -21,7 +21,7 @@ async def test_numbers_of_numpys_are_sent_as_json_has_them():
     assert step["timeout_s"] == 5
 
 
-async def test_requests_say_what_was_asked_and_no_more():
+async def test_requests_have_the_given_arguments_and_no_others():
     with Scripted() as server:
         async with REPLEnv(server.url) as env:
             await env.reset(context="abc", seed=7, task_prompt="count")
@@ -39,7 +39,7 @@ async def test_requests_say_what_was_asked_and_no_more():
     ]
 
 
-async def test_a_result_has_what_the_server_said():
+async def test_a_result_has_the_fields_of_the_reply():
     async def story(peer):
         await begun(peer)
         data = observation("hi", done=True, error_kind="timeout") | {"reward": 0.5}
@@ -67,7 +67,7 @@ async def test_a_policy_s_text_that_is_no_valid_unicode_arrives_with_question_ma
     assert server.frames[2]["data"]["code"] == "x = '? é'"
 
 
-async def test_calls_at_the_same_time_are_made_one_after_the_other():
+async def test_concurrent_calls_are_made_one_after_the_other():
     async def story(peer):
         await begun(peer)
         for number in range(3):

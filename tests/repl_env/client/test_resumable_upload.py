@@ -25,7 +25,7 @@ from tests.repl_env.client.upload_server import (
 )
 
 
-async def test_a_context_goes_in_pieces_and_says_how_far_it_is():
+async def test_a_context_is_sent_in_pieces_with_progress():
     told = []
     with Store() as store:
         await resumable_upload.upload(
@@ -45,7 +45,7 @@ async def test_a_context_goes_in_pieces_and_says_how_far_it_is():
     assert all(each["Authorization"] == f"Bearer {KEY}" for each in store.headers)
 
 
-async def test_what_is_there_is_not_sent():
+async def test_an_uploaded_context_is_not_sent_again():
     with Store() as store:
         store.whole[parcel().sha256] = DATA
         await resumable_upload.upload([parcel()], store.access)
@@ -53,7 +53,7 @@ async def test_what_is_there_is_not_sent():
     assert store.asked == ["HEAD"]
 
 
-async def test_what_is_there_in_part_is_gone_on_with():
+async def test_a_partly_uploaded_context_is_continued():
     with Store() as store:
         store.parts[parcel().sha256] = DATA[:900_000]
         await resumable_upload.upload([parcel()], store.access)
@@ -62,7 +62,7 @@ async def test_what_is_there_in_part_is_gone_on_with():
     assert store.whole == {parcel().sha256: DATA}
 
 
-async def test_wrong_bytes_of_another_sender_are_made_good():
+async def test_wrong_bytes_of_another_sender_are_replaced():
     with Store() as store:
         store.parts[parcel().sha256] = b"?" * 900_000
         await resumable_upload.upload([parcel()], store.access)
@@ -72,7 +72,7 @@ async def test_wrong_bytes_of_another_sender_are_made_good():
     assert store.whole == {parcel().sha256: DATA}
 
 
-async def test_bytes_that_never_have_their_hash_are_sent_once():
+async def test_a_context_whose_hash_never_matches_is_sent_once():
     with Store() as store:
         with pytest.raises(ServerError, match="context has changed"):
             await resumable_upload.upload([replace(parcel(), sha256="0" * 64)], store.access)
@@ -82,7 +82,7 @@ async def test_bytes_that_never_have_their_hash_are_sent_once():
 
 @pytest.mark.parametrize("trouble", [breaks, busy], ids=["breaks", "busy"])
 @pytest.mark.parametrize("place", range(5))
-async def test_an_upload_goes_on_after_trouble(trouble, place):
+async def test_an_upload_goes_on_after_an_error(trouble, place):
     with Store(*[fine] * place, trouble) as store:
         await resumable_upload.upload([parcel()], store.access)
 
@@ -103,7 +103,7 @@ async def test_a_piece_that_the_server_has_already_is_not_counted_twice():
     assert store.whole == {parcel().sha256: DATA}
 
 
-async def test_a_server_that_stays_away_is_given_up():
+async def test_a_server_that_stays_away_is_an_error():
     with Store(*[busy] * 100) as store:
         with pytest.raises(ServerUnavailable):
             await resumable_upload.upload([parcel()], store.access)
@@ -112,7 +112,7 @@ async def test_a_server_that_stays_away_is_given_up():
 
 
 @pytest.mark.parametrize("seconds", [3600, 1e300])
-async def test_a_server_that_wants_hours_is_not_waited_for(seconds):
+async def test_a_retry_after_of_hours_is_an_error(seconds):
     def later(request: Handler) -> bool:
         request.rfile.read(int(request.headers["Content-Length"]))
         return request.answer(503, {"code": "DRAINING", "retry_after": seconds})
@@ -124,7 +124,7 @@ async def test_a_server_that_wants_hours_is_not_waited_for(seconds):
     assert caught.value.retry_after == seconds
 
 
-async def test_pieces_that_never_arrive_are_given_up_and_become_smaller():
+async def test_pieces_that_never_arrive_become_smaller_until_an_error():
     def away(request: Handler) -> bool:
         return request.command == "PUT" and breaks(request)
 
@@ -136,7 +136,7 @@ async def test_pieces_that_never_arrive_are_given_up_and_become_smaller():
     assert store.asked[-2] == "PUT bytes 0-65535/1004000"
 
 
-async def test_a_server_that_goes_back_and_forth_is_given_up():
+async def test_a_server_whose_offset_jumps_back_is_an_error():
     def nothing_there(request: Handler) -> bool:
         if request.command == "PUT":
             request.rfile.read(int(request.headers["Content-Length"]))
@@ -147,7 +147,7 @@ async def test_a_server_that_goes_back_and_forth_is_given_up():
             await resumable_upload.upload([parcel()], store.access)
 
 
-async def test_a_server_that_goes_on_and_back_in_turn_is_given_up():
+async def test_a_server_whose_offset_alternates_is_an_error():
     counts = itertools.cycle([1000, 0])
 
     def forgetful(request: Handler) -> bool:
@@ -160,7 +160,7 @@ async def test_a_server_that_goes_on_and_back_in_turn_is_given_up():
             await resumable_upload.upload([parcel()], store.access)
 
 
-async def test_a_context_of_which_all_bytes_came_is_not_taken_for_one_that_is_there():
+async def test_a_context_of_received_but_unconfirmed_bytes_is_not_taken_as_uploaded():
     def all_came(request: Handler) -> bool:
         return request.answer(404, **{"Upload-Offset": str(len(DATA))})
 
@@ -174,7 +174,7 @@ async def test_a_context_of_which_all_bytes_came_is_not_taken_for_one_that_is_th
     assert store.asked == ["HEAD", "PUT bytes 1003999-1003999/1004000"]
 
 
-async def test_an_upload_that_the_server_forgot_is_made_again(monkeypatch):
+async def test_an_upload_that_the_server_dropped_is_repeated(monkeypatch):
     monkeypatch.setattr(resumable_upload, "MOST_ATTEMPTS", 2)
 
     def forgets(request: Handler) -> bool:
@@ -201,7 +201,7 @@ async def test_a_file_that_changes_while_it_is_sent_is_an_error(tmp_path):
             await resumable_upload.upload([changing], store.access)
 
 
-async def test_an_upload_that_is_given_up_closes_its_connection():
+async def test_an_aborted_upload_closes_its_connection():
     with socket.create_server(("127.0.0.1", 0)) as listener:
         access = ServerAccess.of(f"http://127.0.0.1:{listener.getsockname()[1]}")
         sending = asyncio.create_task(resumable_upload.upload([UploadBody.of_text("x")], access))

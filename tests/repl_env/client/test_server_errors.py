@@ -51,7 +51,7 @@ NASTY = "\x1b[2J\x1b]0;owned\x07\r\x9b31m\u202e"
 
 
 @pytest.mark.parametrize("code", ["EXECUTION_ERROR", "EPISODE_ABORTED", NASTY])
-async def test_a_refusal_does_not_steer_the_terminal_that_it_is_shown_on(code):
+async def test_a_refusal_cannot_steer_the_terminal(code):
     async def story(peer):
         await begun(peer)
         await peer.refuse(await peer.next("step"), code, message=f"no\n{NASTY}", id=NASTY)
@@ -67,7 +67,7 @@ async def test_a_refusal_does_not_steer_the_terminal_that_it_is_shown_on(code):
     assert not any(sign in told for sign in "\x1b\x07\r\x9b\u202e")
 
 
-async def test_a_long_refusal_is_told_in_part_and_not_searched_for_long():
+async def test_a_long_error_message_is_clipped_and_searched_in_bounded_time():
     async def story(peer):
         await begun(peer)
         errors = [{"loc": [["a"], {}], "msg": "no"}] * 50_000
@@ -83,7 +83,7 @@ async def test_a_long_refusal_is_told_in_part_and_not_searched_for_long():
             assert await printed(env) == "the next"
 
 
-async def test_the_errors_of_an_episode_are_those_of_a_local_one():
+async def test_errors_of_remote_episodes_equal_those_of_local_ones():
     async def story(peer):
         await peer.session()
         await peer.refuse(await peer.next("step"), "NOT_RESET")
@@ -241,7 +241,7 @@ async def test_a_reply_over_the_client_s_limit_is_an_error_and_the_session_goes_
         (lambda env: env.follow_up(task_prompt="\ud800"), ValueError),
     ],
 )
-async def test_what_cannot_be_sent_is_refused_here(call, error):
+async def test_invalid_arguments_are_refused_by_the_client(call, error):
     with Scripted() as server:
         async with REPLEnv(server.url) as env:
             await env.reset()

@@ -53,7 +53,7 @@ async def test_a_time_out_ends_the_step_and_keeps_the_session(clock):
 LONG_S = 30 + resumable_session.MARGIN_S + 1
 
 
-async def test_a_step_that_takes_long_is_asked_about_and_waited_for(clock):
+async def test_a_long_step_is_queried_and_waited_for(clock):
     async def working(peer):
         await peer.next("step")
         await clock.forward_from_afar(LONG_S)
@@ -79,7 +79,7 @@ async def test_a_step_that_takes_long_is_asked_about_and_waited_for(clock):
     assert server.kinds.count("resume") == 7
 
 
-async def test_a_server_that_says_nothing_and_works_on_nothing_is_given_up(clock):
+async def test_a_silent_server_without_a_pending_request_is_an_error(clock):
     async def story(peer):
         await peer.session()
         while (await peer.next())["type"] == "reset":
@@ -93,7 +93,7 @@ async def test_a_server_that_says_nothing_and_works_on_nothing_is_given_up(clock
     assert server.kinds.count("reset") == resumable_session.MOST_SENDS
 
 
-async def test_output_says_that_a_step_is_being_worked_on(clock):
+async def test_output_shows_that_a_step_is_running(clock):
     heard = threading.Semaphore(0)
 
     async def story(peer):
@@ -114,7 +114,7 @@ async def test_output_says_that_a_step_is_being_worked_on(clock):
     assert "resume" not in server.kinds
 
 
-async def test_whoever_cancels_a_step_has_it_cancelled_on_the_server():
+async def test_cancelling_a_step_cancels_it_on_the_server():
     async def story(peer):
         await begun(peer)
         request = await peer.next("step")
@@ -194,7 +194,7 @@ async def test_a_request_that_waits_behind_another_is_not_lost():
             assert await printed(env) == "the result"
 
 
-async def test_a_step_that_the_server_does_not_end_is_left_behind_with_its_connection(monkeypatch):
+async def test_a_step_that_the_server_does_not_end_is_abandoned_with_its_connection(monkeypatch):
     monkeypatch.setattr(resumable_session, "LEAVE_S", 0.05)
 
     async def story(peer):

@@ -64,13 +64,13 @@ CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
     ],
     ids=["interim answers", "trailers", "a body of no length", "a body of less"],
 )
-async def test_an_answer_that_does_not_end_is_a_server_that_is_not_there(answer):
+async def test_an_endless_response_is_server_unavailable(answer):
     with Store(*[answer] * 20) as store:
         with pytest.raises(ServerUnavailable, match="do not arrive"):
             await resumable_upload.upload([parcel()], store.access)
 
 
-def test_an_answer_that_comes_byte_by_byte_is_waited_for_no_longer_than_one_that_does_not(
+def test_a_trickled_response_has_the_same_time_limit(
     monkeypatch,
 ):
     hours, ended = itertools.count(step=3600), threading.Event()
@@ -88,7 +88,7 @@ def test_an_answer_that_comes_byte_by_byte_is_waited_for_no_longer_than_one_that
         ended.set()
 
 
-async def test_an_answer_that_repeats_a_key_is_an_error_whose_traceback_has_it_not():
+async def test_a_response_that_repeats_a_key_is_an_error_without_it():
     def repeats(request: Handler) -> bool:
         request.close_connection = True
         return bool(request.wfile.write(f"{KEY} is no status\r\n\r\n".encode()))
@@ -100,7 +100,7 @@ async def test_an_answer_that_repeats_a_key_is_an_error_whose_traceback_has_it_n
     assert KEY not in "".join(traceback.format_exception(caught.value))
 
 
-async def test_pieces_have_a_limit_whatever_the_server_takes():
+async def test_pieces_have_a_maximum_size_whatever_the_server_accepts():
     with Store() as store:
         await resumable_upload.upload([parcel()], store.access, most_piece=1 << 40)
 
@@ -185,7 +185,7 @@ def test_the_connection_says_which_server_did_not_answer():
         ({"http_proxy": "http://a:1", "no_proxy": "host"}, False, None),
     ],
 )
-def test_a_proxy_is_found_as_websockets_finds_it(monkeypatch, environment, secure, found):
+def test_the_proxy_is_the_one_that_websockets_uses(monkeypatch, environment, secure, found):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     proxy = proxy_for(secure, "host", 443)
@@ -193,7 +193,7 @@ def test_a_proxy_is_found_as_websockets_finds_it(monkeypatch, environment, secur
     assert (None if proxy is None else proxy.hostname) == found
 
 
-async def test_a_context_goes_through_the_proxy(monkeypatch):
+async def test_a_context_is_sent_through_the_proxy(monkeypatch):
     with Store() as store:
         async with Proxy(store.port) as proxy:
             monkeypatch.setenv("http_proxy", proxy.url.replace("//", "//user:pass%20word@"))
@@ -208,7 +208,7 @@ async def test_a_context_goes_through_the_proxy(monkeypatch):
     assert all("Proxy-Authorization" not in each for each in store.headers)
 
 
-async def test_a_context_goes_by_tls(tmp_path):
+async def test_a_context_is_sent_over_tls(tmp_path):
     with Store(tls=of_this_machine(tmp_path)) as store:
         await resumable_upload.upload([parcel()], store.access)
 
@@ -216,7 +216,7 @@ async def test_a_context_goes_by_tls(tmp_path):
 
 
 @pytest.mark.parametrize("proxy", [f"socks5://user:{KEY}@host", f"http://user:{KEY}#1@host:80"])
-def test_a_proxy_that_http_does_not_know_is_an_error_without_its_password(monkeypatch, proxy):
+def test_an_unsupported_proxy_is_an_error_without_its_password(monkeypatch, proxy):
     monkeypatch.setenv("https_proxy", proxy)
     with pytest.raises(NotSupported) as caught:
         proxy_for(True, "elsewhere", 443)

@@ -34,7 +34,7 @@ async def test_a_large_context_is_uploaded(given, kind, data):
 
 
 @pytest.mark.parametrize("given", [TEXT.encode(), BYTES, (TEXT + "é").encode()[:-1]])
-async def test_a_large_file_is_uploaded_as_what_it_is(tmp_path, given):
+async def test_a_large_file_is_uploaded_with_its_type(tmp_path, given):
     (tmp_path / "file").write_bytes(given)
     sent, parcels = await ResetArguments(contexts={"doc": tmp_path / "file"}).data(named=True)
 
@@ -60,7 +60,7 @@ async def test_a_small_context_goes_in_the_request(given, expected):
     assert (sent, parcels) == ({"context": expected}, [])
 
 
-async def test_small_and_large_ones_go_each_their_way(tmp_path):
+async def test_small_contexts_are_inlined_and_large_ones_uploaded(tmp_path):
     (tmp_path / "small").write_bytes(b"\xff")
     contexts = {"a": TEXT, "b": "short", "c": tmp_path / "small"}
     files = {"d/e.txt": "text", "f": b"\x00", "g": tmp_path / "small"}
@@ -82,7 +82,7 @@ async def test_a_large_file_of_an_episode_is_uploaded_once_for_all_its_paths(tmp
     assert [each.sha256 for each in parcels] == [data, text]
 
 
-async def test_a_path_that_is_no_file_is_an_error_of_the_system(tmp_path):
+async def test_a_path_that_is_no_file_is_an_os_error(tmp_path):
     with pytest.raises(FileNotFoundError):
         await ResetArguments(context=tmp_path / "none").data(named=True)
     with pytest.raises(IsADirectoryError):

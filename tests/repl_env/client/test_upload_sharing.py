@@ -17,7 +17,7 @@ from repl_env.errors import TooLarge
 from tests.repl_env.client.upload_server import DATA, Handler, Store, parcel
 
 
-async def test_many_who_begin_with_one_context_send_it_once_whatever_their_threads_are():
+async def test_concurrent_uploads_of_one_context_send_it_once():
     heard: list[tuple[int, int]] = []
 
     def in_a_thread() -> None:
@@ -67,7 +67,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
 
-def test_a_process_that_was_forked_amid_an_upload_waits_for_nobody():
+def test_a_process_forked_during_an_upload_does_not_wait():
     done = subprocess.run(
         [sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=120, check=True
     )
@@ -75,7 +75,7 @@ def test_a_process_that_was_forked_amid_an_upload_waits_for_nobody():
     assert done.stdout == "8\n"
 
 
-async def test_who_waited_for_one_that_failed_tries_for_itself():
+async def test_a_waiting_upload_retries_after_the_first_one_failed():
     def refuses(request: Handler) -> bool:
         return request.answer(413, {"code": "TOO_LARGE", "message": "no"})
 
@@ -94,7 +94,7 @@ async def test_who_waited_for_one_that_failed_tries_for_itself():
     assert len(store.whole) == 2
 
 
-def test_clients_that_begin_with_one_context_at_a_time_hash_it_once():
+def test_concurrent_clients_hash_one_context_once():
     made, go = [], threading.Event()
 
     def make(text: str) -> UploadBody:
@@ -118,7 +118,7 @@ def test_clients_that_begin_with_one_context_at_a_time_hash_it_once():
     assert made == [text] * 2
 
 
-def test_what_cannot_be_hashed_is_an_error_for_all_who_wait():
+def test_a_value_that_cannot_be_hashed_is_an_error_for_all_waiting_uploads():
     def fail(_: str) -> UploadBody:
         raise LookupError("no")
 

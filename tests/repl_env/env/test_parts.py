@@ -119,7 +119,7 @@ def test_a_slot_has_no_next_step_of_an_episode_that_is_over() -> None:
         slot.unfinished_in("plain")
 
 
-def test_a_slot_tells_a_step_that_its_episode_was_left() -> None:
+def test_a_slot_ends_a_step_whose_episode_was_left() -> None:
     slot = EpisodeSlot()
     slot.current = episode()
 
@@ -176,7 +176,7 @@ def test_a_scorer_adds_the_reward_and_latches_the_end() -> None:
     assert current.last.reward == 0.5
 
 
-def test_a_rubric_is_not_asked_about_an_error_of_ours() -> None:
+def test_a_rubric_does_not_score_an_infrastructure_error() -> None:
     scored, current = Scored(rubric=Half()), episode()
     lost = observed(error_kind="sandbox")
 
@@ -185,7 +185,7 @@ def test_a_rubric_is_not_asked_about_an_error_of_ours() -> None:
     assert (observation.reward, observation.metadata["reward_components"]) == (0.0, {})
 
 
-def test_a_rubric_that_refuses_the_next_episode_knows_of_the_last_one_again() -> None:
+def test_a_rubric_that_refuses_a_reset_keeps_its_last_episode() -> None:
     rubric, current = Forgetful(), episode()
     scored = Scored(rubric=rubric)
 

@@ -62,7 +62,7 @@ def test_a_branch_goes_on_when_its_environment_begins_another_context(
         templates[0].session()
 
 
-async def test_a_branch_goes_on_likewise_on_an_event_loop() -> None:
+async def test_a_branch_goes_on_during_a_reset_on_an_event_loop() -> None:
     async with REPLVectorEnv(2) as envs:
         await envs.areset(context=LARGE)
         environment = envs.environments[0]._env
@@ -101,7 +101,7 @@ def test_groups_of_one_context_each_share_it(envs: REPLVectorEnv, templates: lis
     assert shown(envs.step(["print(len(context))"] * 4)) == ["1400000", "1400001"] * 2
 
 
-def test_what_is_small_or_one_environments_alone_has_no_template(
+def test_small_contexts_and_contexts_of_one_environment_have_no_template(
     envs: REPLVectorEnv, templates: list[Sandbox]
 ) -> None:
     envs.reset([{"context": LARGE + str(number)} for number in range(4)])
@@ -119,7 +119,7 @@ def has_ended(template: Sandbox) -> bool:
     return False
 
 
-def test_a_template_that_died_is_made_anew(envs: REPLVectorEnv, templates: list[Sandbox]) -> None:
+def test_a_template_that_died_is_replaced(envs: REPLVectorEnv, templates: list[Sandbox]) -> None:
     envs.reset(context=LARGE)
     os.kill(templates[0]._zygote.pid, 9)
     eventually(lambda: has_ended(templates[0]))

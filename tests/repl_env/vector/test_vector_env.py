@@ -40,7 +40,7 @@ def test_each_environment_has_its_own_episode(envs: REPLVectorEnv) -> None:
     assert len({env.state().episode_id for env in envs.environments}) == 4
 
 
-def test_requests_go_before_what_is_the_same_for_all(envs: REPLVectorEnv) -> None:
+def test_requests_override_arguments_for_all(envs: REPLVectorEnv) -> None:
     requests = [{"context": "own"}, None, {"contexts": {"a": "x"}, "context": None}, {"seed": 1}]
     envs.reset(requests, context="all", task_prompt="t")
     code = "print([globals().get(name) for name in ('context', 'a')])"
@@ -86,7 +86,7 @@ def test_an_argument_of_one_environment_is_its_error_with_its_number(envs: REPLV
 # ── steps ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_none_is_no_step(envs: REPLVectorEnv) -> None:
+def test_an_action_of_none_is_no_step(envs: REPLVectorEnv) -> None:
     envs.reset()
     assert shown(envs.step(["print(1)", None, REPLAction(code="print(2)"), None])) == [
         "1",
@@ -157,7 +157,7 @@ class Picky(Rubric):
         return 0.5
 
 
-def test_a_rubric_that_raises_is_told_after_the_others_have_stepped(sandbox: Sandbox) -> None:
+def test_an_exception_of_a_rubric_is_raised_after_the_others_have_stepped(sandbox: Sandbox) -> None:
     with REPLVectorEnv(3, sandbox=sandbox, rubric=Picky()) as envs:
         envs.reset()
         with pytest.raises(ZeroDivisionError, match="picky") as caught:
@@ -168,7 +168,7 @@ def test_a_rubric_that_raises_is_told_after_the_others_have_stepped(sandbox: San
         assert [each and each.reward for each in results] == [0.5, None, 0.5]
 
 
-def test_what_the_others_came_to_is_not_lost_with_the_error_of_one(sandbox: Sandbox) -> None:
+def test_the_results_of_the_others_are_kept_when_one_raises(sandbox: Sandbox) -> None:
     with REPLVectorEnv(4, sandbox=sandbox, rubric=Picky()) as envs:
         begun = envs.reset()
         assert (envs.results, envs.errors) == (begun, {})
@@ -238,7 +238,7 @@ def test_bad_actions_run_nothing(
 
 
 @pytest.mark.parametrize("seconds", [0, -1.0, float("nan"), "1"])
-def test_a_time_that_is_none_is_one_error_and_runs_nothing(envs: REPLVectorEnv, seconds) -> None:
+def test_an_invalid_timeout_is_one_error_and_runs_nothing(envs: REPLVectorEnv, seconds) -> None:
     envs.reset()
     with pytest.raises((TypeError, ValueError), match="timeout_s must be") as raised:
         envs.step(["x = 1"] * 4, timeout_s=seconds)
@@ -246,7 +246,7 @@ def test_a_time_that_is_none_is_one_error_and_runs_nothing(envs: REPLVectorEnv, 
     assert [env.state().iteration for env in envs.environments] == [0] * 4
 
 
-def test_what_was_not_reset_cannot_be_stepped(envs: REPLVectorEnv) -> None:
+def test_an_environment_that_was_not_reset_cannot_be_stepped(envs: REPLVectorEnv) -> None:
     with pytest.raises(NotReset):
         envs.step(["1"] * 4)
     envs.reset()
@@ -256,7 +256,7 @@ def test_what_was_not_reset_cannot_be_stepped(envs: REPLVectorEnv) -> None:
 
 
 @pytest.mark.parametrize(("n", "error"), [(0, ValueError), (-1, ValueError), ("2", TypeError)])
-def test_a_number_that_is_none_is_refused(n: Any, error: type[Exception]) -> None:
+def test_an_invalid_number_of_environments_is_refused(n: Any, error: type[Exception]) -> None:
     with pytest.raises(error, match="n must be"):
         REPLVectorEnv(n)
 
@@ -264,7 +264,7 @@ def test_a_number_that_is_none_is_refused(n: Any, error: type[Exception]) -> Non
 # ── awaited ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_an_event_loop_resets_and_steps_them_too() -> None:
+def test_an_event_loop_resets_and_steps_environments() -> None:
     meeting = threading.Barrier(3)
 
     async def use() -> None:
@@ -286,7 +286,7 @@ def test_an_event_loop_resets_and_steps_them_too() -> None:
 
 
 @pytest.mark.parametrize("arguments", [{"nothing": 1}, {"max_iterations": 0}])
-def test_what_a_refused_reset_did_not_begin_may_be_awaited(
+def test_after_a_refused_plain_reset_the_group_may_be_awaited(
     sandbox: Sandbox, arguments: dict[str, Any]
 ) -> None:
     async def use(envs: REPLVectorEnv) -> None:
@@ -300,7 +300,7 @@ def test_what_a_refused_reset_did_not_begin_may_be_awaited(
     asyncio.run(use(envs))
 
 
-def test_plain_episodes_are_not_awaited(envs: REPLVectorEnv) -> None:
+def test_blocking_episodes_refuse_asynchronous_calls(envs: REPLVectorEnv) -> None:
     envs.reset()
     with pytest.raises(RuntimeError, match="reset, step and close"):
         asyncio.run(envs.astep(["1"] * 4))
@@ -371,7 +371,7 @@ class Struck:
         raise KeyboardInterrupt
 
 
-def test_a_turn_hears_of_an_interrupt_wherever_it_was() -> None:
+def test_an_interrupt_is_raised_wherever_the_batch_is() -> None:
     done: list[str] = []
 
     def turn() -> Effects[None]:
@@ -426,7 +426,7 @@ async def test_calls_at_the_same_time_are_refused_and_one_is_carried_out(sandbox
         assert [env.state().iteration for env in envs.environments] == [1] * 3
 
 
-async def test_after_a_cancelled_reset_there_is_no_episode_and_that_is_said(
+async def test_a_cancelled_reset_leaves_no_episode_and_an_error_that_names_it(
     sandbox: Sandbox,
 ) -> None:
     begun, go_on = threading.Event(), threading.Event()

@@ -38,7 +38,7 @@ def asks(results: Any) -> list[str | None]:
         ),
     ],
 )
-def test_the_named_environments_begin_anew_and_the_others_go_on(
+def test_the_named_environments_are_reset_and_the_others_go_on(
     envs: REPLVectorEnv, arguments: dict[str, Any], prompts: list[str | None]
 ) -> None:
     envs.reset(task_prompt="old")
@@ -52,7 +52,7 @@ def test_the_named_environments_begin_anew_and_the_others_go_on(
     assert iterations == [2 if prompt is None else 1 for prompt in prompts]
 
 
-async def test_likewise_on_an_event_loop(sandbox: Sandbox) -> None:
+async def test_the_named_environments_are_reset_on_an_event_loop(sandbox: Sandbox) -> None:
     async with REPLVectorEnv(3, sandbox=sandbox) as envs:
         await envs.areset(context=LARGE, task_prompt="old")
         await envs.astep(["FINAL(1)", "kept = 1", None])
@@ -106,7 +106,7 @@ def test_environments_that_were_never_reset_have_no_episode(envs: REPLVectorEnv)
     assert shown(envs.step(["print(1)"] * 4)) == ["1"] * 4
 
 
-def test_a_context_that_others_have_is_not_loaded_again(
+def test_a_shared_context_is_not_loaded_again(
     envs: REPLVectorEnv, templates: list[Sandbox]
 ) -> None:
     envs.reset(context=LARGE)

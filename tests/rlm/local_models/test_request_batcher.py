@@ -46,7 +46,7 @@ def begun(run, size):
     return batches
 
 
-def test_the_oldest_goes_first_with_those_of_its_group(run):
+def test_the_oldest_request_runs_first_with_its_group(run):
     batches = begun(run, 2)
     asked = submitted(batches, ("1", "b"), ("2", "c"), ("3", "b"), ("4", "b"), ("5", "c"))
 
@@ -56,7 +56,7 @@ def test_the_oldest_goes_first_with_those_of_its_group(run):
     assert run.batches == [["first"], ["1", "3"], ["2", "5"], ["4"]]
 
 
-def test_one_without_a_group_runs_alone(run):
+def test_a_request_without_a_group_runs_alone(run):
     batches = begun(run, 4)
     asked = submitted(batches, ("1", None), ("2", None), ("3", "a"))
 
@@ -66,7 +66,7 @@ def test_one_without_a_group_runs_alone(run):
     assert run.batches[1:] == [["1"], ["2"], ["3"]]
 
 
-def test_one_that_is_dropped_is_not_run(run):
+def test_a_cancelled_request_is_not_run(run):
     batches = begun(run, 2)
     asked = submitted(batches, ("1", "a"), ("2", "a"), ("3", "a"), ("4", "a"))
     for dropped in asked[0], asked[2]:
@@ -78,7 +78,7 @@ def test_one_that_is_dropped_is_not_run(run):
     assert run.batches == [["first"], ["2", "4"]]
 
 
-def test_what_is_raised_fails_the_batch_and_the_next_one_runs(run):
+def test_an_exception_fails_the_batch_and_the_next_one_runs(run):
     batches = begun(run, 2)
     asked = submitted(batches, ("0", "b"), ("bad", "b"), ("1", "c"))
 
@@ -90,7 +90,7 @@ def test_what_is_raised_fails_the_batch_and_the_next_one_runs(run):
     assert asked[2].answer.result(60) == "1"
 
 
-def test_closing_fails_all_and_returns_when_the_thread_is_gone(run):
+def test_closing_fails_all_requests_and_joins_the_thread(run):
     others = set(threading.enumerate())
     batches = begun(run, 1)
     (waiting,) = submitted(batches, ("1", "a"))
@@ -108,7 +108,7 @@ def test_closing_fails_all_and_returns_when_the_thread_is_gone(run):
     assert not [each for each in left if each.name == "repl-env batches"]
 
 
-def test_no_thread_no_request_that_waits(run, monkeypatch):
+def test_the_thread_ends_when_no_request_waits(run, monkeypatch):
     batches = RequestBatcher(run, 1, wait=0)
 
     def full(self):

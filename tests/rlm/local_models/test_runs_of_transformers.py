@@ -17,7 +17,7 @@ def tiny():
     )
 
 
-def test_a_model_that_writes_no_code_is_told_so_and_has_a_last_word(rlm, tiny):
+def test_a_model_that_writes_no_code_is_prompted_and_has_a_last_turn(rlm, tiny):
     events = []
     result = rlm(tiny, max_iterations=2, watch=events.append).run("What is it?", "a text")
     replies = [event for event in events if isinstance(event, ModelReplied)]
@@ -32,7 +32,7 @@ def test_a_model_that_writes_no_code_is_told_so_and_has_a_last_word(rlm, tiny):
         assert result.final_answer == replies[-1].completion.text.strip()
 
 
-def test_its_turns_are_samples_whose_masks_are_what_it_sampled(rlm, tiny):
+def test_turns_become_samples_whose_masks_cover_the_sampled_tokens(rlm, tiny):
     result = rlm(tiny, max_iterations=2).run("What is it?", "a text")
     samples = result.trajectory.samples(tokenizer())
     assert [sample.turn for sample in samples] == [1, 2, 3]

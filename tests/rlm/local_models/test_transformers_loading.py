@@ -50,7 +50,7 @@ def test_the_hub_is_asked_with_the_token_given_or_named_and_with_no_stored_login
     assert model.name == "some/model"
 
 
-def test_a_token_is_kept_nowhere(weights, words, tmp_path):
+def test_a_token_is_not_stored(weights, words, tmp_path):
     weights.save_pretrained(tmp_path)
     words.save_pretrained(tmp_path)
 
@@ -81,7 +81,7 @@ def test_a_bad_argument_is_named(make, arguments, told):
         make(**arguments)
 
 
-def test_what_cannot_be_a_chat_model_is_refused(weights, words, tmp_path):
+def test_weights_that_are_no_chat_model_are_refused(weights, words, tmp_path):
     with pytest.raises(ValueError, match="chat template"):
         TransformersModel(weights, tiny_model.tokenizer(None))
     with pytest.raises(ValueError, match="tokenizer must be given"):

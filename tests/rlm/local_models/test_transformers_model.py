@@ -69,7 +69,7 @@ async def test_messages_without_a_prompt_are_errors_and_have_an_upper_bound(weig
 # ── batches ──────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_requests_at_one_time_are_one_batch_and_answered_as_each_alone(make, weights):
+async def test_concurrent_requests_are_one_batch_with_the_same_answers(make, weights):
     model = make(record_tokens=True, batch_size=len(QUESTIONS))
 
     together = await ask_all(model, QUESTIONS)
@@ -89,7 +89,7 @@ async def test_requests_at_one_time_are_one_batch_and_answered_as_each_alone(mak
         assert one.tokens.logprobs == pytest.approx(other.tokens.logprobs, abs=1e-4)
 
 
-async def test_more_requests_than_a_batch_takes_are_several(make, weights):
+async def test_more_requests_than_a_batch_holds_are_several_batches(make, weights):
     model = make(batch_size=4, batch_wait=0.01)
     gate = Gate(weights, at=1)
     first = asyncio.create_task(ask(model))
@@ -103,7 +103,7 @@ async def test_more_requests_than_a_batch_takes_are_several(make, weights):
     assert weights.batches == [1, 4, 2]
 
 
-async def test_each_request_of_a_batch_keeps_to_its_own_limit(make, weights):
+async def test_each_request_of_a_batch_has_its_own_limit(make, weights):
     model = make(record_tokens=True, batch_size=4, max_new_tokens=9)
     limits = [1, 7, None, 3]
 
@@ -205,7 +205,7 @@ async def test_a_seed_fixes_an_answer_and_leaves_the_random_numbers_of_the_proce
     assert torch.equal(torch.random.get_rng_state(), state)
 
 
-async def test_requests_that_are_sampled_otherwise_are_in_other_batches(make, weights):
+async def test_requests_with_different_sampling_are_in_different_batches(make, weights):
     model = make(batch_size=2)
     hot, same = model.with_sampling(temperature=2.0), model.with_sampling(temperature=2.0)
 
@@ -214,7 +214,7 @@ async def test_requests_that_are_sampled_otherwise_are_in_other_batches(make, we
     assert weights.batches == [2, 2]
 
 
-async def test_temperature_nought_takes_the_likeliest_token(make, weights):
+async def test_temperature_zero_takes_the_likeliest_token(make, weights):
     greedy = await ask(make(batch_size=1))
     weights.generation_config.do_sample = True
     weights.generation_config.temperature = 3.0
@@ -225,7 +225,7 @@ async def test_temperature_nought_takes_the_likeliest_token(make, weights):
     assert {(await ask(cold)).text for _ in range(3)} == {greedy.text}
 
 
-async def test_sampling_that_is_taken_away_or_back_is_as_if_it_had_not_been(make, weights):
+async def test_removed_and_restored_sampling_has_no_effect(make, weights):
     plain = make(batch_size=2)
     hot = plain.with_sampling(temperature=2.0)
     same = [(plain, hot.with_sampling(temperature=None))]
@@ -237,7 +237,7 @@ async def test_sampling_that_is_taken_away_or_back_is_as_if_it_had_not_been(make
     assert weights.batches == [2, 2]
 
 
-async def test_a_model_in_training_answers_without_leaving_things_out(words):
+async def test_a_model_in_training_mode_answers_without_dropout(words):
     weights = tiny_model.model(words, attention_dropout=0.5)
     model = TransformersModel(weights, words, max_new_tokens=12)
     expected = (await ask(model)).text
@@ -259,7 +259,7 @@ async def test_a_model_in_training_answers_without_leaving_things_out(words):
         ({"seed": "x"}, "seed"),
     ],
 )
-def test_a_field_of_sampling_that_cannot_be_is_named(make, sampling, told):
+def test_an_invalid_field_of_sampling_is_named(make, sampling, told):
     with pytest.raises((ValueError, TypeError), match=told):
         make(sampling=sampling)
     with pytest.raises((ValueError, TypeError), match=told):
@@ -269,7 +269,7 @@ def test_a_field_of_sampling_that_cannot_be_is_named(make, sampling, told):
 # ── what does not fit, and what breaks ───────────────────────────────────────────────────────────
 
 
-async def test_a_prompt_without_room_is_an_error_of_its_own_request_alone(words):
+async def test_a_prompt_over_the_window_fails_its_own_request_alone(words):
     weights = tiny_model.model(words, max_position_embeddings=64)
     model = TransformersModel(weights, words, max_new_tokens=12, batch_size=3, batch_wait=60.0)
     long, near = asking("y" * 80), asking("y" * 48)
@@ -286,7 +286,7 @@ async def test_a_prompt_without_room_is_an_error_of_its_own_request_alone(words)
     assert outcomes[2].finish_reason == "length"
 
 
-async def test_memory_that_runs_out_halves_the_batches_from_then_on(make, weights):
+async def test_running_out_of_memory_halves_the_batch_size(make, weights):
     def before(rows):
         if len(rows) > 2:
             raise torch.OutOfMemoryError("CUDA out of memory")
@@ -303,7 +303,7 @@ async def test_memory_that_runs_out_halves_the_batches_from_then_on(make, weight
     assert weights.batches == [1, 1]
 
 
-async def test_memory_that_lacks_for_one_is_an_error_that_may_be_tried_again(make, weights):
+async def test_running_out_of_memory_for_one_request_is_a_retryable_error(make, weights):
     def before(rows):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
@@ -335,7 +335,7 @@ async def test_a_request_that_breaks_the_model_fails_for_itself_alone(make, weig
     assert (outcomes[3].kind, outcomes[3].retryable) == ("RuntimeError", False)
 
 
-async def test_what_cannot_be_asked_is_named(make):
+async def test_invalid_requests_are_refused_by_name(make):
     model = make(name="tiny", batch_size=1)
 
     assert (await ask(model, model="tiny")).model == "tiny"
@@ -366,7 +366,7 @@ class Gate:
         assert await asyncio.to_thread(self.reached.wait, 60)
 
 
-async def test_an_answer_that_nobody_waits_for_ends_at_its_next_token(make, weights):
+async def test_a_cancelled_answer_ends_at_its_next_token(make, weights):
     model = make(batch_size=2, max_new_tokens=400)
     gate = Gate(weights, at=3)
     tasks = [asyncio.create_task(ask(model, question)) for question in QUESTIONS[:2]]
@@ -382,7 +382,7 @@ async def test_an_answer_that_nobody_waits_for_ends_at_its_next_token(make, weig
     assert weights.steps == 3
 
 
-async def test_the_others_of_a_batch_get_their_answers(make, weights):
+async def test_other_requests_of_a_batch_get_their_answers(make, weights):
     model = make(batch_size=2)
     expected = await ask_all(model, QUESTIONS[:2])
     gate = Gate(weights, at=3)
@@ -395,7 +395,7 @@ async def test_the_others_of_a_batch_get_their_answers(make, weights):
     assert (await stays) == expected[1]
 
 
-async def test_a_request_that_is_dropped_in_the_queue_is_not_begun(make, weights):
+async def test_a_request_cancelled_in_the_queue_is_not_begun(make, weights):
     model = make(batch_size=1)
     gate = Gate(weights, at=1)
     first = asyncio.create_task(ask(model))
@@ -411,7 +411,7 @@ async def test_a_request_that_is_dropped_in_the_queue_is_not_begun(make, weights
     assert weights.batches == [1, 1]
 
 
-async def test_time_that_is_up_is_an_error_and_ends_the_answer(make, weights):
+async def test_a_timeout_is_an_error_and_ends_the_answer(make, weights):
     model = make(batch_size=1, max_new_tokens=400)
     gate = Gate(weights, at=2)
 
@@ -424,7 +424,9 @@ async def test_time_that_is_up_is_an_error_and_ends_the_answer(make, weights):
     assert weights.steps <= 2
 
 
-async def test_closing_fails_who_waits_and_frees_the_thread_and_the_model_goes_on(make, weights):
+async def test_closing_fails_waiting_requests_frees_the_thread_and_the_model_works_again(
+    make, weights
+):
     model = make(batch_size=1, max_new_tokens=400)
     gate = Gate(weights, at=2)
     running = asyncio.create_task(ask(model))

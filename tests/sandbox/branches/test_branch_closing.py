@@ -16,7 +16,7 @@ from tests.waiting import eventually
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
-def test_they_close_in_any_order(sandbox: Sandbox, order: tuple[int, ...]) -> None:
+def test_branches_close_in_any_order(sandbox: Sandbox, order: tuple[int, ...]) -> None:
     def held() -> tuple[int, int]:
         gc.collect()
         return descriptors(), len(psutil.Process().children(recursive=True))
@@ -54,7 +54,9 @@ def test_the_files_of_a_branch_end_with_it(jailed: Sandbox) -> None:
 @pytest.mark.parametrize(
     "left", ["pass", "os.unlink('f')", "os.unlink('f'); os.rmdir(os.environ['HOME'])"]
 )
-def test_who_kept_a_branchs_files_ends_with_it(jailed: Sandbox, left: str) -> None:
+def test_a_process_that_holds_files_of_a_branch_ends_with_the_branch(
+    jailed: Sandbox, left: str
+) -> None:
     with jailed.session() as session:
         session.run("import os")
         session.branch().close()
@@ -68,7 +70,7 @@ def test_who_kept_a_branchs_files_ends_with_it(jailed: Sandbox, left: str) -> No
         eventually(lambda: len(init.children()) <= before)
 
 
-def test_a_branch_that_cannot_go_on_is_no_second_worker(session: Session) -> None:
+def test_a_failed_branch_is_no_second_worker(session: Session) -> None:
     spoilt = "class Child(Popen):\n    @property\n    def __dict__(self): 1 / 0"
     session.run(f"from subprocess import Popen\n{spoilt}\nx, child = 1, Child(['sleep', '99'])")
     try:

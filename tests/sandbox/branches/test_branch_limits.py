@@ -54,7 +54,7 @@ def test_a_branch_that_is_refused_leaves_no_files(jailed: Sandbox) -> None:
 # ── limits ────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_so_many_branches_may_be_open(jailed: Sandbox) -> None:
+def test_the_number_of_open_branches_is_limited(jailed: Sandbox) -> None:
     with jailed.session() as session:
         open_now = [session.branch() for _ in range(3)]
         with pytest.raises(SandboxError, match="branches=3"):
@@ -68,7 +68,7 @@ def test_so_many_branches_may_be_open(jailed: Sandbox) -> None:
             branch.close()
 
 
-def test_one_branch_too_many_costs_nothing() -> None:
+def test_a_refused_branch_leaves_the_session_unchanged() -> None:
     with (
         Sandbox(limits=Limits(timeout=60, grace=0.05), branches=1) as sandbox,
         sandbox.session() as session,
@@ -108,12 +108,12 @@ def test_a_branch_that_is_refused_does_not_count(refusing: dict[str, Any]) -> No
 
 
 @pytest.mark.parametrize("count", [True, -1, "2"])
-def test_branches_is_a_count(count: object) -> None:
+def test_branches_must_be_a_count(count: object) -> None:
     with pytest.raises((TypeError, ValueError), match="branches"):
         Sandbox(branches=count)  # type: ignore[arg-type]
 
 
-def test_without_copies_there_are_no_branches() -> None:
+def test_without_snapshots_there_are_no_branches() -> None:
     with (
         Sandbox(isolation="jailed", recovery="restart") as sandbox,
         sandbox.session() as session,
@@ -123,7 +123,7 @@ def test_without_copies_there_are_no_branches() -> None:
         assert value(session, "1 + 1") == "2"
 
 
-def test_room_is_given_and_taken_back(jailed: Sandbox) -> None:
+def test_memory_for_branches_is_added_and_removed(jailed: Sandbox) -> None:
     with jailed.session() as session:
         group = session._core.links.group
         if group is None:
@@ -134,7 +134,7 @@ def test_room_is_given_and_taken_back(jailed: Sandbox) -> None:
         assert group.limits() == before
 
 
-def test_a_host_without_descriptors_says_so_and_loses_none(jailed: Sandbox) -> None:
+def test_a_host_out_of_descriptors_gets_an_error_and_leaks_none(jailed: Sandbox) -> None:
     with jailed.session() as session:
         session.run("x = 1")
         session.branch().close()

@@ -58,7 +58,7 @@ def test_a_crash_of_the_original_leaves_its_branches(session: Session) -> None:
         assert value(branch, "x") == "2"
 
 
-def test_what_copies_are_made_with_is_not_lost_with_a_branch(session: Session) -> None:
+def test_snapshots_still_work_after_a_branch_ends(session: Session) -> None:
     for number in range(10):  # from the fifth on a copy is kept up to date, by shared memory
         session.run(f"x = {number}")
     with session.branch() as branch:
@@ -66,7 +66,7 @@ def test_what_copies_are_made_with_is_not_lost_with_a_branch(session: Session) -
         assert value(branch, "x") == "9"
 
 
-def test_a_word_that_nobody_has_read_is_in_no_branchs_way(session: Session) -> None:
+def test_an_unread_message_does_not_block_a_branch(session: Session) -> None:
     session.run(
         "import gc, struct\nx = 1\n"
         "copies = next(o for o in gc.get_objects() if type(o).__name__ == 'BranchFork')\n"
@@ -87,7 +87,7 @@ def test_a_session_that_may_open_no_more_files_can_branch(session: Session) -> N
         assert value(branch, "x, len(opened) > 100, opened[5].read()") == "(1, True, '')"
 
 
-def test_who_cannot_be_looked_at_has_no_branch_until_it_can(session: Session) -> None:
+def test_an_unreadable_process_has_no_branch_until_it_is_readable(session: Session) -> None:
     session.run(
         "import random, threading\nx, random.getstate = random.getstate, None\n"
         "threading.Thread(target=threading.Event().wait, daemon=True).start()"
@@ -99,7 +99,7 @@ def test_who_cannot_be_looked_at_has_no_branch_until_it_can(session: Session) ->
         assert value(branch, "x") == "1"
 
 
-def test_code_that_shuts_the_way_of_orders_has_no_branch_and_loses_nothing(
+def test_code_that_closes_the_control_socket_has_no_branch_and_loses_nothing(
     session: Session,
 ) -> None:
     session.run(
@@ -118,7 +118,7 @@ def test_code_that_shuts_the_way_of_orders_has_no_branch_and_loses_nothing(
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_a_worker_that_ends_as_it_is_to_fork_costs_no_branch_but_two_do(
+def test_one_worker_that_dies_at_its_fork_is_retried_and_two_fail_the_branch(
     session: Session, monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
     core = session._core

@@ -9,7 +9,7 @@ from repl_sandbox.types import Answer
 from tests.sandbox.branches.branching import CRASH, value
 
 
-def test_a_branch_has_the_namespace_and_goes_on_apart(session: Session) -> None:
+def test_a_branch_has_the_namespace_and_runs_independently(session: Session) -> None:
     session.run(
         "import json\nn, rows = 1, [1]\ndef add(k):\n    global n\n    n += k\n    return n"
     )
@@ -20,7 +20,7 @@ def test_a_branch_has_the_namespace_and_goes_on_apart(session: Session) -> None:
         assert value(branch, "(n, rows, __name__)") == "(11, [1, 2], '__main__')"
 
 
-def test_names_of_one_file_are_names_of_one_in_a_branch(session: Session) -> None:
+def test_hard_links_of_one_file_stay_links_in_a_branch(session: Session) -> None:
     session.run("import os\nos.mkdir('in')\nopen('a', 'w').close()\nos.link('a', 'in/b')")
     with session.branch() as branch:
         assert branch.lost == ()
@@ -48,7 +48,7 @@ def test_a_branch_of_a_branch_has_the_files_that_are_open(session: Session) -> N
         assert value(inner, "[file.close() for file in held] == [None] * 20") == "True"
 
 
-def test_a_file_that_is_mapped_is_the_one_it_was_and_this_is_said(session: Session) -> None:
+def test_a_mapped_file_of_a_branch_is_the_original_and_this_is_reported(session: Session) -> None:
     if session.isolation.tier == "confined":
         pytest.skip("a copy in this tier cannot see what it has mapped")
     session.run(
@@ -94,7 +94,7 @@ def test_random_numbers_go_on_or_begin_at_a_seed(session: Session) -> None:
         assert value(seeded, "random.random()") == value(twin, "random.random()") != first
 
 
-def test_a_branch_has_files_of_its_own(session: Session) -> None:
+def test_a_branch_has_its_own_files(session: Session) -> None:
     session.run(
         "import os\nos.makedirs('sub/deep')\nopen('sub/f', 'w').write('old')\nos.chdir('sub')\n"
         "os.symlink('f', 'link')\nlog = open('log', 'a+')\nlog.write('one')\nlog.flush()"
@@ -114,7 +114,7 @@ def test_a_branch_has_files_of_its_own(session: Session) -> None:
 
 
 @pytest.mark.parametrize(("files", "size"), [(1, 1 << 20), (1, (1 << 20) + 1), (63, 1), (70, 1)])
-def test_files_come_along_however_many_and_large(session: Session, files: int, size: int) -> None:
+def test_any_number_and_size_of_files_is_copied(session: Session, files: int, size: int) -> None:
     session.run(
         "import os\nos.mkdir('d')\n"
         f"for i in range({files}): open(f'd/{{i}}', 'w').write('x' * {size})\n"
@@ -157,7 +157,7 @@ def test_children_alone_stay_and_are_named(session: Session) -> None:
     assert value(session, "child is None or child.poll() is None") == "True"
 
 
-def test_host_functions_and_answers_are_apart(sandbox: Sandbox) -> None:
+def test_branches_have_separate_host_functions_and_answers(sandbox: Sandbox) -> None:
     taken: list[tuple[str, object]] = []
 
     def keep(who: str, answer: Answer) -> None:

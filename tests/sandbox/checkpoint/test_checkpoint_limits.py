@@ -120,7 +120,7 @@ def forged(*values: Any, **fields: Any) -> bytes:
     return pack(manifest(variables=tuple(rows), **fields), b"".join(pieces))
 
 
-def test_more_names_than_a_checkpoint_has_room_for_are_an_error_and_cost_nothing(
+def test_too_many_names_for_a_checkpoint_are_an_error_without_side_effects(
     sandbox: Sandbox,
 ) -> None:
     with sandbox.session() as session:
@@ -160,7 +160,7 @@ def test_arguments_are_checked_by_name(jailed, sandbox):
         read_manifest(None)
 
 
-def test_saving_obeys_its_time_and_costs_nothing(sandbox):
+def test_saving_has_a_time_limit_without_side_effects(sandbox):
     with sandbox.session() as session:
         session.run("x = 1\nclass Slow:\n    def __reduce__(self):\n        while True: pass")
         session.run("slow = Slow()")
@@ -178,7 +178,7 @@ def test_saving_obeys_its_time_and_costs_nothing(sandbox):
         (Call(exec, "import os\nos.closerange(0, 1 << 16)"), "exit|protocol|signal"),
     ],
 )
-def test_a_payload_that_ends_or_holds_the_process_is_an_error(sandbox, payload, words):
+def test_a_payload_that_exits_or_blocks_is_an_error(sandbox, payload, words):
     # A payload that ends by itself has the sandbox's time limit.
     seconds = 1 if words == "time" else None
     with pytest.raises(CheckpointError, match=words):
@@ -201,7 +201,7 @@ def test_a_payload_that_ends_or_holds_the_process_is_an_error(sandbox, payload, 
         (b"\x80\x03(" + b"(" * 500_000, "one of 'x1'"),
     ],
 )
-def test_a_payload_that_fails_costs_its_own_variable_only(sandbox, payload, words):
+def test_a_payload_that_fails_loses_its_own_variable_only(sandbox, payload, words):
     with sandbox.restore(forged(payload, 7)) as session:
         (lost,) = session.missing
         assert lost.name == "x0"
@@ -217,7 +217,7 @@ def test_deep_nesting_is_saved_or_listed(sandbox):
         assert value(session, "x") == "1"
 
 
-def test_a_payload_obeys_the_limits_of_its_session(jailed):
+def test_a_payload_is_subject_to_the_limits_of_its_session(jailed):
     code = "import resource\nx = resource.getrlimit(resource.RLIMIT_NOFILE)[1]"
     payload = Call(exec, f"import sys\nexec({code!r}, vars(sys.modules['__main__']))")
     with jailed.restore(forged(payload), limits=Limits(open_files=99)) as session:
@@ -238,7 +238,7 @@ LIES = [
 
 
 @pytest.mark.parametrize("lie", LIES, ids=range(len(LIES)))
-def test_a_session_that_lies_about_what_it_saved_is_refused(sandbox, lie):
+def test_a_checkpoint_with_forged_contents_is_refused(sandbox, lie):
     with sandbox.session() as session:
         told = repr(lie) if len(lie) < 1000 else f"{lie[:100]!r} + {lie[:1]!r} * {len(lie)}"
         session.run(f"class json: dumps = staticmethod(lambda *_: {told})")
@@ -250,7 +250,7 @@ def test_a_session_that_lies_about_what_it_saved_is_refused(sandbox, lie):
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_what_a_session_keeps_open_cannot_grow_and_is_freed(jailed, fails):
+def test_descriptors_of_a_session_cannot_grow_a_checkpoint_and_are_freed(jailed, fails):
     """The session may keep the file open; the host frees its pages."""
     code = """
 import os, mmap
@@ -283,7 +283,7 @@ holder = Holder()
         assert grown is not None and grown.type == "PermissionError"
 
 
-def test_the_template_knows_nothing_of_checkpoints(sandbox):
+def test_the_template_loads_no_module_of_checkpoints(sandbox):
     with sandbox.session() as session:
         found = value(session, "import sys\n[n for n in sys.modules if 'pickle' in n]")
         assert found == "[]"

@@ -17,7 +17,7 @@ from tests.sandbox.checkpoint.conftest import LIMITS, saved, value
 # ── what comes back ───────────────────────────────────────────────────────────────────────────
 
 
-def test_values_come_back_and_two_names_of_one_object_stay_two_names_of_it(sandbox):
+def test_values_are_restored_with_shared_identity(sandbox):
     data = saved(sandbox, "a = [1, 2]\nb = a\nc = {'a': a}\nc['c'] = c\n_own = 3\ntext = 'größe'")
     with sandbox.restore(data) as session:
         assert value(session, "a, _own, text") == "([1, 2], 3, 'größe')"
@@ -75,7 +75,7 @@ def test_a_function_may_use_what_cannot_be_saved(sandbox):
         assert value(session, "lock = 7\nfree()") == "7"
 
 
-def test_classes_come_back_with_their_instances(sandbox):
+def test_classes_are_restored_with_their_instances(sandbox):
     code = """
 import dataclasses, enum, pickle, typing, collections
 class Base:
@@ -116,7 +116,7 @@ UserId = typing.NewType("UserId", int)
         assert value(session, "UserId(3)") == "3"
 
 
-def test_exceptions_come_back_whatever_their_init_takes(sandbox):
+def test_exceptions_are_restored_whatever_arguments_their_init_takes(sandbox):
     """Pickle would call `__init__` with the base class's arguments, or fail."""
     code = """
 calls = []
@@ -154,7 +154,7 @@ found["later"] = later
         )
 
 
-def test_what_the_standard_library_makes_of_functions_comes_back(sandbox):
+def test_partials_and_wrapped_functions_are_restored(sandbox):
     code = """
 import functools, typing
 class Base: pass
@@ -201,7 +201,7 @@ class Job(typing.Generic[P, T]): pass
     sys.version_info[:2] == (3, 12),
     reason="calls of C code have a limit of their own there, which nothing raises",
 )
-def test_nodes_that_are_linked_are_saved_beyond_the_depth_of_calls(sandbox):
+def test_linked_nodes_are_saved_beyond_the_recursion_limit(sandbox):
     code = """
 import sys
 class Node:
@@ -221,7 +221,7 @@ def length():
         assert value(session, "length()") == "1000"
 
 
-def test_what_shares_an_object_with_what_does_not_load_is_told_so(sandbox):
+def test_values_that_share_an_object_with_a_failed_one_are_reported(sandbox):
     code = """
 class Fails:
     def __setstate__(self, state): raise LookupError("no")
@@ -237,7 +237,7 @@ del failing
         assert "shares an object with a variable before it" in reasons["shared"]
 
 
-def test_arrays_and_frames_come_back(jailed):
+def test_arrays_and_data_frames_are_restored(jailed):
     pytest.importorskip("pandas")
     code = "import numpy as np, pandas as pd\na = np.arange(9).reshape(3, 3)\nv = a\n"
     code += "frame = pd.DataFrame({'a': [1, 2]})"
@@ -247,7 +247,7 @@ def test_arrays_and_frames_come_back(jailed):
         assert value(session, "int(a.sum()), v is a, int(frame.a.sum())") == "(36, True, 3)"
 
 
-def test_what_belongs_to_a_process_is_listed_with_the_reason(sandbox):
+def test_process_bound_values_are_listed_with_the_reason(sandbox):
     code = """
 import multiprocessing, socket, threading
 def numbers(): yield 1
@@ -287,7 +287,7 @@ good = 1
         assert value(session, "good, list(numbers())") == "(1, [1])"
 
 
-def test_many_that_fail_are_listed_and_the_rest_is_whole(sandbox):
+def test_many_failed_values_are_listed_and_the_rest_is_complete(sandbox):
     code = """
 shared = [[str(n)] for n in range(1000)]
 for n in range(30):
@@ -300,7 +300,7 @@ for n in range(30):
         assert value(session, f"{same}, shared[7]") == "(True, ['7'])"
 
 
-def test_state_that_cannot_be_read_costs_nothing_else(sandbox):
+def test_unreadable_state_affects_no_other_value(sandbox):
     code = """
 import os, random
 os.mkdir("gone")
@@ -314,7 +314,7 @@ x = 1
         assert [row.name for row in session.missing] == ["(sys.path)", "(random)"]
 
 
-def test_what_fails_is_taken_back_whole(sandbox):
+def test_a_failed_load_is_undone_completely(sandbox):
     """Objects shared with other variables are written once and whole, with those."""
     code = "shared = None\nbad = [x := {'big': [1, 2]}, (n for n in x)]\nshared = [x]\nother = x"
     with sandbox.restore(saved(sandbox, code)) as session:
@@ -322,7 +322,7 @@ def test_what_fails_is_taken_back_whole(sandbox):
         assert value(session, "shared[0] is other is x, x") == "(True, {'big': [1, 2]})"
 
 
-def test_what_does_not_load_is_listed_and_the_rest_is_there(sandbox):
+def test_values_that_fail_to_load_are_listed_and_the_rest_is_loaded(sandbox):
     code = """
 class Two(int):
     def __new__(cls, a, b): return super().__new__(cls, a)
@@ -363,7 +363,7 @@ def test_random_numbers_go_on_where_they_were(sandbox):
         assert value(session, "random.random()") == after
 
 
-def test_the_last_value_the_sources_and_the_numbers_of_cells_go_on(sandbox):
+def test_the_last_value_sources_and_cell_numbers_are_restored(sandbox):
     data = saved(sandbox, "def fail():\n    raise KeyError('a note')", "6 * 7")
     assert read_manifest(data).cell == 2
     with sandbox.restore(data) as session:
@@ -374,13 +374,13 @@ def test_the_last_value_the_sources_and_the_numbers_of_cells_go_on(sandbox):
         assert "raise KeyError('a note')" in error.traceback
 
 
-def test_future_statements_hold_on(sandbox):
+def test_future_statements_are_restored(sandbox):
     data = saved(sandbox, "from __future__ import annotations")
     with sandbox.restore(data) as session:
         assert value(session, "def f(x: Unknown): pass\nf.__annotations__") == "{'x': 'Unknown'}"
 
 
-def test_functions_of_the_host_are_the_new_ones(sandbox):
+def test_restored_sessions_use_the_new_host_functions(sandbox):
     code = "ask = shout\nnames = {'f': shout, 'g': globals()}\ndef use(x): return shout(x)"
     data = saved(sandbox, code, host={"shout": str.upper})
     assert [row.name for row in read_manifest(data).variables] == ["ask", "names", "use"]
@@ -394,7 +394,7 @@ def test_functions_of_the_host_are_the_new_ones(sandbox):
         assert "offers no 'shout'" in session.missing[0].reason
 
 
-def test_the_answer_so_far_is_kept_and_not_given_twice(sandbox):
+def test_the_draft_is_restored_and_not_sent_twice(sandbox):
     taken: list[Any] = []
     with sandbox.session(answers="strict", on_answer=taken.append) as session:
         session.run("answer['content'] = 'draft'\nmine = answer")
@@ -440,7 +440,7 @@ def test_a_checkpoint_is_no_cell_and_changes_nothing(sandbox):
             assert value(third, "x, z") == "([1], 1)"
 
 
-def test_what_pickling_prints_is_nobodys_output(sandbox):
+def test_output_of_pickling_belongs_to_no_cell(sandbox):
     code = (
         "class Loud:\n    def __reduce__(self):\n        print('saved')\n        return int, ()\n"
     )
@@ -451,7 +451,7 @@ def test_what_pickling_prints_is_nobodys_output(sandbox):
         assert value(session, "len(_out[-2])") == "0"
 
 
-async def test_the_same_awaited(jailed):
+async def test_asynchronous_saving_and_loading(jailed):
     async with AsyncSandbox(isolation="jailed", limits=LIMITS) as sandbox:
         async with sandbox.session() as session:
             await session.run("x = [1]\ngenerator = (n for n in x)")

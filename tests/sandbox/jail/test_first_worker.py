@@ -71,7 +71,7 @@ def _seen(session: Session) -> str:
 
 
 @pytest.mark.parametrize("cgroup", ["auto", "off"])
-def test_the_first_worker_is_held_as_those_after_it(cgroup: Grouping) -> None:
+def test_the_first_worker_has_the_layers_of_later_workers(cgroup: Grouping) -> None:
     """The first takes its steps without Python; a restarted worker takes them in Python."""
     limits = Limits(workspace="7MiB", processes=33, open_files=77)
     with (
@@ -83,7 +83,7 @@ def test_the_first_worker_is_held_as_those_after_it(cgroup: Grouping) -> None:
         assert first == _seen(session)
 
 
-def test_mounts_in_private_places_are_shown(tmp_path: Path) -> None:
+def test_mounts_below_private_folders_are_shown(tmp_path: Path) -> None:
     """Like a checkout in /tmp, or data in the workspace: directories, files, one within another."""
     (tmp_path / "within").mkdir()
     (tmp_path / "file").write_text("from the host")
@@ -113,7 +113,7 @@ def test_a_step_that_fails_is_named(change: Callable[[str], None], before: str) 
 
 
 @pytest.mark.parametrize("tier", ["jailed", "confined"])
-def test_a_ruleset_that_does_not_hold_is_an_error(
+def test_an_ineffective_ruleset_is_an_error(
     change: Callable[[str], None], tier: Tier, open_python: str
 ) -> None:
     change("libc._NUMBERS['landlock_restrict_self'] = 39, 172  # getpid")
@@ -168,7 +168,7 @@ def test_a_worker_runs_no_python_until_it_is_asked_something(
 
 
 @pytest.mark.parametrize("call", ["os.pipe2", "_socket.socketpair"])
-def test_numbers_of_descriptors_in_the_zygote_are_nothing_to_its_sessions(
+def test_descriptor_numbers_of_the_zygote_do_not_affect_its_sessions(
     change: Callable[[str], None], call: str
 ) -> None:
     change(
@@ -188,7 +188,7 @@ def test_numbers_of_descriptors_in_the_zygote_are_nothing_to_its_sessions(
                 assert session.get("x") == number
 
 
-def test_sessions_of_different_limits_take_turns() -> None:
+def test_consecutive_sessions_have_different_limits() -> None:
     few, more = Limits(open_files=70), Limits(open_files=90)
     code = "import resource; resource.getrlimit(resource.RLIMIT_NOFILE)[0]"
     with Sandbox(isolation="jailed", limits=few) as sandbox:
@@ -222,7 +222,7 @@ add(Step('library', '', None, start), 'folder', 'confined')
 
 
 @pytest.mark.parametrize(("tier", "how"), [("jailed", _THREAD), ("confined", _THREAD_STEP)])
-def test_a_thread_that_came_with_the_fork_is_an_error(
+def test_a_thread_in_the_forking_process_is_an_error(
     change: Callable[[str], None], tier: Tier, how: str
 ) -> None:
     """It would share the code's memory, with the capabilities and without the rules."""

@@ -164,7 +164,7 @@ def test_the_filter_says_what_the_table_says(arch, tier):
 
 @both_tiers
 @both_architectures
-def test_base_and_seal_together_are_the_filter(arch, tier):
+def test_base_and_final_filter_together_equal_the_whole_filter(arch, tier):
     program, base, seal = (
         decode(make(arch, tier))
         for make in (
@@ -181,7 +181,7 @@ def test_base_and_seal_together_are_the_filter(arch, tier):
 
 @both_tiers
 @both_architectures
-def test_the_base_opens_the_setup_and_nothing_else(arch, tier):
+def test_the_base_filter_allows_the_setup_calls_alone(arch, tier):
     program, base = (
         decode(seccomp_filters.program(arch, tier)),
         decode(seccomp_filters.base_program(arch, tier)),
@@ -283,7 +283,7 @@ def test_calls_fail_with_the_documented_errno(loads):
 
 
 @linux
-def test_it_is_the_filter_that_refuses():
+def test_refusals_come_from_the_filter():
     found = json.loads(came_to("nothing", "probes")["probes"][1])
     assert [name for name in NOT_BY_THEMSELVES if found[name] == PROBES[name][2]] == []
 

@@ -80,7 +80,7 @@ def test_a_stricter_row_is_of_a_call_that_has_one():
         assert (row.name if isinstance(row, Refuse) else row.call) in ALLOWED
 
 
-def test_nobody_may_signal_all_processes_where_they_are_the_hosts():
+def test_signals_to_all_processes_are_refused_without_a_pid_namespace():
     """Not even init, which may be the host's."""
     assert "kill" not in {row.call for row in SETUP if "confined" in row.tiers}
 
@@ -104,11 +104,11 @@ msgrcv msgsnd semctl semget semop semtimedop shmat shmctl shmdt shmget
 """
 
 
-def test_calls_that_make_memory_of_no_process_are_refused():
+def test_calls_that_allocate_unaccounted_memory_are_refused():
     assert set(UNCOUNTED.split()) <= REFUSED
 
 
-def test_only_clone3_pretends_not_to_exist():
+def test_only_clone3_returns_enosys():
     """ENOSYS makes the C library fall back to clone; EPERM would break every thread start."""
     assert {row.name for row in REFUSE if row.errno != 1} == {"clone3"}
 
@@ -133,7 +133,7 @@ def test_options_of_sockets_are_those_of_the_system() -> None:
     }
 
 
-def test_setup_opens_only_what_is_refused_or_limited():
+def test_the_setup_table_has_only_refused_or_limited_calls():
     limited = {rule.call for rule in RULES}
     assert {row.call for row in SETUP} <= REFUSED | limited
 

@@ -15,7 +15,7 @@ COMPILER = next((name for name in ("cc", "gcc", "clang") if shutil.which(name)),
 
 
 @pytest.mark.skipif(not COMPILER, reason="there is no C compiler")
-def test_the_harness_finds_no_fault(tmp_path: Path) -> None:
+def test_the_sanitizers_find_no_error(tmp_path: Path) -> None:
     files = [Path(sources.FOLDER, name) for name in sources.c_files() if name != "build_hash.c"]
     program = tmp_path / "harness"
     build = [COMPILER, "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-o", str(program)]

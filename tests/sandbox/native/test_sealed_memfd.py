@@ -29,7 +29,7 @@ def test_a_sealed_file_in_memory_can_neither_be_written_nor_resized() -> None:
         os.close(fd)
 
 
-def test_sealing_does_not_wait_for_whoever_looks_at_a_page() -> None:
+def test_sealing_does_not_wait_for_a_reader_of_a_page() -> None:
     """A mapping that could write makes F_SEAL_WRITE fail at once, as a page in use does later."""
     fd = os.memfd_create("test", os.MFD_ALLOW_SEALING)
     try:

@@ -76,17 +76,17 @@ def _told(body: str) -> list[object]:
     return told
 
 
-def test_the_child_waits_without_what_it_is_to_close_and_outlives_signals() -> None:
+def test_the_child_closes_its_descriptors_and_ignores_signals() -> None:
     closed, pid = _told(_WAITS)
     assert closed is True
     assert isinstance(pid, int)
 
 
-def test_the_caller_keeps_all_that_it_has_where_there_is_no_room_for_a_child() -> None:
+def test_the_caller_is_unchanged_when_no_process_can_be_forked() -> None:
     if os.geteuid() != 0:
         pytest.skip("root alone can become a user who may have no process")
     assert _told(_NO_ROOM) == [errno.EAGAIN]
 
 
-def test_the_caller_goes_on_where_no_signal_may_be_queued() -> None:
+def test_the_caller_goes_on_when_the_signal_queue_is_full() -> None:
     assert _told(_NO_ROOM_FOR_SIGNALS) == [True]

@@ -92,7 +92,7 @@ def test_a_batch_stops_at_the_row_that_fails(
     assert batch.table.failure.row == bad
 
 
-def test_what_rows_return_is_passed_on() -> None:
+def test_results_of_rows_are_passed_on() -> None:
     with a_pipe() as (reading, writing):
         os.write(writing, b"ab")
         rows: list[SyscallRow | Preset] = [
@@ -119,7 +119,7 @@ def test_failures_that_are_tolerated_are_successes() -> None:
     assert batch.slots[RESULT] == -errno.EBADF
 
 
-def test_an_error_says_what_was_called_and_what_it_means() -> None:
+def test_an_error_names_the_call_and_its_meaning() -> None:
     with pytest.raises(StepError, match=r"^\[Errno 2\] chdir: No such file or directory$"):
         SyscallBatch([("a", [call("chdir", b"/nowhere")])]).run()
     with pytest.raises(StepError, match="nobody has written"):
@@ -128,7 +128,7 @@ def test_an_error_says_what_was_called_and_what_it_means() -> None:
         ).run()
 
 
-def test_a_signal_is_handled_in_the_midst_of_a_batch() -> None:
+def test_a_signal_is_handled_during_a_batch() -> None:
     """As in CPython's own calls: the call is repeated unless the handler raises."""
     heard = []
     with a_pipe() as (reading, writing):

@@ -99,7 +99,7 @@ def test_the_tables_say_why_and_do_not_contradict_each_other():
     assert all(NEVER.values())
 
 
-def test_every_module_of_the_table_can_be_imported_with_what_it_offers():
+def test_every_module_of_the_table_can_be_imported_with_its_listed_names():
     cells = [
         f"from {row.module} import {name}"
         for row in TABLE
@@ -171,7 +171,7 @@ def test_a_ready_session_has_the_policy_too():
 
 
 @pytest.mark.parametrize("language", ["lint", "restricted"])
-def test_a_worker_that_takes_the_place_of_a_dead_one_has_the_policy_too(language, clock):
+def test_the_worker_after_a_recovery_has_the_policy_too(language, clock):
     with Sandbox(policy=Policy(language, imports=["math"])) as sandbox:
         with sandbox.session() as session:
             ended = session.run(STUBBORN, on_output=clock.strike)
@@ -181,7 +181,7 @@ def test_a_worker_that_takes_the_place_of_a_dead_one_has_the_policy_too(language
     assert again.error.type == "PolicyError"
 
 
-def test_the_error_says_where_also_to_who_catches_it_on_the_host():
+def test_the_error_on_the_host_has_the_place_too():
     error = PolicyError("no", 3, 5)
 
     assert (str(error), error.line, error.column) == ("line 3, column 5: no", 3, 5)

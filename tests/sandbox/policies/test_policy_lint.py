@@ -82,7 +82,7 @@ def test_an_import_off_the_list_is_refused_with_its_place(imports, cell, module,
         "x = 'import os'",
     ],
 )
-def test_what_is_on_the_list_runs_submodules_included(imports, cell):
+def test_listed_modules_and_their_submodules_can_be_imported(imports, cell):
     allowed(imports, cell)
 
 
@@ -161,11 +161,11 @@ def test_a_denied_call_is_refused_with_its_place(calls, cell, name, line, column
         "node = type('N', (), {'next': None})\nnode = node.next",
     ],
 )
-def test_what_is_no_denied_call_runs(calls, cell):
+def test_calls_that_are_not_denied_run(calls, cell):
     allowed(calls, cell)
 
 
-def test_a_name_keeps_what_it_stands_for_in_later_cells(calls):
+def test_aliases_of_modules_are_tracked_across_cells(calls):
     assert refusal(calls, "from os import system as s", "s('true')").error.line == 1
     refusal(calls, "import os as o", "t = o.system", "t('true')")
     allowed(calls, "from os import system as s", "s = len", "s('abc')")
@@ -181,7 +181,7 @@ def test_nothing_of_a_refused_cell_runs_or_is_remembered(imports):
         assert session.run("x").value == "1"
 
 
-def test_one_error_tells_how_many_more_there_are(imports):
+def test_one_error_has_the_number_of_further_ones(imports):
     message = refusal(imports, "import os\nimport sys\nfrom re import sub").error.message
 
     assert message.startswith("line 1, column 8: import of 'os'")
@@ -203,6 +203,6 @@ def test_answers_and_top_level_await_work(calls):
         assert session.run("print('FINAL(4)')").answers[0].text == "4"
 
 
-def test_the_policy_can_be_caught_by_nobody_inside(imports):
+def test_code_cannot_catch_the_policy_error(imports):
     """The error is raised before the cell's own `try` is entered."""
     refusal(imports, "try:\n    import os\nexcept Exception:\n    pass")

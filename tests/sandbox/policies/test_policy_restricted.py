@@ -101,7 +101,7 @@ def test_every_form_of_answer_works(sandbox, code):
 
 @pytest.mark.parametrize("name", ["FINAL", "FINAL_VAR", "SUBMIT", "SHOW_VARS", "ask", "_out"])
 @pytest.mark.parametrize("inside", ["__globals__", "__closure__", "__code__", "__self__"])
-def test_what_the_session_offers_shows_none_of_its_insides(sandbox, name, inside):
+def test_injected_objects_do_not_expose_their_internals(sandbox, name, inside):
     with sandbox.session(host={"ask": len}, answers="strict") as session:
         for cell in (f"{name}.{inside}", f"getattr({name}, '__' + {inside[2:]!r})"):
             assert session.run(cell).error.type == "PolicyError"
@@ -236,7 +236,7 @@ def test_objects_of_a_cells_own_classes_have_attributes_with_an_underscore(sessi
         "super(A, A())",
     ],
 )
-def test_those_of_all_other_objects_are_refused(session, body, other):
+def test_underscore_attributes_of_other_objects_are_refused(session, body, other):
     outcome = session.run(
         "import collections, json\n"
         "class Own(collections.OrderedDict): pass\n"
@@ -307,7 +307,7 @@ def test_no_guard_has_the_name_of_one_that_a_class_may_have(session, body):
         ("g = 1\ng.gi_frame", 2, 1, "gi_frame"),
     ],
 )
-def test_what_is_refused_is_refused_before_the_cell_runs(session, cell, line, column, text):
+def test_code_is_refused_before_the_cell_runs(session, cell, line, column, text):
     outcome = session.run(f"{cell}")
 
     assert isinstance(outcome, Raised)
@@ -334,7 +334,7 @@ def test_what_is_refused_is_refused_before_the_cell_runs(session, cell, line, co
         ("'{a.__class__}'.format_map({'a': 1})", "'__class__' begins with '_'"),
     ],
 )
-def test_what_the_guards_refuse_is_an_error_of_its_line(session, cell, text):
+def test_errors_of_the_guards_name_their_line(session, cell, text):
     outcome = session.run(f"before = 1\n{cell}\n")
 
     assert outcome.error.type == "PolicyError"
@@ -366,7 +366,7 @@ def test_a_hint_names_nothing_that_the_policy_refuses(session):
     assert "_getattr_" not in session.run("getattr_").error.traceback
 
 
-def test_the_clock_runs_and_the_state_is_kept(session, clock):
+def test_timeouts_apply_and_the_state_is_kept(session, clock):
     session.run("x = 1")
     endless = "while True:\n    x += 1\n    if x == 2:\n        print(x)"
 
@@ -383,7 +383,7 @@ def test_imports_is_the_list_of_what_there_is():
     assert refused.endswith("imports allowed: collections, collections.abc, copy")
 
 
-def test_one_module_of_a_package_does_not_bring_the_package():
+def test_one_module_of_a_package_does_not_allow_the_package():
     with Sandbox(policy=Policy("restricted", imports=["collections.abc"])) as sandbox:
         with sandbox.session() as session:
             assert session.run("from collections.abc import Sized").ok
@@ -415,7 +415,7 @@ def test_sessions_have_random_numbers_of_their_own(sandbox):
     assert drawn(seed=5) == drawn(seed=5) != drawn(seed=6)
 
 
-def test_python_s_own_builtins_are_as_they_were():
+def test_python_s_builtins_are_unchanged():
     """The policy applies to cells only: preloaded modules work with all of Python."""
     with Sandbox(policy=Policy("restricted"), preload=["json", "email"]) as sandbox:
         with sandbox.session(seed=3) as session:

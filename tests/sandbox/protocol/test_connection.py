@@ -151,7 +151,7 @@ def test_the_host_may_reply_between_the_messages_of_one_chunk():
 
 
 @pytest.mark.parametrize(("phase", "kind"), ILLEGAL)
-def test_what_the_table_does_not_allow_is_not_sent(phase, kind):
+def test_a_message_outside_the_table_is_not_sent(phase, kind):
     pair = Pair(phase)
     speaker = pair.host if kind in FROM_HOST else pair.worker
     with pytest.raises(LocalProtocolError, match=f"{kind.__name__} while {phase.name}"):
@@ -160,7 +160,7 @@ def test_what_the_table_does_not_allow_is_not_sent(phase, kind):
 
 
 @pytest.mark.parametrize(("phase", "kind"), ILLEGAL)
-def test_what_the_table_does_not_allow_is_refused_when_it_comes(phase, kind):
+def test_a_message_outside_the_table_is_refused_on_arrival(phase, kind):
     pair = Pair(phase)
     listener = pair.worker if kind in FROM_HOST else pair.host
     with pytest.raises(RemoteProtocolError, match=f"{kind.__name__} while {phase.name}"):
@@ -181,7 +181,7 @@ def test_the_phase_after_a_message_is_the_tables():
 
 @pytest.mark.parametrize("phase", ProtocolPhase)
 @pytest.mark.parametrize("kind", EXAMPLES)
-def test_neither_side_says_what_is_the_others_to_say(phase, kind):
+def test_neither_side_sends_messages_of_the_other(phase, kind):
     pair = Pair(phase)
     speaker = pair.worker if kind in FROM_HOST else pair.host
     with pytest.raises(LocalProtocolError, match="other side's"):
@@ -190,7 +190,7 @@ def test_neither_side_says_what_is_the_others_to_say(phase, kind):
 
 @pytest.mark.parametrize("phase", ProtocolPhase)
 @pytest.mark.parametrize("kind", EXAMPLES)
-def test_neither_side_takes_its_own_messages_from_the_other(phase, kind):
+def test_neither_side_accepts_its_own_messages(phase, kind):
     pair = Pair(phase)
     listener = pair.host if kind in FROM_HOST else pair.worker
     with pytest.raises(RemoteProtocolError, match=f"{kind.__name__} (from the wrong side|while)"):
@@ -200,7 +200,7 @@ def test_neither_side_takes_its_own_messages_from_the_other(phase, kind):
 # ── after a breach ───────────────────────────────────────────────────────────────────────────────
 
 
-def test_after_a_breach_nothing_is_taken_in_any_more():
+def test_after_a_breach_nothing_is_accepted():
     host = Pair(ProtocolPhase.IDLE).host
     with pytest.raises(RemoteProtocolError):
         list(host.receive(LENGTHS.pack(MAX_HEADER + 1, 0) + bytes(1000)))
@@ -211,7 +211,7 @@ def test_after_a_breach_nothing_is_taken_in_any_more():
         assert host.buffered == 0
 
 
-def test_messages_before_the_breach_in_its_chunk_are_still_given():
+def test_messages_before_a_breach_in_its_chunk_are_returned():
     host = Pair(ProtocolPhase.IDLE).host
     messages = iter(host.receive(encode(EXAMPLES[HostCall]) + encode(EXAMPLES[Result])))
     assert next(messages) == EXAMPLES[HostCall]
@@ -219,7 +219,7 @@ def test_messages_before_the_breach_in_its_chunk_are_still_given():
         next(messages)
 
 
-def test_a_message_too_large_to_send_is_our_error_and_changes_nothing():
+def test_a_message_too_large_to_send_is_a_local_error_and_changes_nothing():
     pair = Pair(ProtocolPhase.RUNNING)
     with pytest.raises(LocalProtocolError, match="limits are"):
         pair.worker.send(HostCall(1, 1, "f", bytes(MAX_BLOB + 1)))
@@ -246,7 +246,7 @@ def test_a_worker_that_announces_the_largest_blob_fills_no_more_memory_than_it_s
 
 
 @pytest.mark.parametrize("after", [ProtocolPhase.RUNNING, ProtocolPhase.ASKING])
-def test_a_call_that_a_thread_is_sending_does_not_undo_the_phase_that_began_meanwhile(after):
+def test_a_call_of_a_thread_does_not_revert_a_phase_change(after):
     """Threads of a session send calls while another one reads the host's next command."""
     pair = Pair(ProtocolPhase.IDLE)
     command = pair.host.send(WAY[after][-1])
@@ -268,7 +268,7 @@ EMPTY = Result(7, None, None, (), (), 12_345_678)
 
 @pytest.mark.parametrize("cell", [1, 10, (1 << 63) - 1])
 @pytest.mark.parametrize("code", [b"", b"x = 1", b"}" * 300])
-def test_a_cell_is_said_and_read_in_one_piece_as_any_message_is(cell, code):
+def test_a_cell_is_written_and_read_in_one_piece_as_any_message_is(cell, code):
     pair, twin = Pair(ProtocolPhase.IDLE), Pair(ProtocolPhase.IDLE)
     data = pair.host.execute(cell, code)
 
@@ -278,7 +278,7 @@ def test_a_cell_is_said_and_read_in_one_piece_as_any_message_is(cell, code):
     assert pair.host.phase is pair.worker.phase is ProtocolPhase.RUNNING
 
 
-def test_an_empty_result_is_said_and_read_in_one_piece_as_any_message_is():
+def test_an_empty_result_is_written_and_read_in_one_piece_as_any_message_is():
     pair, twin = Pair(ProtocolPhase.RUNNING), Pair(ProtocolPhase.RUNNING)
     data = pair.worker.empty_result(EMPTY.cell, EMPTY.peak_memory)
 
@@ -318,7 +318,7 @@ _CELL = encode(Execute(7, b"x = 1"))
         _CELL,
     ],
 )
-def test_what_only_looks_like_an_empty_result_is_not_taken_in(data):
+def test_bytes_similar_to_an_empty_result_are_refused(data):
     host = Pair(ProtocolPhase.RUNNING).host
 
     assert host.empty_result(data, EMPTY.cell) is None
@@ -341,7 +341,7 @@ def test_what_only_looks_like_an_empty_result_is_not_taken_in(data):
         _RESULT,
     ],
 )
-def test_what_only_looks_like_a_cell_is_not_taken_in(data):
+def test_bytes_similar_to_a_cell_are_refused(data):
     worker = Pair(ProtocolPhase.IDLE).worker
 
     assert worker.cell(data) is None
@@ -350,7 +350,7 @@ def test_what_only_looks_like_a_cell_is_not_taken_in(data):
 
 
 @pytest.mark.parametrize("phase", [ProtocolPhase.BOOTING, ProtocolPhase.IDLE, ProtocolPhase.ASKING])
-def test_an_empty_result_out_of_turn_is_neither_said_nor_taken_in(phase):
+def test_an_empty_result_out_of_order_is_neither_sent_nor_accepted(phase):
     pair = Pair(phase)
 
     assert pair.host.empty_result(_RESULT, EMPTY.cell) is None
@@ -361,7 +361,7 @@ def test_an_empty_result_out_of_turn_is_neither_said_nor_taken_in(phase):
 @pytest.mark.parametrize(
     "phase", [ProtocolPhase.BOOTING, ProtocolPhase.RUNNING, ProtocolPhase.ASKING]
 )
-def test_a_cell_out_of_turn_is_neither_said_nor_taken_in(phase):
+def test_a_cell_out_of_order_is_neither_sent_nor_accepted(phase):
     pair = Pair(phase)
 
     assert pair.worker.cell(_CELL) is None
@@ -369,7 +369,7 @@ def test_a_cell_out_of_turn_is_neither_said_nor_taken_in(phase):
         pair.host.execute(8, b"")
 
 
-def test_a_message_amid_another_is_not_read_in_one_piece():
+def test_a_message_inside_another_is_not_read_in_one_piece():
     host, worker = Pair(ProtocolPhase.RUNNING).host, Pair(ProtocolPhase.IDLE).worker
     assert not list(host.receive(_RESULT[:9]))
     assert not list(worker.receive(_CELL[:9]))

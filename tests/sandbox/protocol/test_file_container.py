@@ -35,7 +35,7 @@ def checkpoints(draw: Any) -> tuple[Manifest, bytes]:
 
 
 @given(checkpoints())
-def test_what_was_packed_is_read(checkpoint):
+def test_packed_containers_are_read(checkpoint):
     manifest, payload = checkpoint
     data = pack(manifest, payload)
     assert read_manifest(data) == manifest
@@ -53,7 +53,7 @@ def test_a_bit_that_is_flipped_anywhere_is_noticed(checkpoint, data):
 
 
 @given(checkpoints(), st.data())
-def test_what_is_cut_short_or_has_more_is_refused(checkpoint, data):
+def test_truncated_and_extended_containers_are_refused(checkpoint, data):
     packed = pack(*checkpoint)
     with pytest.raises(CheckpointError):
         read_manifest(packed[: data.draw(st.integers(0, len(packed) - 1))])
@@ -62,7 +62,7 @@ def test_what_is_cut_short_or_has_more_is_refused(checkpoint, data):
 
 
 @given(st.binary(max_size=300))
-def test_what_is_none_is_refused(data):
+def test_bytes_that_are_no_container_are_refused(data):
     with pytest.raises(CheckpointError):
         read_manifest(data)
     with pytest.raises(CheckpointError):
@@ -87,7 +87,7 @@ GOOD: dict[str, Any] = {
 }
 
 
-def test_the_good_one_is_good():
+def test_the_unchanged_container_is_accepted():
     read_manifest(file_container.pack(KIND, VERSION, json.dumps(GOOD).encode(), []))
 
 
@@ -126,7 +126,7 @@ def test_a_wrong_field_is_refused(wrong):
 
 
 @pytest.mark.parametrize("field", sorted(GOOD))
-def test_a_field_that_is_not_there_is_named(field):
+def test_a_missing_field_is_named(field):
     header = json.dumps({name: value for name, value in GOOD.items() if name != field}).encode()
     with pytest.raises(CheckpointError, match=field):
         read_manifest(file_container.pack(KIND, VERSION, header, []))
@@ -159,7 +159,7 @@ def test_a_hostile_manifest_is_refused_in_bounded_memory(header):
         tracemalloc.stop()
 
 
-def test_lengths_that_are_not_there_are_refused_before_anything_is_copied():
+def test_lengths_beyond_the_data_are_refused_before_copying():
     data = bytearray(pack(Manifest("3", "c", {}, (), (), (), 1), b""))
     data[18:26] = b"\x7f" + b"\xff" * 7
     with pytest.raises(CheckpointError, match="cut short"):

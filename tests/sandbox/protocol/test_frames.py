@@ -42,7 +42,7 @@ def test_frames_survive_any_chunk_size(size):
 
 
 @given(st.lists(st.tuples(st.binary(max_size=40), st.binary(max_size=40))), st.data())
-def test_frames_survive_any_cutting(parts, data):
+def test_frames_survive_any_chunk_boundaries(parts, data):
     sent = [Frame(*part) for part in parts]
     stream = b"".join(pack(*frame) for frame in sent)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)))))
@@ -53,7 +53,7 @@ def test_frames_survive_any_cutting(parts, data):
     assert found == sent
 
 
-def test_a_frame_is_given_only_when_its_last_byte_has_come():
+def test_a_frame_is_returned_once_it_is_complete():
     reader = FrameReader()
     whole = pack(b"{}", b"abc")
     for byte in whole[:-1]:
@@ -61,14 +61,14 @@ def test_a_frame_is_given_only_when_its_last_byte_has_come():
     assert read(reader, whole[-1:]) == [Frame(b"{}", b"abc")]
 
 
-def test_what_follows_a_frame_in_its_chunk_is_kept_for_the_next():
+def test_bytes_after_a_frame_are_kept_for_the_next():
     reader = FrameReader()
     assert read(reader, pack(b"a") + pack(b"b")[:5]) == [Frame(b"a", b"")]
     assert reader.buffered == 5
     assert read(reader, pack(b"b")[5:] + pack(b"c")) == [Frame(b"b", b""), Frame(b"c", b"")]
 
 
-def test_parts_are_bytes_of_their_own_however_they_came():
+def test_parts_are_independent_bytes_objects():
     """Not views or bytearrays, which a later chunk would change or pin."""
     reader = FrameReader()
     (whole,) = read(reader, pack(b"h", b"b"))
@@ -96,7 +96,7 @@ def test_a_frame_of_exactly_the_largest_size_is_waited_for():
     assert reader.buffered == 8
 
 
-def test_frames_before_one_that_is_too_large_are_still_given():
+def test_frames_before_an_oversized_one_are_returned():
     reader = FrameReader()
     reader.feed(pack(b"good") + LENGTHS.pack(MAX_HEADER + 1, 0))
     assert reader.next_frame() == Frame(b"good", b"")
@@ -105,7 +105,7 @@ def test_frames_before_one_that_is_too_large_are_still_given():
 
 
 @pytest.mark.parametrize(("header", "blob"), [(MAX_HEADER + 1, 0), (0, MAX_BLOB + 1)])
-def test_this_side_does_not_send_what_the_other_would_refuse(header, blob):
+def test_frames_that_the_peer_would_refuse_are_not_sent(header, blob):
     with pytest.raises(LocalProtocolError, match="limits are"):
         pack(bytes(header), bytes(blob))
 
@@ -151,7 +151,7 @@ def test_the_largest_blob_sent_slowly_takes_no_more_memory_than_was_sent(traced)
     assert sent < MAX_BLOB / 16
 
 
-def test_a_large_frame_is_let_go_of_when_it_has_been_given(traced):
+def test_a_large_frame_is_freed_once_it_was_returned(traced):
     reader = FrameReader()
     size = 8 << 20
     reader.feed(LENGTHS.pack(2, size) + b"{}")

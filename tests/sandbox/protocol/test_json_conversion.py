@@ -168,7 +168,7 @@ REFUSED = [
 @pytest.mark.parametrize(
     ("source", "kind", "problem"), REFUSED, ids=[source for source, _, _ in REFUSED]
 )
-def test_what_json_would_change_or_lose_is_refused_in_every_direction(
+def test_values_that_json_would_change_are_refused_in_every_direction(
     session: Session, told: list[Any], source: str, kind: str, problem: str
 ) -> None:
     told.clear()
@@ -188,7 +188,7 @@ def test_what_json_would_change_or_lose_is_refused_in_every_direction(
 
 
 @pytest.mark.parametrize("make", ["[{}]", "collections.deque([{}])", "D({})"])
-def test_what_is_nested_without_end_is_refused(session: Session, make: str) -> None:
+def test_endless_nesting_is_refused(session: Session, make: str) -> None:
     step = make.format("x")
     outcome = session.run(
         f"D = dataclasses.make_dataclass('D', ['n'])\nx = 1\n"
@@ -303,7 +303,7 @@ def test_depth_is_counted_after_conversion() -> None:
         dump_json(value)
 
 
-def test_an_encoder_that_code_has_changed_changes_no_value(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replaced_json_encoder_has_no_effect(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("json.JSONEncoder.default", lambda _, value: str(value))
     assert converted({"s": {2, 1}}) == {"s": [1, 2]}
     with pytest.raises(TypeError, match="has no form in JSON"):

@@ -89,13 +89,13 @@ def test_values_are_counted_without_parsing(value, count):
         assert not more_values(data[:-1], count)
 
 
-def test_the_value_of_an_answer_that_json_cannot_carry_is_none_and_its_text_is_kept():
+def test_an_answer_without_a_json_form_has_the_value_none_and_its_text():
     (deep, *_) = nested(MAX_DEPTH + 1)
     sent = Answered(1, 1, Answer("FINAL", "deep", deep))
     assert decode(frame_of(sent)) == Answered(1, 1, Answer("FINAL", "deep", None))
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), object(), 1j, {1: 2}])
-def test_what_json_cannot_carry_is_not_sent(value):
+def test_values_without_a_json_form_are_not_sent(value):
     with pytest.raises((TypeError, ValueError)):
         dump_json([value])

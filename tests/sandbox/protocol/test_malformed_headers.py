@@ -108,7 +108,7 @@ def example(kind: str) -> tuple[dict[str, Any], bytes]:
     return json.loads(frame.header), frame.blob
 
 
-def test_every_field_of_every_header_is_tried():
+def test_every_field_of_every_header_is_tested():
     for kind, fields in WRONG.items():
         assert {"type", *fields} == example(kind)[0].keys()
 
@@ -175,7 +175,7 @@ def test_a_header_that_is_no_object_with_a_type_is_refused(header):
 @pytest.mark.parametrize(
     "kind", [None, 1, True, [], {}, "", "Ready", "exec", "x" * 10_000, "\ud800"]
 )
-def test_an_unknown_type_is_refused_in_few_words(kind):
+def test_an_unknown_type_is_refused_with_a_short_message(kind):
     with pytest.raises(RemoteProtocolError) as refusal:
         decode(make({"type": kind}))
     assert len(str(refusal.value)) < 100
@@ -197,7 +197,7 @@ def test_the_document_states_how_large_headers_may_be():
 
 @pytest.mark.parametrize("more", [0, None, "x", [], [[]], {}, {"a": [1]}])
 @pytest.mark.parametrize("kind", EXAMPLES)
-def test_a_header_with_a_field_that_nobody_knows_is_refused(kind, more):
+def test_a_header_with_an_unknown_field_is_refused(kind, more):
     if kind in WRONG:
         header, blob = example(kind)
         for name in ("more", "Type", "", "cells", "__class__"):
@@ -287,7 +287,7 @@ def test_a_byte_order_mark_is_refused():
     refused(Frame(b'\xef\xbb\xbf{"type":"list"}', b""), "does not begin")
 
 
-def test_of_a_field_given_twice_the_last_one_counts():
+def test_of_a_repeated_field_the_last_one_counts():
     frame = Frame(b'{"type":"ready","version":2,"type":"list","version":1,"type":"ready"}', b"")
     assert decode(frame) == Ready(1)
 

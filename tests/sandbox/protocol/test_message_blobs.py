@@ -95,7 +95,7 @@ def test_functions_that_are_not_names_with_texts_are_refused(blob):
 
 
 @pytest.mark.parametrize("rows", [[], [["x", "str", 3]], [["x", "str", 2], ["y", "bytes", 1]]])
-def test_what_a_session_begins_with_is_all_that_follows_its_functions(rows):
+def test_the_first_variables_follow_the_functions_of_a_configuration(rows):
     refused(configure(b"[]abcd", 2, rows), "more data")
     refused(configure(b"[]ab", 2, [["x", "str", 3]]))
 
@@ -161,7 +161,7 @@ def test_an_escaped_pair_is_one_character():
 # ── what a cell can make large, its own worker cuts ──────────────────────────────────────────────
 
 
-def test_names_and_messages_of_any_length_are_cut_to_what_the_protocol_carries():
+def test_long_names_and_messages_are_truncated_to_the_limit():
     long = "🐍" * 3_000_000
     taken = decode(frame_of(Result(1, None, None, (Change("new", long, "int", 1, "1"),), (), 0)))
     assert taken == Result(1, None, None, (Change("new", long[:MAX_NAME], "int", 1, "1"),), (), 0)
@@ -171,7 +171,7 @@ def test_names_and_messages_of_any_length_are_cut_to_what_the_protocol_carries()
 
 
 @pytest.mark.parametrize("number", [-1, MAX_COUNT, 10**5000], ids=["negative", "huge", "absurd"])
-def test_numbers_that_a_cell_made_up_do_not_break_the_protocol(number):
+def test_forged_numbers_do_not_break_the_protocol(number):
     error = ErrorInfo("SyntaxError", "", "", number)
     sent = Result(1, None, error, (Change("new", "x", "ndarray", number, ""),), (), 0)
     taken = decode(frame_of(sent))
@@ -193,7 +193,7 @@ def test_the_largest_result_that_a_worker_makes_fits():
     assert decode(frame_of(sent)) == sent
 
 
-def test_an_answer_of_eight_mebibytes_fits_whatever_characters_it_is_made_of():
+def test_an_answer_of_eight_mebibytes_fits_with_any_characters():
     text = "\x00" * (8 << 20)
     sent = Answered(1, 1, Answer("FINAL", text, text))
     assert decode(frame_of(sent)) == sent

@@ -35,28 +35,28 @@ def as_markdown() -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def test_the_document_shows_this_table():
+def test_the_document_has_the_table():
     assert as_markdown() in PROTOCOL
 
 
-def test_every_message_belongs_to_one_side():
+def test_every_message_has_one_sender():
     assert set(get_args(HostMessage)).isdisjoint(get_args(WorkerMessage))
     assert set(MESSAGES) == set(get_args(Message))
 
 
-def test_every_phase_has_a_row_and_every_message_a_place():
+def test_every_phase_has_a_row_and_every_message_is_used():
     assert set(TRANSITIONS) == set(ProtocolPhase)
     assert {message for row in TRANSITIONS.values() for message in row} == set(MESSAGES)
 
 
-def test_a_conversation_begins_with_ready_and_nothing_else():
+def test_a_conversation_begins_with_ready():
     assert TRANSITIONS[ProtocolPhase.BOOTING] == {Ready: ProtocolPhase.IDLE}
 
 
 @pytest.mark.parametrize(
     "phase", [phase for phase in ProtocolPhase if phase is not ProtocolPhase.BOOTING]
 )
-def test_ready_is_said_once(phase):
+def test_ready_is_sent_once(phase):
     assert Ready not in TRANSITIONS[phase]
 
 
@@ -68,7 +68,7 @@ def test_a_call_and_its_reply_change_no_phase(phase, message):
     assert TRANSITIONS[phase][message] is phase
 
 
-def test_the_host_asks_one_thing_at_a_time():
+def test_the_host_has_one_request_at_a_time():
     """While a cell runs or a request is open, the host sends only replies."""
     for phase in (ProtocolPhase.RUNNING, ProtocolPhase.ASKING):
         assert set(TRANSITIONS[phase]) & set(get_args(HostMessage)) == {HostReply}

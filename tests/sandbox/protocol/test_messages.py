@@ -37,7 +37,7 @@ from tests.sandbox.protocol.message_examples import (
 # ── round trips ──────────────────────────────────────────────────────────────────────────────────
 
 
-def test_there_is_an_example_of_every_message():
+def test_every_message_has_an_example():
     assert {type(m) for ms in EXAMPLES.values() for m in ms} == set(get_args(Message))
 
 
@@ -47,7 +47,7 @@ def test_a_message_is_decoded_as_it_was_encoded(message):
 
 
 @pytest.mark.parametrize("message", ALL)
-def test_what_is_decoded_cannot_be_changed(message):
+def test_decoded_messages_are_immutable(message):
     decoded = decode(frame_of(message))
     for field in dataclasses.fields(decoded):
         with pytest.raises(dataclasses.FrozenInstanceError):
@@ -55,7 +55,7 @@ def test_what_is_decoded_cannot_be_changed(message):
 
 
 @pytest.mark.parametrize("message", ALL)
-def test_what_is_decoded_can_be_hashed_but_for_an_answers_json(message):
+def test_decoded_messages_are_hashable_except_the_json_of_answers(message):
     if isinstance(message, Answered) and isinstance(message.answer.value, (dict, list)):
         message = Answered(1, 1, Answer("FINAL", message.answer.text))
     assert hash(decode(frame_of(message))) == hash(message)
@@ -77,7 +77,7 @@ def test_a_short_header_is_its_kind_and_its_numbers(message, kind, numbers):
     assert decode(frame) == message
 
 
-def test_a_result_that_has_something_to_tell_has_no_short_header():
+def test_a_result_with_content_has_no_short_header():
     empty = Result(1, None, None, (), (), 0)
     for more in ({"value": ""}, {"error": ERROR}, {"changes": (CHANGE,)}, {"figures": (PNG,)}):
         told = dataclasses.replace(empty, **more)

@@ -160,7 +160,7 @@ DECLARED: dict[type, list[Callable[[object], bool]]] = {
 }
 
 
-def test_the_types_of_every_message_of_a_worker_are_written_down_here():
+def test_the_fuzzer_knows_the_types_of_every_worker_message():
     assert DECLARED.keys() == set(get_args(WorkerMessage))
 
 
@@ -205,7 +205,7 @@ many = settings(max_examples=400, deadline=None)
 
 @given(turns, cuts)
 @settings(deadline=None)
-def test_every_turn_is_understood_in_any_cutting(turn, places):
+def test_every_conversation_is_accepted_with_any_chunk_boundaries(turn, places):
     """Otherwise the mutations below would mutate broken input."""
     data = b"".join(encode(message) for message in TURNS[turn][1])
     assert listen(connected(turn), cut(data, places))
@@ -214,13 +214,13 @@ def test_every_turn_is_understood_in_any_cutting(turn, places):
 @pytest.mark.parametrize("connection", [HostConnection, WorkerConnection])
 @given(st.lists(st.binary(max_size=64), max_size=8))
 @settings(deadline=None)
-def test_random_bytes_are_waited_on_or_refused(connection, chunks):
+def test_random_bytes_are_incomplete_or_refused(connection, chunks):
     listen(connection(), chunks)
 
 
 @given(turns, st.binary(max_size=200), st.binary(max_size=200), cuts)
 @many
-def test_random_bytes_within_a_frame_are_refused_or_wait(turn, header, blob, places):
+def test_random_bytes_within_a_frame_are_incomplete_or_refused(turn, header, blob, places):
     listen(connected(turn), cut(pack(header, blob), places))
 
 
@@ -254,7 +254,7 @@ def mutate(data: bytes, how: str, place: int, length: int, junk: bytes) -> bytes
 
 @given(turns, mutations, cuts)
 @many
-def test_a_valid_turn_with_changed_bytes_is_understood_or_refused(turn, changes, places):
+def test_a_valid_conversation_with_changed_bytes_is_accepted_or_refused(turn, changes, places):
     data = b"".join(encode(message) for message in TURNS[turn][1])
     for change in changes:
         data = mutate(data, *change)
@@ -288,7 +288,7 @@ def header_of(message: WorkerMessage) -> tuple[dict[str, Any], bytes]:
 
 @given(turns, st.data())
 @many
-def test_a_valid_message_with_changed_fields_is_understood_or_refused(turn, data):
+def test_a_valid_message_with_changed_fields_is_accepted_or_refused(turn, data):
     header, blob = header_of(data.draw(st.sampled_from(TURNS[turn][1])))
     for field in data.draw(st.lists(st.sampled_from(sorted(header)), min_size=1, max_size=2)):
         header[field] = data.draw(values)
@@ -299,7 +299,7 @@ def test_a_valid_message_with_changed_fields_is_understood_or_refused(turn, data
 
 @given(st.data())
 @many
-def test_a_result_with_changed_rows_is_understood_or_refused(data):
+def test_a_result_with_changed_rows_is_accepted_or_refused(data):
     header, blob = header_of(RESULT)
     rows = [header["error"], *header["changes"], header["figures"]]
     row = data.draw(st.sampled_from(rows))
@@ -309,7 +309,7 @@ def test_a_result_with_changed_rows_is_understood_or_refused(data):
 
 @given(st.data())
 @many
-def test_a_call_with_changed_parts_is_understood_whole_or_refused(data):
+def test_a_call_with_changed_parts_is_accepted_or_refused(data):
     header, blob = header_of(CALLS[1])
     row = data.draw(st.sampled_from([header["parts"][0], *header["parts"][1][2], header["parts"]]))
     if row is not None:
@@ -371,7 +371,7 @@ QUESTIONS: tuple[Callable[[Session], object], ...] = (
 @settings(
     max_examples=30, phases=[Phase.generate]
 )  # each may wait for time-outs: none is made shorter
-def test_a_session_goes_on_whatever_its_worker_says(sandbox, turn, changes, way, end, question):
+def test_a_session_goes_on_whatever_its_worker_sends(sandbox, turn, changes, way, end, question):
     data = b"".join(encode(message) for message in TURNS[turn][1])
     for change in changes:
         data = mutate(data, *change)

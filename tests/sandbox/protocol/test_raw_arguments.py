@@ -45,7 +45,7 @@ def offer(function: Callable[..., Any], **arguments: Any) -> HostFunction:
     return HostFunction(function, raw=("context",), **arguments)
 
 
-def test_text_and_bytes_arrive_as_they_are(cells: Cells) -> None:
+def test_text_and_bytes_arrive_unchanged(cells: Cells) -> None:
     taken = Taken()
     (outcome,) = cells(
         {"f": offer(taken)},
@@ -174,7 +174,7 @@ def call(args: Any, *parts: Any) -> HostCall:
     return HostCall(1, 1, "f", dump_json(args), parts)
 
 
-def test_parts_go_where_the_function_takes_them_and_null_stands() -> None:
+def test_parts_replace_the_null_placeholders() -> None:
     text, data = RawArgument("str", "é".encode()), RawArgument("bytes", b"\xff")
     assert arguments(call([["p", None], {}], (1, text)), PLACES) == (["p", "é"], {})
     given = call([["p", None], {"context": None}], (1, data), ("context", (text, None, data)))
@@ -197,7 +197,7 @@ def test_parts_go_where_the_function_takes_them_and_null_stands() -> None:
         call([[], None], ("context", RawArgument("str", b"x"))),
     ],
 )
-def test_a_part_without_a_place_of_its_own_is_a_breach(given: HostCall) -> None:
+def test_a_part_without_a_placeholder_is_a_breach(given: HostCall) -> None:
     with pytest.raises(RemoteProtocolError):
         arguments(given, PLACES)
 
@@ -207,7 +207,7 @@ contents = st.binary(max_size=40) | st.text(st.characters(exclude_categories=())
 
 @given(st.lists(contents | st.lists(st.none() | contents, min_size=1, max_size=4), max_size=4))
 @settings(deadline=None)
-def test_whatever_is_sent_raw_arrives_the_same(held: list[Any]) -> None:
+def test_raw_arguments_arrive_unchanged(held: list[Any]) -> None:
     def part(value: Any) -> Any:
         if value is None:
             return None
@@ -290,9 +290,7 @@ def test_a_forged_call_that_keeps_the_rules_is_a_call(sandbox: Sandbox) -> None:
     assert taken.contexts == [["x", None, b"yz"]]
 
 
-def test_sizes_that_are_announced_and_never_sent_cost_nothing(
-    sandbox: Sandbox, clock: Clock
-) -> None:
+def test_announced_sizes_allocate_no_memory(sandbox: Sandbox, clock: Clock) -> None:
     # The code ignores the interrupt, so it is killed.
     limits = Limits(timeout=60, grace=0.1)
     with sandbox.session(host={"f": offer(Taken())}, limits=limits) as session:

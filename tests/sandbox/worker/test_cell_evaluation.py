@@ -121,7 +121,7 @@ def test_variables_bound_before_an_exception_are_kept(run):
     assert run("c").error.type == "NameError"
 
 
-def test_protected_names_are_back_in_the_next_cell_and_it_is_said(run, capfd):
+def test_protected_names_are_restored_in_the_next_cell_and_reported(run, capfd):
     run.namespace.inject("tool", len, protected=True)
     run("tool = 5")
     assert run.get("tool") == 5
@@ -130,7 +130,7 @@ def test_protected_names_are_back_in_the_next_cell_and_it_is_said(run, capfd):
     assert "tool belongs to the session" in capfd.readouterr().err
 
 
-def test_names_are_put_back_by_a_cell_and_not_between_two(run, capfd):
+def test_protected_names_are_restored_by_a_cell_and_not_between_cells(run, capfd):
     run.namespace.inject("tool", len, protected=True)
     run("tool = 5")
     run_cell("None", 0, run.namespace)

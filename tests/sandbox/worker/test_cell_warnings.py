@@ -26,7 +26,7 @@ def test_within_a_cell_a_line_warns_once(session: Session) -> None:
     assert stderr.count("careful\n") == 1
 
 
-def test_what_a_user_asked_for_holds_in_later_cells(session: Session) -> None:
+def test_warning_filters_of_a_cell_apply_to_later_cells(session: Session) -> None:
     told(session, "import warnings\nwarnings.simplefilter('once')")
     assert "careful" in told(session, "warnings.warn('careful')")
     assert told(session, "warnings.warn('careful')") == ""
@@ -35,7 +35,9 @@ def test_what_a_user_asked_for_holds_in_later_cells(session: Session) -> None:
 
 
 @pytest.mark.parametrize("depth", [2, 3])
-def test_a_warning_about_who_called_the_cell_names_its_line(session: Session, depth: int) -> None:
+def test_a_warning_about_the_caller_of_the_cell_names_its_line(
+    session: Session, depth: int
+) -> None:
     code = f"import warnings\nx = 1\nwarnings.warn('careful', stacklevel={depth})\n"
     for number in (1, 2):
         assert told(session, code).startswith(f"<cell {number}>:3: UserWarning: careful\n")
@@ -51,7 +53,7 @@ def test_a_coroutine_that_is_not_awaited_names_the_cell_after_which_it_was_gone(
         assert told(session, "x = 1\nf()\n\n") == f"<cell {number}>:2: {text}  f()\n"
 
 
-def test_tracemalloc_tells_where_a_forgotten_object_is_from_if_it_is_on(session: Session) -> None:
+def test_tracemalloc_shows_the_origin_of_an_unclosed_object(session: Session) -> None:
     told(session, "import tracemalloc\ntracemalloc.start()\nasync def f(): pass\nx = f()")
     stderr = told(session, "del x")
     assert "Object allocated at" in stderr

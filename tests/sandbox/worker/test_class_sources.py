@@ -41,7 +41,7 @@ def test_a_class_within_others_has_its_source(session: Session) -> None:
     assert source(session) == PLAIN
 
 
-def test_a_class_that_is_defined_anew_has_the_source_of_its_own_cell(session: Session) -> None:
+def test_a_redefined_class_has_the_source_of_its_own_cell(session: Session) -> None:
     session.run(f"{METHOD}old = A")
     session.run(METHOD.replace("1", "2"))
     assert source(session) == METHOD.replace("1", "2")
@@ -56,7 +56,7 @@ def test_a_class_that_no_cell_defines_has_no_source(session: Session, code: str)
     assert outcome.error.message == "source code not available"
 
 
-def test_of_two_cells_that_may_have_it_neither_is_told(session: Session) -> None:
+def test_a_class_that_may_be_from_two_cells_has_no_source(session: Session) -> None:
     session.run("import inspect")
     session.run(f"{BARE}old = A")
     session.run(BARE.replace("1", "2"))
@@ -66,7 +66,7 @@ def test_of_two_cells_that_may_have_it_neither_is_told(session: Session) -> None
         assert outcome.error.message == "source code not available"
 
 
-def test_what_is_no_class_of_a_cell_is_as_ever(session: Session) -> None:
+def test_sources_of_other_classes_are_unchanged(session: Session) -> None:
     assert "class JSONDecoder" in str(source(session, "__import__('json').JSONDecoder"))
     outcome = session.run("inspect.getsource(int)")
     assert isinstance(outcome, Raised)

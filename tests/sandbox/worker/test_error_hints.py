@@ -177,7 +177,7 @@ def test_a_hint_follows_as_one_line(error, namespace, source, hint):
         f"{' ' * 400}={' ' * 500}a b",
     ],
 )
-def test_there_is_no_hint_where_nothing_is_known(error, namespace, source):
+def test_unknown_errors_have_no_hint(error, namespace, source):
     namespace.inject("llm_query", lambda prompt: prompt)
     found = error(source)
     last = f"{found.type}: {found.message}" if found.message else found.type

@@ -123,7 +123,7 @@ def test_an_answer_is_sent_when_it_is_given_and_stands_if_the_cell_then_raises(s
     assert session.told == [Answer("FINAL", "1", 1)]
 
 
-def test_every_answer_is_told_in_order(session):
+def test_every_answer_is_reported_in_order(session):
     assert [a.text for a in session.after("FINAL(1)\nSUBMIT(2)\nfinal_answer(3)")] == [
         "1",
         "2",
@@ -168,7 +168,7 @@ def test_a_wrong_call_raises_in_the_cell_and_sends_nothing(session, source, kind
 
 
 @pytest.mark.parametrize("name", ["FINAL", "FINAL_VAR", "final_answer"])
-def test_functions_are_called_by_their_own_names_in_errors_and_when_shown(session, name):
+def test_errors_and_reprs_have_the_names_of_the_functions(session, name):
     assert session(f"{name}()").error.message.startswith(f"{name}() missing 1 required")
     assert session(name).value.startswith(f"<function {name} at")
 
@@ -285,7 +285,7 @@ def test_numbers_and_arrays_of_numpy_are_values(session):
         "answer['ready'] = True",
     ],
 )
-def test_the_dict_sends_its_content_once_when_it_is_ready(session, source):
+def test_the_answer_dict_sends_its_content_once_when_ready(session, source):
     assert session.after(source) == [Answer("answer", "5", 5)]
     assert session.after("x = 1") == []
 
@@ -303,18 +303,18 @@ def test_the_dict_sends_its_content_once_when_it_is_ready(session, source):
         "other = {'content': 5, 'ready': True}",
     ],
 )
-def test_without_being_ready_nothing_is_sent(session, source):
+def test_an_answer_dict_that_is_not_ready_sends_nothing(session, source):
     assert session.after(source) == []
     assert session.after("x = 1") == []
 
 
-def test_the_host_is_told_while_the_cell_runs(session):
+def test_an_answer_is_reported_while_the_cell_runs(session):
     session.namespace.globals["told"] = session.told
     session("answer['content'] = 5\nanswer['ready'] = True\nseen = len(told)")
     assert session.namespace.globals["seen"] == 1
 
 
-def test_each_change_while_it_is_ready_is_told(session):
+def test_each_change_while_ready_is_reported(session):
     found = session.after(
         "answer['ready'] = True\nanswer['content'] = 'a'\nanswer['content'] = 'b'"
     )
@@ -331,7 +331,7 @@ def test_a_content_set_in_an_earlier_cell_is_sent_when_it_is_ready(session):
     assert session.after("answer['ready'] = True") == [Answer("answer", "text", "text")]
 
 
-def test_a_refused_dict_is_no_longer_ready_and_the_cell_is_told(session):
+def test_a_refused_dict_is_no_longer_ready_and_the_cell_gets_an_error(session):
     session.refuse = "expected a number"
     error = session("answer['content'] = 'x'\nanswer['ready'] = True\nnever = 1").error
 
@@ -355,7 +355,7 @@ def test_a_refusal_when_the_cell_has_ended_goes_to_standard_error(session, capfd
 @pytest.mark.parametrize(
     "member", ["def __str__(self): raise SystemError('no')", "def __str__(self): return 5"]
 )
-def test_a_content_that_cannot_become_text_does_no_harm(session, member, capfd):
+def test_a_content_without_a_text_form_has_no_effect(session, member, capfd):
     session(f"class Bad:\n    {member}\nanswer = {{'content': Bad(), 'ready': True}}")
 
     assert session.told == []
@@ -407,7 +407,7 @@ def test_the_text_between_the_parentheses_is_the_answer(text, inner):
 @pytest.mark.parametrize(
     "text", ["FINAL(42", "FINAL(", "FINAL", "FINAL_VAR(", "FINAL_VAR(a b)", "x"]
 )
-def test_an_incomplete_form_is_none(session, text):
+def test_an_incomplete_form_is_no_answer(session, text):
     assert parse(text) is None
     session.answers.printed(text, False)
     assert session.told == []
@@ -422,7 +422,7 @@ def test_an_incomplete_form_is_none(session, text):
         ('FINAL("' + "'\\\"" * 300_000 + "\n)", '"' + "'\\\"" * 300_000),
     ],
 )
-def test_a_printed_form_is_read_in_linear_time(text, inner):
+def test_a_printed_form_is_parsed_in_linear_time(text, inner):
     assert parse(text) == (
         None if inner is None else PrintedForm(inner, None)
     )  # in seconds, not hours
@@ -457,9 +457,7 @@ def test_a_printed_variable_that_is_unknown_is_ignored(session):
         ),
     ],
 )
-def test_a_form_that_the_cell_writes_is_sent_with_what_must_be_seen_in_its_output(
-    session, source, answer
-):
+def test_a_printed_form_is_sent_with_the_output_that_must_show_it(session, source, answer):
     assert session.after(source) == [answer]
 
 
@@ -481,14 +479,14 @@ def test_a_document_never_gives_an_answer(session, document):
 # ── names ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_functions_say_what_they_do(session):
+def test_the_answer_functions_have_docstrings(session):
     for name in ("FINAL", "FINAL_VAR", "SUBMIT", "SHOW_VARS", "final_answer"):
         function = session.namespace.globals[name]
         assert function.__name__ == name
         assert len(function.__doc__.splitlines()) == 1
 
 
-def test_names_of_ours_are_no_variables(session):
+def test_injected_names_are_no_variables(session):
     assert list(session.namespace.variables()) == []
 
 
@@ -501,13 +499,13 @@ def test_variables_are_listed_with_their_types(session):
     assert session.answers.show_variables() == "Available variables: {'x': 'int', 'data': 'dict'}"
 
 
-def test_the_functions_in_capitals_are_put_back(session, capfd):
+def test_overwritten_answer_functions_are_restored(session, capfd):
     session("FINAL = FINAL_VAR = SUBMIT = SHOW_VARS = 5")
     assert session.after("FINAL(1)") == [Answer("FINAL", "1", 1)]
     assert capfd.readouterr().err.count("was put back") == 4
 
 
-def test_names_that_people_use_for_variables_are_theirs(session):
+def test_common_variable_names_belong_to_the_code(session):
     session("final_answer = 'mine'")
     assert session("final_answer").value == "'mine'"
     assert session.after("FINAL_VAR('final_answer')") == [Answer("FINAL_VAR", "mine", "mine")]

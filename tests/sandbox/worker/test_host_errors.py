@@ -125,7 +125,7 @@ READ: list[tuple[BaseException, str, object]] = [
 
 
 @pytest.mark.parametrize(("error", "name", "value"), READ)
-def test_an_error_has_the_parts_that_its_text_tells(
+def test_an_error_has_the_attributes_that_its_text_mentions(
     error: BaseException, name: str, value: object
 ) -> None:
     made = host_error(type(error).__name__, str(error))
@@ -135,7 +135,9 @@ def test_an_error_has_the_parts_that_its_text_tells(
 
 
 @pytest.mark.parametrize("kind", ["generator", "returned", "awaited"])
-def test_what_a_generator_raises_is_its_function_s_error(sandbox: Sandbox, kind: str) -> None:
+def test_an_exception_of_a_generator_is_the_error_of_its_function(
+    sandbox: Sandbox, kind: str
+) -> None:
     def generator() -> Iterator[int]:
         yield 1
         raise ValueError("in its body")
@@ -158,7 +160,7 @@ def test_an_argument_s_own_error_has_no_other_as_its_context(sandbox: Sandbox) -
         assert "During handling" not in error.traceback
 
 
-def test_drivers_and_offers_raise_alike(sandbox: Sandbox, open_python: str) -> None:
+def test_session_drivers_and_host_functions_raise_alike(sandbox: Sandbox, open_python: str) -> None:
     def fail() -> None:
         raise Wrong("no")
 

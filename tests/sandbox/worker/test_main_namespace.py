@@ -21,7 +21,7 @@ def names(namespace: Namespace) -> list[str]:
     return [name for name, _ in namespace.variables()]
 
 
-def test_it_is_registered_as_the_main_module(namespace):
+def test_the_namespace_is_registered_as_the_main_module(namespace):
     assert sys.modules["__main__"] is namespace.module
     assert namespace.globals is vars(namespace.module)
     assert namespace.globals["__name__"] == "__main__"

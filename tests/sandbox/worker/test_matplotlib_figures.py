@@ -92,7 +92,7 @@ def test_a_figure_that_cannot_be_drawn_is_named_and_the_others_are_taken(pyplot,
     assert "second line" not in said
 
 
-def test_a_broken_pyplot_is_said(pyplot, capfd):
+def test_a_broken_pyplot_is_reported(pyplot, capfd):
     pyplot.get_fignums = None
     assert take_figures() == []
     assert "figures cannot be shown" in capfd.readouterr().err

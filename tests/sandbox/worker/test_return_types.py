@@ -103,7 +103,7 @@ def values(outcomes: list[Outcome]) -> list[str | None]:
 # ── texts ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_text_is_a_str_that_says_how_it_came_about(cells: Cells) -> None:
+def test_a_text_result_is_a_str_with_call_details(cells: Cells) -> None:
     found = values(
         cells(
             {"ask": TEXT},
@@ -136,7 +136,7 @@ def test_a_list_of_texts_keeps_its_length_and_order(cells: Cells) -> None:
     assert found == ["(['B', 'BAD', 'A'], [True, False, True])", "[]"]
 
 
-def test_what_was_left_out_of_a_text_has_its_default(cells: Cells) -> None:
+def test_missing_attributes_of_a_text_have_defaults(cells: Cells) -> None:
     offer = HostFunction(lambda: {"text": "x", "later": 1}, returns="text")
     code = "x = f()\nx.ok, x.error, x.usage, x.truncated, x.value"
     assert values(cells({"f": offer}, code)) == ["(True, None, None, False, None)"]
@@ -195,7 +195,7 @@ def test_texts_and_handles_survive_rollbacks_and_branches(sandbox: Sandbox) -> N
         assert session.run(LOOK).value == shown
 
 
-def test_texts_and_handles_are_saved(jailed: Sandbox) -> None:
+def test_texts_and_handles_are_saved_in_checkpoints(jailed: Sandbox) -> None:
     children = Children()
     host = {"ask": TEXT, "begin": children.offer()}
     shown = "('BAD', False, {'output_tokens': 3}, '<begin 0: pending>', 'child 0')"
@@ -220,7 +220,7 @@ def test_texts_and_handles_are_saved(jailed: Sandbox) -> None:
         assert outcome.error.message == "NameError: this session offers no 'begin'"
 
 
-def test_texts_are_answers_as_any_text(sandbox: Sandbox) -> None:
+def test_text_results_can_be_answers(sandbox: Sandbox) -> None:
     with sandbox.session(host={"ask": TEXT}, answers="strict") as session:
         (answer,) = session.run("FINAL(ask('hi'))").answers
     assert (answer.text, answer.value) == ("HI", "HI")
@@ -351,7 +351,7 @@ def test_a_signature_is_shown_and_holds(cells: Cells) -> None:
         {"returns": "handle", "methods": {"result": ask, "done": ask, "cancel": ask, "more": ask}},
     ],
 )
-def test_an_offer_that_is_none_is_refused_by_its_field(arguments: dict[str, Any]) -> None:
+def test_an_invalid_host_function_is_refused_by_its_field(arguments: dict[str, Any]) -> None:
     with pytest.raises((TypeError, ValueError)) as refusal:
         HostFunction(ask, **arguments)
     field = "returns" if arguments == {"returns": "pretty"} else list(arguments)[-1]
@@ -362,7 +362,7 @@ def test_an_offer_that_is_none_is_refused_by_its_field(arguments: dict[str, Any]
     assert field in str(refusal.value)
 
 
-def test_an_offer_is_frozen_and_holds_a_function() -> None:
+def test_a_host_function_is_frozen_and_has_a_callable() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         TEXT.returns = "plain"  # type: ignore[misc]
     with pytest.raises(TypeError, match="function"):
@@ -374,7 +374,7 @@ def test_a_name_is_a_function_or_an_error_and_not_both(sandbox: Sandbox) -> None
         sandbox.session(host={"Failed": HostFunction(ask, raises=["Failed"])})
 
 
-def test_a_branch_is_offered_what_its_code_was_told_of(sandbox: Sandbox) -> None:
+def test_a_branch_has_the_host_functions_of_its_session(sandbox: Sandbox) -> None:
     with sandbox.session(host={"ask": TEXT}) as session:
         session.run("x = 1")
         for host in ({"ask": ask}, {"ask": dataclasses.replace(TEXT, returns="plain")}, {}):
@@ -389,7 +389,7 @@ def test_a_branch_is_offered_what_its_code_was_told_of(sandbox: Sandbox) -> None
 # ── errors with a class ───────────────────────────────────────────────────────────────────────
 
 
-def test_an_error_of_the_host_has_its_class_where_that_is_offered(cells: Cells) -> None:
+def test_an_error_of_the_host_has_its_class_where_that_is_available(cells: Cells) -> None:
     outcomes = cells(
         {"ask": TEXT, "ask_all": TEXTS},
         "ask('poor')",
@@ -444,7 +444,7 @@ def test_errors_can_be_copied_and_saved_and_are_put_back(jailed: Sandbox) -> Non
 # ── what is the session's is no more than that ────────────────────────────────────────────────
 
 
-def test_code_that_changes_texts_and_handles_deceives_itself_only(sandbox: Sandbox) -> None:
+def test_changes_of_texts_and_handles_have_no_effect_on_the_host(sandbox: Sandbox) -> None:
     children = Children()
     host = {"ask": TEXT, "begin": children.offer()}
     with sandbox.session(host=host) as session:
@@ -462,7 +462,7 @@ def test_code_that_changes_texts_and_handles_deceives_itself_only(sandbox: Sandb
         assert other.run("x = ask('bad')\nx.ok, x.usage").value == "(False, {'output_tokens': 3})"
 
 
-def test_an_id_that_code_makes_up_is_for_the_host_to_know(sandbox: Sandbox) -> None:
+def test_a_forged_id_is_validated_by_the_host(sandbox: Sandbox) -> None:
     children, others = Children(), Children()
     with sandbox.session(host={"begin": children.offer()}) as session:
         session.run("h = begin('p')\nh.id = 99")
@@ -475,7 +475,7 @@ def test_an_id_that_code_makes_up_is_for_the_host_to_know(sandbox: Sandbox) -> N
     assert [each for each in others.asked if each[1] == 99] == []
 
 
-def test_methods_are_no_names_of_the_session(sandbox: Sandbox) -> None:
+def test_methods_are_not_injected_as_names(sandbox: Sandbox) -> None:
     with sandbox.session(host={"begin": Children().offer()}) as session:
         assert session.run("[n for n in globals() if 'result' in n or '.' in n]").value == "[]"
         # A user's own names cannot collide with them.
@@ -483,7 +483,7 @@ def test_methods_are_no_names_of_the_session(sandbox: Sandbox) -> None:
             sandbox.session(host={"begin.result": ask})
 
 
-def test_faces_come_back_after_a_restart(sandbox: Sandbox) -> None:
+def test_return_types_are_restored_after_a_restart(sandbox: Sandbox) -> None:
     with sandbox.session(host={"ask": TEXT}) as session:
         session.run("import os; os._exit(1)")
         assert session.run("ask('bad').ok, BudgetExceeded.__name__").value == (
@@ -491,7 +491,7 @@ def test_faces_come_back_after_a_restart(sandbox: Sandbox) -> None:
         )
 
 
-def test_they_work_under_a_language_policy() -> None:
+def test_host_functions_work_under_a_language_policy() -> None:
     children = Children()
     host = {"ask": TEXT, "ask_all": TEXTS, "begin": children.offer()}
     with Sandbox(policy=Policy("restricted")) as sandbox, sandbox.session(host=host) as session:
@@ -506,14 +506,16 @@ def test_they_work_under_a_language_policy() -> None:
         assert session.run(code).stdout == "3 of 3 calls are used\n"
 
 
-def test_a_session_without_faces_does_not_load_them(sandbox: Sandbox) -> None:
+def test_a_session_without_return_types_does_not_load_them(sandbox: Sandbox) -> None:
     look = "import sys\n'repl_sandbox.worker.host_stubs.return_types' in sys.modules"
     for host, loaded in (({}, False), ({"f": ask}, False), ({"f": TEXT}, True)):
         with sandbox.session(host=host) as session:
             assert session.run(look).value == str(loaded)
 
 
-async def test_an_asynchronous_face_serves_beside_plain_sessions(sandbox: Sandbox) -> None:
+async def test_an_asynchronous_session_with_return_types_serves_beside_plain_ones(
+    sandbox: Sandbox,
+) -> None:
     face = AsyncSandbox.of(sandbox)
     before = sandbox.statistics().open
     async with face, face.session(host={"ask": TEXT}) as session:

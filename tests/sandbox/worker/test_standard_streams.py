@@ -73,7 +73,9 @@ def speaks(session: Session) -> None:
         ),
     ],
 )
-def test_a_stream_is_whole_in_the_next_cell(session: Session, cell: str, note: str) -> None:
+def test_a_broken_stream_is_repaired_in_the_next_cell(
+    session: Session, cell: str, note: str
+) -> None:
     session.run(BEGIN)
     outcome = session.run(cell)
     assert isinstance(outcome, Finished | Raised)
@@ -83,7 +85,7 @@ def test_a_stream_is_whole_in_the_next_cell(session: Session, cell: str, note: s
     speaks(session)
 
 
-def test_nothing_is_said_where_nothing_was_lost(session: Session) -> None:
+def test_nothing_is_reported_where_no_stream_was_lost(session: Session) -> None:
     session.run(BEGIN)
     for cell in (
         "with contextlib.redirect_stdout(io.StringIO()): print('x')",
@@ -98,7 +100,9 @@ def test_nothing_is_said_where_nothing_was_lost(session: Session) -> None:
 
 @pytest.mark.parametrize("first", [0, 3])
 @pytest.mark.parametrize("last", [256, 950, 1000, 4096, 65536])
-def test_the_session_goes_on_whatever_is_closed(copied: Session, first: int, last: int) -> None:
+def test_the_session_goes_on_whatever_streams_are_closed(
+    copied: Session, first: int, last: int
+) -> None:
     """Including the worker's own connection, whose end ends the worker."""
     copied.run(BEGIN)
     outcome = copied.run(f"os.closerange({first}, {last})")
@@ -109,7 +113,7 @@ def test_the_session_goes_on_whatever_is_closed(copied: Session, first: int, las
     speaks(copied)
 
 
-def test_streams_are_whole_where_a_step_has_no_copy() -> None:
+def test_streams_are_repaired_without_a_snapshot() -> None:
     with Sandbox(recovery="restart") as sandbox, sandbox.session() as session:
         session.run(BEGIN)
         session.run("x = 1")
@@ -117,7 +121,7 @@ def test_streams_are_whole_where_a_step_has_no_copy() -> None:
         speaks(session)
 
 
-def test_a_branch_has_its_own_streams_back(copied: Session) -> None:
+def test_a_branch_repairs_its_own_streams(copied: Session) -> None:
     copied.run(BEGIN)
     with copied.branch() as branch:
         branch.run("os.closerange(0, 3)")
@@ -125,7 +129,7 @@ def test_a_branch_has_its_own_streams_back(copied: Session) -> None:
         speaks(copied)
 
 
-def test_where_no_number_is_left_it_is_done_later(sandbox: Sandbox) -> None:
+def test_without_free_descriptors_streams_are_restored_later(sandbox: Sandbox) -> None:
     with sandbox.session(limits=Limits(open_files=32)) as session:
         session.run(BEGIN)
         session.run("os.dup2(os.pipe()[1], 1)\nheld = []")
@@ -138,7 +142,7 @@ def test_where_no_number_is_left_it_is_done_later(sandbox: Sandbox) -> None:
         speaks(session)
 
 
-def test_a_child_that_is_forked_does_not_ask_the_host(session: Session) -> None:
+def test_a_forked_child_does_not_call_the_host(session: Session) -> None:
     session.run(BEGIN)
     outcome = session.run("pid = os.fork()\nif pid: os.waitpid(pid, 0)\nelse: os.close(1)")
     assert isinstance(outcome, Finished), outcome
@@ -160,7 +164,7 @@ time.sleep(600)
 """
 
 
-def test_streams_are_not_given_to_who_does_not_read(sandbox: Sandbox) -> None:
+def test_a_worker_that_does_not_read_gets_no_streams(sandbox: Sandbox) -> None:
     """Each request puts two descriptors on their way; the number is limited for the host's user."""
     with sandbox.session() as session:
         session.run(PRELUDE + NOT_READ)

@@ -23,7 +23,9 @@ BEGIN = "import io, sys\nfrom unittest.mock import patch\nopen('in.txt', 'w').wr
         ("sys.stdin = io.StringIO('p 40 + 2\\nc\\n')\nbreakpoint()\n1", "1"),
     ],
 )
-def test_input_reads_what_code_has_put_in_place(session: Session, cell: str, shown: str) -> None:
+def test_input_reads_from_a_replaced_standard_input(
+    session: Session, cell: str, shown: str
+) -> None:
     session.run(BEGIN)
     outcome = session.run(cell)
     assert isinstance(outcome, Finished), outcome
@@ -37,7 +39,7 @@ def test_a_prompt_is_printed(session: Session) -> None:
     )
 
 
-def test_what_is_put_in_place_stays_until_it_is_read(session: Session) -> None:
+def test_replaced_input_stays_until_it_is_read(session: Session) -> None:
     session.run(BEGIN)
     session.run("sys.stdin = io.StringIO('1\\n2\\n')")
     assert session.run("input() + input()").value == "'12'"

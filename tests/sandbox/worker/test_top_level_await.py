@@ -48,7 +48,7 @@ def test_tasks_of_one_cell_go_on_when_a_later_one_awaits(run):
     assert run("await task").value == "7"
 
 
-def test_what_an_awaiting_cell_sets_in_its_context_later_cells_have(run):
+def test_context_variables_of_an_awaiting_cell_stay_set(run):
     run("import asyncio, contextvars, decimal\nv = contextvars.ContextVar('v')")
     run("v.set(1)\nawait asyncio.sleep(0)\ndecimal.setcontext(decimal.Context(prec=3))")
     assert run("v.get(), decimal.Decimal(1) / 3").value == "(1, Decimal('0.333'))"
@@ -139,7 +139,7 @@ def test_a_task_begun_in_the_cell_that_imports_asyncio_is_awaited_by_the_next(ru
     assert run("await t").value == "5"
 
 
-def test_asyncio_is_as_ever_where_it_starts_no_task(run):
+def test_asyncio_without_tasks_behaves_as_usual(run):
     assert run("import asyncio\nasync def f(): return 5\nasyncio.run(f())").value == "5"
     assert run("asyncio.get_running_loop()").error.type == "RuntimeError"
     assert run("loop = asyncio.new_event_loop()\nloop.run_until_complete(f())").value == "5"
@@ -159,14 +159,14 @@ def test_asyncio_is_as_ever_where_it_starts_no_task(run):
     run("loop.close()\nasyncio.set_event_loop(None)")
 
 
-def test_cells_run_whatever_stands_in_the_place_of_asyncio(run, monkeypatch):
+def test_cells_run_with_any_object_in_the_place_of_asyncio(run, monkeypatch):
     for there in (None, object()):
         run.namespace.offers_loop = False
         monkeypatch.setitem(sys.modules, "asyncio", there)
         assert run("1 + 1  # asyncio").value == "2"
 
 
-def test_the_error_of_a_task_that_no_cell_awaits_is_told(run, capfd, caplog):
+def test_the_error_of_an_unawaited_task_is_reported(run, capfd, caplog):
     run("import asyncio\nasync def f(): 1 / 0\nt = asyncio.create_task(f())")
     run("await asyncio.sleep(0)\nawait asyncio.sleep(0)")
     run("import gc\ndel t\ngc.collect()")
@@ -221,7 +221,7 @@ def test_an_interrupt_ends_the_cell_and_leaves_a_usable_session(run, source):
     assert run("import asyncio\nawait asyncio.sleep(0, 'on')").value == "'on'"
 
 
-def test_an_interrupted_task_is_not_complained_of_in_a_later_cell(run, capfd, caplog):
+def test_an_interrupted_task_is_not_reported_in_a_later_cell(run, capfd, caplog):
     with interrupt_when(run.namespace, "go"):
         run(
             "import asyncio\nasync def f():\n    global go\n    go = 1\n    while True: pass\n\n"
@@ -232,7 +232,7 @@ def test_an_interrupted_task_is_not_complained_of_in_a_later_cell(run, capfd, ca
     assert "never retrieved" not in caplog.text + capfd.readouterr().err
 
 
-def test_a_task_whose_error_nobody_awaited_is_complained_of(run, capfd, caplog):
+def test_a_task_with_an_unawaited_error_is_reported(run, capfd, caplog):
     run(
         "import asyncio\nasync def f(): 1 / 0\n"
         "t = asyncio.create_task(f())\nawait asyncio.sleep(0.001)"
@@ -278,7 +278,7 @@ def test_an_interrupt_in_another_task_shows_that_task(run):
     assert "in <module>" not in result.error.traceback
 
 
-def test_a_cell_that_swallows_its_cancellation_does_not_hold_the_session(run):
+def test_a_cell_that_swallows_its_cancellation_does_not_block_the_session(run):
     with interrupt_when(run.namespace, "go"):
         result = run(
             "import asyncio\nstopped = False\ngo = 1\n"

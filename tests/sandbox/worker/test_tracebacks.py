@@ -17,7 +17,7 @@ TOTAL_LIMIT = 16 << 10
 # ── layout ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_it_reads_like_pythons_own(error):
+def test_a_traceback_reads_like_python_s_own(error):
     found = error("def f(x):\n    return 1 / x", "y = 1\nf(\n    0)")
 
     assert found == ErrorInfo(
@@ -78,7 +78,7 @@ def test_a_syntax_error_in_code_that_the_cell_compiles_has_the_cells_line(error)
     assert '  File "other", line 1\n' in found.traceback
 
 
-def test_frames_of_libraries_and_of_ours_are_left_out(error):
+def test_frames_of_libraries_and_of_the_engine_are_left_out(error):
     found = error("import json\njson.loads('[1,')")
 
     assert found.type == "json.decoder.JSONDecodeError"
@@ -221,7 +221,7 @@ def test_a_chain_that_runs_in_a_circle_ends(error):
         "def __str__(self): return self.__str__()",
     ],
 )
-def test_a_message_that_cannot_be_had_is_said_in_its_place(error, body):
+def test_a_message_that_cannot_be_formatted_has_a_replacement(error, body):
     found = error(f"class E(Exception):\n    {body}\nraise E")
 
     assert found.type == "E"
@@ -229,7 +229,7 @@ def test_a_message_that_cannot_be_had_is_said_in_its_place(error, body):
     assert found.line == 3
 
 
-def test_the_message_is_asked_for_once(error, namespace):
+def test_the_message_is_formatted_once(error, namespace):
     error(
         "calls = []\n"
         "class E(Exception):\n"
@@ -239,7 +239,7 @@ def test_the_message_is_asked_for_once(error, namespace):
     assert namespace.globals["calls"] == [1]
 
 
-def test_no_other_code_of_an_exceptions_class_runs(error, namespace):
+def test_no_other_method_of_an_exception_runs(error, namespace):
     found = error(
         "calls = []\n"
         "class Meta(type):\n"
@@ -285,7 +285,7 @@ def test_lines_are_there_though_the_user_emptied_the_line_cache(error):
     assert "    f()\n" in found.traceback
 
 
-def test_places_are_there_though_the_line_cache_is_broken(error, monkeypatch):
+def test_lines_are_shown_though_the_line_cache_is_broken(error, monkeypatch):
     monkeypatch.setattr(linecache, "getline", None)
     monkeypatch.setattr(linecache, "getlines", None)
     found = error("x = 1\n1 / 0")
@@ -309,7 +309,7 @@ def test_describing_never_raises(monkeypatch):
     assert describe(ValueError("v"), 1) == ErrorInfo("ValueError", "", "ValueError\n", None)
 
 
-def test_builtins_are_candidates_as_they_are_now(error, monkeypatch):
+def test_hints_use_the_current_builtins(error, monkeypatch):
     monkeypatch.setattr(builtins, "frobnicate", 1, raising=False)
     assert "'frobnicate'" in error("frobnicat").traceback
 
@@ -378,7 +378,7 @@ def test_builtins_are_candidates_as_they_are_now(error, monkeypatch):
         ),
     ],
 )
-def test_places_in_code_that_the_code_has_made(sandbox, cells, places):
+def test_lines_of_generated_code_are_shown(sandbox, cells, places):
     with sandbox.session() as session:
         for cell in cells:
             outcome = session.run(cell)

@@ -53,7 +53,7 @@ def test_a_short_value_is_displayed_by_its_own_repr(value):
 
 
 @given(plain_values, st.integers(20, 400))
-def test_a_display_is_bounded_whatever_the_value(value, limit):
+def test_a_display_is_bounded_for_any_value(value, limit):
     shown = display(value, limit)
 
     assert len(shown) < limit + 60 or shown == repr(value)
@@ -279,7 +279,7 @@ def slots() -> Slots:
     ],
     ids=lambda value: type(value).__name__ if not isinstance(value, str) else value[:20],
 )
-def test_a_preview_tells_what_a_value_is(value, shown):
+def test_a_preview_describes_its_value(value, shown):
     assert preview(value) == shown
 
 
@@ -365,7 +365,7 @@ def test_a_hostile_namedtuple_look_alike_is_shown_safely():
     assert preview(Fake((1, 2))) == "Fake(a=1, =2)"
 
 
-def test_a_class_that_calls_itself_an_array_is_none(monkeypatch):
+def test_a_class_that_imitates_an_array_is_not_treated_as_one(monkeypatch):
     fake = types.ModuleType("numpy")
     other = type("ndarray", (), {"__module__": "numpy", "shape": property(lambda self: 1 / 0)})
     fake.ndarray = type("ndarray", (), {})
@@ -374,7 +374,7 @@ def test_a_class_that_calls_itself_an_array_is_none(monkeypatch):
     assert preview(other()) == "<ndarray object>"
 
 
-def test_a_class_put_in_the_place_of_a_librarys_gets_no_turn(monkeypatch):
+def test_a_class_that_replaces_a_library_s_is_not_invoked(monkeypatch):
     def sprung(self):
         raise AssertionError("code of the user ran")
 
@@ -430,7 +430,7 @@ def test_sizes_are_those_of_the_interpreter(value):
     assert shallow_size(value) == sys.getsizeof(value)
 
 
-def test_a_size_that_a_class_makes_up_is_not_asked_for():
+def test_a_custom_sizeof_is_not_called():
     class Liar(list):
         def __sizeof__(self):
             return 10**18

@@ -48,7 +48,7 @@ def test_nothing_changes_by_itself(changes):
     assert changes.since_last() == []
 
 
-def test_a_change_tells_type_size_and_preview(namespace, changes):
+def test_a_change_has_type_size_and_preview(namespace, changes):
     namespace.globals["x"] = [1, 2]
     (new,) = changes.since_last()
     assert (new.kind, new.name, new.type, new.preview) == ("new", "x", "list", "[1, 2]")
@@ -153,11 +153,11 @@ def test_changes_of_a_value_are_found(after, before, change):
         ("x = list(range(10_000))", "x[5_001] = 'between the samples: missed, as documented'"),
     ],
 )
-def test_a_value_that_is_still_the_same_is_no_change(after, before, change):
+def test_an_equal_value_is_no_change(after, before, change):
     assert after(before, change) == []
 
 
-def test_a_deleted_variable_that_is_bound_anew_is_modified(after):
+def test_a_deleted_and_rebound_variable_is_modified(after):
     assert after("x = 1", "del x\nx = 2") == [("modified", "x")]
 
 
@@ -169,7 +169,7 @@ def test_deleted_variables_come_last_in_order(after):
     ]
 
 
-def test_our_own_names_are_no_variables_until_overwritten(namespace, changes):
+def test_injected_names_are_no_variables_until_overwritten(namespace, changes):
     namespace.inject("tool", print)
     assert changes.since_last() == []
 
@@ -180,12 +180,12 @@ def test_our_own_names_are_no_variables_until_overwritten(namespace, changes):
     assert [(c.kind, c.name) for c in changes.since_last()] == [("deleted", "tool")]
 
 
-def test_what_was_there_at_the_start_is_no_change(namespace):
+def test_variables_from_the_start_are_no_change(namespace):
     namespace.globals["context"] = "text"
     assert VariableChanges(namespace).since_last() == []
 
 
-def test_following_a_variable_keeps_nothing_alive(namespace, changes):
+def test_tracking_a_variable_keeps_no_value_alive(namespace, changes):
     class Value:
         pass
 
@@ -203,7 +203,7 @@ def test_following_a_variable_keeps_nothing_alive(namespace, changes):
     assert [ref() for ref in alive] == [None, None]
 
 
-def test_no_code_of_the_users_runs(after):
+def test_no_code_of_the_user_runs(after):
     """Every hook of the class and of its metaclass records that it ran."""
     assert (
         after(
@@ -324,7 +324,7 @@ def test_changes_of_frames_are_found(after, change):
     assert after("x.sum() is None") == []
 
 
-def test_every_way_from_one_namespace_to_another_is_told(namespace, changes):
+def test_every_transition_between_two_namespaces_is_reported(namespace, changes):
     """Compared with a plain comparison of all bindings, whatever was there before and after."""
     values = [1, 2, 1.5, "a", "b", None, True, 10**30, [1], [2], "t" * 100, sys]
     numbers = random.Random(1)
@@ -353,7 +353,7 @@ def test_every_way_from_one_namespace_to_another_is_told(namespace, changes):
         assert {(each.name, each.kind) for each in changes.since_last()} == expected
 
 
-def test_nothing_is_kept_alive_by_having_been_seen(namespace, changes):
+def test_tracking_keeps_no_value_alive(namespace, changes):
     class Thing:
         pass
 

@@ -97,7 +97,7 @@ def test_an_interrupt_that_came_before_its_cell_ends_that_one_alone(peer: Peer) 
     assert peer.execute(3, "9").value == "9"
 
 
-def test_the_last_copy_is_out_of_the_way_before_code_runs(peer: Peer) -> None:
+def test_the_last_snapshot_is_waiting_before_code_runs(peer: Peer) -> None:
     peer.session.copies = peer.copies
     peer.namespace.inject("log", peer.copies.log)
     peer.execute(3, "log.append('code')")
@@ -106,7 +106,7 @@ def test_the_last_copy_is_out_of_the_way_before_code_runs(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize(("ago", "hurried"), [(1000, False), (-1000, True)])
-def test_a_cell_that_comes_soon_after_another_is_hurried(
+def test_a_cell_soon_after_another_skips_optional_work(
     peer: Peer, ago: float, hurried: bool
 ) -> None:
     peer.session.copies = peer.copies
@@ -131,7 +131,7 @@ def test_a_worker_that_init_cannot_reach_gives_up(peer: Peer) -> None:
         ("1 / 0", 1, "ZeroDivisionError: division by zero\n"),
     ],
 )
-def test_a_child_that_comes_to_a_cell_s_end_answers_nothing(
+def test_a_forked_child_at_the_end_of_a_cell_sends_no_result(
     peer: Peer, code: str, status: int, parting: str
 ) -> None:
     peer.process.forked = True
@@ -141,7 +141,7 @@ def test_a_child_that_comes_to_a_cell_s_end_answers_nothing(
     assert peer.process.ran.status == status and peer.process.ran.parting.endswith(parting)
 
 
-def test_pages_are_touched_without_a_trace(peer: Peer) -> None:
+def test_prefaulting_pages_changes_no_content(peer: Peer) -> None:
     before = dict(peer.namespace.globals)
     peer.cells.touch_pages()
     assert not peer.hear() and peer.namespace.globals == before
@@ -201,7 +201,7 @@ def test_a_job_without_its_file_fails(peer: Peer) -> None:
 # ── Checkpoints ───────────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_is_saved_is_loaded_and_no_change_of_the_next_cell(peer: Peer) -> None:
+def test_a_saved_value_is_loaded_and_no_change_of_the_next_cell(peer: Peer) -> None:
     for name in ("writer", "reader"):  # which a worker has from its template's path
         pytest.importorskip(f"repl_sandbox.worker.checkpoint.checkpoint_{name}")
     checkpoints = CheckpointRequests(peer.session, peer.cells, peer.namespace, peer.changes)
@@ -228,7 +228,7 @@ def questions(peer: Peer) -> NamespaceRequests:
     return NamespaceRequests(peer.session, peer.channel, peer.calls, peer.namespace, peer.changes)
 
 
-def test_what_was_configured_is_there_and_no_change(
+def test_configured_variables_exist_and_are_no_change(
     peer: Peer, questions: NamespaceRequests
 ) -> None:
     variables = (Assign("x", "json", b"[1]"),)
@@ -240,7 +240,7 @@ def test_what_was_configured_is_there_and_no_change(
     assert peer.session.answers is not None and peer.session.printed is None
 
 
-def test_an_answer_is_told_when_a_cell_ends_and_again_once_the_host_set_it(
+def test_an_answer_is_reported_when_a_cell_ends_and_again_after_the_host_set_it(
     peer: Peer, questions: NamespaceRequests
 ) -> None:
     told: list[Answer] = []
@@ -255,7 +255,7 @@ def test_an_answer_is_told_when_a_cell_ends_and_again_once_the_host_set_it(
     assert [answer.text for answer in told] == ["4", "4"]
 
 
-def test_printed_answers_are_looked_for_where_that_was_asked_for(
+def test_printed_answers_are_found_where_configured(
     peer: Peer, questions: NamespaceRequests
 ) -> None:
     questions.configure(Configure(answers="compatible"))
@@ -291,7 +291,7 @@ def test_a_variable_is_bound_or_refused(
         ("f", Failed("not json", "Object of type function is not JSON serializable")),
     ],
 )
-def test_a_value_is_sent_or_said_not_to_be(
+def test_a_value_is_sent_or_reported_as_unavailable(
     peer: Peer, questions: NamespaceRequests, name: str, answer: Value | Failed
 ) -> None:
     peer.namespace.globals.update(x=[1], f=lambda: None)
@@ -329,7 +329,7 @@ def woken(cell: int = 5, *, said: bool = False) -> tuple[socket.socket, Woken]:
     ("spoken", "hurried", "rests"),
     [(False, False, True), (True, False, False), (True, True, False)],
 )
-def test_a_worker_rests_after_a_copy_while_its_host_does(
+def test_an_idle_worker_waits_in_its_snapshot_while_its_host_is_idle(
     peer: Peer, snapshots: SnapshotControl, spoken: bool, hurried: bool, rests: bool
 ) -> None:
     peer.session.used, peer.session.hurried = True, hurried
@@ -340,7 +340,7 @@ def test_a_worker_rests_after_a_copy_while_its_host_does(
     assert peer.session.hurried is hurried
 
 
-def test_pages_are_touched_in_a_hurry_and_copied_once_more_after_that(
+def test_pages_are_prefaulted_quickly_and_copied_again_later(
     peer: Peer, snapshots: SnapshotControl
 ) -> None:
     peer.session.used = peer.session.hurried = True
@@ -349,7 +349,7 @@ def test_pages_are_touched_in_a_hurry_and_copied_once_more_after_that(
     assert peer.copies.due and not peer.session.hurried
 
 
-def test_a_worker_goes_on_without_a_copy(
+def test_a_worker_goes_on_without_a_snapshot(
     peer: Peer, snapshots: SnapshotControl, capfd: pytest.CaptureFixture[str]
 ) -> None:
     peer.session.used, peer.copies.comes = True, ValueError("of the code's")
@@ -358,9 +358,7 @@ def test_a_worker_goes_on_without_a_copy(
 
 
 @pytest.mark.parametrize("said", [False, True])
-def test_a_copy_that_is_woken_is_the_worker(
-    peer: Peer, snapshots: SnapshotControl, said: bool
-) -> None:
+def test_a_woken_snapshot_is_the_worker(peer: Peer, snapshots: SnapshotControl, said: bool) -> None:
     peer.calls.cell, peer.calls.forked, peer.session.used = 3, True, True
     peer.socket.close()
     peer.socket, peer.copies.comes = woken(said=said)
@@ -379,7 +377,7 @@ def test_a_copy_that_is_woken_is_the_worker(
     assert result.value == "1"
 
 
-def test_who_asks_for_a_branch_is_told_that_there_is_no_such_variable(
+def test_a_request_for_a_branch_is_answered_with_no_such_variable(
     peer: Peer, snapshots: SnapshotControl
 ) -> None:
     peer.ask(Fetch(ASK_FOR_BRANCH))
@@ -388,7 +386,7 @@ def test_who_asks_for_a_branch_is_told_that_there_is_no_such_variable(
     assert not peer.copies.due
 
 
-def test_a_branch_begins_a_conversation_of_its_own(peer: Peer, snapshots: SnapshotControl) -> None:
+def test_a_branch_begins_its_own_conversation(peer: Peer, snapshots: SnapshotControl) -> None:
     peer.ask(Fetch(ASK_FOR_BRANCH))
     host, peer.copies.comes = woken()
     host.sendall(b"x")  # a branch waits for its first command
@@ -399,7 +397,7 @@ def test_a_branch_begins_a_conversation_of_its_own(peer: Peer, snapshots: Snapsh
     assert peer.hear(HostConnection()) == [Ready(VERSION), Restored(5, ("a thread",))]
 
 
-def test_half_a_branch_ends(peer: Peer, snapshots: SnapshotControl) -> None:
+def test_an_incomplete_branch_ends(peer: Peer, snapshots: SnapshotControl) -> None:
     peer.ask(Fetch(ASK_FOR_BRANCH))
     host, peer.copies.comes = woken()
     host.close()  # so that it cannot send `Ready`
@@ -415,7 +413,7 @@ def test_half_a_branch_ends(peer: Peer, snapshots: SnapshotControl) -> None:
 # ── SessionState ──────────────────────────────────────────────────────────────────────────────────
 
 
-def test_an_interrupt_is_looked_up_on_the_page_of_the_branch() -> None:
+def test_an_interrupt_is_read_from_the_shared_page_of_the_branch() -> None:
     session = SessionState()
     assert session.interrupted() == 0
     session.changed()  # unknown to the host
@@ -451,7 +449,7 @@ process.give_up()
 """
 
 
-def test_a_child_ends_as_a_program_does_and_a_worker_may_give_up() -> None:
+def test_a_forked_child_exits_as_a_program_does() -> None:
     ran = subprocess.run(
         [sys.executable, "-c", _CHILD], check=False, capture_output=True, text=True
     )

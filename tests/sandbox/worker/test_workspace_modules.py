@@ -151,7 +151,7 @@ def test_modules_of_the_workspace(session: Session, cells: list[str], shown: str
 
 
 @pytest.mark.parametrize("cell", ["import json\njson.own", "from json import own"])
-def test_a_file_that_is_overlooked_is_named(session: Session, cell: str) -> None:
+def test_an_ignored_module_file_is_named(session: Session, cell: str) -> None:
     session.files.put("json.py", "own = 1")
     outcome = session.run(cell)
     assert isinstance(outcome, Raised)
@@ -207,7 +207,7 @@ def test_the_worker_never_imports_from_the_workspace(sandbox: Sandbox) -> None:
             assert "hostile" not in f"{outcome.stdout}{outcome.stderr}{error}".casefold(), cell
 
 
-def test_nor_does_it_for_a_checkpoint() -> None:
+def test_the_worker_does_not_import_from_the_workspace_for_a_checkpoint() -> None:
     with Sandbox() as sandbox:
         with sandbox.session(seed=1) as session:
             session.files.put_all({f"{name}.py": HOSTILE for name in sys.stdlib_module_names})
@@ -219,7 +219,7 @@ def test_nor_does_it_for_a_checkpoint() -> None:
 
 
 @pytest.mark.parametrize("name", ["concurrent", "heapq", "queue", "difflib", "random"])
-def test_nor_takes_a_module_of_the_session_for_the_one_of_the_library(
+def test_the_worker_does_not_confuse_a_module_of_the_session_with_the_library(
     session: Session, name: str
 ) -> None:
     session.files.put(f"{name}.py", "own = 1")
@@ -232,7 +232,7 @@ def test_nor_takes_a_module_of_the_session_for_the_one_of_the_library(
     assert value(session, f"import {name}, sys\nsys.modules[{name!r}].own") == "1"
 
 
-def test_nor_does_a_copy_that_takes_over(copied: Session) -> None:
+def test_a_snapshot_that_takes_over_does_not_import_from_the_workspace(copied: Session) -> None:
     for name in ("subprocess", "random", "concurrent", "multiprocessing", "logging"):
         copied.files.put(f"{name}.py", "own = 1")
         value(copied, f"import {name}\n{name}.own")

@@ -8,7 +8,7 @@ from tests.soak.server.soak import Load, soak
 
 
 @pytest.mark.parametrize("seconds", [5, pytest.param(20, marks=pytest.mark.slow)])
-def test_a_server_outlives_clients_that_die_and_code_that_abuses(seconds: int) -> None:
+def test_a_server_survives_dying_clients_and_abusive_code(seconds: int) -> None:
     wanted = ("cut_amid", "vanish")
     seed = "the same each time"
     report = soak(Load(seconds=seconds, guests=6, abusers=4, seed=seed, wanted=wanted))

@@ -328,7 +328,7 @@ def test_a_session_that_dies_is_masked(make, mode, tokenizer):
     assert out["next", "reward"].flatten().tolist() == [0.0, 1.0]
 
 
-def test_upstreams_step_by_hand(make, mode, tokenizer):
+def test_torchrl_s_step_by_hand(make, mode, tokenizer):
     """The step of TorchRL's own test of ChatEnv: a response, with or without `full`."""
     env = make(mode, system_prompt="I'm system.")
     start = env.reset(batch("I'm the user."))
@@ -350,7 +350,7 @@ def test_upstreams_step_by_hand(make, mode, tokenizer):
     )
 
 
-def test_a_step_makes_entries_of_its_own_messages(make, tokenizer, monkeypatch):
+def test_a_step_copies_only_its_own_messages(make, tokenizer, monkeypatch):
     """Those of the conversation before are kept, however long it is."""
     made = []
 

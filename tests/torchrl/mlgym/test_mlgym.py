@@ -69,7 +69,7 @@ def test_the_first_messages_are_of_the_system_and_task_templates(make, tmp_path)
         ({"command_files": ("shell.sh",)}, "shell.sh.*no shell"),
     ],
 )
-def test_a_configuration_that_cannot_be_is_refused(make, tmp_path, monkeypatch, values, told):
+def test_an_invalid_configuration_is_refused(make, tmp_path, monkeypatch, values, told):
     monkeypatch.chdir(tmp_path)
     for name, text in {"plain.txt": "x", "broken.py": "def (", "shell.sh": "echo"}.items():
         Path(name).write_text(text)
@@ -88,7 +88,7 @@ def test_a_configuration_that_cannot_be_is_refused(make, tmp_path, monkeypatch, 
         "import os\nos.getcwd = lambda: 1 / 0",
     ],
 )
-def test_code_that_spoils_the_state_command_spoils_nothing_else(make, spoil):
+def test_code_that_breaks_the_state_command_affects_nothing_else(make, spoil):
     template = "{observation} in {working_dir}"
     env = make(config=AgentConfig(next_step_template=template))
 
@@ -97,7 +97,7 @@ def test_code_that_spoils_the_state_command_spoils_nothing_else(make, spoil):
     assert [told(step) for step in taken] == ["a in unknown", "b in unknown"]
 
 
-def test_no_state_command_and_no_state(make):
+def test_without_a_state_command_there_is_no_state(make):
     config = AgentConfig(task_template="{name}", state_command=None)
     assert make(config=config).reset()["state"] == "{}"
 
@@ -121,7 +121,7 @@ def test_text_of_an_observation_begins_no_turn(make, tokenizer):
 
 
 @pytest.mark.parametrize("reply", ["I do not know.", "", "```python\n```", "```text\nprose\n```"])
-def test_a_wrong_format_is_told_costs_and_counts(make, reply):
+def test_a_wrong_format_is_reported_penalized_and_counted(make, reply):
     env = make(reward_wrong_format=-0.5)
 
     wrong, right = steps(env, reply, block("print(1)"))
@@ -306,7 +306,7 @@ def test_shipped_tasks_pay_their_reference_once(name):
         ({"task": "blotto", "reward_wrong_format": "1"}, "reward_wrong_format must be a number"),
     ],
 )
-def test_arguments_that_cannot_be(arguments, told):
+def test_invalid_arguments_are_errors(arguments, told):
     with pytest.raises((TypeError, ValueError), match=told):
         make_mlgym(**arguments)
 
@@ -373,7 +373,7 @@ def test_arguments_and_settings_of_transforms(make):
         _ = copied.config
 
 
-def test_the_order_of_the_transforms_is_upstreams(write, sandbox):
+def test_the_order_of_the_transforms_is_torchrl_s(write, sandbox):
     names = (
         "ConditionalSkip IsolateCodeBlock ResetModule TaskSampler ReadState StateToMessage "
         "MessageToHistory TemplateTransform MLGymRewardAssignment"
@@ -385,7 +385,7 @@ def test_the_order_of_the_transforms_is_upstreams(write, sandbox):
     assert [type(each).__name__ for each in one.transform] == [*names[:3], *names[4:]]
 
 
-def test_signatures_are_upstreams():
+def test_signatures_equal_torchrl_s():
     from torchrl.envs.llm.libs import mlgym as upstream
 
     import repl_env.integrations.torchrl.mlgym as ours

@@ -35,7 +35,7 @@ def copies(env):
     yield TransformedEnv(pickle.loads(pickle.dumps(env.base_env)), env.transform.clone())
 
 
-def test_copies_and_pickles_have_no_session_and_begin_anew(write, tokenizer):
+def test_copies_and_pickles_have_no_session_and_start_again(write, tokenizer):
     env = make_mlgym(tasks=[write("a"), write("b")], tokenizer=tokenizer, reward_wrong_format=-1.0)
     steps(env, block("x = 1"))
 
@@ -115,7 +115,7 @@ def test_a_pool_of_environments(write, sandbox):
 
 @pytest.mark.filterwarnings("ignore:size_average")  # TorchRL's call of PyTorch
 @pytest.mark.parametrize("mode", ["text", "history"])
-def test_a_model_acts(write, sandbox, tokenizer, model, mode):
+def test_a_model_is_the_policy_of_a_rollout(write, sandbox, tokenizer, model, mode):
     from torchrl.collectors.llm import LLMCollector
     from torchrl.modules.llm import TransformersWrapper
 

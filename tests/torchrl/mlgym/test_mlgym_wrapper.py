@@ -170,7 +170,7 @@ def test_the_session_is_prepared_as_mlgym_does_it(tmp_path):
         ("maximize", (-1000.0, "nan", "inf", -1.0), [0.0, 0.0, 0.0, 0.5]),
     ],
 )
-def test_rewards_are_of_the_scores_that_mlgym_tells(direction, scores, rewards):
+def test_rewards_follow_the_scores_that_mlgym_reports(direction, scores, rewards):
     env = pipeline(MLGymWrapper(Stub(pair=True, five=False), direction=direction))
 
     taken = steps(env, *(shell(f"validate {score}") for score in scores))

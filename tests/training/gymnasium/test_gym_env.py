@@ -107,7 +107,7 @@ def test_long_output_is_cut_in_the_middle():
     env.close()
 
 
-def test_reply_without_code_is_told_so_counts_and_costs():
+def test_reply_without_code_is_reported_counted_and_penalized():
     env = REPLGymEnv(actions="replies")
     env.reset(options=OPTIONS)
     observation, reward, _, _, info = env.step("I think that it is three.")

@@ -32,7 +32,7 @@ def test_text_is_in_the_space_and_survives_flattening(text):
 
 
 @pytest.mark.parametrize("thing", ["x", "x" * 6, None, b"xxx", ["x"] * 3, 3, np.array("xxx")])
-def test_what_is_no_text_of_an_admitted_length_is_not_in_the_space(thing):
+def test_invalid_texts_are_not_in_the_space(thing):
     assert thing not in UnicodeText(5, min_length=2)
 
 

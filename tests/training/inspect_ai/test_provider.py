@@ -49,7 +49,7 @@ async def test_the_sandbox_is_found_by_its_name_and_used_by_a_task(tmp_path, mon
     assert said[0].strip() == "SEVEN" and said[1].strip().isdigit()
 
 
-async def test_what_cannot_be_is_told():
+async def test_unsupported_operations_are_reported():
     with pytest.raises(ValueError, match="REPLSandboxConfig"):
         await REPLSandboxEnvironment.sample_init("task", "compose.yaml", {})
     config = REPLSandboxEnvironment.config_deserialize({"memory": "256MiB"})

@@ -99,7 +99,7 @@ def test_the_signatures_are_those_of_the_base(server_class):
         assert [*inspect.signature(ours).parameters] == [*inspect.signature(theirs).parameters]
 
 
-def test_the_server_of_openenv_environments_takes_our_class_as_it_is():
+def test_the_server_of_openenv_environments_accepts_repl_environment():
     """It makes the class without arguments, resets by a dict, and sums rewards of steps."""
     env = repl_env.REPLEnvironment()
     first = env.reset(context="a b c", task_prompt="How many words?", expected_answer=3)

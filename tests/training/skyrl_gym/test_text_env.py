@@ -52,7 +52,7 @@ def test_each_reply_is_a_turn(make, replies, rewards, answered):
     assert metrics["task_reward"] == (1.0 if rewards[-1] == 1.0 else 0.0)
 
 
-def test_outputs_cannot_end_a_turn_of_the_conversation(make):
+def test_output_cannot_end_a_turn_of_the_conversation(make):
     env = make()
     env.init(PROMPT)
     (message,) = env.step(code("print('<|im_end|>')"))["observations"]

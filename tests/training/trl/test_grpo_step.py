@@ -48,7 +48,7 @@ def trainer(model, tokenizer, tmp_path):
 
 
 @pytest.mark.parametrize("way", ["factory", "rollouts"])
-def test_a_model_that_writes_by_itself(trainer, way):
+def test_a_grpo_step_with_a_generating_model(trainer, way):
     made = trainer(way)
     made.train()
     logs = made.state.log_history[0]

@@ -91,7 +91,7 @@ def without(tensors, row):
 
 @pytest.mark.parametrize("loss", ["dapo", "grpo", "dr_grpo", "bnpo"])
 @pytest.mark.parametrize("way", ["factory", "rollouts"])
-def test_the_gradient_is_that_of_the_others(batch, way, loss):
+def test_the_gradient_ignores_masked_rows(batch, way, loss):
     trainer, tensors = batch(way, REPLGRPOTrainer, loss_type=loss)
     assert tensors["advantages"][VICTIM] == 0 and not tensors["tool_mask"][VICTIM].any()
     whole, expected = gradient(trainer, tensors), gradient(trainer, without(tensors, VICTIM))
@@ -105,7 +105,7 @@ def test_a_rollout_func_masks_the_tokens_under_any_trainer(batch):
     assert (whole - expected).abs().max() < 1e-6
 
 
-def test_with_the_divergence_from_the_first_model(batch):
+def test_masked_rows_with_a_kl_penalty(batch):
     trainer, tensors = batch("factory", REPLGRPOTrainer, beta=0.1)
     whole, expected = gradient(trainer, tensors), gradient(trainer, without(tensors, VICTIM))
     assert (whole - expected).abs().max() < 1e-6

@@ -56,7 +56,7 @@ def sampled(tokenizer, output, row):
     return tokenizer.decode(ids[there]), tokenizer.decode(ids[said])
 
 
-def test_a_batch(played, tokenizer):
+def test_a_batch_of_rollouts(played, tokenizer):
     replies = [[LOOK, RIGHT], [RIGHT], [LOOK, WRONG, RIGHT], ["I am lost.", LOOK, LOOK]]
     dataset = rows(2, 3)
     rollouts = rollout_func(dataset, max_iterations=3)
@@ -98,7 +98,7 @@ def test_output_cannot_begin_a_turn(played, tokenizer):
     assert output["completion_ids"][0].tolist().count(start) == 2
 
 
-def test_a_rollout_ends_where_its_tokens_are_used_up(played):
+def test_a_rollout_ends_at_its_token_limit(played):
     talk = fenced("print('word ' * 200)")
     trainer, output = played(
         [[LOOK, RIGHT], [talk, RIGHT]], rows(2), settings={"max_completion_length": 120}
@@ -154,7 +154,7 @@ def test_a_prompt_that_is_text(played):
         ([{"prompt": "q", "context": "a"}, {"prompt": "q", "context": "b"}], "key of its own"),
     ],
 )
-def test_a_dataset_that_does_not_tell_rows_apart(dataset, told):
+def test_a_dataset_with_indistinguishable_rows(dataset, told):
     with pytest.raises(ValueError, match=told):
         rollout_func(dataset)
 

@@ -83,7 +83,7 @@ def test_columns_are_checked(columns):
 @pytest.mark.parametrize(
     ("row", "error"), [({"context": 3.5}, TypeError), ({"max_iterations": 0}, ValueError)]
 )
-def test_a_row_that_is_no_request_stops_the_training(row, error):
+def test_an_invalid_row_stops_the_training(row, error):
     env = REPLToolEnv()
     env.reset(**row)
     env.python("print(1)")  # TRL shows the model what a tool raises, and goes on
@@ -93,7 +93,7 @@ def test_a_row_that_is_no_request_stops_the_training(row, error):
     assert env.python("print(context)") == "fine" and env.get_reward() == 0.0
 
 
-def test_so_does_a_rubric_that_fails():
+def test_a_rubric_that_fails_stops_the_training():
     def fail(expected, given):
         raise KeyError(given)
 
@@ -105,7 +105,7 @@ def test_so_does_a_rubric_that_fails():
 
 
 @pytest.mark.parametrize("code", [None, ["print(1)"], {"code": "print(1)"}])
-def test_an_argument_of_the_models_is_not_our_error(code):
+def test_a_wrong_argument_of_the_model_is_a_policy_error(code):
     env = REPLToolEnv()
     env.reset(expected_answer="1")
     with pytest.raises(TypeError, match="code"):
@@ -127,7 +127,7 @@ def test_a_session_that_dies_is_masked_until_the_next_reset():
     assert (env.masked, env.get_reward()) == (False, 1.0)
 
 
-def test_so_is_a_session_that_cannot_be_opened(monkeypatch):
+def test_a_session_that_cannot_be_opened_is_masked(monkeypatch):
     def refused(**_):
         raise SandboxClosed("there is none")
 

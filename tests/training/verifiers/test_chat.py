@@ -53,7 +53,7 @@ async def test_the_system_prompt_of_a_task_is_used_as_it_is(endpoint):
     assert served.requests[0].body["messages"][0] == {"role": "system", "content": "Be brief."}
 
 
-async def test_a_limit_of_verifiers_ends_the_episode_like_one_whose_turns_are_used_up(endpoint):
+async def test_a_limit_of_verifiers_ends_the_episode_like_max_turns(endpoint):
     served = endpoint(LOOK)
     episode = await play(served, task(), agent={"max_turns": 2})
     (trace,) = episode.traces
@@ -61,7 +61,7 @@ async def test_a_limit_of_verifiers_ends_the_episode_like_one_whose_turns_are_us
     assert trace.reward == pytest.approx(-0.1)
 
 
-async def test_a_lost_session_is_no_reward_but_an_error_that_is_tried_again(endpoint, monkeypatch):
+async def test_a_lost_session_is_a_retried_error_and_no_reward(endpoint, monkeypatch):
     step, lost = AsyncLocalREPLEnv.step, []
 
     async def losing(self, action, **given):
@@ -95,7 +95,7 @@ async def test_an_endpoint_that_fails_is_the_provider_s_error(endpoint):
         ({"answer_schema": {"type": "integer"}}, "len(context)", 5),
     ],
 )
-async def test_what_a_task_may_give_a_session(endpoint, tmp_path, data, expression, answer):
+async def test_session_options_of_a_task(endpoint, tmp_path, data, expression, answer):
     (tmp_path / "big.txt").write_text("the end")
     served = endpoint(code(f"FINAL({expression})"))
     episode = await play(served, task(**data, expected_answer=answer))

@@ -52,12 +52,12 @@ async def test_a_limit_of_verifiers_ends_the_run_with_what_it_earned(endpoint):
     assert trace.rewards["task_reward"].value == 0.0 and trace.reward == pytest.approx(-0.1)
 
 
-async def test_a_provider_that_fails_is_told_as_such(endpoint):
+async def test_a_failing_provider_is_a_provider_error(endpoint):
     episode = await play(endpoint(Status(400, {"error": {"message": "no"}})), task(), mode="rlm")
     assert not episode.ok and episode.traces[0].last_error.type == "ProviderError"
 
 
-async def test_a_sub_call_that_fails_makes_the_trace_no_measure_of_the_policy(endpoint):
+async def test_a_failed_sub_call_masks_the_trace(endpoint):
     replies = iter(
         [code("print(llm_query('?'))"), Status(400, {"error": {"message": "no"}}), code("FINAL(3)")]
     )
@@ -103,7 +103,7 @@ async def test_the_harness_plays_tasks_of_other_tasksets(endpoint, monkeypatch):
         ({"harness": {"id": "repl-env-verifiers", "sessions": {"base_url": "http://x"}}}, "chat"),
     ],
 )
-async def test_what_the_harness_cannot_do_is_told(agent, told):
+async def test_unsupported_options_of_the_harness_are_errors(agent, told):
     class Box:
         type = agent.get("runtime", {}).get("type", "subprocess")
 

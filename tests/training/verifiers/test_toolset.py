@@ -88,7 +88,7 @@ async def test_tools_step_one_session_and_its_episode_is_scored(calling):
     )
 
 
-async def test_no_call_is_no_answer(calling):
+async def test_a_rollout_without_calls_has_no_answer(calling):
     trace = await calling()
     assert trace.ok and trace.reward == 0.0 and EpisodeRecord.of(trace).rewards == []
 

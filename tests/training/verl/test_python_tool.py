@@ -69,7 +69,7 @@ async def test_the_session_ends_with_its_trajectory(tool):
     assert len(tool._of_trajectories) == 0
 
 
-async def test_an_instance_of_its_own_has_a_session_until_it_is_released(tool):
+async def test_an_instance_has_its_session_until_it_is_released(tool):
     instance, _ = await tool.create(context="x", expected_answer="x")
     await tool.execute(instance, {"code": "y = context"})
     _, reward, _ = await tool.execute(instance, {"code": "FINAL(y)"})
@@ -78,7 +78,7 @@ async def test_an_instance_of_its_own_has_a_session_until_it_is_released(tool):
     assert await tool.calc_reward(instance) == 0.0
 
 
-async def test_a_lost_session_is_told_as_a_mask(tool):
+async def test_a_lost_session_is_reported_as_a_mask(tool):
     data = trajectory()
     await call(tool, "1", data)
     lose(tool._of_trajectories[data].env.session)
@@ -86,7 +86,7 @@ async def test_a_lost_session_is_told_as_a_mask(tool):
     assert reward == 0.0 and metrics["mask"]
 
 
-async def test_wrong_calls_are_told(tool):
+async def test_wrong_calls_are_reported(tool):
     assert "code" in (await tool.execute("x", {}, agent_data=trajectory()))[0].text
     with pytest.raises(TypeError, match="isolatoin"):
         REPLTool({"isolatoin": "auto"}, None)
