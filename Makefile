@@ -6,6 +6,7 @@ BENCH := benchmarks/.venv
 PEERS := benchmarks/.venv-peers
 SERVERS := benchmarks/.venv-openenv
 OLDER := .venv-older
+DOCS  := .venv-docs
 LOCK  := .venv-lock
 # The engine that builds images, and the image that they are built on.
 DOCKER := docker
@@ -22,7 +23,7 @@ OPENENV := openenv-0.10.0 openenv-0.4.1 openenv-core-0.3.0
 
 # A target that starts sessions needs the native library too, as `VENV/.native`: the build compares
 # hashes, because the times of files say little after a checkout of another commit.
-.PHONY: FORCE native demo serve test test-native test-slow test-older test-compat test-torchrl test-training test-training-fast test-trl test-verifiers test-trainers test-verl learn-trl learn-torchrl test-security test-containers test-aarch64 soak soak-server check fix wheels dist wheelhouse images bench bench-server lock vendor check-vendor clean
+.PHONY: FORCE native demo serve docs test-docs test test-native test-slow test-older test-compat test-torchrl test-training test-training-fast test-trl test-verifiers test-trainers test-verl learn-trl learn-torchrl test-security test-containers test-aarch64 soak soak-server check fix wheels dist wheelhouse images bench bench-server lock vendor check-vendor clean
 
 demo: $(DEV)/.native           ## an episode on real input, printed step by step
 	$(DEV)/bin/python examples/demo.py
@@ -32,6 +33,13 @@ serve: $(DEV)/.native          ## the endpoint on http://127.0.0.1:8000; SERVE_A
 
 test: $(DEV)/.native           ## the test suite, in two processes at once
 	$(DEV)/bin/python -m tests.halves
+
+docs: $(DOCS)/.ready           ## the documentation as a site in build/site, which opens without a network or a server
+	$(DOCS)/bin/mkdocs build --quiet
+	@echo "open build/site/index.html"
+
+test-docs: $(DOCS)/.native     ## the site asks nothing of another origin; the notebooks run
+	$(DOCS)/bin/python -m pytest tests/site
 
 test-native:                   ## the native core outside Python, under the sanitizers; needs gcc or clang
 	$(CC) -std=gnu11 -g -O1 -fsanitize=address,undefined -fno-sanitize-recover=all -Wall -Wextra -Werror \
@@ -136,7 +144,7 @@ check-vendor: $(DEV)/.ready    ## the same files compared with their packages
 
 clean:                         ## remove the virtual environments, caches and the native library
 	rm -f sandbox/repl_sandbox/native/*.so
-	rm -rf $(DEV) $(OLDER) $(LOCK) $(TORCHRL) $(TRL) $(VERIFIERS) $(TRAINERS) $(VERL) $(COMPAT) $(BENCH) $(PEERS) $(SERVERS) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .schemathesis .import_linter_cache
+	rm -rf $(DEV) $(OLDER) $(DOCS) $(LOCK) $(TORCHRL) $(TRL) $(VERIFIERS) $(TRAINERS) $(VERL) $(COMPAT) $(BENCH) $(PEERS) $(SERVERS) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .schemathesis .import_linter_cache
 
 %/.native: %/.ready FORCE
 	$*/bin/python -m repl_sandbox.native.build
@@ -144,6 +152,10 @@ clean:                         ## remove the virtual environments, caches and th
 # The stamp is written last: a failed or interrupted install is done again.
 $(DEV)/.ready: pyproject.toml .ci/venv
 	.ci/venv $(DEV) --editable '.[dev]'
+	touch $@
+
+$(DOCS)/.ready: pyproject.toml .ci/venv
+	.ci/venv $(DOCS) --editable '.[docs]'
 	touch $@
 
 # The only libraries whose two majors must both work: other packages hold them back to the older one.

@@ -8,7 +8,6 @@ from repl_env import RLM_SYSTEM_PROMPT_SHORT
 from repl_env.rlm import ModelRequest, OpenAIModel, RunConfig, ScriptedModel, Trajectory
 from repl_env.rlm.trajectory_rerun import differences, rerun
 from tests.rlm.endpoint import Reply
-from tests.training.page import example
 
 FENCE = "```repl\n"
 LOOK, ANSWER = f"{FENCE}print(context)\n```", f"{FENCE}FINAL(12)\n```"
@@ -169,9 +168,3 @@ def test_a_local_model_has_the_prefix_in_its_prompt(monkeypatch):
     asyncio.run(model.close())
     assert words.decode(answer.tokens.prompt_ids).endswith(f"<|im_start|>assistant\n{FENCE}")
     assert not answer.text.startswith(FENCE) and len(answer.tokens.output_ids) == 4
-
-
-def test_the_example_of_the_page_prints_what_it_says(capsys):
-    code, printed = example("Small models")
-    exec(compile(code, "page", "exec"), {})
-    assert capsys.readouterr().out == printed

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
 import pytest
 
-DOCS = Path(__file__).parents[2] / "docs"
-PAGE = (DOCS / "torchrl.md").read_text(encoding="utf-8")
-TRAINING = (DOCS / "training.md").read_text(encoding="utf-8")
-# Each example with the text that follows it at once, if one does.
-EXAMPLES = re.findall(
-    r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", PAGE, re.MULTILINE | re.DOTALL
-)
+from tests.pages.blocks import blocks_run_by
+
+EXAMPLES = [block for block in blocks_run_by("tests/torchrl") if block.page == "docs/torchrl.md"]
 
 
 @pytest.fixture(scope="module")
@@ -24,18 +17,19 @@ def names(tokenizer, model):
 
 @pytest.mark.parametrize("number", range(len(EXAMPLES)))
 def test_example_prints_what_the_page_says(number, names, capsys):
-    code, text = EXAMPLES[number]
-    exec(compile(code, f"example {number}", "exec"), names)
+    example = EXAMPLES[number]
+    exec(compile(example.code, f"example {number}", "exec"), names)
     env = names.get("env")
     if env is not None and not env.is_closed:
         env.close()
-    if text:
-        assert capsys.readouterr().out == text
+    if example.output is not None:
+        assert capsys.readouterr().out == example.output
 
 
 def test_example_of_the_page_on_training_makes_a_rollout(names):
-    section = TRAINING.partition("\n## TorchRL\n")[2].partition("\n## ")[0]
-    code = re.search(r"```python\n(.*?)```", section, re.DOTALL)[1]
-    exec(compile(code, "example", "exec"), names)
+    (example,) = [
+        block for block in blocks_run_by("tests/torchrl") if block.page == "docs/training.md"
+    ]
+    exec(compile(example.code, "example", "exec"), names)
     assert names["rollout"].batch_size[0] == 4
     names["env"].close()

@@ -1,0 +1,63 @@
+"""Hooks of mkdocs: pages of the repository's root join the site; links lead where it has pages."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path, PurePosixPath
+from posixpath import normpath, relpath
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).parents[1]
+# Pages that stand in the root, where readers of the repository look, by their name on the site.
+ROOT_PAGES = {
+    "README.md": "index.md",
+    "SECURITY.md": "SECURITY.md",
+    "CONTRIBUTING.md": "CONTRIBUTING.md",
+    "CHANGELOG.md": "CHANGELOG.md",
+}
+_BLOCKS = re.compile(r"^(```.*?^```)$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)\s:#]+)(#[^)\s]*)?\)")
+_IMAGE = re.compile(r"!\[([^\]]*)\]\(([^)\s:#]+)\)")
+# tests/pages/blocks.py describes these; they say nothing to a reader of the site.
+_TEST_ATTRIBUTES = re.compile(r"^(```\w+.*?) (?:needs|by)=\"[^\"]*\"", re.MULTILINE)
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages of the root."""
+    for name, on_site in ROOT_PAGES.items():
+        text = (ROOT / name).read_text(encoding="utf-8")
+        files.append(File.generated(config, on_site, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Rewrite links, whose paths are those of the repository, and drop attributes for tests."""
+    on_site = page.file.src_uri
+    source = {there: name for name, there in ROOT_PAGES.items()}.get(on_site, f"docs/{on_site}")
+    parts = _BLOCKS.split(markdown)
+    parts[::2] = [_with_site_links(text, source, on_site) for text in parts[::2]]
+    return _TEST_ATTRIBUTES.sub(r"\1", "".join(parts))
+
+
+def _with_site_links(text: str, source: str, on_site: str) -> str:
+    folder = PurePosixPath(source).parent
+
+    def target(path: str) -> str | None:
+        """Return the path on the site of a path that is relative to the source, if it has one."""
+        wanted = normpath(str(folder / path))
+        there = ROOT_PAGES.get(wanted, wanted.removeprefix("docs/"))
+        if there == wanted and wanted not in ROOT_PAGES:
+            return None
+        return relpath(there, str(PurePosixPath(on_site).parent))
+
+    def link(found: re.Match[str]) -> str:
+        path = target(found[2])
+        return f"[{found[1]}]({path}{found[3] or ''})" if path else found[1]
+
+    def image(found: re.Match[str]) -> str:
+        return f"![{found[1]}]({target(found[2])})"
+
+    return _LINK.sub(link, _IMAGE.sub(image, text))

@@ -1,0 +1,81 @@
+"""Code blocks of a page, and their attributes.
+
+The words behind the language in the first line of a block say how the tests treat the block:
+
+| first line | treatment |
+| --- | --- |
+| ```` ```python ```` | runs in the namespace of the page, after the blocks above it |
+| ```` ```sh ```` | runs in a folder that the blocks of a page share; no command may fail |
+| ```` ```text ```` right below one of these | its output; `...` stands for any text |
+| ```` ```json ````, ```` ```toml ```` | is parsed |
+| `title="NAME"` | is the file NAME of that folder, for blocks below it |
+| `title="examples/NAME"` | is that file of the repository, word for word, and runs |
+| `by="tests/FOLDER"` | runs in those tests, where its library is installed |
+| `needs="REASON"` | does not run here; Python is compiled |
+
+The site leaves `by` and `needs` out.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "SECURITY.md",
+    ROOT / "CONTRIBUTING.md",
+    *(page for page in sorted((ROOT / "docs").rglob("*.md")) if page.name != "reference.md"),
+]  # the reference has signatures, which do not run
+RUN = {"python", "sh"}
+PARSED = {"json", "toml"}
+_BLOCK = re.compile(
+    r"^```(\w+)([^\n]*)\n(.*?)^```$(?:\n+```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL
+)
+_ATTRIBUTE = re.compile(r"(\w+)=\"([^\"]*)\"")
+
+
+@dataclass(frozen=True)
+class Block:
+    """One code block: where it begins, its attributes, and the output that the page shows."""
+
+    page: str
+    line: int
+    language: str
+    code: str
+    output: str | None
+    title: str = ""
+    by: str = ""
+    needs: str = ""
+
+    @property
+    def runs(self) -> bool:
+        """Whether the block runs with its page."""
+        return (self.language in RUN or self.title != "") and not (self.by or self.needs)
+
+
+def blocks_run_by(by: str) -> list[Block]:
+    """Return the blocks of all pages that the tests in folder `by` run."""
+    return [block for page in PAGES for block in blocks(page) if block.by == by]
+
+
+def blocks(page: Path) -> list[Block]:
+    """Return the blocks of a page, from top to bottom.
+
+    Raises:
+        TypeError: an attribute that does not exist.
+    """
+    text = page.read_text(encoding="utf-8")
+    return [
+        Block(
+            page=str(page.relative_to(ROOT)),
+            line=text.count("\n", 0, found.start()) + 2,
+            language=found[1],
+            code=found[3],
+            output=found[4],
+            **dict(_ATTRIBUTE.findall(found[2])),
+        )
+        for found in _BLOCK.finditer(text)
+    ]

@@ -1,0 +1,123 @@
+"""Every code block of every page runs, or says why it does not: `tests/pages/blocks.py`."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from tests.pages.blocks import PAGES, PARSED, ROOT, RUN, blocks
+from tests.rlm.endpoint import Endpoint
+from tests.server.conftest import serving
+
+RUNNER = Path(__file__).with_name("page_runner.py")
+BLOCKS = [block for page in PAGES for block in blocks(page)]
+RUNNING = sorted({block.page for block in BLOCKS if block.runs})
+# Limits on pages, and what they are here: the machine may stand still for longer.
+LONGER = {"timeout=5)": "timeout=60, grace=20)", "timeout_s=5": "timeout_s=60"}
+# Files that commands of pages read.
+FILES = {
+    "book.txt": "Chapter 1. A road.\nChapter 2. The sea.\n",
+    "invoices.txt": "Ann 12\nBob 7\nAnn 12\n",
+    "server.log": "10:00 start\n10:01 error: disk\n",
+    "report.txt": "one two three\n",
+    "a.txt": "one two three\n",
+    "cells.py": "n = 6\nn * 7\n",
+}
+ANSWER = '```repl\nFINAL("yes")\n```'
+
+
+@pytest.fixture(scope="module")
+def places() -> Iterator[dict[str, str]]:
+    """What stands on pages for a server and for an endpoint of models, and where these are here."""
+    with serving() as server, Endpoint(ANSWER) as endpoint:
+        yield {
+            "http://localhost:8000/v1": endpoint.base_url,
+            "http://127.0.0.1:8000": server.url,
+            "OPENAI_BASE_URL": endpoint.base_url,
+        }
+
+
+def ready(text: str, places: dict[str, str]) -> str:
+    """Put addresses and limits of this run into a block."""
+    for there, here in [*places.items(), *LONGER.items()]:
+        text = text.replace(there, here)
+    return text
+
+
+@pytest.mark.parametrize("page", RUNNING)
+def test_the_blocks_of_a_page_run_in_their_order(page, places, tmp_path) -> None:
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
+    shown = [asdict(block) for block in BLOCKS if block.page == page and block.runs]
+    given = [block | {"code": ready(block["code"], places)} for block in shown]
+    settings = {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "HOME": str(tmp_path),
+        "MPLCONFIGDIR": str(tmp_path / "matplotlib"),
+        "COLUMNS": "100",
+        "OPENAI_BASE_URL": places["OPENAI_BASE_URL"],
+        "OPENAI_API_KEY": "stand-in",
+    }
+    done = subprocess.run(
+        [sys.executable, "-W", "error", RUNNER],
+        cwd=tmp_path,
+        env=settings,
+        input=json.dumps(given),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_blocks_that_do_not_run_here_compile_and_say_why() -> None:
+    for block in BLOCKS:
+        if block.language == "python" and not block.runs:
+            compile(block.code, f"{block.page}, line {block.line}", "exec", flags=0x2000)  # await
+        if block.by:
+            texts = [file.read_text() for file in (ROOT / block.by).glob("*.py")]
+            assert any(f'blocks_run_by("{block.by}")' in text for text in texts), block
+        assert not (block.by and block.needs), block
+
+
+def test_every_other_block_is_data_or_output() -> None:
+    for block in BLOCKS:
+        assert block.language in RUN | PARSED | {"text"}, block
+        if block.language in PARSED:
+            {"json": json.loads, "toml": tomllib.loads}[block.language](block.code)
+
+
+def test_the_first_example_of_the_readme_has_five_lines() -> None:
+    first = next(block for block in BLOCKS if block.page == "README.md")
+    assert first.language == "python" and first.output is not None
+    assert len([line for line in first.code.splitlines() if line.strip()]) == 5
+
+
+def test_a_block_that_names_an_example_is_that_file() -> None:
+    named = [block for block in BLOCKS if block.title.startswith("examples/")]
+    for block in named:
+        assert (ROOT / block.title).read_text(encoding="utf-8") == block.code, block.title
+
+
+@pytest.mark.parametrize(
+    ("code", "output"),
+    [("print(1)", "2\n"), ("raise SystemExit(0)", None), ("assert False", None)],
+)
+def test_a_block_that_fails_fails_the_page(code, output) -> None:
+    block = {"page": "p", "line": 1, "language": "python", "title": "", "code": code}
+    done = subprocess.run(
+        [sys.executable, RUNNER],
+        input=json.dumps([block | {"output": output}]),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1 and "p, line 1" in done.stderr
