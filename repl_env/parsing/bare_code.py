@@ -7,11 +7,11 @@ from collections.abc import Collection, Iterator
 
 from repl_env.parsing.python_source import PythonParser, tidied
 
-_TARGET = r"\*?[A-Za-z_][\w.]*+(?:\[[^\]\n]{0,200}\])*+"
+_TARGET = r"\*?[A-Za-z_][\w.]*+(?>(?:\[[^\]\n]{0,200}\]){0,9})"
 _CODE_LINE = re.compile(
     r"[ \t]++\S|[ \t]*+$|[@#)\]}\"']|>>>|\.\.\.|(?:import|from|def|class|for|while|if|elif|else|try"
     r"|except|finally|with|async|await|return|raise|assert|del|global|pass|break|continue|match"
-    rf"|case)\b|{_TARGET}(?:[ \t]*+,[ \t]*+{_TARGET})*+(?:[ \t]*+:[^=\n]{{1,100}})?"
+    rf"|case)\b|{_TARGET}(?>(?:[ \t]*+,[ \t]*+{_TARGET}){{0,99}})(?:[ \t]*+:[^=\n]{{1,100}})?"
     r"[ \t]*+(?:[-+*%@&|^]|//?|\*\*|<<|>>)?=(?!=)|[\w.]++(?:\[[^\]\n]{0,200}\])?\("
 )
 _GIVES_ANSWER = re.compile(

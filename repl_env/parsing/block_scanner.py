@@ -23,12 +23,12 @@ _MOST_ENDS = 8
 _ONE_LINE = re.compile(
     r"[ \t]*+(?P<fence>`{3,}+)(?P<name>[\w.:+-]++)[ \t](?P<code>[^`]++)(?P=fence)[ \t]*+"
 )
-# The marks of all quotation levels: a line may have any number of them.
-_QUOTED = re.compile(r"(?: {0,3}>(?!>>)[ \t]?)++")
+# The marks of all quotation levels.
+_QUOTED = re.compile(r"(?>(?: {0,3}>(?!>>)[ \t]?){1,9999})")
 _TAG = re.compile(r"<\|?(?P<name>[A-Za-z]\w{0,30})(?:\s[^<>]{0,200})?\|?>")
 # `</code>`, `<|/code|>`, and `<|python_end|>` for `<|python_start|>`.
 _CLOSER = re.compile(r"<\|?/(?P<name>[A-Za-z]\w{0,30})|<\|(?P<begun>[A-Za-z]\w{0,20}_)end\|>")
-_ITEM = re.compile(r"[ \t]*+(?:(?:[-*+]|\d{1,9}[.)])[ \t]++)*+")
+_ITEM = re.compile(r"[ \t]*+(?>(?:(?:[-*+]|\d{1,9}[.)])[ \t]++){0,99})")
 # Code on the line of the opening fence, after the name: attributes have no such form.
 _HEAD = re.compile(
     r"(?:import|from|def|class|for|if|while|with)[ \t]|[\w.]++(?:\[[^\]]*+\])?(?:\(|[ \t]+=[ \t])"

@@ -29,12 +29,10 @@ _LONGEST_TOKEN = 60
 _MOST_TOKENS = 4
 
 _AT_START = re.compile(
-    r"(?P<before>[ \t]*+(?P<marker>(?:[-*+]|\d{1,9}[.)])[ \t]++)*+)"
+    r"(?P<before>[ \t]*+(?>(?P<marker>(?:[-*+]|\d{1,9}[.)])[ \t]++){0,99}))"
     r"(?P<marks>`{3,}+|~{3,}+)(?P<info>.*+)"
 )
-_BEHIND_TEXT = re.compile(
-    r"(?P<before>[^`]*+(?:`{1,2}+(?!`)[^`]++)*+)(?P<marks>`{3,}+)(?P<info>[^`]*+)"
-)
+_BEHIND_TEXT = re.compile(r"(?>(?P<before>(?s:.*?))(?P<marks>`{3,}+))(?P<info>[^`]*+)")
 _WORD = re.compile(
     r"\s*+[\ufeff{.\[(\"'*=#!%@/]*+(?:(?:lang|language|type)[ ]*+[=:][ ]*+)?"
     r"(?P<word>[\w+#.:-]*+)(?P<rest>.*+)"

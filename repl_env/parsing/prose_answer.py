@@ -17,7 +17,7 @@ from repl_env.parsing.python_source import MOST_CODE, PythonParser, computes, na
 from repl_env.parsing.reasoning import spoken
 
 # Markdown may quote a line, and has a backslash before `_`.
-_BEGIN = r"^[ \t]*+(?:>[ \t]*+)?+"
+_BEGIN = r"^[ \t]*+(?>(?:>[ \t]*+)?)"
 _CALL = (
     r"FINAL\\?_VAR\(\s*+(?:(?:var_name|variable_name|name)\s*+=\s*+)?"
     r"[\"'`\u201c\u2018]?(?P<name>\w+)[\"'`\u201d\u2019]?\s*+\)"
@@ -36,10 +36,10 @@ _DRESSED = re.compile(
 _PARENTHESIS = re.compile(r"[()]")
 # Parentheses of enumerations and emoticons.
 _UNPAIRED = re.compile(r"(?:^[ \t]*+(?:[-*+][ \t]++)?\w{1,3}|[:;]-?)\)", re.MULTILINE)
-_NAMES = r"([A-Za-z_]\w*+(?:[ \t]*+,[ \t]*+[A-Za-z_]\w*+)*+)"
+_NAMES = r"([A-Za-z_]\w*+(?>(?:[ \t]*+,[ \t]*+[A-Za-z_]\w*+){0,99}))"
 # Names that lines of the text bind, as code does.
 _BOUND = re.compile(
-    r"(?:^[ \t>.]*+(?:(?:[-*+]|\d{1,3}[.)])[ \t]++)?+|[>;:`][ \t]*+)"
+    r"(?:^[ \t>.]*+(?>(?:(?:[-*+]|\d{1,3}[.)])[ \t]++)?)|[>;:`][ \t]*+)"
     rf"(?:{_NAMES}[ \t]*+(?:[-+*%@&|^]|//?|\*\*|<<|>>)?=(?!=)"
     rf"|for[ \t]++{_NAMES}[ \t]++in\b|(?:def|class)[ \t]++(\w++)[ \t]*+[(:]"
     r"|(?:from[ \t]++[\w.]++[ \t]++)?import[ \t]++(\w++)[ \t]*+$)",

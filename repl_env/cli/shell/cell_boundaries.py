@@ -20,11 +20,9 @@ _COMPOUND = re.compile(r"@|(async|class|def|for|if|match|try|while|with)\b")
 # Empty lines after which a writer that pauses is taken to wait for the block that stands open.
 _BLANKS_THAT_END = 2
 
-_LITERALS = {
-    "'''": re.compile(r"(?:[^\\']|\\.|'(?!''))*+'''", re.DOTALL),
-    '"""': re.compile(r'(?:[^\\"]|\\.|"(?!""))*+"""', re.DOTALL),
-    "'": re.compile(r"(?:[^\\'\n]|\\.)*+'", re.DOTALL),
-    '"': re.compile(r'(?:[^\\"\n]|\\.)*+"', re.DOTALL),
+# An escaped character, or the end of the string, by the quotes that opened it.
+_IN_QUOTES = {
+    quotes: re.compile(rf"\\.|{quotes}", re.DOTALL) for quotes in ("'''", '"""', "'", '"')
 }
 _MARK = re.compile(r"""#|'{3}|"{3}|['"()\[\]{}]|\\\n?\Z""")
 
@@ -119,7 +117,7 @@ class _Literal:
         if found is None or found[0] == "#":
             return None
         mark = found[0]
-        if mark in _LITERALS:
+        if mark in _IN_QUOTES:
             self._quote = mark
         elif mark[0] == "\\":
             self._continued = True
@@ -128,13 +126,13 @@ class _Literal:
         return found.end()
 
     def _past_quote(self, line: str, position: int) -> int | None:
-        closed = _LITERALS[self._quote].match(line, position)
-        if closed is None:
-            if len(self._quote) == 1 and not line.endswith("\\\n"):
-                self._quote = ""  # it is wrong, and ends with its line
-            return None
-        self._quote = ""
-        return closed.end()
+        for mark in _IN_QUOTES[self._quote].finditer(line, position):
+            if mark[0] == self._quote:
+                self._quote = ""
+                return mark.end()
+        if len(self._quote) == 1 and not line.endswith("\\\n"):
+            self._quote = ""  # it is wrong, and ends with its line
+        return None
 
 
 def _begins(line: str) -> bool:

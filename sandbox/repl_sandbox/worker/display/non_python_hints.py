@@ -15,7 +15,7 @@ _FENCE = "The fences of Markdown, as '```', are no part of the code."
 
 _MANAGERS = r"(?:pip3?|conda|mamba|micromamba|uv|poetry|pipx|easy_install)"
 _SYSTEM_MANAGERS = r"(?:apt|apt-get|yum|dnf|apk|brew|npm)"
-_OPTIONS = r"(?:-\S++\s++)*+"
+_OPTIONS = r"(?>(?:-\S++\s++){0,99})"
 _ASSIGNMENT = r"[\w.,\s\[\]'\"]++=\s*+"
 # All repetitions are possessive: a line may consist of blanks, and matching takes linear time.
 _INSTALLS = re.compile(
