@@ -71,7 +71,7 @@ class Sandbox:
             session; None draws one for each template.
         fair_share: Slow down sessions that used much CPU time lately while processors are
             contended, as far as the system permits, and stop sessions with more than eight busy
-            processes now and then (docs/design/giving-way.md).
+            processes now and then (docs/design/fair-share.md).
         image: For tier "container": an image with CPython 3.11 or later.
         runtime: For tier "container": the daemon's runtime; None: the daemon's default.
         container_limits: For tier "container": the limits of the container with all its sessions.
