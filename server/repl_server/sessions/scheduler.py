@@ -27,7 +27,8 @@ _AT_LEAST = 2
 # thinking.
 _THERE = 2.0
 # Seconds after which a request gives up its slot: it sleeps, calls a model or computes. Computation
-# is scheduled by other means (docs/design/fair-share.md, "Mechanisms"), and must not block other requests.
+# is scheduled by other means (docs/design/fair-share.md, "Mechanisms"), and must not block other
+# requests.
 _LONGEST = 0.02
 # Seconds of pause that one request uses up, and that a session can save. A program that sends the
 # next request at once saves nothing; a client that reads each reply first has savings for twenty
