@@ -20,7 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
+from rich.text import Text
+
+from repl_env.cli.render.fitted_table import FittedTable, Heading
 
 ROOT = Path(__file__).parents[1]
 # Source roots of a checkout: they come before those that the interpreter has installed.
@@ -165,13 +167,15 @@ def _git(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def _table(compared: Sequence[Compared], revision: str) -> Table:
-    table = Table(
+def _table(compared: Sequence[Compared], revision: str) -> FittedTable:
+    table = FittedTable(
+        *(
+            Heading(column, "right" if column else "left")
+            for column in ("", revision, "this", "this / other", "worse")
+        ),
         title=f"this checkout against {revision}",
-        caption="Ratios to the floor of the same run, quartiles in brackets.",
+        note="Ratios to the floor of the same run, quartiles in brackets.",
     )
-    for column in ("", revision, "this", "this / other", "worse"):
-        table.add_column(column, justify="right" if column else "left")
     for each in compared:
         then = each.then
         table.add_row(
@@ -179,7 +183,7 @@ def _table(compared: Sequence[Compared], revision: str) -> Table:
             "not measured there" if then is None else _shown(then),
             _shown(each.now),
             "" if then is None else f"{each.now.median / then.median:.2f}",
-            "[red]YES[/]" if each.worse else "",
+            Text("YES" if each.worse else "", style="red"),
         )
     return table
 

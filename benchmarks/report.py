@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
+from rich.text import Text
+
+from repl_env.cli.render.fitted_table import FittedTable, Heading
 
 from .figure import Figure
 from .goals import GOALS
@@ -36,7 +38,7 @@ def publish(
     """
     described, console = machine.describe(), Console()
     told = f"{_READ}; {method}."
-    console.print(_table(figures, others, described["summary"], told))
+    console.print(figure_table(figures, others, described["summary"], told))
     if table is not None:
         fill(table, figures, others, described["summary"], told)
     results.parent.mkdir(exist_ok=True)
@@ -47,15 +49,17 @@ def publish(
     return not short
 
 
-def _table(figures: Sequence[Figure], others: Others, machine: str, told: str) -> Table:
-    """The rows for a terminal."""
+def figure_table(figures: Sequence[Figure], others: Others, machine: str, told: str) -> FittedTable:
+    """The rows for a terminal of any width."""
     header, *body = rows(figures, others)
-    shown = Table(title=machine, caption=told)
-    for column in header:
-        shown.add_column(column, justify="left" if not column else "right")
-    colours = {"yes": "[green]yes[/]", "NO": "[red]NO[/]"}
+    shown = FittedTable(
+        *(Heading(column, "right" if column else "left") for column in header),
+        title=machine,
+        note=told,
+    )
+    styles = {"yes": "green", "NO": "red"}
     for row in body:
-        shown.add_row(*(colours.get(cell, cell) for cell in row))
+        shown.add_row(*(Text(cell, style=styles.get(cell, "")) for cell in row))
     return shown
 
 

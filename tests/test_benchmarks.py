@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import subprocess
 import sys
 from operator import truediv
 from time import sleep
 
 import pytest
+from rich.console import Console
 
 from benchmarks.against import Reading, checkout, in_turn
 from benchmarks.figure import Figure
 from benchmarks.goals import Goal
+from benchmarks.report import figure_table
 from benchmarks.samples import Samples
 from benchmarks.server.load import load
 from benchmarks.server.processor_time import ProcessorTime, processor_time
@@ -33,6 +36,22 @@ def test_a_ratio_is_that_of_the_rounds():
     assert uneven.ratio.median == 2.0
     assert uneven.ours.median / uneven.floor.median == 1.0
     assert Goal("ratio", "at most", 1.5, "").met(uneven) is False
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_the_table_is_readable_at_any_width(width: int):
+    name = "a step of an environment, its observation and its rewards"
+    figures = [Figure("step", name, "ms", *[Samples((0.0015, 0.0014, 0.0016, 0.0015))] * 2, "")]
+    others = {f"peer-{number}": {"step": Samples((0.03,))} for number in range(6)}
+    console = Console(file=io.StringIO(), width=width)
+    console.print(figure_table(figures, others, "a machine with 2 cores", "Medians."))
+    shown = console.file.getvalue()
+
+    assert all(len(line) <= width for line in shown.splitlines())
+    for cell in ("1.50 ms [1.48, 1.53]", "1.00 [1.00, 1.00]", "≤ 3.5", "yes", "30.0 ms"):
+        assert cell in shown
+    assert name in shown
+    assert all(peer in shown for peer in others)
 
 
 def test_samples_of_other_rounds_are_compared_by_their_medians():

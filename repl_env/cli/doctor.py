@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Column, Table
+from rich.text import Text
 
 from .exit_status import ExitStatus
+from .render.copyable_text import copyable
+from .render.fitted_table import FittedTable
 
 if TYPE_CHECKING:
     from repl_sandbox import Facility
@@ -83,9 +84,7 @@ def doctor(
     if as_json:
         typer.echo(json.dumps(report(facilities, trials), indent=2))
     else:
-        show(Console(), facilities, trials)
-        if not found:
-            typer.echo(f"There is no tier here that is {require.value} or stronger.")
+        show(Console(highlight=False), facilities, trials, require.value)
     raise typer.Exit(ExitStatus.OK if found else ExitStatus.TIER_UNAVAILABLE)
 
 
@@ -146,41 +145,79 @@ def report(facilities: Sequence[Facility], trials: Sequence[Trial]) -> dict[str,
     }
 
 
-def show(console: Console, facilities: Sequence[Facility], trials: Sequence[Trial]) -> None:
-    """Print the facilities, the layers of the sessions that were tried, and the verdicts."""
-    # A path or a remedy that is cut is of no use.
-    names = ("facility", "", "found", "needed by", "remedy")
-    table = Table(*(Column(name, overflow="fold") for name in names), title="This system")
+def show(
+    console: Console, facilities: Sequence[Facility], trials: Sequence[Trial], require: str
+) -> None:
+    """Print the verdict, what to do, and then the facts: facilities and layers of sessions."""
+    _print_verdict(console, trials, require)
+    remedies: dict[str, list[str]] = {}
+    for name, remedy in _remedies(facilities, trials):
+        remedies.setdefault(remedy, []).append(name)
+    remedies.pop("", None)
+    if remedies:
+        console.print("\nRemedies", style="bold")
+    for remedy, names in remedies.items():
+        _print(console, f"{', '.join(names)}:", indent=2)
+        _print(console, remedy, indent=4)
+    console.print("\nThis system", style="bold")
+    width = max(len(facility.name) for facility in facilities)
     for facility in facilities:
-        table.add_row(
-            facility.name,
-            _mark(facility.ok, bool(facility.tiers)),
-            escape(facility.detail),
-            ", ".join(facility.tiers),
-            escape(facility.remedy),
-        )
-    console.print(table)
-    seen = dict.fromkeys(layer["name"] for trial in trials for layer in trial.layers)
-    if seen:
-        layers = Table("layer", *(trial.tier for trial in trials), title="Sessions started here")
-        for name in seen:
-            layers.add_row(name, *(_seen(trial, name) for trial in trials))
-        console.print(layers)
+        _print_facility(console, facility, width)
+    _print_layers(console, trials)
+
+
+def _print_facility(console: Console, facility: Facility, width: int) -> None:
+    mark = _mark(facility.ok, bool(facility.tiers))
+    head = Text.assemble("  ", mark, " " * (5 - len(mark)), f"{facility.name:<{width}}  ")
+    needed = "" if facility.ok or not facility.tiers else f", needed by {', '.join(facility.tiers)}"
+    found = copyable(f"{facility.detail}{needed}", console.width, len(head))
+    console.print(head.append(found[len(head) :]), soft_wrap=True)
+
+
+def _print_verdict(console: Console, trials: Sequence[Trial], require: str) -> None:
+    best = next((trial.tier for trial in trials if trial.works), None)
+    tiers = [trial.tier for trial in trials]
+    if best is None:
+        verdict = "No session can start here: no tier of isolation works."
+    elif tiers.index(best) > tiers.index(require):
+        verdict = f"Sessions of tier {best} can start here, which is weaker than {require}."
+    else:
+        verdict = f"Sessions can start here: tier {best} works."
+    is_enough = best is not None and tiers.index(best) <= tiers.index(require)
+    console.print(verdict, style="bold green" if is_enough else "bold red")
     for trial in trials:
-        console.print(_verdict(trial), highlight=False, soft_wrap=True)
+        told = f"step {trial.step!r} failed" if trial.step else "a session has not all its layers"
+        works = "works" if trial.tier != Tier.PROCESS else "works, and isolates nothing"
+        _print(console, f"{trial.tier}: {works if trial.works else told}", indent=2)
+        if not trial.works:
+            reason = trial.message.removesuffix(trial.remedy).removesuffix(". ")
+            _print(console, reason.removeprefix(f"{trial.tier}: "), indent=4)
 
 
-def _seen(trial: Trial, layer: str) -> str:
-    return _mark(trial.has(layer), False) if trial.layers else "[red]none started[/]"
+def _remedies(facilities: Sequence[Facility], trials: Sequence[Trial]) -> Iterator[tuple[str, str]]:
+    """The remedies of tiers, then those of missing facilities."""
+    for trial in trials:
+        yield f"tier {trial.tier}", trial.remedy
+    for facility in facilities:
+        yield facility.name, "" if facility.ok else facility.remedy
 
 
-def _mark(ok: bool, required: bool) -> str:
+def _print_layers(console: Console, trials: Sequence[Trial]) -> None:
+    started = [trial for trial in trials if trial.layers]
+    if not started:
+        return
+    table = FittedTable("layer", *(trial.tier for trial in started))
+    for name in dict.fromkeys(layer["name"] for trial in started for layer in trial.layers):
+        table.add_row(name, *(_mark(trial.has(name), False) for trial in started))
+    console.print("\nLayers of the sessions that were started", style="bold")
+    console.print(table)
+
+
+def _print(console: Console, text: str, *, indent: int) -> None:
+    console.print(Text(copyable(text, console.width, indent)), soft_wrap=True)
+
+
+def _mark(ok: bool, required: bool) -> Text:
     if ok:
-        return "[green]yes[/]"
-    return "[red]no[/]" if required else "[yellow]no[/]"
-
-
-def _verdict(trial: Trial) -> str:
-    if trial.works:
-        return f"[green]Tier {trial.tier} works here.[/]"
-    return f"[red]Tier {trial.tier} does not work here:[/] {escape(trial.message)}"
+        return Text("yes", style="green")
+    return Text("no", style="red" if required else "yellow")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
 import sys
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -17,6 +19,7 @@ import repl_sandbox
 from repl_env.cli.main import build
 from repl_sandbox import host_facilities
 from repl_sandbox.errors import IsolationError
+from repl_sandbox.jail.remedies import step_error
 from repl_sandbox.limits.cgroups import cgroup_root
 from repl_sandbox.native import sources
 
@@ -91,6 +94,24 @@ def test_the_table_shows_the_remedy_as_it_was_written(monkeypatch: pytest.Monkey
     assert "Ask [root]." in run()[1]
 
 
+@pytest.mark.parametrize("columns", ["40", "60", "80"])
+def test_the_verdict_is_first_and_commands_can_be_copied_at_any_width(
+    monkeypatch: pytest.MonkeyPatch, columns: str
+) -> None:
+    refused = host_facilities.Finding(False, "no")
+    checks = [replace(each, trial=lambda: refused) for each in host_facilities.CHECKS]
+    monkeypatch.setattr(host_facilities, "CHECKS", tuple(checks))
+    monkeypatch.setattr(repl_sandbox, "Sandbox", Refusing, raising=False)
+    output = CliRunner().invoke(build(), ["doctor"], env={"COLUMNS": columns}).output
+
+    words = " ".join(output.split())
+    assert words.startswith("No session can start here: no tier of isolation works. jailed:")
+    for check in checks:
+        for command in re.findall(r"`[^`]+`", check.remedy):
+            assert command in output, command
+        assert " ".join(check.remedy.split()) in words
+
+
 def test_nothing_is_cut_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     path = "/sys/fs/cgroup/" + "a-long-name-of-a-group/" * 3
     monkeypatch.setattr(repl_sandbox, "Sandbox", Refusing, raising=False)
@@ -154,3 +175,19 @@ def test_the_native_library_is_shown_with_its_build() -> None:
     assert sources.file_name(os.uname().machine) in library["detail"]
     assert sources.build_hash() in library["detail"]
     assert re.search(r"by (gcc|clang) \d", library["detail"])
+
+
+@pytest.mark.parametrize(
+    ("step", "number", "says"),
+    [
+        ("namespaces", errno.ENOSPC, "No disk is full"),
+        ("id maps", errno.EPERM, "too few user ids"),
+        ("folder", errno.EINVAL, "too few user ids"),
+        ("folder", errno.EACCES, "TMPDIR"),
+    ],
+)
+def test_an_errno_that_misleads_is_explained(step: str, number: int, says: str) -> None:
+    error = step_error(step, OSError(number, os.strerror(number)))
+
+    assert says in error.remedy
+    assert error.remedy in str(error)

@@ -18,6 +18,7 @@ import psutil
 import pytest
 from typer.testing import CliRunner
 
+from repl_env.cli.doctor import Trial
 from repl_env.cli.main import build
 from repl_sandbox.errors import IsolationError
 from repl_sandbox.native import libc
@@ -253,6 +254,39 @@ def test_an_unavailable_tier_has_its_own_exit_status(monkeypatch):
 
     assert done.exit_code == 3
     assert "Ask root." in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "tier", "works", "hint"),
+    [
+        ((), "jailed", True, "  repl-env serve --port 0 --require confined\n"),
+        (
+            ("--isolation", "jailed"),
+            "jailed",
+            True,
+            "--port 0 --isolation jailed --isolation confined --require confined\n",
+        ),
+        ((), "jailed", False, None),
+        (("--require", "confined"), "confined", True, None),
+    ],
+)
+def test_where_tier_confined_works_the_refusal_names_the_command_that_accepts_it(
+    monkeypatch, options, tier, works, hint
+):
+    def refuse(**arguments):
+        raise IsolationError(tier, "namespaces", "not allowed", "Ask root.")
+
+    arguments = ["serve", "--port", "0", *options]
+    monkeypatch.setattr("repl_env.episode.sandbox_provider.Sandbox", refuse)
+    monkeypatch.setattr("repl_env.cli.doctor.try_tier", lambda tier: Trial(tier, works))
+    monkeypatch.setattr(sys, "argv", ["repl-env", *arguments])
+    done = CliRunner().invoke(build(), arguments)
+
+    assert done.exit_code == 3
+    if hint is None:
+        assert "Tier confined works here" not in done.stderr
+    else:
+        assert hint in done.stderr
 
 
 def test_a_port_in_use_is_reported(monkeypatch):

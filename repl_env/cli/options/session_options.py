@@ -100,8 +100,11 @@ def modules_of(preload: Sequence[str] | None) -> tuple[str, ...]:
 
 
 @contextmanager
-def opening() -> Generator[None]:
+def opening(weaker: str = "") -> Generator[None]:
     """Print a sandbox's refusal to stderr and exit with its status.
+
+    `weaker` is a command that accepts tier confined: it is named if only tier jailed was acceptable
+    and sessions of tier confined can start here.
 
     Raises:
         typer.BadParameter: an argument is wrong, as a size that is none.
@@ -115,6 +118,9 @@ def opening() -> Generator[None]:
         typer.echo(f"repl-env: {error}", err=True)
         for note in getattr(error, "__notes__", ()):
             typer.echo(f"  {note}", err=True)
+        if weaker and error.tier == Isolation.JAILED and _is_confined_possible():
+            told = "Tier confined works here. It is weaker (docs/design/tiers.md); to accept it:"
+            typer.echo(f"{told}\n  {weaker}", err=True)
         typer.echo("`repl-env doctor` shows what this system offers.", err=True)
         raise typer.Exit(ExitStatus.TIER_UNAVAILABLE) from error
     except SandboxError as error:
@@ -122,3 +128,9 @@ def opening() -> Generator[None]:
         raise typer.Exit(ExitStatus.INFRASTRUCTURE) from error
     except (TypeError, ValueError) as error:
         raise typer.BadParameter(str(error)) from error
+
+
+def _is_confined_possible() -> bool:
+    from ..doctor import try_tier
+
+    return try_tier(Isolation.CONFINED).works

@@ -6,26 +6,36 @@ reported without a remedy.
 
 from __future__ import annotations
 
-from errno import EAGAIN, EINVAL, EMFILE, ENOSPC, ENOSYS, EOPNOTSUPP
+from errno import EAGAIN, EINVAL, EMFILE, ENOSPC, ENOSYS, EOPNOTSUPP, EPERM
 
 from ..errors import IsolationError
 
 _NAMESPACES = (
-    "Allow user namespaces (sysctl user.max_user_namespaces, "
-    "kernel.apparmor_restrict_unprivileged_userns=0), or run as root with CAP_SYS_ADMIN; in a "
-    "container both are its engine's to allow"
+    "Allow user namespaces (`sysctl -w user.max_user_namespaces=10000`, on Ubuntu also "
+    "`sysctl -w kernel.apparmor_restrict_unprivileged_userns=0`), or run as root with "
+    "CAP_SYS_ADMIN; in a container both are its engine's to allow"
+)
+
+_FEW_IDS = (
+    "The user namespace of this process has too few user ids (`cat /proc/self/uid_map`), or the "
+    "process lacks CAP_SETUID and CAP_SETGID: map a whole range, as "
+    "`unshare --map-auto --map-root-user` and `podman run --userns=auto` do from /etc/subuid and "
+    "/etc/subgid, or run outside of that namespace as an ordinary user"
 )
 
 # (step, errno or None for every other): remedy
 _REMEDIES: dict[tuple[str, int | None], str] = {
     # clone(2): ENOSPC is a limit of namespaces, EAGAIN one of processes.
     ("namespaces", ENOSPC): (
-        "Raise the limits of namespaces: sysctl user.max_user_namespaces and its neighbours"
+        "No disk is full: the kernel reports a limit of namespaces in these words. Raise the limit "
+        "on the host: `sysctl -w user.max_user_namespaces=10000`, and its neighbours "
+        "user.max_pid_namespaces and so on"
     ),
     ("namespaces", EMFILE): "Raise the limit of open files (ulimit -n)",
     ("namespaces", EAGAIN): "Raise the limit of processes: RLIMIT_NPROC, pids.max of the cgroup",
     ("namespaces", None): _NAMESPACES,
     # user_namespaces(7): the writer of the map needs the ids, and the right to give them away.
+    ("id maps", EPERM): _FEW_IDS,
     ("id maps", None): (
         "Give the container the whole range of ids (no user namespace of its own) and CAP_SETUID "
         "and CAP_SETGID, or run as an ordinary user"
@@ -47,8 +57,9 @@ _REMEDIES: dict[tuple[str, int | None], str] = {
         "Enter the root directory by pivot_root, as systemd-nspawn and bwrap do, and not by chroot"
     ),
     ("root", None): (
-        "Allow mounts in user namespaces (kernel.apparmor_restrict_unprivileged_userns=0), or run "
-        "as root with CAP_SYS_ADMIN"
+        "Allow mounts in user namespaces "
+        "(`sysctl -w kernel.apparmor_restrict_unprivileged_userns=0`), or run as root with "
+        "CAP_SYS_ADMIN"
     ),
     # mount_too_revealing() in fs/namespace.c: container engines cover parts of /proc.
     ("proc", None): (
@@ -67,6 +78,8 @@ _REMEDIES: dict[tuple[str, int | None], str] = {
     ),
     ("Landlock", EOPNOTSUPP): "Boot with landlock in the parameter lsm=",
     # Tier confined, as root: each session is a user of its own, without a mount view.
+    # chown(2): the user namespace does not map the uid of the session.
+    ("folder", EINVAL): _FEW_IDS,
     ("folder", None): (
         "Let the host's directory for temporary files (TMPDIR) be writable, and give a root that "
         "starts sandboxes CAP_CHOWN; or run as an ordinary user"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable
 from functools import wraps
@@ -43,6 +44,12 @@ def _check_room(files: int, settings: Settings) -> None:
         )
 
 
+def _accepting_confined(settings: Settings) -> str:
+    """This command with the options that accept tier confined."""
+    isolation = [] if settings.isolation == "auto" else ["--isolation", "confined"]
+    return shlex.join(["repl-env", *sys.argv[1:], *isolation, "--require", "confined"])
+
+
 def _say_where(url: str) -> None:
     """Print the URL; the log has it too, if nobody reads standard output."""
     try:
@@ -77,7 +84,7 @@ def _command(settings: Callable[..., Settings]) -> Callable[..., None]:
             raise typer.BadParameter(str(error)) from error
         manager = app.state.manager
         _check_room(raise_open_files(), manager.settings)
-        with opening():
+        with opening(_accepting_confined(manager.settings)):
             manager.prepare()
         hide_memory()
         freeze_gc()
