@@ -148,7 +148,7 @@ def recurse(context: str, expected: dict[str, object], file: Path) -> bool:
     console.print(Markdown(QUESTION))
     model = ScriptedModel(reply, name="scripted")
     with progress(console) as shown:
-        rlm = RLM(model, budget=BUDGET, trajectory=file, watch=shown.watch)
+        rlm = RLM(model, budget=BUDGET, trajectory=file, on_event=shown.on_event)
         result = rlm.run(QUESTION, context, expected_answer=str(expected))
     print_tree(result.trajectory.roots, console=console)
     solved = result.reward == 1.0 and result.answer_value == expected

@@ -161,7 +161,7 @@ def _solve(
 
     ending = RunReport(progress)
     with opening():
-        rlm = RLM(watch=progress.watch, **arguments)
+        rlm = RLM(on_event=progress.on_event, **arguments)
     try:
         with progress:
             ending.done(command_loop.run(_asked(rlm, question, asked, arguments, ending)))

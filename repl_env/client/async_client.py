@@ -20,7 +20,7 @@ from repl_env.client.session.request_builder import (
     action_data,
     check_callback,
     checked_timeout,
-    following_data,
+    follow_up_data,
     plain_int,
 )
 from repl_env.client.session.session_client import SessionClient
@@ -31,7 +31,7 @@ from repl_env.models import REPLAction, REPLObservation, REPLState, StepResult, 
 if TYPE_CHECKING:
     import ssl
 
-    from repl_env.client.session.request_pipeline import Hear
+    from repl_env.client.session.request_pipeline import OutputCallback
     from repl_env.client.sync_client import SyncREPLEnv
     from repl_env.client.upload.resumable_upload import OnUpload
     from repl_env.episode.contexts import Given
@@ -59,35 +59,27 @@ class REPLEnv:
     In blocking code: `with REPLEnv(url).sync() as env:`, the same without `await`.
 
     The methods are those of `LocalREPLEnv`, except `save`, `load`, `session`, `rubric`, `account`
-    and
-    `contexts`, which are not available on a remote session. One request is sent at a time; others
-    wait
-    for it. Cancelling an awaited step cancels the step on the server.
+    and `contexts`, which are not available on a remote session. One request is sent at a time;
+    others wait for it. Cancelling an awaited step cancels the step on the server.
 
     A dropped connection is reopened within the time that the server keeps the session, and a
-    pending
-    request is answered after exactly one execution. After that time, or with a server that only
-    speaks
-    OpenEnv's frames, calls raise SessionLost, until a reset begins another session.
+    pending request is answered after exactly one execution. After that time, or with a server that
+    only speaks OpenEnv's frames, calls raise SessionLost, until a reset begins another session.
 
     Args:
         base_url: http, https, ws or wss, with a path if the server has one.
         api_key: sent as `Authorization: Bearer`; as `X-API-Key` if `headers` has an
             `Authorization`.
         headers: further headers, for instance for a private Space. They are sent to this server
-            only;
-            like the key, they are in no repr, error or log.
+            only; like the key, they are in no repr, error or log.
         connect_timeout_s: time limit of connecting.
         message_timeout_s: time limit of a reply to any request, including the time in the queue.
-            None:
-            only the step's own limit and the server's; at intervals, and when a reply is overdue,
-            the
-            client asks whether the server still works on it.
+            None: only the step's own limit and the server's; at intervals, and when a reply is
+            overdue, the client asks whether the server still works on it.
         max_message_size_mb: limit on a message from the server in MiB, and on a message to a server
             that reports no limit.
         ping_s: interval of pings on the connection, which counts as lost after three intervals
-            without
-            an answer. None: no pings, for tunnels that drop them.
+            without an answer. None: no pings, for tunnels that drop them.
         tls: trusted certificates, if not those of the system.
         provider: None, which OpenEnv's `AutoEnv` passes; a client starts no servers.
 
@@ -110,26 +102,28 @@ class REPLEnv:
     ) -> None:
         if provider is not None:
             raise TypeError("provider: a client starts no servers; give the URL of one that runs")
-        patience = Timeouts.of(
+        timeouts = Timeouts.of(
             connect_timeout_s=connect_timeout_s,
             message_timeout_s=message_timeout_s,
             max_message_size_mb=max_message_size_mb,
             ping_s=ping_s,
         )
-        self._seat = SessionClient(ServerAccess.of(base_url, api_key, headers, tls), patience)
+        self._session_client = SessionClient(
+            ServerAccess.of(base_url, api_key, headers, tls), timeouts
+        )
 
     def __repr__(self) -> str:
-        return f"<REPLEnv {self.base_url} {self._seat.condition}>"
+        return f"<REPLEnv {self.base_url} {self._session_client.condition}>"
 
     @property
     def base_url(self) -> str:
         """The server's address."""
-        return str(self._seat.access.address)
+        return str(self._session_client.access.address)
 
     @property
     def session_id(self) -> str | None:
         """The session's name in the server's logs; None without one, and on OpenEnv's servers."""
-        return self._seat.session_id
+        return self._session_client.session_id
 
     def sync(self) -> SyncREPLEnv:
         """Return a blocking client around this one, which must not be used directly from then
@@ -149,7 +143,7 @@ class REPLEnv:
             AuthenticationFailed: the server requires another key.
             CapacityReached, QuotaExceeded: the server has no session for this client now.
         """
-        await self._seat.opened()
+        await self._session_client.ensure_open()
         return self
 
     async def disconnect(self) -> None:
@@ -158,7 +152,7 @@ class REPLEnv:
 
     async def close(self) -> None:
         """End the session. Safe to call twice; a reset begins another one."""
-        await self._seat.close()
+        await self._session_client.close()
 
     async def __aenter__(self) -> Self:
         return await self.connect()
@@ -227,14 +221,10 @@ class REPLEnv:
         """Begin an episode, in a new session of the engine; see `LocalREPLEnv.reset`.
 
         None means the server's default. Contexts from 1 MiB on are first uploaded by HTTP, unless
-        the server
-        has them already: `on_upload` is called with the bytes sent and the bytes in total. A
-        `pathlib.Path`
-        is read here, not on the server. A token, key or expected answer is sent if it is given, and
-        never
-        taken from the environment. A type as `answer_schema` is sent as its JSON schema, which
-        checks
-        answers without converting them.
+        the server has them already: `on_upload` is called with the bytes sent and the bytes in
+        total. A `pathlib.Path` is read here, not on the server. A token, key or expected answer is
+        sent if it is given, and never taken from the environment. A type as `answer_schema` is sent
+        as its JSON schema, which checks answers without converting them.
 
         Raises:
             TypeError, ValueError, OSError: naming the argument; the previous episode is untouched.
@@ -259,7 +249,7 @@ class REPLEnv:
         )
         arguments.check()
         check_callback("on_upload", on_upload)
-        return reply_results.step_result(await self._seat.reset(arguments, on_upload))
+        return reply_results.step_result(await self._session_client.reset(arguments, on_upload))
 
     async def step(
         self,
@@ -267,17 +257,14 @@ class REPLEnv:
         *,
         timeout_s: float | None = None,
         timeout: float | None = None,
-        on_output: Hear | None = None,
+        on_output: OutputCallback | None = None,
     ) -> Result:
         """Run the action's code, or submit its answer.
 
         `timeout_s` limits execution in seconds, without the time of sub-calls; None means the
-        server's
-        limit. `timeout` is another name of it. `on_output` is called with "stdout" or "stderr" and
-        each
-        piece of text while the code runs; with OpenEnv's server, once at the end with all output.
-        An
-        exception of `on_output` ends the step.
+        server's limit. `timeout` is another name of it. `on_output` is called with "stdout" or
+        "stderr" and each piece of text while the code runs; with OpenEnv's server, once at the end
+        with all output. An exception of `on_output` ends the step.
 
         Raises:
             NotReset: no episode has begun, or the client was closed.
@@ -289,18 +276,18 @@ class REPLEnv:
         """
         data, limit = action_data(action), checked_timeout(timeout_s, timeout)
         check_callback("on_output", on_output)
-        named = self._seat.present().named
-        if limit is not None and not named:
+        native = self._session_client.require_pipeline().native
+        if limit is not None and not native:
             raise NotSupported("timeout_s: this server takes none, and has a limit of its own")
-        if action.format_error is not None and not named:
+        if action.format_error is not None and not native:
             raise NotSupported("format_error: this server has no such step, and would run code")
-        stream = named and on_output is not None
+        stream = native and on_output is not None
         request = RequestFrame("step", data, limit, stream)
         result = reply_results.step_result(
-            await self._seat.ask(request, on_output if stream else None)
+            await self._session_client.ask(request, on_output if stream else None)
         )
         if on_output is not None and not stream:
-            await _tell_all(result, on_output)
+            await _replay_output(result, on_output)
         return result
 
     async def execute(
@@ -309,7 +296,7 @@ class REPLEnv:
         *,
         timeout_s: float | None = None,
         timeout: float | None = None,
-        on_output: Hear | None = None,
+        on_output: OutputCallback | None = None,
     ) -> Result:
         """Run `code` in one step, for at most `timeout_s` (or `timeout`) seconds of execution."""
         return await self.step(
@@ -334,47 +321,50 @@ class REPLEnv:
         variables: Mapping[str, str | bytes | JSON] | None = None,
     ) -> Result:
         """Begin another episode in the current session; see `LocalREPLEnv.follow_up`."""
-        data = following_data(
+        data = follow_up_data(
             task_prompt, max_iterations, expected_answer, answer_schema, variables
         )
-        return reply_results.step_result(await self._seat.ask(RequestFrame("follow_up", data)))
+        return reply_results.step_result(
+            await self._session_client.ask(RequestFrame("follow_up", data))
+        )
 
     async def draft(self) -> JSON:
         """The present value of `answer["content"]`, or None."""
-        found: JSON = (await self._seat.ask(RequestFrame("draft"))).get("value")
+        found: JSON = (await self._session_client.ask(RequestFrame("draft"))).get("value")
         return found
 
     async def state(self) -> REPLState:
         """The episode so far; NotReset if none has begun."""
-        return reply_results.state(await self._seat.ask(RequestFrame("state")))
+        return reply_results.state(await self._session_client.ask(RequestFrame("state")))
 
     async def list_variables(self) -> list[str]:
         """The names in the session: the context, the policy's variables and the host functions."""
-        if not self._seat.present().named:
+        if not self._session_client.require_pipeline().native:
             return (await self.state()).namespace_keys
-        names = reply_results.field(await self._seat.ask(RequestFrame("variables")), "names", list)
+        names = reply_results.field(
+            await self._session_client.ask(RequestFrame("variables")), "names", list
+        )
         return list(map(str, names))
 
     async def branch(self, *, seed: int | None = None) -> Self:
         """Return another client in the middle of the same episode, in a copy of the session.
 
         Both continue independently. `seed` seeds the branch's random numbers. See
-        `LocalREPLEnv.branch`.
-        Close both.
+        `LocalREPLEnv.branch`. Close both.
         """
         request = RequestFrame("branch", {} if seed is None else {"seed": plain_int(seed)})
-        token = reply_results.field(await self._seat.ask(request), "token", str)
+        token = reply_results.field(await self._session_client.ask(request), "token", str)
         other = object.__new__(type(self))
-        other._seat = await self._seat.beside(token)
+        other._session_client = await self._session_client.new_sibling(token)
         return other
 
 
-async def _tell_all(result: Result, hear: Hear) -> None:
+async def _replay_output(result: Result, on_output: OutputCallback) -> None:
     printed = result.observation.result
     for stream, text in (("stdout", printed.stdout), ("stderr", printed.stderr)):
-        told = hear(stream, text) if text else None
-        if isawaitable(told):
-            await told
+        returned = on_output(stream, text) if text else None
+        if isawaitable(returned):
+            await returned
 
 
 # OpenEnv's `AutoEnv` derives these names from the name of a distribution.

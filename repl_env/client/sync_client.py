@@ -1,8 +1,7 @@
 """`SyncREPLEnv`: `REPLEnv` for blocking code, from `REPLEnv(...).sync()`.
 
 The connection lives on an event loop in a thread that all such clients of a process share: pings
-are
-answered while the caller is busy, and the client works inside a running loop, as in notebooks.
+are answered while the caller is busy, and the client works inside a running loop, as in notebooks.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from repl_env.client.session.request_builder import asks_itself, check_callback
+from repl_env.client.session.request_builder import check_callback, reentrant_request_error
 from repl_env.concurrency.background_loop import CLIENTS
 from repl_env.llm.model_spec import LLM
 from repl_env.models import REPLAction, REPLState, action_of, showing
@@ -34,13 +33,12 @@ class SyncREPLEnv:
     """The methods of `REPLEnv`, blocking; `with` instead of `async with`.
 
     `on_output` and `on_upload` are called in the caller's thread. Ctrl-C cancels a running step.
-    One
-    call at a time; others wait for it.
+    One call at a time; others wait for it.
     """
 
     def __init__(self, client: REPLEnv) -> None:
         self._client = client
-        self._hearing: int | None = None  # the thread that its on_output is called in
+        self._callback_thread: int | None = None  # the thread that its on_output is called in
         CLIENTS.end_at_exit()  # after this client, if the caller closes it at the exit
 
     def __repr__(self) -> str:
@@ -110,7 +108,7 @@ class SyncREPLEnv:
     ) -> Result:
         """Begin an episode; see `REPLEnv.reset`."""
 
-        def resetting(tell: Callable[..., Awaitable[None]] | None) -> Any:
+        def start(forward: Callable[..., Awaitable[None]] | None) -> Any:
             return self._client.reset(
                 context=context,
                 contexts=contexts,
@@ -126,10 +124,10 @@ class SyncREPLEnv:
                 answer_schema=answer_schema,
                 rlm_max_depth=rlm_max_depth,
                 rlm_max_iterations=rlm_max_iterations,
-                on_upload=tell,
+                on_upload=forward,
             )
 
-        return self._hearing_while(resetting, "on_upload", on_upload)
+        return self._ask_with_callback(start, "on_upload", on_upload)
 
     def step(
         self,
@@ -141,10 +139,12 @@ class SyncREPLEnv:
     ) -> Result:
         """Run the action's code, or submit its answer; see `REPLEnv.step`."""
 
-        def stepping(tell: Callable[..., Awaitable[None]] | None) -> Any:
-            return self._client.step(action, timeout_s=timeout_s, timeout=timeout, on_output=tell)
+        def start(forward: Callable[..., Awaitable[None]] | None) -> Any:
+            return self._client.step(
+                action, timeout_s=timeout_s, timeout=timeout, on_output=forward
+            )
 
-        return self._hearing_while(stepping, "on_output", on_output)
+        return self._ask_with_callback(start, "on_output", on_output)
 
     def execute(
         self,
@@ -203,36 +203,38 @@ class SyncREPLEnv:
 
     def _ask(self, work: Coroutine[Any, Any, T]) -> T:
         """Return the result of `work`, which makes requests."""
-        if self._hearing == threading.get_ident():
+        if self._callback_thread == threading.get_ident():
             work.close()
-            raise asks_itself()
+            raise reentrant_request_error()
         return CLIENTS.wait_for(work)
 
-    def _hearing_while(
+    def _ask_with_callback(
         self,
-        begin: Callable[[Callable[..., Awaitable[None]] | None], Coroutine[Any, Any, Result]],
+        start: Callable[[Callable[..., Awaitable[None]] | None], Coroutine[Any, Any, Result]],
         name: str,
-        hear: Callable[..., object] | None,
+        callback: Callable[..., object] | None,
     ) -> Result:
-        """Return the result of `begin(tell)`, and pass its messages to `hear`, in this thread."""
-        check_callback(name, hear)
-        if hear is None or self._hearing == threading.get_ident():
-            return self._ask(begin(None))
+        """Return the result of `start(forward)`, and pass what it forwards to `callback` here."""
+        check_callback(name, callback)
+        if callback is None or self._callback_thread == threading.get_ident():
+            return self._ask(start(None))
 
-        told = partial(self._heard, hear) if name == "on_output" else hear
-        return CLIENTS.wait_hearing(begin, lambda *facts: _check_plain(name, told(*facts)))
+        returned = partial(self._call_back, callback) if name == "on_output" else callback
+        return CLIENTS.wait_with_callback(
+            start, lambda *arguments: _check_plain(name, returned(*arguments))
+        )
 
-    def _heard(self, hear: Callable[..., object], *facts: Any) -> object:
-        self._hearing = threading.get_ident()
+    def _call_back(self, callback: Callable[..., object], *arguments: Any) -> object:
+        self._callback_thread = threading.get_ident()
         try:
-            return hear(*facts)
+            return callback(*arguments)
         finally:
-            self._hearing = None
+            self._callback_thread = None
 
 
-def _check_plain(name: str, told: object) -> None:
+def _check_plain(name: str, returned: object) -> None:
     """Raise TypeError if a callback returned an awaitable."""
-    if isawaitable(told):
-        if iscoroutine(told):
-            told.close()
+    if isawaitable(returned):
+        if iscoroutine(returned):
+            returned.close()
         raise TypeError(f"{name} must not be asynchronous here: nobody awaits it")

@@ -2,8 +2,7 @@
 
 All blocking calls of one kind share a loop, so that connections and sandboxes stay open between
 calls, and so that a blocking call works inside a running loop, as in notebooks. The loop starts
-with
-the first call and ends with the process.
+with the first call and ends with the process.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _END_TIMEOUT = 5.0
 # Seconds between two checks of a waiting thread. Python's signal handlers run between bytecode
 # instructions: a signal that arrives just before a wait does not interrupt the wait, and Ctrl-C
 # would be noticed only when the work has ended.
-_A_LOOK = 1.0
+_POLL_S = 1.0
 
 
 class BackgroundLoop:
@@ -51,8 +50,7 @@ class BackgroundLoop:
 
         Raises:
             RuntimeError: the caller runs on the loop itself, which would wait for itself; or the
-                process
-                is exiting and the loop has ended.
+                process is exiting and the loop has ended.
         """
         work: _Work[T] = _Work(coroutine)
         try:
@@ -66,8 +64,7 @@ class BackgroundLoop:
         """Run the coroutine that ends a `with` block, and wait for it; inside a loop, use a thread.
 
         That loop stands still while a blocking `with` ends, so objects that belong to the loop
-        cannot end
-        meanwhile; they end when the loop continues.
+        cannot end meanwhile; they end when the loop continues.
         """
         try:
             here = asyncio.get_running_loop()
@@ -78,33 +75,32 @@ class BackgroundLoop:
         _ENDING.add(task)
         task.add_done_callback(_ENDING.discard)
 
-    def wait_hearing(
+    def wait_with_callback(
         self,
-        begin: Callable[[Callable[..., Awaitable[None]]], Coroutine[Any, Any, T]],
-        hear: Callable[..., object],
+        start: Callable[[Callable[..., Awaitable[None]]], Coroutine[Any, Any, T]],
+        callback: Callable[..., object],
     ) -> T:
-        """Return the result of `begin(tell)`, and call `hear` in this thread for each `tell`.
+        """Return the result of `start(tell)`, and call `callback` in this thread for each `send`.
 
-        `await tell(...)` returns after `hear` has returned, so that a fast sender cannot fill the
-        memory. An
-        exception of `hear` cancels the coroutine.
+        `await tell(...)` returns after `callback` has returned, so that a fast sender cannot fill
+        the memory. An exception of `callback` cancels the coroutine.
         """
-        told: SimpleQueue[tuple[tuple[Any, ...], Future[None]] | None] = SimpleQueue()
+        messages: SimpleQueue[tuple[tuple[Any, ...], Future[None]] | None] = SimpleQueue()
 
-        async def tell(*facts: Any) -> None:
-            heard: Future[None] = Future()
-            told.put((facts, heard))
-            await asyncio.wrap_future(heard)
+        async def send(*arguments: Any) -> None:
+            handled: Future[None] = Future()
+            messages.put((arguments, handled))
+            await asyncio.wrap_future(handled)
 
-        work: _Work[T] = _Work(begin(tell))
-        work.outcome.add_done_callback(lambda _: told.put(None))
+        work: _Work[T] = _Work(start(send))
+        work.outcome.add_done_callback(lambda _: messages.put(None))
         try:
             self._submit(work)
-            while (each := _next_of(told)) is not None:
-                facts, heard = each
-                hear(*facts)
-                if heard.set_running_or_notify_cancel():
-                    heard.set_result(None)
+            while (each := _next_of(messages)) is not None:
+                arguments, handled = each
+                callback(*arguments)
+                if handled.set_running_or_notify_cancel():
+                    handled.set_result(None)
             return work.outcome.result()
         except BaseException as error:
             self._leave(work, error)
@@ -168,7 +164,7 @@ def _next_of(queue: SimpleQueue[T]) -> T:
     """Wait for the next item of the queue."""
     while True:
         try:
-            return queue.get(timeout=_A_LOOK)
+            return queue.get(timeout=_POLL_S)
         except Empty:
             pass
 
@@ -179,7 +175,7 @@ class _Loop:
     def __init__(self, name: str) -> None:
         self.process = os.getpid()
         self.loop = asyncio.new_event_loop()
-        self.thread = threading.Thread(target=self._turn, name=name, daemon=True)
+        self.thread = threading.Thread(target=self._run_loop, name=name, daemon=True)
         self.thread.start()
 
     def submit(self, work: _Work[Any]) -> None:
@@ -189,11 +185,11 @@ class _Loop:
         """
         context = contextvars.copy_context()
 
-        def begin() -> None:
+        def start() -> None:
             work.task = self.loop.create_task(work.coroutine, context=context)
             asyncio.futures._chain_future(work.task, work.outcome)  # type: ignore[attr-defined]
 
-        self.loop.call_soon_threadsafe(begin)
+        self.loop.call_soon_threadsafe(start)
 
     def wait_for_end(self, work: _Work[Any]) -> None:
         """Wait until the cancelled `work` has ended, for a limited time."""
@@ -209,7 +205,7 @@ class _Loop:
             self.loop.call_soon_threadsafe(look)
             ended.wait(_END_TIMEOUT)
 
-    def _turn(self) -> None:
+    def _run_loop(self) -> None:
         asyncio.set_event_loop(self.loop)
         try:
             while True:

@@ -1,9 +1,8 @@
 """`RequestGate`: a limit on concurrent requests to endpoints, for a whole process.
 
 It also limits the concurrent sub-calls of one episode (`max_concurrent_subcalls`). There a child
-run
-holds a slot too, and the sub-calls of that run have their own gate: no run waits behind a gate in
-which it holds a slot.
+run holds a slot too, and the sub-calls of that run have their own gate: no run waits behind a gate
+in which it holds a slot.
 
 A slot of the process is held only while one request is with a model. A run that waits for its
 children, or for its share of a budget, holds none. So the holder of a slot waits for nobody behind
@@ -37,8 +36,8 @@ class RequestGate:
         self._limit = at_least(limit, 1, name)
         self._in_flight = 0
         self._lock = threading.RLock()
-        self._line: FairQueue[None, Literal[True]] = FairQueue(
-            self._lock, self._serve, self._take_back
+        self._queue: FairQueue[None, Literal[True]] = FairQueue(
+            self._lock, self._serve, self._release
         )
 
     @property
@@ -50,7 +49,7 @@ class RequestGate:
     def limit(self, limit: int) -> None:
         with self._lock:
             self._limit = at_least(limit, 1, "limit")
-            self._line.move()
+            self._queue.serve_waiting()
 
     @property
     def in_flight(self) -> int:
@@ -60,17 +59,17 @@ class RequestGate:
     @property
     def waiting(self) -> int:
         """The number of waiters."""
-        return len(self._line)
+        return len(self._queue)
 
     async def __aenter__(self) -> RequestGate:
-        await self._line.get(None)
+        await self._queue.get(None)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         # Without awaiting, so that a coroutine that is thrown away leaves too.
         with self._lock:
             self._in_flight -= 1
-            self._line.move()
+            self._queue.serve_waiting()
 
     def _serve(self, _: None) -> Literal[True] | None:
         if self._in_flight >= self._limit:
@@ -78,9 +77,9 @@ class RequestGate:
         self._in_flight += 1
         return True
 
-    def _take_back(self, _: Literal[True]) -> None:
+    def _release(self, _: Literal[True]) -> None:
         self._in_flight -= 1
-        self._line.move()
+        self._queue.serve_waiting()
 
 
 REQUESTS = RequestGate(_REQUESTS)

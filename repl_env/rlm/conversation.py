@@ -1,8 +1,7 @@
 """`RunConversation`: questions on one live session, and the tree of runs that answers them.
 
 The loop is in `repl_env.rlm.loop`, child runs are in `repl_env.rlm.subcalls.child_runs`. This
-module
-begins and ends a tree: models, account, environment, listeners.
+module begins and ends a tree: models, account, environment, listeners.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from repl_env.llm.base import ChatModel
 from repl_env.llm.model_spec import LLM
 from repl_env.llm.named_model import NamedModel
 from repl_env.models import StepResult
-from repl_env.rlm.events import AnyEvent, ContextNote, TaskNote, Watcher
+from repl_env.rlm.events import AnyEvent, ContextNote, EventHandler, TaskNote
 from repl_env.rlm.loop import RunLoop
 from repl_env.rlm.run_result import RLMRunResult
 from repl_env.rlm.subcalls.child_runs import RecursionConfig, RunSubcallProvider
@@ -34,21 +33,20 @@ class RunRecorder:
     """The events of a conversation: kept, written to its trajectory, passed to listeners.
 
     The session holds this for its sub-calls. It has no reference to the conversation, which it
-    would keep
-    alive.
+    would keep alive.
     """
 
-    def __init__(self, watch: Watcher | None) -> None:
+    def __init__(self, on_event: EventHandler | None) -> None:
         self.events: list[AnyEvent] = []
-        self.writer: Watcher | None = None
-        self._watch = watch
+        self.writer: EventHandler | None = None
+        self._on_event = on_event
 
     def __call__(self, event: AnyEvent) -> None:
         self.events.append(event)
         if self.writer is not None:
             self.writer(event)
-        if self._watch is not None:
-            self._watch(event)
+        if self._on_event is not None:
+            self._on_event(event)
 
 
 class RunConversation:
@@ -60,25 +58,26 @@ class RunConversation:
         print(talk.ask_plain("And who of them twice?").final_answer)
     ```
     Variables of one question stay for the next; the model sees the earlier questions and answers,
-    and has
-    them in the variable `history`.
+    and has them in the variable `history`.
     """
 
-    def __init__(self, plan: RunTreeConfig, about: Mapping[str, Any], llm: LLM | None) -> None:
-        self._plan = plan
-        self._about = about
-        self._record = RunRecorder(plan.watch)
-        self._held = AsyncExitStack()
-        self._models = plan.models(llm)
+    def __init__(
+        self, tree_config: RunTreeConfig, initial_arguments: Mapping[str, Any], llm: LLM | None
+    ) -> None:
+        self._tree_config = tree_config
+        self._initial_arguments = initial_arguments
+        self._recorder = RunRecorder(tree_config.on_event)
+        self._exit_stack = AsyncExitStack()
+        self._models = tree_config.models(llm)
         self._recursion: RecursionConfig | None = None
         self._llm = llm
-        self._account = plan.ledger().root
+        self._account = tree_config.ledger().root
         self._environment: Any = None
         self._contexts: tuple[ContextNote, ...] = ()
         self._preview: str | None = None
-        self._asked: list[tuple[str, str]] = []
+        self._answered: list[tuple[str, str]] = []
         self._runs = 0  # includes failed questions: each has its own name
-        self._asking = False
+        self._busy = False
         self._closed = False
 
     async def ask(
@@ -104,23 +103,23 @@ class RunConversation:
         if timeout_s is not None:
             check_seconds(timeout_s, "timeout_s")
         note = task_note(task, group_id)
-        if self._asking:
+        if self._busy:
             raise REPLError("the conversation is at another question; ask one after the other")
-        self._asking = True
+        self._busy = True
         try:
             run = await self._run(
                 replace_surrogates(question), expected_answer, answer_schema, note
             )
-            return await self._played(run, timeout_s)
+            return await self._play(run, timeout_s)
         finally:
-            self._asking = False
+            self._busy = False
 
     async def _run(
         self, question: str, expected_answer: Any, answer_schema: Any, task: TaskNote | None
     ) -> RunLoop:
         """Return the run that answers a question, in an episode that has begun for it."""
-        recursion = self._began()
-        terms = {
+        recursion = self._open_recursion()
+        episode_arguments = {
             "task_prompt": question,
             "max_iterations": recursion.steps,
             "expected_answer": expected_answer,
@@ -128,10 +127,12 @@ class RunConversation:
         }
         path = str(self._runs)
         if self._environment is None:
-            await self._begin(recursion, terms)
+            await self._begin(recursion, episode_arguments)
         else:
-            history = [{"question": asked, "answer": answer} for asked, answer in self._asked]
-            await self._environment.follow_up(variables={"history": history}, **terms)
+            history = [
+                {"question": earlier, "answer": answer} for earlier, answer in self._answered
+            ]
+            await self._environment.follow_up(variables={"history": history}, **episode_arguments)
             self._environment.subcalls.begin_run(path)
         self._runs += 1
         return recursion.run(
@@ -141,21 +142,21 @@ class RunConversation:
             path=path,
             preview=self._preview,
             model_name=None if self._llm is None else self._llm.model,
-            history=self._asked,
-            scored=expected_answer is not None or self._plan.scores,
+            history=self._answered,
+            scored=expected_answer is not None or self._tree_config.scores,
             task=task,
         )
 
-    async def _played(self, run: RunLoop, timeout_s: float | None) -> RLMRunResult:
-        events = self._record.events
+    async def _play(self, run: RunLoop, timeout_s: float | None) -> RLMRunResult:
+        events = self._recorder.events
         first = len(events)
         try:
             result = await run.play(timeout_s)
         except (ModelError, EpisodeAborted) as error:
-            whole = tuple(events[first:])
-            error.result = replace(error.result, _events=whole)  # type: ignore[union-attr]
+            own_events = tuple(events[first:])
+            error.result = replace(error.result, _events=own_events)  # type: ignore[union-attr]
             raise
-        self._asked.append((run.question, result.final_answer or "(no answer)"))
+        self._answered.append((run.question, result.final_answer or "(no answer)"))
         return replace(result, _events=tuple(events[first:]))
 
     def ask_plain(
@@ -191,28 +192,32 @@ class RunConversation:
                 await environment.close()
         finally:
             self._account.close()
-            await self._held.aclose()
+            await self._exit_stack.aclose()
 
-    def _began(self) -> RecursionConfig:
+    def _open_recursion(self) -> RecursionConfig:
         """Return the recursion of this tree, with its models open."""
         if self._closed:
             raise REPLError("the conversation is closed")
         if self._recursion is None:
-            model, sub_model = map(self._taken, self._models)
-            self._recursion = self._plan.recursion(model, sub_model, self._record)
+            model, sub_model = map(self._open_model, self._models)
+            self._recursion = self._tree_config.recursion(model, sub_model, self._recorder)
         return self._recursion
 
-    def _taken(self, model: ChatModel | NamedModel) -> ChatModel:
+    def _open_model(self, model: ChatModel | NamedModel) -> ChatModel:
         if not isinstance(model, NamedModel):
             return model
-        self._held.push_async_callback(model.leave)
+        self._exit_stack.push_async_callback(model.leave)
         return model.take()
 
-    async def _begin(self, recursion: RecursionConfig, terms: Mapping[str, Any]) -> None:
+    async def _begin(
+        self, recursion: RecursionConfig, episode_arguments: Mapping[str, Any]
+    ) -> None:
         self._open_trajectory()
-        environment = self._plan.make(RunSubcallProvider(recursion, self._account, "0"))
+        environment = self._tree_config.make(RunSubcallProvider(recursion, self._account, "0"))
         try:
-            first: StepResult[Any] = await environment.reset(**self._about, **terms)
+            first: StepResult[Any] = await environment.reset(
+                **self._initial_arguments, **episode_arguments
+            )
         except BaseException:
             await environment.close()
             raise
@@ -221,24 +226,24 @@ class RunConversation:
         self._preview = first.observation.context_preview
 
     def _open_trajectory(self) -> None:
-        given = self._plan.trajectory
+        given = self._tree_config.trajectory
         if given is None:
             return
         from repl_env.rlm.trajectory.trajectory_writer import TrajectoryWriter
 
         if isinstance(given, TrajectoryWriter):
-            self._record.writer = given
+            self._recorder.writer = given
             return
-        named = dict(self._about["contexts"] or {})
-        if self._about["context"] is not None:
-            named["context"] = self._about["context"]
+        named = dict(self._initial_arguments["contexts"] or {})
+        if self._initial_arguments["context"] is not None:
+            named["context"] = self._initial_arguments["context"]
         writer = TrajectoryWriter(
             given,
             contexts=named,
-            settings=self._plan.settings(self._about["seed"]),
-            secrets=_secrets(self._plan.given, self._llm),
+            settings=self._tree_config.settings(self._initial_arguments["seed"]),
+            secrets=_secrets(self._tree_config.model_argument, self._llm),
         )
-        self._record.writer = self._held.enter_context(writer)
+        self._recorder.writer = self._exit_stack.enter_context(writer)
 
     async def __aenter__(self) -> Self:
         return self

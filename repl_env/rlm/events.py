@@ -1,8 +1,7 @@
 """Events of a tree of runs, reported as they happen.
 
 Trajectories, progress displays and training samples are all made from events, so there is one
-record
-of a run. Events of one run are in order; those of concurrent runs are mixed.
+record of a run. Events of one run are in order; those of concurrent runs are mixed.
 
 The name of a run is its path: the root is "0", and the child that the third call of "0" made is
 "0.3". A call has the name of the child that it makes or would make.
@@ -43,8 +42,7 @@ class TaskNote:
     """The facts of a task by which trainers group samples.
 
     `name` is the task's name or id, `group_id` that of the group of samples of one task that
-    contains the
-    run; `group` is the task's own, as its set sorts tasks.
+    contains the run; `group` is the task's own, as its set sorts tasks.
     """
 
     name: str | None = None
@@ -79,10 +77,8 @@ class ModelReplied(Event):
     """The model of the run took turn number `turn`, from 1.
 
     Its prompt was the first `kept` messages of the conversation so far (the messages of the turn
-    before,
-    and its reply), then `added`. Only the reply was sampled. `last` marks the turn that only asks
-    for an
-    answer.
+    before, and its reply), then `added`. Only the reply was sampled. `last` marks the turn that
+    only asks for an answer.
     """
 
     turn: int
@@ -168,4 +164,4 @@ AnyEvent: TypeAlias = (
     RunStarted | ModelReplied | CellStarted | CellRan | CallStarted | CallEnded | RunEnded
 )
 # Called from the event loop of the run, one event at a time; it must not block.
-Watcher: TypeAlias = Callable[[AnyEvent], None]
+EventHandler: TypeAlias = Callable[[AnyEvent], None]

@@ -14,7 +14,7 @@ from repl_env.rlm.prompt_templates import build_user_prompt, format_observations
 # Characters of one reply that stay in the conversation. All of its code is run. In a longer one the
 # reasoning is cut first: chat templates omit the reasoning of earlier turns, and recognise it by
 # both tags.
-MOST_REPLY = 100_000
+MAX_REPLY = 100_000
 # This many turns with the same code and the same error are a loop, which the model is told.
 _SAME_FAILURES = 3
 
@@ -39,51 +39,53 @@ class TurnFeedback(NamedTuple):
     """The feedback on a reply: in full, and in short for later turns."""
 
     reply: str
-    whole: str
-    short: str
+    text: str
+    short_text: str
 
 
 @dataclass(slots=True)
 class FeedbackWriter:
     """Feedback of one run on `question`; `limit` characters are shown of one block's outcome.
 
-    `brief`: the outcomes alone, without the code and the question.
+    `outcomes_only`: the outcomes alone, without the code and the question.
     """
 
     question: str
     limit: int
-    brief: bool = False
+    outcomes_only: bool = False
     _failures: list[tuple[str, str]] = field(default_factory=list)
 
     def of(
         self,
         turn: int,
         reply: str,
-        ran: Sequence[tuple[str, REPLObservation]],
+        outcomes: Sequence[tuple[str, REPLObservation]],
         notes: Sequence[str],
     ) -> TurnFeedback:
-        """Return the feedback on a turn, whose code and outcomes are `ran`."""
-        observations = [observation for _, observation in ran]
-        if (times := self._note_failure(ran)) >= _SAME_FAILURES:
+        """Return the feedback on a turn, whose code and outcomes are `outcomes`."""
+        observations = [observation for _, observation in outcomes]
+        if (times := self._note_failure(outcomes)) >= _SAME_FAILURES:
             notes = [*notes, _STUCK.format(times)]
-        whole = "\n\n".join(part for part in self._parts(turn, ran, notes) if part)
+        text = "\n\n".join(part for part in self._parts(turn, outcomes, notes) if part)
         printed = sum(len(observation.result.stdout) for observation in observations)
         short = "\n\n".join([_SHORT.format(printed), *notes])
-        return TurnFeedback(_kept(reply), whole, short)
+        return TurnFeedback(_shortened_reply(reply), text, short)
 
     def _parts(
-        self, turn: int, ran: Sequence[tuple[str, REPLObservation]], notes: Sequence[str]
+        self, turn: int, outcomes: Sequence[tuple[str, REPLObservation]], notes: Sequence[str]
     ) -> list[str]:
-        if self.brief:
-            return [*(shown_result(step.result, self.limit) for _, step in ran), *notes]
-        told = format_observations([step for _, step in ran], [code for code, _ in ran], self.limit)
-        return [told, *notes, str(build_user_prompt(self.question, turn)["content"])]
+        if self.outcomes_only:
+            return [*(shown_result(step.result, self.limit) for _, step in outcomes), *notes]
+        outcome_text = format_observations(
+            [step for _, step in outcomes], [code for code, _ in outcomes], self.limit
+        )
+        return [outcome_text, *notes, str(build_user_prompt(self.question, turn)["content"])]
 
-    def _note_failure(self, ran: Sequence[tuple[str, REPLObservation]]) -> int:
+    def _note_failure(self, outcomes: Sequence[tuple[str, REPLObservation]]) -> int:
         """Return how many times in a row the same code has failed in the same way."""
         failed = [
             (code, observation.result.stderr.rsplit("\n", 2)[-1])
-            for code, observation in ran
+            for code, observation in outcomes
             if not observation.result.success
         ]
         if not failed or (self._failures and failed[0] != self._failures[0]):
@@ -92,10 +94,10 @@ class FeedbackWriter:
         return len(self._failures)
 
 
-def _kept(reply: str) -> str:
+def _shortened_reply(reply: str) -> str:
     """Return the part of a reply that stays in the conversation."""
     text = replace_surrogates(reply)
-    return text if len(text) <= MOST_REPLY else _within(without_thoughts(text), MOST_REPLY)
+    return text if len(text) <= MAX_REPLY else _within(without_thoughts(text), MAX_REPLY)
 
 
 def _within(text: str, limit: int) -> str:

@@ -34,24 +34,21 @@ async def call_model(
     """Call `model`, at the expense of `account`.
 
     First the most that the call may take is reserved, then the call waits for the gate, then the
-    model
-    gets the request with the granted amounts. A call that fails or is cancelled with a reservation
-    counts
-    as a failed call, with the tokens that the endpoint reports.
+    model gets the request with the granted amounts. A call that fails or is cancelled with a
+    reservation counts as a failed call, with the tokens that the endpoint reports.
 
     The answer's text may be empty, and is valid Unicode.
 
     Raises:
         BudgetExceeded: it does not fit into the budget, or the time of the tree ran out.
         ModelError: there is no answer. Other exceptions of a model are converted, with the name of
-            their
-            type as the kind.
+            their type as the kind.
     """
     with _errors_of_the_model():
         bound = model.count_tokens(request.begun)
         if not is_count(bound):
             raise ModelError("type", f"count_tokens gave {bound!r}, which is no count")
-    reservation = await account.reserving(
+    reservation = await account.reserve_async(
         model=request.model or model.name,
         input_tokens=bound,
         # A limit that the model ignores bounds nothing.

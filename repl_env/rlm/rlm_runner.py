@@ -23,7 +23,7 @@ from repl_env.llm.request_gate import REQUESTS, RequestGate
 from repl_env.rlm.budget.budget_limits import Budget, Price
 from repl_env.rlm.budget.ledger import Ledger
 from repl_env.rlm.conversation import RunConversation
-from repl_env.rlm.events import Watcher
+from repl_env.rlm.events import EventHandler
 from repl_env.rlm.run_config import Blocks, Prompts, RunConfig
 from repl_env.rlm.run_result import RLMRunResult
 from repl_env.rlm.subcalls.subcall_settings import Provider
@@ -49,15 +49,12 @@ class RLM:
         print(result.final_answer)
     ```
     The method is described in arXiv 2512.24601. Safe to use from several threads and tasks: each
-    run has
-    its own session, ledger and conversation.
+    run has its own session, ledger and conversation.
 
     Args:
         model: works in the runs: a `ChatModel`, a function of `(messages)` or `(messages, model)`,
-            or an
-            `LLM` that describes one. The creator closes a `ChatModel`; the model of an `LLM` is
-            open
-            while runs need it.
+            or an `LLM` that describes one. The creator closes a `ChatModel`; the model of an `LLM`
+            is open while runs need it.
         sub_model: answers plain questions of the code; None: `model`.
         environment: makes the environment of a run, given the provider of its sub-calls; None:
             `AsyncLocalREPLEnv` with `arguments`.
@@ -69,16 +66,14 @@ class RLM:
         tools: functions for the sessions of all runs, by name, plain or async; the model sees their
             docstrings.
         trajectory: a file to write, or a `TrajectoryWriter`.
-        watch: receives every event, see `repl_env.rlm.events`. A plain function, called on the
-            event
-            loop of the run, which waits for it.
+        on_event: receives every event, see `repl_env.rlm.events`. A plain function, called on the
+            event loop of the run, which waits for it.
         system_prompt: replaces `RLM_SYSTEM_PROMPT`.
         examples: conversations for few-shot prompting, such as the `messages` of earlier results.
-            They
-            precede the question as separate turns, which small models imitate.
+            They precede the question as separate turns, which small models imitate.
         prompts: "full" or "short", for models below a billion parameters.
         prefix: the beginning of each reply of the model, such as "```repl\\n".
-        manner: further settings of runs; arguments given here override its fields.
+        run_config: further settings of runs; arguments given here override its fields.
         gate: limits concurrent requests; None: the gate of the process, with 64 slots.
         arguments: of `AsyncLocalREPLEnv`: isolation, require, limits, preload, rubric...
 
@@ -99,12 +94,12 @@ class RLM:
         blocks: Blocks = "all",
         tools: Mapping[str, Callable[..., Any]] | None = None,
         trajectory: str | os.PathLike[str] | TrajectoryWriter | None = None,
-        watch: Watcher | None = None,
+        on_event: EventHandler | None = None,
         system_prompt: str | None = None,
         examples: Sequence[Sequence[Message]] | None = None,
         prompts: Prompts | None = None,
         prefix: str | None = None,
-        manner: RunConfig | None = None,
+        run_config: RunConfig | None = None,
         gate: RequestGate | None = None,
         **arguments: Any,
     ) -> None:
@@ -112,10 +107,10 @@ class RLM:
         answerer = None if sub_model is None else model_given(sub_model, "sub_model")
         if environment is not None and not callable(environment):
             raise TypeError("environment must be a function that makes one")
-        _check_watch(watch)
+        _check_on_event(on_event)
         for name, given, kind in (
             ("system_prompt", system_prompt, str),
-            ("manner", manner, RunConfig),
+            ("run_config", run_config, RunConfig),
             ("gate", gate, RequestGate),
         ):
             if given is not None:
@@ -124,40 +119,41 @@ class RLM:
         max_depth = at_least(max_depth, 1, "max_depth")
         budget = Budget() if budget is None else budget
         Ledger(budget, prices=prices)  # report errors now, not at the first run
-        own: dict[str, Any] = {"examples": examples, "prompts": prompts, "prefix": prefix}
+        overrides: dict[str, Any] = {"examples": examples, "prompts": prompts, "prefix": prefix}
         given = replace(
-            manner or RunConfig(),
+            run_config or RunConfig(),
             max_iterations=max_iterations,
             blocks=blocks,
-            **{name: value for name, value in own.items() if value is not None},
+            **{name: value for name, value in overrides.items() if value is not None},
         )
-        within = given.within(budget)
-        checked = checked_tools(tools)
+        bounded = given.within(budget)
+        checked_functions = checked_tools(tools)
         _check_arguments(self, arguments)
-        make = environment or _LocalEnvFactory({**arguments, "tools": checked})
+        make = environment or _LocalEnvFactory({**arguments, "tools": checked_functions})
         if environment is not None and arguments:
             raise TypeError(f"environment goes without {', '.join(sorted(arguments))}")
-        self._plan = RunTreeConfig(
-            given=model,
+        self._tree_config = RunTreeConfig(
+            model_argument=model,
             model=worker,
             sub_model=answerer,
             make=make,
             budget=budget,
             prices=dict(prices or {}),
-            manner=within,
+            run_config=bounded,
             max_depth=max_depth,
-            tools=checked,
+            tools=checked_functions,
             trajectory=trajectory,
-            watch=watch,
+            on_event=on_event,
             system_prompt=system_prompt,
             gate=gate or REQUESTS,
             scores=arguments.get("rubric") is not None,
         )
 
     def __repr__(self) -> str:
-        plan = self._plan
-        bounds = f"max_depth {plan.max_depth}, max_iterations {plan.manner.max_iterations}"
-        return f"<RLM model {plan.model.name!r}, {bounds}>"
+        config = self._tree_config
+        turns = config.run_config.max_iterations
+        bounds = f"max_depth {config.max_depth}, max_iterations {turns}"
+        return f"<RLM model {config.model.name!r}, {bounds}>"
 
     def run(
         self,
@@ -184,11 +180,9 @@ class RLM:
             timeout_s, or timeout: seconds of wall time; then the draft answer counts.
             llm: the model for this run alone.
             task, group_id: the task and the group of samples that the run belongs to, for its
-                result, its
-                trajectory and training samples: a name, a dict of facts ("name" or "id", "split",
-                "difficulty", "group", "group_id"), or a task of `repl_env.tasks`. Neither the
-                session nor
-                the model sees them.
+                result, its trajectory and training samples: a name, a dict of facts ("name" or
+                "id", "split", "difficulty", "group", "group_id"), or a task of `repl_env.tasks`.
+                Neither the session nor the model sees them.
 
         Raises:
             ModelError: the root's model gave no answer; `.result` is the partial result.
@@ -229,9 +223,11 @@ class RLM:
         group_id: str | None = None,
     ) -> RLMRunResult:
         """`run` for an event loop. Cancelling it ends every run and request below it."""
-        talk = self.conversation(context, contexts=contexts, files=files, llm=llm, seed=seed)
-        async with talk:
-            return await talk.ask(
+        conversation = self.conversation(
+            context, contexts=contexts, files=files, llm=llm, seed=seed
+        )
+        async with conversation:
+            return await conversation.ask(
                 question,
                 expected_answer=expected_answer,
                 answer_schema=answer_schema,
@@ -253,8 +249,8 @@ class RLM:
         """Begin a conversation: several questions on one context, in one session, within one
         budget.
         """
-        about = {"context": context, "contexts": contexts, "files": files, "seed": seed}
-        return RunConversation(self._plan, about, llm)
+        initial_arguments = {"context": context, "contexts": contexts, "files": files, "seed": seed}
+        return RunConversation(self._tree_config, initial_arguments, llm)
 
 
 class _LocalEnvFactory:
@@ -281,17 +277,17 @@ def _check_arguments(rlm: RLM, arguments: Mapping[str, Any]) -> None:
     """
     from repl_env.env.async_local_env import AsyncLocalREPLEnv
 
-    known = inspect.signature(AsyncLocalREPLEnv).parameters
+    parameters = inspect.signature(AsyncLocalREPLEnv).parameters
     for name in arguments:
-        if name not in known:
+        if name not in parameters:
             raise TypeError(f"{type(rlm).__name__} has no argument {name!r}")
 
 
-def _check_watch(given: object) -> None:
+def _check_on_event(given: object) -> None:
     if given is not None and not callable(given):
-        raise TypeError(f"watch must be a function of events, not {type(given).__name__}")
+        raise TypeError(f"on_event must be a function of events, not {type(given).__name__}")
     if inspect.iscoroutinefunction(given):
-        raise TypeError("watch must be a plain function: it is called, and not awaited")
+        raise TypeError("on_event must be a plain function: it is called, and not awaited")
 
 
 def _check_trajectory(given: object) -> None:

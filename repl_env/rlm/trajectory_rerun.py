@@ -34,8 +34,7 @@ class RunDifference:
     """A difference in run `run`.
 
     `cell` is the number of the cell; 0: the end of the run, or the run itself. `field` is a dotted
-    path;
-    "cell" or "run" if one side lacks it.
+    path; "cell" or "run" if one side lacks it.
     """
 
     run: str
@@ -67,23 +66,23 @@ def rerun(
     events: list[AnyEvent] = []
     begun = asyncio.Event()
 
-    def watch(event: AnyEvent) -> None:
+    def on_event(event: AnyEvent) -> None:
         events.append(event)
         begun.set()
 
     model = ReplayModel(trajectory, loose=True)
-    rlm = RLM(model, watch=watch, **_terms(trajectory, arguments))
+    rlm = RLM(model, on_event=on_event, **_rlm_arguments(trajectory, arguments))
     try:
         with rlm.conversation(contexts=given, seed=seed) as talk:
             for each in trajectory.roots:
                 with suppress(ModelError):
-                    RUNS.wait_for(_asking(talk, each, begun))
+                    RUNS.wait_for(_ask_again(talk, each, begun))
     except EpisodeAborted:
         pass  # a failed question: as recorded, or else a difference
     return Trajectory.of(events)
 
 
-def _terms(trajectory: Trajectory, arguments: Mapping[str, Any]) -> dict[str, Any]:
+def _rlm_arguments(trajectory: Trajectory, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the recorded arguments of `RLM`."""
     settings, root = trajectory.settings, trajectory.root
     known: dict[str, Any] = {name: settings[name] for name in _SHARED if name in settings}
@@ -97,7 +96,7 @@ def _terms(trajectory: Trajectory, arguments: Mapping[str, Any]) -> dict[str, An
     return terms
 
 
-async def _asking(talk: Any, run: Run, begun: asyncio.Event) -> None:
+async def _ask_again(talk: Any, run: Run, begun: asyncio.Event) -> None:
     """Ask the question of `run`; if it was cancelled, cancel it after the same time."""
     task = None if run.task is None else asdict(run.task)
     ended = run.ended
@@ -144,10 +143,8 @@ def differences(recorded: Trajectory, replayed: Trajectory) -> tuple[RunDifferen
     """Return the differences, each run before those below it.
 
     Compared are the cells of each run with their outputs and exceptions, and the ends of runs; not
-    times,
-    costs and rewards. Child runs are matched by their questions, because concurrent calls may have
-    other
-    numbers. Parts missing in a cut trajectory do not count as differences.
+    times, costs and rewards. Child runs are matched by their questions, because concurrent calls
+    may have other numbers. Parts missing in a cut trajectory do not count as differences.
     """
     found: list[RunDifference] = []
     left: list[tuple[Run | None, Run | None]] = []

@@ -13,7 +13,7 @@ from repl_env.llm.named_model import NamedModel
 from repl_env.llm.request_gate import RequestGate
 from repl_env.rlm.budget.budget_limits import Budget, Price
 from repl_env.rlm.budget.ledger import Ledger
-from repl_env.rlm.events import Watcher
+from repl_env.rlm.events import EventHandler
 from repl_env.rlm.run_config import RunConfig
 from repl_env.rlm.subcalls.child_runs import RecursionConfig
 from repl_env.rlm.subcalls.subcall_settings import Provider
@@ -29,22 +29,22 @@ class RunTreeConfig:
     """The checked arguments of an `RLM`.
 
     Args:
-        given: the source of `model`, which may name a secret.
+        model_argument: the source of `model`, which may name a secret.
         make: makes the environment of a tree's root.
         scores: whether episodes have meaningful rewards even without an expected answer.
     """
 
-    given: object
+    model_argument: object
     model: ChatModel | NamedModel
     sub_model: ChatModel | NamedModel | None
     make: MakeEnvironment
     budget: Budget
     prices: Mapping[str, Price]
-    manner: RunConfig
+    run_config: RunConfig
     max_depth: int
     tools: Mapping[str, Callable[..., Any]]
     trajectory: str | os.PathLike[str] | TrajectoryWriter | None
-    watch: Watcher | None
+    on_event: EventHandler | None
     system_prompt: str | None
     gate: RequestGate
     scores: bool
@@ -58,15 +58,17 @@ class RunTreeConfig:
         model = self.model if llm is None else model_given(llm, "llm")
         return model, self.sub_model or model
 
-    def recursion(self, model: ChatModel, sub_model: ChatModel, watch: Watcher) -> RecursionConfig:
+    def recursion(
+        self, model: ChatModel, sub_model: ChatModel, on_event: EventHandler
+    ) -> RecursionConfig:
         """Return the configuration of a tree's sub-calls."""
         return RecursionConfig(
             model,
             sub_model,
             max_depth=self.max_depth,
-            manner=self.manner,
+            run_config=self.run_config,
             gate=self.gate,
-            watch=watch,
+            on_event=on_event,
             tools=self.tools,
             system_prompt=self.system_prompt,
             limits=self.budget,
@@ -77,12 +79,12 @@ class RunTreeConfig:
         contexts.
         """
         return {
-            "max_iterations": self.manner.max_iterations,
+            "max_iterations": self.run_config.max_iterations,
             "max_depth": self.max_depth,
-            "blocks": self.manner.blocks,
-            "prompts": self.manner.prompts,
-            "examples": self.manner.examples,
-            "prefix": self.manner.prefix,
+            "blocks": self.run_config.blocks,
+            "prompts": self.run_config.prompts,
+            "examples": self.run_config.examples,
+            "prefix": self.run_config.prefix,
             "budget": asdict(self.budget),
             "seed": seed,
         }

@@ -38,7 +38,7 @@ class RLM:
         if arguments["limits"].memory == TOO_MUCH:
             raise IsolationError("jailed", "namespaces", "refused", "Ask root.")
         self.model, self.arguments, self.asked = model, arguments, None
-        self._watch = arguments["watch"]
+        self._watch = arguments["on_event"]
         made.append(self)
 
     async def arun(self, question, context=None, **asked):

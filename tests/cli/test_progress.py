@@ -265,7 +265,7 @@ def test_on_a_terminal_the_picture_is_drawn_and_erased():
     console = Console(file=io.StringIO(), force_terminal=True, width=80, height=20)
     display = progress(console, Budget(calls=10))
     with display:
-        tell = Told(display.watch)
+        tell = Told(display.on_event)
         tell.start()
         tell.reply()
         display._live.refresh()
@@ -280,7 +280,7 @@ def test_without_a_terminal_progress_is_plain_lines():
     console = Console(file=io.StringIO(), width=40)
     display = progress(console)
     with display:
-        tell = Told(display.watch)
+        tell = Told(display.on_event)
         tell.start()
         tell.reply()
         tell.call("0.1", kind="rlm")
@@ -303,7 +303,7 @@ def test_without_a_terminal_progress_is_plain_lines():
 def test_without_a_console_the_tree_is_still_kept():
     display = progress(None)
     with display:
-        Told(display.watch).start()
+        Told(display.on_event).start()
 
     assert isinstance(display, SilentProgress)
     assert display.tree.root is not None

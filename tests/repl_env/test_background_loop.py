@@ -59,7 +59,7 @@ def waiting(work: BackgroundLoop, coroutine: Any) -> None:
 
 
 def hearing(work: BackgroundLoop, coroutine: Any) -> None:
-    work.wait_hearing(lambda tell: coroutine, lambda: None)
+    work.wait_with_callback(lambda tell: coroutine, lambda: None)
 
 
 @pytest.mark.parametrize(("call", "after"), [(waiting, 1), (hearing, 1)])
@@ -123,7 +123,7 @@ def test_a_callback_returns_after_its_event_was_delivered() -> None:
             order.append(("told", number))
             await tell(number)
 
-    work.wait_hearing(telling, lambda number: order.append(("heard", number)))
+    work.wait_with_callback(telling, lambda number: order.append(("heard", number)))
     work._end()
 
     assert order == [(what, number) for number in range(3) for what in ("told", "heard")]
@@ -150,7 +150,7 @@ background_loop.SimpleQueue = Struck
 work = background_loop.BackgroundLoop("tested")
 for wait in (
     lambda: work.wait_for(for_ever()),
-    lambda: work.wait_hearing(lambda tell: for_ever(), print),
+    lambda: work.wait_with_callback(lambda tell: for_ever(), print),
 ):
     work.wait_for(asyncio.sleep(0))
     armed.append(True)

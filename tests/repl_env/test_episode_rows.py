@@ -12,7 +12,7 @@ from repl_env.env.vector.reply_actions import action_of_reply
 from repl_env.errors import NotReset
 from repl_env.models import REPLAction
 from repl_env.rewards.rubric import REPLRubric
-from repl_env.rlm.loop import MOST_BLOCKS
+from repl_env.rlm.loop import MAX_BLOCKS
 
 
 def block(code: str, name: str = "python") -> str:
@@ -87,9 +87,9 @@ def test_blocks_behind_an_answer_are_not_run(rows):
 def test_blocks_beyond_the_maximum_are_reported(rows):
     rows.reset()
     first, *_ = rows.step(
-        [block("0") * 1 + "\n" + "\n".join([block("1")] * MOST_BLOCKS)] + [None] * 2
+        [block("0") * 1 + "\n" + "\n".join([block("1")] * MAX_BLOCKS)] + [None] * 2
     )
-    assert f"Only the first {MOST_BLOCKS} of the {MOST_BLOCKS + 1}" in first.message
+    assert f"Only the first {MAX_BLOCKS} of the {MAX_BLOCKS + 1}" in first.message
 
 
 def test_limit_of_steps_counts_replies(rows):

@@ -380,10 +380,10 @@ async def test_a_time_out_of_the_client_keeps_the_session(server):
     async with REPLEnv(server.url) as env:
         await env.reset()
         await env.execute("x = 1")
-        env._seat.present()._patience = Timeouts(message_s=0.5)
+        env._session_client.require_pipeline()._timeouts = Timeouts(message_s=0.5)
         with pytest.raises(TimeoutError):
             await env.execute("while True: pass")
-        env._seat.present()._patience = Timeouts()
+        env._session_client.require_pipeline()._timeouts = Timeouts()
         assert (await env.execute("x")).observation.result.value == "1"
 
 
@@ -407,7 +407,9 @@ def test_a_session_that_was_idle_for_too_long_is_lost_until_a_reset():
 async def test_a_resumed_session_is_taken_from_its_former_client(server):
     async with REPLEnv(server.url) as env:
         await env.reset()
-        other = await env._seat.beside(env._seat.present().told.token)
+        other = await env._session_client.new_sibling(
+            env._session_client.require_pipeline().handshake.token
+        )
         with pytest.raises(SessionLost, match="another client"):
             await env.execute("x")
         await other.close()

@@ -127,7 +127,13 @@ async def test_a_key_is_in_no_repr_and_no_log(caplog):
     with Scripted() as server:
         async with REPLEnv(server.url, api_key=KEY, headers={"X-More": KEY}) as env:
             await env.reset(hf_token=KEY)
-            said = [env, env.sync(), env.__dict__, vars(env._seat), env._seat.access]
+            said = [
+                env,
+                env.sync(),
+                env.__dict__,
+                vars(env._session_client),
+                env._session_client.access,
+            ]
 
     assert KEY not in repr(said)
     assert repr(env) == f"<REPLEnv {server.url} closed>"

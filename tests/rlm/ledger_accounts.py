@@ -20,8 +20,8 @@ def reserve(account, asks=None, *, input_tokens=0, model=None):
     return account.reserve(model=model, input_tokens=input_tokens, output_tokens=asks)
 
 
-def reserving(account, asks=None, *, input_tokens=0, model=None):
-    return account.reserving(model=model, input_tokens=input_tokens, output_tokens=asks)
+def reserve_async(account, asks=None, *, input_tokens=0, model=None):
+    return account.reserve_async(model=model, input_tokens=input_tokens, output_tokens=asks)
 
 
 def settle(reservation, given=0, taken=0, **more):

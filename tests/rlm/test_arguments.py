@@ -26,10 +26,10 @@ URL = "http://127.0.0.1:1/v1"
         ({"prices": 5}, TypeError, "prices"),
         ({"prices": {"m": 3}}, TypeError, "prices.*'m'"),
         ({"trajectory": 3}, TypeError, "trajectory"),
-        ({"watch": 3}, TypeError, "watch"),
-        ({"watch": asyncio.sleep}, TypeError, "watch must be a plain function"),
+        ({"on_event": 3}, TypeError, "on_event"),
+        ({"on_event": asyncio.sleep}, TypeError, "on_event must be a plain function"),
         ({"system_prompt": 3}, TypeError, "system_prompt"),
-        ({"manner": {}}, TypeError, "manner"),
+        ({"run_config": {}}, TypeError, "run_config"),
         ({"gate": 3}, TypeError, "gate"),
         ({"blocks": "some"}, ValueError, "blocks"),
         ({"max_iterations": 0}, ValueError, "max_iterations"),
@@ -132,5 +132,8 @@ def test_limits_may_be_of_any_kind_of_number():
         float,
         float,
     ]
-    manner = RunConfig(max_iterations=numpy.int64(3), timeout_s=numpy.float32(2))
-    assert [type(each) for each in (manner.max_iterations, manner.timeout_s)] == [int, float]
+    run_config = RunConfig(max_iterations=numpy.int64(3), timeout_s=numpy.float32(2))
+    assert [type(each) for each in (run_config.max_iterations, run_config.timeout_s)] == [
+        int,
+        float,
+    ]

@@ -95,7 +95,7 @@ def test_a_child_budget_is_capped_by_the_remaining_budget(rlm) -> None:
     root = [code("r = rlm_query('child')\nFINAL((r, budget()['left']['calls']))")]
     child = [code("FINAL(sum(t.ok for t in llm_batch(['x'] * 50)))")]
     events = []
-    result = rlm(tree(root, child), budget=Budget(calls=12), watch=events.append).run("?")
+    result = rlm(tree(root, child), budget=Budget(calls=12), on_event=events.append).run("?")
 
     assert result.answer_value == ["10", 0]
     assert (result.usage.calls, result.own.calls, result.error_kind) == (12, 1, None)

@@ -133,7 +133,7 @@ def test_a_recursive_call_is_answered_by_a_run_of_its_own(rlm):
     child = [code("n = len(context)"), code("FINAL(n)")]
     events = []
     model = tree(root, child)
-    result = rlm(model, watch=events.append).run("?", "0123456789")
+    result = rlm(model, on_event=events.append).run("?", "0123456789")
     assert result.answer_value == ["4", True]
     assert (result.usage.calls, result.own.calls, result.usage.children) == (3, 1, 1)
     started = [event for event in events if isinstance(event, RunStarted)]
@@ -169,7 +169,7 @@ def test_children_of_children_and_exact_totals_at_every_level(rlm):
 
     events = []
     model = tree(reply, reply)
-    result = rlm(model, max_depth=3, watch=events.append, budget=Budget(calls=None)).run("?")
+    result = rlm(model, max_depth=3, on_event=events.append, budget=Budget(calls=None)).run("?")
     assert result.usage.children == 2 + 4
     assert result.usage.calls == 1 + 2 + 4 + 8 == len(model.requests)
     ends = {event.run: event for event in events if isinstance(event, RunEnded)}
@@ -345,7 +345,7 @@ def test_a_call_is_cancelled_with_its_cell(rlm):
         "threading.Thread(target=llm_query, args=('a',), daemon=True).start()\nbegun()"
     )
     model = tree([code(leave), code("FINAL(1)")], query=query)
-    made = rlm(model, watch=events.append, tools={"begun": begun.wait})
+    made = rlm(model, on_event=events.append, tools={"begun": begun.wait})
     assert made.run("?").final_answer == "1"
     assert ended.is_set()
     told = [event.error for event in events if isinstance(event, CallEnded)]
@@ -365,7 +365,7 @@ async def test_an_exception_of_a_subscriber_ends_a_batch(rlm):
         if any(isinstance(each, CallEnded) for each in told):
             raise OSError("the disk is full")
 
-    made = rlm(tree([code("llm_batch(['a', 'b', 'c'])")], query=query), watch=full)
+    made = rlm(tree([code("llm_batch(['a', 'b', 'c'])")], query=query), on_event=full)
     with pytest.raises(OSError, match="the disk is full"):
         await made.arun("?")
     assert asyncio.all_tasks() == {asyncio.current_task()}
@@ -386,7 +386,7 @@ def test_the_code_can_look_at_the_budget(rlm):
 def test_the_beginning_and_end_of_calls_are_reported(rlm):
     events = []
     asked = code("llm_query('one')\nllm_batch(['two', 'three'])\nFINAL(1)")
-    rlm(tree([asked]), watch=events.append).run("?")
+    rlm(tree([asked]), on_event=events.append).run("?")
     begun = [each for each in events if isinstance(each, CallStarted)]
     assert [(each.call, each.prompt, each.cell) for each in begun] == [
         ("0.1", "one", 1), ("0.2", "two", 1), ("0.3", "three", 1),
@@ -416,7 +416,9 @@ def test_a_token_budget_is_shared_by_concurrent_calls(rlm):
 
 def test_a_token_budget_is_exact(rlm):
     model = tree([code("b = llm_batch(['a'] * 9)\nFINAL(len(b))")], query="w " * 50)
-    result = rlm(model, budget=Budget(output_tokens=120), manner=RunConfig(max_output_tokens=40))
+    result = rlm(
+        model, budget=Budget(output_tokens=120), run_config=RunConfig(max_output_tokens=40)
+    )
     assert result.run("?").usage.output_tokens <= 120
 
 

@@ -17,7 +17,7 @@ from tests.rlm.ledger_accounts import (
     assert_adds_up,
     is_below,
     reserve,
-    reserving,
+    reserve_async,
     settle,
 )
 
@@ -69,7 +69,7 @@ class TestReserving:
             reserve(root, 1, input_tokens=10, model="m")
         assert refused.value.field == field
         with pytest.raises(BudgetExceeded) as refused:
-            await reserving(root, 1, input_tokens=10, model="m")
+            await reserve_async(root, 1, input_tokens=10, model="m")
         assert refused.value.field == field
         assert root.total == Spent()
 
@@ -269,12 +269,12 @@ class TestTrees:
         root = Ledger().root
         child = root.open_child()
         settle(reserve(child), given=2)
-        assert (root.alive, root.total.children) == (1, 1)
+        assert (root.open_children, root.total.children) == (1, 1)
 
         child.close()
         child.close()
 
-        assert (root.alive, root.total.children) == (0, 1)
+        assert (root.open_children, root.total.children) == (0, 1)
         assert root.total.output_tokens == 2
 
     def test_runs_below_a_closed_run_are_closed(self):
@@ -285,7 +285,7 @@ class TestTrees:
         child.close()
         grandchild.close()
 
-        assert (root.alive, child.alive) == (0, 0)
+        assert (root.open_children, child.open_children) == (0, 0)
         for late in (grandchild.open_child, lambda: reserve(grandchild), child.open_child):
             with pytest.raises(REPLError, match="over"):
                 late()
@@ -437,7 +437,7 @@ def test_32_threads_with_their_loops_spend_a_budget_exactly():
     async def spend(account, number):
         while True:
             try:
-                reservation = await reserving(account, 1 + number, input_tokens=3, model="m")
+                reservation = await reserve_async(account, 1 + number, input_tokens=3, model="m")
             except BudgetExceeded as refused:
                 return refused.field
             await asyncio.sleep(0)
@@ -475,5 +475,5 @@ def test_32_threads_with_their_loops_spend_a_budget_exactly():
     assert root.total.output_tokens == 5000
     assert root.left().output_tokens == 0
     assert root.left().input_tokens == 100_000 - root.total.input_tokens
-    assert (root.alive, root.total.children) == (0, 32)
+    assert (root.open_children, root.total.children) == (0, 32)
     assert_adds_up(root.tally())

@@ -7,7 +7,7 @@ import pytest
 
 from repl_env.errors import BudgetExceeded, REPLError
 from repl_env.rlm import Budget, Ledger, Price, Spent
-from tests.rlm.ledger_accounts import Clock, reserve, reserving, settle, waiting
+from tests.rlm.ledger_accounts import Clock, reserve, reserve_async, settle, waiting
 
 
 class TestWaiting:
@@ -15,7 +15,7 @@ class TestWaiting:
         root = Ledger(Budget(output_tokens=50)).root
         first = reserve(root, 40)
 
-        second = await waiting(reserving(root, 30))
+        second = await waiting(reserve_async(root, 30))
         assert not second.done()
         settle(first, given=5)
 
@@ -25,7 +25,7 @@ class TestWaiting:
         root = Ledger(Budget(output_tokens=50)).root
         first = reserve(root, 40)
 
-        second = await waiting(reserving(root, 30))
+        second = await waiting(reserve_async(root, 30))
         settle(first, given=35)
 
         assert (await second).output_tokens == 15
@@ -34,7 +34,7 @@ class TestWaiting:
         root = Ledger(Budget(output_tokens=50)).root
         first = reserve(root, 50)
 
-        second = await waiting(reserving(root, 30))
+        second = await waiting(reserve_async(root, 30))
         settle(first, given=50)
 
         with pytest.raises(BudgetExceeded) as refused:
@@ -52,7 +52,7 @@ class TestWaiting:
         root = Ledger(budget, prices={"m": Price(1, 1)}).root
         first = reserve(root, 1, **asked)
 
-        second = await waiting(reserving(root, 1, **asked))
+        second = await waiting(reserve_async(root, 1, **asked))
         assert not second.done()
         settle(first, taken=20)
 
@@ -63,7 +63,7 @@ class TestWaiting:
         first = reserve(root, 1)
 
         with pytest.raises(BudgetExceeded, match="reserved") as refused:
-            await reserving(root, 1)
+            await reserve_async(root, 1)
         assert refused.value.field == "calls"
         first.fail()
 
@@ -71,8 +71,8 @@ class TestWaiting:
         root = Ledger(Budget(output_tokens=50)).root
         held = reserve(root, 20)
 
-        much = await waiting(reserving(root, 50))
-        little = await waiting(reserving(root, 5))
+        much = await waiting(reserve_async(root, 50))
+        little = await waiting(reserve_async(root, 5))
         assert not much.done() and not little.done()
         held.fail()
 
@@ -84,8 +84,8 @@ class TestWaiting:
     async def test_a_cancelled_reservation_makes_way(self):
         root = Ledger(Budget(output_tokens=50)).root
         held = reserve(root, 20)
-        much = await waiting(reserving(root, 50))
-        little = await waiting(reserving(root, 5))
+        much = await waiting(reserve_async(root, 50))
+        little = await waiting(reserve_async(root, 5))
 
         much.cancel()
 
@@ -96,7 +96,7 @@ class TestWaiting:
     async def test_a_reservation_cancelled_as_it_is_granted_is_returned(self):
         root = Ledger(Budget(output_tokens=50)).root
         held = reserve(root, 50)
-        waiter = await waiting(reserving(root, 30))
+        waiter = await waiting(reserve_async(root, 30))
 
         held.fail()
         waiter.cancel()
@@ -111,7 +111,7 @@ class TestWaiting:
         held = reserve(root, 50)
 
         with pytest.raises(BudgetExceeded) as refused:
-            await reserving(root, 30)
+            await reserve_async(root, 30)
 
         assert refused.value.field == "seconds"
         held.fail()
@@ -120,8 +120,8 @@ class TestWaiting:
     async def test_the_end_of_the_run_ends_the_waiting(self):
         root = Ledger(Budget(output_tokens=50)).root
         held = reserve(root, 50)
-        first, child = await waiting(reserving(root, 9)), root.open_child()
-        second = await waiting(reserving(child, 9))
+        first, child = await waiting(reserve_async(root, 9)), root.open_child()
+        second = await waiting(reserve_async(child, 9))
 
         child.close()
 
@@ -134,11 +134,11 @@ class TestWaiting:
         root = Ledger(Budget(output_tokens=50)).root
         held = reserve(root, 50)
         loop = asyncio.new_event_loop()
-        forgotten = loop.run_until_complete(waiting(reserving(root, 40)))
+        forgotten = loop.run_until_complete(waiting(reserve_async(root, 40)))
         loop.close()
 
         async def next_one():
-            task = await waiting(reserving(root, 30))
+            task = await waiting(reserve_async(root, 30))
             held.fail()
             return await task
 
@@ -150,7 +150,7 @@ class TestWaiting:
         root = Ledger(Budget(output_tokens=50)).root
         held = reserve(root, 50)
         loop = asyncio.new_event_loop()
-        forgotten = loop.run_until_complete(waiting(reserving(root, 40)))
+        forgotten = loop.run_until_complete(waiting(reserve_async(root, 40)))
         held.fail()  # hands it over, to a loop that does not run any more
         assert root.left().output_tokens == 10
 

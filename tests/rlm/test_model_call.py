@@ -442,7 +442,7 @@ def test_500_trees_spend_no_token_more_than_they_may_through_a_gate_of_32():
     assert refusals == {"output_tokens"}
     for number, root in trees:
         assert root.total.output_tokens == budgets[number]
-        assert (root.left().output_tokens, root.alive) == (0, 0)
+        assert (root.left().output_tokens, root.open_children) == (0, 0)
     assert model.most <= 32
     assert (gate.in_flight, gate.waiting) == (0, 0)
 
@@ -463,6 +463,6 @@ async def test_parents_that_wait_for_children_hold_no_slot():
         await run(root, 5)
 
     runs = sum(3**depth for depth in range(6))
-    assert (root.total.calls, root.total.children, root.alive) == (2 * runs, runs - 1, 0)
+    assert (root.total.calls, root.total.children, root.open_children) == (2 * runs, runs - 1, 0)
     assert root.total.output_tokens == 6 * runs
     assert model.most == 1

@@ -25,7 +25,7 @@ def test_code_in_reasoning_is_not_run_and_the_whole_text_is_kept(rlm, opener):
     events = []
     said = f"{opener}{WRONG}\n</think>\n\n{code('x = 1')}"
     model = ScriptedModel([said, f"{opener}FINAL(no)\n</think>\nFINAL(yes)"])
-    result = rlm(model, watch=events.append).run("?")
+    result = rlm(model, on_event=events.append).run("?")
     assert result.final_answer == "yes"
     assert [event.code for event in events if isinstance(event, CellRan)] == ["x = 1"]
     assert {"role": "assistant", "content": said} in model.requests[1].messages
@@ -57,7 +57,7 @@ def test_code_gets_the_answer_of_a_sub_call_and_the_ledger_its_whole_usage(rlm, 
     events = []
     path = tmp_path / "run.jsonl"
     replies = [code(f"t = {asked}\nFINAL((t, len(t), t.ok))"), thinking("Hm.", "me")]
-    result = rlm(ScriptedModel(replies), watch=events.append, trajectory=path).run("?")
+    result = rlm(ScriptedModel(replies), on_event=events.append, trajectory=path).run("?")
     assert result.answer_value == ["me", 2, True]
     assert [e.text for e in events if isinstance(e, CallEnded)] == [replies[1]]
     recorded = Trajectory.load(path)
@@ -112,7 +112,7 @@ def test_old_turns_in_short_have_the_code_that_was_run():
     said = [thinking(WRONG * 5, code(f"x{number}")) for number in range(6)]
     transcript = Transcript([{"role": "user", "content": "?"}], limit=6 * len(said[0]))
     for reply in said:
-        transcript.replied(transcript.prompt(), reply)
+        transcript.add_reply(transcript.prompt(), reply)
         transcript.add(reply, "o", "short")
     shown = [message["content"] for message in transcript.prompt().messages]
     assert shown[1:3] == [code("x0"), "short"]

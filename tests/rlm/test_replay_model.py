@@ -330,7 +330,7 @@ def test_a_conversation_replays_with_the_same_result():
 
     events = []
     script = ["```repl\nn = 1\nFINAL(n)\n```", "```repl\nFINAL(n + 1)\n```"]
-    rlm = runner.RLM(ScriptedModel(script), watch=events.append)
+    rlm = runner.RLM(ScriptedModel(script), on_event=events.append)
     with rlm.conversation() as talk:
         assert [talk.ask_plain(each).final_answer for each in ("one?", "two?")] == ["1", "2"]
     recorded = Trajectory.of(events)
@@ -348,7 +348,7 @@ def test_a_conversation_is_run_again_past_a_question_that_failed():
         return "```repl\nFINAL(2)\n```"
 
     events = []
-    with runner.RLM(ScriptedModel(reply), watch=events.append).conversation() as talk:
+    with runner.RLM(ScriptedModel(reply), on_event=events.append).conversation() as talk:
         with pytest.raises(ModelError):
             talk.ask_plain("one?")
         assert talk.ask_plain("two?").final_answer == "2"

@@ -268,7 +268,7 @@ def test_a_fault_in_a_run_below_is_a_call_that_failed(rlm):
     def answer(request):
         return f"```repl\n{asked if request.origin.run == '0' else 'FINAL(1)'}\n```"
 
-    result = rlm(ScriptedModel(answer), watch=broken).run("?")
+    result = rlm(ScriptedModel(answer), on_event=broken).run("?")
     assert result.answer_value == [False, "Error: child: LookupError: no such thing"]
     assert result.error_kind == "llm"
 

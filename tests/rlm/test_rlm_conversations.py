@@ -15,7 +15,7 @@ from tests.rlm.replies import code
 def test_all_events_are_reported_in_order(rlm):
     events = []
     model = ScriptedModel([code("x = 1", "x"), Completion(code("FINAL(x)"), ModelUsage(7, 3))])
-    rlm(model, watch=events.append).run("What?", "about")
+    rlm(model, on_event=events.append).run("What?", "about")
     kinds = [type(event).__name__ for event in events]
     assert kinds == [
         "RunStarted", "ModelReplied", "CellStarted", "CellRan", "CellStarted", "CellRan",
@@ -70,7 +70,7 @@ async def test_the_calls_of_a_further_question_are_its_own(rlm):
     events = []
     ask = "FINAL(llm_query('a'))"
     model = ScriptedModel(lambda request: code(ask) if request.origin.purpose == "turn" else "x")
-    async with rlm(model, watch=events.append).conversation() as talk:
+    async with rlm(model, on_event=events.append).conversation() as talk:
         await talk.ask("one?")
         result = await talk.ask("two?")
     calls = [(e.run, e.call, e.cell) for e in events if isinstance(e, CallEnded)]

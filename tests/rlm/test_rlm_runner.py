@@ -98,7 +98,7 @@ BLOCKS = ["a = 1", "1/0", "b = 2", "FINAL(str((a, b)))", "c = 3"]
 def test_a_policy_selects_the_blocks_that_run(rlm, policy, cells):
     events = []
     model = ScriptedModel([code(*BLOCKS), code("FINAL('late')")])
-    rlm(model, blocks=policy, watch=events.append).run("?")
+    rlm(model, blocks=policy, on_event=events.append).run("?")
     ran = [event for event in events if isinstance(event, CellRan) and event.turn == 1]
     assert [event.code for event in ran] == BLOCKS[:cells]
 
@@ -172,7 +172,7 @@ def lambda_surrogates():
 def test_a_long_conversation_is_cut_and_the_session_keeps_its_variables(rlm):
     replies = [code(f"v{n} = {n}\nprint('o' * 3000)") for n in range(20)]
     model = ScriptedModel([*replies, code("FINAL(sum([v0, v7, v19]))")])
-    result = rlm(model, manner=RunConfig(max_prompt=20_000)).run("?")
+    result = rlm(model, run_config=RunConfig(max_prompt=20_000)).run("?")
     assert result.answer_value == 26
     sizes = [sum(len(m["content"]) for m in request.messages) for request in model.requests]
     assert max(sizes) <= 20_000
@@ -391,7 +391,7 @@ async def test_a_cancelled_run_ends_its_model_call_and_its_session(rlm, sandbox)
 
     before = sandbox.statistics().open
     events = []
-    running = asyncio.create_task(rlm(wait, watch=events.append).arun("?"))
+    running = asyncio.create_task(rlm(wait, on_event=events.append).arun("?"))
     await asked.wait()
     running.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -105,7 +105,7 @@ async def test_the_usage_of_a_tree_is_that_of_the_endpoint(rlm, endpoint, model_
     served = endpoint(account)
     events = []
     prices = {"m": Price(1.0, 2.0)}
-    runner = rlm(model_at(served, stream=stream), watch=events.append, prices=prices)
+    runner = rlm(model_at(served, stream=stream), on_event=events.append, prices=prices)
     result = await runner.arun("Who?", "some text", expected_answer=ANSWER)
 
     assert result.answer_value == ANSWER
@@ -217,7 +217,7 @@ async def test_keys_reach_the_endpoint_and_nothing_else(rlm, endpoint, tmp_path,
     served = endpoint(script(LOOK, query=query))
     llm = LLM("m", served.base_url, KEY, {"X-Gate": HEADER})
     events = []
-    runner = rlm(llm, trajectory=tmp_path / "run.jsonl", watch=events.append)
+    runner = rlm(llm, trajectory=tmp_path / "run.jsonl", on_event=events.append)
     result = await runner.arun("Who?")
 
     assert {asked.headers["authorization"] for asked in served.requests} == {f"Bearer {KEY}"}
@@ -407,7 +407,7 @@ async def test_the_end_of_the_root_ends_every_request(rlm, endpoint, model_at) -
 
     served = endpoint(answer)
     events = []
-    tree = rlm(model_at(served), watch=events.append, max_concurrent_subcalls=3 + 6)
+    tree = rlm(model_at(served), on_event=events.append, max_concurrent_subcalls=3 + 6)
     run = asyncio.create_task(tree.arun("Who?"))
     for _ in range(3 + 6):
         assert await asyncio.to_thread(waiting.acquire, timeout=60)
@@ -463,7 +463,7 @@ async def test_concurrent_trees_respect_their_budgets_and_the_gate(
             sandbox=sandbox,
             gate=gate,
             budget=Budget(output_tokens=most),
-            manner=RunConfig(max_output_tokens=40),
+            run_config=RunConfig(max_output_tokens=40),
         )
         results = await asyncio.gather(*(runner.arun(f"tree<{n}>?") for n in range(trees)))
 

@@ -15,7 +15,7 @@ def turns(count, limit, size=100, measure=None):
         prompt = transcript.prompt()
         prompts.append(prompt)
         reply = f"```repl\nx{number}\n```"
-        transcript.replied(prompt, reply)
+        transcript.add_reply(prompt, reply)
         transcript.add(reply, f"{number}:" + "o" * size, f"short {number}")
     return transcript, prompts
 
@@ -66,10 +66,10 @@ def test_truncation_leaves_room_so_that_prompts_keep_their_beginning():
 
 def test_consecutive_user_texts_share_one_message():
     transcript, _ = turns(1, 10_000)
-    transcript.follow("one more thing")
+    transcript.append_text("one more thing")
     assert transcript.prompt().messages[-1]["content"].endswith("ooo\n\none more thing")
     fresh = Transcript(OPENING, 100)
-    fresh.follow("hurry")
+    fresh.append_text("hurry")
     assert fresh.prompt().messages[-1]["content"] == "question\n\nhurry"
     assert OPENING[-1]["content"] == "question"
 
@@ -77,8 +77,8 @@ def test_consecutive_user_texts_share_one_message():
 def test_text_appended_to_a_shown_user_message_counts_as_new_from_there_on():
     transcript, _ = turns(3, 10_000)
     shown = transcript.prompt()
-    transcript.replied(shown, "no code")
-    transcript.follow("one more thing")
+    transcript.add_reply(shown, "no code")
+    transcript.append_text("one more thing")
     again = transcript.prompt()
     assert again.kept == len(shown.messages) - 1
     assert [message["content"][-14:] for message in again.added] == ["one more thing"]
@@ -86,7 +86,7 @@ def test_text_appended_to_a_shown_user_message_counts_as_new_from_there_on():
 
 def test_a_reply_kept_in_another_form_counts_as_new_from_there_on():
     transcript = Transcript(OPENING, 10_000)
-    transcript.replied(transcript.prompt(), "a long reply")
+    transcript.add_reply(transcript.prompt(), "a long reply")
     transcript.add("a reply", "a report", "short")
     prompt = transcript.prompt()
     assert (prompt.kept, len(prompt.added)) == (2, 2)

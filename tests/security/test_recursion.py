@@ -110,7 +110,7 @@ def test_the_depth_cannot_be_changed(sandbox: Sandbox, attempt: str) -> None:
     )
     events: list[Any] = []
     model = Keeper(tried, "FINAL(rlm_query('deeper'))", "FINAL(2)", child=tried)
-    run(sandbox, model, max_depth=2, max_iterations=4, watch=events.append)
+    run(sandbox, model, max_depth=2, max_iterations=4, on_event=events.append)
     assert max(event.depth for event in events if isinstance(event, RunStarted)) <= 1
 
 
@@ -166,7 +166,7 @@ def test_a_forged_call_has_no_effect_and_the_run_goes_on(sandbox: Sandbox, forge
     code = FORGE + forged + "\nimport time\ntime.sleep(0.3)"
     model = Keeper(code, "FINAL('mine')")
     events: list[Any] = []
-    result = run(sandbox, model, budget=Budget(calls=8), max_depth=2, watch=events.append)
+    result = run(sandbox, model, budget=Budget(calls=8), max_depth=2, on_event=events.append)
     assert result.final_answer == "mine"
     assert result.reward != 1.0
     assert max(event.depth for event in events if isinstance(event, RunStarted)) <= 1

@@ -1,6 +1,6 @@
 """A live display of a tree of runs: on a terminal a picture that fits it, elsewhere plain lines.
 
-It is made from events alone (`repl_env.rlm.events`): `Progress.watch` is a `Watcher`. The
+It is made from events alone (`repl_env.rlm.events`): `Progress.on_event` is a `EventHandler`. The
 display shows the first line of questions, prompts and code, without terminal control sequences.
 """
 
@@ -34,7 +34,7 @@ class Progress(Protocol):
 
     tree: RunTree
 
-    def watch(self, event: AnyEvent) -> None:
+    def on_event(self, event: AnyEvent) -> None:
         """Take in an event. From any thread; never waits for a terminal to draw."""
 
     def __enter__(self) -> Self: ...
@@ -75,7 +75,7 @@ class LiveTreeDisplay:
         self._lock = threading.Lock()
         self._live = Live(self, console=console, refresh_per_second=8, transient=True)
 
-    def watch(self, event: AnyEvent) -> None:
+    def on_event(self, event: AnyEvent) -> None:
         """Take in an event; the next picture has it."""
         with self._lock:
             self.tree.feed(event)
@@ -104,7 +104,7 @@ class SilentProgress:
 
     def __init__(self, tree: RunTree) -> None:
         self.tree = tree
-        self.watch = tree.feed
+        self.on_event = tree.feed
 
     def __enter__(self) -> Self:
         return self
@@ -132,7 +132,7 @@ class ProgressLines:
         self._replies: dict[str, str] = {}  # by run: of turns that have run no code so far
         self._lock = threading.Lock()
 
-    def watch(self, event: AnyEvent) -> None:
+    def on_event(self, event: AnyEvent) -> None:
         """Take in an event, and print its line if it has one."""
         with self._lock:
             self.tree.feed(event)

@@ -20,13 +20,13 @@ from repl_env.client.protocol.refusal_codes import SUBPROTOCOL
 from repl_env.errors import NotSupported, ServerUnavailable
 
 # Bytes of pending pongs; a server that reads has none.
-_MOST_UNREAD = 1 << 20
+_MAX_PENDING_PONGS = 1 << 20
 # The answer to a ping waits behind the data being sent, which may be megabytes on a slow line.
 _PONG_FACTOR = 3
 
 
 async def connection_to(
-    access: ServerAccess, patience: Timeouts, close_s: float
+    access: ServerAccess, timeouts: Timeouts, close_s: float
 ) -> ClientConnection:
     """Return an open connection; a server has `close_s` seconds to answer its close.
 
@@ -47,11 +47,11 @@ async def connection_to(
             subprotocols=[Subprotocol(SUBPROTOCOL)],
             additional_headers=dict(access.headers),
             compression=None,  # costs both sides more than it saves: bulk data goes by HTTP
-            open_timeout=patience.connect_s,
-            ping_interval=patience.ping_s,
-            ping_timeout=patience.ping_s and _PONG_FACTOR * patience.ping_s,
+            open_timeout=timeouts.connect_s,
+            ping_interval=timeouts.ping_s,
+            ping_timeout=timeouts.ping_s and _PONG_FACTOR * timeouts.ping_s,
             close_timeout=close_s,
-            max_size=patience.message_bytes,
+            max_size=timeouts.message_bytes,
             create_connection=_Connection,
             logger=_Quiet(logging.getLogger("repl_env.client"), {}),
             **options,
@@ -74,8 +74,8 @@ def _failures_to(access: ServerAccess) -> Iterator[None]:
         raise NotSupported(f"the environment names a proxy: {error}", code="PROXY") from None
     except (OSError, InvalidHandshake, InvalidURI) as error:
         # Without a cause: it may repeat a header, which tracebacks would print.
-        told = access.secrets.cut(str(error) or type(error).__name__)
-        raise ServerUnavailable(f"no connection to {access.address}: {told}") from None
+        message = access.secrets.cut(str(error) or type(error).__name__)
+        raise ServerUnavailable(f"no connection to {access.address}: {message}") from None
     except (InvalidProxy, ValueError):
         # Its text is the proxy's URL or a part of it, which may contain a password.
         raise ServerUnavailable("the proxy that the environment names is none") from None
@@ -84,14 +84,14 @@ def _failures_to(access: ServerAccess) -> Iterator[None]:
 class _Connection(ClientConnection):
     """A connection that breaks when its pongs pile up, with a server that pings without reading."""
 
-    _unread = 0
+    _pending_pongs = 0
 
     def data_received(self, data: bytes) -> None:
         before = self.transport.get_write_buffer_size()
         super().data_received(data)
         answers = self.transport.get_write_buffer_size() - before
-        self._unread = max(0, answers) + (self._unread if before else 0)
-        if self._unread > _MOST_UNREAD:
+        self._pending_pongs = max(0, answers) + (self._pending_pongs if before else 0)
+        if self._pending_pongs > _MAX_PENDING_PONGS:
             self.transport.abort()
 
 

@@ -16,7 +16,7 @@ from repl_env.client.protocol.client_frames import RefusalFrame, ReplyFrame, Req
 from repl_env.errors import BadReply, REPLError, ServerError, ServerUnavailable
 
 # Nobody waits in a queue for longer; servers drop clients after seconds.
-LINE_S = 300.0
+HANDSHAKE_TIMEOUT_S = 300.0
 # A step's limit if the server reports none: the engine's.
 STEP_S = 30.0
 
@@ -72,8 +72,8 @@ def _count(data: Mapping[str, Any], name: str) -> int | None:
     return None if number is None else int(number)
 
 
-async def shake_hands(
-    access: ServerAccess, patience: Timeouts, socket: WebSocketClient, token: str | None = None
+async def perform_handshake(
+    access: ServerAccess, timeouts: Timeouts, socket: WebSocketClient, token: str | None = None
 ) -> SessionHandshake:
     """Request a session on a new socket: a new one, or the one that `token` names.
 
@@ -86,24 +86,24 @@ async def shake_hands(
     request = (
         RequestFrame("open", {}) if token is None else RequestFrame("resume", {"token": token})
     )
-    most_s = patience.message_s or LINE_S
+    most_s = timeouts.message_s or HANDSHAKE_TIMEOUT_S
     try:
         async with asyncio.timeout(most_s):
-            said = await _answer(socket, request)
+            received = await _answer(socket, request)
     except ConnectionDropped as dropped:
         otherwise = (ServerUnavailable, f"the server closed the socket: {dropped}")
         kind, message = refusal_errors.CLOSES.get(dropped.code, otherwise)
         raise kind(access.secrets.cut(message)) from None
     except TimeoutError:
         raise ServerUnavailable(f"the server gave no session within {most_s:g} s") from None
-    if isinstance(said, RefusalFrame):
-        raise _not_given(refusal_errors.error_of_refusal(said, access.secrets))
-    if not isinstance(said, ReplyFrame) or said.type != "session":
+    if isinstance(received, RefusalFrame):
+        raise _session_error(refusal_errors.error_of_refusal(received, access.secrets))
+    if not isinstance(received, ReplyFrame) or received.type != "session":
         raise BadReply("the server did not say which session the socket has")
-    return SessionHandshake.of(said.data)
+    return SessionHandshake.of(received.data)
 
 
-def _not_given(error: REPLError) -> ServerError:
+def _session_error(error: REPLError) -> ServerError:
     """Return the error for a refused session: never one about an episode."""
     if isinstance(error, ServerError):
         return error
@@ -112,7 +112,7 @@ def _not_given(error: REPLError) -> ServerError:
 
 async def _answer(socket: WebSocketClient, request: RequestFrame) -> client_frames.Frame:
     try:
-        await socket.send(request.named())
+        await socket.send(request.encoded())
     except ConnectionDropped:
         pass  # a refusal that was sent before the socket closed can still be read
     return client_frames.read(await socket.receive())

@@ -22,19 +22,18 @@ _CLOSE_S = 2.0
 class ConnectionDropped(Exception):
     """The socket is gone. `code` is the server's close code, None without one.
 
-    `refused_ours`: a message of the client was too large for the server; `refused_theirs`: one of
-    the
-    server was too large for the client.
+    `sent_too_large`: a message of the client was too large for the server; `received_too_large`:
+    one of the server was too large for the client.
     """
 
     def __init__(self, closed: ConnectionClosed) -> None:
         received, sent = closed.rcvd, closed.sent
         self.code = None if received is None else received.code
         self.reason = "" if received is None else received.reason
-        theirs_first = received is not None and closed.rcvd_then_sent is not False
-        self.refused_ours = self.code == CloseCode.MESSAGE_TOO_BIG and theirs_first
-        self.refused_theirs = (
-            not theirs_first and sent is not None and sent.code == CloseCode.MESSAGE_TOO_BIG
+        closed_by_server = received is not None and closed.rcvd_then_sent is not False
+        self.sent_too_large = self.code == CloseCode.MESSAGE_TOO_BIG and closed_by_server
+        self.received_too_large = (
+            not closed_by_server and sent is not None and sent.code == CloseCode.MESSAGE_TOO_BIG
         )
         super().__init__(str(closed))
 
@@ -46,7 +45,7 @@ class WebSocketClient:
         self._connection = connection
 
     @classmethod
-    async def open(cls, access: ServerAccess, patience: Timeouts) -> WebSocketClient:
+    async def open(cls, access: ServerAccess, timeouts: Timeouts) -> WebSocketClient:
         """Open a socket to the server.
 
         Raises:
@@ -54,10 +53,10 @@ class WebSocketClient:
             NotSupported: the proxy needs a library that is missing.
             ServerError: the server refuses, with a status and perhaps a code.
         """
-        return cls(await connection_to(access, patience, _CLOSE_S))
+        return cls(await connection_to(access, timeouts, _CLOSE_S))
 
     @property
-    def named(self) -> bool:
+    def native(self) -> bool:
         """Whether the server speaks `repl-env.v1`, whose frames have ids."""
         return self._connection.subprotocol == SUBPROTOCOL
 
@@ -87,7 +86,7 @@ class WebSocketClient:
         """Wait until either side has closed the socket."""
         await self._connection.wait_closed()
 
-    async def leave(self, *, named: bool = True) -> bool:
+    async def close_session(self, *, native: bool = True) -> bool:
         """Tell the server to end its session, close the socket, and return whether the server
         replied.
         """
@@ -95,7 +94,7 @@ class WebSocketClient:
         try:
             # With a server that no longer reads, neither would end.
             async with asyncio.timeout(_CLOSE_S):
-                await self.send(request.named() if named else request.plain())
+                await self.send(request.encoded() if native else request.encoded_for_openenv())
                 await self._connection.close()
         except (ConnectionDropped, TimeoutError):
             return False
@@ -103,7 +102,7 @@ class WebSocketClient:
             self.abort()
         return self._connection.close_code == CloseCode.NORMAL_CLOSURE
 
-    async def hang_up(self) -> None:
+    async def close_without_waiting(self) -> None:
         """Send `close` for a session that the server may still begin, without waiting for the
         answer.
 
@@ -111,7 +110,7 @@ class WebSocketClient:
         """
         try:
             async with asyncio.timeout(_CLOSE_S):
-                await self.send(RequestFrame("close").named())
+                await self.send(RequestFrame("close").encoded())
         except (ConnectionDropped, TimeoutError):
             self.abort()
         finally:

@@ -46,16 +46,15 @@ class RequestFrame:
     stream: bool = False
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
-    def plain(self) -> bytes:
+    def encoded_for_openenv(self) -> bytes:
         """Return the frame for OpenEnv's servers, which forbid further fields."""
         return _json({"type": self.type, **self._data}, "backslashreplace")
 
-    def named(self) -> bytes:
+    def encoded(self) -> bytes:
         """Return the frame of `repl-env.v1`.
 
         A lone surrogate, which servers reject as invalid JSON, becomes a question mark in a step: a
-        policy's
-        text must not cause an error for the caller.
+        policy's text must not cause an error for the caller.
 
         Raises:
             ValueError: another request contains one.

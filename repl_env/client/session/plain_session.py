@@ -1,8 +1,7 @@
 """`PlainSession`: a session on a server that only speaks OpenEnv's frames. It ends with its socket.
 
 There are no ids: replies arrive in the order of the requests. So the reply to an abandoned request
-is
-read before the next one is sent.
+is read before the next one is sent.
 """
 
 from __future__ import annotations
@@ -19,32 +18,32 @@ from repl_env.client.protocol.client_frames import (
     ReplyFrame,
     RequestFrame,
 )
-from repl_env.client.session.request_pipeline import Hear, RequestPipeline
+from repl_env.client.session.request_pipeline import OutputCallback, RequestPipeline
 from repl_env.errors import BadReply, SessionLost, TooLarge
 
 
 class PlainSession(RequestPipeline):
     """One session, for the lifetime of its socket."""
 
-    named = False
+    native = False
 
-    def __init__(self, access: ServerAccess, patience: Timeouts, socket: WebSocketClient) -> None:
-        super().__init__(access, patience)
+    def __init__(self, access: ServerAccess, timeouts: Timeouts, socket: WebSocketClient) -> None:
+        super().__init__(access, timeouts)
         self._socket = socket
 
     def _frame(self, request: RequestFrame) -> bytes:
         assert request.type in PLAIN
-        frame, limit = request.plain(), self._patience.message_bytes
+        frame, limit = request.encoded_for_openenv(), self._timeouts.message_bytes
         if len(frame) > limit:
             most = f"max_message_size_mb is {limit:,} bytes"
             raise TooLarge(f"a message of {len(frame):,} bytes; {most}")
         return frame
 
     async def _exchange(
-        self, frame: bytes, request: RequestFrame, hear: Hear | None
+        self, frame: bytes, request: RequestFrame, on_output: OutputCallback | None
     ) -> ReplyFrame | RefusalFrame:
-        if self._gone is not None:
-            raise SessionLost(self._gone)
+        if self._lost_reason is not None:
+            raise SessionLost(self._lost_reason)
         try:
             await self._socket.send(frame)
         except ConnectionDropped:
@@ -54,38 +53,38 @@ class PlainSession(RequestPipeline):
         except ConnectionDropped as dropped:
             raise self._lost(dropped, len(frame)) from None
         except BadReply as error:
-            self._gone = error.message
+            self._lost_reason = error.message
             self._socket.abort()
             raise
 
     async def _reply(self, request: RequestFrame) -> ReplyFrame | RefusalFrame:
-        said = client_frames.read(await self._socket.receive())
-        if isinstance(said, OutputFrame) or (
-            isinstance(said, ReplyFrame) and said.type != REPLIES[request.type]
+        received = client_frames.read(await self._socket.receive())
+        if isinstance(received, OutputFrame) or (
+            isinstance(received, ReplyFrame) and received.type != REPLIES[request.type]
         ):
             raise BadReply(f"the server answered {request.type!r} with something else")
-        return said
+        return received
 
     def _lost(self, dropped: ConnectionDropped, size: int) -> Exception:
-        self._gone = "its connection was lost, and this server resumes none"
-        if dropped.refused_theirs:
-            most = self._patience.message_bytes
+        self._lost_reason = "its connection was lost, and this server resumes none"
+        if dropped.received_too_large:
+            most = self._timeouts.message_bytes
             return TooLarge(f"the reply is over {most:,} bytes, which is max_message_size_mb")
-        if dropped.refused_ours:
+        if dropped.sent_too_large:
             # The server does not report its limit; uvicorn's default is 16 MiB.
             reason = self._access.secrets.cut(dropped.reason) or "uvicorn's own limit is 16 MiB"
             return TooLarge(f"the server takes no message of {size:,} bytes ({reason})")
-        kind, message = refusal_errors.CLOSES.get(dropped.code, (SessionLost, self._gone))
+        kind, message = refusal_errors.CLOSES.get(dropped.code, (SessionLost, self._lost_reason))
         return kind(f"{message} ({self._access.secrets.cut(str(dropped))})")
 
-    async def _leave(self, request: RequestFrame) -> None:
+    async def _drain_abandoned(self, request: RequestFrame) -> None:
         try:
             await self._reply(request)
         except (ConnectionDropped, BadReply) as error:
-            self._gone = str(error)
+            self._lost_reason = str(error)
 
     async def _keep(self) -> None:
         await self._socket.closed()
 
     async def _end(self) -> None:
-        await self._socket.leave(named=False)
+        await self._socket.close_session(native=False)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from repl_env.episode.contexts import Given
 
 # Arguments of a reset that OpenEnv's environment lacks. Its server drops them silently.
-_OURS = ("contexts", "files", "llm", "answer_schema")
+_NOT_IN_OPENENV = ("contexts", "files", "llm", "answer_schema")
 
 
 _COUNTS = ("max_iterations", "seed", "rlm_max_depth", "rlm_max_iterations")
@@ -65,56 +65,58 @@ class ResetArguments:
         if self.context is not None and NAME in (self.contexts or {}):
             raise ValueError("contexts must not have the name 'context' when context is given")
 
-    def keep_in(self, secrets: SecretTexts) -> None:
+    def register_secrets(self, secrets: SecretTexts) -> None:
         """Add the model's secrets to `secrets`: a server may repeat them."""
         secrets.learn(self.hf_token, {})
         if self.llm is not None:
             texts = {n: v for n, v in self.llm.headers.items() if isinstance(v, str)}
             secrets.learn(self.llm.api_key, texts, self.llm.base_url)
 
-    async def data(self, *, named: bool) -> tuple[dict[str, Any], list[UploadBody]]:
-        """Return the data to send and the bodies to upload before; `named`: for a server of this
+    async def data(self, *, native: bool) -> tuple[dict[str, Any], list[UploadBody]]:
+        """Return the data to send and the bodies to upload before; `native`: for a server of this
         project.
 
         Raises:
             TypeError, ValueError, OSError: naming the argument.
             NotSupported: the server has no such argument.
         """
-        if not named:
+        if not native:
             self._check_plain()
         given = [self.context, *(self.contexts or {}).values()]
         if self.files is None and all(map(is_small, given)):
-            return self._data(named)
-        return await asyncio.to_thread(self._data, named)
+            return self._data(native)
+        return await asyncio.to_thread(self._data, native)
 
     def _check_plain(self) -> None:
-        for name in _OURS:
+        for name in _NOT_IN_OPENENV:
             if getattr(self, name) is not None:
                 raise NotSupported(f"{name}: this server knows OpenEnv's arguments alone")
         if isinstance(self.context, (bytes, bytearray, memoryview)):
             raise NotSupported("context: this server takes no bytes")
 
-    def _data(self, named: bool) -> tuple[dict[str, Any], list[UploadBody]]:
-        large = LARGE if named else NEVER_LARGE
+    def _data(self, native: bool) -> tuple[dict[str, Any], list[UploadBody]]:
+        upload_from = LARGE if native else NEVER_LARGE
         contexts = {NAME: self.context, **(self.contexts or {})}
-        held = {
-            name: packed(name, given, large=large)
+        packed_values = {
+            name: packed(name, given, upload_from=upload_from)
             for name, given in contexts.items()
             if given is not None
         }
-        parcels = [each for each in held.values() if isinstance(each, UploadBody)]
-        inside = {name: each for name, each in held.items() if not isinstance(each, UploadBody)}
+        bodies = [each for each in packed_values.values() if isinstance(each, UploadBody)]
+        inside = {
+            name: each for name, each in packed_values.items() if not isinstance(each, UploadBody)
+        }
         data = self._others()
         if NAME in inside:
             data[NAME] = inside.pop(NAME)
         if inside:
             data["contexts"] = inside
-        if parcels:
-            data["uploads"] = {p.name: {"sha256": p.sha256, "type": p.kind} for p in parcels}
+        if bodies:
+            data["uploads"] = {p.name: {"sha256": p.sha256, "type": p.kind} for p in bodies}
         if self.files is not None:
-            data["files"], more = _with_files(self.files, large)
-            parcels += more
-        return data, parcels
+            data["files"], more = _with_files(self.files, upload_from)
+            bodies += more
+        return data, bodies
 
     def _others(self) -> dict[str, Any]:
         made = {
@@ -139,25 +141,28 @@ def plain_int(value: Any) -> Any:
 
 
 def _with_files(
-    files: Mapping[str, str | bytes | Path], large: float
+    files: Mapping[str, str | bytes | Path], upload_from: float
 ) -> tuple[dict[str, Any], list[UploadBody]]:
     """Return files as they stand in a request, and those to upload first."""
-    held = {str(path): packed_file(path, given, large=large) for path, given in files.items()}
-    parcels = {each.sha256: each for each in held.values() if isinstance(each, UploadBody)}
+    packed_values = {
+        str(path): packed_file(path, given, upload_from=upload_from)
+        for path, given in files.items()
+    }
+    bodies = {each.sha256: each for each in packed_values.values() if isinstance(each, UploadBody)}
     data = {
         path: {UPLOAD: each.sha256} if isinstance(each, UploadBody) else each
-        for path, each in held.items()
+        for path, each in packed_values.items()
     }
-    return data, [*parcels.values()]
+    return data, [*bodies.values()]
 
 
-def check_callback(name: str, hear: object) -> None:
+def check_callback(name: str, callback: object) -> None:
     """Raise TypeError naming the argument, unless it is None or callable."""
-    if hear is not None and not callable(hear):
-        raise TypeError(f"{name} must be a function, not {type(hear).__name__}")
+    if callback is not None and not callable(callback):
+        raise TypeError(f"{name} must be a function, not {type(callback).__name__}")
 
 
-def asks_itself() -> RuntimeError:
+def reentrant_request_error() -> RuntimeError:
     """Return the error for an `on_output` that calls its own client."""
     return RuntimeError(
         "on_output cannot ask its own client: the request would wait for the step, and the "
@@ -192,7 +197,7 @@ def action_data(action: REPLAction) -> dict[str, Any]:
     return data
 
 
-def following_data(
+def follow_up_data(
     task_prompt: str,
     max_iterations: int | None,
     expected_answer: Any,

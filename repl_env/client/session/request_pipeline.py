@@ -12,93 +12,95 @@ from repl_env.client.connection.server_address import ServerAccess
 from repl_env.client.connection.timeouts import Timeouts
 from repl_env.client.protocol import refusal_errors
 from repl_env.client.protocol.client_frames import RefusalFrame, ReplyFrame, RequestFrame
-from repl_env.client.session.request_builder import asks_itself
+from repl_env.client.session.request_builder import reentrant_request_error
 from repl_env.errors import ReplyTimeout, ServerError
 
 # Called with "stdout" or "stderr" and a piece of text; may be asynchronous.
-Hear: TypeAlias = Callable[[str, str], object]
+OutputCallback: TypeAlias = Callable[[str, str], object]
 
 
 class RequestPipeline(ABC):
     """A session from the client's side. Callers wait for their turn.
 
     Attributes:
-        named: whether the server speaks `repl-env.v1`.
-        told: the server's handshake; None without one.
+        native: whether the server speaks `repl-env.v1`.
+        handshake: the server's handshake; None without one.
     """
 
-    named: ClassVar[bool]
-    told: SessionHandshake | None = None
+    native: ClassVar[bool]
+    handshake: SessionHandshake | None = None
 
-    def __init__(self, access: ServerAccess, patience: Timeouts) -> None:
+    def __init__(self, access: ServerAccess, timeouts: Timeouts) -> None:
         self._access = access
-        self._patience = patience
+        self._timeouts = timeouts
         self._turn = asyncio.Lock()
-        self._gone: str | None = None
-        self._asker: asyncio.Task[Any] | None = None  # the caller whose turn it is
-        self._telling = False  # the result of `hear` is awaited
-        self._left: asyncio.Task[None] | None = None
-        self._keeper = asyncio.create_task(self._keep_or_end())
+        self._lost_reason: str | None = None
+        self._caller: asyncio.Task[Any] | None = None  # the caller whose turn it is
+        self._in_callback = False  # the result of `on_output` is awaited
+        self._abandoned: asyncio.Task[None] | None = None
+        self._keep_task = asyncio.create_task(self._keep_until_closed())
 
     @property
     def lost(self) -> bool:
         """Whether the session is known to be gone."""
-        return self._gone is not None
+        return self._lost_reason is not None
 
-    async def ask(self, request: RequestFrame, hear: Hear | None = None) -> Mapping[str, Any]:
-        """Return the data of the reply to `request`; `hear` receives the output of a running step.
+    async def ask(
+        self, request: RequestFrame, on_output: OutputCallback | None = None
+    ) -> Mapping[str, Any]:
+        """Return the data of the reply to `request`; `on_output` receives a running step's output.
 
         Raises:
             SessionLost: the session is gone.
             ReplyTimeout: `Timeouts.message_s` has passed.
             TooLarge: the request, or the reply.
-            RuntimeError: `hear` made a request, which would wait for itself.
+            RuntimeError: `on_output` made a request, which would wait for itself.
             REPLError: a refusal; see `repl_env.client.protocol.refusal_errors`.
         """
         frame = self._frame(request)
-        if self._telling and self._asker is asyncio.current_task():
-            raise asks_itself()
+        if self._in_callback and self._caller is asyncio.current_task():
+            raise reentrant_request_error()
         try:
-            async with asyncio.timeout(self._patience.message_s) as limit:
+            async with asyncio.timeout(self._timeouts.message_s) as limit:
                 await self._turn.acquire()
-                said = await self._exchange_or_leave(frame, request, hear)
+                received = await self._exchange_in_turn(frame, request, on_output)
         except TimeoutError:
             if not limit.expired():
                 raise
-            raise ReplyTimeout(f"no reply within {self._patience.message_s:g} s") from None
-        if isinstance(said, RefusalFrame):
-            raise refusal_errors.error_of_refusal(said, self._access.secrets)
-        return said.data
+            raise ReplyTimeout(f"no reply within {self._timeouts.message_s:g} s") from None
+        if isinstance(received, RefusalFrame):
+            raise refusal_errors.error_of_refusal(received, self._access.secrets)
+        return received.data
 
-    async def _exchange_or_leave(
-        self, frame: bytes, request: RequestFrame, hear: Hear | None
+    async def _exchange_in_turn(
+        self, frame: bytes, request: RequestFrame, on_output: OutputCallback | None
     ) -> ReplyFrame | RefusalFrame:
         """Have `request` answered, and pass the turn on."""
-        self._asker, self._telling = asyncio.current_task(), False
+        self._caller, self._in_callback = asyncio.current_task(), False
         try:
-            said = await self._exchange(frame, request, hear)
+            received = await self._exchange(frame, request, on_output)
         except BaseException as error:
-            if isinstance(error, ServerError) and not self._telling:
+            if isinstance(error, ServerError) and not self._in_callback:
                 self._turn.release()
-            else:  # the caller is cancelled, or `hear` raised: the server works on
-                self._left = asyncio.create_task(self._leave(request))
+            else:  # the caller is cancelled, or `on_output` raised: the server works on
+                self._abandoned = asyncio.create_task(self._drain_abandoned(request))
                 # A separate task, as this one may be cancelled before it begins.
-                self._left.add_done_callback(lambda _: self._turn.release())
+                self._abandoned.add_done_callback(lambda _: self._turn.release())
             raise
         finally:
-            self._asker = None
+            self._caller = None
         self._turn.release()
-        return said
+        return received
 
     async def close(self) -> None:
         """End the session, on the server too if it can be reached. Safe to call twice."""
-        self._gone = self._gone or "the client closed it"
-        self._keeper.cancel()
-        if self._left is not None:
-            self._left.cancel()
+        self._lost_reason = self._lost_reason or "the client closed it"
+        self._keep_task.cancel()
+        if self._abandoned is not None:
+            self._abandoned.cancel()
         await self._end()
 
-    async def _keep_or_end(self) -> None:
+    async def _keep_until_closed(self) -> None:
         try:
             await self._keep()
         except asyncio.CancelledError:
@@ -112,12 +114,12 @@ class RequestPipeline(ABC):
 
     @abstractmethod
     async def _exchange(
-        self, frame: bytes, request: RequestFrame, hear: Hear | None
+        self, frame: bytes, request: RequestFrame, on_output: OutputCallback | None
     ) -> ReplyFrame | RefusalFrame:
         """Send `frame` and return the server's reply; ServerError without one."""
 
     @abstractmethod
-    async def _leave(self, request: RequestFrame) -> None:
+    async def _drain_abandoned(self, request: RequestFrame) -> None:
         """Make sure that the reply to `request` is not taken for that to the next one."""
 
     @abstractmethod

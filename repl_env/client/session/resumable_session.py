@@ -23,7 +23,7 @@ from repl_env.client.protocol.client_frames import (
     ReplyFrame,
     RequestFrame,
 )
-from repl_env.client.session.request_pipeline import Hear, RequestPipeline
+from repl_env.client.session.request_pipeline import OutputCallback, RequestPipeline
 from repl_env.errors import BadReply, ReplyTimeout, ServerError, TooLarge
 
 # Seconds beyond a step's own limit until its reply is overdue: for the work around the code, and a
@@ -31,9 +31,9 @@ from repl_env.errors import BadReply, ReplyTimeout, ServerError, TooLarge
 # it.
 MARGIN_S = 30.0
 # Attempts to send a request that the server reports as missing, until it counts as lost.
-MOST_SENDS = 5
+MAX_SENDS = 5
 # Seconds that the next request waits for the end of an abandoned one.
-LEAVE_S = 10.0
+ABANDON_TIMEOUT_S = 10.0
 # Advice for a message that is too large, by its type.
 _REMEDIES = {
     "reset": ". Contexts and files from 1 MiB on are uploaded beside it: join the small ones",
@@ -45,59 +45,65 @@ _REMEDIES = {
 class ResumableSession(RequestPipeline):
     """One session. Between requests a task resumes it, because its grace time runs then too."""
 
-    named = True
+    native = True
 
     def __init__(
         self,
         access: ServerAccess,
-        patience: Timeouts,
+        timeouts: Timeouts,
         socket: WebSocketClient,
-        told: SessionHandshake,
+        handshake: SessionHandshake,
     ) -> None:
-        super().__init__(access, patience)
-        self._line = ReconnectingSocket(access, patience, socket, told)
+        super().__init__(access, timeouts)
+        self._connection = ReconnectingSocket(access, timeouts, socket, handshake)
         # Ids of requests whose replies may come late, or twice.
-        self._asked: deque[str] = deque(maxlen=32)
+        self._request_ids: deque[str] = deque(maxlen=32)
 
     @property
-    def told(self) -> SessionHandshake:  # type: ignore[override]
+    def handshake(self) -> SessionHandshake:  # type: ignore[override]
         """The server's handshake for the last open or resume."""
-        return self._line.told
+        return self._connection.handshake
 
     @property
     def lost(self) -> bool:
-        return self._gone is not None or self._line.gone is not None
+        return self._lost_reason is not None or self._connection.lost_reason is not None
 
     def _frame(self, request: RequestFrame) -> bytes:
-        frame, limit = request.named(), self.told.message_bytes
+        frame, limit = request.encoded(), self.handshake.message_bytes
         if limit is not None and len(frame) > limit:
-            told = f"{request.type}: a message of {len(frame):,} bytes; the server takes {limit:,}"
-            raise TooLarge(told + _REMEDIES.get(request.type, ""))
+            message = (
+                f"{request.type}: a message of {len(frame):,} bytes; the server takes {limit:,}"
+            )
+            raise TooLarge(message + _REMEDIES.get(request.type, ""))
         return frame
 
     async def _exchange(
-        self, frame: bytes, request: RequestFrame, hear: Hear | None
+        self, frame: bytes, request: RequestFrame, on_output: OutputCallback | None
     ) -> ReplyFrame | RefusalFrame:
-        self._asked.append(request.id)
+        self._request_ids.append(request.id)
         sends = 0
         while True:
-            socket = await self._line.socket()
+            socket = await self._connection.socket()
             # otherwise it works on this request, or has not reached it
-            if not sends or self.told.running is None:
+            if not sends or self.handshake.running is None:
                 sends += 1
-            if sends > MOST_SENDS:
-                raise ReplyTimeout(f"the server lost the request {MOST_SENDS} times")
+            if sends > MAX_SENDS:
+                raise ReplyTimeout(f"the server lost the request {MAX_SENDS} times")
             try:
-                said = await self._answer(socket, frame, request, hear)
-                self._line.answered()
-                return said
+                received = await self._answer(socket, frame, request, on_output)
+                self._connection.mark_working()
+                return received
             except ConnectionDropped as dropped:
-                self._line.dropped(dropped)
+                self._connection.handle_drop(dropped)
             except _Overdue:
-                self._line.cut()
+                self._connection.drop_socket()
 
     async def _answer(
-        self, socket: WebSocketClient, frame: bytes, request: RequestFrame, hear: Hear | None
+        self,
+        socket: WebSocketClient,
+        frame: bytes,
+        request: RequestFrame,
+        on_output: OutputCallback | None,
     ) -> ReplyFrame | RefusalFrame:
         """Send `frame` and wait for the reply.
 
@@ -107,83 +113,89 @@ class ResumableSession(RequestPipeline):
             await socket.send(frame)
         except ConnectionDropped:
             pass  # messages from before the close can still be read
-        expected_s = (request.timeout_s or self.told.timeout_s) + MARGIN_S
+        expected_s = (request.timeout_s or self.handshake.timeout_s) + MARGIN_S
         while True:
             try:
                 async with asyncio.timeout(expected_s):
                     message = await socket.receive()
             except TimeoutError:
                 raise _Overdue from None
-            said = self._read(message, request)
-            if isinstance(said, OutputFrame):
-                self._telling = True  # stays so if `hear` raises
-                await _heard(said, hear)
-                self._telling = False
-            elif said is not None:
-                return said
+            received = self._read(message, request)
+            if isinstance(received, OutputFrame):
+                self._in_callback = True  # stays so if `on_output` raises
+                await _deliver_output(received, on_output)
+                self._in_callback = False
+            elif received is not None:
+                return received
 
     def _read(self, message: str | bytes, request: RequestFrame) -> client_frames.Frame | None:
         """Return the meaning of a message for `request`; None if it concerns another request."""
         try:
-            said = client_frames.read(message)
-            if said.id is not None and said.id != request.id:
-                if said.id not in self._asked:
+            received = client_frames.read(message)
+            if received.id is not None and received.id != request.id:
+                if received.id not in self._request_ids:
                     raise BadReply("the server answered a request that was never made")
                 return None
-            if isinstance(said, ReplyFrame) and (
-                said.type != REPLIES[request.type] or said.id is None
+            if isinstance(received, ReplyFrame) and (
+                received.type != REPLIES[request.type] or received.id is None
             ):
-                raise BadReply(f"the server answered {request.type!r} with {said.type!r}")
+                raise BadReply(f"the server answered {request.type!r} with {received.type!r}")
         except BadReply:
-            self._line.cut()
+            self._connection.drop_socket()
             raise
-        return said
+        return received
 
-    async def _leave(self, request: RequestFrame) -> None:
+    async def _drain_abandoned(self, request: RequestFrame) -> None:
         """Have the server end `request`, and read its reply.
 
         No message may stay unread between requests: a socket that is not read answers no pings
         either.
         """
-        sent_on = self._line.present
+        original_socket = self._connection.current
         try:
-            async with asyncio.timeout(LEAVE_S):
+            async with asyncio.timeout(ABANDON_TIMEOUT_S):
                 while True:
-                    socket = await self._line.socket()
+                    socket = await self._connection.socket()
                     try:
-                        return await self._call_off(request, socket, socket is sent_on)
+                        return await self._cancel_request(
+                            request, socket, socket is original_socket
+                        )
                     except ConnectionDropped as dropped:
-                        self._line.dropped(dropped)
+                        self._connection.handle_drop(dropped)
         except (ServerError, TimeoutError):
             # The next request resumes the session, and waits in the server's queue.
-            self._line.cut()
+            self._connection.drop_socket()
 
-    async def _call_off(self, request: RequestFrame, socket: WebSocketClient, same: bool) -> None:
+    async def _cancel_request(
+        self, request: RequestFrame, socket: WebSocketClient, same_socket: bool
+    ) -> None:
         """End the request on `socket`, which gets no reply if the request was sent on another
         one.
         """
         cancel = RequestFrame("cancel", {"request": request.id})
         if request.type == "step":
-            self._asked.append(cancel.id)
-            await socket.send(cancel.named())
-        elif not same:
+            self._request_ids.append(cancel.id)
+            await socket.send(cancel.encoded())
+        elif not same_socket:
             return
-        while not _is_over(client_frames.read(await socket.receive()), request, cancel, same):
+        while not _is_over(
+            client_frames.read(await socket.receive()), request, cancel, same_socket
+        ):
             pass
 
     async def _keep(self) -> None:
         """Resume the session when its socket is lost, also between requests."""
-        while self._line.gone is None:
-            if self._line.present is not None:
-                await self._line.present.closed()
+        while self._connection.lost_reason is None:
+            if self._connection.current is not None:
+                await self._connection.current.closed()
             async with self._turn:
                 try:
-                    await self._line.socket()
+                    await self._connection.socket()
                 except ServerError:
                     continue  # the next caller gets the reason from the lost connection
 
     async def _end(self) -> None:
-        await self._line.close()
+        await self._connection.close()
 
 
 class _Overdue(Exception):
@@ -191,25 +203,29 @@ class _Overdue(Exception):
 
 
 def _is_over(
-    said: client_frames.Frame, left: RequestFrame, cancel: RequestFrame, same: bool
+    received: client_frames.Frame, abandoned: RequestFrame, cancel: RequestFrame, same_socket: bool
 ) -> bool:
     """Return whether an abandoned request produces no further messages, given the received ones.
 
-    `same`: this is the socket that the request was sent on.
+    `same_socket`: this is the socket that the request was sent on.
     """
-    if isinstance(said, OutputFrame):
+    if isinstance(received, OutputFrame):
         return False
-    if said.id == cancel.id:
-        return not same or isinstance(said, RefusalFrame) or not said.data.get("running")
-    return said.id == left.id
+    if received.id == cancel.id:
+        return (
+            not same_socket
+            or isinstance(received, RefusalFrame)
+            or not received.data.get("running")
+        )
+    return received.id == abandoned.id
 
 
-async def _heard(output: OutputFrame, hear: Hear | None) -> None:
-    """Pass output to `hear`, with a note on output that the server dropped for lack of speed."""
-    if hear is None:
+async def _deliver_output(output: OutputFrame, on_output: OutputCallback | None) -> None:
+    """Pass output to `on_output`, with a note on output that the server had to drop."""
+    if on_output is None:
         return
     left_out = f"\n... ({output.dropped:,} characters left out)\n" if output.dropped else ""
     for text in filter(None, (output.text, left_out)):
-        told = hear(output.stream, text)
-        if isawaitable(told):
-            await told
+        returned = on_output(output.stream, text)
+        if isawaitable(returned):
+            await returned

@@ -14,118 +14,120 @@ from repl_env.errors import NotReset, NotSupported, REPLError, ServerError, Sess
 
 if TYPE_CHECKING:
     from repl_env.client.session.request_builder import ResetArguments
-    from repl_env.client.session.request_pipeline import Hear, RequestPipeline
+    from repl_env.client.session.request_pipeline import OutputCallback, RequestPipeline
     from repl_env.client.upload.resumable_upload import OnUpload
 
 
 class SessionClient:
     """The base of a client from its first request on; reusable after a close."""
 
-    def __init__(self, access: ServerAccess, patience: Timeouts) -> None:
+    def __init__(self, access: ServerAccess, timeouts: Timeouts) -> None:
         self.access = access
-        self._patience = patience
-        self._asking: RequestPipeline | None = None
+        self._timeouts = timeouts
+        self._pipeline: RequestPipeline | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._opening = asyncio.Lock()  # of that loop
-        self._orphaned = False  # the previous session went with its loop
+        self._open_lock = asyncio.Lock()  # of that loop
+        self._loop_ended = False  # the previous session went with its loop
         self._uploaded: set[str] = set()
 
     @property
     def condition(self) -> str:
         """A word for a repr."""
-        return "closed" if self._asking is None else "lost" if self._asking.lost else "open"
+        return "closed" if self._pipeline is None else "lost" if self._pipeline.lost else "open"
 
     @property
     def session_id(self) -> str | None:
         """The session's name in the server's logs, if the server reported one."""
-        told = None if self._asking is None else self._asking.told
-        return None if told is None else told.session_id
+        handshake = None if self._pipeline is None else self._pipeline.handshake
+        return None if handshake is None else handshake.session_id
 
-    async def opened(self) -> RequestPipeline:
+    async def ensure_open(self) -> RequestPipeline:
         """Return the session, or a new one if there is none."""
         from repl_env.client.session.session_opener import open_session
 
         self._check_loop()
-        async with self._opening:
-            if self._asking is not None and self._asking.lost:
-                lost, self._asking = self._asking, None
+        async with self._open_lock:
+            if self._pipeline is not None and self._pipeline.lost:
+                lost, self._pipeline = self._pipeline, None
                 await lost.close()
-            if self._asking is None:
-                self._asking = await open_session(self.access, self._patience)
-                self._orphaned = False
-            return self._asking
+            if self._pipeline is None:
+                self._pipeline = await open_session(self.access, self._timeouts)
+                self._loop_ended = False
+            return self._pipeline
 
-    def present(self) -> RequestPipeline:
+    def require_pipeline(self) -> RequestPipeline:
         """Return the session; NotReset if there is none, since a step begins none."""
         self._check_loop()
-        if self._orphaned:
+        if self._loop_ended:
             raise SessionLost("the event loop of its connection has ended; keep to one loop")
-        if self._asking is None:
+        if self._pipeline is None:
             raise NotReset
-        return self._asking
+        return self._pipeline
 
-    async def ask(self, request: RequestFrame, hear: Hear | None = None) -> Mapping[str, Any]:
+    async def ask(
+        self, request: RequestFrame, on_output: OutputCallback | None = None
+    ) -> Mapping[str, Any]:
         """Return the data of the reply to `request`, in the current session."""
-        asking = self.present()
-        if not asking.named and request.type not in PLAIN:
+        pipeline = self.require_pipeline()
+        if not pipeline.native and request.type not in PLAIN:
             raise NotSupported(f"this server knows OpenEnv's requests alone, no {request.type!r}")
-        return await asking.ask(request, hear)
+        return await pipeline.ask(request, on_output)
 
     async def reset(
         self, arguments: ResetArguments, on_upload: OnUpload | None
     ) -> Mapping[str, Any]:
         """Return the data of the reply to a reset, in the current session or in a new one."""
-        arguments.keep_in(self.access.secrets)
-        asking = await self.opened()
-        data, parcels = await arguments.data(named=asking.named)
+        arguments.register_secrets(self.access.secrets)
+        pipeline = await self.ensure_open()
+        data, bodies = await arguments.data(native=pipeline.native)
         try:
-            return await self._reset(asking, data, parcels, on_upload)
+            return await self._reset(pipeline, data, bodies, on_upload)
         except SessionLost:
-            if self._asking is not asking:  # another user of this client closed it meanwhile
+            if self._pipeline is not pipeline:  # another user of this client closed it meanwhile
                 raise
             # An episode needs nothing of the previous session, which is gone.
-            return await self._reset(await self.opened(), data, parcels, on_upload)
+            return await self._reset(await self.ensure_open(), data, bodies, on_upload)
 
-    async def beside(self, token: str) -> SessionClient:
+    async def new_sibling(self, token: str) -> SessionClient:
         """Return another client with the session that `token` names, kept as long as this one."""
         from repl_env.client.session.session_opener import resume_session
 
-        told = None if self._asking is None else self._asking.told
-        grace_s = 0.0 if told is None else told.grace_s
-        other = SessionClient(self.access, self._patience)
+        handshake = None if self._pipeline is None else self._pipeline.handshake
+        grace_s = 0.0 if handshake is None else handshake.grace_s
+        other = SessionClient(self.access, self._timeouts)
         other._check_loop()
-        other._asking = await resume_session(self.access, self._patience, token, grace_s)
+        other._pipeline = await resume_session(self.access, self._timeouts, token, grace_s)
         return other
 
     async def close(self) -> None:
         """End the session. Safe to call twice."""
-        LATEST.forget(lambda parcel: parcel.sha256 in self._uploaded)
+        LATEST.forget(lambda body: body.sha256 in self._uploaded)
         self._uploaded.clear()
         self._check_loop()
-        self._orphaned = False
-        async with self._opening:
-            asking, self._asking = self._asking, None
-            if asking is not None:
-                await asking.close()
+        self._loop_ended = False
+        async with self._open_lock:
+            pipeline, self._pipeline = self._pipeline, None
+            if pipeline is not None:
+                await pipeline.close()
 
     async def _reset(
         self,
-        asking: RequestPipeline,
+        pipeline: RequestPipeline,
         data: Mapping[str, Any],
-        parcels: list[UploadBody],
+        bodies: list[UploadBody],
         on_upload: OnUpload | None,
     ) -> Mapping[str, Any]:
         from repl_env.client.upload.resumable_upload import upload
 
-        told = asking.told
-        _check_sizes(parcels, None if told is None else told.context_bytes)
+        handshake = pipeline.handshake
+        _check_sizes(bodies, None if handshake is None else handshake.context_bytes)
         for again in (True, False):
-            if parcels:
-                self._uploaded.update(parcel.sha256 for parcel in parcels)
-                most_piece = None if told is None else told.message_bytes
-                await upload(parcels, self.access, most_piece=most_piece, on_upload=on_upload)
+            if bodies:
+                self._uploaded.update(body.sha256 for body in bodies)
+                max_chunk = None if handshake is None else handshake.message_bytes
+                await upload(bodies, self.access, max_chunk=max_chunk, on_upload=on_upload)
             try:
-                return await asking.ask(RequestFrame("reset", data))
+                return await pipeline.ask(RequestFrame("reset", data))
             except ServerError as error:
                 # An unused context may have to make room first.
                 if error.code != "UNKNOWN_CONTEXT" or not again:
@@ -137,16 +139,16 @@ class SessionClient:
         if loop is self._loop:
             return
         if self._loop is not None and self._loop.is_closed():
-            self._orphaned, self._asking = self._orphaned or self._asking is not None, None
-        elif self._asking is not None or self._opening.locked():
+            self._loop_ended, self._pipeline = self._loop_ended or self._pipeline is not None, None
+        elif self._pipeline is not None or self._open_lock.locked():
             raise REPLError(
                 "this client has a connection in another event loop, or another process: use it "
                 "in one alone, or `REPLEnv(...).sync()` in plain code"
             )
-        self._loop, self._opening = loop, asyncio.Lock()
+        self._loop, self._open_lock = loop, asyncio.Lock()
 
 
-def _check_sizes(parcels: list[UploadBody], most: int | None) -> None:
-    for parcel in parcels:
-        if most is not None and parcel.size > most:
-            raise TooLarge(f"{parcel.name} has {parcel.size:,} bytes; the server takes {most:,}")
+def _check_sizes(bodies: list[UploadBody], most: int | None) -> None:
+    for body in bodies:
+        if most is not None and body.size > most:
+            raise TooLarge(f"{body.name} has {body.size:,} bytes; the server takes {most:,}")

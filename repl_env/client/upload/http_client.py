@@ -48,8 +48,8 @@ class _Bounded(io.RawIOBase):
     body.
     """
 
-    def __init__(self, raw: io.RawIOBase, timeout_s: float | None) -> None:
-        self._raw = raw
+    def __init__(self, stream: io.RawIOBase, timeout_s: float | None) -> None:
+        self._stream = stream
         self._left = 2 * _MOST_BYTES
         self._until = math.inf if timeout_s is None else time.monotonic() + timeout_s
 
@@ -59,12 +59,12 @@ class _Bounded(io.RawIOBase):
     def readinto(self, buffer: Any) -> int | None:
         if self._left <= 0 or time.monotonic() > self._until:
             raise http.client.HTTPException("it does not end")
-        count = self._raw.readinto(buffer)
+        count = self._stream.readinto(buffer)
         self._left -= count or 0
         return count
 
     def close(self) -> None:
-        self._raw.close()
+        self._stream.close()
         super().close()
 
 
@@ -87,13 +87,13 @@ class HttpConnection(Closeable):
             ServerUnavailable: the connection cannot be opened, or broke.
         """
         try:
-            return self._exchange(self._connected(), method, path, body, headers)
+            return self._send_request(self._connected(), method, path, body, headers)
         except (OSError, http.client.HTTPException, ValueError) as error:
             # ValueError: a chunk of negative size. Without a cause: it may repeat a header.
             self._drop()
-            told = self._access.secrets.cut(str(error) or type(error).__name__)
+            message = self._access.secrets.cut(str(error) or type(error).__name__)
             address = self._access.address
-            raise ServerUnavailable(f"no answer from {address} to {method}: {told}") from None
+            raise ServerUnavailable(f"no answer from {address} to {method}: {message}") from None
 
     def close(self) -> None:
         """Close the connection for good, even during a request of another thread."""
@@ -104,7 +104,7 @@ class HttpConnection(Closeable):
                 sock.shutdown(socket.SHUT_RDWR)  # this ends a thread's wait; `close` does not
         self._drop()
 
-    def _exchange(
+    def _send_request(
         self,
         connection: http.client.HTTPConnection,
         method: str,

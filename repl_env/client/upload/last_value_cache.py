@@ -17,42 +17,42 @@ class LastValueCache(Generic[MadeT]):
     """The last value made from a text or bytes, which the cache holds with it."""
 
     def __init__(self) -> None:
-        self._made: tuple[object, MadeT] | None = None
+        self._last: tuple[object, MadeT] | None = None
         self._begin()
 
     def _begin(self) -> None:
         self._process = os.getpid()
         self._lock = threading.Lock()
-        self._making: dict[int, Future[MadeT]] = {}
+        self._pending: dict[int, Future[MadeT]] = {}
 
     def of(self, given: GivenT, make: Callable[[GivenT], MadeT]) -> MadeT:
         """Return the result of `make` for `given`: found, awaited, or made."""
         self._check_process()
         with self._lock:
-            if self._made is not None and self._made[0] is given:
-                return self._made[1]
-            making = self._making.get(id(given))
-            ours = None if making is not None else self._making.setdefault(id(given), Future())
-        if making is not None:
-            return making.result()
-        assert ours is not None
+            if self._last is not None and self._last[0] is given:
+                return self._last[1]
+            pending = self._pending.get(id(given))
+            future = None if pending is not None else self._pending.setdefault(id(given), Future())
+        if pending is not None:
+            return pending.result()
+        assert future is not None
         try:
-            ours.set_result(make(given))
+            future.set_result(make(given))
         except BaseException as error:
-            ours.set_exception(error)
+            future.set_exception(error)
             raise
         finally:
             with self._lock:
-                del self._making[id(given)]
-                self._made = (given, ours.result()) if ours.exception() is None else None
-        return ours.result()
+                del self._pending[id(given)]
+                self._last = (given, future.result()) if future.exception() is None else None
+        return future.result()
 
-    def forget(self, is_it: Callable[[MadeT], bool]) -> None:
+    def forget(self, matches: Callable[[MadeT], bool]) -> None:
         """Drop the value, if it is the cached one."""
         self._check_process()
         with self._lock:
-            if self._made is not None and is_it(self._made[1]):
-                self._made = None
+            if self._last is not None and matches(self._last[1]):
+                self._last = None
 
     def _check_process(self) -> None:
         if self._process != os.getpid():

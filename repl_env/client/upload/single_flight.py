@@ -18,7 +18,7 @@ class SingleFlight:
     def _begin(self) -> None:
         self._process = os.getpid()
         self._lock = threading.Lock()
-        self._under_way: dict[Hashable, Future[bool]] = {}
+        self._in_progress: dict[Hashable, Future[bool]] = {}
 
     async def once(self, name: Hashable, work: Callable[[], Awaitable[None]]) -> None:
         """Do `work`, or wait for another caller that does it.
@@ -30,9 +30,9 @@ class SingleFlight:
             self._begin()  # the worker is not in this process
         while True:
             with self._lock:
-                other = self._under_way.get(name)
+                other = self._in_progress.get(name)
                 if other is None:
-                    ours = self._under_way[name] = Future[bool]()
+                    future = self._in_progress[name] = Future[bool]()
                     break
             # A caller that is cancelled while it waits leaves the worker running.
             if await asyncio.shield(asyncio.wrap_future(other)):
@@ -43,5 +43,5 @@ class SingleFlight:
             done = True
         finally:
             with self._lock:
-                del self._under_way[name]
-            ours.set_result(done)
+                del self._in_progress[name]
+            future.set_result(done)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # sessions share the context, and no ping waits behind it. Below, the extra request costs more.
 LARGE = 1 << 20
 # Bytes per read of a file: enough to hash at full speed, little to hold.
-_PIECE = 1 << 20
+_CHUNK = 1 << 20
 
 Kind: TypeAlias = Literal["text", "bytes", "json"]
 # Bytes of a body from an offset on, up to a limit.
@@ -55,25 +55,25 @@ class UploadBody:
         bytes.
         """
         with path.open("rb") as file:
-            begin = len(codecs.BOM_UTF8) if file.read(3) == codecs.BOM_UTF8 else 0
-        parcel = cls._of_file(path, begin)
-        return parcel if parcel.kind == "text" or not begin else cls._of_file(path, 0)
+            start = len(codecs.BOM_UTF8) if file.read(3) == codecs.BOM_UTF8 else 0
+        body = cls._of_file(path, start)
+        return body if body.kind == "text" or not start else cls._of_file(path, 0)
 
     @classmethod
-    def _of_file(cls, path: Path, begin: int) -> UploadBody:
+    def _of_file(cls, path: Path, start: int) -> UploadBody:
         digest, decoder = hashlib.sha256(), codecs.getincrementaldecoder("utf-8")()
         kind: Kind = "text"
         size = 0
-        for piece in _pieces(path, begin):
-            digest.update(piece)
-            size += len(piece)
-            kind = _still_text(decoder, piece, kind)
+        for chunk in _chunks(path, start):
+            digest.update(chunk)
+            size += len(chunk)
+            kind = _still_text(decoder, chunk, kind)
         kind = _still_text(decoder, b"", kind, final=True)
 
-        def read(offset: int, most: int) -> bytes:
+        def read(offset: int, limit: int) -> bytes:
             with path.open("rb") as file:
-                file.seek(begin + offset)
-                return file.read(most)
+                file.seek(start + offset)
+                return file.read(limit)
 
         return cls(kind, size, digest.hexdigest(), lambda: read)
 
@@ -88,28 +88,28 @@ def _sha256(data: bytes) -> str:
 
 def _reading(data: bytes) -> Read:
     view = memoryview(data)
-    return lambda offset, most: bytes(view[offset : offset + most])
+    return lambda offset, limit: bytes(view[offset : offset + limit])
 
 
-def _pieces(path: Path, begin: int) -> Iterator[bytes]:
+def _chunks(path: Path, start: int) -> Iterator[bytes]:
     with path.open("rb") as file:
-        file.seek(begin)
-        while piece := file.read(_PIECE):
-            yield piece
+        file.seek(start)
+        while chunk := file.read(_CHUNK):
+            yield chunk
 
 
 def _still_text(
-    decoder: codecs.IncrementalDecoder, piece: bytes, kind: Kind, *, final: bool = False
+    decoder: codecs.IncrementalDecoder, chunk: bytes, kind: Kind, *, final: bool = False
 ) -> Kind:
     if kind == "text":
         try:
-            decoder.decode(piece, final)
+            decoder.decode(chunk, final)
         except UnicodeDecodeError:
             return "bytes"
     return kind
 
 
-def packed(name: str, given: Given, *, large: float = LARGE) -> Any:
+def packed(name: str, given: Given, *, upload_from: float = LARGE) -> Any:
     """Return a context as it stands in a request, or its UploadBody.
 
     Raises:
@@ -117,42 +117,42 @@ def packed(name: str, given: Given, *, large: float = LARGE) -> Any:
         OSError: a Path cannot be read.
     """
     if isinstance(given, Path):
-        if given.stat().st_size >= large:
+        if given.stat().st_size >= upload_from:
             return replace(UploadBody.of_file(given), name=name)
         given = text_or_bytes(given.read_bytes())
     found: Any = given
     if isinstance(given, (list, dict)):
-        found = _packed_json(name, given, large)
+        found = _packed_json(name, given, upload_from)
     elif isinstance(given, str):
-        found = _packed_text(given, large)
+        found = _packed_text(given, upload_from)
     elif isinstance(given, (bytes, bytearray, memoryview)):
         data = bytes(given)  # the same object, if it is bytes
-        found = LATEST.of(data, UploadBody.of_bytes) if len(data) >= large else encoded(data)
+        found = LATEST.of(data, UploadBody.of_bytes) if len(data) >= upload_from else encoded(data)
     else:
         allowed = "str, bytes, list, dict or pathlib.Path"
         raise TypeError(f"{name} must be {allowed}, not {type(given).__name__}")
     return replace(found, name=name) if isinstance(found, UploadBody) else found
 
 
-def _packed_json(name: str, given: Any, large: float) -> Any:
+def _packed_json(name: str, given: Any, upload_from: float) -> Any:
     text = json_text(name, given)
-    if len(text) < large / 4 or len(data := text.encode()) < large:
+    if len(text) < upload_from / 4 or len(data := text.encode()) < upload_from:
         return encoded(given)
     return UploadBody.of_bytes(data, "json")
 
 
-def _packed_text(text: str, large: float) -> str | UploadBody:
-    if len(text) < large / 4:  # a character is at most four bytes
+def _packed_text(text: str, upload_from: float) -> str | UploadBody:
+    if len(text) < upload_from / 4:  # a character is at most four bytes
         return text
     try:
-        if len(text) < large and len(text.encode()) < large:
+        if len(text) < upload_from and len(text.encode()) < upload_from:
             return text
         return LATEST.of(text, UploadBody.of_text)
     except UnicodeEncodeError:  # lone surrogates: JSON has an escape for them, UTF-8 does not
         return text
 
 
-def packed_file(path: str, given: object, *, large: float = LARGE) -> Any:
+def packed_file(path: str, given: object, *, upload_from: float = LARGE) -> Any:
     """Return a file as it stands in a request, or its UploadBody.
 
     Raises:
@@ -162,7 +162,7 @@ def packed_file(path: str, given: object, *, large: float = LARGE) -> Any:
     name = f"files: {path!r}"
     if isinstance(given, (str, bytes, bytearray, memoryview, Path)):
         content: Any = given
-        return packed(name, content, large=large)
+        return packed(name, content, upload_from=upload_from)
     raise TypeError(f"{name} must be bytes, str or a Path, not {type(given).__name__}")
 
 

@@ -40,8 +40,8 @@ class SessionOpening:
         """
         equipment = self._equipment
         try:
-            width = equipment.settings.max_concurrent_subcalls
-            settings, subcalls = replace(current.hidden_task.subcalls, width=width), None
+            slots = equipment.settings.max_concurrent_subcalls
+            settings, subcalls = replace(current.hidden_task.subcalls, slots=slots), None
             if equipment.subcall_provider.names(settings):
                 failed = weak_callback(current.subcall_failed)
                 subcalls = equipment.subcall_provider.begin(settings, failed, self._children())

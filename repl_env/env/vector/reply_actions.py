@@ -9,19 +9,16 @@ from repl_env.env.lifecycle.block_steps import blocks_action
 from repl_env.models import REPLAction
 from repl_env.parsing.reply_reader import read_reply
 from repl_env.rlm.feedback import NO_CODE, TOO_MANY
-from repl_env.rlm.loop import MOST_BLOCKS
+from repl_env.rlm.loop import MAX_BLOCKS
 
 
 def action_of_reply(reply: str, known: Collection[str] = ()) -> REPLAction:
     """Return the action of a reply, which may be any text; no text raises.
 
     The code blocks of the reply run in order as one step. An answer in prose, such as `FINAL(42)`,
-    is
-    submitted, or evaluated in the session if it reads variables, whose names are `known`. A reply
-    with
-    neither is a `format_error`. Blocks beyond `MOST_BLOCKS` are left out, as `metadata["note"]` of
-    the
-    action then says.
+    is submitted, or evaluated in the session if it reads variables, whose names are `known`. A
+    reply with neither is a `format_error`. Blocks beyond `MAX_BLOCKS` are left out, as
+    `metadata["note"]` of the action then says.
 
     Raises:
         TypeError: the reply is not a str.
@@ -37,7 +34,7 @@ def action_of_reply(reply: str, known: Collection[str] = ()) -> REPLAction:
         return REPLAction(code=code)
     if not found:
         return REPLAction(format_error=NO_CODE)
-    action = blocks_action(found[:MOST_BLOCKS])
-    if len(found) > MOST_BLOCKS:
-        action.metadata["note"] = TOO_MANY.format(MOST_BLOCKS, len(found))
+    action = blocks_action(found[:MAX_BLOCKS])
+    if len(found) > MAX_BLOCKS:
+        action.metadata["note"] = TOO_MANY.format(MAX_BLOCKS, len(found))
     return action

@@ -134,7 +134,7 @@ class REPLHarness(vf.Harness[REPLHarnessConfig]):
             blocks=config.blocks,
             prompts=config.prompts,
             system_prompt=f"{usual}\n\n{data.system_prompt}" if data.system_prompt else None,
-            watch=cells,
+            on_event=cells,
             gate=_GATE,
             **config.sessions.arguments,
         )

@@ -1,11 +1,9 @@
 """`Ledger`: the spending of a tree of runs, kept on the host.
 
 Before a request to a model, the most that the call may take is reserved; after the answer, its cost
-is
-spent and the rest released. Spending and reservations never exceed the budget together, with any
+is spent and the rest released. Spending and reservations never exceed the budget together, with any
 number of concurrent requests. Only an endpoint that exceeds its allowance can overspend, and that
-is
-recorded as it was.
+is recorded as it was.
 
 All functions may be called from any thread and event loop.
 """
@@ -41,9 +39,8 @@ class Ledger:
     Args:
         budget: of the whole tree.
         prices: by the names of models in requests. Other models have no known price: with
-            `budget.usd`
-            their calls are refused, and without it they count in `Spent.unpriced_calls`, unless the
-            endpoint itself reports a price.
+            `budget.usd` their calls are refused, and without it they count in
+            `Spent.unpriced_calls`, unless the endpoint itself reports a price.
         clock: returns seconds from any origin.
 
     Raises:
@@ -62,27 +59,29 @@ class Ledger:
         self.budget = budget
         self.root = LedgerAccount(self, None)
         self._rates = TokenRates({} if prices is None else prices)
-        self._allowance = RemainingBudget(
+        self._remaining = RemainingBudget(
             budget, self._rates, self.root._total, elapsed=lambda: clock() - start
         )
         # Reentrant, for the reason in `FairQueue`.
         self._lock = threading.RLock()
-        self._line: FairQueue[_Wish, _Answer] = FairQueue(self._lock, self._serve, _take_back)
+        self._queue: FairQueue[_QueuedDemand, _Answer] = FairQueue(
+            self._lock, self._serve, _release
+        )
 
-    def _serve(self, wish: _Wish) -> _Answer | None:
+    def _serve(self, queued: _QueuedDemand) -> _Answer | None:
         """Return the grant of the first in the queue: as much as it can ever get, or nothing
         yet.
         """
         try:
-            wish.account._must_be_open()
-            most = self._allowance.grant(wish.demand, _NOTHING)
+            queued.account._check_open()
+            maximum = self._remaining.grant(queued.demand, _NOTHING)
         except REPLError as error:
             return error
         try:
-            now = self._allowance.grant(wish.demand, self._allowance.held)
+            now = self._remaining.grant(queued.demand, self._remaining.reserved)
         except BudgetExceeded:
             return None
-        return wish.account._hold(wish.demand, now) if now == most else None
+        return queued.account._reserve(queued.demand, now) if now == maximum else None
 
 
 class LedgerAccount:
@@ -102,7 +101,7 @@ class LedgerAccount:
         self._total = UsageTotals()
         self._children: list[LedgerAccount] = []
         self._reservations: set[Reservation] = set()
-        self._alive = 0
+        self._open_children = 0
         self._closed = False
         self._warned: dict[str, int] = {}
 
@@ -125,18 +124,17 @@ class LedgerAccount:
             return UsageTally(self._own.spent(), self._total.spent(), below)
 
     @property
-    def alive(self) -> int:
+    def open_children(self) -> int:
         """The number of open runs below this one."""
-        return self._alive
+        return self._open_children
 
     def reserve(
         self, *, model: str | None, input_tokens: int, output_tokens: int | None
     ) -> Reservation:
         """Reserve the most that one call to `model` may take, at once or not at all.
 
-        The call bypasses the queue of `reserving`, and gets what is free now, even if that is less
-        than it
-        requests.
+        The call bypasses the queue of `reserve_async`, and gets what is free now, even if that is
+        less than it requests.
 
         Args:
             model: decides the price.
@@ -149,36 +147,32 @@ class LedgerAccount:
         """
         demand = self._demand(model, input_tokens, output_tokens)
         with self.ledger._lock:
-            self._must_be_open()
-            allowance = self.ledger._allowance
-            return self._hold(demand, allowance.grant(demand, allowance.held))
+            self._check_open()
+            remaining = self.ledger._remaining
+            return self._reserve(demand, remaining.grant(demand, remaining.reserved))
 
-    async def reserving(
+    async def reserve_async(
         self, *, model: str | None, input_tokens: int, output_tokens: int | None
     ) -> Reservation:
         """`reserve`, but wait as long as only other reservations stand in the way.
 
         The whole tree has one queue without overtaking. A caller gets its request, or all that is
-        left once
-        no reservation holds any of it. So calls for "as much as there is" under a limit run one at
-        a time;
-        calls with their own limits run concurrently as far as the limits fit. The holder of a
-        reservation
-        must not wait for another one.
+        left once no reservation holds any of it. So calls for "as much as there is" under a limit
+        run one at a time; calls with their own limits run concurrently as far as the limits fit.
+        The holder of a reservation must not wait for another one.
 
         Raises:
             BudgetExceeded: it does not fit, whatever others release; "seconds" also if the time of
-                the tree
-                ends meanwhile.
+                the tree ends meanwhile.
             REPLError: the run is over.
         """
         demand = self._demand(model, input_tokens, output_tokens)
         with self.ledger._lock:
-            self._must_be_open()
-            self.ledger._allowance.grant(demand, _NOTHING)
+            self._check_open()
+            self.ledger._remaining.grant(demand, _NOTHING)
         try:
             async with asyncio.timeout(self.seconds_left()):
-                answer = await self.ledger._line.get(_Wish(self, demand))
+                answer = await self.ledger._queue.get(_QueuedDemand(self, demand))
         except TimeoutError as error:
             raise BudgetExceeded("seconds", "budget: time ran out before the call") from error
         if isinstance(answer, Reservation):
@@ -193,13 +187,13 @@ class LedgerAccount:
             REPLError: this run is over.
         """
         with self.ledger._lock:
-            self._must_be_open()
-            self.ledger._allowance.child()
+            self._check_open()
+            self.ledger._remaining.child()
             child = LedgerAccount(self.ledger, self)
             self._children.append(child)
             self._spend(UsageTotals(children=1))
-            for account in self._upwards():
-                account._alive += 1
+            for account in self._ancestors():
+                account._open_children += 1
             return child
 
     def close(self) -> None:
@@ -216,9 +210,9 @@ class LedgerAccount:
             for reservation in tuple(self._reservations):
                 reservation.fail()
             if self.parent is not None:
-                for account in self.parent._upwards():
-                    account._alive -= 1
-            self.ledger._line.dismiss(lambda wish: wish.account is self, _over)
+                for account in self.parent._ancestors():
+                    account._open_children -= 1
+            self.ledger._queue.dismiss(lambda queued: queued.account is self, _closed_error)
 
     def spend_cpu(self, seconds: float) -> None:
         """Record CPU time of the run's session, even beyond the budget or after the end.
@@ -241,23 +235,22 @@ class LedgerAccount:
     def left(self) -> BudgetLeft:
         """Return the remaining budget of the whole tree, less the reservations."""
         with self.ledger._lock:
-            return self.ledger._allowance.left()
+            return self.ledger._remaining.left()
 
     def seconds_left(self) -> float | None:
         """Return the remaining wall time in seconds, at least 0; None without a limit."""
         with self.ledger._lock:
-            return self.ledger._allowance.seconds_left()
+            return self.ledger._remaining.seconds_left()
 
     def check(self) -> None:
         """Check that a turn may begin; the code of a reply may run without this check.
 
         Raises:
             BudgetExceeded: time, CPU time, or an amount that every request needs, is spent
-                (reservations do
-                not count).
+                (reservations do not count).
         """
         with self.ledger._lock:
-            self.ledger._allowance.check()
+            self.ledger._remaining.check()
 
     def warning(self) -> str | None:
         """Return a sentence for the model about nearly exhausted amounts; None without news.
@@ -267,7 +260,7 @@ class LedgerAccount:
         with self.ledger._lock:
             new: dict[str, str] = {}
             for percent in _WARN_AT:
-                for field, phrase in self.ledger._allowance.nearly_used(percent).items():
+                for field, phrase in self.ledger._remaining.nearly_used(percent).items():
                     if self._warned.get(field, 0) < percent:
                         self._warned[field] = percent
                         new[field] = phrase
@@ -281,10 +274,10 @@ class LedgerAccount:
             _check_count("output_tokens", output_tokens, 1)
         return BudgetDemand(model, self.ledger._rates.of(model), input_tokens, output_tokens)
 
-    def _hold(self, demand: BudgetDemand, granted: int | None) -> Reservation:
+    def _reserve(self, demand: BudgetDemand, granted: int | None) -> Reservation:
         ledger = self.ledger
-        held = ledger._allowance.hold(demand, granted)
-        reservation = Reservation(granted, held, demand.rate, ledger._rates, self._end)
+        reserved = ledger._remaining.reserve(demand, granted)
+        reservation = Reservation(granted, reserved, demand.rate, ledger._rates, self._end)
         self._reservations.add(reservation)
         return reservation
 
@@ -293,20 +286,20 @@ class LedgerAccount:
             if reservation not in self._reservations:
                 return
             self._reservations.remove(reservation)
-            self.ledger._allowance.held.add(reservation.held, -1)
+            self.ledger._remaining.reserved.add(reservation.reserved, -1)
             self._spend(spent)
-            self.ledger._line.move()
+            self.ledger._queue.serve_waiting()
 
-    def _must_be_open(self) -> None:
+    def _check_open(self) -> None:
         if self._closed:
-            raise _over()
+            raise _closed_error()
 
-    def _spend(self, sums: UsageTotals) -> None:
-        self._own.add(sums)
-        for account in self._upwards():
-            account._total.add(sums)
+    def _spend(self, totals: UsageTotals) -> None:
+        self._own.add(totals)
+        for account in self._ancestors():
+            account._total.add(totals)
 
-    def _upwards(self) -> Iterator[LedgerAccount]:
+    def _ancestors(self) -> Iterator[LedgerAccount]:
         account: LedgerAccount | None = self
         while account is not None:
             yield account
@@ -314,7 +307,7 @@ class LedgerAccount:
 
 
 @dataclass(frozen=True, slots=True)
-class _Wish:
+class _QueuedDemand:
     """A caller's demand, in the queue."""
 
     account: LedgerAccount
@@ -325,18 +318,18 @@ _Answer = Reservation | REPLError
 _NOTHING = UsageTotals()
 
 
-def _take_back(answer: _Answer) -> None:
+def _release(answer: _Answer) -> None:
     """End a reservation whose caller is gone: no call was made."""
     if isinstance(answer, Reservation):
         answer.drop()
 
 
-def _over() -> REPLError:
+def _closed_error() -> REPLError:
     return REPLError("the run is over: its account is closed")
 
 
-def _check_count(name: str, value: int, least: int) -> None:
+def _check_count(name: str, value: int, minimum: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be an int, not {type(value).__name__}")
-    if value < least:
-        raise ValueError(f"{name} must be at least {least}, not {value}")
+    if value < minimum:
+        raise ValueError(f"{name} must be at least {minimum}, not {value}")

@@ -75,12 +75,12 @@ def _checked(name: object, price: Price) -> Price:
     if not isinstance(name, str):
         raise TypeError(f"prices: {name!r} must be the name of a model, a str")
     if not isinstance(price, Price):
-        told = f"prices[{name!r}] must be a Price (from repl_env.rlm import Price)"
-        raise TypeError(f"{told}, not {type(price).__name__}")
+        message = f"prices[{name!r}] must be a Price (from repl_env.rlm import Price)"
+        raise TypeError(f"{message}, not {type(price).__name__}")
     for side, value in (("input", price.input), ("output", price.output)):
-        what = f"prices[{name!r}].{side}"
+        argument = f"prices[{name!r}].{side}"
         if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise TypeError(f"{what} must be a number, not {type(value).__name__}")
+            raise TypeError(f"{argument} must be a number, not {type(value).__name__}")
         if not 0 <= value <= _HIGHEST:
-            raise ValueError(f"{what} must be from 0 to {_HIGHEST:g}, not {value}")
+            raise ValueError(f"{argument} must be from 0 to {_HIGHEST:g}, not {value}")
     return price

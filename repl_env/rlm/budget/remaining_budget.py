@@ -1,8 +1,7 @@
 """`RemainingBudget`: a tree's limits, its spending and reservations, and the rest.
 
 No waiting and no threads here: the ledger calls this with its lock held. All amounts are integers
-in
-the units of `_UNITS`.
+in the units of `_UNITS`.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ class BudgetDemand:
 
 
 class RemainingBudget:
-    """`spent` and `held`: the spending and the reservations of the tree.
+    """`spent` and `reserved`: the spending and the reservations of the tree.
 
     Args:
         elapsed: seconds since the tree began.
@@ -66,7 +65,7 @@ class RemainingBudget:
         self, budget: Budget, rates: TokenRates, spent: UsageTotals, elapsed: Callable[[], float]
     ) -> None:
         self.rates = rates
-        self.held = UsageTotals()
+        self.reserved = UsageTotals()
         self._spent = spent
         self._elapsed = elapsed
         self._limits = {
@@ -75,48 +74,48 @@ class RemainingBudget:
             if (limit := getattr(budget, field)) is not None
         }
 
-    def grant(self, demand: BudgetDemand, held: UsageTotals) -> int | None:
-        """Return the output tokens for `demand` while `held` is reserved; None: no limit.
+    def grant(self, demand: BudgetDemand, reserved: UsageTotals) -> int | None:
+        """Return the output tokens for `demand` while `reserved` is reserved; None: no limit.
 
         Raises:
             BudgetExceeded: it does not fit.
         """
         self.check(_CLOCKS)
         # A reserved call is as good as spent, for failed ones count: so waiting does not help.
-        if (calls := self._room("calls", self.held)) is not None and calls < 1:
+        if (calls := self._free("calls", self.reserved)) is not None and calls < 1:
             raise self._exceeded("calls")
-        room = self._room("input_tokens", held)
-        if room is not None and room < demand.input_tokens:
-            reserved = f"{demand.input_tokens:,} input tokens"
-            raise self._exceeded("input_tokens", f"; the next call would reserve {reserved}")
-        output = self._room("output_tokens", held)
+        free = self._free("input_tokens", reserved)
+        if free is not None and free < demand.input_tokens:
+            wanted = f"{demand.input_tokens:,} input tokens"
+            raise self._exceeded("input_tokens", f"; the next call would reserve {wanted}")
+        output = self._free("output_tokens", reserved)
         if output is not None and output < 1:
             raise self._exceeded("output_tokens")
-        bounds = (demand.output_tokens, output, self._affordable(demand, held))
+        bounds = (demand.output_tokens, output, self._affordable(demand, reserved))
         return min((bound for bound in bounds if bound is not None), default=None)
 
-    def hold(self, demand: BudgetDemand, granted: int | None) -> UsageTotals:
+    def reserve(self, demand: BudgetDemand, granted: int | None) -> UsageTotals:
         """Reserve the most that `demand` may take, and return it."""
         output = granted or 0
         money = 0
         if "usd" in self._limits and demand.rate is not None:
             money = demand.rate.cost(demand.input_tokens, output)
-        held = UsageTotals(
+        reserved = UsageTotals(
             calls=1, input_tokens=demand.input_tokens, output_tokens=output, picodollars=money
         )
-        self.held.add(held)
-        return held
+        self.reserved.add(reserved)
+        return reserved
 
     def check(self, fields: tuple[str, ...] = _NEEDED) -> None:
         """Raise BudgetExceeded if one of `fields` is spent."""
         for field in fields:
-            room = self._room(field, _NOTHING)
-            if room is not None and room <= 0 and not (field == "usd" and self._may_be_free()):
+            free = self._free(field, _NOTHING)
+            if free is not None and free <= 0 and not (field == "usd" and self._may_be_free()):
                 raise self._exceeded(field)
 
     def child(self) -> None:
         """Raise BudgetExceeded if the limit on children is reached."""
-        if self._room("children", _NOTHING) == 0:
+        if self._free("children", _NOTHING) == 0:
             raise self._exceeded("children")
 
     def left(self) -> BudgetLeft:
@@ -135,26 +134,26 @@ class RemainingBudget:
             if limit and self._used(field) * 100 >= limit * percent
         }
 
-    def _affordable(self, demand: BudgetDemand, held: UsageTotals) -> int | None:
-        room = self._room("usd", held)
-        if room is None:
+    def _affordable(self, demand: BudgetDemand, reserved: UsageTotals) -> int | None:
+        free = self._free("usd", reserved)
+        if free is None:
             return None
         if demand.rate is None:
             raise BudgetExceeded("usd", _unpriced(demand.model), unpriced=demand.model)
-        room -= demand.rate.cost(demand.input_tokens, 0)
-        if room < demand.rate.output or room < 0:
+        free -= demand.rate.cost(demand.input_tokens, 0)
+        if free < demand.rate.output or free < 0:
             least = demand.rate.cost(demand.input_tokens, 1) / PICODOLLARS
             what = f"{demand.input_tokens:,} input tokens and one output token"
             raise self._exceeded("usd", f"; the next call would reserve ${least:.4g} for {what}")
-        return room // demand.rate.output if demand.rate.output else None
+        return free // demand.rate.output if demand.rate.output else None
 
     def _may_be_free(self) -> bool:
-        over = self._room("usd", _NOTHING)
+        over = self._free("usd", _NOTHING)
         return over == 0 and self.rates.any_free
 
-    def _room(self, field: str, held: UsageTotals) -> int | None:
+    def _free(self, field: str, reserved: UsageTotals) -> int | None:
         limit = self._limits.get(field)
-        return None if limit is None else limit - self._used(field) - _amount(held, field)
+        return None if limit is None else limit - self._used(field) - _amount(reserved, field)
 
     def _used(self, field: str) -> int:
         if field == "seconds":
@@ -162,10 +161,10 @@ class RemainingBudget:
         return _amount(self._spent, field)
 
     def _left(self, field: str) -> float | None:
-        room, unit = self._room(field, self.held), _UNITS.get(field)
-        if room is None:
+        free, unit = self._free(field, self.reserved), _UNITS.get(field)
+        if free is None:
             return None
-        return max(room, 0) / unit if unit else max(room, 0)
+        return max(free, 0) / unit if unit else max(free, 0)
 
     def _phrase(self, field: str) -> str:
         used, limit, unit = self._used(field), self._limits[field], _UNITS.get(field)
@@ -174,7 +173,7 @@ class RemainingBudget:
         return _PHRASES[field].format(used=used / unit, limit=limit / unit)
 
     def _exceeded(self, field: str, why: str = "") -> BudgetExceeded:
-        reserved = ", the rest is reserved" if _amount(self.held, field) and not why else ""
+        reserved = ", the rest is reserved" if _amount(self.reserved, field) and not why else ""
         return BudgetExceeded(field, f"budget: {self._phrase(field)}{why or reserved}")
 
 
@@ -185,10 +184,10 @@ _NAMES = {
 }
 
 
-def _amount(sums: UsageTotals, field: str) -> int:
+def _amount(totals: UsageTotals, field: str) -> int:
     if field == "seconds":  # passes by itself: no reservation holds it
         return 0
-    amount: int = getattr(sums, _NAMES.get(field, field))
+    amount: int = getattr(totals, _NAMES.get(field, field))
     return amount
 
 

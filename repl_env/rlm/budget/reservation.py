@@ -16,22 +16,22 @@ class Reservation:
 
     Attributes:
         output_tokens: the limit of the answer, at least 1; None: no limit.
-        held: all reserved amounts.
+        reserved: all reserved amounts.
     """
 
     def __init__(
         self,
         output_tokens: int | None,
-        held: UsageTotals,
+        reserved: UsageTotals,
         rate: TokenRate | None,
         rates: TokenRates,
         end: Callable[[Reservation, UsageTotals], None],
     ) -> None:
         self.output_tokens = output_tokens
-        self.held = held
+        self.reserved = reserved
         self._rate = rate
         self._rates = rates
-        self._end = end
+        self._finish = end
 
     def settle(
         self,
@@ -48,14 +48,13 @@ class Reservation:
                 (negative, not ints, beyond a billion) count as not reported.
             input_estimate, output_estimate: for counts that are not reported.
             price_model: the model that answered, if it is not the requested one. If its price is
-                unknown,
-                the requested model's price counts.
+                unknown, the requested model's price counts.
         """
         rate = self._rates.of(price_model) or self._rate
         spent = of_answer(
             usage, input_estimate=input_estimate, output_estimate=output_estimate, rate=rate
         )
-        self._end(self, spent)
+        self._finish(self, spent)
 
     def fail(self, usage: ModelUsage | None = None) -> None:
         """End a call that failed: it counts, with the tokens in `usage`."""
@@ -64,11 +63,11 @@ class Reservation:
         if usage is not None and usage != ModelUsage():
             spent = of_answer(usage, input_estimate=0, output_estimate=0, rate=self._rate)
         spent.failed_calls = 1
-        self._end(self, spent)
+        self._finish(self, spent)
 
     def drop(self) -> None:
         """End a call that was never made: nothing was spent."""
-        self._end(self, UsageTotals())
+        self._finish(self, UsageTotals())
 
     def __enter__(self) -> Reservation:
         return self

@@ -12,8 +12,8 @@ from repl_env.rlm.budget.prices import PICODOLLARS, TokenRate, in_units
 NANOSECONDS = 10**9
 # No answer has a billion tokens or costs a million dollars. A larger report is an error of the
 # endpoint, and would end the tree needlessly.
-_MOST_TOKENS = 10**9
-_MOST_USD = 10**6
+_MAX_TOKENS = 10**9
+_MAX_USD = 10**6
 
 
 @dataclass(slots=True)
@@ -61,9 +61,9 @@ class UsageTotals:
     @classmethod
     def between(cls, before: Spent, now: Spent) -> Spent:
         """Return the spending since `before`."""
-        sums = cls.of(now)
-        sums.add(cls.of(before), -1)
-        return sums.spent()
+        totals = cls.of(now)
+        totals.add(cls.of(before), -1)
+        return totals.spent()
 
     def spent(self) -> Spent:
         """The totals for users; dollars and seconds are the floats next to the exact sums."""
@@ -96,30 +96,30 @@ def of_answer(
 
     Without a `rate` the endpoint's own price counts, and without that the call has none.
     """
-    sums = UsageTotals(calls=1, input_tokens=input_estimate, output_tokens=output_estimate)
+    totals = UsageTotals(calls=1, input_tokens=input_estimate, output_tokens=output_estimate)
     if is_count(usage.input_tokens):
-        sums.input_tokens = usage.input_tokens
+        totals.input_tokens = usage.input_tokens
     else:
-        sums.estimated_tokens += input_estimate
+        totals.estimated_tokens += input_estimate
     if is_count(usage.output_tokens):
-        sums.output_tokens = usage.output_tokens
+        totals.output_tokens = usage.output_tokens
     else:
-        sums.estimated_tokens += output_estimate
+        totals.estimated_tokens += output_estimate
     if rate is not None:
-        sums.picodollars = rate.cost(sums.input_tokens, sums.output_tokens)
+        totals.picodollars = rate.cost(totals.input_tokens, totals.output_tokens)
     elif _is_money(usage.usd):
-        sums.picodollars = in_units(usage.usd, PICODOLLARS)
+        totals.picodollars = in_units(usage.usd, PICODOLLARS)
     else:
-        sums.unpriced_calls = 1
-    return sums
+        totals.unpriced_calls = 1
+    return totals
 
 
 def is_count(report: object) -> TypeGuard[int]:
     """Return whether an endpoint's value is a plausible number of tokens."""
-    return isinstance(report, int) and not isinstance(report, bool) and 0 <= report <= _MOST_TOKENS
+    return isinstance(report, int) and not isinstance(report, bool) and 0 <= report <= _MAX_TOKENS
 
 
 def _is_money(report: object) -> TypeGuard[float]:
     if isinstance(report, bool) or not isinstance(report, (int, float)):
         return False
-    return 0 <= report <= _MOST_USD
+    return 0 <= report <= _MAX_USD

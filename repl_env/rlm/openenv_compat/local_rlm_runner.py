@@ -46,14 +46,11 @@ class LocalRLMRunner:
     """Runs a chat function as a recursive language model, in sessions on this machine.
 
     `llm_chat_fn(messages, model)` or `(messages)` returns text; it may be asynchronous, or a
-    `ChatModel`.
-    `max_children_total`, `max_children_per_batch`, `result_truncation_limit` (characters) and
-    `per_child_timeout_s` limit child runs; `env_max_iterations_multiplier` is the steps allowed for
-    each
-    turn. `on_subcall_start(depth, model, prompt)` and
+    `ChatModel`. `max_children_total`, `max_children_per_batch`, `result_truncation_limit`
+    (characters) and `per_child_timeout_s` limit child runs; `env_max_iterations_multiplier` is the
+    steps allowed for each turn. `on_subcall_start(depth, model, prompt)` and
     `on_subcall_complete(depth, model, seconds, error)` are called for child runs. `verbose` prints
-    a line
-    for each turn.
+    a line for each turn.
 
     Raises:
         TypeError, ValueError: naming the argument.
@@ -179,8 +176,10 @@ class LocalRLMRunner:
         if missing:
             kind, names = type(backend).__name__, ", ".join(missing)
             raise TypeError(f"backend_factory must return a backend; {kind} has no {names}")
-        shortens = self._limits.max_children_per_batch is not None
-        return GivenProvider(*(getattr(backend, name) for name in _ASKED), shortens=shortens)
+        may_be_shorter = self._limits.max_children_per_batch is not None
+        return GivenProvider(
+            *(getattr(backend, name) for name in _ASKED), may_be_shorter=may_be_shorter
+        )
 
     def _run_in(self, environment: AsyncLocalREPLEnv, question: str, model: str | None) -> RunLoop:
         """Return the run of the environment's current episode."""
@@ -190,13 +189,15 @@ class LocalRLMRunner:
         children = self.depth + 1 < self.max_depth
         return RunLoop(
             question=question,
-            opening=system_messages(question, notes, prompt=self.system_prompt, children=children),
+            initial_messages=system_messages(
+                question, notes, prompt=self.system_prompt, children=children
+            ),
             model=self._model,
             environment=environment,
-            manner=RunConfig(max_iterations=self.max_iterations),
+            run_config=RunConfig(max_iterations=self.max_iterations),
             model_name=model,
             contexts=notes,
-            watch=self._print if self.verbose else None,
+            on_event=self._print if self.verbose else None,
         )
 
     def _default_backend(self, llm_chat_fn: ChatFn, **arguments: Any) -> RecursiveBackend:

@@ -31,14 +31,14 @@ Ended: TypeAlias = Callable[[int, "SubcallReply"], None]
 class SubcallOrigin:
     """The origin of a sub-call: its run's path, its number, its account, its cell.
 
-    `gate` limits the requests of the process, `width` the sub-calls of the run.
+    `gate` limits the requests of the process, `slots` the sub-calls of the run.
     """
 
     run: str
     number: int
     account: LedgerAccount
     gate: RequestGate
-    width: RequestGate
+    slots: RequestGate
     cell: int = 0
 
     @property
@@ -51,7 +51,7 @@ class Answerer(ABC):
     """Answers requests of a session's code. Safe to use from several tasks."""
 
     @abstractmethod
-    async def answer(self, question: SubcallRequest, call: SubcallOrigin) -> SubcallReply:
+    async def answer(self, request: SubcallRequest, call: SubcallOrigin) -> SubcallReply:
         """Return the answer.
 
         Raises:
@@ -59,7 +59,7 @@ class Answerer(ABC):
         """
 
     async def answer_all(
-        self, questions: Sequence[SubcallRequest], calls: Sequence[SubcallOrigin], ended: Ended
+        self, requests: Sequence[SubcallRequest], calls: Sequence[SubcallOrigin], ended: Ended
     ) -> list[SubcallReply]:
         """Return an answer to each request, in order; `ended` receives each as it comes.
 
@@ -67,34 +67,34 @@ class Answerer(ABC):
         """
 
         async def one(index: int) -> SubcallReply:
-            reply = await answered(self, questions[index], calls[index])
+            reply = await answered(self, requests[index], calls[index])
             ended(index, reply)
             return reply
 
-        under_way = [asyncio.create_task(one(index)) for index in range(len(questions))]
+        running = [asyncio.create_task(one(index)) for index in range(len(requests))]
         try:
-            return list(await asyncio.gather(*under_way))
+            return list(await asyncio.gather(*running))
         finally:
             # A listener may raise, as a writer does on a full disk: the rest is cancelled.
-            for each in under_way:
+            for each in running:
                 each.cancel()
-            await asyncio.gather(*under_way, return_exceptions=True)
+            await asyncio.gather(*running, return_exceptions=True)
 
 
 async def answered(
-    answerer: Answerer, question: SubcallRequest, call: SubcallOrigin
+    answerer: Answerer, request: SubcallRequest, call: SubcallOrigin
 ) -> SubcallReply:
     """Return the answer, or a failed `SubcallReply`, once a slot for the call is free.
 
     The time of the request begins then.
     """
     try:
-        async with call.width, asyncio.timeout(question.timeout):
-            return await answerer.answer(question, call)
+        async with call.slots, asyncio.timeout(request.timeout):
+            return await answerer.answer(request, call)
     except (ModelError, BudgetExceeded) as error:
         return SubcallReply.failed(error)
     except TimeoutError:
-        return SubcallReply.failed(TimeoutError(f"no answer within {question.timeout} seconds"))
+        return SubcallReply.failed(TimeoutError(f"no answer within {request.timeout} seconds"))
 
 
 class ModelAnswerer(Answerer):
@@ -107,66 +107,66 @@ class ModelAnswerer(Answerer):
         self._default = default
         self._max_output_tokens = max_output_tokens
 
-    async def answer(self, question: SubcallRequest, call: SubcallOrigin) -> SubcallReply:
+    async def answer(self, request: SubcallRequest, call: SubcallOrigin) -> SubcallReply:
         """Ask the model; with a schema, once more if the answer does not fit."""
-        messages: list[Message] = [{"role": "user", "content": question.text}]
-        completion = await self._ask(question, call, messages, "query")
-        if question.schema is None:
+        messages: list[Message] = [{"role": "user", "content": request.text}]
+        completion = await self._ask(request, call, messages, "query")
+        if request.schema is None:
             return SubcallReply.of(completion)
         try:
-            return SubcallReply.of(completion, await fitting(completion, question.schema))
+            return SubcallReply.of(completion, await fitting(completion, request.schema))
         except ValueError as error:
-            wrong = f"{error}. Reply again, with nothing but JSON that fits the schema."
+            correction = f"{error}. Reply again, with nothing but JSON that fits the schema."
         messages += [
             {"role": "assistant", "content": completion.text},
-            {"role": "user", "content": wrong},
+            {"role": "user", "content": correction},
         ]
-        again = await self._ask(question, call, messages, "repair")
-        usage = _sum(completion.usage, again.usage)
-        whole = Completion(again.text, usage, again.finish_reason, again.model)
+        second = await self._ask(request, call, messages, "repair")
+        usage = _sum(completion.usage, second.usage)
+        combined = Completion(second.text, usage, second.finish_reason, second.model)
         try:
-            return SubcallReply.of(whole, await fitting(again, question.schema))
+            return SubcallReply.of(combined, await fitting(second, request.schema))
         except ValueError as error:
             problem = ModelError("schema", f"twice, {error}")
-            return SubcallReply(f"Error: {problem}", str(problem), usage, model=again.model)
+            return SubcallReply(f"Error: {problem}", str(problem), usage, model=second.model)
 
     async def _ask(
         self,
-        question: SubcallRequest,
+        request: SubcallRequest,
         call: SubcallOrigin,
         messages: Sequence[Message],
         purpose: Purpose,
     ) -> Completion:
-        request = ModelRequest(
+        model_request = ModelRequest(
             messages=tuple(messages),
-            model=question.model or self._default,
+            model=request.model or self._default,
             max_output_tokens=self._max_output_tokens,
-            schema=question.schema,
+            schema=request.schema,
             origin=Origin(call.run, purpose, call.number),
         )
-        return await call_model(self.model, request, call.account, call.gate)
+        return await call_model(self.model, model_request, call.account, call.gate)
 
 
 class SplitAnswerer(Answerer):
     """One answerer for single requests, and another for batches."""
 
-    def __init__(self, one: Answerer, many: Answerer) -> None:
-        self._one, self._many = one, many
+    def __init__(self, single: Answerer, batch: Answerer) -> None:
+        self._single, self._batch = single, batch
 
     @classmethod
-    def of(cls, one: Answerer | None, many: Answerer | None) -> Answerer | None:
+    def of(cls, single: Answerer | None, batch: Answerer | None) -> Answerer | None:
         """Combine both; one of them alone answers both kinds; None for neither."""
-        return cls(one, many) if one and many else one or many
+        return cls(single, batch) if single and batch else single or batch
 
-    async def answer(self, question: SubcallRequest, call: SubcallOrigin) -> SubcallReply:
+    async def answer(self, request: SubcallRequest, call: SubcallOrigin) -> SubcallReply:
         """Answer with the first."""
-        return await self._one.answer(question, call)
+        return await self._single.answer(request, call)
 
     async def answer_all(
-        self, questions: Sequence[SubcallRequest], calls: Sequence[SubcallOrigin], ended: Ended
+        self, requests: Sequence[SubcallRequest], calls: Sequence[SubcallOrigin], ended: Ended
     ) -> list[SubcallReply]:
         """Answer with the second."""
-        return await self._many.answer_all(questions, calls, ended)
+        return await self._batch.answer_all(requests, calls, ended)
 
 
 async def fitting(completion: Completion, schema: Mapping[str, Any]) -> JSON:

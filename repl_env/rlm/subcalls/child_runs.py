@@ -17,7 +17,7 @@ from repl_env.llm.model_spec import LLM
 from repl_env.llm.request_gate import REQUESTS, RequestGate
 from repl_env.rlm.budget.budget_limits import Budget
 from repl_env.rlm.budget.ledger import LedgerAccount
-from repl_env.rlm.events import ContextNote, TaskNote, Watcher
+from repl_env.rlm.events import ContextNote, EventHandler, TaskNote
 from repl_env.rlm.loop import RunLoop
 from repl_env.rlm.run_config import RunConfig
 from repl_env.rlm.subcalls.answerers import Answerer, ModelAnswerer, SubcallOrigin
@@ -54,7 +54,7 @@ class RecursionConfig:
     Args:
         model: works in the runs.
         max_depth: levels of runs; 1 is the root alone.
-        manner: the settings of the runs.
+        run_config: the settings of the runs.
         tools: host functions of the runs, for their prompts.
         limits: the budget, for their prompts.
     """
@@ -62,14 +62,14 @@ class RecursionConfig:
     model: ChatModel
     sub_model: ChatModel
     max_depth: int = 2
-    manner: RunConfig = field(default_factory=RunConfig)
+    run_config: RunConfig = field(default_factory=RunConfig)
     gate: RequestGate = REQUESTS
-    watch: Watcher | None = None
+    on_event: EventHandler | None = None
     tools: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     system_prompt: str | None = None
     limits: Budget | None = None
 
-    def begin_at(
+    def begin_subcalls(
         self,
         account: LedgerAccount,
         settings: SubcallSettings,
@@ -83,14 +83,14 @@ class RecursionConfig:
         if self.has_children(account):
             deep = ChildRuns(self, environments, default)
         return EpisodeSubcalls(
-            ModelAnswerer(self.sub_model, default, self.manner.max_output_tokens),
+            ModelAnswerer(self.sub_model, default, self.run_config.max_output_tokens),
             deep,
             account=account,
             gate=self.gate,
             failed=failed,
-            width=settings.width,
+            slots=settings.slots,
             run=run,
-            watch=self.watch,
+            on_event=self.on_event,
         )
 
     def has_children(self, account: LedgerAccount) -> bool:
@@ -111,7 +111,7 @@ class RecursionConfig:
         task: TaskNote | None = None,
     ) -> RunLoop:
         """Return the run of an episode that was reset for it."""
-        told = system_messages(
+        initial_messages = system_messages(
             question,
             contexts,
             prompt=self.system_prompt,
@@ -120,20 +120,20 @@ class RecursionConfig:
             budget=self.limits,
             children=self.has_children(environment.account),
             history=history,
-            examples=self.manner.examples,
-            short=self.manner.prompts == "short",
+            examples=self.run_config.examples,
+            short=self.run_config.prompts == "short",
         )
         return RunLoop(
             question=question,
-            opening=told,
+            initial_messages=initial_messages,
             model=self.model,
             environment=environment,
-            manner=self.manner,
+            run_config=self.run_config,
             model_name=model_name,
             path=path,
             contexts=contexts,
             gate=self.gate,
-            watch=self.watch,
+            on_event=self.on_event,
             scored=scored,
             task=task,
         )
@@ -141,7 +141,7 @@ class RecursionConfig:
     @property
     def steps(self) -> int:
         """The steps of a run's episode."""
-        return (self.manner.max_iterations + 1) * STEPS_PER_TURN
+        return (self.run_config.max_iterations + 1) * STEPS_PER_TURN
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,9 @@ class RunSubcallProvider:
         self, settings: SubcallSettings, failed: Failed, environments: ChildEnvironments
     ) -> EpisodeSubcalls:
         """Return the sub-calls of the run's episode."""
-        return self.recursion.begin_at(self.account, settings, failed, environments, self.path)
+        return self.recursion.begin_subcalls(
+            self.account, settings, failed, environments, self.path
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,10 +198,10 @@ class ChildRuns(Answerer):
     async def _play(
         self, environment: Any, question: SubcallRequest, call: SubcallOrigin
     ) -> RLMRunResult:
-        asked, context = _task(question)
+        task_prompt, context = _task(question)
         first = await environment.reset(
             context=context,
-            task_prompt=asked,
+            task_prompt=task_prompt,
             max_iterations=self.recursion.steps,
             answer_schema=None if question.schema is None else dict(question.schema),
             llm_model=question.model or self.default,
@@ -207,7 +209,7 @@ class ChildRuns(Answerer):
         note = ContextNote("context", type(context).__name__, first.observation.context_length)
         run = self.recursion.run(
             environment,
-            asked,
+            task_prompt,
             (note,),
             path=call.path,
             preview=first.observation.context_preview,
@@ -231,9 +233,9 @@ def _task(question: SubcallRequest) -> tuple[str, Any]:
 
 def _reply(result: RLMRunResult, question: SubcallRequest) -> SubcallReply:
     """Return the answer of a child for its parent's code."""
-    ours = result.error_kind in ("llm", "sandbox")
+    infrastructure = result.error_kind in ("llm", "sandbox")
     if result.final_answer is None:
         reason = f"no answer: the sub-model stopped by {result.stop_reason}"
-        return SubcallReply(f"Error: {reason}", reason, ours=ours, child=True)
+        return SubcallReply(f"Error: {reason}", reason, infrastructure=infrastructure, child=True)
     value = result.answer_value if question.schema is not None else None
-    return SubcallReply(result.final_answer, value=value, child=True, ours=ours)
+    return SubcallReply(result.final_answer, value=value, child=True, infrastructure=infrastructure)

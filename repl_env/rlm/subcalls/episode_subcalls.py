@@ -1,10 +1,8 @@
 """`EpisodeSubcalls`: the sub-calls of one episode, from call to answer.
 
 The session has only names; the host has answerers, accounts and listeners. A failed call yields a
-text
-that begins with "Error:", at its position in a batch, and masks the episode, because the failure is
-not
-the policy's.
+text that begins with "Error:", at its position in a batch, and masks the episode, because the
+failure is not the policy's.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ from repl_env.llm.base import ChatModel
 from repl_env.llm.request_gate import RequestGate
 from repl_env.models import DEFAULT_MAX_CONCURRENT_SUBCALLS
 from repl_env.rlm.budget.ledger import LedgerAccount
-from repl_env.rlm.events import CallEnded, CallKind, CallStarted, Watcher
+from repl_env.rlm.events import CallEnded, CallKind, CallStarted, EventHandler
 from repl_env.rlm.subcalls.answerers import Answerer, SubcallOrigin, answered
 from repl_env.rlm.subcalls.spawned_calls import CANCELLED, SpawnedCalls
 from repl_env.rlm.subcalls.subcall_functions import subcall_functions
@@ -54,10 +52,10 @@ class EpisodeSubcalls:
         rlm: answers recursive ones; None: `llm` does.
         account: pays for all of them.
         gate: limits the process's concurrent requests to endpoints.
-        width: limits the concurrent sub-calls of the episode. A child run has its own limit.
+        slots: limits the concurrent sub-calls of the episode. A child run has its own limit.
         run: the path of the episode's run.
         failed: called, from any thread, for each infrastructure failure.
-        watch: receives the events of calls.
+        on_event: receives the events of calls.
     """
 
     def __init__(
@@ -68,28 +66,28 @@ class EpisodeSubcalls:
         account: LedgerAccount,
         gate: RequestGate,
         failed: Failed,
-        width: int = DEFAULT_MAX_CONCURRENT_SUBCALLS,
+        slots: int = DEFAULT_MAX_CONCURRENT_SUBCALLS,
         run: str = "0",
-        watch: Watcher | None = None,
+        on_event: EventHandler | None = None,
     ) -> None:
         self.account = account
         self.cell = 0  # the running or last cell; set by the episode
         self._llm, self._rlm = llm, rlm or llm
-        self._gate, self._run, self._failed, self._watch = gate, run, failed, watch
-        self._width = RequestGate(width, "max_concurrent_subcalls")
+        self._gate, self._run, self._failed, self._on_event = gate, run, failed, on_event
+        self._slots = RequestGate(slots, "max_concurrent_subcalls")
         self._calls = 0
         self._first_cell = 0
         self._spawned = SpawnedCalls()
         self._open: set[Future[None]] = set()
         self._closed = False
-        self._own: ChatModel | None = None
+        self._owned_model: ChatModel | None = None
 
     @property
     def closed(self) -> bool:
         """Whether the episode is over, so that no further call is answered."""
         return self._closed
 
-    def answer_by(self, llm: Answerer | None, rlm: Answerer | None) -> None:
+    def set_answerers(self, llm: Answerer | None, rlm: Answerer | None) -> None:
         """Let others answer later calls."""
         self._llm, self._rlm = llm, rlm or llm
 
@@ -119,9 +117,9 @@ class EpisodeSubcalls:
         schema: Any = None,
         timeout: Any = None,
     ) -> dict[str, Any]:
-        fits = await _checked(schema)
-        question = _question(check_prompt(prompt), model, context, fits, timeout)
-        reply = await self._follow(kind, question, self._next())
+        checked_schema = await _check_schema(schema)
+        request = _request(check_prompt(prompt), model, context, checked_schema, timeout)
+        reply = await self._answer_one(kind, request, self._next_origin())
         if reply.refusal is not None:
             raise reply.refusal
         return reply.to_json()
@@ -140,24 +138,24 @@ class EpisodeSubcalls:
         contexts = context if isinstance(context, list) else [context] * len(each)
         if len(contexts) != len(each):
             raise ValueError(f"context: a list of {len(contexts)} for {len(each)} prompts")
-        fits = await _checked(schema)
-        questions = [
-            _question(prompt, model, about, fits, timeout)
-            for prompt, about in zip(each, contexts, strict=True)
+        checked_schema = await _check_schema(schema)
+        requests = [
+            _request(prompt, model, context_of_one, checked_schema, timeout)
+            for prompt, context_of_one in zip(each, contexts, strict=True)
         ]
-        calls = [self._next() for _ in questions]
+        calls = [self._next_origin() for _ in requests]
         began = time.time()
-        for question, call in zip(questions, calls, strict=True):
-            self._tell_start(kind, question, call)
+        for request, call in zip(requests, calls, strict=True):
+            self._emit_start(kind, request, call)
 
-        waiting = dict(enumerate(zip(questions, calls, strict=True)))
+        waiting = dict(enumerate(zip(requests, calls, strict=True)))
 
         def ended(index: int, reply: SubcallReply) -> None:
-            self._tell_end(kind, *waiting.pop(index), reply, began)
+            self._emit_end(kind, *waiting.pop(index), reply, began)
 
-        with self._under_way():
+        with self._counted_as_open():
             try:
-                replies = await self._answerer(kind).answer_all(questions, calls, ended)
+                replies = await self._answerer(kind).answer_all(requests, calls, ended)
             except asyncio.CancelledError:
                 for index in list(waiting):
                     ended(index, CANCELLED)
@@ -167,23 +165,23 @@ class EpisodeSubcalls:
             raise refusals[0]
         return [reply.to_json() for reply in replies]
 
-    async def _follow(
-        self, kind: CallKind, question: SubcallRequest, call: SubcallOrigin
+    async def _answer_one(
+        self, kind: CallKind, request: SubcallRequest, call: SubcallOrigin
     ) -> SubcallReply:
         """Have one request answered, and report its events."""
         began = time.time()
-        self._tell_start(kind, question, call)
-        with self._under_way():
+        self._emit_start(kind, request, call)
+        with self._counted_as_open():
             try:
-                reply = await answered(self._answerer(kind), question, call)
+                reply = await answered(self._answerer(kind), request, call)
             except asyncio.CancelledError:
-                self._tell_end(kind, question, call, CANCELLED, began)
+                self._emit_end(kind, request, call, CANCELLED, began)
                 raise
-        self._tell_end(kind, question, call, reply, began)
+        self._emit_end(kind, request, call, reply, began)
         return reply
 
     @contextmanager
-    def _under_way(self) -> Iterator[None]:
+    def _counted_as_open(self) -> Iterator[None]:
         """Count a call, including its answerer, as open inside."""
         ended: Future[None] = Future()
         self._open.add(ended)
@@ -210,10 +208,10 @@ class EpisodeSubcalls:
         schema: Any = None,
         timeout: Any = None,
     ) -> dict[str, Any]:
-        fits = await _checked(schema)
-        question = _question(check_prompt(prompt), model, context, fits, timeout)
-        self._spawned.check_room()
-        return {"id": self._spawned.begin(self._follow("rlm", question, self._next()))}
+        checked_schema = await _check_schema(schema)
+        request = _request(check_prompt(prompt), model, context, checked_schema, timeout)
+        self._spawned.check_limit()
+        return {"id": self._spawned.begin(self._answer_one("rlm", request, self._next_origin()))}
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────────
 
@@ -223,9 +221,9 @@ class EpisodeSubcalls:
         """
         await _all_of((*self._spawned.cancel_all(), *self._open))
 
-    def own(self, model: ChatModel) -> EpisodeSubcalls:
+    def close_at_end(self, model: ChatModel) -> EpisodeSubcalls:
         """Close `model` at the end: it was made for this episode."""
-        self._own = model
+        self._owned_model = model
         return self
 
     def close(self) -> None:
@@ -233,9 +231,9 @@ class EpisodeSubcalls:
         self._closed = True
         wait_for(self._spawned.cancel_all(), timeout=_CANCEL_TIMEOUT)
         self.account.close()
-        own, self._own = self._own, None
-        if own is not None:
-            RUNS.wait_for(own.close())
+        model, self._owned_model = self._owned_model, None
+        if model is not None:
+            RUNS.wait_for(model.close())
 
     async def close_async(self) -> None:
         """`close` for an event loop."""
@@ -243,18 +241,18 @@ class EpisodeSubcalls:
         # Without waiting for calls of cells: the caller may be one of them.
         await _all_of(self._spawned.cancel_all())
         self.account.close()
-        own, self._own = self._own, None
-        if own is not None:
-            await own.close()
+        model, self._owned_model = self._owned_model, None
+        if model is not None:
+            await model.close()
 
     # ── what every call needs ────────────────────────────────────────────────────────────────────
 
-    def _next(self) -> SubcallOrigin:
+    def _next_origin(self) -> SubcallOrigin:
         if self._closed:
             raise RuntimeError("the episode is over")
         self._calls += 1
         cell = self.cell - self._first_cell
-        return SubcallOrigin(self._run, self._calls, self.account, self._gate, self._width, cell)
+        return SubcallOrigin(self._run, self._calls, self.account, self._gate, self._slots, cell)
 
     def _answerer(self, kind: CallKind) -> Answerer:
         answerer = self._llm if kind == "llm" else self._rlm
@@ -264,43 +262,43 @@ class EpisodeSubcalls:
             )
         return answerer
 
-    def _tell_start(self, kind: CallKind, question: SubcallRequest, call: SubcallOrigin) -> None:
-        if self._watch is not None:
-            self._watch(
+    def _emit_start(self, kind: CallKind, request: SubcallRequest, call: SubcallOrigin) -> None:
+        if self._on_event is not None:
+            self._on_event(
                 CallStarted(
                     run=call.run,
                     time=time.time(),
                     call=call.path,
                     kind=kind,
                     cell=call.cell,
-                    model=question.model,
-                    prompt=question.prompt,
+                    model=request.model,
+                    prompt=request.prompt,
                 )
             )
 
-    def _tell_end(
+    def _emit_end(
         self,
         kind: CallKind,
-        question: SubcallRequest,
+        request: SubcallRequest,
         call: SubcallOrigin,
         reply: SubcallReply,
         began: float,
     ) -> None:
-        if reply.ours:
+        if reply.infrastructure:
             self._failed(ModelError("subcall", reply.error or ""))
-        if self._watch is None:
+        if self._on_event is None:
             return
         now = time.time()
-        self._watch(
+        self._on_event(
             CallEnded(
                 run=call.run,
                 time=now,
                 call=call.path,
                 kind=kind,
                 cell=call.cell,
-                model=reply.model or question.model,
-                prompt=question.prompt,
-                text=reply.text if reply.said is None else reply.said,
+                model=reply.model or request.model,
+                prompt=request.prompt,
+                text=reply.text if reply.full_text is None else reply.full_text,
                 error=reply.error,
                 truncated=reply.truncated,
                 usage=reply.usage,
@@ -310,17 +308,17 @@ class EpisodeSubcalls:
         )
 
 
-async def _all_of(ending: Iterable[Future[None]]) -> None:
-    waited = [asyncio.wrap_future(each) for each in ending]
+async def _all_of(futures: Iterable[Future[None]]) -> None:
+    waited = [asyncio.wrap_future(each) for each in futures]
     if waited:
         await asyncio.wait(waited, timeout=_CANCEL_TIMEOUT)
 
 
-async def _checked(schema: object) -> Mapping[str, Any] | None:
+async def _check_schema(schema: object) -> Mapping[str, Any] | None:
     return None if schema is None else await offload(partial(check_schema, schema))
 
 
-def _question(
+def _request(
     prompt: str, model: Any, context: Any, schema: Mapping[str, Any] | None, timeout: Any
 ) -> SubcallRequest:
     return SubcallRequest(prompt, check_model(model), context, schema, check_timeout(timeout))

@@ -24,33 +24,34 @@ class PromptFunction(CallableModel):
         # From its own signature: the function passed on here takes messages instead of a prompt.
         wants_model = accepts(function, "", None)
 
-        def asked(messages: list[Message], model: str | None) -> Any:
+        def ask(messages: list[Message], model: str | None) -> Any:
             prompt = "\n\n".join(str(message["content"]) for message in messages)
             return function(prompt, model) if wants_model else function(prompt)
 
-        async def asked_async(messages: list[Message], model: str | None) -> Any:
-            return await asked(messages, model)
+        async def ask_async(messages: list[Message], model: str | None) -> Any:
+            return await ask(messages, model)
 
-        super().__init__(asked_async if is_async(function) else asked)
+        super().__init__(ask_async if is_async(function) else ask)
 
 
 class BatchFunction(Answerer):
     """A user's function of `(prompts)` or `(prompts, model)`: one call for all."""
 
     def __init__(
-        self, function: Callable[..., Any], default: str | None = None, shortens: bool = False
+        self, function: Callable[..., Any], default: str | None = None, may_be_shorter: bool = False
     ) -> None:
         self._function = function
         self._takes_model = accepts(function, [], None)
         self._default = default
-        self._shortens = shortens  # the function may return fewer answers, and so may this
+        # Whether the function, and so this answerer, may return fewer answers.
+        self._may_be_shorter = may_be_shorter
 
-    async def answer(self, question: SubcallRequest, call: SubcallOrigin) -> SubcallReply:
+    async def answer(self, request: SubcallRequest, call: SubcallOrigin) -> SubcallReply:
         """Answer a batch of one."""
-        return (await self._answer_all([question], [call], _nobody))[0]
+        return (await self._answer_all([request], [call], _ignore))[0]
 
     async def answer_all(
-        self, questions: Sequence[SubcallRequest], calls: Sequence[SubcallOrigin], ended: Ended
+        self, requests: Sequence[SubcallRequest], calls: Sequence[SubcallOrigin], ended: Ended
     ) -> list[SubcallReply]:
         """Make one call with all prompts that the budget admits.
 
@@ -58,62 +59,62 @@ class BatchFunction(Answerer):
         """
         if not calls:
             return []
-        async with calls[0].width:
-            return await self._answer_all(questions, calls, ended)
+        async with calls[0].slots:
+            return await self._answer_all(requests, calls, ended)
 
     async def _answer_all(
-        self, questions: Sequence[SubcallRequest], calls: Sequence[SubcallOrigin], ended: Ended
+        self, requests: Sequence[SubcallRequest], calls: Sequence[SubcallOrigin], ended: Ended
     ) -> list[SubcallReply]:
-        replies: list[SubcallReply | None] = [None] * len(questions)
-        with ExitStack() as held:
-            paid: dict[int, Reservation] = {}
+        replies: list[SubcallReply | None] = [None] * len(requests)
+        with ExitStack() as stack:
+            reservations: dict[int, Reservation] = {}
             share = _share(calls[0].account, len(calls)) if calls else None
-            for index, (question, call) in enumerate(zip(questions, calls, strict=True)):
+            for index, (request, call) in enumerate(zip(requests, calls, strict=True)):
                 try:
-                    paid[index] = held.enter_context(self._reserve(question, call, share))
+                    reservations[index] = stack.enter_context(self._reserve(request, call, share))
                 except BudgetExceeded as error:
                     replies[index] = SubcallReply.failed(error)
-            asked = [questions[index] for index in paid]
+            admitted = [requests[index] for index in reservations]
             try:
-                answers = await self._ask(asked, calls[0]) if asked else []
+                answers = await self._ask(admitted, calls[0]) if admitted else []
             except ModelError as error:
-                answers = [error] * len(asked)
-            given = dict(zip(paid, answers, strict=False))
+                answers = [error] * len(admitted)
+            given = dict(zip(reservations, answers, strict=False))
             for index, answer in given.items():
-                _settle(questions[index], paid[index], answer)
+                _settle(requests[index], reservations[index], answer)
         for index, answer in given.items():
-            replies[index] = await _reply(questions[index], answer)
+            replies[index] = await _reply(requests[index], answer)
         found = [reply for reply in replies if reply is not None]
         for index, reply in enumerate(found):
             ended(index, reply)
         return found
 
     def _reserve(
-        self, question: SubcallRequest, call: SubcallOrigin, share: int | None
+        self, request: SubcallRequest, call: SubcallOrigin, share: int | None
     ) -> Reservation:
         # At once or not at all: a call with a part of a batch's reservations must not wait for the
         # rest.
         return call.account.reserve(
-            model=question.model or self._default,
-            input_tokens=_bound(question.text),
+            model=request.model or self._default,
+            input_tokens=_bound(request.text),
             output_tokens=share,
         )
 
     async def _ask(
-        self, questions: Sequence[SubcallRequest], call: SubcallOrigin
+        self, requests: Sequence[SubcallRequest], call: SubcallOrigin
     ) -> Sequence[Completion | ModelError]:
-        prompts = [question.text for question in questions]
+        prompts = [request.text for request in requests]
         arguments: tuple[Any, ...] = (prompts,)
         if self._takes_model:
-            arguments = (prompts, questions[0].model or self._default)
+            arguments = (prompts, requests[0].model or self._default)
         try:
             async with call.gate:
                 answers = await call_user_function(self._function, *arguments)
             if isinstance(answers, str):
                 raise TypeError("a function for batches returns a list of answers, not one str")
             answers = list(answers)
-            few = len(answers) < len(prompts) and self._shortens
-            if not (few or len(answers) == len(prompts)):
+            shortened = len(answers) < len(prompts) and self._may_be_shorter
+            if not (shortened or len(answers) == len(prompts)):
                 raise ValueError(f"{len(answers)} answers to {len(prompts)} prompts")
         # Boundary: a user's function may raise anything.
         except Exception as error:
@@ -130,26 +131,26 @@ def _share(account: LedgerAccount, count: int) -> int | None:
 
 
 def _settle(
-    question: SubcallRequest, reservation: Reservation, answer: Completion | ModelError
+    request: SubcallRequest, reservation: Reservation, answer: Completion | ModelError
 ) -> None:
     if not isinstance(answer, ModelError):  # otherwise the reservation ends as failed
         reservation.settle(
             answer.usage,
-            input_estimate=_bound(question.text),
+            input_estimate=_bound(request.text),
             output_estimate=_bound(answer.text),
-            price_model=answer.model or question.model,
+            price_model=answer.model or request.model,
         )
 
 
-async def _reply(question: SubcallRequest, answer: Completion | ModelError) -> SubcallReply:
+async def _reply(request: SubcallRequest, answer: Completion | ModelError) -> SubcallReply:
     if isinstance(answer, ModelError):
         return SubcallReply.failed(answer)
-    if question.schema is None:
+    if request.schema is None:
         return SubcallReply.of(answer)
     try:
-        return SubcallReply.of(answer, await fitting(answer, question.schema))
+        return SubcallReply.of(answer, await fitting(answer, request.schema))
     except ValueError as error:
-        return replace(SubcallReply.failed(ModelError("schema", str(error))), ours=False)
+        return replace(SubcallReply.failed(ModelError("schema", str(error))), infrastructure=False)
 
 
 def _completion(answer: object) -> Completion | ModelError:
@@ -164,5 +165,5 @@ def _bound(text: str) -> int:
     return len(text.encode("utf-8", "replace"))
 
 
-def _nobody(index: int, reply: SubcallReply) -> None:
+def _ignore(index: int, reply: SubcallReply) -> None:
     pass

@@ -29,16 +29,11 @@ class GivenProvider:
     """Sub-calls answered by the user's functions, otherwise by the model that an episode names.
 
     A function takes `(prompt, model)` or `(prompt)`, according to its signature; plain or
-    asynchronous.
-    Without a batch function, the function for single prompts is called for each; without a function
-    for
-    recursive calls, they are plain calls. Without any function, the model of a reset answers
-    (`llm`, or
-    `hf_token` and `llm_model`), and child runs answer recursive calls. A plain function is called
-    in
-    threads, up to the environment's `max_concurrent_subcalls` at a time. `shortens`: a batch
-    function may
-    return fewer answers, and the code gets fewer.
+    asynchronous. Without a batch function, the function for single prompts is called for each;
+    without a function for recursive calls, they are plain calls. Without any function, the model of
+    a reset answers (`llm`, or `hf_token` and `llm_model`), and child runs answer recursive calls. A
+    plain function is called in threads, up to the environment's `max_concurrent_subcalls` at a
+    time. `may_be_shorter`: a batch function may return fewer answers, and the code gets fewer.
 
     Raises:
         TypeError, ValueError: naming an argument that is not a function, budget or price.
@@ -53,7 +48,7 @@ class GivenProvider:
         *,
         budget: Budget | None = None,
         prices: Mapping[str, Price] | None = None,
-        shortens: bool = False,
+        may_be_shorter: bool = False,
     ) -> None:
         self._given = {
             "llm_query_fn": llm_query_fn,
@@ -65,7 +60,7 @@ class GivenProvider:
             if function is not None:
                 check_callable(function, name)
                 check_takes(function, "prompts" if "batch" in name else "prompt", name)
-        self._budget, self._prices, self._shortens = budget, prices, shortens
+        self._budget, self._prices, self._may_be_shorter = budget, prices, may_be_shorter
         if budget is not None or prices is not None:
             self._account()  # report errors now, not at the first reset
 
@@ -79,12 +74,12 @@ class GivenProvider:
             **{**self._given, name: function},
             budget=self._budget,
             prices=self._prices,
-            shortens=self._shortens,
+            may_be_shorter=self._may_be_shorter,
         )
 
     def take_over(self, subcalls: EpisodeSubcalls, settings: SubcallSettings) -> None:
         """Answer the later calls of an episode."""
-        subcalls.answer_by(*self._answerers(settings.llm.model))
+        subcalls.set_answerers(*self._answerers(settings.llm.model))
 
     def names(self, settings: SubcallSettings) -> frozenset[str]:
         """Return the functions of the session that have an answerer.
@@ -113,11 +108,13 @@ class GivenProvider:
         if not any(self._given.values()):
             model = environments.model(settings.llm)
             recursion = self._recursion(settings, model)
-            return recursion.begin_at(account, settings, failed, environments).own(model)
+            return recursion.begin_subcalls(account, settings, failed, environments).close_at_end(
+                model
+            )
         plain, deep = self._answerers(settings.llm.model)
-        width = settings.width
+        slots = settings.slots
         return EpisodeSubcalls(
-            plain, deep, account=account, gate=REQUESTS, failed=failed, width=width
+            plain, deep, account=account, gate=REQUESTS, failed=failed, slots=slots
         )
 
     def _account(self) -> LedgerAccount:
@@ -132,10 +129,10 @@ class GivenProvider:
         from repl_env.rlm.subcalls.child_runs import RecursionConfig
 
         turns = settings.max_iterations
-        manner = RunConfig() if turns is None else RunConfig(max_iterations=turns)
+        run_config = RunConfig() if turns is None else RunConfig(max_iterations=turns)
         if self._budget is not None:
-            manner = manner.within(self._budget)
-        return RecursionConfig(model, model, max_depth=settings.max_depth, manner=manner)
+            run_config = run_config.within(self._budget)
+        return RecursionConfig(model, model, max_depth=settings.max_depth, run_config=run_config)
 
     def _answerers(self, default: str | None) -> tuple[Answerer | None, Answerer | None]:
         """Return the answerers of plain and of recursive questions."""
@@ -150,7 +147,9 @@ class GivenProvider:
 
         def many(name: str) -> Answerer | None:
             function = given[name]
-            return None if function is None else BatchFunction(function, default, self._shortens)
+            return (
+                None if function is None else BatchFunction(function, default, self._may_be_shorter)
+            )
 
         single, batch = one("llm_query_fn"), many("llm_batch_fn")
         # The recursive single function takes precedence over the plain batch: a batch of deep

@@ -17,7 +17,7 @@ from repl_env.rlm import events
 from repl_env.rlm.subcalls.subcall_messages import SubcallReply, check_wait
 
 # Open spawned calls of one episode: as many as a session may have calls of other kinds.
-MOST_SPAWNED = 256
+MAX_SPAWNED = 256
 
 # The result of a cancelled call.
 CANCELLED = SubcallReply(f"Error: {events.CANCELLED}", events.CANCELLED)
@@ -25,11 +25,11 @@ CANCELLED = SubcallReply(f"Error: {events.CANCELLED}", events.CANCELLED)
 
 @dataclass(frozen=True, slots=True)
 class _Spawned:
-    """A running call. `ended` is done when no part of it runs any more."""
+    """A running call. `finished` is done when no part of it runs any more."""
 
     task: asyncio.Task[SubcallReply]
     loop: asyncio.AbstractEventLoop
-    ended: Future[None]
+    finished: Future[None]
 
 
 class SpawnedCalls:
@@ -38,16 +38,16 @@ class SpawnedCalls:
     def __init__(self) -> None:
         self._by_number: dict[int, _Spawned] = {}
 
-    def check_room(self) -> None:
+    def check_limit(self) -> None:
         """Raise ValueError, for the session's code, if the limit on open calls is reached."""
-        if sum(not each.task.done() for each in self._by_number.values()) >= MOST_SPAWNED:
-            raise ValueError(f"{MOST_SPAWNED} spawned calls are open; wait for one first")
+        if sum(not each.task.done() for each in self._by_number.values()) >= MAX_SPAWNED:
+            raise ValueError(f"{MAX_SPAWNED} spawned calls are open; wait for one first")
 
     def begin(self, call: Coroutine[Any, Any, SubcallReply]) -> int:
         """Start `call` on the running loop and return its number."""
         task = asyncio.create_task(call)
         spawned = _Spawned(task, asyncio.get_running_loop(), Future())
-        task.add_done_callback(lambda _: spawned.ended.set_result(None))
+        task.add_done_callback(lambda _: spawned.finished.set_result(None))
         number = len(self._by_number) + 1
         self._by_number[number] = spawned
         return number
@@ -63,12 +63,12 @@ class SpawnedCalls:
 
     def cancel_all(self) -> list[Future[None]]:
         """Cancel open calls, from any thread; done when all resources are released."""
-        under_way = [each for each in self._by_number.values() if not each.ended.done()]
-        for each in under_way:
+        running = [each for each in self._by_number.values() if not each.finished.done()]
+        for each in running:
             # A closed loop has ended its tasks.
             with suppress(RuntimeError):
                 each.loop.call_soon_threadsafe(each.task.cancel)
-        return [each.ended for each in under_way if not each.loop.is_closed()]
+        return [each.finished for each in running if not each.loop.is_closed()]
 
     async def _result(self, number: Any, timeout: Any = None) -> dict[str, Any] | None:
         task = self._of(number).task

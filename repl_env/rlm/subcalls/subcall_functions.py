@@ -12,13 +12,13 @@ _ONE = "(prompt, model=None, *, context=None, schema=None, timeout=None)"
 _MANY = "(prompts, model=None, *, context=None, schema=None, timeout=None)"
 _RAISES = ("BudgetExceeded",)
 
-_ASK = """Ask {who} one question; returns its answer as a str.
+_ASK = """Ask {answerer} one question; returns its answer as a str.
 
 context: what the question is about: text, bytes or JSON{context}.
 schema: a JSON schema; the answer is JSON that fits it, and .value has it parsed.
 timeout: seconds to wait for the answer.
 The answer has .ok, .error, .usage, .truncated and .value. One that failed reads "Error: ..."."""
-_ASK_ALL = """Ask {who} a list of questions at once; returns as many answers, in order.
+_ASK_ALL = """Ask {answerer} a list of questions at once; returns as many answers, in order.
 
 context: one for all, or a list with one for each. The rest is as for a single question."""
 _SPAWN = """Begin a question of rlm_query and go on; returns a handle.
@@ -38,18 +38,17 @@ def subcall_functions(
     """Return the functions for the session, by name.
 
     `ask` and `ask_all` take the kind of call before the code's arguments; `handles` are the methods
-    of the
-    result of `spawn`.
+    of the result of `spawn`.
     """
     model = "a language model, which sees nothing but the question,"
-    deep = "a model that works in a REPL of its own, for tasks of several steps,"
-    there = "; it is the child's variable `context`"
+    recursive_model = "a model that works in a REPL of its own, for tasks of several steps,"
+    as_variable = "; it is the child's variable `context`"
     return {
-        "llm_query": _offer(partial(ask, "llm"), _ASK, model, ""),
-        "rlm_query": _offer(partial(ask, "rlm"), _ASK, deep, there),
-        "llm_query_batched": _offer(partial(ask_all, "llm"), _ASK_ALL, model),
-        "llm_batch": _offer(partial(ask_all, "llm"), _ASK_ALL, model),
-        "rlm_query_batched": _offer(partial(ask_all, "rlm"), _ASK_ALL, deep),
+        "llm_query": _host_function(partial(ask, "llm"), _ASK, model, ""),
+        "rlm_query": _host_function(partial(ask, "rlm"), _ASK, recursive_model, as_variable),
+        "llm_query_batched": _host_function(partial(ask_all, "llm"), _ASK_ALL, model),
+        "llm_batch": _host_function(partial(ask_all, "llm"), _ASK_ALL, model),
+        "rlm_query_batched": _host_function(partial(ask_all, "rlm"), _ASK_ALL, recursive_model),
         "rlm_spawn": HostFunction(
             _documented(spawn, _SPAWN),
             returns="handle",
@@ -62,12 +61,12 @@ def subcall_functions(
     }
 
 
-def _offer(
-    function: Callable[..., Any], doc: str, who: str, context: str | None = None
+def _host_function(
+    function: Callable[..., Any], doc: str, answerer: str, context: str | None = None
 ) -> HostFunction:
     single = context is not None
     return HostFunction(
-        _documented(function, doc.format(who=who, context=context)),
+        _documented(function, doc.format(answerer=answerer, context=context)),
         returns="text" if single else "texts",
         raw=("context",),
         raises=_RAISES,
@@ -79,8 +78,8 @@ def _documented(function: Callable[..., Any], doc: str) -> Callable[..., Any]:
     """Return `function` with a docstring for the code of the session."""
 
     @wraps(function)
-    async def offered(*args: Any, **kwargs: Any) -> Any:
+    async def described(*args: Any, **kwargs: Any) -> Any:
         return await function(*args, **kwargs)
 
-    offered.__doc__ = doc
-    return offered
+    described.__doc__ = doc
+    return described

@@ -28,8 +28,7 @@ class SubcallRequest:
     """One request of the session's code.
 
     `context` is the subject of the prompt: text, bytes or JSON; None: all is in the prompt.
-    `schema` is a
-    JSON schema for the answer. `timeout` is in seconds; None: no limit of its own.
+    `schema` is a JSON schema for the answer. `timeout` is in seconds; None: no limit of its own.
     """
 
     prompt: str
@@ -54,11 +53,9 @@ class SubcallRequest:
 class SubcallReply:
     """The reply to a request. `error` None: there is an answer.
 
-    `text` is for the code; `said` the model's whole text, including reasoning. `ours`: an
-    infrastructure
-    failure, not one of the code. `refusal`: the budget did not allow the request. `child`: a child
-    run
-    gave the answer.
+    `text` is for the code; `full_text` the model's whole text, including reasoning.
+    `infrastructure`: an infrastructure failure, not one of the code. `refusal`: the budget did not
+    allow the request. `child`: a child run gave the answer.
     """
 
     text: str
@@ -66,23 +63,23 @@ class SubcallReply:
     usage: ModelUsage = field(default_factory=ModelUsage)
     truncated: bool = False
     value: JSON = None
-    ours: bool = False
+    infrastructure: bool = False
     refusal: BudgetExceeded | None = None
     child: bool = False
     model: str | None = None
-    said: str | None = None
+    full_text: str | None = None
 
     @classmethod
     def of(cls, completion: Completion, value: JSON = None) -> SubcallReply:
         """Return the reply with a model's answer."""
-        said = replace_surrogates(completion.text)
+        full_text = replace_surrogates(completion.text)
         return cls(
-            without_thoughts(said),
+            without_thoughts(full_text),
             usage=completion.usage,
             truncated=completion.truncated,
             value=value,
             model=completion.model,
-            said=said,
+            full_text=full_text,
         )
 
     @classmethod
@@ -91,7 +88,7 @@ class SubcallReply:
         of_model = isinstance(error, ModelError)
         name = replace_surrogates(str(error) if of_model else f"{type(error).__name__}: {error}")
         refusal = error if isinstance(error, BudgetExceeded) else None
-        return cls(f"Error: {name}", name, ours=of_model, refusal=refusal)
+        return cls(f"Error: {name}", name, infrastructure=of_model, refusal=refusal)
 
     def to_json(self) -> dict[str, Any]:
         """Return the reply in its form for the session."""

@@ -31,13 +31,13 @@ class SubcallSettings:
         llm: the model that answers them.
         max_depth: levels of nested runs.
         max_iterations: turns of each child run; None: as many as the environment's episodes have.
-        width: the sub-calls of the episode that may run concurrently.
+        slots: the sub-calls of the episode that may run concurrently.
     """
 
     llm: LLM = field(default_factory=LLM)
     max_depth: int = 1
     max_iterations: int | None = None
-    width: int = DEFAULT_MAX_CONCURRENT_SUBCALLS
+    slots: int = DEFAULT_MAX_CONCURRENT_SUBCALLS
 
 
 class Provider(Protocol):

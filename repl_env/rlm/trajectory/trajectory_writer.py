@@ -1,8 +1,7 @@
 """`TrajectoryWriter`: writes events to a file as they happen, one line each.
 
 Each line is one write, so a crash at any point costs at most the present line, and a file that ends
-in
-half a line can still be read.
+in half a line can still be read.
 """
 
 from __future__ import annotations
@@ -37,26 +36,23 @@ SHORTEST_SECRET = 8
 
 
 class TrajectoryWriter(Closeable):
-    """Writes the trajectory of one tree of runs; pass it as a `Watcher`.
+    """Writes the trajectory of one tree of runs; pass it as a `EventHandler`.
 
     ```python
     with TrajectoryWriter("run.jsonl") as writer:
         RLM(model, trajectory=writer).run(question)
     ```
     Safe to use from several threads. The file has no credentials, unless a prompt, an output or an
-    error
-    text contains them; `secrets` are removed from these.
+    error text contains them; `secrets` are removed from these.
 
     Args:
         path: the file; its folder must exist.
         overwrite: whether an existing file may be replaced.
         sync: flush each line to the disk before going on, so that not even a crash of the machine
-            loses
-            it. The run waits for that, milliseconds for each event.
+            loses it. The run waits for that, milliseconds for each event.
         figures: keep the figures of observations, as base64.
         contexts: those of the root run. One that fits into the rest of `MOST_CONTEXT` is written
-            whole;
-            of others only a SHA-256, for recognition.
+            whole; of others only a SHA-256, for recognition.
         settings: JSON about the run for readers of the file. A replay uses "max_depth", "blocks",
             "budget" and "seed".
         secrets: texts of 8 characters or more, which "[secret]" replaces in all texts.
@@ -110,8 +106,7 @@ class TrajectoryWriter(Closeable):
 
         Raises:
             OSError: it cannot be written. The file has all events before it, and accepts no others:
-                a gap
-                would be invisible to readers.
+                a gap would be invisible to readers.
             ValueError: a run of this name has begun before; a file holds one tree.
             REPLError: the writer is closed.
         """

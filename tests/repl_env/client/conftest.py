@@ -16,5 +16,5 @@ def short_pauses(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
-    monkeypatch.setattr(resumable_upload, "PIECE", 256 * KIB)
-    monkeypatch.setattr(resumable_upload, "LEAST_PIECE", 64 * KIB)
+    monkeypatch.setattr(resumable_upload, "CHUNK", 256 * KIB)
+    monkeypatch.setattr(resumable_upload, "MIN_CHUNK", 64 * KIB)

@@ -108,7 +108,7 @@ async def test_a_server_that_stays_away_is_an_error():
         with pytest.raises(ServerUnavailable):
             await resumable_upload.upload([parcel()], store.access)
 
-    assert len(store.asked) == resumable_upload.MOST_ATTEMPTS
+    assert len(store.asked) == resumable_upload.MAX_ATTEMPTS
 
 
 @pytest.mark.parametrize("seconds", [3600, 1e300])
@@ -175,7 +175,7 @@ async def test_a_context_of_received_but_unconfirmed_bytes_is_not_taken_as_uploa
 
 
 async def test_an_upload_that_the_server_dropped_is_repeated(monkeypatch):
-    monkeypatch.setattr(resumable_upload, "MOST_ATTEMPTS", 2)
+    monkeypatch.setattr(resumable_upload, "MAX_ATTEMPTS", 2)
 
     def forgets(request: Handler) -> bool:
         request.store.parts.clear()

@@ -90,7 +90,7 @@ async def test_a_silent_server_without_a_pending_request_is_an_error(clock):
             with pytest.raises(ReplyTimeout):
                 await env.reset()
 
-    assert server.kinds.count("reset") == resumable_session.MOST_SENDS
+    assert server.kinds.count("reset") == resumable_session.MAX_SENDS
 
 
 async def test_output_shows_that_a_step_is_running(clock):
@@ -187,7 +187,7 @@ async def test_a_request_that_waits_behind_another_is_not_lost():
         await peer.session()
         await peer.serve("the result")
 
-    stories = [after_the_request, *[busy] * (resumable_session.MOST_SENDS + 1), at_last]
+    stories = [after_the_request, *[busy] * (resumable_session.MAX_SENDS + 1), at_last]
     with Scripted(*stories) as server:
         async with REPLEnv(server.url) as env:
             await env.reset()
@@ -195,7 +195,7 @@ async def test_a_request_that_waits_behind_another_is_not_lost():
 
 
 async def test_a_step_that_the_server_does_not_end_is_abandoned_with_its_connection(monkeypatch):
-    monkeypatch.setattr(resumable_session, "LEAVE_S", 0.05)
+    monkeypatch.setattr(resumable_session, "ABANDON_TIMEOUT_S", 0.05)
 
     async def story(peer):
         await begun(peer)

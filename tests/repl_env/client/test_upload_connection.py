@@ -102,7 +102,7 @@ async def test_a_response_that_repeats_a_key_is_an_error_without_it():
 
 async def test_pieces_have_a_maximum_size_whatever_the_server_accepts():
     with Store() as store:
-        await resumable_upload.upload([parcel()], store.access, most_piece=1 << 40)
+        await resumable_upload.upload([parcel()], store.access, max_chunk=1 << 40)
 
     assert store.asked[2] == "PUT bytes 262144-524287/1004000"
 

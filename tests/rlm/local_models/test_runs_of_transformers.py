@@ -19,7 +19,7 @@ def tiny():
 
 def test_a_model_that_writes_no_code_is_prompted_and_has_a_last_turn(rlm, tiny):
     events = []
-    result = rlm(tiny, max_iterations=2, watch=events.append).run("What is it?", "a text")
+    result = rlm(tiny, max_iterations=2, on_event=events.append).run("What is it?", "a text")
     replies = [event for event in events if isinstance(event, ModelReplied)]
     assert [event.last for event in replies] == [False, False, True]
     assert "Your reply had no code block" in replies[1].added[0]["content"]
@@ -45,5 +45,5 @@ def test_turns_become_samples_whose_masks_cover_the_sampled_tokens(rlm, tiny):
 
 
 def test_the_limit_of_an_answer_is_the_models_to_the_token(rlm, tiny):
-    made = rlm(tiny, max_iterations=1, manner=RunConfig(max_output_tokens=3))
+    made = rlm(tiny, max_iterations=1, run_config=RunConfig(max_output_tokens=3))
     assert made.run("What is it?").usage.output_tokens <= 6
