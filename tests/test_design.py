@@ -13,23 +13,25 @@ from pathlib import Path
 import pytest
 
 from repl_env.episode.observations import KIND_BY_CLOCK, KIND_BY_EXCEPTION, KIND_BY_REASON
-from repl_sandbox.jail.recipe import (
+from repl_sandbox.jail.recipe.confined_steps import (
     CONFINED_INIT,
     CONFINED_WORKER,
     FILE_HELPER,
     FOLDER,
-    INIT,
     PROCESS_FILE_HELPER,
     PROCESS_INIT,
     PROCESS_WORKER,
-    RECIPES,
+)
+from repl_sandbox.jail.recipe.jailed_steps import (
+    INIT,
     SPAWN_STEPS,
     TELL_WORKER,
     VIEW,
     WAIT_FOR_INIT,
     WORKER,
-    Step,
 )
+from repl_sandbox.jail.recipe.recipe_step import Step
+from repl_sandbox.jail.recipe.recipes import RECIPES
 from tests.surface.modules import MODULES_PAGE, modules_page
 
 ROOT = Path(__file__).parents[1]

@@ -20,11 +20,15 @@ from tests.waiting import LONG
 _ZYGOTE = """
 import errno, json, os, resource, signal, socket, sys
 from dataclasses import replace
-from repl_sandbox.jail import recipe_slots as slots, reserved_descriptors as descriptors
+from repl_sandbox.jail import reserved_descriptors as descriptors
+from repl_sandbox.jail.recipe import recipe_slots as slots
 from repl_sandbox.jail.landlock import ruleset as landlock
 from repl_sandbox.native.libc import call
 from repl_sandbox.jail.namespaces import FLAGS
-from repl_sandbox.jail.recipe import SPAWN_STEPS, RECIPES, Step, batch
+from repl_sandbox.jail.recipe.jailed_steps import SPAWN_STEPS
+from repl_sandbox.jail.recipe.recipe_step import Step
+from repl_sandbox.jail.recipe.recipes import RECIPES
+from repl_sandbox.jail.recipe.step_execution import batch
 from repl_sandbox.jail.session_jail import Jail
 from repl_sandbox.native.spawn import NO_CGROUP, Role, Spawner
 from repl_sandbox.native.steps import StepError

@@ -13,7 +13,10 @@ import pytest
 
 from repl_sandbox import IsolationError
 from repl_sandbox.jail.landlock import ruleset
-from repl_sandbox.jail.recipe import INIT, RECIPES, VIEW, WORKER, Step, contain
+from repl_sandbox.jail.recipe.jailed_steps import INIT, VIEW, WORKER
+from repl_sandbox.jail.recipe.recipe_step import Step
+from repl_sandbox.jail.recipe.recipes import RECIPES
+from repl_sandbox.jail.recipe.step_execution import contain
 from repl_sandbox.jail.session_jail import Jail
 from repl_sandbox.native.libc import call
 from tests.waiting import LONG

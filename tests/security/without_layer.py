@@ -31,10 +31,10 @@ def module(name: str) -> Any:
 
 def drop_steps(*names: str) -> None:
     """Take the steps of these names out of every recipe."""
-    recipe = module("jail.recipe")
-    for tier, lists in dict(recipe.RECIPES).items():
+    recipes = module("jail.recipe.recipes")
+    for tier, lists in dict(recipes.RECIPES).items():
         kept = ([step for step in steps if step.name not in names] for steps in lists)
-        recipe.RECIPES[tier] = recipe.Recipe(*kept)
+        recipes.RECIPES[tier] = recipes.Recipe(*kept)
 
 
 def share_network() -> None:

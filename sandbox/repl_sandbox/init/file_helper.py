@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from errno import EIO
 from typing import Any, NoReturn
 
-from ..jail.recipe import RECIPES, contain
+from ..jail.recipe.recipes import RECIPES
+from ..jail.recipe.step_execution import contain
 from ..jail.session_jail import Jail
 from ..protocol import control_channel
 from ..snapshots.workspace import workspace_files

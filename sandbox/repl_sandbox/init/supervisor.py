@@ -18,7 +18,7 @@ from functools import partial
 from typing import NoReturn
 
 from ..jail import processes, session_directory
-from ..jail.recipe import RECIPES
+from ..jail.recipe.recipes import RECIPES
 from ..jail.session_jail import Jail
 from ..native import process_forks
 from ..protocol import control_channel

@@ -14,7 +14,8 @@ from typing import NoReturn
 
 from ..errors import IsolationError
 from ..jail import reserved_descriptors, session_directory
-from ..jail.recipe import Step, contain
+from ..jail.recipe.recipe_step import Step
+from ..jail.recipe.step_execution import contain
 from ..jail.session_jail import Jail
 from ..protocol import control_channel
 from ..snapshots.snapshot_processes import SnapshotRecovery

@@ -13,7 +13,7 @@ from typing import Final
 from ..native import libc
 from ..native.libc import call
 from ..native.steps import Rows
-from . import recipe_slots
+from .recipe import recipe_slots
 
 # proc_pid_oom_score_adj(5), and its largest value, which outweighs any size.
 _OOM_SCORE: Final = b"/proc/self/oom_score_adj"

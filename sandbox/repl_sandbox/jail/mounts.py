@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from ..native import libc
 from ..native.libc import call
 from ..native.steps import Rows, perform
-from . import recipe_slots
+from .recipe import recipe_slots
 
 WORKSPACE = "/workspace"
 PRIVATE = ("/tmp", WORKSPACE, "/dev/shm")

@@ -17,7 +17,7 @@ from typing import NoReturn
 from ..errors import IsolationError
 from ..jail import processes, remedies, rlimits, session_directory, users
 from ..jail.namespaces import FLAGS
-from ..jail.recipe_steps import DONE
+from ..jail.recipe.step_functions import DONE
 from ..jail.session_jail import Jail
 from ..native.libc import CLONE_NEWCGROUP
 from ..native.process_forks import fork

@@ -18,8 +18,11 @@ from typing import Final, NoReturn
 from ..init.supervisor import Init
 from ..init.worker_entry import complain, limiter_of, report, run_worker
 from ..init.worker_rollback import WorkerRollback
-from ..jail import recipe_slots, reserved_descriptors
-from ..jail.recipe import RECIPES, SPAWN_STEPS, batch
+from ..jail import reserved_descriptors
+from ..jail.recipe import recipe_slots
+from ..jail.recipe.jailed_steps import SPAWN_STEPS
+from ..jail.recipe.recipes import RECIPES
+from ..jail.recipe.step_execution import batch
 from ..jail.remedies import step_error
 from ..jail.session_jail import Jail
 from ..native.spawn import NO_CGROUP, Handshake, Role, Spawner
@@ -148,7 +151,7 @@ class SessionSpawn:
         return pid, written
 
     def _fill(self, *numbers: int) -> None:
-        """Fill the slots of descriptors, in the order of `jail.recipe_slots`."""
+        """Fill the slots of descriptors, in the order of `jail.recipe.recipe_slots`."""
         if max(numbers) >= reserved_descriptors.FIRST:
             raise OSError(EMFILE, "the zygote has too many files open")
         self._slots[: len(numbers)] = list(numbers)

@@ -18,15 +18,15 @@ spec = importlib.util.spec_from_file_location("boot", {boot!r})
 boot = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(boot)
 boot._load_package()
-from repl_sandbox.jail import recipe
+from repl_sandbox.jail.recipe import recipes
 from repl_sandbox.native import libc
-from repl_sandbox.jail.recipe import Step
+from repl_sandbox.jail.recipe.recipe_step import Step
 
 def add(step, before, tier="jailed"):
-    lists = recipe.RECIPES[tier]
+    lists = recipes.RECIPES[tier]
     steps = list(lists.first_worker)
     steps.insert([step.name for step in steps].index(before), step)
-    recipe.RECIPES[tier] = lists._replace(first_worker=steps)
+    recipes.RECIPES[tier] = lists._replace(first_worker=steps)
 
 {change}
 boot._main(int(sys.argv[1]), sys.argv[2], inside=len(sys.argv) > 3)

@@ -23,7 +23,7 @@ from typing import Final
 
 from ...native.libc import AT_FDCWD, NativeCall, call
 from ...native.steps import REFUSED, Address, Preset, Rows, SyscallBatch
-from .. import recipe_slots
+from ..recipe import recipe_slots
 
 _VERSION_FLAG: Final = 1  # LANDLOCK_CREATE_RULESET_VERSION: tells the ABI, makes nothing
 _PATH_BENEATH: Final = 1  # LANDLOCK_RULE_PATH_BENEATH

@@ -14,7 +14,8 @@ import socket
 import struct
 from typing import Any, NoReturn
 
-from ...jail.recipe import RECIPES, contain
+from ...jail.recipe.recipes import RECIPES
+from ...jail.recipe.step_execution import contain
 from ...jail.session_jail import Jail
 from . import workspace_files
 from .workspace_versions import WorkspaceVersions

@@ -17,7 +17,7 @@ from errno import EAGAIN
 
 from ...init.supervisor import Init
 from ...init.worker_rollback import WorkerRollback
-from ...jail.recipe import contain
+from ...jail.recipe.step_execution import contain
 from ...jail.reserved_descriptors import LEAST_FILES, WORKER
 from ...jail.session_jail import Jail
 from ...snapshots.branch_fork import BranchFork

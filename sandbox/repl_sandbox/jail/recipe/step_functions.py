@@ -10,21 +10,21 @@ from contextlib import suppress
 from errno import EACCES, EINVAL, EPIPE
 from typing import Final
 
-from ..native.libc import call
-from ..native.steps import Address, Rows
-from . import (
+from ...native.libc import call
+from ...native.steps import Address, Rows
+from .. import (
     capabilities,
     cgroup_join,
     mounts,
     processes,
-    recipe_slots,
     reserved_descriptors,
     session_directory,
     users,
 )
-from .landlock import landlock_rules, ruleset
-from .seccomp import fork_notifications
-from .session_jail import Jail
+from ..landlock import landlock_rules, ruleset
+from ..seccomp import fork_notifications
+from ..session_jail import Jail
+from . import recipe_slots
 
 # Word sent between the processes of a new session to end a wait.
 DONE: Final = bytes(4)

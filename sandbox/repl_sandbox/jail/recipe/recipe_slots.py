@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ..native.steps import Slot
+from ...native.steps import Slot
 
 # Descriptors of a new session, by their numbers in the zygote.
 CONTROL: Final = Slot(0)
