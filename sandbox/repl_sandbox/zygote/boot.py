@@ -1,7 +1,7 @@
 """The program of the zygote's interpreter: `python -I boot.py SOCKET TIER`.
 
 SOCKET is an open descriptor, or, in a container, the path of a socket to connect to, or "stream":
-standard input and output. `boot.py relay STREAM LIFELINE LOOKS MOST` is the host's end of that
+standard input and output. `boot.py relay STREAM LIFELINE QUERIES MAX_SIZE` is the host's end of that
 stream.
 
 Makes this copy of the package importable, wherever it lies and whatever the interpreter has

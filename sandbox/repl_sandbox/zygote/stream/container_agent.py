@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from errno import E2BIG, EIO
 from typing import Any, NoReturn
@@ -18,10 +18,14 @@ from ...jail import processes
 from ...limits import process_queries
 from ...protocol import control_channel
 from . import container_probe, descriptor_passing, stream_frames
+from .descriptor_passing import DescriptorDescription
 from .multiplexer import Multiplexer
-from .stream_channels import StreamChannel
+from .received_files import ReceivedFiles
+from .stream_channels import Delivery, StreamChannel
 
-_LIFELINE, _LOOKS = 0, 1
+_LIFELINE, _QUERIES = 0, 1
+# Files from the host that belong to no message yet.
+_MAX_FILES = 8
 
 
 def split_streams() -> int:
@@ -53,7 +57,9 @@ def _serve(lifeline: int, zygote: int, facts: dict[str, Any]) -> NoReturn:
     stream = os.dup(0), os.dup(1)
     _let_stream_go()
     try:
-        agent = _Agent(*stream, {**facts, "zygote": zygote})
+        # The host is trusted: its files have any size.
+        files = ReceivedFiles(_MAX_FILES, None)
+        agent = Multiplexer(*stream, 3, AgentSide({**facts, "zygote": zygote}), files)
         agent.add(StreamChannel(_LIFELINE, descriptor_passing.MESSAGES, lifeline))
         agent.serve()
     finally:
@@ -66,46 +72,50 @@ def _reap() -> None:
             pass
 
 
-class _Agent(Multiplexer):
-    """Serves the zygote's and the sessions' ends, and answers queries about processes."""
+class AgentSide:
+    """The container's `StreamSide`, which also answers queries about processes."""
 
-    def __init__(self, source: int, sink: int, facts: dict[str, Any]) -> None:
-        super().__init__(source, sink, 3)
+    def __init__(self, facts: dict[str, Any]) -> None:
         self._facts = facts
 
-    def accepts(
-        self, channel: StreamChannel, descriptor: descriptor_passing.DescriptorDescription
-    ) -> bool:
-        """As of `Multiplexer`: files that were requested; workers send none."""
+    def unwrap(self, data: bytes) -> Iterator[bytes]:
+        """As of `StreamSide`: the daemon adds nothing to the container's input."""
+        yield data
+
+    def may_send(self, channel: StreamChannel, description: DescriptorDescription) -> bool:
+        """As of `StreamSide`: files that were requested; workers send none."""
         return (
             channel.kind == descriptor_passing.MESSAGES
-            and descriptor.kind == descriptor_passing.FILE
+            and description.kind == descriptor_passing.FILE
         )
 
-    def takes(
-        self, channel: StreamChannel | None, description: descriptor_passing.DescriptorDescription
+    def may_receive(
+        self, channel: StreamChannel | None, description: DescriptorDescription
     ) -> bool:
-        """As of `Multiplexer`: all, because the host is trusted."""
+        """As of `StreamSide`: everything, because the host is trusted."""
         return True
 
-    def is_gone(self, channel: StreamChannel) -> None:
-        """As of `Multiplexer`: the container ends with the zygote."""
-        if channel.number == _LIFELINE:
-            self.ends = True
+    def answer(self, number: int, payload: bytes) -> bytes | None:
+        """As of `StreamSide`: the host's queries about processes."""
+        return self._answer(payload) if number == _QUERIES else None
 
-    def is_unknown(self, kind: int, number: int) -> None:
-        """As of `Multiplexer`: returns a lent file."""
-        if kind == stream_frames.CLOSE:
-            for channel in self._channels.values():
-                channel.let_go(number)
+    def lend(self, number: int, fd: int) -> None:
+        """As of `StreamSide`: the host fills no file of a session."""
+        os.close(fd)
 
-    def hear(self, number: int, payload: bytes) -> bool:
-        """As of `Multiplexer`: the host's queries about processes."""
-        if number != _LOOKS:
-            return False
-        self.say(stream_frames.CREDIT, _LOOKS, stream_frames.NUMBER.pack(len(payload)))
-        self.say(stream_frames.DATA, _LOOKS, self._answer(payload))
+    def fill_lent(self, number: int, payload: bytes) -> bool:
+        """As of `StreamSide`: nothing is lent."""
         return True
+
+    def peer_is(self, channel: StreamChannel, pid: int) -> None:
+        """As of `StreamSide`: processes here need not know the host's."""
+
+    def prepare_delivery(self, channel: StreamChannel, delivery: Delivery) -> None:
+        """As of `StreamSide`: nothing to change."""
+
+    def closed(self, channel: StreamChannel) -> bool:
+        """As of `StreamSide`: the container ends with the zygote."""
+        return channel.number == _LIFELINE
 
     def _answer(self, question: bytes) -> bytes:
         name, *arguments = json.loads(question)

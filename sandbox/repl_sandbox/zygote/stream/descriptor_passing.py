@@ -6,7 +6,7 @@ import fcntl
 import os
 import socket
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from errno import EINVAL, ENXIO
 from typing import Any, Final
@@ -19,6 +19,7 @@ BYTES: Final = "bytes"
 WRITTEN: Final = "written"
 READ: Final = "read"
 FILE: Final = "file"
+PIPES: Final = (READ, WRITTEN)
 
 _OTHER_END: Final = {WRITTEN: READ, READ: WRITTEN}
 SOCKETS: Final = {MESSAGES: socket.SOCK_SEQPACKET, BYTES: socket.SOCK_STREAM}
@@ -42,6 +43,11 @@ class DescriptorDescription:
     def row(self) -> list[Any]:
         """Return the description as JSON."""
         return [self.kind, self.number, self.signal, self.size, self.seals, self.comes_back]
+
+
+def has_pipes(descriptions: Iterable[DescriptorDescription]) -> bool:
+    """Whether a pipe is among the descriptors."""
+    return any(description.kind in PIPES for description in descriptions)
 
 
 def described(row: object) -> DescriptorDescription:

@@ -14,109 +14,107 @@ from contextlib import suppress
 from typing import Final
 
 from . import descriptor_passing, stream_frames
-from .multiplexer import Multiplexer, put
+from .descriptor_passing import DescriptorDescription
+from .multiplexer import Multiplexer
+from .received_files import ReceivedFiles, write_part
 from .stream_channels import Delivery, StreamChannel
 
 LIFELINE: Final = 0
-LOOKS: Final = 1
+QUERIES: Final = 1
 
-_LAST_WORDS: Final = 4096
+_LAST_OUTPUT: Final = 4096
 
 
-def serve(stream: int, lifeline: int, looks: int, most: int) -> None:
+def serve(stream: int, lifeline: int, queries: int, max_size: int) -> None:
     """Relay between the host's two sockets and a stream until the stream ends.
 
-    `most`: bytes of the files that the container may send for one request.
+    `max_size`: bytes of the files that the container may send for one request.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    relay = HostRelay(stream, most)
+    side = HostSide(max_size)
+    relay = Multiplexer(stream, stream, 2, side, ReceivedFiles(1, max_size))
     relay.add(StreamChannel(LIFELINE, descriptor_passing.MESSAGES, lifeline))
-    relay.add(StreamChannel(LOOKS, descriptor_passing.MESSAGES, looks))
+    relay.add(StreamChannel(QUERIES, descriptor_passing.MESSAGES, queries))
     try:
         relay.serve()
     except stream_frames.BrokenStreamError as error:
-        relay.said.append(f"the container sent what is no frame: {error}\n".encode())
+        side.output.append(f"the container sent an invalid frame: {error}\n".encode())
     with suppress(OSError):
-        os.write(1, b"".join(relay.said)[-_LAST_WORDS:])
+        os.write(1, b"".join(side.output)[-_LAST_OUTPUT:])
 
 
-class HostRelay(Multiplexer):
-    """Serves the host's ends. `said`: what the container wrote to its standard error."""
+class HostSide:
+    """The host's `StreamSide`. `output`: what the container wrote to its standard error."""
 
-    most_files = 1
-
-    def __init__(self, stream: int, most: int) -> None:
-        super().__init__(stream, stream, 2)
+    def __init__(self, max_size: int) -> None:
         self._docker = stream_frames.Unwrapper()
-        self._most = most
-        self._taken: dict[int, int] = {}  # bytes of files, by channel
+        self._max_size = max_size
+        self._received: dict[int, int] = {}  # bytes of files, by channel
         self._lent: dict[int, int] = {}
-        self.said: deque[bytes] = deque(maxlen=64)
+        self.output: deque[bytes] = deque(maxlen=64)
 
     def unwrap(self, data: bytes) -> Iterator[bytes]:
-        """As of `Multiplexer`."""
+        """As of `StreamSide`."""
         for is_output, piece in self._docker.feed(data):
             if is_output:
                 yield piece
             else:
-                self.said.append(piece)
+                self.output.append(piece)
 
-    def accepts(
-        self, channel: StreamChannel, descriptor: descriptor_passing.DescriptorDescription
-    ) -> bool:
-        """As of `Multiplexer`: the host is trusted."""
+    def may_send(self, channel: StreamChannel, description: DescriptorDescription) -> bool:
+        """As of `StreamSide`: everything, because the host is trusted."""
         return True
 
-    def takes(
-        self, channel: StreamChannel | None, description: descriptor_passing.DescriptorDescription
+    def may_receive(
+        self, channel: StreamChannel | None, description: DescriptorDescription
     ) -> bool:
-        """As of `Multiplexer`: only files, and only in an answer to a request for files."""
+        """As of `StreamSide`: only files, and only in an answer to a request for files."""
         if description.kind != descriptor_passing.FILE or channel is None:
             return description.kind == descriptor_passing.FILE
         if (
             channel.kind != descriptor_passing.MESSAGES
             or channel.ordered
-            or channel.number in (LIFELINE, LOOKS)
+            or channel.number in (LIFELINE, QUERIES)
         ):
             return False
-        self._taken[channel.number] = self._taken.get(channel.number, 0) + description.size
-        return self._taken[channel.number] <= self._most
+        received = self._received.get(channel.number, 0) + description.size
+        self._received[channel.number] = received
+        return received <= self._max_size
 
-    def check_size(self, size: int) -> int:
-        """As of `Multiplexer`."""
-        if size > self._most:
-            raise stream_frames.BrokenStreamError(f"a file of {size} bytes")
-        return size
+    def answer(self, number: int, payload: bytes) -> bytes | None:
+        """As of `StreamSide`: the container asks nothing."""
+        return None
 
     def lend(self, number: int, fd: int) -> None:
-        """As of `Multiplexer`."""
+        """As of `StreamSide`."""
         self._lent[number] = fd
 
-    def is_filled(self, number: int, payload: bytes) -> None:
-        """As of `Multiplexer`."""
+    def fill_lent(self, number: int, payload: bytes) -> bool:
+        """As of `StreamSide`: the host releases a file by truncating it."""
         fd = self._lent.get(number)
         if fd is None:
-            return
+            return True
         try:
-            put(fd, payload)
-        except OSError:  # the host has released the file, by truncating it
+            write_part(fd, payload)
+        except OSError:
             os.close(self._lent.pop(number))
-            self.say(stream_frames.CLOSE, number)
+            return False
+        return True
 
     def peer_is(self, channel: StreamChannel, pid: int) -> None:
-        """As of `Multiplexer`: sent with the next data, in a file, because the kernel reports
-        another pid.
-        """
+        """As of `StreamSide`: the next delivery passes it on."""
         channel.peer = pid
 
-    def deliver(self, channel: StreamChannel, delivery: Delivery) -> None:
-        """As of `Multiplexer`."""
+    def prepare_delivery(self, channel: StreamChannel, delivery: Delivery) -> None:
+        """As of `StreamSide`: adds the sender's pid, in a file, because the kernel reports the
+        relay's.
+        """
         if channel.peer and delivery.data:
             pid, channel.peer = channel.peer, 0
             delivery.descriptors.append(descriptor_passing.new_file(0))
             os.write(delivery.descriptors[-1], b"%d" % pid)
-        super().deliver(channel, delivery)
 
-    def is_gone(self, channel: StreamChannel) -> None:
-        """As of `Multiplexer`."""
-        self._taken.pop(channel.number, None)
+    def closed(self, channel: StreamChannel) -> bool:
+        """As of `StreamSide`: the relay ends with the stream."""
+        self._received.pop(channel.number, None)
+        return False

@@ -8,10 +8,19 @@ import socket
 import sys
 import termios
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from errno import EPIPE
 
-from .descriptor_passing import BYTES, MESSAGES, READ, SOCKETS
+from .descriptor_passing import (
+    BYTES,
+    MESSAGES,
+    READ,
+    SOCKETS,
+    WRITTEN,
+    DescriptorDescription,
+    has_pipes,
+)
 from .stream_frames import CHUNK
 
 # Bytes of a channel in transit. A slow reader delays its own channel alone.
@@ -48,6 +57,35 @@ class ChannelGroup:
     pipes: list[StreamChannel] = field(default_factory=list)
     ordered: list[StreamChannel] = field(default_factory=list)
     heard: bool = True  # the host reads the pipes
+
+    @classmethod
+    def of(
+        cls, channel: StreamChannel | None, descriptions: Sequence[DescriptorDescription]
+    ) -> ChannelGroup | None:
+        """The group of descriptors sent on `channel`: a new session's, or the channel's own."""
+        own = None if channel is None else channel.group
+        sockets = any(description.kind in SOCKETS for description in descriptions)
+        new = has_pipes(descriptions) and (sockets or own is None)
+        return cls() if new else own
+
+    def unsent(self) -> list[tuple[StreamChannel, int]]:
+        """The pipes with unread data, and how far each must be sent to contain that data."""
+        waiting = ((pipe, pipe.there()) for pipe in self.pipes if pipe.kind == READ)
+        return [(pipe, pipe.sent + there) for pipe, there in waiting if there]
+
+    def undelivered(self) -> list[tuple[StreamChannel, int]]:
+        """The pipes with data that is not written yet, and how far each must be written."""
+        return [
+            (pipe, pipe.received)
+            for pipe in self.pipes
+            if pipe.kind == WRITTEN and pipe.delivered < pipe.received
+        ]
+
+    def remove(self, channel: StreamChannel) -> None:
+        """Forget a channel that is closed."""
+        for channels in (self.pipes, self.ordered):
+            if channel in channels:
+                channels.remove(channel)
 
 
 @dataclass(eq=False)

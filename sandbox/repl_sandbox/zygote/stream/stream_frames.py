@@ -34,6 +34,14 @@ def frame(kind: int, channel: int, payload: bytes = b"") -> bytes:
     return HEADER.pack(kind, channel, len(payload)) + payload
 
 
+def read_number(payload: bytes) -> int:
+    """Return the number that is a payload; raise BrokenStreamError if it is none."""
+    if len(payload) != NUMBER.size:
+        raise BrokenStreamError(f"a number of {len(payload)} bytes, not {NUMBER.size}")
+    number: int = NUMBER.unpack(payload)[0]
+    return number
+
+
 class Parser:
     """Parses pieces of a stream into frames."""
 
