@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar, Unp
 from .backends.sandbox_arguments import SandboxArguments
 from .errors import IsolationError, SandboxError
 from .pool.async_acquire import acquire_links
+from .pool.core_factory import SessionArguments
 from .protocol.checkpoint_manifest import parse
 from .sandbox import NO_PICKLE, Sandbox
 from .session.cells.cell_answers import Accept
@@ -49,8 +50,8 @@ class AsyncSandbox:
         """An asynchronous interface to a running `Sandbox`, which stays its owner's.
 
         A sandbox can have any number of them, on any event loops, beside its synchronous sessions.
-        Closing the interface closes nothing: whoever opened a session closes it, and the owner the
-        sandbox.
+        Closing the interface closes nothing: its callers close their sessions, and the owner
+        closes the sandbox.
 
         Raises:
             TypeError: `sandbox` is not a Sandbox.
@@ -58,9 +59,9 @@ class AsyncSandbox:
         if not isinstance(sandbox, Sandbox):
             told = "sandbox must be a Sandbox (from repl_sandbox import Sandbox)"
             raise TypeError(f"{told}, not {type(sandbox).__name__}")
-        face = cls()
-        face._sandbox, face._owner = sandbox, False
-        return face
+        made = cls()
+        made._sandbox, made._owner = sandbox, False
+        return made
 
     def __repr__(self) -> str:
         of = "not started" if self._sandbox is None else f"of {self._sandbox!r}"
@@ -121,13 +122,15 @@ class AsyncSandbox:
             await self.start()
             sandbox = self._sandbox
             assert sandbox is not None
-            arguments = (sandbox._loop_executor, host, limits, seed, answers, on_answer)
+            arguments = SessionArguments(host, limits, seed, answers, on_answer)
             await asyncio.sleep(0)  # a cancelled task notices here, before it acquires a session
             if sandbox._zygote.hears:
-                core = await _make_core(sandbox, *arguments)
+                core = await _make_core(sandbox, arguments)
                 return AsyncSession(core, sandbox._lifecycle.owner(sandbox))
             # Many sessions are being started at once, and the zygote has to catch up.
-            making = asyncio.create_task(asyncio.to_thread(sandbox._core, *arguments))
+            making = asyncio.create_task(
+                asyncio.to_thread(sandbox._core, sandbox._loop_executor, arguments)
+            )
             try:
                 core = await asyncio.shield(making)
             except asyncio.CancelledError:
@@ -155,7 +158,7 @@ class AsyncSandbox:
         async def start() -> AsyncSession:
             await self.start()
             assert self._sandbox is not None
-            saved = self._sandbox._readable(await asyncio.to_thread(parse, data))
+            saved = self._sandbox._check_checkpoint(await asyncio.to_thread(parse, data))
             session = await self.session(
                 host=host, limits=limits, answers=answers, on_answer=on_answer
             )
@@ -239,9 +242,9 @@ class AsyncSandbox:
         raise TypeError(f"an AsyncSandbox {NO_PICKLE}")
 
 
-async def _make_core(sandbox: Sandbox, *arguments: Any) -> Core:
+async def _make_core(sandbox: Sandbox, arguments: SessionArguments) -> Core:
     """`Sandbox._core`, awaited: the event loop waits for the session, and no thread does."""
-    limits, make = sandbox._maker(*arguments)
+    limits, make = sandbox._core_factory(sandbox._loop_executor, arguments)
     lifecycle = sandbox._lifecycle
     with lifecycle.starting():
         links = await acquire_links(lifecycle.pool, sandbox._zygote, limits)

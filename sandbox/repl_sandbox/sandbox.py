@@ -5,37 +5,33 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Literal, NoReturn
 
-from . import backends
-from .backends import container_settings, sandbox_arguments
-from .backends.container_settings import ContainerLimits, ContainerSettings, Inside, has_own_kernel
-from .backends.isolation_tiers import acceptable, strongest
+from .backends.container_settings import ContainerLimits, Inside
 from .backends.sandbox_arguments import Grouping, RecoveryMode, Tier
-from .errors import CheckpointError, SandboxClosed
-from .pool.session_lifecycle import CoreFactory, SessionLifecycle
+from .backends.sandbox_settings import SandboxSettings
+from .errors import SandboxClosed
+from .pool.core_factory import CoreFactory, SessionArguments, core_factory
+from .pool.session_lifecycle import SessionLifecycle
 from .pool.template_process import TemplateProcess
+from .pool.template_start import start_template
 from .pool.warm_pool import WarmPool
 from .protocol.checkpoint_manifest import Checkpoint, parse
 from .session.cells.cell_answers import Accept
 from .session.core import Core
 from .session.drivers.blocking import Session
 from .session.host_functions.function_executor import FunctionExecutor, LoopFunctionExecutor
-from .session.host_functions.function_registry import HostCallable, check
+from .session.host_functions.function_registry import HostCallable
 from .session.host_functions.host_function import HostFunction
-from .types import Answers, Limits, Policy, Statistics, check_seed
-from .zygote.client.zygote_handle import ZygoteHandle
-from .zygote.client.zygote_per_session import ZygotePerSession
-from .zygote.client.zygote_process import ZygoteLauncher
+from .types import Answers, Limits, Policy, Statistics
 
 if TYPE_CHECKING:
     from .zygote.client.shared_objects import Shareable, SharedObjects
 
 # A caller that opened so many sessions with the same shared objects is likely to open another.
-_ONE_OF_MANY = 2
+_START_AHEAD_AFTER = 2
 
 NO_PICKLE = "cannot be pickled: it is a live process; make one in the process that uses it"
 
@@ -111,77 +107,57 @@ class Sandbox:
         per_session: bool | None = None,
         inside: Inside = "confined",
     ) -> None:
-        self._limits = sandbox_arguments.check_limits(limits) or Limits()
-        snapshots = sandbox_arguments.check_snapshots(recovery, history)
-        self._branches = branches
-        policy = sandbox_arguments.check_policy(policy)
-        tiers = sandbox_arguments.check_grouping(cgroup, acceptable(isolation, require))
-        container_settings.check(
-            *(isolation, image, runtime, container_limits),
+        self._settings = SandboxSettings.of(
+            python=python,
+            preload=preload,
+            mounts=mounts,
+            limits=limits,
+            policy=policy,
+            isolation=isolation,
+            require=require,
+            ready=ready,
+            max_sessions=max_sessions,
+            cgroup=cgroup,
+            recovery=recovery,
+            history=history,
+            branches=branches,
+            hash_seed=hash_seed,
+            fair_share=fair_share,
+            image=image,
+            runtime=runtime,
+            container_limits=container_limits,
             per_session=per_session,
             inside=inside,
-            fair_share=fair_share,
         )
-        per_session = per_session if per_session is not None else has_own_kernel(runtime)
-        self._container_limits = container_limits
-        self._check_container_limits(self._limits)
-        preload = sandbox_arguments.check_preload(preload)
-        mounts = sandbox_arguments.check_mounts(mounts or {})
-        sandbox_arguments.check_counts(python, ready, max_sessions, branches)
-        self._mounts = mounts
-        self._max_sessions, self._ready, self._ready_after = max_sessions, ready, 0
-        # The restricted policy does not know numpy.
-        self._arrays = policy is None or policy.language != "restricted"
-        self._shared: dict[str, Shareable] = {}
-        sandbox_arguments.check_hash_seed(hash_seed)
-        self._policy = policy
-        # A policy preloads modules as well, among them `random`, whose state all sessions inherit.
-        self._preloaded = bool(preload) or policy is not None
-
-        launch: Callable[[], ZygoteLauncher] | None = None
-        if image is not None:
-            settings = ContainerSettings(
-                image, runtime, container_limits, python, mounts, per_session, inside
-            )
-            launch = partial(backends.container_launcher, settings)
-            mounts = {inside: inside for inside in mounts}  # the container shows them so
-
-        def start(tier: str) -> TemplateProcess:
-            def zygote() -> ZygoteHandle:
-                return ZygoteHandle(python, preload, mounts, policy, tier, hash_seed, launch)
-
-            return TemplateProcess.of(
-                partial(ZygotePerSession, zygote) if per_session else zygote,
-                tier,
-                cgroup,
-                self._limits,
-                snapshots,
-                fair_share=fair_share,
-            )
-
-        template, self.refusals = strongest(tiers, start)
-        self._live_on(template)
+        template, self.refusals = start_template(self._settings)
+        self._shared: Mapping[str, Shareable] = {}
+        self._preloads = self._settings.preloads
+        self._serve(template, self._settings.ready)
 
     @property
     def limits(self) -> Limits:
         """The limits of sessions that are opened without others."""
-        return self._limits
+        return self._settings.limits
 
     @property
     def mounts(self) -> Mapping[str, str]:
         """The mounted paths of the host, by their paths inside a session."""
-        return MappingProxyType(self._mounts)
+        return MappingProxyType(self._settings.mounts)
 
-    def _live_on(self, template: TemplateProcess) -> None:
-        """Take over `template`, and start the sessions of the warm pool."""
+    def _serve(self, template: TemplateProcess, ready: int, *, after: int = 0) -> None:
+        """Take over `template`, and start the sessions of the warm pool.
+
+        `ready`, `after`: as of `ReadySessions`.
+        """
         try:
-            pool = WarmPool(template, self._limits, self._ready, after=self._ready_after)
+            pool = WarmPool(template, self._settings.limits, ready, after=after)
         except BaseException:
             template.close()
             raise
         self._template, self._zygote = template, template.zygote
+        self._ready, self._ready_after = ready, after
         self._lifecycle = SessionLifecycle(
-            template, pool, self._max_sessions, self._branches, self.close
+            template, pool, self._settings.max_sessions, self._settings.branches, self.close
         )
         self._lock = threading.Lock()
         self._executor = FunctionExecutor()
@@ -216,10 +192,10 @@ class Sandbox:
         from .zygote.client import shared_objects  # only loaded if needed
 
         self._lifecycle.check_accepts_sessions()
-        with shared_objects.pack(objects, arrays=self._arrays) as parcel:
+        with shared_objects.pack(objects, arrays=self._settings.knows_arrays) as parcel:
             if self._ready:
                 return self._child(parcel, objects, self._ready, after=self._ready_after)
-            return self._child(parcel, objects, 1, after=_ONE_OF_MANY)
+            return self._child(parcel, objects, 1, after=_START_AHEAD_AFTER)
 
     def with_parcel(self, parcel: SharedObjects) -> Sandbox:
         """As `with_shared`, for objects that were packed before, perhaps by another process.
@@ -240,11 +216,10 @@ class Sandbox:
         self, parcel: SharedObjects, objects: Mapping[str, Shareable], ready: int, *, after: int = 0
     ) -> Sandbox:
         child = object.__new__(type(self))
-        child.__dict__.update(self.__dict__)  # all settings; `_live_on` replaces the rest
+        child._settings, child.refusals = self._settings, self.refusals
         child._shared = {**self._shared, **objects}
-        child._preloaded = self._preloaded or parcel.arrays
-        child._ready, child._ready_after = ready, after
-        child._live_on(self._template.fork(parcel))
+        child._preloads = self._preloads or parcel.arrays
+        child._serve(self._template.fork(parcel), ready, after=after)
         child._parent = self  # a reference, without which this sandbox could end first
         with self._lock:
             if not self._lifecycle.closed:
@@ -280,7 +255,8 @@ class Sandbox:
                 `max_sessions` sessions are open.
             TypeError, ValueError: naming the argument.
         """
-        core = self._core(self._executor, host, limits, seed, answers, on_answer)
+        arguments = SessionArguments(host, limits, seed, answers, on_answer)
+        core = self._core(self._executor, arguments)
         return Session(core, self._lifecycle.owner(self))
 
     def restore(
@@ -308,7 +284,7 @@ class Sandbox:
                 bypass.
             TypeError, ValueError: naming the argument.
         """
-        saved = self._readable(parse(data))
+        saved = self._check_checkpoint(parse(data))
         session = self.session(host=host, limits=limits, answers=answers, on_answer=on_answer)
         try:
             session.files.put_all(files or {})
@@ -318,21 +294,9 @@ class Sandbox:
             raise
         return session
 
-    def _readable(self, saved: Checkpoint) -> Checkpoint:
+    def _check_checkpoint(self, saved: Checkpoint) -> Checkpoint:
         """Return `saved`; raise CheckpointError if this sandbox cannot load it."""
-        if self._policy is not None:
-            raise CheckpointError(
-                f"policy: language={self._policy.language!r} cannot check code in a checkpoint; "
-                "restore it in a sandbox without a policy"
-            )
-        theirs = saved.manifest.implementation, saved.manifest.python.split(".")[:2]
-        version, implementation = self._zygote.interpreter
-        if theirs != (implementation, version.split(".")[:2]):
-            raise CheckpointError(
-                f"the checkpoint is of {saved.manifest.implementation:.40} "
-                f"{saved.manifest.python:.40}, and the sandbox runs {implementation} {version}: "
-                "only the same minor version can load its code"
-            )
+        self._settings.check_checkpoint(saved, self._zygote.interpreter)
         return saved
 
     def statistics(self) -> Statistics:
@@ -380,53 +344,19 @@ class Sandbox:
     def __reduce__(self) -> NoReturn:
         raise TypeError(f"a Sandbox {NO_PICKLE}")
 
-    def _core(
-        self,
-        executor: FunctionExecutor,
-        host: Mapping[str, HostCallable | HostFunction] | None,
-        limits: Limits | None,
-        seed: int | None,
-        answers: Answers | None,
-        on_answer: Accept | None,
-    ) -> Core:
+    def _core(self, executor: FunctionExecutor, arguments: SessionArguments) -> Core:
         """Start a session, and wait until it is ready."""
-        make = self._maker(executor, host, limits, seed, answers, on_answer)
-        return self._lifecycle.start(*make)
+        return self._lifecycle.start(*self._core_factory(executor, arguments))
 
-    def _maker(
-        self,
-        executor: FunctionExecutor,
-        host: Mapping[str, HostCallable | HostFunction] | None,
-        limits: Limits | None,
-        seed: int | None,
-        answers: Answers | None,
-        on_answer: Accept | None,
+    def _core_factory(
+        self, executor: FunctionExecutor, arguments: SessionArguments
     ) -> tuple[Limits, CoreFactory]:
         """Check the arguments; return the limits, and a function that makes the core on links."""
-        functions = check(host)
-        if self._shared and (clash := self._shared.keys() & functions.names):
-            taken = ", ".join(sorted(clash))
-            raise ValueError(f"host: {taken} is the name of a shared object")
-        limits = sandbox_arguments.check_limits(limits) or self._limits
-        self._check_container_limits(limits)
-        if answers not in (None, "strict", "compatible"):
-            raise ValueError(f"answers must be None, 'strict' or 'compatible', not {answers!r}")
-        core = partial(
-            Core,
-            limits=limits,
-            rlimits=self._template.budget.rlimits(limits),
-            offers=functions,
-            executor=executor,
-            seed=check_seed(seed),
-            answers=answers,
-            on_answer=on_answer,
-            preloaded=self._preloaded,
-            states=self._template.budget.snapshots,
-            engine_processes=self._template.budget.own_processes - 1,
+        return core_factory(
+            self._settings,
+            self._template.budget,
+            executor,
+            arguments,
+            shared=self._shared.keys(),
+            preloads=self._preloads,
         )
-        return limits, core
-
-    def _check_container_limits(self, limits: Limits) -> None:
-        """Raise ValueError if the limits of a session exceed those of its container."""
-        if self._container_limits is not None:
-            container_settings.check_room(limits, self._container_limits)

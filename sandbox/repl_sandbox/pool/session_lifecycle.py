@@ -7,7 +7,6 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from typing import TypeAlias
 
 from ..errors import IsolationError, SandboxClosed, SandboxError
 from ..fair_share.fair_scheduler import FairScheduler
@@ -16,14 +15,13 @@ from ..session.core import Core
 from ..session.drivers.session_handle import SessionOwner
 from ..types import Limits, Statistics
 from ..zygote.client.session_links import SessionLinks
+from .core_factory import CoreFactory
 from .session_limiter import SessionLimiter
 from .template_process import TemplateProcess
 from .warm_pool import WarmPool
 
 # A call returns within milliseconds of its session's end, unless its `on_output` hangs.
 _LEAVE_TIMEOUT = 5.0
-
-CoreFactory: TypeAlias = Callable[[SessionLinks], Core]
 
 
 class SessionLifecycle:

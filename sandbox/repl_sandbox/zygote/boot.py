@@ -1,8 +1,8 @@
 """The program of the zygote's interpreter: `python -I boot.py SOCKET TIER`.
 
 SOCKET is an open descriptor, or, in a container, the path of a socket to connect to, or "stream":
-standard input and output. `boot.py relay STREAM LIFELINE QUERIES MAX_SIZE` is the host's end of that
-stream.
+standard input and output. `boot.py relay STREAM LIFELINE QUERIES MAX_SIZE` is the host's end of
+that stream.
 
 Makes this copy of the package importable, wherever it lies and whatever the interpreter has
 installed, without putting its neighbours on the path.
