@@ -1,6 +1,6 @@
 """Argument checks whose errors name the argument and the accepted values.
 
-The engine checks durations (`repl_sandbox.types.check_seconds`); this module needs no engine.
+This module needs no engine; the engine checks durations (`session_limits.check_seconds`).
 """
 
 from __future__ import annotations

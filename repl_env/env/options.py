@@ -29,7 +29,8 @@ from repl_env.models import (
 from repl_env.rlm.subcalls.subcall_settings import BUDGET, NAMES, SubcallSettings
 from repl_sandbox.protocol.values.variable_names import check_free
 from repl_sandbox.session.host_functions.host_function import check_function_name
-from repl_sandbox.types import Answers, check_seed
+from repl_sandbox.session_limits import check_seed
+from repl_sandbox.types import Answers
 
 _RESERVED = frozenset({*NAMES, BUDGET})
 

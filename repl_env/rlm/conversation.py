@@ -26,7 +26,7 @@ from repl_env.rlm.run_result import RLMRunResult
 from repl_env.rlm.subcalls.child_runs import RecursionConfig, RunSubcallProvider
 from repl_env.rlm.trajectory.task_facts import GivenTask, task_note
 from repl_env.rlm.tree_config import RunTreeConfig
-from repl_sandbox.types import check_seconds
+from repl_sandbox.session_limits import check_seconds
 
 
 class RunRecorder:

@@ -11,7 +11,7 @@ from repl_env.interfaces import Message
 from repl_env.rlm.budget.budget_limits import Budget
 from repl_env.rlm.examples import checked_examples
 from repl_env.rlm.transcript import Measure
-from repl_sandbox.types import check_seconds
+from repl_sandbox.session_limits import check_seconds
 
 Blocks: TypeAlias = Literal["all", "first", "until_done", "until_error"]
 

@@ -24,7 +24,8 @@ from .session.drivers.asyncio_ import AsyncSession
 from .session.host_functions.function_registry import HostCallable
 from .session.host_functions.host_function import HostFunction
 from .session.thread_offload import put_in_thread
-from .types import Answers, Limits, Statistics
+from .session_limits import Limits
+from .types import Answers, Statistics
 
 if TYPE_CHECKING:
     from .zygote.client.shared_objects import Shareable, SharedObjects

@@ -13,6 +13,7 @@ from .backends.container_settings import ContainerLimits, Inside
 from .backends.sandbox_arguments import Grouping, RecoveryMode, Tier
 from .backends.sandbox_settings import SandboxSettings
 from .errors import SandboxClosed
+from .language_policy import Policy
 from .pool.core_factory import CoreFactory, SessionArguments, core_factory
 from .pool.session_lifecycle import SessionLifecycle
 from .pool.template_process import TemplateProcess
@@ -25,7 +26,8 @@ from .session.drivers.blocking import Session
 from .session.host_functions.function_executor import FunctionExecutor, LoopFunctionExecutor
 from .session.host_functions.function_registry import HostCallable
 from .session.host_functions.host_function import HostFunction
-from .types import Answers, Limits, Policy, Statistics
+from .session_limits import Limits
+from .types import Answers, Statistics
 
 if TYPE_CHECKING:
     from .zygote.client.shared_objects import Shareable, SharedObjects

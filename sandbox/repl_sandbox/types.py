@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import keyword
-import math
 import os
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from operator import index
 from typing import Literal, TypeAlias
+
+from .language_policy import Policy
+from .session_limits import Limits
 
 __all__ = [
     "Answer",
@@ -48,191 +47,9 @@ AnswerForm: TypeAlias = Literal[
 ]
 Answers: TypeAlias = Literal["compatible", "strict"]
 FileKind: TypeAlias = Literal["file", "directory", "symlink", "other"]
-Language: TypeAlias = Literal["full", "lint", "restricted"]
 
 # The names that a session with answers has for them (`worker/variables/final_answers.py`).
 ANSWER_NAMES = ("answer", "FINAL", "FINAL_VAR", "SUBMIT", "final_answer", "SHOW_VARS")
-
-_UNITS = {"": 1, **{unit: 1000**n for n, unit in enumerate("KMGT", 1)}}
-_UNITS |= {f"{unit}I": 1024**n for n, unit in enumerate("KMGT", 1)}
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]I?)?B?\s*", re.IGNORECASE)
-
-
-# No machine has more, and the kernel's signed 64-bit sizes could overflow.
-_LARGEST = 1 << 50
-
-
-def parse_size(size: int | str, name: str = "size") -> int:
-    """Return the bytes of `size`: an int, or text such as "512MiB" or "1.5 GB"; at most 1 PiB.
-
-    Raises:
-        TypeError, ValueError: naming the argument `name`.
-    """
-    if isinstance(size, bool) or not isinstance(size, (int, str)):
-        raise TypeError(
-            f"{name} must be an int or a str such as '512MiB', not {type(size).__name__}"
-        )
-    if isinstance(size, str):
-        match = _SIZE.fullmatch(size)
-        if match is None:
-            raise ValueError(f"{name}={size!r} is not a size; write bytes or for example '512MiB'")
-        size = int(float(match[1]) * _UNITS[(match[2] or "").upper()])
-    if not 0 < size <= _LARGEST:
-        raise ValueError(f"{name} must be more than 0 and at most 1 PiB")
-    return size
-
-
-# PID_MAX_LIMIT: the number of process ids on a 64-bit Linux.
-_MOST_COUNTED = 1 << 22
-# The stack of one thread is 8 MiB, and an ordinary cell with its snapshot and a child process takes
-# some more: with less, whether a cell works depends on the allocator's luck.
-_LEAST_MEMORY = 16 << 20
-
-
-@dataclass(frozen=True)
-class Limits:
-    """The limits of one session. Sizes are bytes or text such as "512MiB"; times are seconds.
-
-    `memory` (at least 16 MiB) counts all processes of the session beyond the template it was forked
-    from; `open_files` is of each process, three of them reserved for recovery, and at most half of
-    this process's own where sessions share its user (`ulimit -n`); `cpu_seconds` (None: no limit)
-    counts over the session's life; `output` bounds the kept output of a session. A cell may execute
-    for `timeout`, is then interrupted, and has `grace` to end; its calls of host functions may take
-    `host_timeout` in all.
-    """
-
-    memory: int | str = "1GiB"
-    processes: int = 64
-    open_files: int = 256
-    file_size: int | str = "256MiB"
-    workspace: int | str = "256MiB"
-    output: int | str = "64MiB"
-    cpu_seconds: float | None = None
-    timeout: float = 30.0
-    grace: float = 0.5
-    host_timeout: float = 300.0
-
-    def __post_init__(self) -> None:
-        for name in ("memory", "file_size", "workspace", "output"):
-            object.__setattr__(self, name, parse_size(getattr(self, name), name))
-        if int(self.memory) < _LEAST_MEMORY:
-            raise ValueError(f"memory must be at least {_LEAST_MEMORY >> 20} MiB")
-        for name, least in (("processes", 1), ("open_files", 16)):
-            count = getattr(self, name)
-            if isinstance(count, bool) or not isinstance(count, int):
-                raise TypeError(f"{name} must be an int, not {type(count).__name__}")
-            if not least <= count <= _MOST_COUNTED:
-                raise ValueError(f"{name} must be from {least} to {_MOST_COUNTED:,}")
-        for name in ("timeout", "grace", "host_timeout"):
-            object.__setattr__(self, name, check_seconds(getattr(self, name), name))
-        if self.cpu_seconds is not None:
-            object.__setattr__(self, "cpu_seconds", check_seconds(self.cpu_seconds, "cpu_seconds"))
-
-
-def check_seconds(value: float, name: str) -> float:
-    """Return `value`, a number of any type, as a float; raise TypeError or ValueError for a bad
-    time.
-
-    A time is finite and above 0.
-    """
-    if isinstance(value, bool) or not hasattr(value, "__float__"):
-        raise TypeError(f"{name} must be a number of seconds, not {type(value).__name__}")
-    try:
-        seconds = float(value)
-    except (TypeError, ValueError, OverflowError):  # an array of several numbers, or 10**400
-        seconds = math.nan
-    if not (math.isfinite(seconds) and seconds > 0):
-        raise ValueError(f"{name} must be a finite number of seconds above 0")
-    return seconds
-
-
-# The largest seed that the session's process accepts; a larger one would break the protocol.
-_MOST_SEED = (1 << 63) - 1
-
-
-def check_seed(seed: int | None) -> int | None:
-    """Return `seed` as an int, or None; else raise TypeError, or ValueError for 2**63 and more.
-
-    Integers of any type: seeds are often drawn, and numpy draws its own integer types.
-    """
-    if seed is None:
-        return None
-    try:
-        drawn = -1 if isinstance(seed, bool) else index(seed)
-    except TypeError:
-        drawn = -1
-    if drawn < 0:
-        raise TypeError(f"seed must be an int of at least 0, not {seed!r}")
-    if drawn > _MOST_SEED:
-        raise ValueError("seed must be less than 2**63")
-    return drawn
-
-
-LANGUAGES: tuple[Language, ...] = ("full", "lint", "restricted")
-
-# A policy travels in the message that starts a template, and people read it when it refuses code.
-_MOST_NAMES = 256
-_LONGEST_NAME = 100
-
-
-@dataclass(frozen=True)
-class Policy:
-    """The part of Python that the cells of a sandbox may use: a rule for well-meant code, not
-    isolation.
-
-    `language`: "full", all of it; "lint", a check of each cell's syntax tree before it runs;
-    "restricted", RestrictedPython compiled in the session, with modules behind proxies. `imports`:
-    the modules that may be imported; a name allows its submodules. None is all of them under
-    "lint", and the default rows of `repl_sandbox.policies.modules` under "restricted".
-    `calls_denied`: functions that may not be called, as "eval" or "os.system"; a module or class
-    stands for everything in it. Forbidden code raises `PolicyError` in the cell.
-
-    Raises:
-        TypeError, ValueError: naming the field.
-    """
-
-    language: Language = "full"
-    imports: Iterable[str] | None = None
-    calls_denied: Iterable[str] = ()
-
-    def __post_init__(self) -> None:
-        if self.language not in LANGUAGES:
-            raise ValueError(
-                f"language must be one of {', '.join(LANGUAGES)}, not {self.language!r}"
-            )
-        if self.imports is not None:
-            object.__setattr__(self, "imports", _dotted_names(self.imports, "imports"))
-        object.__setattr__(self, "calls_denied", _dotted_names(self.calls_denied, "calls_denied"))
-        for name, given in (
-            ("imports", self.imports is not None),
-            ("calls_denied", self.calls_denied),
-        ):
-            if given and self.language == "full":
-                raise ValueError(f"{name} says nothing under language='full'; use 'lint'")
-
-
-def _dotted_names(names: Iterable[str], field_name: str) -> tuple[str, ...]:
-    """Return `names` without repetitions and sorted, so that equal policies are equal values."""
-    if isinstance(names, str) or not isinstance(names, Iterable):
-        raise TypeError(f"{field_name} must be a list of names, not {type(names).__name__}")
-    from unicodedata import normalize  # not loaded in sessions
-
-    checked = set()
-    for name in names:
-        if not isinstance(name, str):
-            raise TypeError(f"{field_name}: {name!r} must be a str, not {type(name).__name__}")
-        parts = name.split(".")
-        # The parser normalises identifiers; a name in another form would never match.
-        if (
-            len(name) > _LONGEST_NAME
-            or normalize("NFKC", name) != name
-            or not all(part.isidentifier() and not keyword.iskeyword(part) for part in parts)
-        ):
-            raise ValueError(f"{field_name}: {name!r} is not a name, or names joined by dots")
-        checked.add(name)
-    if len(checked) > _MOST_NAMES:
-        raise ValueError(f"{field_name} has {len(checked):,} names; at most {_MOST_NAMES} are read")
-    return tuple(sorted(checked))
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from repl_sandbox import (
 from repl_sandbox.jail import session_directory
 from repl_sandbox.jail.landlock import landlock_rules
 from repl_sandbox.jail.landlock.ruleset import kernel_abi
-from repl_sandbox.jail.recipe import CONFINED_INIT, CONFINED_WORKER
+from repl_sandbox.jail.recipe.confined_steps import CONFINED_INIT, CONFINED_WORKER
 from tests.waiting import PATIENCE, comes_to, eventually
 
 pytestmark = pytest.mark.skipif(not kernel_abi(), reason="this kernel has no Landlock")

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NoReturn
 
 from repl_sandbox.errors import SandboxError, SessionClosed
-from repl_sandbox.types import check_seconds
+from repl_sandbox.session_limits import check_seconds
 
 from .cell_screens import Screen
 from .interrupts import InterruptHandler

@@ -22,7 +22,7 @@ from repl_env.errors import EpisodeAborted
 from repl_env.models import REPLAction, REPLObservation
 from repl_sandbox.errors import SandboxError, SessionBusy
 from repl_sandbox.session.session_operations import check_answer_handler
-from repl_sandbox.types import check_seconds
+from repl_sandbox.session_limits import check_seconds
 
 if TYPE_CHECKING:
     from repl_env.rlm.budget.ledger import LedgerAccount

@@ -30,7 +30,7 @@ from repl_env.errors import EpisodeDone, NotReset
 from repl_env.models import REPLAction, REPLObservation, result_of
 from repl_sandbox.errors import SandboxError
 from repl_sandbox.session.drivers.batch import SessionBatch
-from repl_sandbox.types import check_seconds
+from repl_sandbox.session_limits import check_seconds
 
 # Threads for calls outside sessions: openings, and rubrics that block.
 _MOST_THREADS = 32

@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from repl_env.common.argument_checks import at_least, of_kind
-from repl_sandbox.types import check_seconds
+from repl_sandbox.session_limits import check_seconds
 
 
 def check(

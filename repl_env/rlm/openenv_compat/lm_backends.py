@@ -23,7 +23,7 @@ from repl_env.interfaces import Message
 from repl_env.llm.base import ModelFunction, as_completion
 from repl_env.parsing.reasoning import without_thoughts
 from repl_env.rlm.run_result import ChildTrace
-from repl_sandbox.types import check_seconds
+from repl_sandbox.session_limits import check_seconds
 
 __all__ = [
     "BackendLimits",

@@ -31,7 +31,7 @@ from repl_env.rlm.run_config import RunConfig
 from repl_env.rlm.run_result import RLMRunResult
 from repl_env.rlm.subcalls.provider import GivenProvider
 from repl_env.rlm.system_prompt import system_messages
-from repl_sandbox.types import check_seconds
+from repl_sandbox.session_limits import check_seconds
 
 if TYPE_CHECKING:
     from repl_env.env.async_local_env import AsyncLocalREPLEnv

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from ..types import Limits, parse_size
+from ..session_limits import Limits, parse_size
 
 # The tier of the sessions inside their container.
 Inside: TypeAlias = Literal["confined", "jailed"]

@@ -9,8 +9,9 @@ from pathlib import PurePosixPath
 from typing import Literal, TypeAlias, TypedDict
 
 from ..jail.mounts import PRIVATE
+from ..language_policy import Policy
 from ..policies import modules
-from ..types import Limits, Policy
+from ..session_limits import Limits
 from .container_settings import ContainerLimits, Inside
 
 Tier: TypeAlias = Literal["jailed", "container", "confined", "process"]

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Unpack
 
 from .. import backends
 from ..errors import CheckpointError
-from ..types import Limits, Policy
+from ..language_policy import Policy
+from ..session_limits import Limits
 from . import container_settings, sandbox_arguments
 from .container_settings import ContainerSettings, has_own_kernel
 from .isolation_tiers import acceptable

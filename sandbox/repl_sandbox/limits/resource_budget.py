@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ..jail import mounts as private
 from ..jail.rlimits import open_files
-from ..types import Limits
+from ..session_limits import Limits
 
 if TYPE_CHECKING:
     from ..zygote.client.session_links import SessionLinks

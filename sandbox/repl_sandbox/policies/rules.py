@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..errors import SandboxError
-from ..types import Policy
+from ..language_policy import Policy
 from .lint import Lint
 from .modules import offered
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..session.drivers.loop_wait import readable
-from ..types import Limits
+from ..session_limits import Limits
 from ..zygote.client.session_links import SessionLinks
 from .template_process import AnyZygote
 from .warm_pool import WarmPool

@@ -13,7 +13,8 @@ from ..session.core import Core
 from ..session.host_functions.function_executor import FunctionExecutor
 from ..session.host_functions.function_registry import HostCallable, check
 from ..session.host_functions.host_function import HostFunction
-from ..types import Answers, Limits, check_seed
+from ..session_limits import Limits, check_seed
+from ..types import Answers
 from ..zygote.client.session_links import SessionLinks
 
 CoreFactory: TypeAlias = Callable[[SessionLinks], Core]

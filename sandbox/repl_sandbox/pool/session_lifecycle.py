@@ -13,7 +13,8 @@ from ..fair_share.fair_scheduler import FairScheduler
 from ..limits.watchdog import Watchdog
 from ..session.core import Core
 from ..session.drivers.session_handle import SessionOwner
-from ..types import Limits, Statistics
+from ..session_limits import Limits
+from ..types import Statistics
 from ..zygote.client.session_links import SessionLinks
 from .core_factory import CoreFactory
 from .session_limiter import SessionLimiter

@@ -18,7 +18,7 @@ from ..limits.cgroups.cgroup_pool import CgroupPool, open_groups
 from ..limits.cgroups.cgroup_root import find
 from ..limits.cgroups.session_cgroup import SessionCgroup
 from ..limits.resource_budget import ResourceBudget
-from ..types import Limits
+from ..session_limits import Limits
 from ..zygote.client.measured_isolation import probe
 from ..zygote.client.nested_zygote import NestedZygote
 from ..zygote.client.session_links import SessionLinks

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 
 from ..errors import SandboxError
-from ..types import Limits
+from ..session_limits import Limits
 from ..zygote.client.session_links import SessionLinks
 from .ready_sessions import ReadySessions
 from .template_process import TemplateProcess

@@ -14,7 +14,8 @@ from itertools import repeat
 from typing import Protocol
 
 from ..protocol.messages import Configure
-from ..types import KillReason, Limits
+from ..session_limits import Limits
+from ..types import KillReason
 from ..zygote.client.session_links import SessionLinks
 from .branches import Branches
 from .cells.cell_answers import Accept

@@ -8,7 +8,8 @@ from collections.abc import Callable, Generator, Mapping
 from ..errors import SandboxError
 from ..protocol.message_order import ProtocolPhase
 from ..protocol.messages import HostMessage, WorkerMessage
-from ..types import Limits, State
+from ..session_limits import Limits
+from ..types import State
 from .cells.running_cell import RunningCell
 from .io import Ready_, SessionIO
 from .recovery import NOTICE_TIMEOUT, RESTART_TIMEOUT, Recovery

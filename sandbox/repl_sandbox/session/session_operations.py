@@ -21,7 +21,8 @@ from ..protocol.messages import (
 from ..protocol.values.json_conversion import encoded
 from ..protocol.values.json_text import parse_answer, parse_json
 from ..protocol.values.variable_names import check_name
-from ..types import JSON, Limits, Variable, check_seconds
+from ..session_limits import Limits, check_seconds
+from ..types import JSON, Variable
 from .core import Core
 
 # A cell is a message of a model; data is passed by `set`. CPython's parser takes seconds and some

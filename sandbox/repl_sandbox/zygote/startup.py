@@ -13,9 +13,9 @@ from typing import NoReturn
 from ..errors import IsolationError, SandboxError
 from ..jail import remedies, rlimits
 from ..jail.reserved_descriptors import LEAST_FILES
+from ..language_policy import Policy
 from ..native import process_forks
 from ..protocol import control_channel
-from ..types import Policy
 from . import fork_limiter, spawn_requests
 from .main import Zygote
 from .network_namespaces import NetworkNamespacePool

@@ -326,7 +326,7 @@ def settings(
         typer.BadParameter: naming the invalid option.
     """
     from repl_sandbox import Limits
-    from repl_sandbox.types import parse_size
+    from repl_sandbox.session_limits import parse_size
 
     from ..quotas.tenant_quota import parse_quota
     from ..settings import Settings
@@ -392,7 +392,7 @@ def _own_model(model: str | None, base_url: str | None, api_key_env: str | None)
 
 def _message_bytes(given: str | None) -> int | None:
     """The size limit of a message, None for the default; raises ValueError."""
-    from repl_sandbox.types import parse_size
+    from repl_sandbox.session_limits import parse_size
 
     size = None if given is None else parse_size(given, "--max-message")
     if size is not None and size < LEAST_MESSAGE:
@@ -403,7 +403,7 @@ def _message_bytes(given: str | None) -> int | None:
 
 def _context_bytes(given: str | None, uploads: int) -> int:
     """The size limit of an upload, given the limit of all uploads; raises ValueError."""
-    from repl_sandbox.types import parse_size
+    from repl_sandbox.session_limits import parse_size
 
     from ..settings import CONTEXT
 

@@ -14,7 +14,8 @@ from collections.abc import Callable, Generator
 from dataclasses import replace
 
 from ...protocol.messages import HostMessage, Restored, Result
-from ...types import AnyOutcome, Clock, Finished, KillReason, Limits, State, Usage
+from ...session_limits import Limits
+from ...types import AnyOutcome, Clock, Finished, KillReason, State, Usage
 from ..host_functions.host_call_handler import HostCallHandler
 from ..io import Ready_, SessionIO
 from ..output import OutputCapture

@@ -8,7 +8,8 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from ...protocol.checkpoint_manifest import Checkpoint
-from ...types import JSON, AnyOutcome, Variable, check_seed, parse_size
+from ...session_limits import check_seed, parse_size
+from ...types import JSON, AnyOutcome, Variable
 from ..cells.cell_answers import Accept
 from ..checkpoint_jobs import DEFAULT_LIMIT, loading, saving
 from ..core import Core

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 from ...jail import session_directory
 from ...protocol import control_channel
-from ...types import File, Listing, parse_size
+from ...session_limits import parse_size
+from ...types import File, Listing
 from ..core import Core
 from ..session_operations import memfd
 from .file_client import FileClient, ask, error_of, have_kept, refusal

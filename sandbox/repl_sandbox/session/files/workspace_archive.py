@@ -11,7 +11,8 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from errno import EFBIG
 
-from ...types import File, parse_size
+from ...session_limits import parse_size
+from ...types import File
 from ..core import Core
 from .file_client import FileClient, conversation, error_of
 from .file_content import Target, check_target, write

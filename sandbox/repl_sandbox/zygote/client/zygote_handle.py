@@ -18,10 +18,10 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict
 
 from ...errors import SandboxClosed, SandboxError
+from ...language_policy import Policy
 from ...limits.cgroups.session_cgroup import SessionCgroup
 from ...protocol import control_channel
 from ...protocol.connection import HostConnection
-from ...types import Policy
 from .. import spawn_requests
 from . import zygote_process
 from .isolation_baseline import IsolationBaseline

@@ -20,8 +20,8 @@ from ...jail import capabilities, mounts, processes, reserved_descriptors, sessi
 from ...jail.landlock import ruleset
 from ...jail.seccomp import seccomp_filters
 from ...jail.session_jail import Jail
+from ...language_policy import Policy
 from ...native import heap_memory, library, spawn
-from ...types import Policy
 from ...worker.cell.cell_warnings import attribute_to_cells
 from ...worker.display.error_hints import count_memory_from
 from ...worker.display.tracebacks import hide_files_of_library
