@@ -18,7 +18,8 @@ FUZZ = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 REPLIES = {
-    "observation", "state", "mcp", "variables", "draft", "rollback", "branch", "cancelled", "session",
+    "observation", "state", "mcp", "variables", "draft", "rollback", "branch", "cancelled",
+    "session",
 }  # fmt: skip
 
 values = st.recursive(

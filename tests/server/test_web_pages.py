@@ -1,4 +1,4 @@
-"""The pages for browsers, without a browser: routes, headers, keys, and the folders they come from."""
+"""The pages for browsers, without a browser: routes, headers, keys, and files."""
 
 from __future__ import annotations
 
@@ -57,6 +57,8 @@ def test_all_files_of_the_pages_are_served_by_this_server(server) -> None:
         status, headers, text = ask(server, "GET", place, **HTML)
         assert status == 200, place
         assert headers["X-Content-Type-Options"] == "nosniff"
+        if tag := headers["ETag"]:
+            assert ask(server, "GET", place, If_None_Match=tag, **HTML)[::2] == (304, b"")
         assert headers["Content-Type"].partition(";")[0] != "application/octet-stream", place
         seen.add(place)
         if place.endswith((".css", ".svg", ".json")) or "/vendor/" in place:
@@ -84,7 +86,7 @@ def _joined(path: str) -> list[str]:
 @pytest.mark.parametrize(
     "path",
     [
-        "/web/docs/../../pages.py", "/web/docs/..%2f..%2fpages.py", "/web/docs/%2e%2e/%2e%2e/pages.py",
+        "/web/docs/../../pages.py", "/web/docs/..%2f..%2fpages.py", "/web/docs/%2e%2e/%2e%2e/x.py",
         "/web/docs//etc/passwd", "/web/docs/%2fetc/passwd", "/web/docs/..%5cpages.py",
         "/web/docs/%00", "/web/docs/", "/web/docs", "/web/nothing/x.js", "/web/docs/none.js",
         "/web/docs/" + "a" * 5000, "/web/shared/../vendor/vendor.toml%00.js", "/web/",

@@ -125,7 +125,9 @@ def _of_authorization(lines: Iterable[str]) -> list[str]:
 def _of_subprotocols(lines: Iterable[str]) -> list[str]:
     names = [name.strip() for line in lines for name in line.split(",")]
     return [
-        _decoded(name.removeprefix(_KEY_PROTOCOL)) for name in names if name.startswith(_KEY_PROTOCOL)
+        _decoded(name.removeprefix(_KEY_PROTOCOL))
+        for name in names
+        if name.startswith(_KEY_PROTOCOL)
     ]
 
 

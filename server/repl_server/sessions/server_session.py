@@ -63,6 +63,13 @@ class SessionServices(Protocol):
         """Free the capacity of a closed session."""
 
 
+def _subcalls_of(settings: Settings) -> dict[str, Any] | None:
+    """The operator's model and the limit of its calls, for resets that name no model."""
+    if settings.llm is None:
+        return None
+    return {"model": settings.llm.model, "calls": settings.budget.calls}
+
+
 class ServerSession:
     """A session of `tenant`.
 
@@ -140,6 +147,7 @@ class ServerSession:
             "resumed": resumed,
             "grace_s": settings.grace_s,
             "running": self.running,
+            "subcalls": _subcalls_of(settings),
             "limits": {
                 "timeout_s": settings.limits.timeout,
                 "max_timeout_s": settings.longest_step_s,

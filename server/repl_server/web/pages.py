@@ -5,52 +5,40 @@ The files are the same for everybody: a page asks for an API key itself, and sen
 
 from __future__ import annotations
 
-import os
+from functools import cache
+from hashlib import sha256
 from pathlib import Path
 
-from starlette.exceptions import HTTPException
-from starlette.responses import FileResponse, Response
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, Route
-from starlette.staticfiles import StaticFiles
-from starlette.types import Receive, Scope, Send
+from starlette.types import Scope
 
-from repl_env import display
+from repl_env.display.web_files import PAGE_POLICY, WebFile, web_files
 
 from ..protocol.request_error import RequestError
 
-_HERE = Path(__file__).parent / "static"
-_SHARED = Path(display.__file__).parent / "web"
-# The folders of files below `/web`, by name.
-_FOLDERS = {
-    "playground": _HERE / "playground",
-    "docs": _HERE / "docs",
-    "shared": _SHARED / "shared",
-    "vendor": _SHARED / "vendor",
-}
+_STATIC = Path(__file__).parent / "static"
 _PREFIX = "/web/"
+# Folders of `repl_env.display` whose files the pages load.
+_SHARED = ("shared/", "vendor/")
 
-# No inline script or style, no other origin, and no text that becomes markup or code. `blob:` is
-# for figures of sessions. Who may frame a page is a header of its own (`BrowserHeaders`).
-_POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:;"
-    " connect-src 'self'; base-uri 'none'; form-action 'none';"
-    " require-trusted-types-for 'script'; trusted-types 'none'"
-)
-_HEADERS = {"Content-Security-Policy": _POLICY, "Cache-Control": "no-cache"}
+# `BrowserHeaders` adds who may frame a page, and the headers of every response.
+_HEADERS = {
+    "Content-Security-Policy": "; ".join(PAGE_POLICY),
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-cache",
+}
 
 
 def page_routes(*, playground: bool) -> list[BaseRoute]:
     """The routes of `/docs`, of the files that pages load, and of the playground at `/`."""
     routes: list[BaseRoute] = [
-        Route("/docs", Page(_HERE / "docs" / "docs.html"), methods=["GET"]),
-        *(
-            Route(f"{_PREFIX}{name}/{{path:path}}", PageFiles(directory=folder), methods=["GET"])
-            for name, folder in _FOLDERS.items()
-        ),
+        Route("/docs", _docs, methods=["GET"]),
+        Route(f"{_PREFIX}{{path:path}}", _file, methods=["GET"]),
     ]
     if playground:
-        home = Page(_HERE / "playground" / "playground.html")
-        routes.append(HTMLRoute("/", home, methods=["GET"]))
+        routes.append(HTMLRoute("/", _playground, methods=["GET"]))
     return routes
 
 
@@ -72,37 +60,36 @@ class HTMLRoute(Route):
         return super().matches(scope)
 
 
-class Page:
-    """The ASGI application that responds with an HTML file, under the policy for pages."""
-
-    def __init__(self, file: Path) -> None:
-        self._file = file
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle an ASGI scope."""
-        response = FileResponse(self._file, headers=_HEADERS, media_type="text/html")
-        await response(scope, receive, send)
+async def _docs(request: Request) -> Response:
+    return _response(request, "docs/docs.html")
 
 
-class PageFiles(StaticFiles):
-    """The files of a folder, by the path parameter `path`."""
+async def _playground(request: Request) -> Response:
+    return _response(request, "playground/playground.html")
 
-    def get_path(self, scope: Scope) -> str:
-        """As `StaticFiles.get_path`."""
-        return os.path.normpath(os.path.join(*scope["path_params"]["path"].split("/")))
 
-    async def get_response(self, path: str, scope: Scope) -> Response:
-        """As `StaticFiles.get_response`, with errors of this server."""
-        try:
-            response = await super().get_response(path, scope)
-        except HTTPException:
-            raise RequestError("UNKNOWN_PATH", "no such file of a page") from None
-        response.headers.update(_HEADERS)
-        return response
+async def _file(request: Request) -> Response:
+    return _response(request, request.path_params["path"])
+
+
+@cache
+def _files() -> dict[str, tuple[WebFile, str]]:
+    """The files by path, with their entity tags; read once, so no request names another file."""
+    shared = {name: file for name, file in web_files().items() if name.startswith(_SHARED)}
+    found = web_files(_STATIC) | shared
+    return {name: (file, f'"{sha256(file.content).hexdigest()}"') for name, file in found.items()}
+
+
+def _response(request: Request, name: str) -> Response:
+    if name not in _files():
+        raise RequestError("UNKNOWN_PATH", "no page has such a file")
+    file, tag = _files()[name]
+    headers = {**_HEADERS, "ETag": tag}
+    if request.headers.get("if-none-match") == tag:
+        return Response(status_code=304, headers=headers)
+    return Response(file.content, headers={**headers, "Content-Type": file.media_type})
 
 
 def _accepts_html(scope: Scope) -> bool:
     accepted = [value for name, value in scope["headers"] if name == b"accept"]
     return any(b"text/html" in value.lower() for value in accepted)
-
-
