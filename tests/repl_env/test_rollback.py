@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 import pytest
 
@@ -43,9 +44,12 @@ def test_a_session_without_such_a_state_is_left_as_it_is():
             await env.reset_async(context="abc")
             for number in range(5):
                 await env.step_async(REPLAction(code=f"x = {number}"))
+            await env.rollback_async()
+            with suppress(SandboxError):  # the sandbox promises one state, and may keep more
+                await env.rollback_async()
+                await env.rollback_async()
             with pytest.raises(SandboxError, match="left as it is"):
-                for _ in range(4):  # the sandbox promises one, and may keep more for a while
-                    await env.rollback_async()
+                await env.rollback_async()
             with pytest.raises(RuntimeError, match="reset_async"):
                 env.rollback()
             assert (await env.step_async(REPLAction(code="0 < x < 4"))).result.value == "True"

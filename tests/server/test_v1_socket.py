@@ -29,14 +29,18 @@ def test_a_session_begins_with_its_facts(server):
         assert one.socket.subprotocol == "repl-env.v1"
         facts = one.open()
 
-    assert facts.keys() == {"session_id", "token", "resumed", "grace_s", "running", "limits"}
-    assert facts["resumed"] is False and facts["running"] is None
+    assert facts.keys() == {
+        "session_id", "token", "resumed", "grace_s", "running", "subcalls", "limits",
+    }  # fmt: skip
+    assert facts["resumed"] is False
+    assert facts["running"] is facts["subcalls"] is None
     assert facts["limits"] == {
         "timeout_s": 60.0,
         "max_timeout_s": 3600.0,
         "message_bytes": 128 << 20,
         "context_bytes": 1 << 30,
         "idle_s": 900.0,
+        "undo": 0,  # without snapshots
     }
     assert len(facts["token"]) >= 32 and facts["session_id"] not in facts["token"]
 
