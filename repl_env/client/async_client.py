@@ -31,6 +31,7 @@ from repl_env.models import REPLAction, REPLObservation, REPLState, StepResult, 
 if TYPE_CHECKING:
     import ssl
 
+    from repl_env.client.files.remote_files import RemoteFiles
     from repl_env.client.session.request_pipeline import OutputCallback
     from repl_env.client.sync_client import SyncREPLEnv
     from repl_env.client.upload.resumable_upload import OnUpload
@@ -132,6 +133,13 @@ class REPLEnv:
         from repl_env.client.sync_client import SyncREPLEnv
 
         return SyncREPLEnv(self)
+
+    @property
+    def files(self) -> RemoteFiles:
+        """The files of the session's workspace: `put`, `get`, `list`, `archive`, awaited."""
+        from repl_env.client.files.remote_files import RemoteFiles
+
+        return RemoteFiles(self._session_client)
 
     # ── the connection ───────────────────────────────────────────────────────────────────────────
 

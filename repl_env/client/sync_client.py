@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from repl_env.client.async_client import REPLEnv, Result
+    from repl_env.client.files.sync_remote_files import SyncRemoteFiles
     from repl_env.episode.contexts import Given
     from repl_sandbox.types import JSON
 
@@ -58,6 +59,13 @@ class SyncREPLEnv:
     def session_id(self) -> str | None:
         """The session's name in the server's logs; None without one, and on OpenEnv's servers."""
         return self._client.session_id
+
+    @property
+    def files(self) -> SyncRemoteFiles:
+        """The files of the session's workspace: `put`, `get`, `list`, `archive`."""
+        from repl_env.client.files.sync_remote_files import SyncRemoteFiles
+
+        return SyncRemoteFiles(self._client.files, self._ask)
 
     def sync(self) -> SyncREPLEnv:
         """This client."""

@@ -144,10 +144,10 @@ class EnvironmentAttributes(Environment[REPLAction, REPLObservation, REPLState])
 
     @property
     def files(self) -> Any:
-        """The files of the session's workspace: `put`, `get`, `list`; NotReset without an episode.
+        """The files of the session's workspace: `put`, `get`, `list`, `archive`.
 
         The methods are awaited if `reset_async` began the episode. They work between steps, and
-        after the end of the episode until the next reset.
+        after the end of the episode until the next reset. NotReset without an episode.
         """
         return self._episodes.slot.require_current().session.files
 

@@ -50,13 +50,14 @@ class LocalREPLEnv(LocalBase, Closeable):
 
     @property
     def files(self) -> SessionFiles:
-        """The files of the session's workspace, for the host to put, read and list.
+        """The files of the session's workspace, for the host: `put`, `get`, `list`, `archive`.
 
         They stay readable after the end of the episode, until the next reset or `close`.
         ```python
         env.files.put("train.csv", rows)
         env.execute(code)
         submission = env.files.get("submission.csv")  # bytes
+        env.files.archive(to="workspace.tar")
         ```
         Raises:
             NotReset: no episode has begun.

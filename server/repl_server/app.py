@@ -28,16 +28,23 @@ from .subcalls.model_endpoints import check_list, check_own
 from .telemetry.metrics import metrics_router
 from .transport.http.browser_headers import BrowserHeaders, page_headers
 from .transport.http.episode_routes import SESSION, episode_router, error_response_async
+from .transport.http.file_routes import file_router
 from .transport.http.request_guard import GuardContext, RequestGuard
 from .transport.http.unmatched_requests import answer_unrouted
 from .transport.http.upload_routes import upload_router
 from .transport.websocket.session_socket import SessionSocketRoute
-from .web.pages import is_page_request, page_routes
 
 __all__ = ["create_app"]
 
 # Response headers that pages of allowed origins may read.
-_EXPOSED = [SESSION, "Retry-After", "Upload-Offset"]
+_EXPOSED = [
+    SESSION,
+    "Retry-After",
+    "Upload-Offset",
+    "Content-Range",
+    "Content-Disposition",
+    "ETag",
+]
 
 
 def create_app(
@@ -80,8 +87,6 @@ def create_app(
         title="repl-env",
         version=repl_env.__version__,
         lifespan=_lifespan,
-        docs_url=None,  # FastAPI's page loads scripts from another site
-        redoc_url=None,
         strict_content_type=False,
     )
     app.state.manager = manager
@@ -97,22 +102,17 @@ def create_app(
     return app
 
 
-def _has_playground(manager: SessionManager) -> bool:
-    # The page sends code, and asks for variables and branches.
-    return manager.settings.has_playground and manager.environment is None
-
-
 def _add_routes(app: FastAPI, manager: SessionManager) -> None:
     # First, because routes are tried in order and most sessions begin here.
     app.router.routes.append(WebSocketRoute("/ws", SessionSocketRoute(manager)))
     app.include_router(episode_router(manager))
     app.include_router(metrics_router(manager.telemetry.metrics, manager.settings.metrics_key))
     app.include_router(upload_router(manager))
+    app.include_router(file_router(manager))
     tool_server = MCPToolServer(manager)
     manager.handlers["mcp"] = tool_server.handle
     app.include_router(mcp_router(manager, tool_server))
     app.router.routes.append(WebSocketRoute("/mcp", MCPSocketRoute(manager)))
-    app.router.routes.extend(page_routes(playground=_has_playground(manager)))
     app.add_exception_handler(RequestError, error_response_async)
     app.add_exception_handler(RequestValidationError, error_response_async)
     answer_unrouted(app)
@@ -120,8 +120,7 @@ def _add_routes(app: FastAPI, manager: SessionManager) -> None:
 
 def _add_layers(app: FastAPI, context: GuardContext) -> None:
     """Add the middleware; the last one added is the outermost."""
-    public = {"is_public": is_page_request} if context.settings.has_playground else {}
-    app.add_middleware(RequestGuard, context=context, **public)
+    app.add_middleware(RequestGuard, context=context)
     if context.settings.origins:
         # Outside the guard: browsers send preflight requests without a key.
         app.add_middleware(

@@ -17,10 +17,7 @@ FUZZ = settings(
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
-REPLIES = {
-    "observation", "state", "mcp", "variables", "draft", "rollback", "branch", "cancelled",
-    "session",
-}  # fmt: skip
+REPLIES = {"observation", "state", "mcp", "variables", "draft", "branch", "cancelled", "session"}
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),

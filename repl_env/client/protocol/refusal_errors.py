@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -62,6 +63,9 @@ ERRORS: Mapping[str, type[ServerError]] = {
     "FORBIDDEN": AuthenticationFailed,
     "UNKNOWN_SESSION": SessionLost,
     "UNKNOWN_CONTEXT": ServerError,
+    "NO_FILE": ServerError,
+    "FILE_ERROR": ServerError,
+    "BAD_RANGE": ServerError,
     "OUT_OF_ORDER": ServerError,
     "TOO_LARGE": TooLarge,
     "TOO_SLOW": ServerUnavailable,
@@ -73,6 +77,10 @@ ERRORS: Mapping[str, type[ServerError]] = {
     "SESSION_ERROR": ServerError,
     "FACTORY_ERROR": ServerUnavailable,
 }
+
+# Codes of errors about a file of a session, which are an OSError as locally.
+FILE_CODES = frozenset({"NO_FILE", "FILE_ERROR", "TOO_LARGE"})
+_ERRNOS = {name: number for number, name in errno.errorcode.items()}
 
 # Close codes after which a new socket would not get the session back.
 CLOSES: Mapping[int | None, tuple[type[ServerError], str]] = {
@@ -162,6 +170,22 @@ def error_of_status(
     if status in _WITHOUT_REASON:
         told = f"{told}: {_WITHOUT_REASON[status]}"
     return kind(told, code=f"HTTP_{status}")
+
+
+def error_of_file(
+    status: int, headers: Mapping[str, str], body: bytes, secrets: SecretTexts, path: str
+) -> Exception:
+    """Return the error for an unexpected answer about the file `path` of a session.
+
+    The names of `headers` are in lower case. As locally, an error about the file is an OSError.
+    """
+    refused = _refusal_in(body)
+    if refused is None:
+        return error_of_status(status, headers, body, secrets)
+    name = "EFBIG" if refused.code == "TOO_LARGE" else refused.details.get("errno")
+    if refused.code in FILE_CODES and isinstance(name, str) and name in _ERRNOS:
+        return OSError(_ERRNOS[name], visible(secrets.cut(refused.message))[:_LONGEST], path)
+    return error_of_refusal(refused, secrets)
 
 
 def _with_errors(refused: RefusalFrame) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import Any, ClassVar, TypeAlias
 
 from repl_env.client.connection.handshake import SessionHandshake
@@ -71,6 +72,24 @@ class RequestPipeline(ABC):
         if isinstance(received, RefusalFrame):
             raise refusal_errors.error_of_refusal(received, self._access.secrets)
         return received.data
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Hold the session between two requests, for work beside its socket.
+
+        Raises:
+            ReplyTimeout: `Timeouts.message_s` has passed, with the time of the block.
+            RuntimeError: as `ask`.
+        """
+        if self._in_callback and self._caller is asyncio.current_task():
+            raise reentrant_request_error()
+        try:
+            async with asyncio.timeout(self._timeouts.message_s) as limit, self._turn:
+                yield
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise ReplyTimeout(f"no reply within {self._timeouts.message_s:g} s") from None
 
     async def _exchange_in_turn(
         self, frame: bytes, request: RequestFrame, on_output: OutputCallback | None

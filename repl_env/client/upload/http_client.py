@@ -10,9 +10,10 @@ import socket
 import ssl
 import time
 import urllib.request
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
@@ -24,6 +25,8 @@ from repl_env.errors import NotSupported, ServerUnavailable
 _PROXIES = {True: ("wss", "socks", "https"), False: ("ws", "socks", "https", "http")}
 # Answers to uploads are a line of JSON; longer answers are not from this server.
 _MOST_BYTES = 1 << 16
+# Bytes that a stream is read in.
+_CHUNK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +43,8 @@ class _Response(http.client.HTTPResponse):
 
     def __init__(self, sock: socket.socket, *given: Any, **named: Any) -> None:
         super().__init__(sock, *given, **named)
-        self.fp = io.BufferedReader(_Bounded(self.fp.detach(), sock.gettimeout()))
+        self.bounded = _Bounded(self.fp.detach(), sock.gettimeout())
+        self.fp = io.BufferedReader(self.bounded)
 
 
 class _Bounded(io.RawIOBase):
@@ -50,8 +54,12 @@ class _Bounded(io.RawIOBase):
 
     def __init__(self, stream: io.RawIOBase, timeout_s: float | None) -> None:
         self._stream = stream
-        self._left = 2 * _MOST_BYTES
+        self._left: float = 2 * _MOST_BYTES
         self._until = math.inf if timeout_s is None else time.monotonic() + timeout_s
+
+    def unbound(self) -> None:
+        """Bound each wait for data alone, and no longer all of the body."""
+        self._left, self._until = math.inf, math.inf
 
     def readable(self) -> bool:
         return True
@@ -66,6 +74,43 @@ class _Bounded(io.RawIOBase):
     def close(self) -> None:
         self._stream.close()
         super().close()
+
+
+class HttpStream:
+    """A response whose body is read piece by piece. The names of `headers` are in lower case."""
+
+    def __init__(
+        self, answer: _Response, reporting: Callable[[], AbstractContextManager[None]]
+    ) -> None:
+        self._answer, self._reporting = answer, reporting
+        self.status = answer.status
+        self.headers = {name.lower(): value for name, value in answer.headers.items()}
+
+    @property
+    def size(self) -> int | None:
+        """The bytes of the body; None if the server has not said."""
+        return self._answer.length
+
+    def text(self) -> bytes:
+        """Return the body of an error."""
+        with self._reporting():
+            return self._answer.read(_MOST_BYTES)
+
+    def chunks(self) -> Iterator[bytes]:
+        """Yield the body.
+
+        Raises:
+            ServerUnavailable: the connection broke before the end, or nothing came in time.
+        """
+        self._answer.bounded.unbound()
+        while True:
+            with self._reporting():
+                chunk = self._answer.read(_CHUNK)
+                if not chunk and self._answer.length:
+                    raise http.client.HTTPException("the body is incomplete")
+            if not chunk:
+                return
+            yield chunk
 
 
 class HttpConnection(Closeable):
@@ -86,8 +131,27 @@ class HttpConnection(Closeable):
         Raises:
             ServerUnavailable: the connection cannot be opened, or broke.
         """
-        try:
+        with self._reporting(method):
             return self._send_request(self._connected(), method, path, body, headers)
+
+    @contextmanager
+    def stream(
+        self, method: str, path: str, body: Iterable[bytes] | None, headers: Mapping[str, str]
+    ) -> Iterator[HttpStream]:
+        """As `request`, with a body and a response of any length; the connection is then closed."""
+        reporting = partial(self._reporting, method)
+        try:
+            with reporting():
+                answer = self._sent(self._connected(), method, path, body, headers)
+            yield HttpStream(answer, reporting)
+        finally:
+            self._drop()
+
+    @contextmanager
+    def _reporting(self, method: str) -> Iterator[None]:
+        """Turn errors of the connection into ServerUnavailable."""
+        try:
+            yield
         except (OSError, http.client.HTTPException, ValueError) as error:
             # ValueError: a chunk of negative size. Without a cause: it may repeat a header.
             self._drop()
@@ -112,17 +176,29 @@ class HttpConnection(Closeable):
         body: bytes | None,
         headers: Mapping[str, str],
     ) -> HttpResponse:
+        answer = self._sent(connection, method, path, body, headers)
+        headers = {name.lower(): value for name, value in answer.headers.items()}
+        found = HttpResponse(answer.status, headers, answer.read(_MOST_BYTES))
+        if not answer.isclosed() or answer.will_close:
+            self._drop()
+        return found
+
+    def _sent(
+        self,
+        connection: http.client.HTTPConnection,
+        method: str,
+        path: str,
+        body: Iterable[bytes] | bytes | None,
+        headers: Mapping[str, str],
+    ) -> _Response:
         url = self._access.address.path + path
         # A server that refuses after the headers closes while the body is still being sent; its
         # response can still be read.
         with suppress(BrokenPipeError, ConnectionResetError):
             connection.request(method, url, body, {**self._access.headers, **headers})
         answer = connection.getresponse()
-        headers = {name.lower(): value for name, value in answer.headers.items()}
-        found = HttpResponse(answer.status, headers, answer.read(_MOST_BYTES))
-        if not answer.isclosed() or answer.will_close:
-            self._drop()
-        return found
+        assert isinstance(answer, _Response)
+        return answer
 
     def _connected(self) -> http.client.HTTPConnection:
         if self._open is not None:

@@ -50,7 +50,8 @@ def _values(plan: SpaceConfig, wheel: str) -> dict[str, str]:
         "host": plan.host,
         "wheel": wheel,
         "version": wheel.split("-")[1],
-        "base_path": "/",  # the playground, which asks its visitor for a key if one is needed
+        # A page that a visitor of the Space's page can see: without a key there is one only.
+        "base_path": "/health" if plan.keyed else "/docs",
     }
 
 

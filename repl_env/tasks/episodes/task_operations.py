@@ -128,10 +128,6 @@ class TaskOperations:
         """Refused."""
         raise _refusal("is loaded")
 
-    def rollback(self, *_: object) -> Never:
-        """Refused."""
-        raise _refusal("rolls back")
-
     def branch(self, *_: object) -> Never:
         """Refused."""
         raise _refusal("branches")

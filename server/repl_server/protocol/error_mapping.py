@@ -5,8 +5,11 @@ A client never sees a traceback or a path of the host. The log has both, under t
 
 from __future__ import annotations
 
+import errno
 import logging
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from fastapi.exceptions import RequestValidationError
@@ -14,10 +17,10 @@ from pydantic import ValidationError
 
 from repl_env.errors import EpisodeAborted, EpisodeDone, NotReset, REPLError
 from repl_env.models import StepResult
-from repl_sandbox.errors import SandboxError
+from repl_sandbox.errors import SandboxError, SessionClosed
 
 from .request_error import RequestError
-from .validation import validation_error_of
+from .validation import validation_error, validation_error_of
 
 logger = logging.getLogger("repl_server")
 
@@ -45,6 +48,37 @@ def request_error_of(error: Exception) -> RequestError:
         case SandboxError():
             return _logged("EPISODE_ABORTED", "sandbox: no session could be started", error)
     return _logged("EXECUTION_ERROR", f"{type(error).__name__}: {safe_message(error)}", error)
+
+
+@contextmanager
+def file_errors() -> Iterator[None]:
+    """Turn errors of operations on the files of a session into errors for its client.
+
+    Raises:
+        RequestError: in place of the block's error.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise file_error(error) from None
+    except (TypeError, ValueError) as error:
+        place, _, rest = str(error).partition(" ")
+        raise validation_error(place if place.isidentifier() else "path", rest) from None
+    except SessionClosed:
+        raise RequestError("UNKNOWN_SESSION", "the session has ended") from None
+    except REPLError as error:
+        raise request_error_of(error) from None
+    except SandboxError as error:
+        raise _logged("EXECUTION_ERROR", safe_message(error), error) from None
+
+
+def file_error(error: OSError) -> RequestError:
+    """The error for a file of a session; an error of the server's own is in the log alone."""
+    if error.errno is None or not isinstance(error.filename, str):
+        return _logged("SESSION_ERROR", "the server failed to read or write the file", error)
+    code = "NO_FILE" if error.errno == errno.ENOENT else "FILE_ERROR"
+    name = errno.errorcode.get(error.errno, "EIO")
+    return RequestError(code, error.strerror or name, errno=name)
 
 
 def server_fault(code: str, message: str, error: BaseException) -> RequestError:

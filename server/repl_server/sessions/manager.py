@@ -40,6 +40,7 @@ from .environments.repl_adapter import REPLAdapter
 from .request_handlers import HANDLERS
 from .scheduler import RequestScheduler
 from .server_session import Handler, ServerSession
+from .session_turn import TURN, hold
 
 logger = logging.getLogger("repl_server")
 
@@ -95,7 +96,7 @@ class SessionManager:
         self.json_codec = JSONCodec()
         self.sandboxes = SandboxRegistry()
         self.sandbox_provider = SandboxProvider(None, _sandbox_settings(settings), self.sandboxes)
-        self.handlers: dict[str, Handler] = dict(HANDLERS)
+        self.handlers: dict[str, Handler] = {**HANDLERS, TURN: hold}
         self._sessions: dict[bytes, ServerSession] = {}
         self._sweeping: asyncio.Task[None] | None = None
         self.draining = False
@@ -341,6 +342,5 @@ def _sandbox_settings(settings: Settings) -> SandboxSettings:
         policy=settings.policy,
         recovery=settings.recovery,
         ready=settings.ready,
-        history=settings.undoable,
         fair_share=settings.fair_share,
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar, overload
 from ...types import Listing
 from ..thread_offload import put_in_thread
 from . import file_requests as requests
-from .file_content import Source, Target
+from .local_files import MemoryFile, Source, Target
 from .workspace_archive import archiving, most_bytes, packing
 from .workspace_file import WorkspaceFile
 
@@ -25,7 +25,7 @@ class AsyncSessionFiles:
     def __init__(self, handle: SessionHandle) -> None:
         self._handle = handle
 
-    async def put(self, path: str, data: Source) -> None:
+    async def put(self, path: str, data: Source | MemoryFile) -> None:
         """As `SessionFiles.put`."""
         await self._do(requests.putting(self._handle._core, path, data))
 

@@ -20,15 +20,8 @@ from ...types import File, Listing
 from ..core import Core
 from ..session_operations import memfd
 from .file_client import FileClient, ask, error_of, have_kept, refusal
-from .file_content import (
-    Source,
-    Target,
-    check_source,
-    check_target,
-    content_of,
-    in_memory,
-    write,
-)
+from .file_content import in_memory
+from .local_files import MemoryFile, Source, Target, check_source, check_target, content_of, write
 from .workspace_file import WorkspaceFile
 from .workspace_paths import parse
 
@@ -43,7 +36,7 @@ _SLOWEST_ROWS = 10_000  # entries per second that any directory listing achieves
 _MOST_TEXT, _MOST_BYTES = 48 << 10, 16 << 20
 
 
-def putting(core: Core, path: str, data: Source) -> Callable[[], None]:
+def putting(core: Core, path: str, data: Source | MemoryFile) -> Callable[[], None]:
     """The steps of `put`, after the checks of its arguments."""
     names = _named(core, path)
     check_source(data, "data")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar, overload
 
 from ...types import Listing
 from . import file_requests as requests
-from .file_content import Source, Target
+from .local_files import Source, Target
 from .workspace_archive import packing
 from .workspace_file import WorkspaceFile
 

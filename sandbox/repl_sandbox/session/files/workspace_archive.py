@@ -15,8 +15,8 @@ from ...session_limits import parse_size
 from ...types import File
 from ..core import Core
 from .file_client import FileClient, conversation, error_of
-from .file_content import Target, check_target, write
 from .file_requests import IN_MEMORY, MOST_ROWS, listing
+from .local_files import Target, check_target, write
 from .workspace_file import WorkspaceFile
 
 # Contents up to this size are read before their header is written, so that the header is right

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from pydantic import BaseModel
 
@@ -74,13 +74,14 @@ class CustomAdapter:
         """Unsupported."""
         raise unsupported("draft")
 
-    async def rollback(self, cells: int) -> Sequence[str]:
-        """Unsupported."""
-        raise unsupported("rollback")
-
     async def branch(self, seed: int | None) -> EnvironmentAdapter:
         """Unsupported."""
         raise unsupported("branch")
+
+    @property
+    def files(self) -> NoReturn:
+        """Unsupported."""
+        raise unsupported("files")
 
     async def interrupt(self) -> bool:
         """As `EnvironmentAdapter.interrupt`: a coroutine can be cancelled, a thread cannot."""

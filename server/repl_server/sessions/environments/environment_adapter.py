@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from pydantic import BaseModel
+
+from repl_sandbox.session.files.async_session_files import AsyncSessionFiles
 
 from ...protocol.request_error import RequestError
 from ...protocol.request_models import FollowUpArguments, ResetArguments
@@ -41,11 +43,12 @@ class EnvironmentAdapter(Protocol):
     async def draft(self) -> Any:
         """The current draft of the answer, as JSON."""
 
-    async def rollback(self, cells: int) -> Sequence[str]:
-        """Undo the last cells; returns what could not be restored."""
-
     async def branch(self, seed: int | None) -> EnvironmentAdapter:
         """Copy the environment; both go on independently."""
+
+    @property
+    def files(self) -> AsyncSessionFiles:
+        """The files of the current episode's session."""
 
     async def interrupt(self) -> bool:
         """Interrupt the running step; False if the environment does not support that."""

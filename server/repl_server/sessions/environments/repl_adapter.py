@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from pydantic import BaseModel
@@ -12,6 +12,7 @@ from repl_env.env.environment import REPLEnvironment
 from repl_env.errors import NotReset
 from repl_env.models import REPLAction, REPLObservation
 from repl_sandbox.errors import SandboxError
+from repl_sandbox.session.files.async_session_files import AsyncSessionFiles
 from repl_sandbox.session.session_operations import MAX_CODE
 
 from ...protocol.error_mapping import request_error_of, safe_message
@@ -108,13 +109,6 @@ class REPLAdapter:
         """As `EnvironmentAdapter.draft`."""
         return await self._environment.draft_async()
 
-    async def rollback(self, cells: int) -> Sequence[str]:
-        """As `EnvironmentAdapter.rollback`."""
-        try:
-            return await self._environment.rollback_async(cells)
-        except (SandboxError, ValueError) as error:
-            raise RequestError("EXECUTION_ERROR", f"no rollback: {safe_message(error)}") from None
-
     async def branch(self, seed: int | None) -> REPLAdapter:
         """As `EnvironmentAdapter.branch`."""
         try:
@@ -123,6 +117,12 @@ class REPLAdapter:
             raise RequestError("EXECUTION_ERROR", f"no branch: {safe_message(error)}") from None
         calls = None if self._calls is None else self._calls.branch()
         return REPLAdapter(other, self._settings, self._uploads, calls)
+
+    @property
+    def files(self) -> AsyncSessionFiles:
+        """As `EnvironmentAdapter.files`."""
+        files: AsyncSessionFiles = self._environment.files
+        return files
 
     async def interrupt(self) -> bool:
         """As `EnvironmentAdapter.interrupt`: raises KeyboardInterrupt in the cell."""

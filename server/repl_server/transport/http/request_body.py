@@ -13,8 +13,8 @@ from ...protocol.validation import validation_error
 from ...settings import Settings
 from ...tenants.tenant import Tenant
 
-# Uploads are stored while they arrive, within limits of their own.
-_UPLOADS = "/contexts/"
+# Uploads, of contexts and of files, are stored while they arrive, within limits of their own.
+_CONTEXTS, _FILES = "/contexts/", "/files/"
 
 
 class RequestBody:
@@ -34,8 +34,11 @@ class RequestBody:
         self._receive = receive
         self._inbound = inbound
         self.tenant: Tenant | None = None
-        self.upload = scope["method"] == "PUT" and scope["path"].startswith(_UPLOADS)
-        self._limit = settings.context_bytes if self.upload else settings.largest_message
+        self.upload = scope["method"] == "PUT" and scope["path"].startswith((_CONTEXTS, _FILES))
+        self._limit = settings.largest_message
+        if self.upload:
+            whole = scope["path"].startswith(_CONTEXTS)
+            self._limit = settings.context_bytes if whole else int(settings.limits.file_size)
         self._seconds = settings.body_s
         self._began = asyncio.get_running_loop().time()
         self._announced = announced(scope)

@@ -5,7 +5,6 @@ The guard does not buffer: chunks of a body and of a response pass through as th
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic
@@ -39,25 +38,12 @@ class GuardContext:
     telemetry: Telemetry
 
 
-def _never(scope: Scope) -> bool:
-    return False
-
-
 class RequestGuard:
-    """Passes requests to `app`, with their `tenant` and `meter` in `scope["state"]`.
+    """Passes requests to `app`, with their `tenant` and `meter` in `scope["state"]`."""
 
-    `is_public`: whether a request needs no key, because its response is the same for everybody.
-    """
-
-    def __init__(
-        self,
-        app: ASGIApp,
-        context: GuardContext,
-        is_public: Callable[[Scope], bool] = _never,
-    ) -> None:
+    def __init__(self, app: ASGIApp, context: GuardContext) -> None:
         self._app = app
         self._context = context
-        self._is_public = is_public
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle an ASGI scope."""
@@ -83,7 +69,7 @@ class RequestGuard:
     def _admit(self, scope: Scope) -> tuple[Tenant, UsageMeter]:
         authenticator, quotas = self._context.authenticator, self._context.quotas
         try:
-            tenant = authenticator.authenticate(scope, public=self._is_public(scope))
+            tenant = authenticator.authenticate(scope)
         except RequestError:
             # Counts unauthenticated and cross-site requests under the client's address.
             quotas.meter_of(authenticator.address_tenant(scope)).request()

@@ -14,6 +14,8 @@ from starlette.websockets import WebSocketClose
 from ...protocol.request_error import RequestError
 from .episode_routes import error_response, note_error
 
+# The key of a scope whose GET was a HEAD: its response may go without its body.
+IMPLIED_HEAD = "implied_head"
 # Methods that a route may have.
 _METHODS = ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")
 # Characters of a path that an error quotes.
@@ -34,7 +36,7 @@ def answer_unrouted(app: FastAPI) -> None:
 class ImpliedMethods:
     """Answers OPTIONS on every path, and HEAD where a route has GET.
 
-    The response to HEAD keeps its body here; the ASGI server does not send it.
+    The response to HEAD keeps its body here unless that is large; the ASGI server does not send it.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -49,6 +51,7 @@ class ImpliedMethods:
                 app = Response(status_code=204, headers=_allow(methods))
             elif "GET" in methods:
                 scope = {**scope, "method": "GET"}
+                scope[IMPLIED_HEAD] = True
         await app(scope, receive, send)
 
 

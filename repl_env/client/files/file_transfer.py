@@ -1,0 +1,175 @@
+"""Blocking transfers of the files of one session on a server, each on its own connection."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from errno import EFBIG
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlencode
+
+from repl_env.client.protocol import refusal_errors
+from repl_env.client.upload.http_client import HttpConnection, HttpStream
+from repl_env.errors import BadReply, ServerUnavailable
+from repl_sandbox.session.files import local_files
+from repl_sandbox.session_limits import parse_size
+from repl_sandbox.types import File, Listing
+
+if TYPE_CHECKING:
+    from repl_env.client.connection.server_address import ServerAccess
+
+# Seconds without a byte: the session may be busy with another client's step.
+SILENCE_S = 120.0
+# Bytes that a caller holds in memory, unless it asks for more.
+_IN_MEMORY = 64 << 20
+# Bytes of a listing: a server sends no more entries than a hundred thousand.
+_MOST_LISTED = 256 << 20
+_KINDS = frozenset({"file", "directory", "symlink", "other"})
+
+
+class FileTransfer:
+    """One transfer with the session that `token` names; `close` ends it from another thread."""
+
+    def __init__(self, access: ServerAccess, token: str) -> None:
+        self._access, self._token = access, token
+        self._connection = HttpConnection(access, SILENCE_S)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+    def put(self, path: str, data: local_files.Source) -> None:
+        """Send `data` as the file `path`."""
+        body = _Body(data)
+        try:
+            with self._stream("PUT", _file_url(path), path, body, body.headers) as answer:
+                for _ in answer.chunks():
+                    pass
+        except ServerUnavailable:
+            if body.failure is not None:
+                raise body.failure from None
+            raise
+
+    def get(self, path: str, to: local_files.Target | None, limit: int | str | None) -> bytes | int:
+        """Return the file `path`, or write it to `to`."""
+        most = math.inf if limit is None else parse_size(limit, "limit")
+        most = min(most, _IN_MEMORY) if limit is None and to is None else most
+        with self._stream("GET", _file_url(path), path) as answer:
+            if answer.size is None:
+                raise BadReply("the server does not say how long the file is")
+            if answer.size > most:
+                told = f"{answer.size:,} bytes; the limit is {most:,}"
+                raise OSError(EFBIG, f"{os.strerror(EFBIG)}; {told}", path)
+            return _taken(answer.chunks(), to)
+
+    def list(self, path: str, limit: int) -> Listing:
+        """Return the entries below the directory `path`."""
+        url = f"/files?{_query(path=path, limit=str(limit))}"
+        with self._stream("GET", url, path) as answer:
+            return _listing(b"".join(_at_most(answer.chunks(), _MOST_LISTED)))
+
+    def archive(
+        self, path: str, to: local_files.Target | None, limit: int | str | None
+    ) -> bytes | int:
+        """Return the directory `path` as a tar archive, or write it to `to`."""
+        most = None if limit is None else parse_size(limit, "limit")
+        if to is None and most is None:
+            most = _IN_MEMORY
+        query = _query(path=path) if most is None else _query(path=path, limit=str(most))
+        with self._stream("GET", f"/archive?{query}", path or ".") as answer:
+            chunks = answer.chunks()
+            # Headers and padding of many small files may take more than the files.
+            return _taken(chunks if most is None else _at_most(chunks, 4 * most + _IN_MEMORY), to)
+
+    def _stream(
+        self,
+        method: str,
+        url: str,
+        path: str,
+        body: Iterable[bytes] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> _Checked:
+        named = {"X-Session-Id": self._token, **(headers or {})}
+        return _Checked(self._connection.stream(method, url, body, named), self._access, path)
+
+
+class _Checked:
+    """A response in a `with` block; its error if it has another status than 200 or 201."""
+
+    def __init__(self, opening: Any, access: ServerAccess, path: str) -> None:
+        self._opening, self._access, self._path = opening, access, path
+
+    def __enter__(self) -> HttpStream:
+        answer: HttpStream = self._opening.__enter__()
+        if answer.status in (200, 201):
+            return answer
+        try:
+            raise refusal_errors.error_of_file(
+                answer.status, answer.headers, answer.text(), self._access.secrets, self._path
+            )
+        finally:
+            self._opening.__exit__(None, None, None)
+
+    def __exit__(self, *error: object) -> None:
+        self._opening.__exit__(*error)
+
+
+class _Body:
+    """The content of a file as the body of a request. `failure`: the error of reading it."""
+
+    def __init__(self, data: local_files.Source) -> None:
+        self._data = local_files.content_of(data, "data") if isinstance(data, str) else data
+        self.failure: Exception | None = None
+        self.headers: Mapping[str, str] = {}
+        if isinstance(self._data, (bytes, bytearray, memoryview)):
+            self.headers = {"Content-Length": str(memoryview(self._data).nbytes)}
+
+    def __iter__(self) -> Iterator[bytes]:
+        try:
+            yield from local_files.pieces(self._data)
+        # Boundary: an error of the caller's file is not one of the server, and raised unchanged.
+        except Exception as error:  # noqa: BLE001
+            self.failure = error
+            raise ValueError("the content cannot be read") from None
+
+
+def _taken(chunks: Iterator[bytes], to: local_files.Target | None) -> bytes | int:
+    return b"".join(chunks) if to is None else local_files.write(chunks, to)
+
+
+def _at_most(chunks: Iterator[bytes], most: int) -> Iterator[bytes]:
+    for chunk in chunks:
+        most -= len(chunk)
+        if most < 0:
+            raise BadReply("the server sends more than was asked for")
+        yield chunk
+
+
+def _listing(body: bytes) -> Listing:
+    try:
+        said = json.loads(body)
+        files = [_file(row) for row in said["files"]]
+        return Listing(files, complete=said["complete"] is True)
+    except (ValueError, RecursionError, KeyError, TypeError):
+        raise BadReply("the server's listing is invalid") from None
+
+
+def _file(row: Any) -> File:
+    path, size, kind, modified = (row[name] for name in ("path", "size", "kind", "modified"))
+    fits = isinstance(path, str) and isinstance(size, int) and isinstance(modified, (int, float))
+    if not fits or kind not in _KINDS:
+        raise ValueError
+    return File(path, size, kind, float(modified))
+
+
+def _file_url(path: str) -> str:
+    # Slashes at the begin would be joined by proxies; other parts are sent as they are.
+    named = path.lstrip("/")
+    begin = "%2F" * (len(path) - len(named))
+    return f"/files/{begin}{quote(os.fsencode(named))}"
+
+
+def _query(**given: str) -> str:
+    return urlencode({name: os.fsencode(value) for name, value in given.items()})
