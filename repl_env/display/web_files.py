@@ -13,12 +13,13 @@ _TYPES: Final = {
     ".css": "text/css; charset=utf-8",
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
     ".txt": "text/plain; charset=utf-8",
 }
 
 # Scripts and styles come from this origin, as files; pictures also from blobs that a script makes.
-# Trusted types refuse markup that is made of text.
-_POLICY: Final = (
+# Trusted types refuse markup that is made of text. Who may frame a page is not in here.
+PAGE_POLICY: Final = (
     "default-src 'none'",
     "script-src 'self'",
     "style-src 'self'",
@@ -26,14 +27,13 @@ _POLICY: Final = (
     "img-src 'self' data: blob:",
     "base-uri 'none'",
     "form-action 'none'",
-    "frame-ancestors 'none'",
     "require-trusted-types-for 'script'",
     "trusted-types 'none'",
 )
 
 # Headers of each response with a page or a file of one.
 HEADERS: Final = {
-    "Content-Security-Policy": "; ".join(_POLICY),
+    "Content-Security-Policy": "; ".join([*PAGE_POLICY, "frame-ancestors 'none'"]),
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Referrer-Policy": "no-referrer",

@@ -317,6 +317,25 @@ class REPLEnvironment(EnvironmentAttributes):
         model = LLM.of(llm, llm_model, hf_token)
         return await run_async(self._episodes.load("async", path, answer_schema, model))
 
+    def rollback(self, cells: int = 1) -> tuple[str, ...]:
+        """Undo the last `cells` cells: variables and files return to their state before them.
+
+        The episode does not go back: its steps, costs, rewards and answer stay. The sandbox must
+        keep so many earlier states (`Sandbox(history=)`). Returns descriptions of what could not be
+        restored, such as open sockets.
+
+        Raises:
+            NotReset: no episode has begun.
+            SandboxError: no snapshot of that state exists.
+            TypeError, ValueError: `cells` is no count, or more than the sandbox keeps.
+            RuntimeError: `reset_async` began the episode.
+        """
+        return run_blocking(self._episodes.rollback("plain", cells))
+
+    async def rollback_async(self, cells: int = 1) -> tuple[str, ...]:
+        """`rollback` for an episode that `reset_async` began."""
+        return await run_async(self._episodes.rollback("async", cells))
+
     def branch(self, *, seed: int | None = None) -> REPLEnvironment:
         """Copy this environment in the middle of its episode; both continue independently.
 

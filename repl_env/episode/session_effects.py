@@ -65,6 +65,33 @@ def branch_session(session: Any, **arguments: Any) -> Effects[Any]:
     return (yield partial(session.branch, **arguments))
 
 
+def roll_back(session: Any, episode: Episode, cells: int) -> Effects[tuple[str, ...]]:
+    """Undo the last `cells` cells of a session; return what could not be restored.
+
+    Raises:
+        SandboxError: no snapshot of that state exists.
+        ValueError: so many cells cannot be undone.
+    """
+    try:
+        lost: tuple[str, ...] = yield partial(session.rollback, cells)
+    except SandboxError:
+        # A snapshot that ended as it was activated leaves an empty session.
+        yield from _know_names(session, episode)
+        raise
+    yield from _know_names(session, episode)
+    return lost
+
+
+def _know_names(session: Any, episode: Episode) -> Effects[None]:
+    """Read the names in the session, and load the context if it is missing."""
+    found = yield session.variables
+    given = {part.name for part in episode.config.context.parts}
+    if given - {variable.name for variable in found}:
+        yield from load_context(session, episode.config.context)
+        found = yield session.variables
+    episode.reset_names(found)
+
+
 def load_context(session: Any, context: Context) -> Effects[None]:
     """Load the context into a session, except for the parts that its sandbox already holds."""
     already_set = {} if context.sandbox_provider is None else context.sandbox_provider.shared

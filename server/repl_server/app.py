@@ -33,6 +33,7 @@ from .transport.http.request_guard import GuardContext, RequestGuard
 from .transport.http.unmatched_requests import answer_unrouted
 from .transport.http.upload_routes import upload_router
 from .transport.websocket.session_socket import SessionSocketRoute
+from .web.pages import is_page_request, page_routes
 
 __all__ = ["create_app"]
 
@@ -87,6 +88,8 @@ def create_app(
         title="repl-env",
         version=repl_env.__version__,
         lifespan=_lifespan,
+        docs_url=None,  # FastAPI's page loads scripts from another site
+        redoc_url=None,
         strict_content_type=False,
     )
     app.state.manager = manager
@@ -102,6 +105,11 @@ def create_app(
     return app
 
 
+def _has_playground(manager: SessionManager) -> bool:
+    # The page sends code, and asks for variables and branches.
+    return manager.settings.has_playground and manager.environment is None
+
+
 def _add_routes(app: FastAPI, manager: SessionManager) -> None:
     # First, because routes are tried in order and most sessions begin here.
     app.router.routes.append(WebSocketRoute("/ws", SessionSocketRoute(manager)))
@@ -113,6 +121,7 @@ def _add_routes(app: FastAPI, manager: SessionManager) -> None:
     manager.handlers["mcp"] = tool_server.handle
     app.include_router(mcp_router(manager, tool_server))
     app.router.routes.append(WebSocketRoute("/mcp", MCPSocketRoute(manager)))
+    app.router.routes.extend(page_routes(playground=_has_playground(manager)))
     app.add_exception_handler(RequestError, error_response_async)
     app.add_exception_handler(RequestValidationError, error_response_async)
     answer_unrouted(app)
@@ -120,7 +129,8 @@ def _add_routes(app: FastAPI, manager: SessionManager) -> None:
 
 def _add_layers(app: FastAPI, context: GuardContext) -> None:
     """Add the middleware; the last one added is the outermost."""
-    app.add_middleware(RequestGuard, context=context)
+    public = {"is_public": is_page_request} if context.settings.has_playground else {}
+    app.add_middleware(RequestGuard, context=context, **public)
     if context.settings.origins:
         # Outside the guard: browsers send preflight requests without a key.
         app.add_middleware(

@@ -33,7 +33,7 @@ _LEAST: Mapping[str, int] = {
     "inbound_bytes": 1,
     "connections": 0,
 }
-_LEAST_IF_GIVEN: Mapping[str, int] = {"pool": 0, "message_bytes": 1}
+_LEAST_IF_GIVEN: Mapping[str, int] = {"pool": 0, "message_bytes": 1, "history": 0}
 # Durations in seconds, and whether 0 is too short.
 _SECONDS: Mapping[str, bool] = {
     "wait_s": False,
@@ -49,6 +49,7 @@ _KINDS: Mapping[str, tuple[UnionType | type, str]] = {
     "api_keys": (Path | None, "a pathlib.Path"),
     "metrics_key": (str | None, "the name of a key"),
     "no_auth": (bool, "a bool"),
+    "web": (bool | None, "a bool"),
     "fair_share": (bool, "a bool"),
     "log_contents": (bool, "a bool"),
     "limits": (Limits, "a Limits (from repl_env import Limits)"),
@@ -111,10 +112,13 @@ class Settings:
         metrics_key: name of the key for which `/metrics` names all keys; every other key sees only
             itself by name. None: no such key.
         no_auth: serve every client that can reach the port.
+        web: serve the playground at `/`, and let browsers load it without a key. None: on loopback.
         origins: origins of web pages that may send requests, beside the server's own.
         frame_ancestors: sites whose pages may show the server's pages in a frame.
         require, isolation, image, runtime: isolation of sessions, as in `repl_sandbox.Sandbox`.
         recovery: "snapshot" or "restart".
+        history: number of cells that a client can undo; each takes one more snapshot of a session.
+            None: 1 on a server with the playground, else 0.
         max_sessions: maximum number of open sessions.
         max_waiting: maximum number of clients that wait for a session.
         wait_s: seconds a client may wait for a session.
@@ -155,6 +159,7 @@ class Settings:
     hashed_keys: tuple[str, ...] = ()
     metrics_key: str | None = None
     no_auth: bool = False
+    web: bool | None = None
     origins: tuple[str, ...] = ()
     frame_ancestors: tuple[str, ...] = ()
     require: str = "jailed"
@@ -162,6 +167,7 @@ class Settings:
     image: str | None = None
     runtime: str | None = None
     recovery: RecoveryMode = "snapshot"
+    history: int | None = None
     max_sessions: int = 64
     max_waiting: int = 64
     wait_s: float = 10.0
@@ -211,7 +217,7 @@ class Settings:
             *(self.isolation, self.require, self.limits, self.preload, self.policy, self.image),
             self.runtime,
         )
-        check_snapshots(self.recovery, 0)
+        check_snapshots(self.recovery, self.undoable)
         self._check_together()
 
     def _check_together(self) -> None:
@@ -238,6 +244,18 @@ class Settings:
     def ready(self) -> int:
         """Number of ready sessions."""
         return min(POOL, self.max_sessions) if self.pool is None else self.pool
+
+    @property
+    def has_playground(self) -> bool:
+        """Whether the server has the playground at `/`."""
+        return is_loopback(self.host) if self.web is None else self.web
+
+    @property
+    def undoable(self) -> int:
+        """Number of cells that a client can undo."""
+        if self.history is None:
+            return int(self.has_playground and self.recovery == "snapshot")
+        return self.history
 
     @property
     def largest_message(self) -> int:

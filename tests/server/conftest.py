@@ -168,8 +168,8 @@ def peer(server, *, named=False, path="/ws", host="127.0.0.1", **options) -> Ite
     """A `Peer` of `server`; `named`: it speaks `repl-env.v1`, and has not begun."""
     protocols = ["repl-env.v1"] if named else None
     url = f"ws://{host}:{server.port}{path}"
-    options = {"open_timeout": PATIENCE, "compression": None, **options}
-    with connect(url, subprotocols=protocols, **options) as socket:
+    options = {"open_timeout": PATIENCE, "subprotocols": protocols, "compression": None, **options}
+    with connect(url, **options) as socket:
         yield Peer(socket)
 
 

@@ -93,6 +93,7 @@ def test_an_invalid_request_is_refused(frame, code):
         {"type": "cancel", "id": "1", "data": {"request": 1}},
         {"type": "resume", "id": "1", "data": {"token": "x" * 300}},
         {"type": "branch", "id": "1", "data": {"seed": -1}},
+        {"type": "rollback", "id": "1", "data": {"cells": 0}},
         {"type": "follow_up", "id": "1", "data": {"max_iterations": 0}},
     ],
 )

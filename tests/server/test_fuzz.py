@@ -17,7 +17,10 @@ FUZZ = settings(
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
-REPLIES = {"observation", "state", "mcp", "variables", "draft", "branch", "cancelled", "session"}
+REPLIES = {
+    "observation", "state", "mcp", "variables", "draft", "rollback", "branch", "cancelled",
+    "session",
+}  # fmt: skip
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),

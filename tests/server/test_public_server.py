@@ -60,7 +60,7 @@ def routes_of(app) -> list[tuple[str, str]]:
         for method in methods
         if method != "head"  # whose answers have no body
     ]
-    return [*described, ("GET", "/openapi.json"), ("GET", "/docs"), ("GET", "/nowhere")]
+    return [*described, ("GET", "/openapi.json"), ("GET", "/"), ("GET", "/nowhere")]
 
 
 def connected(server, path: str = "/ws", **options):

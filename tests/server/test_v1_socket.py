@@ -29,14 +29,18 @@ def test_a_session_begins_with_its_facts(server):
         assert one.socket.subprotocol == "repl-env.v1"
         facts = one.open()
 
-    assert facts.keys() == {"session_id", "token", "resumed", "grace_s", "running", "limits"}
-    assert facts["resumed"] is False and facts["running"] is None
+    assert facts.keys() == {
+        "session_id", "token", "resumed", "grace_s", "running", "subcalls", "limits",
+    }  # fmt: skip
+    assert facts["resumed"] is False
+    assert facts["running"] is facts["subcalls"] is None
     assert facts["limits"] == {
         "timeout_s": 60.0,
         "max_timeout_s": 3600.0,
         "message_bytes": 128 << 20,
         "context_bytes": 1 << 30,
         "idle_s": 900.0,
+        "undo": 0,  # without snapshots
     }
     assert len(facts["token"]) >= 32 and facts["session_id"] not in facts["token"]
 
@@ -209,6 +213,34 @@ def test_arguments_that_a_further_question_may_not_set(named):
     assert named.refusal("follow_up", {"answer_schema": "int"}) == "VALIDATION_ERROR"
     assert named.refusal("follow_up", {"task": "?"}) == "VALIDATION_ERROR"
     assert named.run("1")["stdout"] == "1\n"
+
+
+def test_a_rollback_undoes_cells_and_no_more():
+    with serving({"recovery": "snapshot", "history": 2}) as server, peer(server, named=True) as one:
+        one.open()
+        assert one.refusal("rollback") == "NOT_RESET"
+        one.reset(context="abc", max_iterations=9)
+        one.run("x = 1\nopen('f', 'w').write('1')")
+        one.run("x = 2; y = 1\nopen('f', 'w').write('2')")
+        undone = one.ask("rollback")["data"]
+        assert undone["lost"] == [] and "y" not in undone["names"]
+        assert one.run("x, open('f').read(), context")["value"] == "(1, '1', 'abc')"
+        assert "x" not in one.ask("rollback", {"cells": 2})["data"]["names"]
+        assert one.run("context")["value"] == "'abc'"
+        assert one.ask("state")["data"]["iteration"] == 4
+        error = one.ask("rollback", {"cells": 3})["data"]
+        assert error["code"] == "EXECUTION_ERROR" and "2 earlier states" in error["message"]
+
+
+def test_an_answer_stays_after_a_rollback():
+    with serving({"recovery": "snapshot"}) as server, peer(server, named=True) as one:
+        one.open()
+        one.reset(expected_answer="2")
+        assert one.ask("step", {"code": "x = 1; FINAL(x)"})["data"]["done"]
+        assert "x" not in one.ask("rollback")["data"]["names"]
+        assert one.refusal("step", {"code": "FINAL(2)"}) == "EPISODE_DONE"
+        one.ask("follow_up", {"task_prompt": "again"})
+        assert not one.run("x")["success"]
 
 
 def test_a_branch_needs_snapshots(named):

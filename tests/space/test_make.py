@@ -53,7 +53,7 @@ def test_a_whole_space(make: Call, tmp_path: Path, keyed: bool) -> None:
     assert {each.name for each in folder.iterdir()} == FILES
     matter = front_matter(folder)
     assert (matter["sdk"], matter["app_port"], matter["tags"]) == ("docker", 8000, ["openenv"])
-    assert matter["base_path"] == ("/health" if keyed else "/docs")
+    assert matter["base_path"] == "/"
     dockerfile = (folder / "Dockerfile").read_text()
     assert f"COPY openenv_repl_env-{repl_env.__version__}-py3-none-any.whl /opt/" in dockerfile
     assert ("REPL_ENV_NO_AUTH=1" in dockerfile) != keyed

@@ -133,8 +133,9 @@ def test_a_public_space_serves_an_episode(
         assert get(f"{url}/health")[0] == 200
         assert episode(url) == (1.0, "confined")
         framed = {"Host": "ann-repl.hf.space", "Sec-Fetch-Site": "cross-site"}
-        status, headers = get(f"{url}/docs", **framed, **{"Sec-Fetch-Mode": "navigate"})
-        assert status == 200
+        visit = {"Sec-Fetch-Mode": "navigate", "Accept": "text/html"}
+        assert get(f"{url}/", **framed, **visit)[0] == 200
+        _, headers = get(f"{url}/health")
         assert headers["content-security-policy"] == "frame-ancestors https://huggingface.co"
         own = {"Host": "ann-repl.hf.space", "Origin": "https://ann-repl.hf.space"}
         assert get(f"{url}/schema", **own)[0] == 200
@@ -150,6 +151,7 @@ def test_a_keyed_space_serves_those_with_a_key(
     with running(image, there, installed | {"REPL_ENV_API_KEYS": line}) as url:
         assert get(f"{url}/health")[0] == 200
         assert get(f"{url}/schema")[0] == 401
+        assert get(f"{url}/", Accept="text/html")[0] == 200
         assert episode(url, key) == (1.0, "confined")
         with pytest.raises(AuthenticationFailed):
             episode(url)

@@ -1,4 +1,4 @@
-"""`EpisodeContinuation`: saves an episode, continues one from a file, and branches one."""
+"""`EpisodeContinuation`: saves an episode, loads one from a file, undoes cells, makes branches."""
 
 from __future__ import annotations
 
@@ -94,6 +94,12 @@ class EpisodeContinuation:
         check = yield Offload(validator, hidden_task.answer_schema)
         memory = int(equipment.sandbox_provider.limits.memory)
         return episode_snapshot.restored_episode(mode, file, hidden_task, check, memory)
+
+    def rollback(self, mode: Mode, cells: int) -> Effects[tuple[str, ...]]:
+        """Undo the last `cells` cells; see `REPLEnvironment.rollback`."""
+        current = self._slot.current_in(mode)
+        with current.step_guard:
+            return (yield from session_effects.roll_back(current.session, current.episode, cells))
 
     def branch(self, mode: Mode, seed: int | None, other: EpisodeSlot) -> Effects[None]:
         """Put a branch of the episode into `other`, which holds none."""

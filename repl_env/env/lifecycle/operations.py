@@ -64,6 +64,9 @@ class EpisodeEffects(Protocol):
     ) -> Effects[tuple[Missing, ...]]:
         """Continue the episode in a file."""
 
+    def rollback(self, mode: Mode, cells: int, /) -> Effects[tuple[str, ...]]:
+        """Undo the last `cells` cells."""
+
     def branch(self, mode: Mode, seed: int | None, other: EpisodeSlot, /) -> Effects[None]:
         """Put a branch of the episode into another slot."""
 
@@ -94,4 +97,5 @@ class EpisodeOperations:
         self.begin_episode, self.follow_up = resets.begin_episode, resets.follow_up
         self.take_step, self.give_up = steps.take_step, steps.give_up
         self.save, self.load = continuations.save, continuations.load
+        self.rollback = continuations.rollback
         self.branch, self.close_current = continuations.branch, slot.close_current

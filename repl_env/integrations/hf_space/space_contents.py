@@ -50,8 +50,7 @@ def _values(plan: SpaceConfig, wheel: str) -> dict[str, str]:
         "host": plan.host,
         "wheel": wheel,
         "version": wheel.split("-")[1],
-        # A page that a visitor of the Space's page can see: without a key there is one only.
-        "base_path": "/health" if plan.keyed else "/docs",
+        "base_path": "/",  # the playground, which asks its visitor for a key if one is needed
     }
 
 

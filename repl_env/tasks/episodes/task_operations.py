@@ -128,6 +128,10 @@ class TaskOperations:
         """Refused."""
         raise _refusal("is loaded")
 
+    def rollback(self, *_: object) -> Never:
+        """Refused."""
+        raise _refusal("rolls back")
+
     def branch(self, *_: object) -> Never:
         """Refused."""
         raise _refusal("branches")

@@ -43,15 +43,21 @@ class Authenticator:
                 " REPL_ENV_NO_AUTH=1, or REPL_ENV_HOST=127.0.0.1 if that server listens on loopback"
             )
 
-    def authenticate(self, scope: Any) -> Tenant:
+    def authenticate(self, scope: Any, *, public: bool = False) -> Tenant:
         """The tenant of an ASGI request.
+
+        `public`: the response is the same for everybody, so no key is needed, and none is read: a
+        proxy may have added credentials of its own.
 
         Raises:
             RequestError: UNAUTHENTICATED, FORBIDDEN.
         """
         headers = _headers(scope["headers"])
-        key = _presented(headers) if self._keys else None
-        if key is None and self.requires_keys:
+        key = _presented(headers) if self._keys and not public else None
+        keyed = key is not None
+        if public and self.requires_keys:
+            keyed = True  # nothing that a page of another name could not read elsewhere
+        elif key is None and self.requires_keys:
             raise RequestError(
                 "UNAUTHENTICATED", "an API key is required: Authorization: Bearer KEY"
             )
@@ -62,7 +68,7 @@ class Authenticator:
                 raise RequestError("UNAUTHENTICATED", "unknown API key")
             tenant = found
         scheme, hostless = self._proxies.scheme(scope), needs_no_host(scope)
-        self.origins.check(headers, scheme, keyed=key is not None, hostless=hostless)
+        self.origins.check(headers, scheme, keyed=keyed, hostless=hostless)
         return tenant
 
     def address_tenant(self, scope: Any) -> Tenant:
@@ -87,19 +93,47 @@ def _password(token: str) -> str:
 
 # Basic serves clients that accept a URL but no headers, such as OpenEnv's up to 0.4.1.
 _SCHEMES: Mapping[str, Callable[[str], str]] = {"bearer": str, "basic": _password}
+# Prefix of a WebSocket subprotocol that carries a key as base64url without padding: pages of a
+# browser cannot set other headers of a WebSocket, and a key in a URL would be logged by proxies.
+_KEY_PROTOCOL = "repl-env.key."
 
 
 def _presented(headers: dict[str, list[str]]) -> str | None:
-    """The key in a request. `X-API-Key` wins: a proxy may use `Authorization` for itself."""
-    values = headers.get("x-api-key")
-    if values is None:
-        values = [
-            _SCHEMES[scheme.lower()](token.strip())
-            for scheme, _, token in (
-                value.strip().partition(" ") for value in headers.get("authorization", ())
-            )
-            if scheme.lower() in _SCHEMES
-        ]
+    """The key in a request.
+
+    `X-API-Key` wins, and then a subprotocol: a proxy may use `Authorization` for itself.
+    """
+    values = (
+        headers.get("x-api-key")
+        or _of_subprotocols(headers.get("sec-websocket-protocol", ()))
+        or _of_authorization(headers.get("authorization", ()))
+    )
     if len(values) > 1:
         raise RequestError("UNAUTHENTICATED", "the request has more than one API key")
     return values[0] if values else None
+
+
+def _of_authorization(lines: Iterable[str]) -> list[str]:
+    pairs = [line.strip().partition(" ")[::2] for line in lines]
+    return [
+        _SCHEMES[scheme.lower()](token.strip())
+        for scheme, token in pairs
+        if scheme.lower() in _SCHEMES
+    ]
+
+
+def _of_subprotocols(lines: Iterable[str]) -> list[str]:
+    names = [name.strip() for line in lines for name in line.split(",")]
+    return [
+        _decoded(name.removeprefix(_KEY_PROTOCOL))
+        for name in names
+        if name.startswith(_KEY_PROTOCOL)
+    ]
+
+
+def _decoded(token: str) -> str:
+    """The text that `token` encodes as base64url without padding; "" if it is malformed."""
+    try:
+        return base64.b64decode(token + "=" * (-len(token) % 4), b"-_", validate=True).decode()
+    except ValueError:  # not base64, or not UTF-8
+        return ""

@@ -88,6 +88,12 @@ MetricsKeyOption: TypeAlias = Annotated[
 NoAuthOption: TypeAlias = Annotated[
     bool, option("--no-auth", _ACCESS, "Serve every client that can reach the port without a key.")
 ]
+WebOption: TypeAlias = Annotated[
+    bool | None,
+    option(
+        "--web/--no-web", _ACCESS, "Serve the playground at /; default: only if --host is loopback."
+    ),
+]
 OriginsOption: TypeAlias = Annotated[
     Texts,
     option("--origin", _ACCESS, "Origin of web pages that may send requests; may be repeated."),
@@ -122,6 +128,17 @@ RuntimeOption: TypeAlias = Annotated[
 RecoveryOption: TypeAlias = Annotated[
     RecoveryMode,
     option("--recovery", _SESSIONS, "State in which a session continues after its process died."),
+]
+UndoOption: TypeAlias = Annotated[
+    int | None,
+    option(
+        "--undo",
+        _SESSIONS,
+        "Number of cells that a client can undo; each takes one more snapshot of a session."
+        " Default: 1 with the playground, else 0.",
+        min=0,
+        max=128,
+    ),
 ]
 PreloadOption: TypeAlias = Annotated[
     Texts,
@@ -284,6 +301,7 @@ def settings(
     api_keys: KeysOption = None,
     metrics_key: MetricsKeyOption = None,
     no_auth: NoAuthOption = False,
+    web: WebOption = None,
     origin: OriginsOption = None,
     frame_ancestor: FrameAncestorsOption = None,
     trusted_proxy: TrustedProxiesOption = None,
@@ -292,6 +310,7 @@ def settings(
     image: ImageOption = None,
     runtime: RuntimeOption = None,
     recovery: RecoveryOption = RecoveryMode.SNAPSHOT,
+    undo: UndoOption = None,
     preload: PreloadOption = None,
     memory: MemoryOption = "1GiB",
     output: OutputOption = "1MiB",
@@ -344,6 +363,7 @@ def settings(
             hashed_keys=tuple(lines_of(os.environ.get(VARIABLE, ""))),
             metrics_key=metrics_key,
             no_auth=no_auth,
+            web=web,
             origins=tuple(origin or ()),
             frame_ancestors=tuple(frame_ancestor or ()),
             trusted_proxies=tuple(trusted_proxy or ()),
@@ -352,6 +372,7 @@ def settings(
             image=image,
             runtime=runtime,
             recovery=recovery.value,
+            history=undo,
             preload=modules_of(preload),
             limits=Limits(memory=memory, output=output, timeout=timeout),
             max_timeout_s=max_timeout,

@@ -85,6 +85,12 @@ class CancelArguments(StrictModel):
     request: RequestId
 
 
+class RollbackArguments(StrictModel):
+    """`cells`: the number of cells to undo."""
+
+    cells: Annotated[int, Field(ge=1)] = 1
+
+
 class BranchArguments(StrictModel):
     """`seed`: of the random numbers in the branch."""
 
@@ -128,5 +134,6 @@ KINDS: Mapping[str, RequestType] = {
     "variables": RequestType(NoArguments),
     "follow_up": RequestType(FollowUpArguments, needs_data=True),
     "draft": RequestType(NoArguments),
+    "rollback": RequestType(RollbackArguments),
     "branch": RequestType(BranchArguments),
 }

@@ -342,5 +342,6 @@ def _sandbox_settings(settings: Settings) -> SandboxSettings:
         policy=settings.policy,
         recovery=settings.recovery,
         ready=settings.ready,
+        history=settings.undoable,
         fair_share=settings.fair_share,
     )

@@ -53,6 +53,14 @@ async def _draft(
     return ServerReply("draft", text_of({"value": await session.adapter.draft()}))
 
 
+async def _rollback(
+    session: ServerSession, pending: PendingRequest, request: ClientRequest
+) -> ServerReply:
+    lost = await session.roll_back(request.data.cells)
+    names = await session.adapter.variables()
+    return ServerReply("rollback", text_of({"lost": lost, "names": names}))
+
+
 async def _branch(
     session: ServerSession, pending: PendingRequest, request: ClientRequest
 ) -> ServerReply:
@@ -76,5 +84,6 @@ HANDLERS: Final[Mapping[str, Handler]] = {
     "variables": _variables,
     "follow_up": _follow_up,
     "draft": _draft,
+    "rollback": _rollback,
     "branch": _branch,
 }

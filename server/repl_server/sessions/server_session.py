@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol, TypeAlias
 
 from repl_env.client.protocol.refusal_codes import TAKEN_OVER
@@ -31,7 +31,7 @@ from .request_queue import PendingRequest, ReplySink, RequestQueue, cancelled_re
 from .scheduler import RequestScheduler
 
 # Requests that a draining server does not start.
-_BEGINS = frozenset({"reset", "step", "follow_up", "branch"})
+_BEGINS = frozenset({"reset", "step", "follow_up", "rollback", "branch"})
 # Errors of requests that were not started; the client may send such a request again with its id.
 _NOT_RUN = frozenset({"RATE_LIMITED", "QUOTA_EXCEEDED"})
 
@@ -61,6 +61,13 @@ class SessionServices(Protocol):
 
     def forget(self, session: ServerSession) -> None:
         """Free the capacity of a closed session."""
+
+
+def _subcalls_of(settings: Settings) -> dict[str, Any] | None:
+    """The operator's model and the limit of its calls, for resets that name no model."""
+    if settings.llm is None:
+        return None
+    return {"model": settings.llm.model, "calls": settings.budget.calls}
 
 
 class ServerSession:
@@ -140,12 +147,14 @@ class ServerSession:
             "resumed": resumed,
             "grace_s": settings.grace_s,
             "running": self.running,
+            "subcalls": _subcalls_of(settings),
             "limits": {
                 "timeout_s": settings.limits.timeout,
                 "max_timeout_s": settings.longest_step_s,
                 "message_bytes": settings.largest_message,
                 "context_bytes": settings.context_bytes,
                 "idle_s": settings.idle_s,
+                "undo": settings.undoable,
             },
         }
 
@@ -247,6 +256,11 @@ class ServerSession:
         self.cpu.add_step(seconds_of(observation))
         self.manager.telemetry.step(self, action, observation, time.monotonic() - began)
         return observation
+
+    async def roll_back(self, cells: int) -> Sequence[str]:
+        """Undo cells, in turn with the steps of other sessions. For request handlers."""
+        async with self._slot:
+            return await self.adapter.rollback(cells)
 
     def account_cpu(self) -> bool:
         """Charge CPU time that was used outside of steps; whether processes were busy."""

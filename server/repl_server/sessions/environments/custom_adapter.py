@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NoReturn, TypeVar
 
@@ -73,6 +73,10 @@ class CustomAdapter:
     async def draft(self) -> Any:
         """Unsupported."""
         raise unsupported("draft")
+
+    async def rollback(self, cells: int) -> Sequence[str]:
+        """Unsupported."""
+        raise unsupported("rollback")
 
     async def branch(self, seed: int | None) -> EnvironmentAdapter:
         """Unsupported."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from pydantic import BaseModel
@@ -42,6 +42,9 @@ class EnvironmentAdapter(Protocol):
 
     async def draft(self) -> Any:
         """The current draft of the answer, as JSON."""
+
+    async def rollback(self, cells: int) -> Sequence[str]:
+        """Undo the last cells; returns what could not be restored."""
 
     async def branch(self, seed: int | None) -> EnvironmentAdapter:
         """Copy the environment; both go on independently."""

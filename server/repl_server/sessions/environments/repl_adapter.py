@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pydantic import BaseModel
@@ -108,6 +108,13 @@ class REPLAdapter:
     async def draft(self) -> Any:
         """As `EnvironmentAdapter.draft`."""
         return await self._environment.draft_async()
+
+    async def rollback(self, cells: int) -> Sequence[str]:
+        """As `EnvironmentAdapter.rollback`."""
+        try:
+            return await self._environment.rollback_async(cells)
+        except (SandboxError, ValueError) as error:
+            raise RequestError("EXECUTION_ERROR", f"no rollback: {safe_message(error)}") from None
 
     async def branch(self, seed: int | None) -> REPLAdapter:
         """As `EnvironmentAdapter.branch`."""

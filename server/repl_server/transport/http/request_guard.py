@@ -5,6 +5,7 @@ The guard does not buffer: chunks of a body and of a response pass through as th
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic
@@ -38,12 +39,25 @@ class GuardContext:
     telemetry: Telemetry
 
 
-class RequestGuard:
-    """Passes requests to `app`, with their `tenant` and `meter` in `scope["state"]`."""
+def _never(scope: Scope) -> bool:
+    return False
 
-    def __init__(self, app: ASGIApp, context: GuardContext) -> None:
+
+class RequestGuard:
+    """Passes requests to `app`, with their `tenant` and `meter` in `scope["state"]`.
+
+    `is_public`: whether a request needs no key, because its response is the same for everybody.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        context: GuardContext,
+        is_public: Callable[[Scope], bool] = _never,
+    ) -> None:
         self._app = app
         self._context = context
+        self._is_public = is_public
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle an ASGI scope."""
@@ -69,7 +83,7 @@ class RequestGuard:
     def _admit(self, scope: Scope) -> tuple[Tenant, UsageMeter]:
         authenticator, quotas = self._context.authenticator, self._context.quotas
         try:
-            tenant = authenticator.authenticate(scope)
+            tenant = authenticator.authenticate(scope, public=self._is_public(scope))
         except RequestError:
             # Counts unauthenticated and cross-site requests under the client's address.
             quotas.meter_of(authenticator.address_tenant(scope)).request()

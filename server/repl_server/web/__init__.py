@@ -1,0 +1,1 @@
+"""Pages for browsers: the playground at `/`, and the documentation of the routes at `/docs`."""

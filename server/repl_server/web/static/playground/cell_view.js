@@ -1,0 +1,73 @@
+// One cell: its code, its output while it runs and after, figures, and the variables that it changed.
+// Everything from the session is text; figures become pictures from blobs.
+
+import { html } from "../vendor/preact-htm.module.js";
+import { FigureView } from "../shared/figure_view.js";
+import { bytes, duration, oneLine, score } from "../shared/format.js";
+import { LongText, printable, PythonCode } from "../shared/long_text.js";
+import { useSignal } from "../shared/use_signal.js";
+
+const MARKS = { new: "+", modified: "~", deleted: "−" };
+const MOST_CHANGES = 12;
+
+function Live({ cell }) {
+  const pieces = useSignal(cell.live);
+  return html`<div aria-live="polite">${pieces.map(({ stream, text }) =>
+    html`<pre class=${stream === "stderr" ? "output error" : "output"}>${printable(text)}</pre>`)}</div>`;
+}
+
+function Changes({ changes }) {
+  if (changes.length === 0) return null;
+  return html`<ul class="changes" aria-label="Changed variables">${changes.slice(0, MOST_CHANGES).map((each) =>
+    html`<li class=${MARKS[each.kind] === undefined ? "" : each.kind}><span aria-hidden="true">${MARKS[each.kind] ?? "·"}</span>
+      <span class="visually-hidden">${each.kind}</span> <code>${oneLine(each.name, 60)}</code>
+      ${each.kind === "deleted" ? null : html`<span class="muted one-line">${oneLine(each.preview || each.type, 60)}</span>`}</li>`)}
+    ${changes.length > MOST_CHANGES ? html`<li class="muted">and ${changes.length - MOST_CHANGES} more</li>` : null}</ul>`;
+}
+
+// The value of the last expression ends `stdout`; it is set apart from what the code printed.
+function printed({ stdout, value }) {
+  const shown = value === null || value === undefined ? "" : `${value}\n`;
+  return shown !== "" && stdout.endsWith(shown) ? [stdout.slice(0, -shown.length), value] : [stdout, null];
+}
+
+function Result({ observation }) {
+  const { result, metadata } = observation;
+  const [stdout, value] = printed(result);
+  return html`<div class="result">
+    ${stdout === "" ? null : html`<${LongText} value=${stdout} kind="output" />`}
+    ${value === null ? null : html`<div class="value"><span class="muted" aria-hidden="true">→</span><${LongText} value=${value} kind="output" /></div>`}
+    ${result.stderr === "" ? null : html`<${LongText} value=${result.stderr} kind=${result.success ? "output" : "output error"} />`}
+    ${(result.figures ?? []).map((png, index) => html`<${FigureView} key=${index} png=${png} name=${`figure-${index + 1}`} />`)}
+    <${Changes} changes=${result.changes ?? []} />
+    ${result.truncated ? html`<p class="muted">The output was shortened.</p>` : null}
+    ${metadata.error_kind && metadata.error_kind !== "code" ? html`<p><span class="badge warn">${oneLine(metadata.error_kind, 40)}</span></p>` : null}
+  </div>`;
+}
+
+function Facts({ cell }) {
+  if (cell.observation === null && cell.error === null) return html`<span class="badge accent">running</span>`;
+  if (cell.error !== null) return html`<span class="badge bad">no result</span>`;
+  const { result, metadata, reward } = cell.observation;
+  return html`${cell.undone ? html`<span class="badge">undone</span>` : null}
+    ${result.success ? null : html`<span class="badge bad">error</span>`}
+    ${reward ? html`<span class=${`badge ${reward > 0 ? "good" : "bad"}`}>reward ${score(reward)}</span>` : null}
+    <span class="muted number" title=${`peak memory ${bytes(metadata.usage?.peak_memory)}`}>${duration(result.execution_time)}</span>`;
+}
+
+export function CellView({ cell, number, onReuse }) {
+  return html`<article class=${cell.undone ? "panel cell undone" : "panel cell"} aria-label=${`Cell ${number}`}>
+    <header><span class="muted number">[${number}]</span><span class="facts-line"><${Facts} cell=${cell} /></span>
+      <button type="button" class="quiet small" title="Put this code into the editor" onClick=${() => onReuse(cell.code)}>Edit</button></header>
+    <div class="body">
+      <${PythonCode} value=${cell.code} />
+      ${cell.observation === null && cell.error === null ? html`<${Live} cell=${cell} />` : null}
+      ${cell.error === null ? null : html`<p class="bad" role="alert">${cell.error.message}</p>`}
+      ${cell.observation === null ? null : html`<${Result} observation=${cell.observation} />`}
+    </div>
+  </article>`;
+}
+
+export function TaskView({ task }) {
+  return html`<p class="new-task"><span class="badge accent">new task</span> ${task.prompt === "" ? html`<span class="muted">without a question</span>` : oneLine(task.prompt, 400)}</p>`;
+}
