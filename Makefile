@@ -16,6 +16,7 @@ TRL   := .venv-trl
 VERIFIERS := .venv-verifiers
 TRAINERS := .venv-trainers
 VERL  := .venv-verl
+WEB   := .venv-web
 # OpenEnv's clients, each generation with its own dependencies.
 COMPAT  := .venv-compat
 HARNESS := ./.native-harness
@@ -23,7 +24,7 @@ OPENENV := openenv-0.10.0 openenv-0.4.1 openenv-core-0.3.0
 
 # A target that starts sessions needs the native library too, as `VENV/.native`: the build compares
 # hashes, because the times of files say little after a checkout of another commit.
-.PHONY: FORCE native demo serve docs test-docs test test-native test-slow test-older test-compat test-torchrl test-training test-training-fast test-trl test-verifiers test-trainers test-verl learn-trl learn-torchrl test-security test-containers test-aarch64 soak soak-server check fix wheels dist wheelhouse images bench bench-server lock vendor check-vendor clean
+.PHONY: FORCE native demo serve docs test-docs test test-native test-slow test-older test-compat test-torchrl test-training test-training-fast test-web test-trl test-verifiers test-trainers test-verl learn-trl learn-torchrl test-security test-containers test-aarch64 soak soak-server check fix wheels dist wheelhouse images bench bench-server lock vendor check-vendor clean
 
 demo: $(DEV)/.native           ## an episode on real input, printed step by step
 	$(DEV)/bin/python examples/demo.py
@@ -55,6 +56,10 @@ test-older: $(OLDER)/.native   ## tests of models and of the hub with the older 
 test-compat: $(DEV)/.native $(OPENENV:%=$(COMPAT)/%/.ready) ## OpenEnv's clients and checks, of three generations
 	REPL_TEST_COMPAT=$(COMPAT) $(DEV)/bin/python -m pytest tests/compat
 	$(COMPAT)/openenv-0.10.0/bin/python -m tests.surface --check
+
+test-web: $(WEB)/.native       ## pages in a browser: Debian's Chromium, installed by apt as root if it is not there
+	$(WEB)/bin/python -m tests.web.browser
+	$(WEB)/bin/python -m pytest tests/web
 
 test-torchrl: $(TORCHRL)/.native ## the integration of TorchRL, with a tiny model; 1.5 GB installed on the first call
 	$(TORCHRL)/bin/python -m pytest tests/torchrl tests/surface
@@ -144,7 +149,7 @@ check-vendor: $(DEV)/.ready    ## the same files compared with their packages
 
 clean:                         ## remove the virtual environments, caches and the native library
 	rm -f sandbox/repl_sandbox/native/*.so
-	rm -rf $(DEV) $(OLDER) $(DOCS) $(LOCK) $(TORCHRL) $(TRL) $(VERIFIERS) $(TRAINERS) $(VERL) $(COMPAT) $(BENCH) $(PEERS) $(SERVERS) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .schemathesis .import_linter_cache
+	rm -rf $(DEV) $(OLDER) $(DOCS) $(LOCK) $(TORCHRL) $(TRL) $(VERIFIERS) $(TRAINERS) $(VERL) $(WEB) $(COMPAT) $(BENCH) $(PEERS) $(SERVERS) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .schemathesis .import_linter_cache
 
 %/.native: %/.ready FORCE
 	$*/bin/python -m repl_sandbox.native.build
@@ -185,6 +190,11 @@ $(TRL)/.ready: pyproject.toml .ci/venv
 # The server is there for the tests of sessions on one.
 $(VERIFIERS)/.ready: pyproject.toml .ci/venv
 	.ci/venv $(VERIFIERS) --editable '.[verifiers,server]' 'psutil>=5.9.5,<8' 'pytest>=8.3,<10' 'pytest-asyncio>=0.24,<2'
+	touch $@
+
+# Playwright's own browsers are not downloaded: the system's Chromium is driven.
+$(WEB)/.ready: pyproject.toml .ci/venv
+	.ci/venv $(WEB) --editable '.[server]' 'playwright>=1.49,<2' 'matplotlib>=3.8,<4' 'pytest>=8.3,<10' 'pytest-asyncio>=0.24,<2'
 	touch $@
 
 $(TRAINERS)/.ready: pyproject.toml .ci/venv

@@ -90,9 +90,18 @@ def read_results(path: str | os.PathLike[str]) -> RecordedResults:
     """
     path = as_path(path, "path")
     try:
-        lines = path.read_bytes().splitlines(keepends=True)
+        return parse_results(path.read_bytes(), path)
     except OSError as error:
         raise ResultsError(f"{path}: {error.strerror or error}") from error
+
+
+def parse_results(content: bytes, path: Path) -> RecordedResults:
+    """Return the results in the content of a results file; `path` is for errors alone.
+
+    Raises:
+        ResultsError: as of `read_results`.
+    """
+    lines = content.splitlines(keepends=True)
     if not lines or lines[0] != _HEADER:
         raise ResultsError(_not_results(path))
     if not lines[-1].endswith(b"\n"):

@@ -35,6 +35,7 @@ export function dollars(value, unpriced = 0) {
 export function duration(seconds) {
   if (!isNumber(seconds)) return NONE;
   if (seconds < 0) return `−${duration(-seconds)}`;
+  if (seconds === 0) return "0 s";
   if (seconds < 0.0995) return `${(seconds * 1000).toFixed(seconds < 0.00995 ? 1 : 0)} ms`;
   if (seconds < 9.95) return `${seconds.toFixed(1)} s`;
   if (seconds < 59.5) return `${seconds.toFixed(0)} s`;

@@ -4,14 +4,11 @@ import { useEffect, useState } from "../vendor/preact-htm.module.js";
 import { effect } from "../vendor/signals-core.module.js";
 
 export function useSignal(source) {
-  const [, setVersion] = useState(0);
-  useEffect(() => {
-    let first = true;
-    return effect(() => {
-      source.value;
-      if (!first) setVersion((version) => version + 1);
-      first = false;
-    });
-  }, [source]);
-  return source.value;
+  const [, setSeen] = useState(() => source.peek());
+  // The first run of the effect compares too: the signal may have changed since the component was rendered.
+  useEffect(() => effect(() => {
+    const { value } = source;
+    setSeen(() => value);
+  }), [source]);
+  return source.peek();
 }

@@ -1,0 +1,127 @@
+"""`NamedFiles`: the files that a viewer may read, opened without following links."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Final
+
+SUFFIX: Final = ".jsonl"  # of files below a folder; a file that is named itself may have any
+DEEPEST: Final = 4  # folders below a named one
+MOST: Final = 10_000  # files; the list of runs stays quick to send
+
+# O_NONBLOCK: opening a pipe must not wait for its writer.
+_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+
+
+@dataclass(frozen=True, slots=True)
+class NamedFile:
+    """A regular file: a path that was named, or one below it by `parts`."""
+
+    id: str
+    path: Path
+    parts: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The name to show: relative to the folder that was named."""
+        return "/".join(self.parts) or self.path.name
+
+    def open(self) -> BinaryIO:
+        """Open the file for reading.
+
+        Raises:
+            OSError: it is gone, is not a regular file, or a component below the named path is a
+                link.
+        """
+        folders = os.O_DIRECTORY if self.parts else 0
+        file = os.open(self.path, _FLAGS | folders)
+        for number, part in enumerate(self.parts, 1):
+            more = os.O_DIRECTORY if number < len(self.parts) else 0
+            try:
+                below = os.open(part, _FLAGS | more, dir_fd=file)
+            finally:
+                os.close(file)
+            file = below
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            os.close(file)
+            raise OSError(f"{self.name} is not a regular file")
+        return os.fdopen(file, "rb")
+
+
+class NamedFiles:
+    """The regular files among `paths` and in the folders among them, which may change.
+
+    Raises:
+        OSError: a path does not exist, is a link, or cannot be read.
+    """
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self._paths = tuple(dict.fromkeys(paths))
+        self._known: dict[tuple[Path, tuple[str, ...]], NamedFile] = {}
+        self._by_id: dict[str, NamedFile] = {}
+        for path in self._paths:
+            mode = path.lstat().st_mode
+            if stat.S_ISLNK(mode):
+                raise OSError(f"{path} is a symbolic link; name its target instead")
+            if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+                raise OSError(f"{path} is neither a file nor a folder")
+            os.close(os.open(path, _FLAGS))
+        self.files()
+
+    def files(self) -> list[NamedFile]:
+        """Return the files that are there now; one keeps its `id`."""
+        found = []
+        for path in self._paths:
+            for parts in _regular(path):
+                found.append(self._named(path, parts))
+                if len(found) == MOST:
+                    return found
+        return found
+
+    def get(self, identifier: str) -> NamedFile:
+        """Return the file of an `id` that `files` gave; KeyError if there is none."""
+        return self._by_id[identifier]
+
+    def _named(self, path: Path, parts: tuple[str, ...]) -> NamedFile:
+        key = path, parts
+        if key not in self._known:
+            file = NamedFile(str(len(self._known)), path, parts)
+            self._known[key] = self._by_id[file.id] = file
+        return self._known[key]
+
+
+def _regular(path: Path) -> Iterator[tuple[str, ...]]:
+    """Yield () for a file; for a folder the parts of each file of the suffix below it."""
+    try:
+        folder = os.open(path, _FLAGS | os.O_DIRECTORY)
+    except NotADirectoryError:
+        yield ()
+        return
+    except OSError:  # removed since it was named
+        return
+    try:
+        yield from _below(folder, ())
+    finally:
+        os.close(folder)
+
+
+def _below(folder: int, parts: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    with os.scandir(folder) as entries:
+        found = sorted(entries, key=lambda entry: entry.name)
+    for entry in found:
+        here = (*parts, entry.name)
+        if entry.is_file(follow_symlinks=False) and entry.name.endswith(SUFFIX):
+            yield here
+        elif entry.is_dir(follow_symlinks=False) and len(here) <= DEEPEST:
+            try:
+                below = os.open(entry.name, _FLAGS | os.O_DIRECTORY, dir_fd=folder)
+            except OSError:  # not ours to read, or replaced by a link meanwhile
+                continue
+            try:
+                yield from _below(below, here)
+            finally:
+                os.close(below)

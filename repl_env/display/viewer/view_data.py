@@ -1,0 +1,95 @@
+"""`ViewData`: what the pages of a viewer ask for, from the files that were named."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import OrderedDict
+from typing import Any, Final
+
+from repl_env.display.viewer.evaluation_data import comparison_data, evaluation_data, results_of
+from repl_env.display.viewer.growing_lines import LONGEST_LINE
+from repl_env.display.viewer.named_files import NamedFile, NamedFiles
+from repl_env.display.viewer.trajectory_index import TrajectoryIndex
+from repl_env.display.viewer.trajectory_summary import TrajectorySummary
+from repl_env.rlm.trajectory.event_codec import FORMAT
+
+_OPEN: Final = 8  # indexes that are kept: those of pages that are open
+_HEADER: Final = 2**20  # bytes of a first line; contexts in it have 64 KiB
+_SECONDS: Final = 0.3  # of reading for one answer, so that a page soon shows something
+
+
+def kind_of(file: NamedFile) -> str:
+    """Return "trajectory", "results", or "other", by the first line; OSError if unreadable."""
+    with file.open() as opened:
+        line = opened.readline(_HEADER)
+    try:
+        header = json.loads(line)
+    except (ValueError, RecursionError):
+        return "other"
+    if not isinstance(header, dict):
+        return "other"
+    if header.get("format") == FORMAT:
+        return "trajectory"
+    return "results" if header.get("type") == "results" else "other"
+
+
+class ViewData:
+    """Lists, rows, bytes and evaluations of `files`; safe to use from several threads.
+
+    A method that takes the `id` of a file raises KeyError for an unknown one, OSError for one that
+    cannot be read, and ValueError for one that is damaged.
+    """
+
+    def __init__(self, files: NamedFiles) -> None:
+        self._files = files
+        self._lock = threading.Lock()
+        self._summaries: dict[str, TrajectorySummary] = {}
+        self._indexes: OrderedDict[str, TrajectoryIndex] = OrderedDict()
+
+    def listing(self) -> dict[str, Any]:
+        """Return all files with what is known of them; "more" while there is more to read."""
+        until = time.monotonic() + _SECONDS
+        with self._lock:
+            rows = [self._listed(file, until) for file in self._files.files()]
+        shown = [row for row in rows if row["kind"] != "other"]
+        return {"files": shown, "more": any(row.get("more") for row in shown)}
+
+    def rows(self, identifier: str, start: int, generation: int) -> dict[str, Any]:
+        """Return rows of a trajectory from number `start`."""
+        file = self._files.get(identifier)
+        with self._lock:
+            index = self._indexes.pop(identifier, None) or TrajectoryIndex(file)
+            self._indexes[identifier] = index
+            while len(self._indexes) > _OPEN:
+                self._indexes.popitem(last=False)
+        return index.rows(start, generation)
+
+    def part(self, identifier: str, start: int, stop: int) -> bytes:
+        """Return the bytes of a file from `start` up to `stop`."""
+        with self._files.get(identifier).open() as file:
+            file.seek(start)
+            return file.read(min(stop - start, LONGEST_LINE))
+
+    def evaluation(self, identifier: str) -> dict[str, Any]:
+        """Return an evaluation."""
+        return evaluation_data(results_of(self._files.get(identifier)))
+
+    def comparison(self, before: str, after: str) -> dict[str, Any]:
+        """Return the comparison of two evaluations."""
+        first, second = self._files.get(before), self._files.get(after)
+        return comparison_data(results_of(first), results_of(second))
+
+    def _listed(self, file: NamedFile, until: float) -> dict[str, Any]:
+        row: dict[str, Any] = {"id": file.id, "name": file.name}
+        try:
+            kind = kind_of(file)
+            if kind == "trajectory":
+                summary = self._summaries.setdefault(file.id, TrajectorySummary(file))
+                row |= summary.read(until - time.monotonic()) | {"more": summary.more}
+            elif kind == "results":
+                row |= {"scores": evaluation_data(results_of(file))["scores"]}
+        except (OSError, ValueError) as error:
+            return row | {"kind": "broken", "error": str(error)}
+        return row | {"kind": kind}

@@ -1,0 +1,33 @@
+// Small marks that several pages share: how a run ended, what it scored, what it cost.
+
+import { html } from "../../vendor/preact-htm.module.js";
+import { count, dollars, duration, isNumber, score } from "../../shared/format.js";
+
+// Infrastructure errors are no fault of the model; the rest are.
+const STOPPED_WELL = new Set(["answer"]);
+
+export function StopBadge({ stop, error }) {
+  if (error) return html`<span class="badge bad" title="kind of error">${error}</span>`;
+  if (!stop) return null;
+  const kind = stop === "running" ? "accent" : STOPPED_WELL.has(stop) ? "good" : "warn";
+  return html`<span class=${`badge ${kind}`} title="why the run ended">${stop}</span>`;
+}
+
+export function Score({ value }) {
+  if (!isNumber(value)) return html`<span class="number muted">–</span>`;
+  const kind = value >= 0.999 ? "good-text" : value <= 0 ? "bad-text" : "";
+  return html`<span class=${`number score ${kind}`}>${score(value)}</span>`;
+}
+
+export function Fact({ name, children }) {
+  return html`<div><dt>${name}</dt><dd>${children}</dd></div>`;
+}
+
+export function SpentFacts({ spent, seconds }) {
+  if (spent === null || spent === undefined) return null;
+  return html`<${Fact} name="calls">${count(spent.calls)}${spent.failed_calls > 0
+      ? html` <span class="bad-text">(${count(spent.failed_calls)} failed)</span>` : null}<//>
+    <${Fact} name="tokens">${count(spent.input_tokens)} in, ${count(spent.output_tokens)} out<//>
+    <${Fact} name="cost">${dollars(spent.usd, spent.unpriced_calls)}<//>
+    ${seconds === undefined ? null : html`<${Fact} name="time">${duration(seconds)}<//>`}`;
+}

@@ -1,0 +1,118 @@
+// The time of a run and of the runs below it: model calls, cells, and waits for sub-calls in cells.
+
+import { html, useLayoutEffect, useRef, useState } from "../../vendor/preact-htm.module.js";
+import { duration } from "../../shared/format.js";
+import { link } from "../data/router.js";
+
+const LANE = 26;
+const LABEL = 64;
+const MOST_LANES = 12;
+const KINDS = { model: "model calls", cell: "cells", wait: "waits for sub-calls" };
+
+// Pieces of a run: { kind, from, to, turn }, those of a kind in order.
+function piecesOf(run, end) {
+  const pieces = [];
+  for (const turn of run.turns) {
+    if (turn.row?.time !== undefined) {
+      pieces.push({ kind: "model", from: turn.row.time - (turn.row.seconds ?? 0), to: turn.row.time, turn: turn.number });
+    }
+    for (const { started, ran, calls } of turn.cells) {
+      const to = ran?.time ?? end;
+      const from = started?.time ?? to - (ran?.seconds ?? 0);
+      pieces.push({ kind: "cell", from, to, turn: turn.number });
+      for (const wait of union(calls, end)) pieces.push({ kind: "wait", ...wait, turn: turn.number });
+    }
+  }
+  return pieces.filter(({ from, to }) => Number.isFinite(from) && Number.isFinite(to) && to >= from);
+}
+
+// The times in which at least one of the calls had no answer yet.
+function union(calls, end) {
+  const spans = calls
+    .map(({ started, ended }) => {
+      const to = ended?.time ?? end;
+      return { from: started?.time ?? to - (ended?.seconds ?? 0), to };
+    })
+    .sort((a, b) => a.from - b.from);
+  const merged = [];
+  for (const span of spans) {
+    const last = merged[merged.length - 1];
+    if (last !== undefined && span.from <= last.to) last.to = Math.max(last.to, span.to);
+    else merged.push({ ...span });
+  }
+  return merged;
+}
+
+// Fewer rectangles than pixels: neighbours of a kind that touch on the screen are one.
+function merged(pieces, scale) {
+  const found = [];
+  const last = {};
+  for (const piece of pieces) {
+    const before = last[piece.kind];
+    if (before !== undefined && (piece.from - before.to) * scale < 0.5 && (before.to - before.from) * scale < 3) {
+      before.to = Math.max(before.to, piece.to);
+      continue;
+    }
+    last[piece.kind] = { ...piece };
+    found.push(last[piece.kind]);
+  }
+  return found;
+}
+
+function sums(pieces) {
+  const total = { model: 0, cell: 0, wait: 0 };
+  for (const { kind, from, to } of pieces) total[kind] += to - from;
+  return total;
+}
+
+function useWidth(place) {
+  const [width, setWidth] = useState(720);
+  useLayoutEffect(() => {
+    const watcher = new ResizeObserver(([entry]) => setWidth(Math.max(240, Math.floor(entry.contentRect.width))));
+    watcher.observe(place.current);
+    return () => watcher.disconnect();
+  }, []);
+  return width;
+}
+
+export function Timeline({ file, tree, run }) {
+  const place = useRef(null);
+  const width = useWidth(place);
+  const lanes = [run, ...run.children].slice(0, MOST_LANES);
+  const from = run.started?.time ?? tree.first;
+  const to = Math.max(run.ended?.time ?? tree.latest, from + 0.001);
+  const all = lanes.map((each) => piecesOf(each, each.ended?.time ?? to));
+  const room = width - LABEL - 8;
+  const scale = room / (to - from);
+  const total = sums(all[0]);
+  const height = lanes.length * LANE + 22;
+  const ticks = width < 480 ? [0, 0.5, 1] : [0, 0.25, 0.5, 0.75, 1];
+  const text = Object.entries(KINDS).map(([kind, name]) => `${duration(total[kind])} in ${name}`).join(", ");
+  return html`<div class="timeline" ref=${place}>
+    <svg width=${width} height=${height} role="img" aria-label=${`Timeline of run ${run.id}: ${text}`}>
+      ${ticks.map((share) => html`<g key=${share}>
+        <line class="tick" x1=${LABEL + share * room} x2=${LABEL + share * room} y1="0" y2=${height - 18} />
+        <text class="tick" x=${LABEL + share * room} y=${height - 4}
+          text-anchor=${share === 0 ? "start" : share === 1 ? "end" : "middle"}>${duration(share * (to - from))}</text></g>`)}
+      ${lanes.map((each, lane) => html`<g key=${each.id} transform=${`translate(0 ${lane * LANE})`}>
+        <a href=${link(["run", file, each.id])} tabindex="-1"><text class="lane" x="0" y="17">${shortId(each.id)}</text></a>
+        ${merged(all[lane], scale).map((piece) => {
+          const x = LABEL + (piece.from - from) * scale;
+          const wide = Math.max(1.5, (piece.to - piece.from) * scale);
+          const wait = piece.kind === "wait";
+          return html`<a href=${link(["run", file, each.id, "turn", String(piece.turn)])} tabindex="-1">
+            <title>${`Turn ${piece.turn}: ${duration(piece.to - piece.from)} of ${KINDS[piece.kind]}`}</title>
+            <rect class=${`piece ${piece.kind}`} x=${x} y=${wait ? 14 : 4} width=${wide} height=${wait ? 8 : 18} rx="2" /></a>`;
+        })}
+      </g>`)}
+    </svg>
+    <p class="legend">${Object.entries(KINDS).map(([kind, name]) => html`<span key=${kind}>
+      <i class=${`swatch ${kind}`} aria-hidden="true"></i>${name} <b class="number">${duration(total[kind])}</b></span>`)}
+      ${run.children.length >= MOST_LANES
+        ? html`<span class="muted">${run.children.length + 1 - MOST_LANES} more runs below</span>` : null}</p>
+  </div>`;
+}
+
+function shortId(id) {
+  return id.length > 8 ? `…${id.slice(-7)}` : id;
+}

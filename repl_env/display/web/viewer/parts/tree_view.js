@@ -1,0 +1,135 @@
+// The tree of a trajectory: runs, their turns, the calls of each turn and the runs below. One tab stop;
+// arrows move and unfold, as in other trees.
+
+import { html, useEffect, useMemo, useState } from "../../vendor/preact-htm.module.js";
+import { dollars, duration, count } from "../../shared/format.js";
+import { VirtualList } from "../../shared/virtual_list.js";
+import { callsOf, runFacts } from "../data/run_tree.js";
+import { link, replaceRoute } from "../data/router.js";
+import { Score, StopBadge } from "./labels.js";
+
+const ROW = 34;
+const FEW = 8; // calls of a turn that are shown unfolded
+
+function nodeOfRun(run, depth) {
+  return { key: `run ${run.id}`, kind: "run", depth, run, path: [run.id], many: run.turns.length + run.children.length, open: depth < 2 };
+}
+
+function nodeOfTurn(turn, depth) {
+  const calls = callsOf(turn);
+  return {
+    key: `turn ${turn.run.id} ${turn.number}`, kind: "turn", depth, turn, calls,
+    path: [turn.run.id, "turn", String(turn.number)], many: calls.length, open: calls.length <= FEW,
+  };
+}
+
+function nodeOfCall(call, depth) {
+  if (call.child !== null) return { ...nodeOfRun(call.child, depth), call };
+  return { key: `call ${call.id}`, kind: "call", depth, call, path: [call.run.id, "call", call.id], many: 0, open: false };
+}
+
+// All nodes in sight of an unfolded tree, in order.
+function flattened(tree, folds) {
+  const nodes = [];
+  const visit = (node) => {
+    nodes.push(node);
+    node.unfolded = node.many > 0 && (folds.get(node.key) ?? node.open);
+    if (!node.unfolded) return;
+    if (node.kind === "run") {
+      const inTurns = new Set();
+      for (const turn of node.run.turns) {
+        const below = nodeOfTurn(turn, node.depth + 1);
+        for (const call of below.calls) inTurns.add(call.id);
+        visit(below);
+      }
+      for (const child of node.run.children) if (!inTurns.has(child.id)) visit(nodeOfRun(child, node.depth + 1));
+    } else {
+      for (const call of node.calls) visit(nodeOfCall(call, node.depth + 1));
+    }
+  };
+  for (const run of tree.roots) visit(nodeOfRun(run, 0));
+  return nodes;
+}
+
+function RunLine({ node }) {
+  const facts = runFacts(node.run);
+  return html`<span class="kind run">run ${node.run.id}</span>
+    <span class="one-line grow">${facts.question}</span>
+    ${facts.stop === "running" || facts.error ? html`<${StopBadge} stop=${facts.stop} error=${facts.error} />` : null}
+    ${facts.reward === undefined ? null : html`<${Score} value=${facts.reward} />`}`;
+}
+
+function TurnLine({ node: { turn, calls } }) {
+  const cell = turn.cells[0];
+  const failed = turn.cells.some(({ ran }) => ran?.ok === false);
+  const pictures = turn.cells.some(({ ran }) => ran?.figures > 0);
+  const code = cell?.ran?.text ?? cell?.started?.text ?? turn.row?.text ?? "";
+  return html`<span class="kind">${turn.number}</span>
+    <span class=${`one-line grow${cell === undefined ? "" : " mono"}`}>${code}</span>
+    ${pictures ? html`<span title="has figures" aria-label="has figures">▦</span>` : null}
+    ${failed ? html`<span class="badge bad">error</span>` : null}
+    ${calls.length === 0 ? null : html`<span class="badge">${count(calls.length)} ${calls.length === 1 ? "call" : "calls"}</span>`}
+    <span class="number muted time">${duration(turn.row?.seconds)}</span>`;
+}
+
+function CallLine({ node: { call } }) {
+  const row = call.ended ?? call.started ?? {};
+  return html`<span class="kind call">${call.id}</span>
+    <span class="one-line grow">${row.prompt ?? ""}</span>
+    ${row.error === undefined ? null : html`<span class="badge bad">error</span>`}
+    <span class="number muted time">${call.ended === null ? "…" : row.usd === undefined ? duration(row.seconds) : dollars(row.usd)}</span>`;
+}
+
+const LINES = { run: RunLine, turn: TurnLine, call: CallLine };
+
+export function TreeView({ file, state, chosen }) {
+  const [folds, setFolds] = useState(new Map());
+  const nodes = useMemo(() => flattened(state.tree, folds), [state, folds]);
+  const place = nodes.findIndex((node) => node.path.join("/") === chosen);
+  const [focus, setFocus] = useState(-1);
+  useEffect(() => setFocus(place), [chosen, place >= 0]);
+
+  const fold = (node, unfolded) => setFolds(new Map(folds).set(node.key, unfolded));
+  const go = (index) => {
+    const node = nodes[Math.max(0, Math.min(nodes.length - 1, index))];
+    if (node !== undefined) replaceRoute(link(["run", file, ...node.path]));
+  };
+  const parentOf = (index) => {
+    let above = index;
+    while (above > 0 && nodes[above].depth >= nodes[index].depth) above -= 1;
+    return above;
+  };
+  const moves = {
+    ArrowDown: () => go(place + 1),
+    ArrowUp: () => go(place - 1),
+    Home: () => go(0),
+    End: () => go(nodes.length - 1),
+    PageDown: () => go(place + 15),
+    PageUp: () => go(place - 15),
+    ArrowRight: () => (nodes[place]?.many > 0 && !nodes[place].unfolded ? fold(nodes[place], true) : go(place + 1)),
+    ArrowLeft: () => (nodes[place]?.unfolded ? fold(nodes[place], false) : go(parentOf(place))),
+  };
+  const onKeyDown = (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey || moves[event.key] === undefined) return;
+    event.preventDefault();
+    moves[event.key]();
+  };
+
+  const row = (index) => {
+    const node = nodes[index];
+    return html`<div key=${node.key} id=${`node-${index}`} role="treeitem" aria-level=${node.depth + 1}
+        aria-selected=${index === place ? "true" : "false"} aria-expanded=${node.many > 0 ? String(node.unfolded) : undefined}
+        aria-posinset=${index + 1} aria-setsize=${nodes.length}
+        class=${`node ${node.kind}${index === place ? " chosen" : ""}`} style=${{ paddingInlineStart: `${Math.min(node.depth, 12) * 14}px` }}>
+      ${node.many > 0
+        ? html`<button type="button" class="fold quiet" tabindex="-1" aria-label=${node.unfolded ? "Fold" : "Unfold"}
+            onClick=${() => fold(node, !node.unfolded)}>${node.unfolded ? "▾" : "▸"}</button>`
+        : html`<span class="fold"></span>`}
+      <a class="line" tabindex="-1" href=${link(["run", file, ...node.path])}><${LINES[node.kind]} node=${node} /></a>
+    </div>`;
+  };
+  return html`<${VirtualList} count=${nodes.length} height=${ROW} focus=${focus} render=${row} attributes=${{
+    role: "tree", tabindex: 0, "aria-label": "Runs and turns", onKeyDown,
+    "aria-activedescendant": place >= 0 ? `node-${place}` : undefined, class: "virtual-list tree",
+  }} />`;
+}
