@@ -17,6 +17,7 @@ from repl_env.cli.main import build
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = {
     "mcp": ("mcp",),
+    "view": ("viewer",),
     **dict.fromkeys(("bench-tasks", "eval"), ("cli", "evaluation")),
     **dict.fromkeys(("doctor", "keys", "repl", "replay", "results", "run", "serve"), ("cli",)),
 }
