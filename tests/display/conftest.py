@@ -37,10 +37,10 @@ class Client:
 
     def get(self, path: str, method: str = "GET", **headers: str | None) -> Reply:
         """A header of None is not sent."""
-        host, port = self.server.server_address[:2]
-        given = {"Host": f"{host}:{port}", "Authorization": f"Bearer {self.server.token}"}
+        host = self.server.origin.removeprefix("http://")
+        given = {"Host": host, "Authorization": f"Bearer {self.server.token}"}
         given |= {name.replace("_", "-"): value for name, value in headers.items()}
-        connection = http.client.HTTPConnection(str(host), port, timeout=20)
+        connection = http.client.HTTPConnection(host, timeout=20)
         connection.putrequest(method, path, skip_host=True)
         for name, value in given.items():
             if value is not None:

@@ -29,7 +29,7 @@ def open_viewer(open_page, server, place: str = "", **options) -> Page:
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory) -> Path:
     """One run with a figure, an error, sub-calls and runs below it, and three evaluations."""
-    folder = tmp_path_factory.mktemp("recorded")
+    folder: Path = tmp_path_factory.mktemp("recorded")
     record(folder / "run.jsonl", SCRIPT, expected_answer="west", group_id="g")
     evaluations(folder)
     return folder
