@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from inspect import isawaitable
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
@@ -16,14 +15,15 @@ from repl_env.client.connection.timeouts import Timeouts
 from repl_env.client.protocol import reply_results
 from repl_env.client.protocol.client_frames import RequestFrame
 from repl_env.client.session.request_builder import (
-    ResetArguments,
     action_data,
     check_callback,
     checked_timeout,
     follow_up_data,
     plain_int,
 )
+from repl_env.client.session.reset_data import check_reset
 from repl_env.client.session.session_client import SessionClient
+from repl_env.episode.call_options import FollowUpOptions, ResetOptions
 from repl_env.errors import NotSupported
 from repl_env.llm.model_spec import LLM
 from repl_env.models import REPLAction, REPLObservation, REPLState, StepResult, action_of, showing
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from repl_env.client.sync_client import SyncREPLEnv
     from repl_env.client.upload.resumable_upload import OnUpload
     from repl_env.episode.contexts import Given
+    from repl_env.episode.initial_files import Files
     from repl_sandbox.types import JSON
 
 __all__ = [
@@ -212,7 +213,7 @@ class REPLEnv:
         *,
         context: Given | None = None,
         contexts: Mapping[str, Given] | None = None,
-        files: Mapping[str, str | bytes | Path] | None = None,
+        files: Files | None = None,
         task_prompt: str | None = None,
         max_iterations: int | None = None,
         seed: int | None = None,
@@ -239,25 +240,10 @@ class REPLEnv:
             InvalidRequest, TooLarge: the server refuses an argument; likewise.
             ServerError: see `connect`, and `repl_env.errors`.
         """
-        arguments = ResetArguments(
-            context=context,
-            contexts=contexts,
-            files=files,
-            task_prompt=task_prompt,
-            max_iterations=max_iterations,
-            seed=seed,
-            episode_id=episode_id,
-            hf_token=hf_token,
-            llm_model=llm_model,
-            llm=llm,
-            expected_answer=expected_answer,
-            answer_schema=answer_schema,
-            rlm_max_depth=rlm_max_depth,
-            rlm_max_iterations=rlm_max_iterations,
-        )
-        arguments.check()
+        options = ResetOptions.of(locals())
+        check_reset(options)
         check_callback("on_upload", on_upload)
-        return reply_results.step_result(await self._session_client.reset(arguments, on_upload))
+        return reply_results.step_result(await self._session_client.reset(options, on_upload))
 
     async def step(
         self,
@@ -329,9 +315,7 @@ class REPLEnv:
         variables: Mapping[str, str | bytes | JSON] | None = None,
     ) -> Result:
         """Begin another episode in the current session; see `LocalREPLEnv.follow_up`."""
-        data = follow_up_data(
-            task_prompt, max_iterations, expected_answer, answer_schema, variables
-        )
+        data = follow_up_data(FollowUpOptions.of(locals()))
         return reply_results.step_result(
             await self._session_client.ask(RequestFrame("follow_up", data))
         )

@@ -10,12 +10,12 @@ import threading
 from collections.abc import Coroutine, Mapping
 from functools import partial
 from inspect import isawaitable, iscoroutine
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from repl_env.client.session.request_builder import check_callback, reentrant_request_error
 from repl_env.concurrency.background_loop import CLIENTS
+from repl_env.episode.call_options import FollowUpOptions, ResetOptions, options_in
 from repl_env.llm.model_spec import LLM
 from repl_env.models import REPLAction, REPLState, action_of, showing
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from repl_env.client.async_client import REPLEnv, Result
     from repl_env.client.files.sync_remote_files import SyncRemoteFiles
     from repl_env.episode.contexts import Given
+    from repl_env.episode.initial_files import Files
     from repl_sandbox.types import JSON
 
 T = TypeVar("T")
@@ -100,7 +101,7 @@ class SyncREPLEnv:
         *,
         context: Given | None = None,
         contexts: Mapping[str, Given] | None = None,
-        files: Mapping[str, str | bytes | Path] | None = None,
+        files: Files | None = None,
         task_prompt: str | None = None,
         max_iterations: int | None = None,
         seed: int | None = None,
@@ -116,24 +117,10 @@ class SyncREPLEnv:
     ) -> Result:
         """Begin an episode; see `REPLEnv.reset`."""
 
+        options = options_in(ResetOptions, locals())
+
         def start(forward: Callable[..., Awaitable[None]] | None) -> Any:
-            return self._client.reset(
-                context=context,
-                contexts=contexts,
-                files=files,
-                task_prompt=task_prompt,
-                max_iterations=max_iterations,
-                seed=seed,
-                episode_id=episode_id,
-                hf_token=hf_token,
-                llm_model=llm_model,
-                llm=llm,
-                expected_answer=expected_answer,
-                answer_schema=answer_schema,
-                rlm_max_depth=rlm_max_depth,
-                rlm_max_iterations=rlm_max_iterations,
-                on_upload=forward,
-            )
+            return self._client.reset(**options, on_upload=forward)
 
         return self._ask_with_callback(start, "on_upload", on_upload)
 
@@ -183,15 +170,7 @@ class SyncREPLEnv:
         variables: Mapping[str, str | bytes | JSON] | None = None,
     ) -> Result:
         """Begin another episode in the current session; see `LocalREPLEnv.follow_up`."""
-        return self._ask(
-            self._client.follow_up(
-                task_prompt=task_prompt,
-                max_iterations=max_iterations,
-                expected_answer=expected_answer,
-                answer_schema=answer_schema,
-                variables=variables,
-            )
-        )
+        return self._ask(self._client.follow_up(**options_in(FollowUpOptions, locals())))
 
     def draft(self) -> JSON:
         """The present value of `answer["content"]`, or None."""

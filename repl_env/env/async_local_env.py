@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from repl_env.env.async_episode import AsyncEpisode, Result
 from repl_env.env.local_base import LocalBase
+from repl_env.episode.call_options import FollowUpOptions, ResetOptions, options_in
 from repl_env.episode.contexts import Given
 from repl_env.episode.initial_files import Files
 from repl_env.llm.model_spec import LLM
@@ -47,23 +48,8 @@ class AsyncLocalREPLEnv(AsyncEpisode, LocalBase):
         rlm_max_iterations: int | None = None,
     ) -> Result:
         """Begin an episode in a new session; see `LocalREPLEnv.reset`."""
-        observation = await self._env.reset_async(
-            seed=seed,
-            episode_id=episode_id,
-            context=context,
-            task_prompt=task_prompt,
-            hf_token=hf_token,
-            llm_model=llm_model,
-            contexts=contexts,
-            files=files,
-            max_iterations=max_iterations,
-            llm=llm,
-            expected_answer=expected_answer,
-            answer_schema=answer_schema,
-            rlm_max_depth=rlm_max_depth,
-            rlm_max_iterations=rlm_max_iterations,
-        )
-        return result_of(observation)
+        options = options_in(ResetOptions, locals())
+        return result_of(await self._env.reset_async(**options))
 
     async def follow_up(
         self,
@@ -75,15 +61,8 @@ class AsyncLocalREPLEnv(AsyncEpisode, LocalBase):
         variables: Mapping[str, str | bytes | JSON] | None = None,
     ) -> Result:
         """Begin another episode in the session that is there; see `LocalREPLEnv.follow_up`."""
-        return result_of(
-            await self._env.follow_up_async(
-                task_prompt,
-                max_iterations=max_iterations,
-                expected_answer=expected_answer,
-                answer_schema=answer_schema,
-                variables=variables,
-            )
-        )
+        options = options_in(FollowUpOptions, locals())
+        return result_of(await self._env.follow_up_async(**options))
 
     async def state(self) -> REPLState:
         """The episode so far; NotReset if none has begun."""

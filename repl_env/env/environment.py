@@ -20,12 +20,13 @@ from repl_env.env.environment_attributes import EnvironmentAttributes
 from repl_env.env.lifecycle.current_episode import Mode
 from repl_env.env.lifecycle.equipment import EpisodeEquipment
 from repl_env.env.lifecycle.operations import EpisodeEffects, EpisodeOperations
-from repl_env.env.options import EnvironmentOptions, ResetRequest, checked_tools
+from repl_env.env.options import ConstructorOptions
 from repl_env.episode import session_effects
+from repl_env.episode.call_options import FollowUpOptions, ResetOptions, options_in
 from repl_env.episode.contexts import Given
 from repl_env.episode.effects import Effects, run_async, run_blocking
 from repl_env.episode.previews import Preview
-from repl_env.episode.sandbox_provider import SandboxProvider, SandboxSettings
+from repl_env.episode.sandbox_provider import SandboxProvider
 from repl_env.interfaces import EnvironmentMetadata, Transform
 from repl_env.llm.model_spec import LLM
 from repl_env.models import (
@@ -38,7 +39,6 @@ from repl_env.models import (
 )
 from repl_env.rewards.rubric import Rubric
 from repl_env.rewards.scoring import own_rubric
-from repl_env.rlm.subcalls.provider import GivenProvider
 from repl_env.rlm.subcalls.subcall_settings import Provider, UserFunction
 from repl_sandbox import AsyncSandbox, Limits, Policy, Sandbox
 from repl_sandbox.types import JSON, Answers, Missing
@@ -113,33 +113,9 @@ class REPLEnvironment(EnvironmentAttributes):
         max_concurrent_subcalls: int = DEFAULT_MAX_CONCURRENT_SUBCALLS,
         transform: Transform[REPLObservation] | None = None,
     ) -> None:
-        super().__init__(transform, own_rubric(rubric))
-        settings = EnvironmentOptions(
-            context=context,
-            task_prompt=task_prompt,
-            max_iterations=max_iterations,
-            max_output_length=max_output_length,
-            context_preview_length=context_preview_length,
-            rlm_max_depth=rlm_max_depth,
-            rlm_max_iterations=rlm_max_iterations,
-            tools=checked_tools(tools),
-            answers=answers,
-            preview=preview,
-            max_concurrent_subcalls=max_concurrent_subcalls,
-        )
-        provider = GivenProvider(
-            llm_query_fn,
-            llm_batch_fn,
-            subcall_fn,
-            subcall_batch_fn,
-            budget=budget,
-            prices=prices,
-        )
-        sandbox_provider = SandboxProvider(
-            sandbox,
-            SandboxSettings.of(isolation, require, limits, preload, policy, image, runtime),
-        )
-        self._equip(EpisodeEquipment(settings, provider, sandbox_provider))
+        options = ConstructorOptions.of(locals())
+        super().__init__(options.transform, own_rubric(options.rubric))
+        self._equip(EpisodeEquipment.of(options))
 
     def _equip(self, equipment: EpisodeEquipment) -> None:
         """Use `equipment` for later episodes; there is none yet."""
@@ -182,7 +158,7 @@ class REPLEnvironment(EnvironmentAttributes):
     ) -> REPLObservation:
         """Begin an episode in a new session; the previous session is closed.
 
-        Further fields of `repl_env.env.options.ResetRequest` are keyword arguments. Unknown
+        Further arguments are those of `repl_env.episode.call_options.ResetOptions`. Unknown
         arguments are ignored, because trainers pass all columns of their data, and named in
         `metadata["ignored"]`.
 
@@ -190,8 +166,8 @@ class REPLEnvironment(EnvironmentAttributes):
             TypeError, ValueError, OSError: naming the argument; the previous episode is untouched.
             IsolationError: this system cannot provide the requested isolation.
         """
-        given = (seed, episode_id, context, task_prompt, hf_token, llm_model)
-        return run_blocking(self._episodes.begin_episode("plain", given, kwargs))
+        arguments = options_in(ResetOptions, locals()) | kwargs
+        return run_blocking(self._episodes.begin_episode("plain", arguments))
 
     async def reset_async(
         self,
@@ -204,8 +180,8 @@ class REPLEnvironment(EnvironmentAttributes):
         **kwargs: Any,
     ) -> REPLObservation:
         """`reset` for an event loop; `step_async` then steps the episode."""
-        given = (seed, episode_id, context, task_prompt, hf_token, llm_model)
-        return await run_async(self._episodes.begin_episode("async", given, kwargs))
+        arguments = options_in(ResetOptions, locals()) | kwargs
+        return await run_async(self._episodes.begin_episode("async", arguments))
 
     def step(
         self,
@@ -405,8 +381,8 @@ class REPLEnvironment(EnvironmentAttributes):
             TypeError, ValueError: naming the argument; the episode continues unchanged.
             SandboxError: the session is gone.
         """
-        request = _following(task_prompt, max_iterations, expected_answer, answer_schema)
-        return run_blocking(self._episodes.follow_up("plain", request, variables))
+        options = FollowUpOptions.of(locals())
+        return run_blocking(self._episodes.follow_up("plain", options))
 
     async def follow_up_async(
         self,
@@ -418,8 +394,8 @@ class REPLEnvironment(EnvironmentAttributes):
         variables: Mapping[str, str | bytes | JSON] | None = None,
     ) -> REPLObservation:
         """`follow_up` for an episode that `reset_async` began."""
-        request = _following(task_prompt, max_iterations, expected_answer, answer_schema)
-        return await run_async(self._episodes.follow_up("async", request, variables))
+        options = FollowUpOptions.of(locals())
+        return await run_async(self._episodes.follow_up("async", options))
 
     def draft(self) -> JSON:
         """Return the value of `answer["content"]` in the session, or None.
@@ -451,14 +427,3 @@ class REPLEnvironment(EnvironmentAttributes):
             description="Python REPL environment for RLM-style code execution",
             version=repl_sandbox.__version__,  # of the one distribution
         )
-
-
-def _following(
-    task_prompt: str, max_iterations: int | None, expected_answer: Any, answer_schema: Any
-) -> ResetRequest:
-    return ResetRequest(
-        task_prompt=task_prompt,
-        max_iterations=max_iterations,
-        expected_answer=expected_answer,
-        answer_schema=answer_schema,
-    )

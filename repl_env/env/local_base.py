@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Never, Self
 
 from repl_env.env.assignable_attribute import of_inner
 from repl_env.env.environment import REPLEnvironment
+from repl_env.env.options import ConstructorOptions
+from repl_env.episode.call_options import options_in
 from repl_env.episode.contexts import ContextPart
 from repl_env.episode.previews import Preview
 from repl_env.models import (
@@ -46,13 +48,13 @@ class LocalBase:
     def __init__(
         self,
         *unnamed: Never,
+        max_output_length: int = DEFAULT_MAX_OUTPUT_LENGTH,
+        context_preview_length: int = DEFAULT_CONTEXT_PREVIEW_LENGTH,
+        rubric: Rubric | None = None,
         llm_query_fn: UserFunction | None = None,
         llm_batch_fn: UserFunction | None = None,
         subcall_fn: UserFunction | None = None,
         subcall_batch_fn: UserFunction | None = None,
-        max_output_length: int = DEFAULT_MAX_OUTPUT_LENGTH,
-        context_preview_length: int = DEFAULT_CONTEXT_PREVIEW_LENGTH,
-        rubric: Rubric | None = None,
         rlm_max_depth: int = 1,
         rlm_max_iterations: int | None = None,
         sandbox: Sandbox | AsyncSandbox | None = None,
@@ -72,31 +74,7 @@ class LocalBase:
         **unknown: Never,
     ) -> None:
         self._check_call(unnamed, unknown)
-        self._env = REPLEnvironment(
-            max_output_length=max_output_length,
-            context_preview_length=context_preview_length,
-            rubric=rubric,
-            llm_query_fn=llm_query_fn,
-            llm_batch_fn=llm_batch_fn,
-            subcall_fn=subcall_fn,
-            subcall_batch_fn=subcall_batch_fn,
-            rlm_max_depth=rlm_max_depth,
-            rlm_max_iterations=rlm_max_iterations,
-            sandbox=sandbox,
-            isolation=isolation,
-            require=require,
-            image=image,
-            runtime=runtime,
-            limits=limits,
-            policy=policy,
-            preload=preload,
-            tools=tools,
-            budget=budget,
-            prices=prices,
-            answers=answers,
-            preview=preview,
-            max_concurrent_subcalls=max_concurrent_subcalls,
-        )
+        self._env = REPLEnvironment(**options_in(ConstructorOptions, locals()))
 
     def _check_call(self, unnamed: tuple[object, ...], unknown: Mapping[str, object]) -> None:
         """Raise TypeError naming the called class; Python would name this one."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from repl_env.common.closeable import Closeable
 from repl_env.env.local_base import LocalBase
+from repl_env.episode.call_options import FollowUpOptions, ResetOptions, options_in
 from repl_env.episode.contexts import Given
 from repl_env.episode.initial_files import Files
 from repl_env.episode.session_effects import OnOutput
@@ -110,23 +111,8 @@ class LocalREPLEnv(LocalBase, Closeable):
             TypeError, ValueError, OSError: naming the argument; the previous episode is untouched.
             IsolationError: this system cannot provide the requested isolation.
         """
-        observation = self._env.reset(
-            seed=seed,
-            episode_id=episode_id,
-            context=context,
-            task_prompt=task_prompt,
-            hf_token=hf_token,
-            llm_model=llm_model,
-            contexts=contexts,
-            files=files,
-            max_iterations=max_iterations,
-            llm=llm,
-            expected_answer=expected_answer,
-            answer_schema=answer_schema,
-            rlm_max_depth=rlm_max_depth,
-            rlm_max_iterations=rlm_max_iterations,
-        )
-        return result_of(observation)
+        options = options_in(ResetOptions, locals())
+        return result_of(self._env.reset(**options))
 
     def step(
         self,
@@ -172,15 +158,8 @@ class LocalREPLEnv(LocalBase, Closeable):
         Variables, files and the context stay; iterations, answer and score start anew, spending on
         sub-calls does not. `variables` are set first. The other arguments are as in `reset`.
         """
-        return result_of(
-            self._env.follow_up(
-                task_prompt,
-                max_iterations=max_iterations,
-                expected_answer=expected_answer,
-                answer_schema=answer_schema,
-                variables=variables,
-            )
-        )
+        options = options_in(FollowUpOptions, locals())
+        return result_of(self._env.follow_up(**options))
 
     def draft(self) -> JSON:
         """The present value of `answer["content"]`, or None."""

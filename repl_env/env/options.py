@@ -1,36 +1,34 @@
-"""The options of an environment, the request of a reset, and the episode configuration of both.
-
-All checks run here, before a session starts or the previous episode is touched.
-"""
+"""The options of environments, of their constructors, and checks of names and tools."""
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Self
 
 from repl_env.common.argument_checks import at_least, check_callable, of_kind, one_of
-from repl_env.common.json_values import json_text, replace_surrogates
+from repl_env.common.json_values import json_text
 from repl_env.episode import contexts
-from repl_env.episode.answers import Validator
-from repl_env.episode.contexts import Context, Given
-from repl_env.episode.initial_files import Files, contents
+from repl_env.episode.call_options import options_in
+from repl_env.episode.contexts import Given
 from repl_env.episode.previews import MODES, Preview
-from repl_env.episode.rules import EpisodeConfig
-from repl_env.episode.sandbox_provider import SandboxProvider
-from repl_env.llm.model_spec import LLM
 from repl_env.models import (
     DEFAULT_CONTEXT_PREVIEW_LENGTH,
     DEFAULT_MAX_CONCURRENT_SUBCALLS,
     DEFAULT_MAX_ITERATIONS,
     DEFAULT_MAX_OUTPUT_LENGTH,
 )
-from repl_env.rlm.subcalls.subcall_settings import BUDGET, NAMES, SubcallSettings
+from repl_env.rlm.subcalls.subcall_settings import BUDGET, NAMES, UserFunction
 from repl_sandbox.protocol.values.variable_names import check_free
 from repl_sandbox.session.host_functions.host_function import check_function_name
-from repl_sandbox.session_limits import check_seed
 from repl_sandbox.types import Answers
+
+if TYPE_CHECKING:
+    from repl_env.interfaces import Transform
+    from repl_env.models import REPLObservation
+    from repl_env.rewards.rubric import Rubric
+    from repl_env.rlm.budget.budget_limits import Budget, Price
+    from repl_sandbox import AsyncSandbox, Limits, Policy, Sandbox
 
 _RESERVED = frozenset({*NAMES, BUDGET})
 
@@ -72,99 +70,46 @@ class EnvironmentOptions:
         checked_tools(self.tools)
         if self.context is not None:
             contexts.check_kind(contexts.NAME, self.context)
-        _text(self.task_prompt, "task_prompt")
+        if self.task_prompt is not None:
+            of_kind(self.task_prompt, str, "task_prompt")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ResetRequest:
-    """The arguments of one reset; None means the environment's option."""
+class ConstructorOptions:
+    """The options of the constructors of `REPLEnvironment` and of the local environments."""
 
-    seed: int | None = None
-    episode_id: str | None = None
-    context: Given | Context | None = None
-    contexts: Mapping[str, Given] | None = None
-    files: Files | None = None
+    context: Given | None = None
     task_prompt: str | None = None
-    max_iterations: int | None = None
-    hf_token: str | None = field(default=None, repr=False)
-    llm_model: str | None = None
-    llm: LLM | None = None
-    expected_answer: Any = field(default=None, repr=False)
-    answer_schema: Any = None
-    rlm_max_depth: int | None = None
+    max_iterations: int = DEFAULT_MAX_ITERATIONS
+    max_output_length: int = DEFAULT_MAX_OUTPUT_LENGTH
+    context_preview_length: int = DEFAULT_CONTEXT_PREVIEW_LENGTH
+    rubric: Rubric | None = None
+    llm_query_fn: UserFunction | None = None
+    llm_batch_fn: UserFunction | None = None
+    subcall_fn: UserFunction | None = None
+    subcall_batch_fn: UserFunction | None = None
+    rlm_max_depth: int = 1
     rlm_max_iterations: int | None = None
+    sandbox: Sandbox | AsyncSandbox | None = None
+    isolation: str = "auto"
+    require: str | None = None
+    image: str | None = None
+    runtime: str | None = None
+    limits: Limits | None = None
+    policy: Policy | None = None
+    preload: Sequence[str] = ()
+    tools: Mapping[str, UserFunction] | None = None
+    budget: Budget | None = None
+    prices: Mapping[str, Price] | None = None
+    answers: Answers = "compatible"
+    preview: Preview = "head"
+    max_concurrent_subcalls: int = DEFAULT_MAX_CONCURRENT_SUBCALLS
+    transform: Transform[REPLObservation] | None = None
 
-    def episode_config(
-        self,
-        settings: EnvironmentOptions,
-        helpers: tuple[str, ...],
-        sandbox_provider: SandboxProvider,
-        check: Validator | None,
-    ) -> EpisodeConfig:
-        """Return the episode's configuration for a session of `sandbox_provider`; `check` is of
-        `answer_schema`.
-
-        Raises:
-            TypeError, ValueError, OSError: naming the argument.
-        """
-        check_seed(self.seed)
-        resolved = contexts.resolve(
-            self.context,
-            self.contexts,
-            settings.context,
-            mode=settings.preview,
-            preview_length=settings.context_preview_length,
-            sandbox_provider=sandbox_provider,
-        )
-        for part in resolved.parts:
-            check_name(part.name, "contexts", settings.tools)
-        task_prompt = settings.task_prompt if self.task_prompt is None else self.task_prompt
-        return EpisodeConfig(
-            episode_id=_text(self.episode_id, "episode_id") or uuid.uuid4().hex,
-            task_prompt=_text(task_prompt, "task_prompt"),
-            context=resolved,
-            files=contents(self.files, sandbox_provider.limits),
-            max_iterations=at_least(
-                _given(self.max_iterations, settings.max_iterations), 1, "max_iterations"
-            ),
-            max_output_length=settings.max_output_length,
-            helpers=helpers,
-            validator=check,
-            memory=int(sandbox_provider.limits.memory),
-        )
-
-    def follow_up_config(
-        self, previous: EpisodeConfig, settings: EnvironmentOptions, check: Validator | None
-    ) -> EpisodeConfig:
-        """Return the configuration of an episode that follows `previous` in the same session.
-
-        Raises:
-            TypeError, ValueError: naming the argument.
-        """
-        iterations = _given(self.max_iterations, settings.max_iterations)
-        return replace(
-            previous,
-            episode_id=uuid.uuid4().hex,
-            task_prompt=_text(self.task_prompt, "task_prompt"),
-            max_iterations=at_least(iterations, 1, "max_iterations"),
-            validator=check,
-        )
-
-    def subcalls(self, settings: EnvironmentOptions) -> SubcallSettings:
-        """Return the settings for the episode's sub-calls."""
-        iterations = _given(self.rlm_max_iterations, settings.rlm_max_iterations)
-        if iterations is not None:
-            iterations = at_least(iterations, 1, "rlm_max_iterations")
-        return SubcallSettings(
-            llm=LLM.of(self.llm, self.llm_model, self.hf_token),
-            max_depth=at_least(
-                _given(self.rlm_max_depth, settings.rlm_max_depth), 1, "rlm_max_depth"
-            ),
-            max_iterations=iterations,
-        )
-
-
-REQUEST_NAMES = frozenset(each.name for each in fields(ResetRequest))
+    @classmethod
+    def of(cls, arguments: Mapping[str, Any]) -> Self:
+        """Return the options among `arguments`."""
+        return cls(**options_in(cls, arguments))
 
 
 def checked_tools(tools: Mapping[str, Callable[..., Any]] | None) -> dict[str, Callable[..., Any]]:
@@ -194,13 +139,3 @@ def check_variables(variables: object, taken: Mapping[str, object]) -> None:
         check_name(name, "variables", taken)
         if not isinstance(value, (str, bytes, bytearray, memoryview)):
             json_text(f"variables: {name}", value)
-
-
-def _text(value: str | None, name: str) -> str:
-    if value is not None:
-        of_kind(value, str, name)
-    return replace_surrogates(value or "")
-
-
-def _given(value: Any, default: Any) -> Any:
-    return default if value is None else value

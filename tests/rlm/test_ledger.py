@@ -172,7 +172,7 @@ class TestMoney:
 
         assert reservation.output_tokens == 90
         assert root.left().usd == 0.0
-        with pytest.raises(BudgetExceeded, match="too little"):
+        with pytest.raises(BudgetExceeded, match="would reserve"):
             reserve(root, 1, model="m")
         settle(reservation, taken=100, given=90)
         assert root.total.usd == 0.001

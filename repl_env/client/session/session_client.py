@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 from repl_env.client.connection.server_address import ServerAccess
 from repl_env.client.connection.timeouts import Timeouts
 from repl_env.client.protocol.client_frames import PLAIN, RequestFrame
+from repl_env.client.session.reset_data import register_secrets, reset_data
 from repl_env.client.upload.upload_body import LATEST, UploadBody
 from repl_env.errors import NotReset, NotSupported, REPLError, ServerError, SessionLost, TooLarge
 
 if TYPE_CHECKING:
-    from repl_env.client.session.request_builder import ResetArguments
     from repl_env.client.session.request_pipeline import OutputCallback, RequestPipeline
     from repl_env.client.upload.resumable_upload import OnUpload
+    from repl_env.episode.call_options import ResetOptions
 
 
 class SessionClient:
@@ -73,13 +74,11 @@ class SessionClient:
             raise NotSupported(f"this server knows OpenEnv's requests alone, no {request.type!r}")
         return await pipeline.ask(request, on_output)
 
-    async def reset(
-        self, arguments: ResetArguments, on_upload: OnUpload | None
-    ) -> Mapping[str, Any]:
+    async def reset(self, options: ResetOptions, on_upload: OnUpload | None) -> Mapping[str, Any]:
         """Return the data of the reply to a reset, in the current session or in a new one."""
-        arguments.register_secrets(self.access.secrets)
+        register_secrets(options, self.access.secrets)
         pipeline = await self.ensure_open()
-        data, bodies = await arguments.data(native=pipeline.native)
+        data, bodies = await reset_data(options, native=pipeline.native)
         try:
             return await self._reset(pipeline, data, bodies, on_upload)
         except SessionLost:

@@ -14,7 +14,7 @@ from repl_env.env.lifecycle.reset import EpisodeReset
 from repl_env.env.lifecycle.scorer import RewardStep, Scored
 from repl_env.env.lifecycle.session_opening import SessionOpening
 from repl_env.env.lifecycle.step import StepOperations
-from repl_env.env.options import ResetRequest
+from repl_env.episode.call_options import FollowUpOptions
 from repl_env.episode.effects import Effects
 from repl_env.episode.session_effects import OnOutput
 from repl_env.llm.model_spec import LLM
@@ -33,13 +33,11 @@ class EpisodeEffects(Protocol):
         """The slot of the current episode."""
 
     def begin_episode(
-        self, mode: Mode, positional: tuple[Any, ...], extra_arguments: Mapping[str, Any], /
+        self, mode: Mode, arguments: Mapping[str, Any], /
     ) -> Effects[REPLObservation]:
         """Begin an episode in a new session."""
 
-    def follow_up(
-        self, mode: Mode, request: ResetRequest, variables: Mapping[str, Any] | None, /
-    ) -> Effects[REPLObservation]:
+    def follow_up(self, mode: Mode, options: FollowUpOptions, /) -> Effects[REPLObservation]:
         """Begin another episode in the session that is there."""
 
     def take_step(

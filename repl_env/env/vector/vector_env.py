@@ -18,13 +18,12 @@ from repl_env.concurrency.thread_pool import ThreadPool
 from repl_env.env.assignable_attribute import of_all
 from repl_env.env.environment import REPLEnvironment
 from repl_env.env.lifecycle.current_episode import CallGuard, Mode
-from repl_env.env.lifecycle.reset import POSITIONAL
 from repl_env.env.local_env import LocalREPLEnv, Result
-from repl_env.env.options import REQUEST_NAMES
 from repl_env.env.vector.shared_contexts import SharedContexts
 from repl_env.env.vector.vector_resets import Requests, resets_of
 from repl_env.env.vector.vector_results import last_of, unrewarded
 from repl_env.episode.batch_effects import run_batch
+from repl_env.episode.call_options import RESET_NAMES
 from repl_env.episode.effects import Effects
 from repl_env.errors import EpisodeDone, NotReset
 from repl_env.models import REPLAction, REPLObservation, result_of
@@ -65,7 +64,7 @@ class REPLVectorEnv(Closeable):
         TypeError, ValueError: naming the argument.
     """
 
-    _request_names = REQUEST_NAMES  # argument names of one environment's reset
+    _request_names = RESET_NAMES  # argument names of one environment's reset
 
     llm_query_fn = of_all("llm_query_fn")
     llm_batch_fn = of_all("llm_batch_fn")
@@ -301,8 +300,7 @@ class REPLVectorEnv(Closeable):
     def _begin_effects(
         self, mode: Mode, index: int, request: dict[str, Any]
     ) -> Effects[REPLObservation]:
-        given = tuple(request.pop(name, None) for name in POSITIONAL)
-        return self._inner(index)._episodes.begin_episode(mode, given, request)
+        return self._inner(index)._episodes.begin_episode(mode, request)
 
     def _record_resets(
         self,

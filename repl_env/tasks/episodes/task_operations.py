@@ -51,14 +51,12 @@ class TaskOperations:
             raise NotReset
         return self.run
 
-    def begin_episode(
-        self, mode: Mode, positional: tuple[Any, ...], extra_arguments: Mapping[str, Any]
-    ) -> Effects[REPLObservation]:
-        """Begin an episode; `extra_arguments` may have a `group_id`."""
-        arguments = dict(extra_arguments)
-        group = _group(arguments.pop("group_id", None))
-        arguments["files"] = self._evaluator.task.starter_files()
-        observation = yield from self._episodes.begin_episode(mode, positional, arguments)
+    def begin_episode(self, mode: Mode, arguments: Mapping[str, Any]) -> Effects[REPLObservation]:
+        """Begin an episode; `arguments` may have a `group_id`."""
+        options = dict(arguments)
+        group = _group(options.pop("group_id", None))
+        options["files"] = self._evaluator.task.starter_files()
+        observation = yield from self._episodes.begin_episode(mode, options)
         self.run, self._group = EvaluationRuns(self._evaluator, self._pay), group
         current = self.slot.require_current()
         try:

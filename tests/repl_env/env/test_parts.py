@@ -7,13 +7,15 @@ from typing import Any
 
 import pytest
 
+from repl_env.env.episode_request import episode_config
 from repl_env.env.lifecycle.current_episode import CurrentEpisode, HiddenTask
 from repl_env.env.lifecycle.episode_slot import EpisodeSlot
 from repl_env.env.lifecycle.equipment import EpisodeEquipment
 from repl_env.env.lifecycle.scorer import RewardStep
 from repl_env.env.lifecycle.session_opening import SessionOpening
 from repl_env.env.lifecycle.step import StepOperations
-from repl_env.env.options import EnvironmentOptions, ResetRequest
+from repl_env.env.options import EnvironmentOptions
+from repl_env.episode.call_options import ResetOptions
 from repl_env.episode.effects import run_blocking
 from repl_env.episode.rules import Episode
 from repl_env.episode.sandbox_provider import SandboxProvider, SandboxSettings
@@ -50,8 +52,8 @@ def equipment(**settings: Any) -> EpisodeEquipment:
 
 def episode(mode: Any = "plain") -> CurrentEpisode:
     made = equipment()
-    terms = ResetRequest(task_prompt="t").episode_config(
-        made.settings, (), made.sandbox_provider, None
+    terms = episode_config(
+        ResetOptions(task_prompt="t"), made.settings, (), made.sandbox_provider, None
     )
     asked = HiddenTask(None, None, SubcallSettings())
     current = CurrentEpisode(mode, Episode(terms), asked)
