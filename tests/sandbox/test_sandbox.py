@@ -155,6 +155,26 @@ def test_an_interpreter_that_is_known_by_a_link_can_be_jailed(open_folder: Path)
         assert session.run("import colorsys; colorsys.__file__").value.startswith(f"'{link}/")
 
 
+def test_a_program_behind_several_links_runs_in_a_session() -> None:
+    """As where an operator's own link leads to the interpreter of virtual environments."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        os.chmod(folder, 0o755)
+        (operators := Path(folder, "operator")).mkdir()
+        (Path(folder) / "current").symlink_to("operator")
+        program = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+        (operators / program).symlink_to(Path(sys.base_prefix, "bin", program))
+        environment = Path(folder, "environment")
+        python = Path(folder, "current", program)
+        subprocess.run([python, "-m", "venv", "--without-pip", environment], check=True)
+        with (
+            Sandbox(isolation="jailed", python=str(environment / "bin/python")) as sandbox,
+            sandbox.session() as session,
+        ):
+            session.run("import subprocess, sys")
+            outcome = session.run("subprocess.check_output([sys.executable, '-c', 'print(7)'])")
+            assert outcome.value == r"b'7\n'"
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "words"),
     [

@@ -51,11 +51,11 @@ _ETC_FILES = {
 }
 
 
-def stage(binds: Mapping[str, str]) -> None:
+def stage(binds: Mapping[str, str], links: Mapping[str, str]) -> None:
     """Build the read-only root and make it this process's root, without access to the host's tree.
 
-    `binds` maps paths inside to paths of the host without links. Needs a mount namespace of this
-    process's own, and the right to mount in it.
+    `binds` maps paths inside to paths of the host without links; `links` maps symbolic links to
+    their targets. Needs a mount namespace of this process's own, and the right to mount in it.
     """
     libc.mount("", "/", "", libc.MS_REC | libc.MS_PRIVATE)
     # Any directory will do; the first pivot moves the tmpfs away from it.
@@ -66,6 +66,7 @@ def stage(binds: Mapping[str, str]) -> None:
     os.chdir("/")
     aside = {place: binds[path] for path, place in covered(binds).items()}
     _fill({**binds, **aside})
+    _link(links)
     # pivot_root needs a mount point; the self-bind makes the plain directory one.
     libc.mount("/root", "/root", "", libc.MS_BIND | libc.MS_REC)
     os.chdir("/root")
@@ -94,6 +95,15 @@ def _fill(binds: Mapping[str, str]) -> None:
     # A new /proc may be mounted in a user namespace only while a complete one is visible
     # (mount_too_revealing in fs/namespace.c); each session covers this one with its own.
     libc.mount("/host/proc", f"{root}/proc", "", libc.MS_BIND | libc.MS_REC)
+
+
+def _link(links: Mapping[str, str]) -> None:
+    """Make the links that no mount shows already."""
+    for path, target in links.items():
+        place = f"/root{path}"
+        if not os.path.lexists(place) and not path.startswith(PRIVATE):
+            os.makedirs(os.path.dirname(place), exist_ok=True)
+            os.symlink(target, place)
 
 
 def _fill_etc() -> None:

@@ -15,8 +15,8 @@ from ...jail import mounts, processes, remedies, session_directory, users
 from ...jail.landlock import landlock_rules, ruleset
 from ...jail.seccomp import seccomp_filters
 from ...native import libc
-from ...types import PACKAGE_DIR
 from ...worker.cell.standard_streams import open_streams
+from . import interpreter_paths
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def _prepare_alone(mounted: Mapping[str, str], place: str, privileged: bool) -> 
         seccomp_filters.base_program(arch, "confined"),
         seccomp_filters.final_program(arch, "confined"),
         base,
-        list(_interpreter_paths()),
+        list(interpreter_paths.directories()),
     )
 
 
@@ -73,8 +73,8 @@ def _prepare_jailed(mounted: Mapping[str, str], place: str, privileged: bool) ->
     arch = seccomp_filters.native_arch()
     libc.number("seccomp")
     open_streams()
-    shown = {**_interpreter_paths(), **mounted}
-    _enter_view(privileged, shown)
+    shown = {**interpreter_paths.directories(), **mounted}
+    _enter_view(privileged, shown, interpreter_paths.links(sys.executable))
     files = ruleset.plan(landlock_rules.JAILED, _landlock_abi("jailed"), landlock_rules.TRIAL)
     return TemplateBase(
         files,
@@ -92,7 +92,7 @@ def _prepare_confined(mounted: Mapping[str, str], place: str, privileged: bool) 
         raise remedies.step_error("Landlock", OSError(ENOSYS, "the kernel has none"), "confined")
     open_streams()
     base = _make_base("confined", mounted, place)
-    interpreter = list(_interpreter_paths())
+    interpreter = list(interpreter_paths.directories())
     shown = [
         *landlock_rules.CONFINED,
         *(ruleset.Grant(path, landlock_rules.RUN, "the interpreter") for path in interpreter),
@@ -168,7 +168,7 @@ def _trial(base: str) -> str:
     return path
 
 
-def _enter_view(privileged: bool, shown: Mapping[str, str]) -> None:
+def _enter_view(privileged: bool, shown: Mapping[str, str], links: Mapping[str, str]) -> None:
     try:
         if not privileged:
             # An ordinary user may mount only with the capabilities of a user namespace of its own.
@@ -179,23 +179,6 @@ def _enter_view(privileged: bool, shown: Mapping[str, str]) -> None:
     except OSError as error:
         raise remedies.step_error("namespaces", error) from error
     try:
-        mounts.stage(shown)
+        mounts.stage(shown, links)
     except OSError as error:
         raise remedies.step_error("root", error) from error
-
-
-def _interpreter_paths() -> dict[str, str]:
-    """The directories that hold the interpreter, its libraries and this package.
-
-    Both the names in use and the paths that they resolve to: a name may contain a symbolic link,
-    which would lead nowhere in a view of its own, and libraries are found by either.
-    """
-    named = {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix, PACKAGE_DIR}
-    wanted = named | {os.path.realpath(path) for path in named}
-    covered = ("/usr/",)
-    return {
-        path: os.path.realpath(path)
-        for path in sorted(wanted)
-        if not f"{path}/".startswith(covered)
-        and not any(path.startswith(f"{other}/") for other in wanted)
-    }
