@@ -29,6 +29,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from repl_env.common.json_values import visible
+from repl_env.common.set_module import set_module
 
 if TYPE_CHECKING:
     from repl_env.llm.base import ModelUsage
@@ -66,6 +67,7 @@ def _copied(kind: type[REPLError], text: tuple[Any, ...]) -> REPLError:
     return error
 
 
+@set_module("repl_env")
 class REPLError(RuntimeError):
     """The environment could not perform the request."""
 
@@ -75,6 +77,7 @@ class REPLError(RuntimeError):
         return _copied, (type(self), self.args), vars(self)
 
 
+@set_module("repl_env")
 class NotReset(REPLError):
     """No episode has begun, or the environment is closed."""
 
@@ -82,6 +85,7 @@ class NotReset(REPLError):
         super().__init__(message)
 
 
+@set_module("repl_env")
 class EpisodeDone(REPLError):
     """The episode is over and was scored; `result` is its last step, as returned then."""
 
@@ -107,6 +111,7 @@ def _how_it_ended(result: StepResult[Any]) -> str:
             return f"is done{after}, and was scored; call reset() to begin another"
 
 
+@set_module("repl_env")
 class EpisodeAborted(REPLError):
     """The episode cannot continue, through no fault of the policy; it has no score.
 
@@ -118,6 +123,7 @@ class EpisodeAborted(REPLError):
         super().__init__(f"{kind}: {message}")
 
 
+@set_module("repl_env")
 class ModelError(REPLError):
     """A model gave no answer.
 
@@ -146,6 +152,7 @@ class ModelError(REPLError):
         super().__init__(f"{kind}: {message}")
 
 
+@set_module("repl_env")
 class BudgetExceeded(REPLError):
     """A request exceeds the remaining budget; nothing was spent.
 
@@ -159,6 +166,7 @@ class BudgetExceeded(REPLError):
         super().__init__(message)
 
 
+@set_module("repl_env")
 class ServerError(REPLError):
     """A server refused a request, or answered it incorrectly.
 
@@ -203,60 +211,70 @@ class ServerError(REPLError):
         return made, (self.message,), vars(self)
 
 
+@set_module("repl_env")
 class InvalidRequest(ServerError, ValueError):
     """The server refused an argument; `details["errors"]` names it. Nothing was done."""
 
     CODE = "VALIDATION_ERROR"
 
 
+@set_module("repl_env")
 class TooLarge(ServerError, ValueError):
     """A message, a context or a reply is over a limit, which the message names."""
 
     CODE = "TOO_LARGE"
 
 
+@set_module("repl_env")
 class NotSupported(ServerError, NotImplementedError):
     """The server has no such request: it speaks an older protocol, or only OpenEnv's frames."""
 
     CODE = "UNKNOWN_TYPE"
 
 
+@set_module("repl_env")
 class AuthenticationFailed(ServerError):
     """No API key, a wrong one, or one without this permission."""
 
     CODE = "UNAUTHENTICATED"
 
 
+@set_module("repl_env")
 class QuotaExceeded(ServerError):
     """The request exceeds the quota of this key, or of this address."""
 
     CODE = "QUOTA_EXCEEDED"
 
 
+@set_module("repl_env")
 class CapacityReached(ServerError):
     """No session became free while the server let this client wait in its queue."""
 
     CODE = "CAPACITY_REACHED"
 
 
+@set_module("repl_env")
 class ServerUnavailable(ServerError, ConnectionError):
     """The server could not be reached, or is about to stop."""
 
     CODE = "UNREACHABLE"
 
 
+@set_module("repl_env")
 class ReplyTimeout(ServerError, TimeoutError):
     """No reply came in time. The step was told to end; the session is the same as before."""
 
     CODE = "REPLY_TIMEOUT"
 
 
+@set_module("repl_env")
 class BadReply(ServerError):
     """The server's message is not a valid reply."""
 
     CODE = "BAD_REPLY"
 
 
+@set_module("repl_env")
 class SessionLost(ServerError):
     """The session is gone, with its variables: a reset begins another one.
 

@@ -24,6 +24,7 @@ from pydantic import (
 )
 
 from repl_env.common.json_values import replace_surrogates
+from repl_env.common.set_module import set_module
 from repl_env.common.termination import TerminationMixin
 from repl_env.parsing.code_blocks import strip_fence
 
@@ -146,6 +147,7 @@ Code: TypeAlias = Annotated[str, BeforeValidator(_as_code)]
 Told: TypeAlias = Annotated[str, BeforeValidator(_escaped)]
 
 
+@set_module("repl_env")
 class REPLAction(Action):
     """One step: code to run, a final answer to submit, or a reply that held neither.
 
@@ -195,6 +197,7 @@ def action_of(code: object) -> REPLAction:
     return REPLAction(code=code)  # type: ignore[arg-type]  # a scalar becomes text there
 
 
+@set_module("repl_env")
 class CodeBlockResult(Printed):
     """The output and changes of one cell.
 
@@ -217,6 +220,7 @@ class CodeBlockResult(Printed):
     truncated: bool = False
 
 
+@set_module("repl_env")
 class REPLObservation(TerminationMixin, Observation):
     """The policy's view after a reset or a step."""
 
@@ -246,6 +250,7 @@ class REPLObservation(TerminationMixin, Observation):
         return answer
 
 
+@set_module("repl_env")
 class REPLState(State):
     """An episode so far. `context` is the text itself here, and short or None on the wire.
 
@@ -278,6 +283,7 @@ def context_for_the_wire(context: str | None) -> str | None:
 ResultObsT = TypeVar("ResultObsT")
 
 
+@set_module("repl_env")
 @dataclass(frozen=True, slots=True)
 class StepResult(TerminationMixin, Generic[ResultObsT]):
     """The result of one reset or step for clients; `metadata` is the observation's."""

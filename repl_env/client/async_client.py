@@ -23,6 +23,7 @@ from repl_env.client.session.request_builder import (
 )
 from repl_env.client.session.reset_data import check_reset
 from repl_env.client.session.session_client import SessionClient
+from repl_env.common.set_module import set_module
 from repl_env.episode.call_options import FollowUpOptions, ResetOptions
 from repl_env.errors import NotSupported
 from repl_env.llm.model_spec import LLM
@@ -49,6 +50,7 @@ __all__ = [
 Result = StepResult[REPLObservation]
 
 
+@set_module("repl_env")
 class REPLEnv:
     """Episodes in a session on a server.
 

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from repl_env.client.session.request_builder import check_callback, reentrant_request_error
+from repl_env.common.set_module import set_module
 from repl_env.concurrency.background_loop import CLIENTS
 from repl_env.episode.call_options import FollowUpOptions, ResetOptions, options_in
 from repl_env.llm.model_spec import LLM
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+@set_module("repl_env")
 class SyncREPLEnv:
     """The methods of `REPLEnv`, blocking; `with` instead of `async with`.
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from repl_env.common.set_module import set_module
 from repl_env.env.async_episode import AsyncEpisode, Result
 from repl_env.env.local_base import LocalBase
 from repl_env.episode.call_options import FollowUpOptions, ResetOptions, options_in
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from repl_sandbox.session.files.async_session_files import AsyncSessionFiles
 
 
+@set_module("repl_env")
 class AsyncLocalREPLEnv(AsyncEpisode, LocalBase):
     """`LocalREPLEnv` for an event loop: the same methods, awaited, and `async with`."""
 

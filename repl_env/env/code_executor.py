@@ -12,6 +12,7 @@ from typing import Any
 
 from repl_env.common.argument_checks import at_least, check_callable
 from repl_env.common.closeable import Closeable
+from repl_env.common.set_module import set_module
 from repl_env.env.options import check_name
 from repl_env.episode.observations import failure, render
 from repl_env.episode.sandbox_provider import SandboxProvider, SandboxSettings
@@ -31,6 +32,7 @@ _ALWAYS = (
 )  # fmt: skip
 
 
+@set_module("repl_env.server")
 class PythonExecutor(Closeable):
     """One persistent namespace; one caller at a time.
 

@@ -15,6 +15,7 @@ from weakref import ref
 
 import repl_sandbox
 from repl_env.common.argument_checks import one_timeout
+from repl_env.common.set_module import set_module
 from repl_env.env.child_env_factory import ChildEnvFactory
 from repl_env.env.environment_attributes import EnvironmentAttributes
 from repl_env.env.lifecycle.current_episode import Mode
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from repl_env.rlm.budget.budget_limits import Budget, Price
 
 
+@set_module("repl_env")
 class REPLEnvironment(EnvironmentAttributes):
     """Episodes of a policy that writes Python code, each in its own session.
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from repl_env.common.closeable import Closeable
+from repl_env.common.set_module import set_module
 from repl_env.env.local_base import LocalBase
 from repl_env.episode.call_options import FollowUpOptions, ResetOptions, options_in
 from repl_env.episode.contexts import Given
@@ -37,6 +38,7 @@ __all__ = ["LocalREPLEnv"]
 Result = StepResult[REPLObservation]
 
 
+@set_module("repl_env")
 class LocalREPLEnv(LocalBase, Closeable):
     """Episodes on this machine, in sessions that the kernel contains.
 

@@ -6,10 +6,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from repl_env.common.set_module import set_module
 from repl_env.evaluation.confidence_intervals import paired_interval
 from repl_env.evaluation.results_file import Result
 
 
+@set_module("repl_env.evaluation")
 @dataclass(frozen=True, slots=True)
 class TaskChange:
     """A task that both files score, differently; `difference` is the later score minus the first.
@@ -24,6 +26,7 @@ class TaskChange:
     difference: float
 
 
+@set_module("repl_env.evaluation")
 @dataclass(frozen=True, slots=True)
 class ScoreDifference:
     """The mean paired difference of a group of tasks.
@@ -45,6 +48,7 @@ class ScoreDifference:
     high: float | None
 
 
+@set_module("repl_env.evaluation")
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """Two results files, task by task. Only tasks that both files score are in the differences.
@@ -64,6 +68,7 @@ class Comparison:
     only_after: tuple[str, ...]
 
 
+@set_module("repl_env.evaluation")
 def compare(before: Iterable[Result], after: Iterable[Result]) -> Comparison:
     """Compare the results of the same tasks, such as those of two models.
 

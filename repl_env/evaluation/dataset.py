@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from repl_env.common.argument_checks import as_path, at_least
+from repl_env.common.set_module import set_module
 from repl_env.rlm.events import TaskNote
 from repl_env.rlm.trajectory.task_facts import task_note
 
@@ -26,10 +27,12 @@ _FIELDS = frozenset({"id", "question", "context", "context_file", "answer", "rub
 _BLOCK = 1 << 20  # bytes of a context file read at once
 
 
+@set_module("repl_env.evaluation")
 class DatasetError(ValueError):
     """A dataset cannot be used; the message names the file and the line."""
 
 
+@set_module("repl_env.evaluation")
 @dataclass(frozen=True, slots=True)
 class EvalTask:
     """One question of a dataset, with what it is about and the expected answer."""
@@ -65,6 +68,7 @@ class DatasetEntry:
     task: TaskNote
 
 
+@set_module("repl_env.evaluation")
 @dataclass(frozen=True, slots=True)
 class Dataset:
     """The tasks of a file, in its order."""
@@ -98,6 +102,7 @@ class Dataset:
         )
 
 
+@set_module("repl_env.evaluation")
 def read_dataset(path: str | os.PathLike[str], limit: int | None = None) -> Dataset:
     """Check a dataset; with `limit` only its first tasks.
 

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 
 from repl_env.common.argument_checks import at_least, of_kind
 from repl_env.common.json_values import replace_surrogates
+from repl_env.common.set_module import set_module
 from repl_env.errors import OURS, EpisodeAborted, ModelError
 from repl_env.evaluation.dataset import Dataset, DatasetEntry, DatasetError, EvalTask
 from repl_env.evaluation.metrics import RUBRICS, Metric, check_metric, score
@@ -41,6 +42,7 @@ class _Attempt:
     error: str | None = None
 
 
+@set_module("repl_env.evaluation")
 class Evaluation:
     """An evaluation, which `run` carries on from what `results` has.
 

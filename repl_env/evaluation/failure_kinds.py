@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from repl_env.common.set_module import set_module
 from repl_env.evaluation.results_file import Result
 
 
+@set_module("repl_env.evaluation")
 def failure_kind(result: Result) -> str | None:
     """Return how the task failed; None if its score is 1 or more.
 
@@ -23,6 +25,7 @@ def failure_kind(result: Result) -> str | None:
     return "partly right" if result.score > 0 else "wrong answer"
 
 
+@set_module("repl_env.evaluation")
 def failures_by_kind(results: Iterable[Result]) -> dict[str, tuple[Result, ...]]:
     """Return the failed tasks by `failure_kind`, the most frequent kind first."""
     found: dict[str, list[Result]] = {}

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from repl_env.common.set_module import set_module
 from repl_env.concurrency.user_functions import call_user_function
 from repl_env.rewards.answer_match import answers_match
 from repl_env.rewards.rubric import ExactMatchRubric, FuzzyMatchRubric
@@ -65,6 +66,7 @@ def check_metric(given: Any) -> Metric:
     return metric
 
 
+@set_module("repl_env.evaluation")
 def metric_of(function: Callable[[Any, Any], Any]) -> Metric:
     """The metric `function(expected, answer)`: the answer's value, or its text if it has none.
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from repl_env.common.argument_checks import as_path
 from repl_env.common.line_append import append_line
 from repl_env.common.private_files import PRIVATE, make_private
+from repl_env.common.set_module import set_module
 from repl_env.rlm.budget.budget_limits import Spent
 
 if TYPE_CHECKING:
@@ -28,10 +29,12 @@ if TYPE_CHECKING:
 _HEADER = b'{"type": "results", "version": 1}\n'
 
 
+@set_module("repl_env.evaluation")
 class ResultsError(ValueError):
     """A results file cannot be used; the message names it, and the line."""
 
 
+@set_module("repl_env.evaluation")
 @dataclass(frozen=True, slots=True)
 class Result:
     """Result of one task.
@@ -63,6 +66,7 @@ class Result:
     trajectory: str | None = None
 
 
+@set_module("repl_env.evaluation")
 @dataclass(frozen=True, slots=True)
 class RecordedResults:
     """The contents of a results file.
@@ -82,6 +86,7 @@ class RecordedResults:
         return None if result.trajectory is None else self.path.parent / result.trajectory
 
 
+@set_module("repl_env.evaluation")
 def read_results(path: str | os.PathLike[str]) -> RecordedResults:
     """Read a results file, also one that an evaluation is writing.
 
@@ -120,6 +125,7 @@ def parse_results(content: bytes, path: Path) -> RecordedResults:
     return RecordedResults(path, tuple(each for each, _ in found.values()), tuple(used))
 
 
+@set_module("repl_env.evaluation")
 class ResultsFile:
     """A results file, open for one evaluation at a time.
 

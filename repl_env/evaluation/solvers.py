@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 from repl_env.common.argument_checks import as_path, check_callable, check_path
 from repl_env.common.json_values import json_text, replace_surrogates
+from repl_env.common.set_module import set_module
 from repl_env.concurrency.user_functions import call_user_function
 from repl_env.errors import EpisodeAborted, ModelError
 from repl_env.llm.base import ChatModel, ModelFunction, as_model
@@ -27,6 +28,7 @@ _LONGEST_NAME = 200  # bytes; file systems take 255
 Function: TypeAlias = "Callable[[EvalTask], Any | Awaitable[Any]]"
 
 
+@set_module("repl_env.evaluation")
 @dataclass(frozen=True, slots=True)
 class Solved:
     """Result of a solver: the answer as text (None without one) and as JSON value.
@@ -58,6 +60,7 @@ class Solved:
             check_path(self.trajectory, "trajectory")
 
 
+@set_module("repl_env.evaluation")
 class Solver(Protocol):
     """Something that answers tasks, several at once in one event loop."""
 
@@ -77,6 +80,7 @@ def check_solver(solver: Any) -> Solver:
     return checked
 
 
+@set_module("repl_env.evaluation")
 class FunctionSolver:
     """`function(task)` as a solver; a plain one runs in a thread.
 
@@ -115,6 +119,7 @@ def answered(answer: object) -> Solved:
     return Solved(json.dumps(value), value)
 
 
+@set_module("repl_env.evaluation")
 class RLMSolver:
     """A recursive language model, made anew for each task.
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from repl_env.common.set_module import set_module
 from repl_env.evaluation.confidence_intervals import interval, percentile
 from repl_env.evaluation.dataset import DatasetEntry
 from repl_env.evaluation.evaluator import Evaluation
@@ -33,6 +34,7 @@ class FailureCount:
     error: str | None
 
 
+@set_module("repl_env.evaluation")
 @dataclass(frozen=True, slots=True)
 class Summary:
     """An evaluation in numbers. Only scored tasks are in `scores`; all that ran are in the rest.
@@ -69,6 +71,7 @@ class Summary:
     seconds_p95: float | None
 
 
+@set_module("repl_env.evaluation")
 def summarize(evaluation: Evaluation) -> Summary:
     """The summary of what is done, which does not depend on the order in which it was done."""
     entries, done = evaluation.dataset.entries, evaluation.done
@@ -76,6 +79,7 @@ def summarize(evaluation: Evaluation) -> Summary:
     return _summary(results, len(entries), entries, gave_up=evaluation.gave_up)
 
 
+@set_module("repl_env.evaluation")
 def summarize_results(results: Sequence[Result]) -> Summary:
     """The summary of what a results file has: of the tasks in it, by kind alone."""
     return _summary(results, len(results), (), gave_up=False)

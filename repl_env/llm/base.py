@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeAlias
 
 from repl_env.common.json_values import replace_surrogates
+from repl_env.common.set_module import set_module
 from repl_env.concurrency.background_loop import RUNS
 from repl_env.concurrency.user_functions import accepts, call_user_function, check_takes
 from repl_env.errors import ModelError
@@ -26,6 +27,7 @@ ModelFunction: TypeAlias = Callable[..., "str | Completion | Awaitable[str | Com
 _TOKENS_PER_MESSAGE = 16
 
 
+@set_module("repl_env.rlm")
 @dataclass(frozen=True, slots=True)
 class ModelUsage:
     """The reported cost of one answer; None: not reported.
@@ -39,6 +41,7 @@ class ModelUsage:
     usd: float | None = None
 
 
+@set_module("repl_env.rlm")
 @dataclass(frozen=True, slots=True)
 class TokenTrace:
     """The tokens of one answer, for training; empty if the endpoint does not return them.
@@ -51,6 +54,7 @@ class TokenTrace:
     logprobs: tuple[float, ...] = ()
 
 
+@set_module("repl_env.rlm")
 @dataclass(frozen=True, slots=True)
 class Completion:
     """One answer of a model. `finish_reason` "length" means that it was cut."""
@@ -81,6 +85,7 @@ class Origin:
     number: int = 0
 
 
+@set_module("repl_env.rlm")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRequest:
     """One request to a model.
@@ -113,6 +118,7 @@ class ModelRequest:
         return (*self.messages, {"role": "assistant", "content": self.prefix})
 
 
+@set_module("repl_env.rlm")
 class ChatModel(ABC):
     """A model. Safe to use from several tasks, and from event loops of several threads.
 
@@ -218,6 +224,7 @@ def as_completion(answer: object) -> Completion:
     raise ModelError("type", f"the model returned {type(answer).__name__}, not str or Completion")
 
 
+@set_module("repl_env.rlm")
 def as_model(given: object, name: str = "model") -> ChatModel:
     """Return `given` as a model; TypeError naming the argument `name` if it cannot be one.
 

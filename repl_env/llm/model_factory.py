@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from repl_env.common.set_module import set_module
+
 if TYPE_CHECKING:
     from repl_env.llm.base import ChatModel
     from repl_env.llm.model_spec import LLM
 
 
+@set_module("repl_env.rlm")
 def model_of(llm: LLM) -> ChatModel | None:
     """Return the model that `llm` names.
 

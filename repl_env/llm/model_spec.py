@@ -7,10 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from repl_env.common.set_module import set_module
+
 # The endpoint of an `OpenAIModel` without `base_url`.
 OPENAI = "https://api.openai.com/v1"
 
 
+@set_module("repl_env")
 @dataclass(frozen=True, slots=True)
 class LLM:
     """A model for one episode. Every field is optional; the provider of sub-calls supplies

@@ -15,6 +15,7 @@ import threading
 from typing import Literal
 
 from repl_env.common.argument_checks import at_least
+from repl_env.common.set_module import set_module
 from repl_env.concurrency.fair_queue import FairQueue
 
 # Common clients' connection pools serve this many without queueing (httpx: 100), and the lowest
@@ -22,6 +23,7 @@ from repl_env.concurrency.fair_queue import FairQueue
 _REQUESTS = 64
 
 
+@set_module("repl_env.rlm")
 class RequestGate:
     """A limit on concurrent work, for the event loops of all threads together.
 

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, TypeAlias
 
+from repl_env.common.set_module import set_module
 from repl_env.errors import ModelError
 from repl_env.llm.base import ChatModel, Completion, ModelRequest, ModelUsage, as_completion
 
@@ -22,6 +23,7 @@ Script: TypeAlias = (
 )
 
 
+@set_module("repl_env.rlm")
 class ScriptedModel(ChatModel):
     """Answers from a list, in order, or from a function of the request.
 

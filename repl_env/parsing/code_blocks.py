@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from repl_env.common.set_module import set_module
 from repl_env.parsing.bare_code import bare_code, is_code
 from repl_env.parsing.block_scanner import Block, blocks_of
 from repl_env.parsing.markdown_fences import fence_at, without_end_tokens
@@ -38,6 +39,7 @@ class FoundCode:
     quoted: list[str]
 
 
+@set_module("repl_env")
 def extract_code_blocks(text: str, language: str = "python") -> list[str]:
     """Return the code blocks of `text` that are meant to be run, in order.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 
+from repl_env.common.set_module import set_module
 from repl_env.parsing.block_scanner import blocks_of
 
 _OPENER, _CLOSER = "<think>", "</think>"
@@ -22,6 +23,7 @@ _TAGGED = re.compile(
 _ENDS = {"start_thinking": "<|end_thinking|>", "begin_of_thought": "<|end_of_thought|>"}
 
 
+@set_module("repl_env")
 def without_thoughts(text: str) -> str:
     """Return `text` after the model's reasoning; all of it if there is none.
 

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Collection, Generator, Iterator
 from typing import Any, TypeAlias, TypeGuard
 
 from repl_env.common.argument_checks import check_callable, finite
+from repl_env.common.set_module import set_module
 from repl_env.rewards.answer_match import answers_match
 
 __all__ = [
@@ -31,6 +32,7 @@ ForwardHook: TypeAlias = Callable[["Rubric", Any, Any, float], None]
 ForwardPreHook: TypeAlias = Callable[["Rubric", Any, Any], None]
 
 
+@set_module("repl_env")
 class Rubric:
     """Base of rubrics. Subclasses define `forward`, which may be a coroutine function.
 
@@ -128,6 +130,7 @@ class PendingScore(Awaitable[float]):
             close()
 
 
+@set_module("repl_env.rubrics")
 class OutcomeRubric(Rubric):
     """Base of rubrics that compare the final answer with the expected one at the end.
 
@@ -160,6 +163,7 @@ class OutcomeRubric(Rubric):
         return self.compare(self._expected, str(answer), observation.metadata.get("answer_value"))
 
 
+@set_module("repl_env")
 class ExactMatchRubric(OutcomeRubric):
     """1.0 if the answer equals the expected one, else 0.0.
 
@@ -183,6 +187,7 @@ class ExactMatchRubric(OutcomeRubric):
         return float(text == str(expected))
 
 
+@set_module("repl_env")
 class FuzzyMatchRubric(OutcomeRubric):
     """1.0 for the expected answer, 0.5 if one text contains the other, else 0.0.
 
@@ -200,6 +205,7 @@ class FuzzyMatchRubric(OutcomeRubric):
         return 0.5 if 2 * len(given) >= len(wanted) and _has_words(wanted, given) else 0.0
 
 
+@set_module("repl_env")
 class CustomMetricRubric(OutcomeRubric):
     """`metric_fn(expected, predicted)`, both as text, as the outcome.
 
@@ -217,6 +223,7 @@ class CustomMetricRubric(OutcomeRubric):
         return self._metric_fn(str(expected), text)
 
 
+@set_module("repl_env")
 class CodeExecutionRubric(Rubric):
     """A reward for each step: `success_reward` if its code ran, else `error_penalty`.
 
@@ -237,6 +244,7 @@ class CodeExecutionRubric(Rubric):
         return self.success_reward if result.success else self.error_penalty
 
 
+@set_module("repl_env")
 class REPLRubric(Rubric):
     """The default rubric: `process` scores each step, `outcome` the last one.
 

@@ -14,6 +14,7 @@ from typing import Any, Self
 
 from repl_env.common.argument_checks import one_timeout
 from repl_env.common.json_values import replace_surrogates
+from repl_env.common.set_module import set_module
 from repl_env.concurrency.background_loop import RUNS
 from repl_env.errors import EpisodeAborted, ModelError, REPLError
 from repl_env.llm.base import ChatModel
@@ -49,6 +50,7 @@ class RunRecorder:
             self._on_event(event)
 
 
+@set_module("repl_env.rlm")
 class RunConversation:
     """Questions on one live session, one after the other. `async with`, or plain `with`.
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from repl_env.common.set_module import set_module
 from repl_env.common.termination import Ending
 from repl_env.interfaces import Message
 from repl_env.llm.base import Completion, ModelUsage
@@ -37,6 +38,7 @@ class ContextNote:
     length: int
 
 
+@set_module("repl_env.rlm")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskNote:
     """The facts of a task by which trainers group samples.
@@ -60,6 +62,7 @@ class Event:
     time: float
 
 
+@set_module("repl_env.rlm")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted(Event):
     """A run begins. `depth` 0 is the root."""
@@ -72,6 +75,7 @@ class RunStarted(Event):
     task: TaskNote | None = None
 
 
+@set_module("repl_env.rlm")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelReplied(Event):
     """The model of the run took turn number `turn`, from 1.
@@ -89,6 +93,7 @@ class ModelReplied(Event):
     last: bool = False
 
 
+@set_module("repl_env.rlm")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellStarted(Event):
     """A block of code of turn `turn` begins to run, the run's cell number `cell`, from 1."""
@@ -98,6 +103,7 @@ class CellStarted(Event):
     code: str
 
 
+@set_module("repl_env.rlm")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellRan(Event):
     """The cell has run. `observation` has its reward."""
@@ -109,6 +115,7 @@ class CellRan(Event):
     seconds: float
 
 
+@set_module("repl_env.rlm")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallStarted(Event):
     """Code of cell `cell` calls a model ("llm") or a child run ("rlm")."""
@@ -120,6 +127,7 @@ class CallStarted(Event):
     prompt: str
 
 
+@set_module("repl_env.rlm")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallEnded(Event):
     """The result of the call, as the code received it. `child`: a run answered the call.
@@ -140,6 +148,7 @@ class CallEnded(Event):
     child: bool = False
 
 
+@set_module("repl_env.rlm")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEnded(Event):
     """A run is over. `own` is its own spending, `total` includes all runs below it.

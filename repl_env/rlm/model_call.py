@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from repl_env.common.json_values import replace_surrogates
+from repl_env.common.set_module import set_module
 from repl_env.errors import BudgetExceeded, ModelError
 from repl_env.llm.base import ChatModel, Completion, ModelRequest, ModelUsage, as_completion
 from repl_env.llm.request_gate import REQUESTS, RequestGate
@@ -28,6 +29,7 @@ _LETTING_GO = 1.0
 _open: Final[set[asyncio.Task[Any]]] = set()
 
 
+@set_module("repl_env.rlm")
 async def call_model(
     model: ChatModel, request: ModelRequest, account: LedgerAccount, gate: RequestGate = REQUESTS
 ) -> Completion:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from repl_env.common.set_module import set_module
 from repl_env.interfaces import Message
 from repl_env.models import CodeBlockResult, REPLObservation
 from repl_env.parsing.code_blocks import extract_code_blocks
@@ -108,6 +109,7 @@ _NEXT = (
 )
 
 
+@set_module("repl_env")
 @dataclass(frozen=True)
 class QueryMetadata:
     """A prompt's facts about a context: the lengths of its parts, their sum, its type."""
@@ -117,6 +119,7 @@ class QueryMetadata:
     context_type: str = "str"
 
 
+@set_module("repl_env")
 def build_rlm_system_prompt(system_prompt: str, query_metadata: QueryMetadata) -> list[Message]:
     """Return the system message: `system_prompt`, then one line on the context's type and size."""
     lengths = query_metadata.context_lengths
@@ -131,6 +134,7 @@ def build_rlm_system_prompt(system_prompt: str, query_metadata: QueryMetadata) -
     return [{"role": "system", "content": f"{system_prompt}\n\n{about}"}]
 
 
+@set_module("repl_env")
 def build_user_prompt(
     root_prompt: str | None = None,
     iteration: int = 0,
@@ -160,6 +164,7 @@ def build_user_prompt(
     return {"role": "user", "content": text}
 
 
+@set_module("repl_env")
 def format_observations(
     observations: Sequence[REPLObservation],
     code_blocks: Sequence[str] | None = None,

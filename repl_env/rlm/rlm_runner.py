@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from repl_env.common.argument_checks import at_least, of_kind
+from repl_env.common.set_module import set_module
 from repl_env.concurrency.background_loop import RUNS
 from repl_env.env.options import checked_tools
 from repl_env.episode.contexts import Given
@@ -40,6 +41,7 @@ Model: TypeAlias = "ChatModel | ModelFunction | LLM"
 HOST_TIMEOUT = 24 * 3600.0
 
 
+@set_module("repl_env.rlm")
 class RLM:
     """A model that works on questions in a REPL, and calls models on parts of them.
 

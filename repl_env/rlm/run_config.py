@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, get_args
 
 from repl_env.common.argument_checks import at_least, check_callable, of_kind, one_of
+from repl_env.common.set_module import set_module
 from repl_env.interfaces import Message
 from repl_env.rlm.budget.budget_limits import Budget
 from repl_env.rlm.examples import checked_examples
@@ -23,6 +24,7 @@ Prompts: TypeAlias = Literal["full", "short"]
 SHARE = 8192
 
 
+@set_module("repl_env.rlm")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunConfig:
     """The settings of the runs of one tree.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
+from repl_env.common.set_module import set_module
 from repl_env.common.termination import Ending
 from repl_env.interfaces import Message
 from repl_env.models import shown
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from repl_sandbox.types import JSON
 
 
+@set_module("repl_env.recursive_backends")
 @dataclass(frozen=True, slots=True)
 class ChildTrace:
     """A call that a child run, or a function for sub-calls, answered. The fields are OpenEnv's."""
@@ -28,6 +30,7 @@ class ChildTrace:
     error: str | None = None
 
 
+@set_module("repl_env")
 @dataclass(frozen=True, slots=True)
 class RLMRunResult:
     """The result of a run.

@@ -11,6 +11,7 @@ from itertools import zip_longest
 from typing import Any
 
 from repl_env.common.replay_diff import RESULT, normalized
+from repl_env.common.set_module import set_module
 from repl_env.concurrency.background_loop import RUNS
 from repl_env.errors import EpisodeAborted, ModelError
 from repl_env.models import REPLObservation
@@ -44,6 +45,7 @@ class RunDifference:
     replayed: Any
 
 
+@set_module("repl_env.rlm")
 def rerun(
     trajectory: Trajectory, contexts: Mapping[str, Any] | None = None, **arguments: Any
 ) -> Trajectory:
@@ -139,6 +141,7 @@ def given_contexts(trajectory: Trajectory, contexts: Mapping[str, Any]) -> dict[
     return found
 
 
+@set_module("repl_env.rlm")
 def differences(recorded: Trajectory, replayed: Trajectory) -> tuple[RunDifference, ...]:
     """Return the differences, each run before those below it.
 

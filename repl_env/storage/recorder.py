@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from repl_env.common.argument_checks import one_timeout
 from repl_env.common.closeable import Closeable
+from repl_env.common.set_module import set_module
 from repl_env.errors import NotReset
 from repl_env.models import REPLAction, REPLObservation, StepResult, action_of, showing
 from repl_env.storage.recordings import Recording, Steppable
@@ -29,6 +30,7 @@ _OTHER_BEGINNINGS = frozenset({"follow_up", "load"})
 Result = StepResult[REPLObservation]
 
 
+@set_module("repl_env")
 class Recorder(Closeable):
     """An environment that records the current episode. A context manager.
 

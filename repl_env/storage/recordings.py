@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from repl_env.common.argument_checks import finite
 from repl_env.common.replay_diff import RESULT, normalized
+from repl_env.common.set_module import set_module
 from repl_env.errors import EpisodeDone
 from repl_env.models import REPLAction, REPLObservation, StepResult
 
@@ -23,6 +24,7 @@ _METADATA = (
 )  # fmt: skip
 
 
+@set_module("repl_env")
 @dataclass(frozen=True, slots=True)
 class Recording:
     """An episode: the arguments of its reset, its actions, and their observations.
@@ -82,6 +84,7 @@ class Recording:
             raise ValueError(f"this is no recording: {error!r}") from None
 
 
+@set_module("repl_env")
 @dataclass(frozen=True, slots=True)
 class Difference:
     """A difference. `step` counts from 1; 0 is the reset. `field` is a dotted path."""
@@ -102,6 +105,7 @@ class Steppable(Protocol):
         """Take an action; `options` are `timeout_s` and further options of the environment."""
 
 
+@set_module("repl_env")
 def replay(
     recording: Recording, environment: Steppable, **arguments: Any
 ) -> tuple[Difference, ...]:

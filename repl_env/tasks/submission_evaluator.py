@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from repl_env.common.set_module import set_module
 from repl_env.episode.sandbox_provider import SandboxProvider
 from repl_env.tasks.readiness import source_of
 from repl_env.tasks.submission import Submission, SubmissionFailure
@@ -27,6 +28,7 @@ from repl_sandbox.types import JSON, AnyOutcome, Killed, TimedOut
 _MOST_TOLD = 2_000  # characters of an evaluator's error
 
 
+@set_module("repl_env.tasks")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmissionEvaluation:
     """Result for a submission: a score, or a failure of the submission.
@@ -53,6 +55,7 @@ class SubmissionEvaluation:
         return self.score is not None
 
 
+@set_module("repl_env.tasks")
 class Evaluator:
     """Evaluates submissions for one task. Thread-safe: each evaluation has sessions of its own.
 
@@ -142,6 +145,7 @@ class Evaluator:
         )
 
 
+@set_module("repl_env.tasks")
 def evaluate(
     task: Task, files: Mapping[str, bytes | str], **arguments: Any
 ) -> SubmissionEvaluation:

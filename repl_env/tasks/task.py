@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from repl_env.common.set_module import set_module
 from repl_env.tasks.task_errors import TaskError
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ MOST_BYTES = 64 << 20  # of the files of one folder of a task: they are held in 
 EVALUATE = "evaluate.py"
 
 
+@set_module("repl_env.tasks")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskLimits:
     """Limits of an episode and of an evaluation of a task; times are seconds.
@@ -41,6 +43,7 @@ class TaskLimits:
     memory: str | None = None
 
 
+@set_module("repl_env.tasks")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
     """A task as its directory describes it; `repl_env.tasks.load` reads one.

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from repl_env.common.argument_checks import as_path
+from repl_env.common.set_module import set_module
 from repl_env.tasks.task import Task
 from repl_env.tasks.task_errors import TaskError
 from repl_env.tasks.task_file import FILE, described, read_task
@@ -14,6 +15,7 @@ from repl_env.tasks.task_file import FILE, described, read_task
 SHIPPED = Path(__file__).with_name("sets")
 
 
+@set_module("repl_env.tasks")
 class TaskSet(Mapping[str, Task]):
     """Tasks by their names, in alphabetical order."""
 
@@ -54,11 +56,13 @@ class TaskSet(Mapping[str, Task]):
         )
 
 
+@set_module("repl_env.tasks")
 def shipped() -> TaskSet:
     """The tasks that come with this package."""
     return _folder(SHIPPED, SHIPPED)
 
 
+@set_module("repl_env.tasks")
 def load(path: str | os.PathLike[str]) -> Task:
     """The task at `path`: a directory with a `task.toml`, or the name of a task that is shipped.
 
@@ -76,6 +80,7 @@ def load(path: str | os.PathLike[str]) -> Task:
     return read_task(directory)
 
 
+@set_module("repl_env.tasks")
 def load_set(path: str | os.PathLike[str]) -> TaskSet:
     """The tasks in the folders of the folder `path`.
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import cache, cached_property
 from pathlib import Path
 from types import FunctionType
-from typing import Any
+from typing import Any, ForwardRef
 
 from pydantic import BaseModel
 
@@ -49,7 +49,7 @@ def _own_members(cls: type) -> Iterator[tuple[str, str]]:
             yield name, text
     for name in {**annotations, **dict.fromkeys(_assigned(cls))}:
         if _is_public(name):
-            yield name, f"attribute {annotations.get(name, '')}".rstrip()
+            yield name, f"attribute {_annotation(annotations.get(name, ''))}".rstrip()
 
 
 def _is_public(name: str) -> bool:
@@ -145,6 +145,8 @@ def _parameter(parameter: inspect.Parameter) -> str:
 def _annotation(annotation: Any) -> str:
     if annotation in (inspect.Signature.empty, ""):
         return ""
+    if isinstance(annotation, ForwardRef):  # of a class with `set_module`
+        return annotation.__forward_arg__
     return annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
 
 

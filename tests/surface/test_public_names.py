@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import ast
 import inspect
+import pickle
 import re
 from collections.abc import Iterator
 from importlib import import_module
+from typing import get_type_hints
 
 import pytest
 
+from repl_env import CodeBlockResult, REPLObservation
+from repl_env.rlm import RunConfig
 from tests.surface.counts import PACKAGES, public
 from tests.surface.exports import found, names_of
-from tests.surface.names import ROOT, importable, listed
+from tests.surface.names import ROOT, SAME, importable, listed
 from tests.surface.reference import PAGE, section, sections
 
 SURFACE = listed()
@@ -61,6 +65,28 @@ def test_a_package_exports_no_name_outside_its_list(module: str) -> None:
         parts = {name for name in offered if inspect.ismodule(getattr(package, name))}
 
         assert offered - parts - {"TYPE_CHECKING", "annotations"} == set(names_of(module))
+
+
+HOMES = [
+    (module, name)
+    for module in MODULES
+    if module.startswith("repl_env")
+    for name, text in SURFACE[module].items()
+    if "." not in name and not text.startswith(("constant", SAME))
+]
+
+
+@pytest.mark.parametrize(("module", "name"), HOMES)
+def test_a_public_object_names_the_module_that_documents_it(module: str, name: str) -> None:
+    value = getattr(import_module(module), name)
+
+    assert (value.__module__, value.__qualname__) == (module, name)
+    assert pickle.loads(pickle.dumps(value)) is value
+
+
+def test_annotations_of_a_public_class_are_evaluated_where_it_is_defined() -> None:
+    assert get_type_hints(REPLObservation)["result"] is CodeBlockResult
+    assert get_type_hints(RunConfig)["timeout_s"] == float | None
 
 
 def test_each_integration_that_exports_names_is_listed() -> None:

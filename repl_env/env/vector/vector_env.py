@@ -14,6 +14,7 @@ from typing import Any, Self, overload
 
 from repl_env.common.argument_checks import at_least, one_timeout
 from repl_env.common.closeable import Closeable
+from repl_env.common.set_module import set_module
 from repl_env.concurrency.thread_pool import ThreadPool
 from repl_env.env.assignable_attribute import of_all
 from repl_env.env.environment import REPLEnvironment
@@ -35,6 +36,7 @@ from repl_sandbox.session_limits import check_seconds
 _MOST_THREADS = 32
 
 
+@set_module("repl_env")
 class REPLVectorEnv(Closeable):
     """n environments, stepped concurrently. A context manager, blocking or asynchronous.
 

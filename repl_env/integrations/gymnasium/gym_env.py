@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import gymnasium
 
 from repl_env.common.argument_checks import one_of
+from repl_env.common.set_module import set_module
 from repl_env.integrations.gymnasium.gym_episodes import Actions, GymEpisodes, Tasks
 from repl_env.integrations.gymnasium.unicode_text import UnicodeText
 
@@ -24,6 +25,7 @@ def check_render_mode(render_mode: str | None) -> None:
         one_of(render_mode, RENDER_MODES, "render_mode")
 
 
+@set_module("repl_env.integrations.gymnasium")
 class REPLGymEnv(gymnasium.Env[str, str]):
     """A session that is reset and stepped as an environment of Gymnasium's.
 

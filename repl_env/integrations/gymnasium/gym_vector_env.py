@@ -12,6 +12,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from repl_env.common.argument_checks import at_least
+from repl_env.common.set_module import set_module
 from repl_env.integrations.gymnasium.gym_env import (
     ACTION,
     OBSERVATION,
@@ -25,6 +26,7 @@ Observations = tuple[str, ...]
 Step = tuple[Observations, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]
 
 
+@set_module("repl_env.integrations.gymnasium")
 class REPLGymVectorEnv(VectorEnv[Observations, Sequence[str], np.ndarray]):
     """n sessions of one process, stepped side by side.
 

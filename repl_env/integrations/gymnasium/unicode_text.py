@@ -10,6 +10,8 @@ import numpy as np
 from gymnasium.spaces import Text
 from gymnasium.vector.utils import read_from_shared_memory
 
+from repl_env.common.set_module import set_module
+
 # Characters of a sample that nobody gave a length for.
 _SAMPLED = 100
 _SURROGATES = range(0xD800, 0xE000)
@@ -37,6 +39,7 @@ class _CodePoints(Sequence[str]):
         return hash(_CodePoints)
 
 
+@set_module("repl_env.integrations.gymnasium")
 class UnicodeText(Text):
     """Texts of `min_length` to `max_length` characters of any kind.
 

@@ -20,6 +20,7 @@ from inspect_ai.util import (
 from pydantic import BaseModel, ConfigDict
 
 from repl_env import AsyncLocalREPLEnv, EpisodeAborted, Limits, SandboxError
+from repl_env.common.set_module import set_module
 from repl_sandbox import TimedOut
 
 # Seconds of a command without a time-out of its own. Inspect limits samples by itself.
@@ -32,6 +33,7 @@ _ERRORS: dict[str, type[OSError]] = {
 }
 
 
+@set_module("repl_env.integrations.inspect_ai")
 class REPLSandboxConfig(BaseModel):
     """The sessions of samples; see `LocalREPLEnv` and `Limits`."""
 
@@ -44,6 +46,7 @@ class REPLSandboxConfig(BaseModel):
     workspace: str = "1GiB"
 
 
+@set_module("repl_env.integrations.inspect_ai")
 @sandboxenv(name="repl-env")
 class REPLSandboxEnvironment(SandboxEnvironment):
     """Commands and files in a session, which no container engine is needed for.

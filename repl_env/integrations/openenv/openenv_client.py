@@ -7,6 +7,7 @@ from typing import Any
 from openenv.core.client_types import StepResult
 from openenv.core.env_client import EnvClient
 
+from repl_env.common.set_module import set_module
 from repl_env.integrations.openenv.openenv_models import REPLAction, REPLObservation, REPLState
 from repl_env.models import showing
 
@@ -15,6 +16,7 @@ from repl_env.models import showing
 MESSAGE_TIMEOUT_S = 600.0
 
 
+@set_module("repl_env.openenv")
 class REPLEnv(EnvClient[REPLAction, REPLObservation, REPLState]):
     """A client for a server of repl-env, or for OpenEnv's server of its own `repl_env`.
 

@@ -7,6 +7,7 @@ from typing import Any, cast
 from openenv.core.env_server import interfaces, types
 
 from repl_env import models
+from repl_env.common.set_module import set_module
 from repl_env.env import environment
 from repl_env.env.assignable_attribute import of_inner
 from repl_env.episode.contexts import Given
@@ -15,6 +16,7 @@ from repl_env.interfaces import Transform
 from repl_env.models import trusted
 
 
+@set_module("repl_env.openenv")
 class REPLEnvironment(interfaces.Environment[REPLAction, REPLObservation, REPLState]):
     """A `repl_env.REPLEnvironment` behind OpenEnv's interface.
 

@@ -6,16 +6,20 @@ from openenv.core.env_server import types
 from pydantic import field_serializer
 
 from repl_env import models
+from repl_env.common.set_module import set_module
 
 
+@set_module("repl_env.openenv")
 class REPLAction(models.REPLAction, types.Action):
     """One step: code to run, or with `is_final` an answer to submit; see `repl_env.REPLAction`."""
 
 
+@set_module("repl_env.openenv")
 class REPLObservation(models.REPLObservation, types.Observation):
     """Observation of the policy after a reset or a step; see `repl_env.REPLObservation`."""
 
 
+@set_module("repl_env.openenv")
 class REPLState(models.REPLState, types.State):
     """An episode so far; see `repl_env.REPLState`. `context` is dumped as it goes over the wire."""
 

@@ -7,10 +7,12 @@ from typing import Any, Self
 
 from rllm.environments.base.base_env import BaseEnv
 
+from repl_env.common.set_module import set_module
 from repl_env.env.vector.episode_rows import EpisodeRows
 from repl_env.integrations.row_requests import request_of_row
 
 
+@set_module("repl_env.integrations.rllm")
 class REPLReplyEnv(BaseEnv):
     """Runs the code blocks of each reply in one session; a reply is a step.
 

@@ -7,10 +7,12 @@ from typing import Any
 
 from skyrl_gym.envs.base_text_env import BaseTextEnv, BaseTextEnvStepOutput
 
+from repl_env.common.set_module import set_module
 from repl_env.env.vector.episode_rows import EpisodeRows, RowResult
 from repl_env.integrations.row_requests import request_of_row
 
 
+@set_module("repl_env.integrations.skyrl_gym")
 class REPLTextEnv(BaseTextEnv):
     """Runs the code blocks of each reply in one session; a reply is a turn.
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from torchrl.data import Composite
 from torchrl.envs.llm.transforms.tools import ToolTransformBase
 
+from repl_env.common.set_module import set_module
 from repl_env.env.local_env import LocalREPLEnv
 from repl_env.env.vector.chat_escaping import template_tokens
 from repl_env.env.vector.episode_rows import EpisodeRows, RowResult
@@ -35,6 +36,7 @@ from repl_env.integrations.torchrl.reward_signals import (
 )
 
 
+@set_module("repl_env.integrations.torchrl")
 class REPLToolTransform(ToolTransformBase):
     """Runs the code blocks of each row's reply in a session of that row; a row is an episode.
 

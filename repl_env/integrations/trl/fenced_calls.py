@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from repl_env.common.set_module import set_module
+
 # Before the model's own template: calls become fences in the reply's text, and what they came to
 # becomes a message of the user's. TRL asks a template to show a call of any name whole.
 _AS_FENCES = """\
@@ -40,6 +42,7 @@ _AS_FENCES = """\
 _LANGUAGES = ("repl", "python", "py")
 
 
+@set_module("repl_env.integrations.trl")
 def use_fences(tokenizer: Any, *, tool: str = "python", fence: str = "repl") -> Any:
     """Make TRL read fenced cells of this tokenizer's model as calls of `tool`; returns it.
 

@@ -10,6 +10,8 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from repl_env.common.set_module import set_module
+
 # Columns that `Rollouts` adds to a batch, for reward functions to read.
 REWARD_COLUMN = "episode_reward"
 MASKED_COLUMN = "episode_masked"
@@ -17,11 +19,13 @@ MASKED_COLUMN = "episode_masked"
 Rewards = Sequence[float | None]
 
 
+@set_module("repl_env.integrations.trl")
 def episode_reward(episode_reward: Rewards, **_: Any) -> list[float | None]:
     """The rewards of episodes that a `rollout_func` of ours played; None for masked ones."""
     return list(episode_reward)
 
 
+@set_module("repl_env.integrations.trl")
 def masked_rewards(function: Callable[..., Any]) -> Callable[..., Any]:
     """`function`, a reward function of TRL, with None in the rows of masked rollouts.
 

@@ -12,6 +12,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
+from repl_env.common.set_module import set_module
 from repl_env.concurrency.thread_pool import ThreadPool
 from repl_env.env.vector.chat_escaping import template_tokens
 from repl_env.env.vector.episode_rows import EpisodeRows, RowResult
@@ -23,6 +24,7 @@ from repl_sandbox.errors import SandboxError
 _opener = ThreadPool(1, "repl-trl-reset")
 
 
+@set_module("repl_env.integrations.trl")
 def rollout_func(dataset: Iterable[Mapping[str, Any]], **arguments: Any) -> Rollouts:
     """The rollout function for the rows of `dataset`; see `Rollouts` for the arguments."""
     return Rollouts(dataset, **arguments)
@@ -48,6 +50,7 @@ class Rollout:
         self.logprobs += logprobs or [0.0] * len(ids)
 
 
+@set_module("repl_env.integrations.trl")
 class Rollouts:
     """Plays the episodes of a batch side by side; TRL's `rollout_func`.
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
+from repl_env.common.set_module import set_module
 from repl_env.concurrency.thread_pool import ThreadPool
 from repl_env.env.local_env import LocalREPLEnv, Result
 from repl_env.env.vector.chat_escaping import escaped
@@ -23,6 +24,7 @@ _LOST = "The session was lost. This episode will not be scored."
 _OVER = "The episode is over."
 
 
+@set_module("repl_env.integrations.trl")
 class REPLToolEnv:
     """A session whose tools are `python(code)` and `submit(answer)`, for one rollout at a time.
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from repl_env.common.set_module import set_module
 from repl_env.integrations.trl.reward_functions import MASKED_COLUMN
 
 try:
@@ -21,6 +22,7 @@ except ModuleNotFoundError as error:
 _BY_ROLLOUT = frozenset({"grpo", "sapo", "dr_grpo", "luspo"})
 
 
+@set_module("repl_env.integrations.trl")
 class REPLGRPOTrainer(GRPOTrainer):
     """`GRPOTrainer` whose updates are the same with a masked rollout as without that rollout.
 

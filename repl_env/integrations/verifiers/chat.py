@@ -8,6 +8,7 @@ import verifiers.v1 as vf
 from pydantic import model_validator
 
 from repl_env import RLM_SYSTEM_PROMPT_SHORT, REPLObservation, StepResult
+from repl_env.common.set_module import set_module
 from repl_env.env.vector.chat_escaping import escaped
 from repl_env.env.vector.episode_rows import message_of
 from repl_env.env.vector.reply_actions import action_of_reply
@@ -16,6 +17,7 @@ from repl_env.integrations.verifiers.sessions import Episode, SessionConfig, inf
 from repl_env.integrations.verifiers.tasks import question_of, request_of, turns_of
 
 
+@set_module("repl_env.integrations.verifiers")
 class REPLTaskEnvConfig(vf.EnvConfig):
     """The player of the tasks, and its settings."""
 
@@ -42,6 +44,7 @@ class REPLTaskEnvConfig(vf.EnvConfig):
         return data
 
 
+@set_module("repl_env.integrations.verifiers")
 class REPLTaskEnv(vf.Env[REPLTaskEnvConfig]):
     """Plays tasks in sessions: `REPLTask`s, or those of any taskset with a prompt.
 

@@ -14,6 +14,7 @@ from pydantic import Field
 from verifiers.v1.dialects.chat import message_to_wire
 
 from repl_env import ModelError
+from repl_env.common.set_module import set_module
 from repl_env.integrations.verifiers.record import EpisodeRecord
 from repl_env.integrations.verifiers.sessions import SessionConfig, infrastructure
 from repl_env.integrations.verifiers.tasks import REPLData, question_of, request_of
@@ -29,6 +30,7 @@ _GATE = RequestGate(4096)
 _PATIENCE = 24 * 3600.0
 
 
+@set_module("repl_env.integrations.verifiers")
 class REPLHarnessConfig(vf.HarnessConfig):
     """How our loop works; see `repl_env.rlm.RLM`."""
 
@@ -43,6 +45,7 @@ class REPLHarnessConfig(vf.HarnessConfig):
     sessions: SessionConfig = SessionConfig()
 
 
+@set_module("repl_env.integrations.verifiers")
 class REPLHarness(vf.Harness[REPLHarnessConfig]):
     """Our loop on a task's prompt, or one answer of the bare model to a user.
 

@@ -8,10 +8,12 @@ import verifiers.v1 as vf
 from pydantic import BaseModel, Field
 
 from repl_env import REPLObservation, StepResult
+from repl_env.common.set_module import set_module
 
 KEY = "repl_env"
 
 
+@set_module("repl_env.integrations.verifiers")
 class EpisodeRecord(BaseModel):
     """The rewards of an episode's turns, and how it ended; `trace.info["repl_env"]` has it.
 

@@ -11,6 +11,7 @@ import verifiers.v1 as vf
 from pydantic_config import BaseConfig
 
 from repl_env import AsyncLocalREPLEnv, EpisodeAborted, REPLEnv, SandboxError, ServerError
+from repl_env.common.set_module import set_module
 
 Episode: TypeAlias = AsyncLocalREPLEnv | REPLEnv
 
@@ -18,6 +19,7 @@ Episode: TypeAlias = AsyncLocalREPLEnv | REPLEnv
 LOST = (EpisodeAborted, SandboxError, ServerError)
 
 
+@set_module("repl_env.integrations.verifiers")
 class SessionConfig(BaseConfig):
     """The sessions of episodes."""
 

@@ -9,11 +9,13 @@ from typing import Any
 import verifiers.v1 as vf
 from pydantic import Field, JsonValue, model_validator
 
+from repl_env.common.set_module import set_module
 from repl_env.integrations.verifiers.record import EpisodeRecord
 from repl_env.integrations.verifiers.toolset_config import REPLToolsetConfig
 from repl_env.models import DEFAULT_MAX_ITERATIONS
 
 
+@set_module("repl_env.integrations.verifiers")
 class REPLData(vf.TaskData):
     """One question, what it is about, and the expected answer, which no session ever has.
 
@@ -47,12 +49,14 @@ class REPLData(vf.TaskData):
         return data
 
 
+@set_module("repl_env.integrations.verifiers")
 class REPLState(vf.State):
     """The state of the episode, as a tool server reports it."""
 
     episode: EpisodeRecord = Field(default_factory=EpisodeRecord)
 
 
+@set_module("repl_env.integrations.verifiers")
 class REPLTaskConfig(vf.TaskConfig):
     """How tasks are played."""
 
@@ -61,6 +65,7 @@ class REPLTaskConfig(vf.TaskConfig):
     toolset: REPLToolsetConfig = REPLToolsetConfig()
 
 
+@set_module("repl_env.integrations.verifiers")
 class REPLTask(vf.Task[REPLData, REPLState, REPLTaskConfig]):
     """A task whose rewards are those of its episode, whoever played it."""
 
@@ -103,6 +108,7 @@ class REPLTask(vf.Task[REPLData, REPLState, REPLTaskConfig]):
         return [REPLToolset(config.toolset)]
 
 
+@set_module("repl_env.integrations.verifiers")
 class REPLTasksetConfig(vf.TasksetConfig):
     """The source of the tasks."""
 
@@ -115,6 +121,7 @@ class REPLTasksetConfig(vf.TasksetConfig):
     task: REPLTaskConfig = REPLTaskConfig()
 
 
+@set_module("repl_env.integrations.verifiers")
 class REPLTaskset(vf.Taskset[REPLTask, REPLTasksetConfig]):
     """The tasks of a dataset. Subclass it and override `load` for tasks of your own."""
 

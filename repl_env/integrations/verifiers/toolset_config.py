@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import verifiers.v1 as vf
 
+from repl_env.common.set_module import set_module
 from repl_env.integrations.verifiers.sessions import SessionConfig
 
 
+@set_module("repl_env.integrations.verifiers")
 class REPLToolsetConfig(vf.ToolsetConfig):
     """The place of the tool server and of its sessions."""
 

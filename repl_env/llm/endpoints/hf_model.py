@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from repl_env.common.set_module import set_module
 from repl_env.errors import ModelError
 from repl_env.llm.base import ChatModel, Completion, ModelRequest
 from repl_env.llm.endpoints import endpoint_arguments
@@ -41,6 +42,7 @@ SAMPLING: Mapping[str, Any] = {
 }
 
 
+@set_module("repl_env.rlm")
 class HFModel(ChatModel):
     """A model on Hugging Face, behind its router or an endpoint of its own.
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from urllib.parse import urlsplit
 
 from repl_env.common.argument_checks import one_of
+from repl_env.common.set_module import set_module
 from repl_env.errors import ModelError
 from repl_env.llm.base import ChatModel, Completion, ModelRequest
 from repl_env.llm.endpoints import endpoint_arguments
@@ -32,6 +33,7 @@ MaxTokensField = Literal["max_tokens", "max_completion_tokens"]
 _GO_ON = {"add_generation_prompt": False, "continue_final_message": True}
 
 
+@set_module("repl_env.rlm")
 class OpenAIModel(ChatModel):
     """A model behind an OpenAI-compatible endpoint (chat completions).
 

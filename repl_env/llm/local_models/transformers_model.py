@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from repl_env.common.set_module import set_module
 from repl_env.errors import ModelError
 from repl_env.interfaces import Message
 from repl_env.llm.base import ChatModel, Completion, ModelRequest, ModelUsage, TokenTrace
@@ -39,6 +40,7 @@ class _Question:
     sampling: SamplingOptions
 
 
+@set_module("repl_env.rlm")
 class TransformersModel(ChatModel):
     """A causal language model with a chat template, on CPU or GPU.
 

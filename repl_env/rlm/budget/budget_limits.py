@@ -6,8 +6,10 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from repl_env.common.argument_checks import at_least, finite
+from repl_env.common.set_module import set_module
 
 
+@set_module("repl_env.rlm")
 @dataclass(frozen=True, slots=True)
 class Budget:
     """The limits of a run together with all runs below it. None means no limit.
@@ -54,6 +56,7 @@ def _limit(field: str, value: Any) -> float:
     return number
 
 
+@set_module("repl_env.rlm")
 @dataclass(frozen=True, slots=True)
 class Price:
     """The price of a model, in US dollars for a million tokens."""
@@ -62,6 +65,7 @@ class Price:
     output: float
 
 
+@set_module("repl_env.rlm")
 @dataclass(frozen=True, slots=True)
 class Spent:
     """The spending of a run, or of a run with all below it.

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from repl_env.common.argument_checks import of_public_kind
+from repl_env.common.set_module import set_module
 from repl_env.concurrency.fair_queue import FairQueue
 from repl_env.errors import BudgetExceeded, REPLError
 from repl_env.rlm.budget.budget_limits import Budget, Price, Spent
@@ -33,6 +34,7 @@ __all__ = ["BudgetLeft", "Ledger", "LedgerAccount", "Reservation", "UsageTally"]
 _WARN_AT = (80, 95)
 
 
+@set_module("repl_env.rlm")
 class Ledger:
     """The budget, the spending and the reservations of a tree of runs. Its time begins now.
 
@@ -84,6 +86,7 @@ class Ledger:
         return queued.account._reserve(queued.demand, now) if now == maximum else None
 
 
+@set_module("repl_env.rlm")
 class LedgerAccount:
     """The spending of one run of the tree, alone and with all runs below it.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from repl_env.common.set_module import set_module
 from repl_env.errors import BudgetExceeded
 from repl_env.rlm.budget.budget_limits import Budget
 from repl_env.rlm.budget.prices import PICODOLLARS, TokenRate, TokenRates, in_units
@@ -31,6 +32,7 @@ _CLOCKS = ("seconds", "cpu_seconds")
 _NEEDED = (*_CLOCKS, "calls", "input_tokens", "output_tokens", "usd")
 
 
+@set_module("repl_env.rlm")
 @dataclass(frozen=True, slots=True)
 class BudgetLeft:
     """The remaining budget of a tree, less the reservations. None: no limit. Never below 0."""

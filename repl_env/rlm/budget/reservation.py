@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from repl_env.common.set_module import set_module
 from repl_env.llm.base import ModelUsage
 from repl_env.rlm.budget.prices import TokenRate, TokenRates
 from repl_env.rlm.budget.usage_totals import UsageTotals, of_answer
 
 
+@set_module("repl_env.rlm")
 class Reservation:
     """Amounts reserved for one call. It ends once, by `settle` or `fail`; a second does nothing.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeGuard
 
+from repl_env.common.set_module import set_module
 from repl_env.llm.base import ModelUsage
 from repl_env.rlm.budget.budget_limits import Spent
 from repl_env.rlm.budget.prices import PICODOLLARS, TokenRate, in_units
@@ -80,6 +81,7 @@ class UsageTotals:
         )
 
 
+@set_module("repl_env.rlm")
 @dataclass(frozen=True, slots=True)
 class UsageTally:
     """All accounts from one downwards, at one moment: `total` is `own` plus the totals below."""

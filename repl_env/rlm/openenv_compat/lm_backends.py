@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from repl_env.common.argument_checks import at_least, check_callable
+from repl_env.common.set_module import set_module
 from repl_env.concurrency.background_loop import RUNS
 from repl_env.concurrency.user_functions import accepts, check_takes
 from repl_env.interfaces import Message
@@ -52,6 +53,7 @@ _LEAST = {
 _PREVIEW = 80
 
 
+@set_module("repl_env.recursive_backends")
 class RecursiveBackend(Protocol):
     """Answers the sub-calls of one run."""
 
@@ -72,6 +74,7 @@ class RecursiveBackend(Protocol):
         """Answer such questions, in order."""
 
 
+@set_module("repl_env.recursive_backends")
 @dataclass
 class BackendLimits:
     """Limits on sub-calls.
@@ -99,6 +102,7 @@ class BackendLimits:
             check_seconds(self.per_child_timeout_s, "per_child_timeout_s")
 
 
+@set_module("repl_env.recursive_backends")
 class DirectLMBackend:
     """A chat function answers everything; recursive questions are plain ones."""
 
@@ -157,6 +161,7 @@ class DirectLMBackend:
         return result[: self.limits.result_truncation_limit]
 
 
+@set_module("repl_env.recursive_backends")
 class LocalChildRLMBackend(DirectLMBackend):
     """Runners that `runner_factory` makes answer recursive questions."""
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from repl_env.common.argument_checks import at_least, check_callable, of_kind, one_timeout
 from repl_env.common.json_values import replace_surrogates
+from repl_env.common.set_module import set_module
 from repl_env.concurrency.background_loop import RUNS
 from repl_env.episode.contexts import Given
 from repl_env.llm.base import as_model
@@ -42,6 +43,7 @@ __all__ = ["LocalRLMRunner", "RLMRunResult"]
 _ASKED = ("query", "query_batched", "recursive_query", "recursive_query_batched")
 
 
+@set_module("repl_env")
 class LocalRLMRunner:
     """Runs a chat function as a recursive language model, in sessions on this machine.
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from repl_env.common.argument_checks import at_least, check_callable, of_kind
+from repl_env.common.set_module import set_module
 from repl_env.rlm.openenv_compat.lm_backends import (
     BackendLimits,
     ChatFn,
@@ -24,6 +25,7 @@ __all__ = [
 STEPS_PER_TURN = 5
 
 
+@set_module("repl_env.recursive_controller")
 @dataclass
 class RecursiveController:
     """Functions for `REPLEnvironment`. None: recursive questions are plain ones."""
@@ -38,6 +40,7 @@ class RecursiveController:
         """Do nothing: no resources are held."""
 
 
+@set_module("repl_env.recursive_controller")
 def create_server_recursive_controller(
     chat_fn: ChatFn,
     *,

@@ -12,6 +12,7 @@ from functools import lru_cache
 
 from repl_env.common.json_values import replace_surrogates
 from repl_env.common.replay_diff import normalized
+from repl_env.common.set_module import set_module
 from repl_env.errors import ModelError
 from repl_env.interfaces import Message
 from repl_env.llm.base import ChatModel, Completion, ModelRequest
@@ -52,6 +53,7 @@ class _Answer:
         raise ModelError(kind, message)
 
 
+@set_module("repl_env.rlm")
 class ReplayModel(ChatModel):
     """Answers each request as in `trajectory`, including failures.
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from repl_env.common.set_module import set_module
 from repl_env.common.termination import Ending
 from repl_env.interfaces import Message
 from repl_env.llm.base import Completion, TokenTrace
@@ -16,6 +17,7 @@ from repl_env.llm.local_models.chat_tokenizer import ChatTokenizer, prompt_ids
 from repl_env.rlm.trajectory.loss_masks import TemplatedReply
 
 
+@set_module("repl_env.rlm")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSample:
     """A prompt, the model's reply, and its reward.
@@ -63,6 +65,7 @@ class TrainingSample:
         return fields
 
 
+@set_module("repl_env.rlm")
 def sample(
     messages: Sequence[Message],
     completion: Completion | str,

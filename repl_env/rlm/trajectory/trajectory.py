@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
+from repl_env.common.set_module import set_module
 from repl_env.interfaces import Message
 from repl_env.rlm.events import AnyEvent, TaskNote
 from repl_env.rlm.trajectory.event_codec import FORMAT, VERSION, parsed, read
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["Call", "Cell", "Run", "Trajectory", "TrajectoryWriter", "Turn"]
 
 
+@set_module("repl_env.rlm")
 @dataclass(frozen=True)
 class Trajectory:
     """The record of a tree of runs.

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from repl_env.common.closeable import Closeable
 from repl_env.common.line_append import append_line
 from repl_env.common.private_files import PRIVATE, make_private
+from repl_env.common.set_module import set_module
 from repl_env.errors import REPLError
 from repl_env.rlm.events import AnyEvent, RunStarted
 from repl_env.rlm.trajectory.event_codec import FORMAT, VERSION, as_line, written
@@ -35,6 +36,7 @@ _HIDDEN = "[secret]"
 SHORTEST_SECRET = 8
 
 
+@set_module("repl_env.rlm")
 class TrajectoryWriter(Closeable):
     """Writes the trajectory of one tree of runs; pass it as a `EventHandler`.
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from repl_env.common.argument_checks import one_of
 from repl_env.common.closeable import Closeable
+from repl_env.common.set_module import set_module
 from repl_env.models import (
     DEFAULT_MAX_OUTPUT_LENGTH,
     REPLAction,
@@ -22,6 +23,7 @@ from repl_env.tasks.task import Task
 from repl_sandbox import Sandbox
 
 
+@set_module("repl_env.tasks")
 class TaskEnv(Closeable):
     """Episodes of one task, each in a session of its own.
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from repl_env.common.argument_checks import one_of
+from repl_env.common.set_module import set_module
 from repl_env.env.lifecycle.current_episode import Mode
 from repl_env.env.local_env import LocalREPLEnv
 from repl_env.env.vector.vector_env import REPLVectorEnv
@@ -19,6 +20,7 @@ from repl_env.tasks.task import Task
 from repl_sandbox import Sandbox
 
 
+@set_module("repl_env.tasks")
 class TaskVectorEnv(REPLVectorEnv):
     """Episodes of tasks, a row for each of `tasks`, which may have one task several times.
 

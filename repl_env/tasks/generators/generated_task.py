@@ -6,6 +6,8 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from repl_env.common.set_module import set_module
+
 if TYPE_CHECKING:
     from repl_sandbox.types import JSON
 
@@ -13,6 +15,7 @@ MIN_SIZE = 1_000  # below, a context has no room for its question's subject and 
 MAX_SIZE = 1_000_000_000  # characters; a task is made, and given to a session, in memory
 
 
+@set_module("repl_env.tasks")
 @dataclass(frozen=True, slots=True)
 class GeneratedTask:
     """A generated task.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
+from repl_env.common.set_module import set_module
 from repl_env.tasks.generators.aggregation_tasks import aggregation
 from repl_env.tasks.generators.generated_task import MAX_SIZE, MIN_SIZE, GeneratedTask
 from repl_env.tasks.generators.needle_tasks import multi_needle, single_needle
@@ -20,6 +21,7 @@ KINDS: Mapping[str, Callable[[int, int], GeneratedTask]] = MappingProxyType(
 )
 
 
+@set_module("repl_env.tasks")
 def make_task(kind: str, size: int, seed: int) -> GeneratedTask:
     """The task of this `kind`, with a context of at most `size` characters.
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from repl_env.common.argument_checks import as_path, one_of
+from repl_env.common.set_module import set_module
 from repl_env.tasks.mlgym.mlgym_files import SCRIPT, Checkout
 from repl_env.tasks.task import EVALUATE, Task
 from repl_env.tasks.task_errors import TaskError
@@ -20,6 +21,7 @@ _LONGEST = 600.0  # seconds of an evaluation, whatever `training_timeout` is
 _SEED = 42
 
 
+@set_module("repl_env.tasks")
 def from_mlgym(
     checkout: str | os.PathLike[str],
     task: str,

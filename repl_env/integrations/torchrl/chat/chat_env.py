@@ -11,6 +11,7 @@ from torchrl.data import Composite
 from torchrl.envs import EnvBase, TransformedEnv
 
 from repl_env.common.argument_checks import at_least, one_of
+from repl_env.common.set_module import set_module
 from repl_env.env.vector.episode_rows import EpisodeRows, RowResult
 from repl_env.integrations.torchrl.chat.chat_episodes import ChatEpisodes
 from repl_env.integrations.torchrl.chat.chat_history import queries, stacked
@@ -52,6 +53,7 @@ class _WithTokenizer(type(EnvBase)):  # type: ignore[misc]
         return TransformedEnv(made, IncrementalTokenizer(tokenizer))
 
 
+@set_module("repl_env.integrations.torchrl")
 class REPLChatEnv(EnvBase, metaclass=_WithTokenizer):
     """A chat over episodes: the policy's replies run in sessions, whose output comes back.
 

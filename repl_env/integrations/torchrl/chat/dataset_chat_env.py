@@ -11,6 +11,7 @@ from tensordict import list_to_stack
 from torchrl.envs import TransformedEnv
 
 from repl_env.common.argument_checks import at_least
+from repl_env.common.set_module import set_module
 from repl_env.integrations.torchrl.chat.chat_env import InputMode, REPLChatEnv, batch_shape
 from repl_env.integrations.torchrl.chat.task_primer import TaskPrimer
 from repl_env.integrations.torchrl.data.task_data import loader
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from torchrl.data import Composite
 
 
+@set_module("repl_env.integrations.torchrl")
 class DatasetREPLChatEnv(TransformedEnv):
     """A `REPLChatEnv` whose resets take their rows from a data set.
 

@@ -10,11 +10,13 @@ from tensordict import NonTensorData, TensorDictBase
 from torchrl.data import Categorical, Composite
 from torchrl.envs import Transform
 
+from repl_env.common.set_module import set_module
 from repl_env.integrations.torchrl.mlgym.mlgym_templates import WRONG_FORMAT, fill
 from repl_env.integrations.torchrl.mlgym.transform_base import MLGymBaseTransform, text_at
 from repl_env.parsing.code_blocks import extract_code_blocks
 
 
+@set_module("repl_env.integrations.torchrl")
 class ConditionalSkip(Transform):
     """Runs no code in steps for which `cond(tensordict)` holds.
 
@@ -32,6 +34,7 @@ class ConditionalSkip(Transform):
         return tensordict
 
 
+@set_module("repl_env.integrations.torchrl")
 class IsolateCodeBlock(MLGymBaseTransform):
     """Takes the last block of code of a reply as the action.
 

@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium
 from gymnasium import spaces
 
+from repl_env.common.set_module import set_module
 from repl_env.errors import EpisodeAborted, NotReset
 from repl_env.integrations.torchrl.mlgym.mlgym_config import (
     AgentArguments,
@@ -50,6 +51,7 @@ class TaskSpec:
         self.args = args
 
 
+@set_module("repl_env.integrations.torchrl.mlgym")
 class TaskGym(gymnasium.Env):
     """Episodes of one task: an action is the code of one cell, an observation its output.
 

@@ -12,6 +12,7 @@ from torchrl.data import Categorical, Composite, NonTensor, Unbounded
 from torchrl.envs import GymWrapper
 
 from repl_env.common.argument_checks import one_of
+from repl_env.common.set_module import set_module
 from repl_env.integrations.torchrl.mlgym.foreign_scores import MLGymScores
 from repl_env.integrations.torchrl.mlgym.mlgym_config import AgentArguments
 from repl_env.integrations.torchrl.mlgym.transform_base import goes_on
@@ -20,6 +21,7 @@ from repl_env.integrations.torchrl.mlgym.transform_base import goes_on
 _TEXTS = {"observation": "<output of the code>", "evaluation": {"pay": 0.0}, "task": "<a task>"}
 
 
+@set_module("repl_env.integrations.torchrl")
 class MLGymWrapper(GymWrapper):
     """One episode at a time of a task environment in Gymnasium's shape: batch size ().
 

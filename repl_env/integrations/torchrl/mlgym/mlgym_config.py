@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from repl_env.common.argument_checks import at_least
+from repl_env.common.set_module import set_module
 from repl_env.integrations.torchrl.mlgym import mlgym_templates
 from repl_env.integrations.torchrl.mlgym.command_files import documented, read_command_files
 from repl_env.tasks import Task, load
@@ -21,6 +22,7 @@ _COMMANDS = """\
 _STEP_FIELDS = frozenset({"observation", "current_step", "remaining_steps"})
 
 
+@set_module("repl_env.integrations.torchrl.mlgym")
 @dataclass(frozen=True, slots=True)
 class StateCommand:
     """The command that tells the state of an episode: `code` defines it, `name` runs it.
@@ -41,6 +43,7 @@ class ToolsHandler:
     env_variables: dict[str, str]
 
 
+@set_module("repl_env.integrations.torchrl.mlgym")
 @dataclass(frozen=True, kw_only=True)
 class AgentConfig:
     """The templates of the prompts and what the session has, under MLGym's names.
@@ -100,6 +103,7 @@ class AgentConfig:
                 )
 
 
+@set_module("repl_env.integrations.torchrl.mlgym")
 @dataclass(frozen=True, slots=True)
 class ModelArguments:
     """Which model acts; a name for records only."""
@@ -107,6 +111,7 @@ class ModelArguments:
     model_name: str = ""
 
 
+@set_module("repl_env.integrations.torchrl.mlgym")
 @dataclass(frozen=True, slots=True)
 class AgentArguments:
     """The agent's side: its model's name and its configuration."""
@@ -115,6 +120,7 @@ class AgentArguments:
     config: AgentConfig = field(default_factory=AgentConfig)
 
 
+@set_module("repl_env.integrations.torchrl.mlgym")
 @dataclass(frozen=True, slots=True)
 class TaskArguments:
     """Fields of templates about a task; `description` is its whole prompt."""
@@ -149,6 +155,7 @@ class TaskArguments:
         )
 
 
+@set_module("repl_env.integrations.torchrl.mlgym")
 @dataclass(frozen=True, slots=True)
 class EnvironmentArguments:
     """The environment's side: the task, and the steps that an episode of it has."""
@@ -158,6 +165,7 @@ class EnvironmentArguments:
     task_args: TaskArguments
 
 
+@set_module("repl_env.integrations.torchrl")
 def get_args(
     task: str | os.PathLike[str] | Task = "prisoners-dilemma",
     *,

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 from torchrl.envs import TransformedEnv
 
 from repl_env.common.argument_checks import finite
+from repl_env.common.set_module import set_module
 from repl_env.integrations.torchrl.mlgym.action_transforms import ConditionalSkip, IsolateCodeBlock
 from repl_env.integrations.torchrl.mlgym.gym_task import TaskGym
 from repl_env.integrations.torchrl.mlgym.gym_wrapper import MLGymWrapper
@@ -26,6 +27,7 @@ from repl_env.tasks import Task
 TaskName: TypeAlias = str | os.PathLike[str] | Task
 
 
+@set_module("repl_env.integrations.torchrl")
 def make_mlgym(
     *,
     task: TaskName | None = None,

@@ -10,6 +10,7 @@ from tensordict import NonTensorData, TensorDict, TensorDictBase
 from torchrl.data import Composite, NonTensor
 from torchrl.data.llm import History
 
+from repl_env.common.set_module import set_module
 from repl_env.integrations.torchrl.mlgym.command_files import read_command_files
 from repl_env.integrations.torchrl.mlgym.mlgym_templates import fill
 from repl_env.integrations.torchrl.mlgym.transform_base import (
@@ -24,6 +25,7 @@ _RANDOM = "```python\npass\n```"
 _RANDOM_SHELL = "```bash\nls -rtlh\n```"
 
 
+@set_module("repl_env.integrations.torchrl")
 class ResetModule(MLGymBaseTransform):
     """Begins episodes: the task that a reset names, commands, variables, the system message.
 
@@ -108,6 +110,7 @@ class ResetModule(MLGymBaseTransform):
         return state_spec
 
 
+@set_module("repl_env.integrations.torchrl")
 class TaskSampler(MLGymBaseTransform):
     """Chooses the task of each episode, by the random numbers of the environment.
 

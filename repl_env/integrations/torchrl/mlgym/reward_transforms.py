@@ -7,12 +7,14 @@ from typing import Any
 
 from tensordict import TensorDictBase
 
+from repl_env.common.set_module import set_module
 from repl_env.integrations.torchrl.mlgym.transform_base import MLGymBaseTransform
 
 _NAMES = {"baseline": "baseline_score", "score": "evaluation_score"}
 _KEPT = ("metric", "direction", "gain", "failure", "submitted", "pay")
 
 
+@set_module("repl_env.integrations.torchrl")
 class EvaluationOutputParser:
     """Reads the facts about an evaluation, which the environment has from its evaluator.
 
@@ -33,6 +35,7 @@ class EvaluationOutputParser:
         return {name: value for name, value in found.items() if value is not None}
 
 
+@set_module("repl_env.integrations.torchrl")
 class MLGymRewardAssignment(MLGymBaseTransform):
     """Adds to the reward of a step how much that step raised the best gain of the episode.
 

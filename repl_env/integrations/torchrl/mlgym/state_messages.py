@@ -10,6 +10,7 @@ from tensordict import NonTensorData, TensorDictBase
 from torchrl.data import Composite
 from torchrl.data.llm import History
 
+from repl_env.common.set_module import set_module
 from repl_env.env.vector.chat_escaping import escaped, template_tokens
 from repl_env.integrations.torchrl.mlgym.mlgym_templates import fill
 from repl_env.integrations.torchrl.mlgym.transform_base import (
@@ -43,6 +44,7 @@ class _After(MLGymBaseTransform):
         return tensordict
 
 
+@set_module("repl_env.integrations.torchrl")
 class ReadState(_After):
     """Writes `state`: the JSON that the state command prints; "{}" without one."""
 
@@ -57,6 +59,7 @@ class ReadState(_After):
         return observation_spec
 
 
+@set_module("repl_env.integrations.torchrl")
 class StateToMessage(_After):
     """Writes `message`, from the templates, the new `observation` and the new `state`.
 
@@ -98,6 +101,7 @@ class StateToMessage(_After):
         return observation_spec
 
 
+@set_module("repl_env.integrations.torchrl")
 class MessageToHistory(_After):
     """Appends `message` to `history`, as the user's.
 

@@ -10,6 +10,7 @@ from torchrl.data import Composite, Unbounded
 from torchrl.data.llm import History
 
 from repl_env.common.json_values import replace_surrogates
+from repl_env.common.set_module import set_module
 from repl_env.integrations.torchrl.mlgym.transform_base import (
     MLGymBaseTransform,
     text_at,
@@ -18,6 +19,7 @@ from repl_env.integrations.torchrl.mlgym.transform_base import (
 from repl_env.parsing.markdown_fences import without_end_tokens
 
 
+@set_module("repl_env.integrations.torchrl")
 class TemplateTransform(MLGymBaseTransform):
     """Renders `history` by a chat template to `text`, and reads the policy's reply.
 

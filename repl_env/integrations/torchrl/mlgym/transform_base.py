@@ -9,6 +9,7 @@ from torchrl.data import Composite, NonTensor
 from torchrl.data.llm import History
 from torchrl.envs import Transform
 
+from repl_env.common.set_module import set_module
 from repl_env.integrations.torchrl.mlgym.mlgym_config import as_fields
 
 
@@ -36,6 +37,7 @@ class _Setting:
         transform.__dict__[self._name] = value
 
 
+@set_module("repl_env.integrations.torchrl")
 class MLGymBaseTransform(Transform):
     """Base of the transforms of the pipeline. They keep nothing of an episode.
 
