@@ -94,6 +94,17 @@ async def test_the_sdk_s_client_has_a_session_until_it_leaves(quiet_server):
     assert session.closing
 
 
+async def test_files_are_resources_of_the_session_of_the_client(quiet_server):
+    async with Client(f"{quiet_server}/mcp") as client, Client(f"{quiet_server}/mcp") as other:
+        await client.call_tool("execute", {"code": "open('a b', 'w').write('text')"})
+        (resource,) = (await client.list_resources()).resources
+        assert (resource.uri, resource.size) == ("workspace:///a%20b", 4)
+        assert (await client.read_resource(resource.uri)).contents[0].text == "text"
+        assert (await other.list_resources()).resources == []
+        with pytest.raises(MCPError, match="no session"):
+            await other.read_resource(resource.uri)
+
+
 async def test_output_streams_to_the_sdk_s_client_and_a_cancelled_call_keeps_the_session(
     quiet_server,
 ):

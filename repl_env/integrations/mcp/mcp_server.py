@@ -22,8 +22,11 @@ from mcp_types import (
     INTERNAL_ERROR,
     CallToolRequestParams,
     CallToolResult,
+    ListResourcesResult,
     ListToolsResult,
     PaginatedRequestParams,
+    ReadResourceRequestParams,
+    ReadResourceResult,
 )
 
 from repl_env import __version__
@@ -31,6 +34,7 @@ from repl_env.integrations.mcp.mcp_messages import BadMessage
 from repl_env.integrations.mcp.mcp_tools import TOOLS
 from repl_env.integrations.mcp.output_notifications import reporting
 from repl_env.integrations.mcp.tool_calls import ToolCalls
+from repl_env.integrations.mcp.workspace_resources import list_resources, read_resource
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +60,8 @@ def server(instructions: str, calls: ToolCalls | None = None) -> Server[Any]:
         lifespan=lifespan,
         on_list_tools=_list_tools,
         on_call_tool=_call_tool,
+        on_list_resources=_list_resources,
+        on_read_resource=_read_resource,
     )
 
 
@@ -70,20 +76,36 @@ def instructions(*, isolated: bool, more: str = "") -> str:
 
 
 async def _call_tool(context: Context, asked: CallToolRequestParams) -> CallToolResult:
-    return await settled(_call(context.lifespan_context, context, asked))
+    return await settled(_reported(_call(context.lifespan_context, context, asked)))
 
 
 async def _list_tools(context: Context, asked: PaginatedRequestParams | None) -> ListToolsResult:
     return ListToolsResult(tools=list(TOOLS))
 
 
+async def _list_resources(
+    context: Context, asked: PaginatedRequestParams | None
+) -> ListResourcesResult:
+    cursor = None if asked is None else asked.cursor
+    return await settled(_reported(list_resources(context.lifespan_context, cursor)))
+
+
+async def _read_resource(context: Context, asked: ReadResourceRequestParams) -> ReadResourceResult:
+    return await settled(_reported(read_resource(context.lifespan_context, asked.uri)))
+
+
 async def _call(calls: ToolCalls, context: Context, asked: CallToolRequestParams) -> CallToolResult:
+    async with AsyncExitStack() as stack:
+        tell = None
+        if context.meta is not None and "progress_token" in context.meta:
+            tell = await stack.enter_async_context(reporting(_reporter(context)))
+        return await calls.call(asked.name, asked.arguments, tell)
+
+
+async def _reported(work: Coroutine[Any, Any, T]) -> T:
+    """Await `work`, and turn its errors into those of the protocol."""
     try:
-        async with AsyncExitStack() as stack:
-            tell = None
-            if context.meta is not None and "progress_token" in context.meta:
-                tell = await stack.enter_async_context(reporting(_reporter(context)))
-            return await calls.call(asked.name, asked.arguments, tell)
+        return await work
     except BadMessage as error:
         raise MCPError(error.code, error.message) from None
     except MCPError:
@@ -91,7 +113,7 @@ async def _call(calls: ToolCalls, context: Context, asked: CallToolRequestParams
     except Exception as error:
         # Boundary: what a client is told of our own failures is where to find them.
         where = uuid.uuid4().hex
-        log.exception("tool call %s failed", where)
+        log.exception("call %s failed", where)
         raise MCPError(INTERNAL_ERROR, "the call failed here", {"id": where}) from error
 
 

@@ -7,8 +7,8 @@ direction.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol, TypeVar
 
 from mcp_types import INVALID_PARAMS, CallToolResult
 from pydantic import ValidationError
@@ -20,6 +20,8 @@ from repl_env.integrations.mcp.mcp_messages import BadMessage
 from repl_env.integrations.mcp.mcp_tools import BY_NAME, Arguments, Execute, Reset, SubmitAnswer
 from repl_env.integrations.mcp.tool_results import refusal, result_of_cell, result_of_reset
 from repl_env.models import REPLAction, REPLObservation
+
+T = TypeVar("T")
 
 # A model that works for a person counts no iterations: its task ends by the answer.
 MANY_ITERATIONS = 1_000_000
@@ -53,12 +55,21 @@ class ToolSession(Protocol):
     ) -> REPLObservation:
         """Run code, or submit an answer."""
 
+    @property
+    def files(self) -> Any:
+        """The files of the session, whose methods are awaited; NotReset without an episode."""
+
 
 class EnvironmentToolSession:
     """An environment of this process, as calls play it."""
 
     def __init__(self, environment: REPLEnvironment) -> None:
         self._environment = environment
+
+    @property
+    def files(self) -> Any:
+        """As `ToolSession.files`."""
+        return self._environment.files
 
     async def reset(self, **request: Any) -> REPLObservation:
         """As `ToolSession.reset`."""
@@ -97,6 +108,15 @@ class ToolCalls:
         self._contexts = dict(contexts or {})
         self._longest_cell_s = longest_cell_s
         self._turn = asyncio.Lock()
+
+    async def on_files(self, work: Callable[[Any], Awaitable[T]]) -> T:
+        """Do `work` on the files of the session, between two calls.
+
+        Raises:
+            NotReset: no episode has begun.
+        """
+        async with self._turn:
+            return await work(self._played.files)
 
     async def begin(self) -> None:
         """Begin an episode, as a call before any reset does."""

@@ -63,6 +63,11 @@ class _SessionPlayer:
         self._session: ServerSession = proxy(session)
         self._adapter = adapter
 
+    @property
+    def files(self) -> Any:
+        """As `ToolSession.files`."""
+        return self._adapter.files
+
     async def reset(self, **request: Any) -> REPLObservation:
         """As `ToolSession.reset`. The player of a scored task may not restart it."""
         if self._adapter.scored:

@@ -96,7 +96,7 @@ class MCPToolServer:
     async def _served(
         self, call: RPCRequest, calls: ToolCalls | None, pending: PendingRequest | None
     ) -> Mapping[str, Any]:
-        if call.method.startswith("tools/") and not _has_tools(self._manager):
+        if call.method.startswith(("tools/", "resources/")) and not _has_tools(self._manager):
             raise BadMessage(INTERNAL_ERROR, "this environment has no tools", call.id)
         connection = Connection.from_envelope(call.version or LATEST_HANDSHAKE_VERSION, None, None)
         try:
