@@ -21,6 +21,7 @@ from .options.budget_options import (
     prices_from,
 )
 from .options.model_options import BaseURL, KeyVariable, ModelOptions
+from .options.page_options import PagePath, PageSize, check_page, write_page_file
 from .options.run_options import (
     Blocks,
     BlocksOption,
@@ -127,9 +128,12 @@ def evaluate(
     limit: Limit = None,
     give_up_after: GiveUpAfter = 20,
     as_json: AsJSON = False,
+    html: PagePath = None,
+    max_size: PageSize = None,
 ) -> None:
     """Run a model over a dataset and score its answers; interrupted, the same call goes on."""
     check_choice(model, solver, context)
+    size = check_page(html, max_size)
     metric, rubric_settings = metric_of(rubric)
     if model is None:
         assert solver is not None
@@ -160,7 +164,20 @@ def evaluate(
         "give_up_after": give_up_after,
     }
     evaluation, status = _evaluated(dataset, limit, solving, how, out, fresh=fresh)
-    raise typer.Exit(report(evaluation, status, out, as_json))
+    status = report(evaluation, status, out, as_json)
+    if html is not None:
+        _write_page(evaluation, html, size, trajectory)
+    raise typer.Exit(status)
+
+
+def _write_page(evaluation: Evaluation, out: Path, size: int | None, runs: Path | None) -> None:
+    from repl_env.display.viewer.html_export import MOST_BYTES, evaluation_page_data
+
+    done = evaluation.done
+    results = [done[entry.id] for entry in evaluation.dataset.entries if entry.id in done]
+    name = evaluation.dataset.path.name
+    # After hours of calls a page with cut outputs is better than none.
+    write_page_file(out, size or MOST_BYTES, lambda: evaluation_page_data(name, results, runs))
 
 
 def _evaluated(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .exit_status import ExitStatus
+from .options.page_options import PagePath, PageSize, check_page, write_page_file
 
 if TYPE_CHECKING:
     from repl_env.rlm.trajectory.trajectory import Run, Trajectory
@@ -40,10 +41,13 @@ def replay(
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
+    html: PagePath = None,
+    max_size: PageSize = None,
 ) -> None:
     """Show a recorded run: turns, code, outputs, sub-calls, the runs below it, and what it cost."""
     from repl_env.rlm.trajectory.trajectory import Trajectory
 
+    size = check_page(html, max_size)
     try:
         loaded = Trajectory.load(trajectory)
         loaded.root  # noqa: B018 (a file without a run is refused here)
@@ -51,6 +55,11 @@ def replay(
         raise typer.BadParameter(f"{trajectory}: {error.strerror}") from error
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
+    if html is not None:
+        if execute or run is not None or as_json:
+            raise typer.BadParameter("--html goes without --execute, --run and --json")
+        _write_page(trajectory, html, size)
+        return
     if execute:
         if run is not None:
             raise typer.BadParameter("--run goes without --execute")
@@ -60,6 +69,13 @@ def replay(
     if context:
         raise typer.BadParameter("--context goes with --execute")
     _show(loaded, run, show, as_json)
+
+
+def _write_page(trajectory: Path, out: Path, size: int | None) -> None:
+    from repl_env.display.viewer.html_export import trajectory_data
+
+    # The path may be a link, which the person named; a server of pages would not follow it.
+    write_page_file(out, size, lambda: trajectory_data(trajectory.resolve()))
 
 
 def _show(trajectory: Trajectory, path: str | None, full: bool, as_json: bool) -> None:

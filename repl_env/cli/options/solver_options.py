@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # Options of `repl-env eval` that are not about a model and its runs.
 _OF_ANY_SOLVER = frozenset(
-    "dataset rubric concurrency solver out fresh limit give_up_after as_json".split()
+    "dataset rubric concurrency solver out fresh limit give_up_after as_json html max_size".split()
 )
 
 

@@ -1,7 +1,7 @@
 // A cell: its code, what it printed, its figures, and the variables that it changed.
 
 import { html } from "../../vendor/preact-htm.module.js";
-import { asText, bytes, duration, isNumber, score } from "../../shared/format.js";
+import { asText, bytes, duration, isNumber, plural, score } from "../../shared/format.js";
 import { FigureView } from "../../shared/figure_view.js";
 import { LongText, PythonCode } from "../../shared/long_text.js";
 import { Failure } from "../../shared/page_states.js";
@@ -49,6 +49,8 @@ function CellOutput({ event, number }) {
     ${result.truncated === true ? html`<p class="muted">The session cut this output.</p>` : null}
     ${list(result.figures).length === 0 ? null : html`<div class="figures">${list(result.figures).map((png, index) =>
       html`<${FigureView} key=${index} png=${png} name=${`Figure ${number}.${index + 1}`} />`)}</div>`}
+    ${isNumber(result.figures_left_out) && result.figures_left_out > 0
+      ? html`<p class="muted">${plural(result.figures_left_out, "figure")} left out to keep this page small.</p>` : null}
     <${ChangesTable} result=${result} />`;
 }
 
