@@ -41,7 +41,8 @@ def write(path: Path, events) -> Path:
 def data_in(page: Path) -> dict:
     found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page.read_text())
     assert found is not None
-    return json.loads(found[1])
+    data: dict = json.loads(found[1])
+    return data
 
 
 # ── the page ─────────────────────────────────────────────────────────────────────────────────────
