@@ -24,7 +24,7 @@ OPENENV := openenv-0.10.0 openenv-0.4.1 openenv-core-0.3.0
 
 # A target that starts sessions needs the native library too, as `VENV/.native`: the build compares
 # hashes, because the times of files say little after a checkout of another commit.
-.PHONY: FORCE native demo serve docs test-docs test test-native test-slow test-older test-compat test-torchrl test-training test-training-fast test-web test-trl test-verifiers test-trainers test-verl learn-trl learn-torchrl test-security test-containers test-aarch64 soak soak-server check fix wheels dist wheelhouse images bench bench-server lock vendor check-vendor clean
+.PHONY: FORCE native demo serve docs test-docs test test-native test-slow test-older test-compat test-torchrl test-training test-training-fast test-web screenshots test-trl test-verifiers test-trainers test-verl learn-trl learn-torchrl test-security test-containers test-aarch64 soak soak-server check fix wheels dist wheelhouse images bench bench-server lock vendor check-vendor clean
 
 demo: $(DEV)/.native           ## an episode on real input, printed step by step
 	$(DEV)/bin/python examples/demo.py
@@ -60,6 +60,11 @@ test-compat: $(DEV)/.native $(OPENENV:%=$(COMPAT)/%/.ready) ## OpenEnv's clients
 test-web: $(WEB)/.native       ## pages in a browser: Debian's Chromium, installed by apt as root if it is not there
 	$(WEB)/bin/python -m tests.web.browser
 	$(WEB)/bin/python -m pytest tests/web
+
+screenshots: $(WEB)/.native    ## pages of real runs as pictures: build/screenshots, and those of the README in docs/images
+	$(WEB)/bin/python -m tests.web.browser
+	$(WEB)/bin/python -m tests.web.screenshots build/screenshots
+	$(WEB)/bin/python -m tests.web.screenshots --readme
 
 test-torchrl: $(TORCHRL)/.native ## the integration of TorchRL, with a tiny model; 1.5 GB installed on the first call
 	$(TORCHRL)/bin/python -m pytest tests/torchrl tests/surface
