@@ -32,7 +32,7 @@ function printed({ stdout, value }) {
 }
 
 function Result({ observation }) {
-  const { result, metadata } = observation;
+  const { result } = observation;
   const [stdout, value] = printed(result);
   return html`<div class="result">
     ${stdout === "" ? null : html`<${LongText} value=${stdout} kind="output" />`}
@@ -41,8 +41,11 @@ function Result({ observation }) {
     ${(result.figures ?? []).map((png, index) => html`<${FigureView} key=${index} png=${png} name=${`figure-${index + 1}`} />`)}
     <${Changes} changes=${result.changes ?? []} />
     ${result.truncated ? html`<p class="muted">The output was shortened.</p>` : null}
-    ${metadata.error_kind && metadata.error_kind !== "code" ? html`<p><span class="badge warn">${oneLine(metadata.error_kind, 40)}</span></p>` : null}
   </div>`;
+}
+
+function errorName(kind) {
+  return kind === null || kind === undefined || kind === "exception" ? "error" : oneLine(kind, 40);
 }
 
 function Facts({ cell }) {
@@ -50,7 +53,7 @@ function Facts({ cell }) {
   if (cell.error !== null) return html`<span class="badge bad">no result</span>`;
   const { result, metadata, reward } = cell.observation;
   return html`${cell.undone ? html`<span class="badge">undone</span>` : null}
-    ${result.success ? null : html`<span class="badge bad">error</span>`}
+    ${result.success ? null : html`<span class="badge bad">${errorName(metadata.error_kind)}</span>`}
     ${reward ? html`<span class=${`badge ${reward > 0 ? "good" : "bad"}`}>reward ${score(reward)}</span>` : null}
     <span class="muted number" title=${`peak memory ${bytes(metadata.usage?.peak_memory)}`}>${duration(result.execution_time)}</span>`;
 }

@@ -1,10 +1,13 @@
-// Requests over HTTP: whether the server knows the key, and contexts.
+// Requests over HTTP: whether the server knows the key, contexts, and the files of a session.
 
 import { keyHeaders } from "./api_key.js";
 import { RequestRefused } from "./connection.js";
 
-async function ask(path, options = {}) {
-  const response = await fetch(path, { ...options, headers: { ...keyHeaders(), ...options.headers }, cache: "no-store" });
+async function ask(path, { token = null, ...options } = {}) {
+  const session = token === null ? {} : { "X-Session-Id": token };
+  const response = await fetch(path, {
+    ...options, headers: { ...keyHeaders(), ...session, ...options.headers }, cache: "no-store",
+  });
   if (response.ok) return response;
   const told = await response.json().catch(() => ({}));
   throw new RequestRefused({
@@ -33,6 +36,26 @@ export async function uploadContext(bytes) {
   const name = Array.from(digest, (byte) => byte.toString(16).padStart(2, "0")).join("");
   await ask(`contexts/${name}`, { method: "PUT", body: bytes, headers: { "Content-Type": "application/octet-stream" } });
   return name;
+}
+
+function filePath(path) {
+  return `files/${path.split("/").map(encodeURIComponent).join("/")}`;
+}
+
+export async function listFiles(token) {
+  return (await ask("files?limit=1000", { token })).json();
+}
+
+export async function putFile(token, path, body) {
+  await ask(filePath(path), { token, method: "PUT", body, headers: { "Content-Type": "application/octet-stream" } });
+}
+
+export async function getFile(token, path) {
+  return (await ask(filePath(path), { token })).blob();
+}
+
+export async function getArchive(token) {
+  return (await ask("archive", { token })).blob();
 }
 
 // Saves a blob as a download of the browser.

@@ -5,6 +5,7 @@ import { Failure } from "../shared/page_states.js";
 import { useSignal } from "../shared/use_signal.js";
 import { CellView, TaskView } from "./cell_view.js";
 import { CodeEditor } from "./code_editor.js";
+import { FilesPanel } from "./files_panel.js";
 import { OutcomeView } from "./outcome_view.js";
 import { EpisodePanel, VariablesPanel } from "./side_panels.js";
 import { StartForm } from "./start_form.js";
@@ -105,5 +106,6 @@ export function SessionView({ session, onBranch, onRestart }) {
       ${observation.done ? null : html`<${Editor} session=${session} onBranch=${onBranch} />`}
       <div ref=${end} class="cells-end"></div>
     </div>
-    <aside class="column" aria-label="Session"><${EpisodePanel} session=${session} /><${VariablesPanel} session=${session} /></aside></div>`;
+    <aside class="column" aria-label="Session"><${EpisodePanel} session=${session} /><${VariablesPanel} session=${session} />
+      <${FilesPanel} session=${session} /></aside></div>`;
 }

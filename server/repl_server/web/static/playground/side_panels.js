@@ -58,7 +58,8 @@ export function VariablesPanel({ session }) {
   const own = variables.filter((each) => !given.has(each.name) || each.type !== undefined);
   const length = session.last.value?.context_length ?? 0;
   const rest = variables.length - own.length;
-  const listed = all ? variables : own;
+  const modules = (each) => (each.type === "module" ? 1 : 0); // which are listed last
+  const listed = [...(all ? variables : own)].sort((one, other) => modules(one) - modules(other));
   return html`<section class="panel"><header><h2>Variables</h2><span class="muted number">${count(own.length)}</span></header>
     <div class="body">${listed.length === 0 ? html`<p class="muted">No variables yet.</p>` : null}
       <ul class="variables">${listed.map((each) => html`<${Variable} key=${each.name}
