@@ -11,7 +11,6 @@ import asyncio
 import verifiers.v1 as vf
 
 from repl_env import EpisodeAborted, EpisodeDone, REPLAction, REPLObservation, StepResult
-from repl_env.common.set_module import set_module
 from repl_env.env.vector.chat_escaping import escaped
 from repl_env.env.vector.episode_rows import message_of
 from repl_env.integrations.verifiers.sessions import LOST, Episode
@@ -21,7 +20,7 @@ from repl_env.integrations.verifiers.toolset_config import REPLToolsetConfig
 _OVER = "The episode is over: the answer was submitted, or the turns are used up."
 
 
-@set_module("repl_env.integrations.verifiers")
+# Without `set_module`: verifiers runs the module that `__module__` names.
 class REPLToolset(vf.Toolset[REPLToolsetConfig, REPLState]):
     """The tools `repl_python` and `repl_submit` on one session."""
 
