@@ -65,6 +65,7 @@ def repl(
     values = loaded(contexts_from(context or ()))
     from .shell.cell_screens import JSONScreen, TextScreen
     from .shell.interactive_shell import Shell
+    from .shell.shell_commands import run_command
 
     with opening():
         sandbox = _sandbox(
@@ -75,7 +76,7 @@ def repl(
     with sandbox:
         with opening():
             exits = not (as_json or sys.stdin.isatty())
-            shell = Shell(sandbox, screen, values=values, timeout=timeout, exits=exits)
+            shell = Shell(sandbox, screen, run_command, values=values, timeout=timeout, exits=exits)
         if sys.stdin.isatty():
             if not as_json:
                 screen.note(_banner(shell, memory))

@@ -24,6 +24,7 @@ from repl_env.cli.shell.cell_boundaries import cells
 from repl_env.cli.shell.cell_screens import JSONScreen, notable
 from repl_env.cli.shell.interactive_shell import Shell, ShellExit
 from repl_env.cli.shell.line_editor import history_in
+from repl_env.cli.shell.shell_commands import run_command
 from repl_sandbox import Killed, Limits, Sandbox
 
 ROOT = Path(__file__).parents[2]
@@ -43,7 +44,7 @@ def told(sandbox):
 
     def run(text):
         out = io.StringIO()
-        shell = Shell(sandbox, JSONScreen(out))
+        shell = Shell(sandbox, JSONScreen(out), run_command)
         shell.run_all(cells(text.splitlines(keepends=True)))
         shell.close()
         return [json.loads(line) for line in out.getvalue().splitlines()]
@@ -444,7 +445,7 @@ def test_output_to_a_pipe_is_unchanged():
 
 def test_a_lost_session_can_be_started_again(sandbox):
     out = io.StringIO()
-    shell = Shell(sandbox, JSONScreen(out), values={"x": "first"})
+    shell = Shell(sandbox, JSONScreen(out), run_command, values={"x": "first"})
     shell.session.close()
     shell.run_all(["1", ":reset", "x"])
     shell.close()
@@ -456,7 +457,7 @@ def test_a_lost_session_can_be_started_again(sandbox):
 
 @pytest.mark.parametrize("word", ["exit", "quit", "exit()", "quit()", ":quit", ":q"])
 def test_exit_commands_of_other_shells_leave_this_one(sandbox, word):
-    shell = Shell(sandbox, JSONScreen(io.StringIO()))
+    shell = Shell(sandbox, JSONScreen(io.StringIO()), run_command)
     with pytest.raises(ShellExit):
         shell.run(word)
     shell.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, NoReturn
 
 from repl_sandbox.errors import SandboxError, SessionClosed
@@ -31,6 +31,7 @@ class ShellExit(Exception):
 class Shell:
     """Runs cells and commands in one session after the other, and shows what they come to.
 
+    `run_command` runs a command, an input that begins with `:`, and returns whether it succeeded.
     `values` are the variables that a session begins with. With `exits`, a SystemExit of the code
     ends the input as it ends a program, whose exit status is then `status`. `failed` counts cells
     and commands that did not do what they were to. Closing it closes its sessions, not the sandbox.
@@ -40,12 +41,14 @@ class Shell:
         self,
         sandbox: Sandbox,
         screen: Screen,
+        run_command: Callable[[Shell, str], bool],
         *,
         values: Mapping[str, str | bytes] | None = None,
         timeout: float | None = None,
         exits: bool = False,
     ) -> None:
         self._sandbox = sandbox
+        self._run_command = run_command
         self._exits = exits
         self.status = 0
         self._values = dict(values or {})
@@ -116,9 +119,7 @@ class Shell:
         if stripped in _LEAVE:
             raise ShellExit
         if stripped.startswith(":"):
-            from .shell_commands import run_command
-
-            self.failed += not run_command(self, stripped)
+            self.failed += not self._run_command(self, stripped)
         elif stripped:
             self._run_cell(text)
 

@@ -32,7 +32,7 @@ def bound_responses(client: Any, *, stream: bool = False) -> None:
     """
 
     async def limit(response: Any) -> None:
-        body = _Body(_encoding(response.headers), stream=stream)
+        body = _LimitedBody(_encoding(response.headers), stream=stream)
         body.expect(response.headers.get("content-length", ""))
         response.headers.pop("content-encoding", None)  # the library finds it done
         response.stream = _bounded(response.stream, body)
@@ -55,7 +55,7 @@ def _encoding(headers: Any) -> str:
     raise ModelError("server", f"the answer is compressed as {named[:20]!r}, not as gzip")
 
 
-class _Body:
+class _LimitedBody:
     """The bytes of one answer so far."""
 
     def __init__(self, encoding: str, *, stream: bool) -> None:
@@ -105,7 +105,7 @@ def _too_large(most: int) -> ModelError:
     return ModelError("server", f"the answer has more than {most >> 20} MiB")
 
 
-def _bounded(stream: Any, body: _Body) -> Any:
+def _bounded(stream: Any, body: _LimitedBody) -> Any:
     """Return `stream` limited by `body`, as the stream class that the client's library requires."""
     kinds = type(stream).__mro__
     return _stream_type(next(each for each in kinds if each.__name__ == "AsyncByteStream"))(
@@ -116,7 +116,7 @@ def _bounded(stream: Any, body: _Body) -> Any:
 @functools.cache
 def _stream_type(base: Any) -> Any:
     class Bounded(base):  # type: ignore[misc]
-        def __init__(self, stream: Any, body: _Body) -> None:
+        def __init__(self, stream: Any, body: _LimitedBody) -> None:
             self._stream, self._body = stream, body
 
         async def __aiter__(self) -> AsyncIterator[bytes]:
