@@ -22,7 +22,7 @@ _READY = Path(__file__).with_name("session_code") / "check_packages.py"
 _WAITING = 60.0  # seconds of an evaluation beside its calls and the evaluator's own execution
 
 
-def source_of(
+def provider_for(
     task: Task,
     sandbox: Sandbox | None = None,
     *,
@@ -39,24 +39,26 @@ def source_of(
     settings = SandboxSettings()
     if sandbox is None:
         settings = SandboxSettings.of(isolation, require, _limits(task), ())
-    source = SandboxProvider(sandbox, settings)
+    sandbox_provider = SandboxProvider(sandbox, settings)
     folder = (task.hidden or task.directory).resolve()
-    seen = _sees(task, source, folder)
+    seen = _sees(task, sandbox_provider, folder)
     if seen and sandbox is None:
-        source = SandboxProvider(None, replace(settings, mounts=((str(folder), str(_HIDDEN)),)))
+        sandbox_provider = SandboxProvider(
+            None, replace(settings, mounts=((str(folder), str(_HIDDEN)),))
+        )
         try:
-            seen = _sees(task, source, folder)
+            seen = _sees(task, sandbox_provider, folder)
         except SandboxError as error:
             raise _visible(task, folder) from error
     if seen:
         raise _visible(task, folder)
-    return source
+    return sandbox_provider
 
 
-def _sees(task: Task, source: SandboxProvider, folder: Path) -> bool:
+def _sees(task: Task, sandbox_provider: SandboxProvider, folder: Path) -> bool:
     shown: Mapping[str, str] = {}
-    if isinstance(source.given, Sandbox):
-        shown = source.given.mounts
+    if isinstance(sandbox_provider.given, Sandbox):
+        shown = sandbox_provider.given.mounts
     places: list[JSON] = [str(folder)]
     for inside, outside in shown.items():
         host = Path(outside).resolve()
@@ -64,7 +66,7 @@ def _sees(task: Task, source: SandboxProvider, folder: Path) -> bool:
             return True  # a part of it
         if folder.is_relative_to(host):
             places.append(str(inside / folder.relative_to(host)))
-    session = source.make(lambda sandbox: sandbox.session())
+    session = sandbox_provider.make(lambda sandbox: sandbox.session())
     with session:
         session.set("_wanted", list(task.packages))
         session.set("_folders", places)

@@ -18,10 +18,10 @@ from repl_sandbox import Limits
 from repl_sandbox.errors import SandboxClosed, SandboxError
 from repl_sandbox.types import JSON, AnyOutcome, Killed, TimedOut
 
-MOST_REPLY = 4 << 20  # characters of JSON that a call may return
-MOST_FILE = 16 << 20  # bytes of a submission's file
-_MOST_TOLD = 400  # characters of an error of the submission's that is told
-_INSIDE = (Path(__file__).with_name("session_code") / "call_submission.py").read_text
+MAX_REPLY = 4 << 20  # characters of JSON that a call may return
+MAX_FILE = 16 << 20  # bytes of a submission's file
+_MAX_MESSAGE = 400  # characters of an error of the submission's that is told
+_CALL_CODE = (Path(__file__).with_name("session_code") / "call_submission.py").read_text
 _CALL = "_reply = _repl_call(*_call)"
 
 
@@ -39,34 +39,35 @@ class SubmissionFailed(Exception):
 
 
 class Submission:
-    """A submission for `task` in a session from `source`. Closed by `close`."""
+    """A submission for `task` in a session from `sandbox_provider`. Closed by `close`."""
 
-    def __init__(self, task: Task, source: SandboxProvider, files: Mapping[str, bytes]) -> None:
+    def __init__(
+        self, task: Task, sandbox_provider: SandboxProvider, files: Mapping[str, bytes]
+    ) -> None:
         self._task, self._files = task, files
         self.failure: SubmissionFailure | None = None
-        self.broken: Exception | None = None  # a failure of ours
-        self._left = task.limits.evaluation
-        limits = _limits(task, source)
-        self._session = source.make(lambda sandbox: sandbox.session(limits=limits))
+        self._seconds_left = task.limits.evaluation
+        limits = _limits(task, sandbox_provider)
+        self._session = sandbox_provider.make(lambda sandbox: sandbox.session(limits=limits))
         for path in task.submission:
             if path not in files:
                 self._fail("missing", f"there is no {path}")
-            elif len(files[path]) > MOST_FILE:
-                self._fail("invalid", f"{path} has more than {MOST_FILE >> 20} MiB")
+            elif len(files[path]) > MAX_FILE:
+                self._fail("invalid", f"{path} has more than {MAX_FILE >> 20} MiB")
 
     def begin(self) -> None:
         """Put the files there; what the task gives as data is the task's."""
         if self.failure is not None:
             return
         submitted = {path: self._files[path] for path in self._task.submission}
-        given = {**self._task.starter_files(), **self._task.data_files()}
-        self._session.files.put_all({k: v for k, v in given.items() if k not in submitted})
+        task_files = {**self._task.starter_files(), **self._task.data_files()}
+        self._session.files.put_all({k: v for k, v in task_files.items() if k not in submitted})
         try:
             self._session.files.put_all(submitted)
         except OSError as error:
             self._fail("invalid", f"its files have no room: {error}")
             return
-        self._session.run(_INSIDE(encoding="utf-8"))
+        self._session.run(_CALL_CODE(encoding="utf-8"))
 
     def call(self, name: str, arguments: list[JSON]) -> JSON:
         """Call the function `name` of the submission with `arguments`.
@@ -83,10 +84,10 @@ class Submission:
             raise ValueError(f"call: {name!r} is not the name of a function")
         if not isinstance(arguments, list):
             raise TypeError(f"call: the arguments must be a list, not {type(arguments).__name__}")
-        if self._left <= 0:
+        if self._seconds_left <= 0:
             raise self._fail("timeout", f"its calls took over {self._task.limits.evaluation:g} s")
         try:
-            return self._called(name, arguments)
+            return self._call_function(name, arguments)
         except SandboxClosed:
             raise
         except SandboxError as error:
@@ -116,18 +117,18 @@ class Submission:
         """End the session."""
         self._session.close()
 
-    def _called(self, name: str, arguments: list[JSON]) -> JSON:
-        limit = min(self._task.limits.call, self._left)
+    def _call_function(self, name: str, arguments: list[JSON]) -> JSON:
+        limit = min(self._task.limits.call, self._seconds_left)
         began = time.monotonic()
         try:
             self._session.set("_call", [self._task.module, name, arguments])
             outcome = self._session.run(_CALL, timeout=limit)
             if not outcome.ok:
-                raise self._fail(*_told(name, outcome, limit))
+                raise self._fail(*_failure_of(name, outcome, limit))
             return self._reply(name)
         finally:
             # With what it takes to read the reply, which is an object of the submission's.
-            self._left -= time.monotonic() - began
+            self._seconds_left -= time.monotonic() - began
 
     def _check(self) -> None:
         if self.failure is not None:
@@ -137,25 +138,25 @@ class Submission:
         try:
             reply: JSON = self._session.get("_reply")
         except (TypeError, ValueError, KeyError) as error:
-            told = str(error).removeprefix("_reply: ")
-            raise self._fail("invalid", f"{name}() returned no JSON: {told}") from None
-        if len(json.dumps(reply)) > MOST_REPLY:
-            raise self._fail("invalid", f"{name}() returned more than {MOST_REPLY >> 20} MiB")
+            message = str(error).removeprefix("_reply: ")
+            raise self._fail("invalid", f"{name}() returned no JSON: {message}") from None
+        if len(json.dumps(reply)) > MAX_REPLY:
+            raise self._fail("invalid", f"{name}() returned more than {MAX_REPLY >> 20} MiB")
         return reply
 
     def _fail(self, kind: str, message: str) -> SubmissionFailed:
         if self.failure is None:
-            self.failure = SubmissionFailure(kind, message[:_MOST_TOLD])
+            self.failure = SubmissionFailure(kind, message[:_MAX_MESSAGE])
         return SubmissionFailed(self.failure.message)
 
 
-def _limits(task: Task, source: SandboxProvider) -> Limits:
-    given = source.limits
-    memory = given.memory if task.limits.memory is None else task.limits.memory
-    return replace(given, memory=memory, timeout=task.limits.call, output="1MiB")
+def _limits(task: Task, sandbox_provider: SandboxProvider) -> Limits:
+    limits = sandbox_provider.limits
+    memory = limits.memory if task.limits.memory is None else task.limits.memory
+    return replace(limits, memory=memory, timeout=task.limits.call, output="1MiB")
 
 
-def _told(name: str, outcome: AnyOutcome, limit: float) -> tuple[str, str]:
+def _failure_of(name: str, outcome: AnyOutcome, limit: float) -> tuple[str, str]:
     """The kind of a failed call, and its message."""
     error = outcome.error
     match outcome:

@@ -16,7 +16,7 @@ from typing import Any
 
 from repl_env.common.set_module import set_module
 from repl_env.episode.sandbox_provider import SandboxProvider
-from repl_env.tasks.readiness import source_of
+from repl_env.tasks.readiness import provider_for
 from repl_env.tasks.submission import Submission, SubmissionFailure
 from repl_env.tasks.task import EVALUATE, LEAST_GAIN, Task
 from repl_env.tasks.task_errors import EvaluatorError, TaskError
@@ -25,7 +25,7 @@ from repl_sandbox.errors import SandboxError
 from repl_sandbox.session.session_operations import MAX_CODE
 from repl_sandbox.types import JSON, AnyOutcome, Killed, TimedOut
 
-_MOST_TOLD = 2_000  # characters of an evaluator's error
+_MAX_MESSAGE = 2_000  # characters of an evaluator's error
 
 
 @set_module("repl_env.tasks")
@@ -76,8 +76,8 @@ class Evaluator:
     ) -> None:
         self.task = task
         self._files = task.evaluator_files()
-        self._code = _code(task, self._files[EVALUATE])
-        self.source = source_of(task, sandbox, isolation=isolation, require=require)
+        self._source_code = _source_code(task, self._files[EVALUATE])
+        self.sandbox_provider = provider_for(task, sandbox, isolation=isolation, require=require)
 
     def evaluate(self, files: Mapping[str, bytes | str]) -> SubmissionEvaluation:
         """The evaluation of the submission `files`, by their paths in the workspace.
@@ -91,57 +91,59 @@ class Evaluator:
             raise TypeError(f"files must be a dict of contents, not {type(files).__name__}")
         began = time.monotonic()
         given = {path: _bytes(path, content) for path, content in files.items()}
-        submission = Submission(self.task, self.source, given)
+        submission = Submission(self.task, self.sandbox_provider, given)
         try:
             submission.begin()
-            found = None if submission.failure else self._scored(submission)
+            scored = None if submission.failure else self._scored(submission)
         finally:
             submission.close()
-        return self._told(found, submission.failure, time.monotonic() - began)
+        return self._evaluation(scored, submission.failure, time.monotonic() - began)
 
     def _scored(self, submission: Submission) -> ScoredSubmission | None:
         """The score; None after a failure of the submission's."""
-        desk = EvaluatorFunctions(submission)
-        limits = _limits(self.task, self.source)
+        functions = EvaluatorFunctions(submission)
+        limits = _limits(self.task, self.sandbox_provider)
         host: dict[str, Callable[..., Any]] = {
-            "call": desk.call,
-            "read": desk.read,
-            "score": desk.score,
-            "reject": desk.reject,
+            "call": functions.call,
+            "read": functions.read,
+            "score": functions.score,
+            "reject": functions.reject,
         }
-        session = self.source.make(lambda sandbox: sandbox.session(host=host, limits=limits))
+        session = self.sandbox_provider.make(
+            lambda sandbox: sandbox.session(host=host, limits=limits)
+        )
         with session:
             session.files.put_all({**self._files, **self.task.data_files()})
-            outcome = session.run(self._code)
-        if desk.broken is not None:
-            raise desk.broken
+            outcome = session.run(self._source_code)
+        if functions.infrastructure_error is not None:
+            raise functions.infrastructure_error
         if submission.failure is not None:
             return None
         if not outcome.ok:
             raise EvaluatorError(f"{self.task.name}: {_why(outcome, self.task)}")
-        if desk.refused is not None:
-            raise EvaluatorError(f"{self.task.name}: {desk.refused}")
-        if desk.scored is None:
+        if functions.usage_error is not None:
+            raise EvaluatorError(f"{self.task.name}: {functions.usage_error}")
+        if functions.scored is None:
             raise EvaluatorError(f"{self.task.name}: the evaluator ended without score()")
-        return desk.scored
+        return functions.scored
 
-    def _told(
-        self, found: ScoredSubmission | None, failure: SubmissionFailure | None, seconds: float
+    def _evaluation(
+        self, scored: ScoredSubmission | None, failure: SubmissionFailure | None, seconds: float
     ) -> SubmissionEvaluation:
         task = self.task
-        same: dict[str, Any] = {
+        common: dict[str, Any] = {
             "task": task.name,
             "metric": task.metric,
             "direction": task.direction,
             "seconds": seconds,
         }
-        if failure is not None or found is None:
+        if failure is not None or scored is None:
             kind, message = (failure.kind, failure.message) if failure else ("crash", "")
             return SubmissionEvaluation(
-                score=None, gain=LEAST_GAIN, failure=kind, message=message, **same
+                score=None, gain=LEAST_GAIN, failure=kind, message=message, **common
             )
         return SubmissionEvaluation(
-            score=found.value, gain=task.gain(found.value), details=found.details, **same
+            score=scored.value, gain=task.gain(scored.value), details=scored.details, **common
         )
 
 
@@ -168,18 +170,18 @@ class EvaluatorFunctions:
         self._submission = submission
         self._lock = threading.Lock()  # evaluators may have threads; the submission has one session
         self.scored: ScoredSubmission | None = None
-        self.refused: str | None = None
-        self.broken: SandboxError | None = None
+        self.usage_error: str | None = None
+        self.infrastructure_error: SandboxError | None = None
 
     def call(self, name: str, arguments: list[JSON]) -> JSON:
         """Call a function of the submission's module."""
         with self._lock:
-            if self.broken is not None:
-                raise self.broken
+            if self.infrastructure_error is not None:
+                raise self.infrastructure_error
             try:
                 return self._submission.call(name, arguments)
             except SandboxError as error:
-                self.broken = error
+                self.infrastructure_error = error
                 raise
 
     def read(self, path: str) -> str:
@@ -190,14 +192,14 @@ class EvaluatorFunctions:
         """Say the score, once; `details` are for the host."""
         with self._lock:
             if self.scored is not None:
-                self.refused = "the evaluator called score() twice"
-                raise ValueError(self.refused)
+                self.usage_error = "the evaluator called score() twice"
+                raise ValueError(self.usage_error)
             if isinstance(value, bool) or not isinstance(value, (int, float)):
-                self.refused = f"score() takes a number, not {type(value).__name__}"
-                raise TypeError(self.refused)
+                self.usage_error = f"score() takes a number, not {type(value).__name__}"
+                raise TypeError(self.usage_error)
             if not isinstance(details or {}, dict):
-                self.refused = f"score(): details must be a dict, not {type(details).__name__}"
-                raise TypeError(self.refused)
+                self.usage_error = f"score(): details must be a dict, not {type(details).__name__}"
+                raise TypeError(self.usage_error)
             self.scored = ScoredSubmission(self._finite(value), dict(details or {}))
 
     def reject(self, reason: str) -> None:
@@ -210,13 +212,13 @@ class EvaluatorFunctions:
         except OverflowError:
             number = math.inf
         if not math.isfinite(number):
-            self.refused = "score() takes a finite number"
-            raise ValueError(self.refused)
+            self.usage_error = "score() takes a finite number"
+            raise ValueError(self.usage_error)
         return number
 
 
-def _limits(task: Task, source: SandboxProvider) -> Limits:
-    given = source.limits
+def _limits(task: Task, sandbox_provider: SandboxProvider) -> Limits:
+    given = sandbox_provider.limits
     memory = given.memory if task.limits.memory is None else task.limits.memory
     seconds = task.limits.evaluation
     return replace(
@@ -238,17 +240,17 @@ def _why(outcome: AnyOutcome, task: Task) -> str:
         case Killed(reason=reason):
             return f"the evaluator ended its process ({reason})"
         case _ if error is not None:
-            return f"the evaluator raised {error.type}: {error.message}"[:_MOST_TOLD]
+            return f"the evaluator raised {error.type}: {error.message}"[:_MAX_MESSAGE]
     return "the evaluator failed"
 
 
-def _code(task: Task, source: bytes) -> str:
+def _source_code(task: Task, sandbox_provider: bytes) -> str:
     """The evaluator's code, as a cell takes it."""
     told = f"{task.name}: {EVALUATE} cannot be run:"
-    if len(source) > MAX_CODE:
+    if len(sandbox_provider) > MAX_CODE:
         raise TaskError(f"{told} it has more than {MAX_CODE >> 20} MiB; put data beside it")
     try:
-        return source.decode("utf-8")
+        return sandbox_provider.decode("utf-8")
     except UnicodeDecodeError as error:
         raise TaskError(f"{told} {error}") from None
 

@@ -21,8 +21,8 @@ _KEYS = frozenset(
     "scores limits".split()
 )
 # Tables that only Harbor's layout has; `version` is the older name of `schema_version`.
-_HARBORS = frozenset("version schema_version task metadata verifier agent environment".split())
-_OURS_IN_HARBOR = "repl_env"  # a table of `metadata`, which Harbor leaves to others
+_HARBOR_KEYS = frozenset("version schema_version task metadata verifier agent environment".split())
+_EXTENSION_KEY = "repl_env"  # a table of `metadata`, which Harbor leaves to others
 
 
 class TaskFields:
@@ -34,14 +34,14 @@ class TaskFields:
             raise self.error(name or "file", "must be a table")
         self.table: dict[str, Any] = table
 
-    def error(self, key: str, told: str) -> TaskError:
+    def error(self, key: str, problem: str) -> TaskError:
         """The error for the value of `key`."""
-        return TaskError(f"{self.file}: {f'{self.name}.' if self.name else ''}{key} {told}")
+        return TaskError(f"{self.file}: {f'{self.name}.' if self.name else ''}{key} {problem}")
 
-    def check_known(self, known: frozenset[str]) -> None:
+    def check_known(self, allowed: frozenset[str]) -> None:
         """TaskError for a key that means nothing."""
-        if unknown := sorted(self.table.keys() - known):
-            raise self.error(unknown[0], f"is none of {', '.join(sorted(known))}")
+        if unknown := sorted(self.table.keys() - allowed):
+            raise self.error(unknown[0], f"is none of {', '.join(sorted(allowed))}")
 
     def text(self, key: str, default: str | None = None) -> str:
         """A text that is not empty."""
@@ -74,7 +74,7 @@ class TaskFields:
             raise self.error(key, "must be finite")
         return number
 
-    def below(self, key: str) -> TaskFields:
+    def table_at(self, key: str) -> TaskFields:
         """The table of this name; empty if it is not there."""
         name = f"{self.name}.{key}" if self.name else key
         return TaskFields(self.file, self.table.get(key, {}), name)
@@ -95,11 +95,11 @@ def read_task(directory: Path, hidden: Path | None = None) -> Task:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise TaskError(f"{file}: {error}") from error
     given = TaskFields(file, table)
-    read = _harbor if _HARBORS & table.keys() else _ours
+    read = _harbor if _HARBOR_KEYS & table.keys() else _native
     return read(directory, hidden or directory, given)
 
 
-def _ours(directory: Path, hidden: Path, given: TaskFields) -> Task:
+def _native(directory: Path, hidden: Path, given: TaskFields) -> Task:
     given.check_known(_KEYS)
     return Task(
         name=_named(given, directory),
@@ -110,38 +110,40 @@ def _ours(directory: Path, hidden: Path, given: TaskFields) -> Task:
         split=given.text("split", "train"),
         difficulty=_optional(given, "difficulty"),
         group=_optional(given, "group"),
-        limits=_limits(given.below("limits")),
+        limits=_limits(given.table_at("limits")),
         evaluator=_evaluator(directory / "evaluator"),
         **_scored(given),
     )
 
 
 def _harbor(directory: Path, hidden: Path, given: TaskFields) -> Task:
-    metadata = given.below("metadata")
-    ours = metadata.below(_OURS_IN_HARBOR)
-    ours.check_known(_KEYS - {"name", "instruction", "difficulty"})
-    task = given.below("task")
+    metadata = given.table_at("metadata")
+    extension = metadata.table_at(_EXTENSION_KEY)
+    extension.check_known(_KEYS - {"name", "instruction", "difficulty"})
+    task = given.table_at("task")
     limits: dict[str, Any] = {
-        "call": given.below("verifier").number("timeout_sec", 60.0),
-        "evaluation": given.below("verifier").number("timeout_sec", 60.0),
-        "cell": given.below("agent").number("timeout_sec", 30.0),
+        "call": given.table_at("verifier").number("timeout_sec", 60.0),
+        "evaluation": given.table_at("verifier").number("timeout_sec", 60.0),
+        "cell": given.table_at("agent").number("timeout_sec", 30.0),
     }
-    memory = given.below("environment").table.get("memory_mb")
+    memory = given.table_at("environment").table.get("memory_mb")
     if memory is not None:
-        limits["memory"] = f"{int(given.below('environment').number('memory_mb'))}MiB"
+        limits["memory"] = f"{int(given.table_at('environment').number('memory_mb'))}MiB"
     return Task(
         name=_named(task, directory),
         directory=directory,
         hidden=hidden,
         instruction=_instruction(directory, given),
-        packages=_packages(ours),
-        split=ours.text("split", "train"),
+        packages=_packages(extension),
+        split=extension.text("split", "train"),
         difficulty=_optional(metadata, "difficulty"),
-        group=_optional(ours, "group") or _optional(metadata, "category"),
-        limits=_limits(TaskFields(given.file, limits | ours.below("limits").table, "limits")),
+        group=_optional(extension, "group") or _optional(metadata, "category"),
+        limits=_limits(
+            TaskFields(given.file, limits | extension.table_at("limits").table, "limits")
+        ),
         evaluator=_evaluator(directory / "tests"),
         layout="harbor",
-        **_scored(ours, harbor=True),
+        **_scored(extension, harbor=True),
     )
 
 
@@ -151,7 +153,7 @@ def _scored(given: TaskFields, *, harbor: bool = False) -> dict[str, Any]:
     direction = given.text("direction", "maximize" if harbor else None)
     if direction not in ("maximize", "minimize"):
         raise given.error("direction", f'must be "maximize" or "minimize", not {direction!r}')
-    scores = given.below("scores")
+    scores = given.table_at("scores")
     scores.check_known(frozenset({"baseline", "reference"}))
     baseline = scores.number("baseline", 0.0 if harbor else None)
     reference = scores.number("reference", 1.0 if harbor else None)

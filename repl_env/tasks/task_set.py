@@ -46,12 +46,12 @@ class TaskSet(Mapping[str, Task]):
     ) -> TaskSet:
         """Those of a split, a difficulty, a group; None takes all."""
         wanted = {"split": split, "difficulty": difficulty, "group": group}
-        asked = {name: value for name, value in wanted.items() if value is not None}
+        wanted = {name: value for name, value in wanted.items() if value is not None}
         return TaskSet(
             {
                 name: task
                 for name, task in self._tasks.items()
-                if all(getattr(task, key) == value for key, value in asked.items())
+                if all(getattr(task, key) == value for key, value in wanted.items())
             }
         )
 

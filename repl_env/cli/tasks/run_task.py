@@ -45,7 +45,7 @@ def run(
 
 
 def _files(task: Task, folder: Path) -> dict[str, bytes]:
-    from repl_env.tasks.submission import MOST_FILE
+    from repl_env.tasks.submission import MAX_FILE
 
     if not folder.is_dir():
         raise typer.BadParameter(f"{folder} is no folder", param_hint="'SUBMISSION'")
@@ -53,5 +53,5 @@ def _files(task: Task, folder: Path) -> dict[str, bytes]:
     for path in task.submission:
         if (folder / path).is_file():
             with (folder / path).open("rb") as file:
-                found[path] = file.read(MOST_FILE + 1)  # a longer one fails as it is
+                found[path] = file.read(MAX_FILE + 1)  # a longer one fails as it is
     return found

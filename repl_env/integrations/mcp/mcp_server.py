@@ -75,31 +75,33 @@ def instructions(*, isolated: bool, more: str = "") -> str:
     return f"A Python session that stays from call to call. {held}{more}"
 
 
-async def _call_tool(context: Context, asked: CallToolRequestParams) -> CallToolResult:
-    return await settled(_reported(_call(context.lifespan_context, context, asked)))
+async def _call_tool(context: Context, params: CallToolRequestParams) -> CallToolResult:
+    return await settled(_reported(_call(context.lifespan_context, context, params)))
 
 
-async def _list_tools(context: Context, asked: PaginatedRequestParams | None) -> ListToolsResult:
+async def _list_tools(context: Context, params: PaginatedRequestParams | None) -> ListToolsResult:
     return ListToolsResult(tools=list(TOOLS))
 
 
 async def _list_resources(
-    context: Context, asked: PaginatedRequestParams | None
+    context: Context, params: PaginatedRequestParams | None
 ) -> ListResourcesResult:
-    cursor = None if asked is None else asked.cursor
+    cursor = None if params is None else params.cursor
     return await settled(_reported(list_resources(context.lifespan_context, cursor)))
 
 
-async def _read_resource(context: Context, asked: ReadResourceRequestParams) -> ReadResourceResult:
-    return await settled(_reported(read_resource(context.lifespan_context, asked.uri)))
+async def _read_resource(context: Context, params: ReadResourceRequestParams) -> ReadResourceResult:
+    return await settled(_reported(read_resource(context.lifespan_context, params.uri)))
 
 
-async def _call(calls: ToolCalls, context: Context, asked: CallToolRequestParams) -> CallToolResult:
+async def _call(
+    calls: ToolCalls, context: Context, params: CallToolRequestParams
+) -> CallToolResult:
     async with AsyncExitStack() as stack:
         tell = None
         if context.meta is not None and "progress_token" in context.meta:
             tell = await stack.enter_async_context(reporting(_reporter(context)))
-        return await calls.call(asked.name, asked.arguments, tell)
+        return await calls.call(params.name, params.arguments, tell)
 
 
 async def _reported(work: Coroutine[Any, Any, T]) -> T:

@@ -72,50 +72,50 @@ def standard_streams() -> Iterator[tuple[int, int]]:
     Descriptor 0 reads nothing, and what a library prints goes to standard error, so that it is no
     message. Afterwards both are as they were.
     """
-    source, sink = os.dup(0), os.dup(1)
-    modes = {fd: os.get_blocking(fd) for fd in (source, sink)}
+    input_fd, output_fd = os.dup(0), os.dup(1)
+    modes = {fd: os.get_blocking(fd) for fd in (input_fd, output_fd)}
     null = os.open(os.devnull, os.O_RDONLY)
     try:
         os.dup2(null, 0)
         os.dup2(2, 1)
         for fd in modes:
             os.set_blocking(fd, False)
-        yield source, sink
+        yield input_fd, output_fd
     finally:
         for fd, blocking in modes.items():
             os.set_blocking(fd, blocking)
-        os.dup2(source, 0)
-        os.dup2(sink, 1)
-        for fd in (source, sink, null):
+        os.dup2(input_fd, 0)
+        os.dup2(output_fd, 1)
+        for fd in (input_fd, output_fd, null):
             os.close(fd)
 
 
-async def serve(server: Server[Any], source: int, sink: int, stop: anyio.Event) -> None:
-    """Serve the client whose messages come from `source`, until they end or `stop` is set.
+async def serve(server: Server[Any], input_fd: int, output_fd: int, stop: anyio.Event) -> None:
+    """Serve the client whose messages come from `input_fd`, until they end or `stop` is set.
 
     Both descriptors must not block. Returns when nothing runs any more.
     """
-    await _Conversation(source, sink).run(server, stop)
+    await _Conversation(input_fd, output_fd).run(server, stop)
 
 
 class _Conversation:
     """The code between the descriptors and the SDK's streams."""
 
-    def __init__(self, source: int, sink: int) -> None:
-        self._source = source
-        self._sink = sink
+    def __init__(self, input_fd: int, output_fd: int) -> None:
+        self._input_fd = input_fd
+        self._output_fd = output_fd
         self._receiving = anyio.CancelScope()
         self._sending = anyio.CancelScope()
         self._open: set[RequestId] = set()  # what was asked, and not answered or cancelled
         self._answered = anyio.Event()
 
     async def run(self, server: Server[Any], stop: anyio.Event) -> None:
-        inbox, messages = anyio.create_memory_object_stream[SessionMessage | Exception](0)
-        answers, outbox = anyio.create_memory_object_stream[SessionMessage](0)
+        incoming, messages = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+        answers, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._stop, stop)
-            tasks.start_soon(self._receive, inbox, answers.clone())
-            tasks.start_soon(self._send, outbox)
+            tasks.start_soon(self._receive, incoming, answers.clone())
+            tasks.start_soon(self._send, outgoing)
             await server.run(messages, answers, server.create_initialization_options())
             self._sending.deadline = anyio.current_time() + _LAST_WORDS
             stop.set()
@@ -126,12 +126,12 @@ class _Conversation:
 
     async def _receive(
         self,
-        inbox: MemoryObjectSendStream[SessionMessage | Exception],
+        incoming: MemoryObjectSendStream[SessionMessage | Exception],
         answers: MemoryObjectSendStream[SessionMessage],
     ) -> None:
-        async with inbox, answers:
+        async with incoming, answers:
             with self._receiving:
-                async for line in _lines(self._source):
+                async for line in _lines(self._input_fd):
                     try:
                         message = _message(line)
                     except BadMessage as error:
@@ -139,7 +139,7 @@ class _Conversation:
                         continue
                     if isinstance(message, (JSONRPCRequest, JSONRPCNotification)):
                         self._note(message)
-                    await inbox.send(SessionMessage(message))
+                    await incoming.send(SessionMessage(message))
                 await self._last_calls()
 
     def _note(self, message: JSONRPCMessage) -> None:
@@ -162,12 +162,12 @@ class _Conversation:
                 self._answered = anyio.Event()
                 await self._answered.wait()
 
-    async def _send(self, outbox: MemoryObjectReceiveStream[SessionMessage]) -> None:
-        with outbox, self._sending:
-            async for item in outbox:
+    async def _send(self, outgoing: MemoryObjectReceiveStream[SessionMessage]) -> None:
+        with outgoing, self._sending:
+            async for item in outgoing:
                 text = item.message.model_dump_json(by_alias=True, exclude_unset=True)
                 try:
-                    await _write(self._sink, f"{text}\n".encode())
+                    await _write(self._output_fd, f"{text}\n".encode())
                 except OSError:
                     # The client is gone, which its input may not have shown yet.
                     self._receiving.cancel()
@@ -181,13 +181,13 @@ def _message(line: bytes | None) -> JSONRPCMessage:
     return parse(line.removeprefix(codecs.BOM_UTF8))  # which pipes of some systems begin with
 
 
-async def _lines(source: int) -> AsyncIterator[bytes | None]:
+async def _lines(input_fd: int) -> AsyncIterator[bytes | None]:
     lines = StdioLines()
     while True:
         try:
-            data = os.read(source, _CHUNK)
+            data = os.read(input_fd, _CHUNK)
         except BlockingIOError:
-            await anyio.wait_readable(source)
+            await anyio.wait_readable(input_fd)
             continue
         # The last message need not end its line, as in a file that a person wrote.
         for line in lines.feed(data or b"\n"):
@@ -198,10 +198,10 @@ async def _lines(source: int) -> AsyncIterator[bytes | None]:
         await anyio.lowlevel.checkpoint()  # a file never makes anybody wait
 
 
-async def _write(sink: int, data: bytes) -> None:
+async def _write(output_fd: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         try:
-            view = view[os.write(sink, view) :]
+            view = view[os.write(output_fd, view) :]
         except BlockingIOError:
-            await anyio.wait_writable(sink)
+            await anyio.wait_writable(output_fd)

@@ -92,19 +92,19 @@ class ToolCalls:
     A call before any reset begins an episode by itself.
 
     Args:
-        played: the session.
+        session: the session.
         contexts: what an episode begins with whose `reset` names none.
         longest_cell_s: what `timeout_s` may ask for, in seconds.
     """
 
     def __init__(
         self,
-        played: ToolSession,
+        session: ToolSession,
         *,
         contexts: Mapping[str, str | bytes] | None = None,
         longest_cell_s: float = LONGEST_CELL_S,
     ) -> None:
-        self._played = played
+        self._session = session
         self._contexts = dict(contexts or {})
         self._longest_cell_s = longest_cell_s
         self._turn = asyncio.Lock()
@@ -116,7 +116,7 @@ class ToolCalls:
             NotReset: no episode has begun.
         """
         async with self._turn:
-            return await work(self._played.files)
+            return await work(self._session.files)
 
     async def begin(self) -> None:
         """Begin an episode, as a call before any reset does."""
@@ -136,9 +136,9 @@ class ToolCalls:
         if name not in BY_NAME:
             raise BadMessage(INVALID_PARAMS, f"there is no tool {name[:100]!r}")
         try:
-            asked = BY_NAME[name].arguments.model_validate(arguments or {})
+            parsed = BY_NAME[name].arguments.model_validate(arguments or {})
             async with self._turn:
-                return await self._act(asked, on_output)
+                return await self._act(parsed, on_output)
         except ValidationError as error:
             return refusal(_complaints(error))
         except EpisodeDone:
@@ -146,8 +146,8 @@ class ToolCalls:
         except EpisodeAborted:
             return refusal(_ABORTED)
 
-    async def _act(self, asked: Arguments, on_output: OnOutput | None) -> CallToolResult:
-        match asked:
+    async def _act(self, arguments: Arguments, on_output: OnOutput | None) -> CallToolResult:
+        match arguments:
             case Execute(code=code, timeout_s=timeout_s):
                 if timeout_s is not None and timeout_s > self._longest_cell_s:
                     return refusal(f"timeout_s may be {self._longest_cell_s:g} at most")
@@ -157,15 +157,15 @@ class ToolCalls:
                 action = REPLAction(is_final=True, final_answer=answer)
                 return result_of_cell(await self._step(action, None, None))
             case Reset():
-                return await self._reset(asked)
+                return await self._reset(arguments)
             case _:
-                raise AssertionError(asked)
+                raise AssertionError(arguments)
 
-    async def _reset(self, asked: Reset) -> CallToolResult:
+    async def _reset(self, arguments: Reset) -> CallToolResult:
         try:
-            if asked.keep_variables:
-                return await self._go_on(asked)
-            return result_of_reset(await self._begin(_given(asked)))
+            if arguments.keep_variables:
+                return await self._follow_up_tool(arguments)
+            return result_of_reset(await self._begin(_given(arguments)))
         except (TypeError, ValueError, OSError) as error:
             # So environments say which argument is wrong, and which file there is no room for.
             return refusal(str(error))
@@ -174,32 +174,32 @@ class ToolCalls:
         self, action: REPLAction, timeout_s: float | None, on_output: OnOutput | None
     ) -> REPLObservation:
         try:
-            return await self._played.step(action, timeout_s, on_output)
+            return await self._session.step(action, timeout_s, on_output)
         except NotReset:
             await self._begin({})
-        return await self._played.step(action, timeout_s, on_output)
+        return await self._session.step(action, timeout_s, on_output)
 
     async def _begin(self, given: dict[str, Any]) -> REPLObservation:
         if self._contexts and not given.keys() & {"context", "contexts"}:
             given["contexts"] = self._contexts
-        return await self._played.reset(**{"max_iterations": MANY_ITERATIONS, **given})
+        return await self._session.reset(**{"max_iterations": MANY_ITERATIONS, **given})
 
-    async def _go_on(self, asked: Reset) -> CallToolResult:
-        if unfit := sorted(_NEW_SESSION & asked.model_fields_set):
+    async def _follow_up_tool(self, arguments: Reset) -> CallToolResult:
+        if unfit := sorted(_NEW_SESSION & arguments.model_fields_set):
             return refusal(_KEPT_AND_NEW.format(", ".join(unfit)))
-        iterations = asked.max_iterations or MANY_ITERATIONS
+        iterations = arguments.max_iterations or MANY_ITERATIONS
         try:
             return result_of_reset(
-                await self._played.follow_up(asked.task_prompt or "", iterations)
+                await self._session.follow_up(arguments.task_prompt or "", iterations)
             )
         except NotReset:
             return refusal(_NOTHING_KEPT)
 
 
-def _given(asked: Reset) -> dict[str, Any]:
+def _given(arguments: Reset) -> dict[str, Any]:
     """Return the given arguments of a reset by name, without copies."""
-    names = asked.model_fields_set - {"keep_variables"}
-    return {name: value for name in names if (value := getattr(asked, name)) is not None}
+    names = arguments.model_fields_set - {"keep_variables"}
+    return {name: value for name in names if (value := getattr(arguments, name)) is not None}
 
 
 def _complaints(error: ValidationError) -> str:

@@ -109,7 +109,7 @@ class ParsedCompletion:
             if isinstance(token, str) and token.startswith(_TOKEN_ID):
                 self.named_ids += _named(token[len(_TOKEN_ID) :])
 
-    def completion(self, asked: str | None, *, tokens: bool) -> Completion:
+    def completion(self, requested_model: str | None, *, tokens: bool) -> Completion:
         """Return the complete answer. `tokens`: with its token trace.
 
         Raises:
@@ -128,7 +128,7 @@ class ParsedCompletion:
             raise ModelError("type", "the answer has no text", retryable=True, usage=usage)
         text = replace_surrogates("".join(self.texts))
         trace = self._trace() if tokens else None
-        return Completion(text, usage, self.finish_reason, self.model or asked, trace)
+        return Completion(text, usage, self.finish_reason, self.model or requested_model, trace)
 
     def _trace(self) -> TokenTrace | None:
         ids = self.output_ids or self.named_ids

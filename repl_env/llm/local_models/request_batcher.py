@@ -67,21 +67,21 @@ class RequestBatcher(Generic[Q, A]):
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
 
-    def submit(self, asked: BatchedRequest[Q, A]) -> None:
-        """Queue `asked`."""
+    def submit(self, queued: BatchedRequest[Q, A]) -> None:
+        """Queue `queued`."""
         with self._changed:
             if self._thread is None:
                 thread = threading.Thread(target=self._work, name="repl-env batches")
                 thread.start()  # may fail; then no request is queued, so none waits forever
                 self._thread = thread
-            self._queue.append(asked)
+            self._queue.append(queued)
             self._changed.notify_all()
 
     def close(self, error: Exception) -> None:
         """Fail all requests with `error`; return when the thread has ended."""
         with self._changed:
-            for asked in (*self._running, *self._queue):
-                asked.fail(error)
+            for queued in (*self._running, *self._queue):
+                queued.fail(error)
             self._changed.notify_all()
             thread = self._thread
         if thread is not None:
@@ -93,8 +93,8 @@ class RequestBatcher(Generic[Q, A]):
                 self._run(batch)
             # Boundary: the thread continues for other requests after any failure.
             except Exception as error:  # noqa: BLE001
-                for asked in batch:
-                    asked.fail(error)
+                for queued in batch:
+                    queued.fail(error)
 
     def _next(self) -> Sequence[BatchedRequest[Q, A]]:
         """Return the next batch; empty when the thread should end."""
@@ -105,7 +105,7 @@ class RequestBatcher(Generic[Q, A]):
                 self._changed.wait_for(self._full, self._wait)
                 self._running = self._company()
             taken = set(map(id, self._running))
-            self._queue = deque(asked for asked in self._queue if id(asked) not in taken)
+            self._queue = deque(queued for queued in self._queue if id(queued) not in taken)
             if not self._running:
                 self._thread = None
             return self._running
@@ -124,5 +124,5 @@ class RequestBatcher(Generic[Q, A]):
         oldest = self._oldest()
         if oldest is None or oldest.group is None:
             return () if oldest is None else (oldest,)
-        company = (asked for asked in self._queue if asked.group == oldest.group)
-        return [asked for asked in company if not asked.dropped][: self.size]
+        company = (queued for queued in self._queue if queued.group == oldest.group)
+        return [queued for queued in company if not queued.dropped][: self.size]

@@ -143,13 +143,13 @@ class TransformersModel(ChatModel):
         if request.max_output_tokens is not None and request.max_output_tokens < 1:
             raise ModelError("request", "max_output_tokens must be at least 1")
         group = self._sampling if self._sampling.seed is None else None
-        asked: BatchedRequest[_Question, Completion] = BatchedRequest(
+        queued: BatchedRequest[_Question, Completion] = BatchedRequest(
             _Question(request, self._sampling), group
         )
-        self._batches.submit(asked)
+        self._batches.submit(queued)
         try:
             async with asyncio.timeout(request.timeout):
-                return await asyncio.wrap_future(asked.answer)
+                return await asyncio.wrap_future(queued.answer)
         except TimeoutError as error:
             raise ModelError("timeout", f"no answer in {request.timeout:g} s") from error
 
@@ -174,7 +174,7 @@ class TransformersModel(ChatModel):
         """Answer each of `batch`; a failing batch is split in halves, down to one request."""
         parts = [batch]
         while parts:
-            part = [asked for asked in parts.pop() if not asked.dropped]
+            part = [queued for queued in parts.pop() if not queued.dropped]
             error = self._attempt(part) if part else None
             if error is None:
                 continue
@@ -190,7 +190,7 @@ class TransformersModel(ChatModel):
     def _attempt(self, part: Sequence[BatchedRequest[_Question, Completion]]) -> ModelError | None:
         """Answer `part`, or return the failure of `generate`."""
         try:
-            rows = [(asked, row) for asked in part if (row := self._row(asked)) is not None]
+            rows = [(queued, row) for queued in part if (row := self._row(queued)) is not None]
             if rows:
                 self._answer(rows, part[0].question.sampling)
         # Boundary: the model may be the user's code. The error goes without its traceback, which
@@ -208,25 +208,25 @@ class TransformersModel(ChatModel):
         pads = [token for token in (self._tokenizer.pad_token_id, *ends, 0) if token is not None]
         prompts = [row for _, row in rows]
         answers = generate(self._model, prompts, sampling, ends, pads[0], self._record)
-        for (asked, row), answer in zip(rows, answers, strict=True):
-            asked.give(self._completion(row, answer))
+        for (queued, row), answer in zip(rows, answers, strict=True):
+            queued.give(self._completion(row, answer))
 
-    def _row(self, asked: BatchedRequest[_Question, Completion]) -> GenerationRow | None:
+    def _row(self, queued: BatchedRequest[_Question, Completion]) -> GenerationRow | None:
         """Return the model's input; None, with a failed request, if there is none."""
-        request = asked.question.request
+        request = queued.question.request
         try:
             prompt = self._prompt_ids(request.messages, request.prefix)
         except ModelError as error:
-            asked.fail(error)
+            queued.fail(error)
             return None
         limit = request.max_output_tokens or self._max_new_tokens
         positions = _positions(self._model)
         if positions is not None and len(prompt) >= positions:
             told = f"the prompt has {len(prompt)} tokens; with its answer it may have {positions}"
-            asked.fail(ModelError("request", told))
+            queued.fail(ModelError("request", told))
             return None
         room = limit if positions is None else positions - len(prompt)
-        return GenerationRow(prompt, min(limit, room), lambda: asked.dropped)
+        return GenerationRow(prompt, min(limit, room), lambda: queued.dropped)
 
     def _prompt_ids(self, messages: Sequence[Message], prefix: str | None = None) -> list[int]:
         try:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Literal, TypeAlias
 
-from repl_env.tasks.submission import MOST_FILE
+from repl_env.tasks.submission import MAX_FILE
 from repl_env.tasks.submission_evaluator import Evaluator, SubmissionEvaluation
 from repl_env.tasks.task import Task, how_scored
 from repl_sandbox.types import JSON
@@ -35,10 +35,10 @@ class EvaluationRuns:
         self._lock = threading.Lock()  # cells may have threads
         self._validations = 0
         self._best = 0.0
-        self._due = 0.0
+        self._pending_reward = 0.0
         self.last: SubmissionEvaluation | None = None
         self.submitted: SubmissionEvaluation | None = None
-        self.broken: Exception | None = None
+        self.infrastructure_error: Exception | None = None
 
     def validate(self, files: Mapping[str, str]) -> dict[str, JSON]:
         """Evaluate the files that a cell sends; what it is told of that."""
@@ -47,29 +47,29 @@ class EvaluationRuns:
             if self._validations >= self.task.limits.validations:
                 raise ValueError(f"validate() was called {self._validations} times: no more")
             self._validations += 1
-            return self._told(self._evaluated(_decoded(files, self.task)))
+            return self._report(self._evaluated(_decoded(files, self.task)))
 
     def submit(self, files: Mapping[str, str]) -> dict[str, JSON]:
         """Hand in the files that a cell sends; the first ones count."""
         with self._lock:
             self._check_open()
             self.submitted = self._evaluated(_decoded(files, self.task))
-            return self._told(self.submitted)
+            return self._report(self.submitted)
 
     def end(self, files: Mapping[str, bytes]) -> None:
         """The episode is over; without `submit()`, the files in its workspace are handed in."""
         with self._lock:
-            if self.submitted is None and self.broken is None:
-                with suppress(RuntimeError):  # `broken` says why
+            if self.submitted is None and self.infrastructure_error is None:
+                with suppress(RuntimeError):  # `infrastructure_error` says why
                     self.submitted = self._evaluated(files)
             if self._pay == "submit" and self.submitted is not None:
-                self._due = self.submitted.gain
+                self._pending_reward = self.submitted.gain
 
     def pay(self) -> float:
         """Return the rewards that became due since the last step."""
         with self._lock:
-            due, self._due = self._due, 0.0
-            return due
+            reward, self._pending_reward = self._pending_reward, 0.0
+            return reward
 
     @property
     def evaluation(self) -> SubmissionEvaluation | None:
@@ -90,42 +90,46 @@ class EvaluationRuns:
     def _check_open(self) -> None:
         if self.submitted is not None:
             raise ValueError("a submission was handed in already; the first one counts")
-        if self.broken is not None:
+        if self.infrastructure_error is not None:
             raise RuntimeError("the evaluation failed by no fault of the submission")
 
     def _evaluated(self, files: Mapping[str, bytes]) -> SubmissionEvaluation:
         try:
-            found = self._evaluator.evaluate(files)
+            evaluation = self._evaluator.evaluate(files)
         # Boundary: whatever it is, it is no fault of the submission's, and no score.
         except Exception as error:  # noqa: BLE001
-            self.broken = error
+            self.infrastructure_error = error
             # The cell learns nothing of the evaluator's; the caller of the step gets the error.
             raise RuntimeError("the evaluation failed by no fault of the submission") from None
-        self.last = found
-        if self._pay == "improvement" and found.ok and found.gain > self._best:
-            self._due += found.gain - self._best
-            self._best = found.gain
-        return found
+        self.last = evaluation
+        if self._pay == "improvement" and evaluation.ok and evaluation.gain > self._best:
+            self._pending_reward += evaluation.gain - self._best
+            self._best = evaluation.gain
+        return evaluation
 
-    def _told(self, found: SubmissionEvaluation) -> dict[str, JSON]:
-        told: dict[str, JSON] = {
-            "score": found.score,
+    def _report(self, evaluation: SubmissionEvaluation) -> dict[str, JSON]:
+        report: dict[str, JSON] = {
+            "score": evaluation.score,
             **how_scored(self.task),
             "validations_left": self.task.limits.validations - self._validations,
         }
-        return told if found.ok else told | {"failure": found.failure, "message": found.message}
+        return (
+            report
+            if evaluation.ok
+            else report | {"failure": evaluation.failure, "message": evaluation.message}
+        )
 
 
 def _decoded(files: object, task: Task) -> dict[str, bytes]:
     """The files that a session sent, which may be anything."""
     if not isinstance(files, Mapping):
         raise TypeError("the files of a submission must be a dict of texts in base64")
-    found: dict[str, bytes] = {}
+    decoded: dict[str, bytes] = {}
     for path in task.submission:
         content = files.get(path)
-        if isinstance(content, str) and len(content) <= 2 * MOST_FILE:
+        if isinstance(content, str) and len(content) <= 2 * MAX_FILE:
             try:
-                found[path] = base64.b64decode(content, validate=True)
+                decoded[path] = base64.b64decode(content, validate=True)
             except (binascii.Error, ValueError) as error:
                 raise ValueError(f"{path} is no base64: {error}") from None
-    return found
+    return decoded

@@ -32,7 +32,7 @@ class TaskEnvironment(REPLEnvironment):
             tools={"validate_files": self._validate, "submit_files": self._submit},
             answers="strict",
         )
-        self.use_sandbox_provider(evaluator.source)
+        self.use_sandbox_provider(evaluator.sandbox_provider)
 
     def _operations_with(self, equipment: EpisodeEquipment) -> TaskOperations:
         episodes = self._basic_operations_with(equipment)

@@ -17,7 +17,7 @@ from repl_env.episode.session_effects import CellEffect, OnOutput
 from repl_env.errors import EpisodeAborted, NotReset, REPLError
 from repl_env.models import REPLAction, REPLObservation
 from repl_env.tasks.episodes.evaluation_runs import EvaluationRuns, Pay
-from repl_env.tasks.submission import MOST_FILE
+from repl_env.tasks.submission import MAX_FILE
 from repl_env.tasks.submission_evaluator import Evaluator
 from repl_env.tasks.task import Task
 from repl_sandbox.errors import SandboxError
@@ -86,12 +86,14 @@ class TaskOperations:
         if observation.done:
             current.record_end(observation)
             yield from self._submit_workspace(current)
-        broken = self.running.broken
-        if isinstance(broken, SandboxError):
+        infrastructure_error = self.running.infrastructure_error
+        if isinstance(infrastructure_error, SandboxError):
             yield from self.slot.abandon(current)
-            raise EpisodeAborted("sandbox", f"an evaluation was lost: {broken}") from broken
-        if broken is not None:
-            raise broken
+            raise EpisodeAborted(
+                "sandbox", f"an evaluation was lost: {infrastructure_error}"
+            ) from infrastructure_error
+        if infrastructure_error is not None:
+            raise infrastructure_error
         observation.metadata["task_reward"] = self.running.pay()
         self._note(observation)
 
@@ -99,7 +101,7 @@ class TaskOperations:
         files: dict[str, bytes] = {}
         if self.running.submitted is None:
             paths = self._evaluator.task.submission
-            most = (MOST_FILE + 1) * max(len(paths), 1)
+            most = (MAX_FILE + 1) * max(len(paths), 1)
             found: Mapping[str, bytes | OSError] = yield partial(
                 current.session.files.get_all, paths, limit=most
             )
@@ -143,7 +145,7 @@ def _define_functions(current: CurrentEpisode, task: Task) -> Effects[None]:
     """Make the two functions that a policy calls."""
     session = current.session
     yield partial(session.set, "_task_paths", list(task.submission))
-    yield partial(session.set, "_task_most", MOST_FILE)
+    yield partial(session.set, "_task_most", MAX_FILE)
     outcome = yield CellEffect(
         session.run, _SESSION_FUNCTIONS.read_text(encoding="utf-8"), timeout=None
     )

@@ -24,12 +24,12 @@ _TIES = "If several are equal, the first of them by alphabet."
 
 def aggregation(size: int, seed: int) -> GeneratedTask:
     """One of `QUESTIONS` about a register."""
-    chance = SeededRandom("aggregation", size, seed)
+    rng = SeededRandom("aggregation", size, seed)
     # Labels differ in frequency, or every answer about it would hang on a handful of lines.
-    slots = [label for label in word_lists.LABELS for _ in range(3 + chance.below(5))]
-    who = users(chance, size, lines_each=10, fewest=3, most=200)
-    lines = register(chance, size, who, lambda _: chance.pick(slots))
-    question, answer = chance.pick(QUESTIONS)(chance, lines)
+    slots = [label for label in word_lists.LABELS for _ in range(3 + rng.below(5))]
+    who = users(rng, size, lines_each=10, fewest=3, most=200)
+    lines = register(rng, size, who, lambda _: rng.pick(slots))
+    question, answer = rng.pick(QUESTIONS)(rng, lines)
     return GeneratedTask(
         id=f"aggregation-{size}-{seed}",
         kind="aggregation",
@@ -42,12 +42,12 @@ def aggregation(size: int, seed: int) -> GeneratedTask:
     )
 
 
-def _most_frequent(chance: SeededRandom, lines: Register) -> Asked:
+def _most_frequent(rng: SeededRandom, lines: Register) -> Asked:
     label = min(word_lists.LABELS, key=lambda label: (-lines.of_label(label), label))
     return f"Which label has the most lines? {_TIES} Answer with the label alone.", label
 
 
-def _least_frequent(chance: SeededRandom, lines: Register) -> Asked:
+def _least_frequent(rng: SeededRandom, lines: Register) -> Asked:
     present = [label for label in word_lists.LABELS if lines.of_label(label)]
     label = min(present, key=lambda label: (lines.of_label(label), label))
     return (
@@ -56,22 +56,22 @@ def _least_frequent(chance: SeededRandom, lines: Register) -> Asked:
     ), label
 
 
-def _of_user(chance: SeededRandom, lines: Register) -> Asked:
-    user, label = chance.pick(sorted(lines.counts))
+def _of_user(rng: SeededRandom, lines: Register) -> Asked:
+    user, label = rng.pick(sorted(lines.counts))
     question = f"How many lines of user {user} have the label {label}? Answer with the number."
     return question, lines.counts[user, label]
 
 
-def _of_label(chance: SeededRandom, lines: Register) -> Asked:
-    label = chance.pick(word_lists.LABELS)
+def _of_label(rng: SeededRandom, lines: Register) -> Asked:
+    label = rng.pick(word_lists.LABELS)
     return (
         f"How many lines have the label {label}? Answer with the number.",
         lines.of_label(label),
     )
 
 
-def _compared(chance: SeededRandom, lines: Register) -> Asked:
-    one, other = chance.some(word_lists.LABELS, 2)
+def _compared(rng: SeededRandom, lines: Register) -> Asked:
+    one, other = rng.some(word_lists.LABELS, 2)
     difference = lines.of_label(one) - lines.of_label(other)
     answer = "more" if difference > 0 else "fewer" if difference < 0 else "equal"
     return (
@@ -80,8 +80,8 @@ def _compared(chance: SeededRandom, lines: Register) -> Asked:
     ), answer
 
 
-def _busiest(chance: SeededRandom, lines: Register) -> Asked:
-    label = chance.pick(word_lists.LABELS)
+def _busiest(rng: SeededRandom, lines: Register) -> Asked:
+    label = rng.pick(word_lists.LABELS)
     present = {user for user, _ in lines.counts}
     user = min(present, key=lambda user: (-lines.counts[user, label], user))
     return (

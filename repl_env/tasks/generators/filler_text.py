@@ -10,27 +10,27 @@ from repl_env.tasks.generators.seeded_random import SeededRandom
 _PARAGRAPH = 6  # sentences, on average
 
 
-def sentence(chance: SeededRandom) -> str:
+def sentence(rng: SeededRandom) -> str:
     """One sentence that no question is about."""
-    pick = chance.pick
+    pick = rng.pick
     return (
         f"{pick(word_lists.SUBJECTS)} {pick(word_lists.VERBS)} {pick(word_lists.OBJECTS)} "
         f"{pick(word_lists.CIRCUMSTANCES)}."
     )
 
 
-def hide(chance: SeededRandom, sentences: Sequence[str], size: int) -> str:
+def hide(rng: SeededRandom, sentences: Sequence[str], size: int) -> str:
     """A text of at most `size` characters that has each of `sentences` once, anywhere."""
     # One character each for what separates it from the next; a new paragraph takes two.
     left = size - sum(len(each) + 2 for each in sentences)
     pieces: list[str] = []
     while True:
-        piece = sentence(chance) + ("\n\n" if chance.below(_PARAGRAPH) == 0 else " ")
+        piece = sentence(rng) + ("\n\n" if rng.below(_PARAGRAPH) == 0 else " ")
         left -= len(piece)
         if left < 0:
             break
         pieces.append(piece)
-    places = chance.places(len(sentences), len(pieces) + len(sentences))
+    places = rng.places(len(sentences), len(pieces) + len(sentences))
     return "".join(_mixed(pieces, dict(zip(places, sentences, strict=True)))).rstrip()
 
 

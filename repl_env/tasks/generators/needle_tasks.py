@@ -18,21 +18,21 @@ _MOST_NEEDLES = 12
 
 def single_needle(size: int, seed: int) -> GeneratedTask:
     """The code of one thing in one town."""
-    chance = SeededRandom("single_needle", size, seed)
-    thing, town = _thing(chance), chance.pick(word_lists.TOWNS)
-    answer = _code(chance)
+    rng = SeededRandom("single_needle", size, seed)
+    thing, town = _thing(rng), rng.pick(word_lists.TOWNS)
+    answer = _code(rng)
     facts = {(thing, town): answer}
     # The nearest misses: the thing elsewhere, and another thing there.
-    facts.setdefault((thing, _other(chance, word_lists.TOWNS, town)), _code(chance))
+    facts.setdefault((thing, _other(rng, word_lists.TOWNS, town)), _code(rng))
     while len(facts) < 1 + _besides(size):
-        there = town if len(facts) == 2 else chance.pick(word_lists.TOWNS)
-        facts.setdefault((_thing(chance), there), _code(chance))
+        there = town if len(facts) == 2 else rng.pick(word_lists.TOWNS)
+        facts.setdefault((_thing(rng), there), _code(rng))
     sentences = [f"The code of the {what} in {at} is {code}." for (what, at), code in facts.items()]
     return GeneratedTask(
         id=f"single_needle-{size}-{seed}",
         kind="single_needle",
         question=f"What is the code of the {thing} in {town}? Answer with the code alone.",
-        context=filler_text.hide(chance, sentences, size),
+        context=filler_text.hide(rng, sentences, size),
         answer=answer,
         size=size,
         seed=seed,
@@ -42,18 +42,18 @@ def single_needle(size: int, seed: int) -> GeneratedTask:
 
 def multi_needle(size: int, seed: int) -> GeneratedTask:
     """All who hold a key to one room."""
-    chance = SeededRandom("multi_needle", size, seed)
+    rng = SeededRandom("multi_needle", size, seed)
     rooms = [f"{quality} {room}" for quality in word_lists.QUALITIES for room in word_lists.ROOMS]
-    room, *others = chance.some(rooms, 41)
+    room, *others = rng.some(rooms, 41)
     most = min(_MOST_NEEDLES, 2 + size // 1_000)
-    holders = _people(chance, 2 + chance.below(most - 1))
+    holders = _people(rng, 2 + rng.below(most - 1))
     sentences = [_holds(person, room) for person in holders]
-    sentences += [_holds(each, chance.pick(others)) for each in _people(chance, _besides(size))]
+    sentences += [_holds(each, rng.pick(others)) for each in _people(rng, _besides(size))]
     return GeneratedTask(
         id=f"multi_needle-{size}-{seed}",
         kind="multi_needle",
         question=f"Who holds a key to the {room}? Answer with a list of the full names of all.",
-        context=filler_text.hide(chance, sentences, size),
+        context=filler_text.hide(rng, sentences, size),
         answer=[*sorted(holders)],
         size=size,
         seed=seed,
@@ -69,21 +69,21 @@ def _besides(size: int) -> int:
     return max(2, min(_MOST_BESIDES, size // _BESIDES))
 
 
-def _thing(chance: SeededRandom) -> str:
-    return f"{chance.pick(word_lists.QUALITIES)} {chance.pick(word_lists.THINGS)}"
+def _thing(rng: SeededRandom) -> str:
+    return f"{rng.pick(word_lists.QUALITIES)} {rng.pick(word_lists.THINGS)}"
 
 
-def _other(chance: SeededRandom, items: list[str], than: str) -> str:
-    return chance.pick([item for item in items if item != than])
+def _other(rng: SeededRandom, items: list[str], excluded: str) -> str:
+    return rng.pick([item for item in items if item != excluded])
 
 
-def _code(chance: SeededRandom) -> str:
-    letters = "".join(chance.pick("BCDFGHJKLMNPQRSTVWXZ") for _ in range(3))
-    return f"{letters}-{10_000 + chance.below(90_000)}"
+def _code(rng: SeededRandom) -> str:
+    letters = "".join(rng.pick("BCDFGHJKLMNPQRSTVWXZ") for _ in range(3))
+    return f"{letters}-{10_000 + rng.below(90_000)}"
 
 
-def _people(chance: SeededRandom, count: int) -> list[str]:
+def _people(rng: SeededRandom, count: int) -> list[str]:
     names = [
         f"{first} {last}" for first in word_lists.FIRST_NAMES for last in word_lists.LAST_NAMES
     ]
-    return chance.some(names, count)
+    return rng.some(names, count)

@@ -29,20 +29,20 @@ class Condition:
     """A condition on two users, in words and as a symmetric function."""
 
     text: str
-    holds: Callable[[int, int], bool]
+    satisfies: Callable[[int, int], bool]
 
 
 def pairs(size: int, seed: int) -> GeneratedTask:
     """One of `CONDITIONS` about the users of a register."""
-    chance = SeededRandom("pairs", size, seed)
-    who = users(chance, size, lines_each=4, fewest=4, most=40)
-    common = chance.pick(word_lists.LABELS)
-    labels = {user: chance.some(word_lists.LABELS, 1 + chance.below(3)) for user in who}
+    rng = SeededRandom("pairs", size, seed)
+    who = users(rng, size, lines_each=4, fewest=4, most=40)
+    common = rng.pick(word_lists.LABELS)
+    labels = {user: rng.some(word_lists.LABELS, 1 + rng.below(3)) for user in who}
     # Two users with a label in common, so that no answer is empty.
     first = [(user, common) for user in who[:2]]
-    lines = register(chance, size, who, lambda user: chance.pick(labels[user]), first)
-    condition = chance.pick(CONDITIONS)(chance, lines)
-    found = [pair for pair in combinations(sorted(who), 2) if condition.holds(*pair)]
+    lines = register(rng, size, who, lambda user: rng.pick(labels[user]), first)
+    condition = rng.pick(CONDITIONS)(rng, lines)
+    found = [pair for pair in combinations(sorted(who), 2) if condition.satisfies(*pair)]
     return GeneratedTask(
         id=f"pairs-{size}-{seed}",
         kind="pairs",
@@ -55,16 +55,16 @@ def pairs(size: int, seed: int) -> GeneratedTask:
     )
 
 
-def _both(chance: SeededRandom, lines: Register) -> Condition:
-    label = _label_of_two(chance, lines)
+def _both(rng: SeededRandom, lines: Register) -> Condition:
+    label = _label_of_two(rng, lines)
     return Condition(
         f"both users have at least one line with the label {label}.",
         lambda one, other: min(lines.counts[one, label], lines.counts[other, label]) > 0,
     )
 
 
-def _both_often(chance: SeededRandom, lines: Register) -> Condition:
-    label = _label_of_two(chance, lines)
+def _both_often(rng: SeededRandom, lines: Register) -> Condition:
+    label = _label_of_two(rng, lines)
     counts = sorted((lines.counts[user, label] for user in lines.users), reverse=True)
     # As many as the third most have, so that some users with the label are not enough.
     least = max(1, counts[2], counts[len(counts) // 8]) if counts[2] else counts[1]
@@ -74,10 +74,10 @@ def _both_often(chance: SeededRandom, lines: Register) -> Condition:
     )
 
 
-def _one_and_other(chance: SeededRandom, lines: Register) -> Condition:
-    label = _label_of_two(chance, lines)
+def _one_and_other(rng: SeededRandom, lines: Register) -> Condition:
+    label = _label_of_two(rng, lines)
     # Another label that a user has: with the two users of the first, there is a pair.
-    second = chance.pick(sorted({each for _, each in lines.counts if each != label} or {label}))
+    second = rng.pick(sorted({each for _, each in lines.counts if each != label} or {label}))
 
     def holds(one: int, other: int) -> bool:
         counts = lines.counts
@@ -93,12 +93,12 @@ def _one_and_other(chance: SeededRandom, lines: Register) -> Condition:
     )
 
 
-def _label_of_two(chance: SeededRandom, lines: Register) -> str:
+def _label_of_two(rng: SeededRandom, lines: Register) -> str:
     """A label that at least two users have."""
     owners = {
         label: sum((u, label) in lines.counts for u in lines.users) for label in word_lists.LABELS
     }
-    return chance.pick([label for label, count in owners.items() if count >= 2])
+    return rng.pick([label for label, count in owners.items() if count >= 2])
 
 
 Asking: TypeAlias = Callable[[SeededRandom, Register], Condition]

@@ -33,16 +33,14 @@ class Register:
         return sum(self.counts[user, label] for user in self.users)
 
 
-def users(
-    chance: SeededRandom, size: int, lines_each: int, fewest: int, most: int
-) -> tuple[int, ...]:
+def users(rng: SeededRandom, size: int, lines_each: int, fewest: int, most: int) -> tuple[int, ...]:
     """Numbers of users for a register of `size` characters, about `lines_each` lines for each."""
     count = max(fewest, min(most, size // (_LINE * lines_each)))
-    return tuple(10_000 + place for place in chance.places(count, 90_000))
+    return tuple(10_000 + place for place in rng.places(count, 90_000))
 
 
 def register(
-    chance: SeededRandom,
+    rng: SeededRandom,
     size: int,
     users: tuple[int, ...],
     label_of: Callable[[int], str],
@@ -57,9 +55,9 @@ def register(
     left = size - len(HEADER)
     wanted = list(first)
     while True:
-        user, label = wanted.pop() if wanted else _next(chance, users, label_of)
+        user, label = wanted.pop() if wanted else _next(rng, users, label_of)
         # The date of this line follows from the share of the text that is written.
-        line = f"{_date(1 - left / size)} | user {user} | {label} | {_text(chance, label)}\n"
+        line = f"{_date(1 - left / size)} | user {user} | {label} | {_text(rng, label)}\n"
         left -= len(line)
         if left < 0:
             return Register("".join(lines), users, counts)
@@ -68,9 +66,9 @@ def register(
 
 
 def _next(
-    chance: SeededRandom, users: tuple[int, ...], label_of: Callable[[int], str]
+    rng: SeededRandom, users: tuple[int, ...], label_of: Callable[[int], str]
 ) -> tuple[int, str]:
-    user = chance.pick(users)
+    user = rng.pick(users)
     return user, label_of(user)
 
 
@@ -81,7 +79,7 @@ def _date(progress: float) -> str:
     return f"{day + 1:02} {word_lists.MONTHS[month]} {_FIRST_YEAR + year}"
 
 
-def _text(chance: SeededRandom, label: str) -> str:
-    if chance.below(8):
-        return filler_text.sentence(chance)
-    return f"{filler_text.sentence(chance)} First noted as {chance.pick(word_lists.LABELS)}."
+def _text(rng: SeededRandom, label: str) -> str:
+    if rng.below(8):
+        return filler_text.sentence(rng)
+    return f"{filler_text.sentence(rng)} First noted as {rng.pick(word_lists.LABELS)}."

@@ -21,9 +21,9 @@ class SeededRandom:
         digest = hashlib.sha256("/".join(map(str, key)).encode()).digest()
         self.real = random.Random(int.from_bytes(digest, "big")).random
 
-    def below(self, bound: int) -> int:
-        """A number from 0 to `bound` - 1."""
-        return int(self.real() * bound)
+    def below(self, limit: int) -> int:
+        """A number from 0 to `limit` - 1."""
+        return int(self.real() * limit)
 
     def pick(self, items: Sequence[T]) -> T:
         """One of `items`."""
@@ -37,9 +37,9 @@ class SeededRandom:
             left[place], left[other] = left[other], left[place]
         return left[:count]
 
-    def places(self, count: int, bound: int) -> list[int]:
-        """`count` different numbers from 0 to `bound` - 1, for a `bound` well above `count`."""
+    def places(self, count: int, limit: int) -> list[int]:
+        """`count` different numbers from 0 to `limit` - 1, for a `limit` well above `count`."""
         found: dict[int, None] = {}
         while len(found) < count:
-            found[self.below(bound)] = None
+            found[self.below(limit)] = None
         return list(found)

@@ -216,7 +216,7 @@ class REPLChatEnv(EnvBase, metaclass=_WithTokenizer):
                 f"one, as {name}.from_dataloader has it"
             )
         masked = tensordict.get("_reset", None) is not None
-        tasks = self._tasks(tensordict, self._asked_for(tensordict, "_reset"))
+        tasks = self._tasks(tensordict, self._named_rows(tensordict, "_reset"))
         system = {"role": self.system_role, "content": self.system_prompt}
         self._chat.reset(
             tasks,
@@ -229,8 +229,8 @@ class REPLChatEnv(EnvBase, metaclass=_WithTokenizer):
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         rows = self._split(tensordict)
-        asked = self._asked_for(tensordict, "_step")
-        results = self._chat.step({number: rows[number] for number in asked})
+        named_rows = self._named_rows(tensordict, "_step")
+        results = self._chat.step({number: rows[number] for number in named_rows})
         return self._with_signals(self._batch(self._chat.shown()), results)
 
     def _with_signals(
@@ -261,9 +261,9 @@ class REPLChatEnv(EnvBase, metaclass=_WithTokenizer):
         self._complete_done(self.full_done_spec, tensordict_reset)
         self._reset_check_done(tensordict, tensordict_reset)
         new, old = self._split(tensordict_reset), self._split(tensordict.exclude("_reset"))
-        asked = self._asked_for(tensordict, "_reset")
+        named_rows = self._named_rows(tensordict, "_reset")
         return self._batch(
-            [row if i in asked else row.copy().update(old[i]) for i, row in enumerate(new)]
+            [row if i in named_rows else row.copy().update(old[i]) for i, row in enumerate(new)]
         )
 
     def _post_step_mdp_hooks(
@@ -275,12 +275,12 @@ class REPLChatEnv(EnvBase, metaclass=_WithTokenizer):
                 mark_sampled(row)
         return tensordict, next_tensordict
 
-    def _asked_for(self, tensordict: TensorDictBase, key: str) -> list[int]:
+    def _named_rows(self, tensordict: TensorDictBase, key: str) -> list[int]:
         """The rows that a mask names; all without one."""
         mask = tensordict.get(key, None)
         if mask is None:
             return list(range(len(self._chat)))
-        return [number for number, asked in enumerate(mask.reshape(-1).tolist()) if asked]
+        return [number for number, named_rows in enumerate(mask.reshape(-1).tolist()) if named_rows]
 
     def _tasks(self, tensordict: TensorDictBase, numbers: Sequence[int]) -> dict[int, RowTask]:
         """The tasks that the rows `numbers` of a reset bring."""
