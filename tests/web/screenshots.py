@@ -13,7 +13,7 @@ import threading
 from pathlib import Path
 
 from PIL import Image
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, expect
 
 from repl_env.display.viewer.named_files import NamedFiles
 from repl_env.display.viewer.view_data import ViewData
@@ -44,8 +44,6 @@ PAGES: dict[str, tuple[str, str | None]] = {
     "comparison": (f"#/compare/{{{FIRST}}}/{{{SECOND}}}", None),
     "missing": ("#/nowhere", None),
 }
-# As `settle` waits for it.
-SETTLED = """!document.querySelector(".spinner") && !/Loading…/.test(document.body.innerText)"""
 README = {"viewer-run": "run", "viewer-turn": "cell"}
 
 
@@ -109,7 +107,8 @@ def take(
 def settle(page: Page) -> None:
     """Wait until nothing is fetched and no place shows that it waits."""
     page.wait_for_load_state("networkidle")
-    page.wait_for_function(SETTLED)
+    for waiting in (page.locator(".spinner"), page.get_by_text("Loading…")):
+        expect(waiting).to_have_count(0, timeout=20_000)
     page.evaluate("new Promise((done) => requestAnimationFrame(() => setTimeout(done, 50)))")
 
 
