@@ -20,8 +20,12 @@ from playwright.sync_api import Browser, Page, sync_playwright
 HINT = "no Chromium found; install it (Debian: apt-get install chromium)"
 IN_CI = bool(os.environ.get("CI"))
 
-# Violations of a page's policy, as the page itself sees them.
+# Violations of a page's policy, and shifts of its layout, as the page itself sees them.
 REPORT = """
+window.shifts = 0;
+new PerformanceObserver((list) => {
+    for (const shift of list.getEntries()) window.shifts += shift.hadRecentInput ? 0 : shift.value;
+}).observe({ type: "layout-shift", buffered: true });
 addEventListener("securitypolicyviolation", (event) =>
     console.error(`policy: ${event.violatedDirective} ${event.blockedURI} ${event.sample}`));
 """

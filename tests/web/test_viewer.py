@@ -51,6 +51,9 @@ def test_a_run_is_found_in_the_list_and_read_turn_by_turn(open_page, serve, reco
     expect(picture).to_be_visible()
     assert picture.evaluate("image => image.naturalWidth") > 100
     expect(page.locator(".changes")).to_contain_text("share")
+    page.reload()
+    expect(picture).to_be_visible()
+    assert page.evaluate("window.shifts") < 0.1
 
 
 def test_exactly_what_the_model_was_shown_can_be_opened(open_page, serve, recorded):

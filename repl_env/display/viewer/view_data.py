@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from repl_env.display.viewer.evaluation_data import comparison_data, evaluation_data, results_of
 from repl_env.display.viewer.growing_lines import LONGEST_LINE
-from repl_env.display.viewer.named_files import NamedFile, NamedFiles
+from repl_env.display.viewer.named_files import MOST, NamedFile, NamedFiles
 from repl_env.display.viewer.trajectory_index import TrajectoryIndex
 from repl_env.display.viewer.trajectory_summary import TrajectorySummary
 from repl_env.rlm.trajectory.event_codec import FORMAT
@@ -49,12 +49,16 @@ class ViewData:
         self._indexes: OrderedDict[str, TrajectoryIndex] = OrderedDict()
 
     def listing(self) -> dict[str, Any]:
-        """Return all files with what is known of them; "more" while there is more to read."""
+        """Return all files with what is known of them; "more" while there is more to read.
+
+        "full": there may be files beyond the number that is listed.
+        """
         until = time.monotonic() + _SECONDS
         with self._lock:
             rows = [self._listed(file, until) for file in self._files.files()]
         shown = [row for row in rows if row["kind"] != "other"]
-        return {"files": shown, "more": any(row.get("more") for row in shown)}
+        more = any(row.get("more") for row in shown)
+        return {"files": shown, "more": more, "full": len(rows) == MOST}
 
     def rows(self, identifier: str, start: int, generation: int) -> dict[str, Any]:
         """Return rows of a trajectory from number `start`."""

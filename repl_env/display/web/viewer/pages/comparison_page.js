@@ -14,8 +14,8 @@ const KINDS = [["", "All changes", () => true], ["lost", "Lost", (change) => cha
 function verdict({ n, low, high }) {
   if (n === 0) return "No task has a score in both.";
   if (!isNumber(low)) return "There are too few tasks for an interval.";
-  if (low > 0) return "The second evaluation scores higher; the interval excludes no difference.";
-  if (high < 0) return "The second evaluation scores lower; the interval excludes no difference.";
+  if (low > 0) return "The second evaluation scores higher: the interval does not include 0.";
+  if (high < 0) return "The second evaluation scores lower: the interval does not include 0.";
   return "The interval includes 0: the difference may be chance.";
 }
 

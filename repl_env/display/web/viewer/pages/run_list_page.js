@@ -131,6 +131,7 @@ export function RunListPage({ source, query }) {
   }
   return html`<div class="run-list">
     ${error === null ? null : html`<p class="note bad-text" role="alert">${error.message}</p>`}
+    ${value.full ? html`<p class="note">Only the first ${count(value.files.length)} files are listed.</p>` : null}
     ${broken.map((file) => html`<p class="note bad-text" key=${file.id}>${file.name}: ${file.error}</p>`)}
     ${evaluations.length === 0 ? null : html`<${EvaluationList} files=${evaluations} />`}
     ${runs.length === 0 ? null : html`<${RunTable} runs=${shown} all=${runs} scores=${scores} query=${query} set=${set} />`}

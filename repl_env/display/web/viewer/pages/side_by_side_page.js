@@ -31,7 +31,7 @@ function Answer({ store, run }) {
   const { value } = useData(() => (run.ended === null ? null : store.event(run.ended)), [run.ended?.at, run.ended?.index]);
   if (run.ended === null) return html`<p class="muted">The run has not ended.</p>`;
   const answer = value === null ? run.ended.text : value.final_answer;
-  return answer === null || answer === undefined ? html`<p class="muted">No answer.</p>` : html`<${LongText} value=${asText(answer)} />`;
+  return answer === null || answer === undefined ? html`<p class="muted">No answer.</p>` : html`<${LongText} kind="text-block prose" value=${asText(answer)} />`;
 }
 
 function Column({ store, id, shown, report }) {

@@ -3,13 +3,16 @@
 import { html } from "../../vendor/preact-htm.module.js";
 import { count, dollars, duration, isNumber, score } from "../../shared/format.js";
 
-// Infrastructure errors are no fault of the model; the rest are.
-const STOPPED_WELL = new Set(["answer"]);
+const INFRASTRUCTURE = new Set(["llm", "sandbox", "cancelled"]);
 
 export function StopBadge({ stop, error }) {
-  if (error) return html`<span class="badge bad" title="kind of error">${error}</span>`;
+  if (error) {
+    const ours = INFRASTRUCTURE.has(error);
+    return html`<span class=${`badge ${ours ? "warn" : "bad"}`}
+      title=${ours ? "infrastructure error, no fault of the model" : "kind of error"}>${error}</span>`;
+  }
   if (!stop) return null;
-  const kind = stop === "running" ? "accent" : STOPPED_WELL.has(stop) ? "good" : "warn";
+  const kind = stop === "running" ? "accent" : stop === "answer" ? "good" : "warn";
   return html`<span class=${`badge ${kind}`} title="why the run ended">${stop}</span>`;
 }
 

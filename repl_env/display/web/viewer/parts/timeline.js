@@ -76,6 +76,11 @@ function useWidth(place) {
 }
 
 export function Timeline({ file, tree, run }) {
+  const known = Number.isFinite(run.started?.time ?? tree.first);
+  return known ? html`<${Drawing} file=${file} tree=${tree} run=${run} />` : html`<p class="muted">No times are recorded.</p>`;
+}
+
+function Drawing({ file, tree, run }) {
   const place = useRef(null);
   const width = useWidth(place);
   const lanes = [run, ...run.children].slice(0, MOST_LANES);

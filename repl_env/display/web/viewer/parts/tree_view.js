@@ -12,7 +12,7 @@ const ROW = 34;
 const FEW = 8; // calls of a turn that are shown unfolded
 
 function nodeOfRun(run, depth) {
-  return { key: `run ${run.id}`, kind: "run", depth, run, path: [run.id], many: run.turns.length + run.children.length, open: depth < 2 };
+  return { key: `run ${run.id}`, kind: "run", depth, run, path: [run.id], many: run.turns.length + run.calls.size + run.children.length, open: depth < 2 };
 }
 
 function nodeOfTurn(turn, depth) {
@@ -42,7 +42,11 @@ function flattened(tree, folds) {
         for (const call of below.calls) inTurns.add(call.id);
         visit(below);
       }
+      // Those whose cell or call is not recorded.
       for (const child of node.run.children) if (!inTurns.has(child.id)) visit(nodeOfRun(child, node.depth + 1));
+      for (const call of node.run.calls.values()) {
+        if (call.child === null && !inTurns.has(call.id)) visit(nodeOfCall(call, node.depth + 1));
+      }
     } else {
       for (const call of node.calls) visit(nodeOfCall(call, node.depth + 1));
     }
