@@ -34,7 +34,7 @@ function useShownPart(value) {
 // `kind`: the class of the block, "text-block" or "output" or "output error".
 export function LongText({ value, kind = "text-block" }) {
   const [text, more] = useShownPart(value);
-  return html`<div><pre class=${kind} tabindex=${text.length > 2000 ? 0 : undefined}>${text}</pre>${more}</div>`;
+  return html`<div><pre class=${kind} tabindex=${kind !== "text-block" || text.length > 2000 ? 0 : undefined}>${text}</pre>${more}</div>`;
 }
 
 export function PythonCode({ value }) {

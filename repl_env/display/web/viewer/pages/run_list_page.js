@@ -69,12 +69,18 @@ function Filters({ runs, query, set }) {
   </div>`;
 }
 
+// Samples of one task differ by file and answer, other runs by question.
+function secondLine(run) {
+  if (!run.task) return run.question ?? "";
+  return run.answer ? `${run.name} → ${run.answer}` : run.name;
+}
+
 function RunRow({ run, index, picked, pick }) {
   return html`<div role="listitem" class="run-row" aria-posinset=${index + 1}>
     <input type="checkbox" aria-label=${`Choose ${run.name} for a view side by side`} checked=${picked} onChange=${pick} />
     <a class="run-link" href=${link(["run", run.file, ...(run.several ? [run.run] : [])])}>
       <span class="texts"><b class="one-line">${run.task || run.name}${run.several ? ` · run ${run.run}` : ""}</b>
-        <span class="one-line muted">${run.question ?? ""}</span></span>
+        <span class="one-line muted">${secondLine(run)}</span></span>
       <span class="ends"><${StopBadge} stop=${run.stop} error=${run.error} /></span>
       <span class="cell-score"><${Score} value=${run.reward} /></span>
       <span class="number muted wide">${run.iterations === undefined || run.iterations === null ? "" : plural(run.iterations, "turn")}</span>
