@@ -64,7 +64,7 @@ export function RunDetail({ store, state, run }) {
         ? html`<p class="muted">The run gave no answer.</p>`
         : html`<${LongText} kind="text-block prose" value=${ended.final_answer ?? run.ended.text} />`}</div></section>`}
     <section class="panel"><header><h2>Timeline</h2></header>
-      <div class="body"><${Timeline} file=${store.file} tree=${state.tree} run=${run} /></div></section>
+      <div class="body"><${Timeline} file=${store.file} state=${state} run=${run} /></div></section>
     ${run.children.length === 0 ? null : html`<${Below} file=${store.file} run=${run} />`}
     ${settings === "" || settings === "{}" ? null : html`<details class="panel more"><summary>Settings of the run</summary>
       <div class="body"><${LongText} value=${settings} kind="code-block" /></div></details>`}

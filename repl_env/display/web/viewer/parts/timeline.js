@@ -1,6 +1,6 @@
 // The time of a run and of the runs below it: model calls, cells, and waits for sub-calls in cells.
 
-import { html, useLayoutEffect, useRef, useState } from "../../vendor/preact-htm.module.js";
+import { html, useLayoutEffect, useMemo, useRef, useState } from "../../vendor/preact-htm.module.js";
 import { duration } from "../../shared/format.js";
 import { link } from "../data/router.js";
 
@@ -65,6 +65,14 @@ function sums(pieces) {
   return total;
 }
 
+function timesOf(tree, run) {
+  const lanes = [run, ...run.children].slice(0, MOST_LANES);
+  const from = run.started?.time ?? tree.first;
+  const to = Math.max(run.ended?.time ?? tree.latest, from + 0.001);
+  const all = lanes.map((each) => piecesOf(each, each.ended?.time ?? to));
+  return { lanes, from, to, all, total: sums(all[0]) };
+}
+
 function useWidth(place) {
   const [width, setWidth] = useState(720);
   useLayoutEffect(() => {
@@ -75,21 +83,19 @@ function useWidth(place) {
   return width;
 }
 
-export function Timeline({ file, tree, run }) {
+// While a file is read, the drawing is that of its beginning: all pieces anew for each part of the file
+// would take longer than a frame.
+export function Timeline({ file, state: { tree, loading }, run }) {
   const known = Number.isFinite(run.started?.time ?? tree.first);
-  return known ? html`<${Drawing} file=${file} tree=${tree} run=${run} />` : html`<p class="muted">No times are recorded.</p>`;
+  return known ? html`<${Drawing} file=${file} tree=${tree} run=${run} version=${loading ? -1 : tree.rows.length} />` : html`<p class="muted">No times are recorded.</p>`;
 }
 
-function Drawing({ file, tree, run }) {
+function Drawing({ file, tree, run, version }) {
   const place = useRef(null);
   const width = useWidth(place);
-  const lanes = [run, ...run.children].slice(0, MOST_LANES);
-  const from = run.started?.time ?? tree.first;
-  const to = Math.max(run.ended?.time ?? tree.latest, from + 0.001);
-  const all = lanes.map((each) => piecesOf(each, each.ended?.time ?? to));
+  const { lanes, from, to, all, total } = useMemo(() => timesOf(tree, run), [tree, run, version]);
   const room = width - LABEL - 8;
   const scale = room / (to - from);
-  const total = sums(all[0]);
   const height = lanes.length * LANE + 22;
   const ticks = width < 480 ? [0, 0.5, 1] : [0, 0.25, 0.5, 0.75, 1];
   const text = Object.entries(KINDS).map(([kind, name]) => `${duration(total[kind])} in ${name}`).join(", ");

@@ -11,21 +11,27 @@ import { Score, StopBadge } from "./labels.js";
 const ROW = 34;
 const FEW = 8; // calls of a turn that are shown unfolded
 
+// `place` is the part of the address behind the file. Nodes are made for thousands of turns at once, so
+// that they hold no more than the list needs.
 function nodeOfRun(run, depth) {
-  return { key: `run ${run.id}`, kind: "run", depth, run, path: [run.id], many: run.turns.length + run.calls.size + run.children.length, open: depth < 2 };
+  return { place: run.id, kind: "run", depth, run, many: run.turns.length + run.calls.size + run.children.length, open: depth < 2 };
 }
 
 function nodeOfTurn(turn, depth) {
   const calls = callsOf(turn);
   return {
-    key: `turn ${turn.run.id} ${turn.number}`, kind: "turn", depth, turn, calls,
-    path: [turn.run.id, "turn", String(turn.number)], many: calls.length, open: calls.length <= FEW,
+    place: `${turn.run.id}/turn/${turn.number}`, kind: "turn", depth, turn, calls, many: calls.length,
+    open: calls.length <= FEW,
   };
 }
 
 function nodeOfCall(call, depth) {
   if (call.child !== null) return { ...nodeOfRun(call.child, depth), call };
-  return { key: `call ${call.id}`, kind: "call", depth, call, path: [call.run.id, "call", call.id], many: 0, open: false };
+  return { place: `${call.run.id}/call/${call.id}`, kind: "call", depth, call, many: 0, open: false };
+}
+
+function addressOf(file, node) {
+  return link(["run", file, ...node.place.split("/")]);
 }
 
 // All nodes in sight of an unfolded tree, in order.
@@ -33,7 +39,7 @@ function flattened(tree, folds) {
   const nodes = [];
   const visit = (node) => {
     nodes.push(node);
-    node.unfolded = node.many > 0 && (folds.get(node.key) ?? node.open);
+    node.unfolded = node.many > 0 && (folds.get(node.place) ?? node.open);
     if (!node.unfolded) return;
     if (node.kind === "run") {
       const inTurns = new Set();
@@ -89,14 +95,14 @@ const LINES = { run: RunLine, turn: TurnLine, call: CallLine };
 export function TreeView({ file, state, chosen }) {
   const [folds, setFolds] = useState(new Map());
   const nodes = useMemo(() => flattened(state.tree, folds), [state, folds]);
-  const place = nodes.findIndex((node) => node.path.join("/") === chosen);
+  const place = useMemo(() => nodes.findIndex((node) => node.place === chosen), [nodes, chosen]);
   const [focus, setFocus] = useState(-1);
   useEffect(() => setFocus(place), [chosen, place >= 0]);
 
-  const fold = (node, unfolded) => setFolds(new Map(folds).set(node.key, unfolded));
+  const fold = (node, unfolded) => setFolds(new Map(folds).set(node.place, unfolded));
   const go = (index) => {
     const node = nodes[Math.max(0, Math.min(nodes.length - 1, index))];
-    if (node !== undefined) replaceRoute(link(["run", file, ...node.path]));
+    if (node !== undefined) replaceRoute(addressOf(file, node));
   };
   const parentOf = (index) => {
     let above = index;
@@ -121,7 +127,7 @@ export function TreeView({ file, state, chosen }) {
 
   const row = (index) => {
     const node = nodes[index];
-    return html`<div key=${node.key} id=${`node-${index}`} role="treeitem" aria-level=${node.depth + 1}
+    return html`<div key=${node.place} id=${`node-${index}`} role="treeitem" aria-level=${node.depth + 1}
         aria-selected=${index === place ? "true" : "false"} aria-expanded=${node.many > 0 ? String(node.unfolded) : undefined}
         aria-posinset=${index + 1} aria-setsize=${nodes.length}
         class=${`node ${node.kind}${index === place ? " chosen" : ""}`} style=${{ paddingInlineStart: `${Math.min(node.depth, 12) * 14}px` }}>
@@ -129,7 +135,7 @@ export function TreeView({ file, state, chosen }) {
         ? html`<button type="button" class="fold quiet" tabindex="-1" aria-label=${node.unfolded ? "Fold" : "Unfold"}
             onClick=${() => fold(node, !node.unfolded)}>${node.unfolded ? "▾" : "▸"}</button>`
         : html`<span class="fold"></span>`}
-      <a class="line" tabindex="-1" href=${link(["run", file, ...node.path])}><${LINES[node.kind]} node=${node} /></a>
+      <a class="line" tabindex="-1" href=${addressOf(file, node)}><${LINES[node.kind]} node=${node} /></a>
     </div>`;
   };
   return html`<${VirtualList} count=${nodes.length} height=${ROW} focus=${focus} render=${row} attributes=${{
