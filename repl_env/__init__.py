@@ -46,14 +46,13 @@ if TYPE_CHECKING:
     )
     from repl_env.parsing.code_blocks import extract_code_blocks
     from repl_env.parsing.reasoning import without_thoughts
-    from repl_env.rewards.rubric import (
-        CodeExecutionRubric,
+    from repl_env.rewards.outcome_rubrics import (
         CustomMetricRubric,
         ExactMatchRubric,
         FuzzyMatchRubric,
-        REPLRubric,
-        Rubric,
     )
+    from repl_env.rewards.repl_rubric import CodeExecutionRubric, REPLRubric
+    from repl_env.rewards.rubric import Rubric
     from repl_env.rlm.openenv_compat.local_rlm_runner import LocalRLMRunner, RLMRunResult
     from repl_env.rlm.prompt_templates import (
         RLM_SYSTEM_PROMPT,
@@ -194,14 +193,13 @@ _NAMES_BY_MODULE = {
         "Recording",
         "replay",
     ),
-    "repl_env.rewards.rubric": (
-        "CodeExecutionRubric",
+    "repl_env.rewards.outcome_rubrics": (
         "CustomMetricRubric",
         "ExactMatchRubric",
         "FuzzyMatchRubric",
-        "REPLRubric",
-        "Rubric",
     ),
+    "repl_env.rewards.repl_rubric": ("CodeExecutionRubric", "REPLRubric"),
+    "repl_env.rewards.rubric": ("Rubric",),
     "repl_env.rlm.openenv_compat.local_rlm_runner": (
         "LocalRLMRunner",
         "RLMRunResult",

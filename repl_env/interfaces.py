@@ -21,7 +21,8 @@ from repl_env.common.argument_checks import check_callable
 from repl_env.concurrency.offload import run_in_thread
 from repl_env.concurrency.thread_pool import capture_error, capture_error_async
 from repl_env.models import Action, Observation, State
-from repl_env.rewards.rubric import Rubric, check_rubric, is_pending, is_prompt
+from repl_env.rewards.repl_rubric import check_rubric, returns_at_once
+from repl_env.rewards.rubric import Rubric, is_pending
 
 __all__ = [
     "ActT",
@@ -190,7 +191,7 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
         if self.rubric is None:
             return 0.0
         work = partial(self.rubric, action, observation)
-        score = capture_error(work) if is_prompt(self.rubric) else await run_in_thread(work)
+        score = capture_error(work) if returns_at_once(self.rubric) else await run_in_thread(work)
         return finite(await capture_error_async(score) if is_pending(score) else score, self.rubric)
 
     def _reset_rubric(self) -> None:
@@ -204,7 +205,9 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
         """`_reset_rubric` for rubrics of either kind."""
         if self.rubric is not None:
             reset: Callable[[], Any] = self.rubric.reset
-            done = capture_error(reset) if is_prompt(self.rubric) else await run_in_thread(reset)
+            done = (
+                capture_error(reset) if returns_at_once(self.rubric) else await run_in_thread(reset)
+            )
             if inspect.isawaitable(done):
                 await capture_error_async(done)
 

@@ -9,7 +9,7 @@ from weakref import ref
 
 from repl_env.env.async_episode import ChildEnv
 from repl_env.llm.model_spec import LLM
-from repl_env.rewards.rubric import REPLRubric
+from repl_env.rewards.repl_rubric import REPLRubric
 from repl_env.rlm.subcalls.subcall_settings import Provider
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """Scores of final answers: the named rubrics of an evaluation, and functions of the user's.
 
 A rubric here is a function of the expected answer, the given one as text, and as JSON value (None
-if it has none). Those of steps and episodes are in `repl_env.rewards.rubric`, and two of these are
+if it has none). Those of steps and episodes are in `repl_env.rewards`, and two of these are
 theirs.
 """
 
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from repl_env.common.set_module import set_module
 from repl_env.concurrency.user_functions import call_user_function
 from repl_env.rewards.answer_match import answers_match
-from repl_env.rewards.rubric import ExactMatchRubric, FuzzyMatchRubric
+from repl_env.rewards.outcome_rubrics import ExactMatchRubric, FuzzyMatchRubric
 
 if TYPE_CHECKING:
     from repl_sandbox.types import JSON

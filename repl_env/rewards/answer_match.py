@@ -11,8 +11,7 @@ def answers_match(expected: Any, value: Any) -> bool:
     """Return whether two JSON values are equal: 1 equals 1.0 but, unlike in Python, not true.
 
     `expected` may also contain tuples, numpy arrays, dataclasses, pydantic models, and sets, whose
-    items
-    match in any order.
+    items match in any order.
     """
     if isinstance(expected, (set, frozenset)):
         return _same_items(expected, value)

@@ -10,7 +10,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from repl_env.rewards.rubric import REPLRubric, Rubric, check_rubric
+from repl_env.rewards.repl_rubric import REPLRubric, check_rubric
+from repl_env.rewards.rubric import Rubric
 
 
 def own_rubric(rubric: Rubric | None) -> Rubric:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from repl_env.display.viewer.html_export import (
-    TooLarge,
+    PageTooLarge,
     evaluation_page_data,
     trajectory_data,
     write_page,
@@ -156,7 +156,7 @@ def test_a_large_page_needs_a_size(tmp_path):
     events = [started(), replied(), cell_ran(observation=observed("y" * 21_000_000))]
     data = trajectory_data(write(tmp_path / "run.jsonl", events))
 
-    with pytest.raises(TooLarge, match="21 MB"):
+    with pytest.raises(PageTooLarge, match="21 MB"):
         write_page(data, tmp_path / "page.html")
     write_page(data, tmp_path / "page.html", 30_000_000)
     assert data_in(tmp_path / "page.html")["notes"] == []

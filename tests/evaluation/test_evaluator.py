@@ -24,7 +24,7 @@ from repl_env.evaluation import (
     summarize,
 )
 from repl_env.evaluation.metrics import metric_of
-from repl_env.rewards.rubric import ExactMatchRubric
+from repl_env.rewards.outcome_rubrics import ExactMatchRubric
 from repl_env.rlm import ScriptedModel, Spent, Trajectory
 
 

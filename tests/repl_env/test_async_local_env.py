@@ -13,7 +13,9 @@ import pytest
 from repl_env import AsyncLocalREPLEnv, LocalREPLEnv, REPLAction, REPLVectorEnv
 from repl_env.episode import sandbox_provider
 from repl_env.errors import EpisodeDone, NotReset
-from repl_env.rewards.rubric import ExactMatchRubric, REPLRubric, Rubric
+from repl_env.rewards.outcome_rubrics import ExactMatchRubric
+from repl_env.rewards.repl_rubric import REPLRubric
+from repl_env.rewards.rubric import Rubric
 from repl_sandbox import AsyncSandbox, Limits, Sandbox, SessionBusy
 from tests.limits import PATIENT
 

@@ -7,7 +7,9 @@ import pytest
 
 from repl_env.errors import EpisodeDone
 from repl_env.llm.model_spec import LLM
-from repl_env.rewards.rubric import CustomMetricRubric, ExactMatchRubric, REPLRubric, Rubric
+from repl_env.rewards.outcome_rubrics import CustomMetricRubric, ExactMatchRubric
+from repl_env.rewards.repl_rubric import REPLRubric
+from repl_env.rewards.rubric import Rubric
 
 
 def test_environments_do_not_share_a_rubric(make):

@@ -11,7 +11,7 @@ from repl_env.env.vector.episode_rows import EpisodeRows
 from repl_env.env.vector.reply_actions import action_of_reply
 from repl_env.errors import NotReset
 from repl_env.models import REPLAction
-from repl_env.rewards.rubric import REPLRubric
+from repl_env.rewards.repl_rubric import REPLRubric
 from repl_env.rlm.loop import MAX_BLOCKS
 
 

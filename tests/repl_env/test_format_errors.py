@@ -15,7 +15,8 @@ from repl_env import (
     REPLEnvironment,
     REPLVectorEnv,
 )
-from repl_env.rewards.rubric import CustomMetricRubric, OutcomeRubric, REPLRubric
+from repl_env.rewards.outcome_rubrics import CustomMetricRubric, OutcomeRubric
+from repl_env.rewards.repl_rubric import REPLRubric
 from repl_env.rlm.budget.budget_limits import Budget
 from repl_env.storage.recorder import Recorder
 from repl_env.storage.recordings import replay

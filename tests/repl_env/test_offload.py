@@ -14,7 +14,9 @@ from repl_env import AsyncLocalREPLEnv, REPLAction, REPLEnvironment
 from repl_env.concurrency.offload import check_deadline, offload
 from repl_env.episode.answer_schemas.json_schema import by_json_schema
 from repl_env.models import REPLObservation
-from repl_env.rewards.rubric import ExactMatchRubric, REPLRubric, Rubric
+from repl_env.rewards.outcome_rubrics import ExactMatchRubric
+from repl_env.rewards.repl_rubric import REPLRubric
+from repl_env.rewards.rubric import Rubric
 from tests.waiting import PATIENCE
 
 LARGE = 5_000

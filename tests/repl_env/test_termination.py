@@ -10,7 +10,9 @@ import pytest
 
 from repl_env import AsyncLocalREPLEnv, REPLVectorEnv
 from repl_env.models import StepResult
-from repl_env.rewards.rubric import ExactMatchRubric, REPLRubric, Rubric
+from repl_env.rewards.outcome_rubrics import ExactMatchRubric
+from repl_env.rewards.repl_rubric import REPLRubric
+from repl_env.rewards.rubric import Rubric
 from repl_env.rlm.budget.budget_limits import Budget
 from tests.repl_env.test_rubrics import ended
 

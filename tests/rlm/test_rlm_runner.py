@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from repl_env.errors import ModelError
-from repl_env.rewards.rubric import OutcomeRubric, REPLRubric
+from repl_env.rewards.outcome_rubrics import OutcomeRubric
+from repl_env.rewards.repl_rubric import REPLRubric
 from repl_env.rlm import Budget, RunConfig, ScriptedModel
 from repl_env.rlm.events import CellRan, RunEnded
 from tests.rlm.replies import code, last_message

@@ -14,7 +14,8 @@ import pytest
 
 from repl_env import REPLEnvironment
 from repl_env.models import State
-from repl_env.rewards.rubric import ExactMatchRubric, Rubric
+from repl_env.rewards.outcome_rubrics import ExactMatchRubric
+from repl_env.rewards.rubric import Rubric
 from repl_sandbox import Limits, Sandbox
 from repl_server.app import create_app
 from tests.server.conftest import ask, peer, serving

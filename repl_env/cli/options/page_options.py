@@ -49,11 +49,11 @@ def check_page(out: Path | None, size: str | None) -> int | None:
 
 def write_page_file(out: Path, size: int | None, data: Callable[[], dict[str, Any]]) -> None:
     """Write the page with the result of `data`; BadParameter if it cannot be."""
-    from repl_env.display.viewer.html_export import TooLarge, write_page
+    from repl_env.display.viewer.html_export import PageTooLarge, write_page
 
     try:
         write_page(data(), out, size)
-    except TooLarge as error:
+    except PageTooLarge as error:
         hint = "--max-size SIZE writes it, and cuts the longest outputs where it has to"
         raise typer.BadParameter(f"{error}; {hint}", param_hint="--html") from error
     except OSError as error:

@@ -34,7 +34,7 @@ _MARK: Final = b"<!doctype html>\n<!-- repl-env viewer -->\n"
 _FOREVER: Final = 1e9  # seconds
 
 
-class TooLarge(ValueError):
+class PageTooLarge(ValueError):
     """A page would have more than `MOST_BYTES`, and no other limit was given."""
 
 
@@ -74,13 +74,13 @@ def write_page(data: dict[str, Any], out: Path, limit: int | None = None) -> Non
     """Write the page with `data`, which only its owner may read. A page that is there is replaced.
 
     Raises:
-        TooLarge: it has more than `MOST_BYTES`, and `limit` is None.
+        PageTooLarge: it has more than `MOST_BYTES`, and `limit` is None.
         ValueError: it cannot be made smaller than `limit`.
         OSError: it cannot be written, or another file than such a page is there.
     """
     room = (MOST_BYTES if limit is None else limit) - len(_page(b""))
     if limit is None and (size := size_of(data)) > room:
-        raise TooLarge(f"the page would have {(size + len(_page(b''))) / 1e6:.0f} MB")
+        raise PageTooLarge(f"the page would have {(size + len(_page(b''))) / 1e6:.0f} MB")
     content = _page(as_script_data(fitted(data, room)).encode("utf-8"))
     target = check_target(out)
     # A page that is half written is never at its place; mkstemp makes private files.

@@ -19,7 +19,8 @@ from repl_env.errors import OURS
 from repl_env.interfaces import Environment, finite
 from repl_env.models import REPLAction, REPLObservation, REPLState, give
 from repl_env.rewards import scoring
-from repl_env.rewards.rubric import is_pending, is_prompt
+from repl_env.rewards.repl_rubric import returns_at_once
+from repl_env.rewards.rubric import is_pending
 
 Scored: TypeAlias = Environment[REPLAction, REPLObservation, REPLState]
 # Effects that run with the observation of a step before the step is scored.
@@ -93,7 +94,7 @@ class RewardStep:
             reward = yield partial(environment._apply_rubric, action, observation)
         elif (
             rubric is not None
-            and is_prompt(rubric)
+            and returns_at_once(rubric)
             and type(environment)._apply_rubric_async is Environment._apply_rubric_async
         ):
             # The subclass decides; it returns a coroutine for rubrics that usually return at once.
