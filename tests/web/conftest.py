@@ -5,23 +5,28 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-
-# The virtual environment of `make test` has no browser: pages are tested by `make test-web`.
-pytest.importorskip("playwright")
-
-from playwright.sync_api import Browser, Page
 
 from repl_env.display.viewer.named_files import NamedFiles
 from repl_env.display.viewer.view_data import ViewData
 from repl_env.display.viewer.view_server import ViewServer
-from tests.web.browser import HINT, IN_CI, Watched, chromium, executable
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+# The virtual environment of `make test` has no Playwright: pages are tested by `make test-web`.
+if find_spec("playwright") is None:
+    collect_ignore_glob = ["test_*.py"]
 
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
+    from tests.web.browser import HINT, IN_CI, chromium, executable
+
     if executable() is None:
         (pytest.fail if IN_CI else pytest.skip)(HINT)
     with chromium() as started:
@@ -31,6 +36,8 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture
 def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
     """Open pages; each is closed at the end, and none may have complained."""
+    from tests.web.browser import Watched
+
     watched: list[Watched] = []
     with ExitStack() as stack:
 

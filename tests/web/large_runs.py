@@ -12,7 +12,7 @@ from repl_env.rlm.events import CellRan, CellStarted, ModelReplied, RunStarted
 
 def write_large(path: Path, events: int, body: int) -> Path:
     """Write a run of three events a turn, each with about `body` characters of text."""
-    filler = "".join(chr(97 + index % 26) for index in range(body))
+    filler = "".join("\n" if index % 80 == 0 else chr(97 + index % 26) for index in range(body))
     with TrajectoryWriter(path) as write:
         write(
             RunStarted(
