@@ -26,6 +26,7 @@ from repl_sandbox import (
 from tests.conformance.runner import run as conform
 from tests.containers.engine import STREAMED
 from tests.containers.ready import IMAGE, only_if_there, run
+from tests.internals import zygote_pid
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("daemon")
@@ -85,7 +86,7 @@ def test_the_tier_is_measured_inside(client: list[str], shared: Sandbox) -> None
     with shared.session() as session:
         found = session.isolation
         layers = {layer.name: layer for layer in found.layers}
-        zygote = shared._zygote.pid
+        zygote = zygote_pid(shared)
 
     assert found.tier == "container"
     assert layers["container"].active, layers["container"].detail
@@ -122,7 +123,7 @@ def test_limits_of_the_container_are_the_kernel_s(client: list[str]) -> None:
     limits = ContainerLimits(memory="512MiB", processes=48, cpus=0.5)
     small = Limits(memory="64MiB", processes=32, timeout=60)
     with sandbox(container_limits=limits, limits=small) as made:
-        (container,) = [each for each in containers(client) if of(client, each) == made._zygote.pid]
+        (container,) = [each for each in containers(client) if of(client, each) == zygote_pid(made)]
         form = "{{.HostConfig.Memory}} {{.HostConfig.PidsLimit}} {{.HostConfig.NanoCpus}}"
         shown = run(*client, "inspect", "--format", form, container).stdout.split()
         with made.session() as session:
@@ -227,7 +228,7 @@ def test_a_container_ends_with_its_host_however_that_ends(client: list[str]) -> 
 
 def test_a_container_that_is_removed_from_outside_ends_its_sessions(client: list[str]) -> None:
     with sandbox() as made, made.session() as session:
-        (container,) = [each for each in containers(client) if of(client, each) == made._zygote.pid]
+        (container,) = [each for each in containers(client) if of(client, each) == zygote_pid(made)]
         assert run(*client, "rm", "--force", container).returncode == 0
         with pytest.raises(SandboxError):
             session.run("6 * 7")

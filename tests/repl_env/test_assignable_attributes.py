@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from repl_env import LocalREPLEnv, REPLAction, REPLEnvironment, REPLError, REPLVectorEnv
+from tests.repl_env.environment_internals import current_task, wrapped_environment
 
 DEFAULTS = {
     "max_iterations": 30,
@@ -87,7 +88,7 @@ def test_an_invalid_assignment_is_refused_by_name_and_changes_nothing(env, name)
 def test_a_local_environment_has_them_too(make, name):
     local = make()
     setattr(local, name, OTHERS[name])
-    assert getattr(local, name) == getattr(local._env, name) == OTHERS[name]
+    assert getattr(local, name) == getattr(wrapped_environment(local), name) == OTHERS[name]
 
 
 def test_attributes_that_every_reset_sets_are_refused(make):
@@ -129,7 +130,7 @@ def test_an_assignment_applies_from_the_next_reset_at_the_latest(env, name, when
         "    except Exception: kinds.append(None)\n",
     )
     kinds = env.session.get("kinds")
-    subcalls = env._episodes.slot.require_current().hidden_task.subcalls
+    subcalls = current_task(env).subcalls
     seen = {
         "max_iterations": first.max_iterations == 3,
         "max_output_length": len(last.result.stdout) < 200,

@@ -17,6 +17,7 @@ import pytest
 from repl_env.concurrency import background_loop
 from repl_env.concurrency.background_loop import BackgroundLoop
 from tests.late_signals import told_by
+from tests.repl_env.environment_internals import stop_loop
 
 
 class Lines:
@@ -90,7 +91,7 @@ def test_ctrl_c_at_any_line_leaves_no_work_running(
         if not begun.is_set():
             coroutine.close()
         outcomes.append((begun.is_set(), begun.is_set() and ended.wait(60)))
-    work._end()
+    stop_loop(work)
 
     assert {(False, False), (True, True)} == set(outcomes)
 
@@ -110,7 +111,7 @@ def test_ctrl_c_is_raised_after_the_work_has_ended() -> None:
     with pytest.raises(KeyboardInterrupt):
         work.wait_for(endless())
     seen = list(steps)
-    work._end()
+    stop_loop(work)
 
     assert seen == ["closed", "ended"]
 
@@ -124,7 +125,7 @@ def test_a_callback_returns_after_its_event_was_delivered() -> None:
             await tell(number)
 
     work.wait_with_callback(telling, lambda number: order.append(("heard", number)))
-    work._end()
+    stop_loop(work)
 
     assert order == [(what, number) for number in range(3) for what in ("told", "heard")]
 

@@ -17,6 +17,7 @@ from repl_env import (
 )
 from repl_env.rlm import Budget
 from repl_sandbox import AsyncSandbox, SandboxError
+from tests.repl_env.environment_internals import wrapped_environment
 
 
 class Counting(Rubric):
@@ -206,7 +207,7 @@ def test_async_environments_branch():
             )
             assert [r.observation.result.value for r in results] == ["1", "2", "3"]
             with pytest.raises(RuntimeError, match="reset_async"):
-                env._env.branch()
+                wrapped_environment(env).branch()
             for branch in branches:
                 await branch.close()
             assert (await env.state()).iteration == 1

@@ -8,6 +8,7 @@ import pytest
 
 from repl_env.episode import sandbox_provider
 from repl_env.server.python_executor import PythonExecutor
+from tests.internals import zygote_pid
 from tests.waiting import eventually
 
 
@@ -105,7 +106,7 @@ def test_a_shared_sandbox_that_was_ended_is_replaced(monkeypatch):
     try:
         with PythonExecutor() as executor:
             executor.execute("x = 1")
-            zygote = home.get(sandbox_provider.SandboxSettings())._zygote.pid
+            zygote = zygote_pid(home.get(sandbox_provider.SandboxSettings()))
             os.kill(zygote, signal.SIGKILL)
             eventually(lambda: psutil.Process(zygote).status() == psutil.STATUS_ZOMBIE)
             executor.reset()

@@ -6,6 +6,7 @@ import pytest
 from repl_env import LocalREPLEnv
 from repl_env.errors import EpisodeAborted, NotReset
 from repl_sandbox import Sandbox
+from tests.internals import worker_pid
 from tests.limits import GROWING, PATIENT
 
 FAILURES = {
@@ -135,7 +136,7 @@ def restarting():
 
 def lose_the_worker(env):
     """End the worker, as the system does when it runs out of memory."""
-    worker = psutil.Process(env.session._core.links.worker_pid)
+    worker = psutil.Process(worker_pid(env.session))
     worker.kill()
     _, alive = psutil.wait_procs([worker], timeout=60)
     assert not alive

@@ -41,6 +41,22 @@ class Echo(Environment[Action, Observation, State]):
     def state(self):
         return State()
 
+    # The methods that a subclass calls in its own `reset` and `step`.
+    def score(self, action, observation):
+        return self._apply_rubric(action, observation)
+
+    async def score_async(self, action, observation):
+        return await self._apply_rubric_async(action, observation)
+
+    def transformed(self, observation):
+        return self._apply_transform(observation)
+
+    def begin_rubric(self):
+        self._reset_rubric()
+
+    async def begin_rubric_async(self):
+        await self._reset_rubric_async()
+
 
 class Constant(Rubric):
     def __init__(self, score):
@@ -102,8 +118,8 @@ def test_a_class_without_a_description_has_not_that_of_its_base():
 
 def test_without_rubric_and_transform_nothing_is_scored_or_changed():
     observation = Observation()
-    assert Echo()._apply_rubric(Action(), observation) == 0.0
-    assert Echo()._apply_transform(observation) is observation
+    assert Echo().score(Action(), observation) == 0.0
+    assert Echo().transformed(observation) is observation
 
 
 @pytest.mark.filterwarnings("error")
@@ -120,7 +136,7 @@ def test_a_transform_must_return_an_observation(kind):
     made = Nothing() if kind == "NoneType" else Awaited()
     told = f"{type(made).__name__} returned {kind}; a transform must return an observation"
     with pytest.raises(TypeError, match=told):
-        Echo(transform=made)._apply_transform(Observation())
+        Echo(transform=made).transformed(Observation())
 
 
 def test_a_transform_is_applied_last_to_observations():
@@ -128,21 +144,21 @@ def test_a_transform_is_applied_last_to_observations():
         def __call__(self, observation):
             return observation.model_copy(update={"metadata": {"marked": True}})
 
-    assert Echo(transform=Mark())._apply_transform(Observation()).metadata == {"marked": True}
+    assert Echo(transform=Mark()).transformed(Observation()).metadata == {"marked": True}
 
 
 @pytest.mark.parametrize("score", [math.nan, math.inf, -math.inf, 10**400])
 def test_a_score_that_is_not_finite_is_an_error_that_names_the_rubric(score):
     with pytest.raises(ValueError, match="Constant scored"):
-        Echo(rubric=Constant(score))._apply_rubric(Action(), Observation())
+        Echo(rubric=Constant(score)).score(Action(), Observation())
 
 
 async def test_an_asynchronous_rubric_is_for_asynchronous_steps():
     environment = Echo(rubric=Later(0.5))
     with pytest.raises(TypeError, match="Later is asynchronous"):
-        environment._apply_rubric(Action(), Observation())
-    assert await environment._apply_rubric_async(Action(), Observation()) == 0.5
-    assert await Echo(rubric=Constant(1))._apply_rubric_async(Action(), Observation()) == 1.0
+        environment.score(Action(), Observation())
+    assert await environment.score_async(Action(), Observation()) == 0.5
+    assert await Echo(rubric=Constant(1)).score_async(Action(), Observation()) == 1.0
 
 
 async def test_a_rubric_is_reset_whether_its_reset_is_asynchronous_or_not():
@@ -153,8 +169,8 @@ async def test_a_rubric_is_reset_whether_its_reset_is_asynchronous_or_not():
     rubric = Slow(1)
     environment = Echo(rubric=rubric)
     with pytest.raises(TypeError, match="asynchronous"):
-        environment._reset_rubric()
-    await environment._reset_rubric_async()
+        environment.begin_rubric()
+    await environment.begin_rubric_async()
     assert rubric.score == 0
 
 

@@ -10,6 +10,7 @@ from repl_env import AsyncLocalREPLEnv, LocalREPLEnv, REPLEnvironment, REPLVecto
 from repl_env.episode import sandbox_provider
 from repl_env.errors import EpisodeAborted, EpisodeDone, NotReset
 from repl_sandbox import Limits
+from tests.internals import zygote_pid
 
 
 def test_an_episode_runs_from_reset_to_reward(env):
@@ -216,7 +217,7 @@ def test_a_shared_sandbox_that_was_ended_is_replaced():
     with LocalREPLEnv(limits=Limits(processes=11)) as env:
         env.reset(context="a")
         one = sandbox_provider.SandboxProvider(None, settings).blocking_sandbox()
-        os.kill(one._zygote.pid, signal.SIGKILL)
+        os.kill(zygote_pid(one), signal.SIGKILL)
         # The session ends with its template, a moment later: a cell that lasts is sure to meet it.
         with pytest.raises(EpisodeAborted):
             env.execute("import time; time.sleep(60)")

@@ -7,6 +7,7 @@ import pytest
 from repl_env import LocalREPLEnv
 from repl_env.env.async_local_env import AsyncLocalREPLEnv
 from repl_sandbox import Policy, Sandbox
+from tests.repl_env.environment_internals import wrapped_environment
 
 LINT = Policy("lint", imports=["json"], calls_denied=["eval"])
 
@@ -42,7 +43,7 @@ def test_equal_policies_share_a_sandbox_and_others_do_not():
     def pid(policy):
         with LocalREPLEnv(policy=policy) as env:
             env.reset()
-            return env._env.sandbox_provider.blocking_sandbox()
+            return wrapped_environment(env).sandbox_provider.blocking_sandbox()
 
     same = Policy("lint", imports=("json",), calls_denied={"eval"})
 

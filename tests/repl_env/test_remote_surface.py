@@ -20,6 +20,7 @@ from repl_env.errors import CapacityReached, InvalidRequest, TooLarge
 from repl_sandbox import Sandbox
 from tests.limits import GROWING, PATIENT
 from tests.repl_env.client.relay import Relay
+from tests.repl_env.environment_internals import client_session, set_timeouts
 from tests.server.conftest import DEFAULTS, serving
 from tests.waiting import eventually
 
@@ -380,10 +381,10 @@ async def test_a_time_out_of_the_client_keeps_the_session(server):
     async with REPLEnv(server.url) as env:
         await env.reset()
         await env.execute("x = 1")
-        env._session_client.require_pipeline()._timeouts = Timeouts(message_s=0.5)
+        set_timeouts(env, Timeouts(message_s=0.5))
         with pytest.raises(TimeoutError):
             await env.execute("while True: pass")
-        env._session_client.require_pipeline()._timeouts = Timeouts()
+        set_timeouts(env, Timeouts())
         assert (await env.execute("x")).observation.result.value == "1"
 
 
@@ -407,9 +408,8 @@ def test_a_session_that_was_idle_for_too_long_is_lost_until_a_reset():
 async def test_a_resumed_session_is_taken_from_its_former_client(server):
     async with REPLEnv(server.url) as env:
         await env.reset()
-        other = await env._session_client.new_sibling(
-            env._session_client.require_pipeline().handshake.token
-        )
+        session = client_session(env)
+        other = await session.new_sibling(session.require_pipeline().handshake.token)
         with pytest.raises(SessionLost, match="another client"):
             await env.execute("x")
         await other.close()

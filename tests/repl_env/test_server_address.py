@@ -28,6 +28,7 @@ from repl_env.llm.model_spec import LLM
 from tests.repl_env.client.certificates import of_this_machine
 from tests.repl_env.client.relay import Proxy
 from tests.repl_env.client.scripted_server import Scripted, answered, kept_port, observation
+from tests.repl_env.environment_internals import client_session
 
 KEY = "sk-a-secret-of-this-client"
 
@@ -131,8 +132,8 @@ async def test_a_key_is_in_no_repr_and_no_log(caplog):
                 env,
                 env.sync(),
                 env.__dict__,
-                vars(env._session_client),
-                env._session_client.access,
+                vars(client_session(env)),
+                client_session(env).access,
             ]
 
     assert KEY not in repr(said)

@@ -14,6 +14,7 @@ from repl_env.rewards.outcome_rubrics import ExactMatchRubric
 from repl_env.rewards.repl_rubric import REPLRubric
 from repl_env.rewards.rubric import Rubric
 from repl_env.rlm.budget.budget_limits import Budget
+from tests.internals import session_links
 from tests.repl_env.test_rubrics import ended
 
 SPEND = "from time import process_time as t\nend = t() + 1\nwhile t() < end: pass"
@@ -65,7 +66,7 @@ async def test_a_closed_episode_is_truncated(sandbox):
 def test_an_episode_that_lost_its_session_is_truncated(sandbox):
     with REPLVectorEnv(2, sandbox=sandbox) as envs:
         envs.reset()
-        links = envs.environments[1].session._core.links
+        links = session_links(envs.environments[1].session)
         worker = psutil.Process(links.worker_pid)
         os.kill(links.pid, 9)
         assert psutil.wait_procs([worker], timeout=60)[1] == []

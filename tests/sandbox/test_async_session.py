@@ -31,6 +31,7 @@ from repl_sandbox.session.drivers.descriptor_watch import DescriptorWatch
 from repl_sandbox.session.io import SessionIO
 from repl_sandbox.types import Answer
 from tests.descriptors import opened
+from tests.internals import session_links, worker_pid, zygote_pid
 from tests.sandbox.conftest import PATIENT
 from tests.waiting import until
 
@@ -183,7 +184,7 @@ async def test_a_worker_that_died_between_cells_is_replaced_despite_cancelled_ca
         while cancelled:
             await session.run("x = 1")
             await session.get("x")  # the copy is made by then
-            worker = psutil.Process(session._core.links.worker_pid)
+            worker = psutil.Process(worker_pid(session))
             worker.kill()
             psutil.wait_procs([worker])
             cancelled = await cancelled_at(wait, monkeypatch, lambda: session.run("x = -1"))
@@ -335,7 +336,7 @@ async def test_a_session_whose_caller_is_cancelled_is_ended() -> None:
     async with AsyncSandbox(max_sessions=1) as sandbox:
         await sandbox.start()
         assert sandbox.plain is not None
-        zygote = psutil.Process(sandbox.plain._zygote.pid)
+        zygote = psutil.Process(zygote_pid(sandbox.plain))
         before = {each.pid for each in zygote.children()}
         opening = asyncio.ensure_future(sandbox.session().__aenter__())
         for _ in range(3):  # it has been asked for
@@ -404,7 +405,7 @@ async def test_input_between_calls_does_not_keep_the_loop_busy(
         await session.files.put("go", b"")
         before = calls
         async with asyncio.timeout(SECONDS):
-            while not select.select([session._core.links.stdout], [], [], 0)[0]:  # noqa: ASYNC110 (nothing tells of it but looking)
+            while not select.select([session_links(session).stdout], [], [], 0)[0]:  # noqa: ASYNC110 (nothing tells of it but looking)
                 await asyncio.sleep(0)
         for _ in range(100):
             await asyncio.sleep(0)

@@ -9,6 +9,7 @@ import pytest
 
 from repl_sandbox import Killed, Limits, Sandbox
 from repl_sandbox.session import recovery
+from tests.internals import init_pid
 
 # Seconds: after which the host has a silent worker killed, and for which init says nothing.
 PATIENCE, SILENCE = 0.02, 0.3
@@ -31,7 +32,7 @@ def test_a_late_death_notice_is_reported_correctly(
     goes_on: list[threading.Timer] = []
 
     def hold_init() -> None:
-        init = psutil.Process(session._core.links.pid)
+        init = psutil.Process(init_pid(session))
         init.suspend()
         goes_on.append(threading.Timer(SILENCE, init.resume))
         goes_on[0].start()

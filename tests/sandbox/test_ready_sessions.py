@@ -15,6 +15,7 @@ import pytest
 from repl_sandbox import AsyncSandbox, Sandbox
 from repl_sandbox.errors import SandboxClosed
 from repl_sandbox.pool.ready_sessions import ReadySessions
+from tests.internals import init_pid, session_lifecycle, zygote_pid
 from tests.waiting import eventually
 
 
@@ -100,7 +101,7 @@ def test_a_session_whose_pool_closed_meanwhile_is_discarded() -> None:
 def test_sessions_made_ahead_of_time_are_not_handed_out_once_their_template_has_ended() -> None:
     """They end with it. A caller told of the closed sandbox makes another, and loses nothing."""
     with Sandbox(ready=2) as sandbox:
-        zygote = sandbox._zygote.pid
+        zygote = zygote_pid(sandbox)
         os.kill(zygote, signal.SIGKILL)
         os.waitid(os.P_PID, zygote, os.WEXITED | os.WNOWAIT)
         with pytest.raises(SandboxClosed):
@@ -109,7 +110,7 @@ def test_sessions_made_ahead_of_time_are_not_handed_out_once_their_template_has_
 
 def test_a_session_that_ended_while_it_waited_is_not_handed_out() -> None:
     with Sandbox(ready=2) as sandbox:
-        for links in sandbox._lifecycle.pool.ready:
+        for links in session_lifecycle(sandbox).pool.ready:
             os.kill(links.pid, signal.SIGKILL)
             eventually(lambda links=links: links.ended)
 
@@ -122,13 +123,13 @@ def test_an_event_loop_does_not_wait_for_the_template_to_reap_ended_sessions() -
         async with AsyncSandbox(ready=2) as sandbox:
             plain = sandbox.plain
             assert plain is not None
-            for links in plain._lifecycle.pool.ready:
+            for links in session_lifecycle(plain).pool.ready:
                 os.kill(links.pid, signal.SIGKILL)
                 await asyncio.to_thread(eventually, lambda links=links: links.ended)
-            os.kill(plain._zygote.pid, signal.SIGSTOP)
+            os.kill(zygote_pid(plain), signal.SIGSTOP)
             making = asyncio.ensure_future(sandbox.session())
             # While the template stands still, only this loop has it go on.
-            asyncio.get_running_loop().call_later(0.2, os.kill, plain._zygote.pid, signal.SIGCONT)
+            asyncio.get_running_loop().call_later(0.2, os.kill, zygote_pid(plain), signal.SIGCONT)
             async with await making as session:
                 return (await session.run("1 + 1")).value
 
@@ -166,7 +167,7 @@ def test_an_event_loop_opens_and_closes_sessions_in_no_thread() -> None:
                 session, other = await asyncio.gather(sandbox.session(), sandbox.session())
                 assert (await session.run("1 + 1")).value == "2"
                 assert (await other.run("1 + 1")).value == "2"
-                first = session._core.links.pid
+                first = init_pid(session)
                 await asyncio.gather(session.close(), other.close())
                 assert _has_ended(first)
             assert sandbox.statistics().open == 0
@@ -184,7 +185,7 @@ def test_a_session_whose_closing_is_cancelled_with_its_loop_is_released() -> Non
         closing = asyncio.create_task(session.close())
         await asyncio.sleep(0)
         assert not closing.done()
-        return int(session._core.links.pid)
+        return int(init_pid(session))
 
     try:
         first = asyncio.run(main())

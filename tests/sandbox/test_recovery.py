@@ -31,6 +31,7 @@ from repl_sandbox import (
 )
 from repl_sandbox.session.drivers.blocking_wait import BlockingWait
 from repl_sandbox.session.io import SessionIO
+from tests.internals import init_pid, session_core, session_links, worker_pid
 from tests.sandbox.conftest import PATIENT, STUBBORN, Clock
 from tests.waiting import LONG, eventually
 
@@ -99,7 +100,7 @@ def test_after_a_death_variables_and_files_are_as_before_the_cell(
 
 def test_a_session_whose_init_is_ended_says_so(recovering: Sandbox) -> None:
     with recovering.session() as session:
-        psutil.Process(session._core.links.pid).kill()
+        psutil.Process(init_pid(session)).kill()
         with pytest.raises(SessionClosed, match="init"):
             # The kernel may take its time to end them all.
             eventually(lambda: not session.run("pass").ok)
@@ -167,7 +168,7 @@ def test_a_session_that_starts_empty_has_nothing_that_was_set(text: str) -> None
 
 def test_variables_that_no_worker_received_survive_a_death() -> None:
     with Sandbox(recovery="restart") as sandbox, sandbox.session() as session:
-        worker = psutil.Process(session._core.links.worker_pid)
+        worker = psutil.Process(worker_pid(session))
         worker.kill()
         worker.wait(LONG)
         session.set("text", FEW)
@@ -262,7 +263,7 @@ def test_a_loss_found_by_a_request_is_reported_by_the_next_cell(
     with Sandbox(limits=PATIENT, recovery=recovery) as sandbox, sandbox.session() as session:
         session.run("x = [1]")
         session.get("x")  # before a question is answered there is a copy
-        links = session._core.links
+        links = session_links(session)
         os.kill(links.worker_pid, signal.SIGKILL)
         select.select([links.worker], [], [])
         session.variables()
@@ -360,7 +361,7 @@ def test_a_session_of_a_pool_recovers(sandbox: Sandbox) -> None:
 def test_closing_while_a_copy_is_made_ends_everything(recovering: Sandbox, cell: str) -> None:
     for _ in range(5):
         session = recovering.session()
-        init = psutil.Process(session._core.links.pid)
+        init = psutil.Process(init_pid(session))
         session.run("data = bytearray(20 << 20)")
         session.run(cell)
         processes = [init, *init.children(recursive=True)]
@@ -427,11 +428,11 @@ def test_an_interrupt_before_the_first_cell_begins_interrupts_it(
     with Sandbox(limits=Limits(timeout=60, grace=10)) as sandbox:
         for _ in range(60):
             with sandbox.session() as session:
-                worker = session._core.links.worker_pid
+                worker = worker_pid(session)
                 monkeypatch.setattr(BlockingWait, "wait", struck)
                 with pytest.raises(KeyboardInterrupt):
                     session.run("while True: pass")
-                assert session._core.links.worker_pid == worker  # none had to be killed
+                assert worker_pid(session) == worker  # none had to be killed
 
 
 @pytest.mark.parametrize("recovery", ["snapshot", "restart"])
@@ -439,7 +440,7 @@ def test_a_time_out_while_the_worker_has_no_processor_keeps_the_state(recovery: 
     with Sandbox(recovery=recovery, limits=PATIENT) as sandbox, sandbox.session() as session:
         session.run("x = 1")
         session.get("x")  # it is copied by now, where it is, and waits
-        worker = psutil.Process(session._core.links.worker_pid)
+        worker = psutil.Process(worker_pid(session))
         worker.suspend()
 
         def go_on() -> None:
@@ -473,7 +474,7 @@ def test_a_cell_that_ends_during_its_kill_leaves_one_state() -> None:
         # An interrupt that comes before the cell is where it is caught waits until it is.
         block = "from signal import *\npthread_sigmask(SIG_BLOCK, [SIGINT])"
         session.run(f"import time; x = 1\n{block}")
-        init, core = psutil.Process(session._core.links.pid), session._core
+        init, core = psutil.Process(init_pid(session)), session_core(session)
         seen, returned = threading.Event(), threading.Event()
 
         def delay_the_kill() -> None:
@@ -518,7 +519,7 @@ def test_a_worker_that_was_not_run_keeps_what_was_there_before_its_time_is_up(
     copied: Session, before: str
 ) -> None:
     """It has begun no cell, and made no copy: its end would cost what the last cell left, too."""
-    core, worker = copied._core, copied._core.links.worker_pid
+    core, worker = session_core(copied), worker_pid(copied)
     if before == "set":
         copied.set("x", 1)
     else:

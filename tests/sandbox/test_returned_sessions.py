@@ -12,6 +12,7 @@ import pytest
 
 from repl_sandbox import AsyncSandbox, Limits, Sandbox, Session
 from repl_sandbox.errors import SandboxClosed, SessionClosed
+from tests.internals import init_pid, session_lifecycle, worker_pid
 from tests.waiting import eventually
 
 
@@ -22,11 +23,11 @@ def sandbox() -> Iterator[Sandbox]:
 
 
 def pid(session: Session) -> int:
-    return session._core.links.pid
+    return init_pid(session)
 
 
 def waiting(sandbox: Sandbox) -> set[int]:
-    return {links.pid for links in sandbox._lifecycle.pool.ready}
+    return {links.pid for links in session_lifecycle(sandbox).pool.ready}
 
 
 def test_an_unused_session_serves_the_next_caller(sandbox: Sandbox) -> None:
@@ -84,7 +85,7 @@ def test_a_used_session_is_ended(sandbox: Sandbox, use: str) -> None:
 def test_a_dead_session_is_ended(sandbox: Sandbox) -> None:
     with sandbox.session() as session:
         first = pid(session)
-        os.kill(session._core.links.worker_pid, signal.SIGKILL)
+        os.kill(worker_pid(session), signal.SIGKILL)
         session.run("1")
     assert first not in waiting(sandbox)
 
@@ -163,7 +164,7 @@ def test_a_session_whose_files_are_in_use_is_ended() -> None:
             await asyncio.sleep(0)
             for task in asyncio.all_tasks() - {asyncio.current_task()}:
                 task.cancel()
-            first = session._core.links.pid
+            first = init_pid(session)
             await session.close()
             await asyncio.wait([putting])
             assert first not in waiting(plain)
@@ -180,12 +181,12 @@ def test_an_event_loop_returns_sessions_too() -> None:
             assert plain is not None
             async with sandbox.session() as session:
                 await session.set("x", 1)
-                first = session._core.links.pid
+                first = init_pid(session)
             assert first in waiting(plain)
             met = []
             while first not in met:
                 session = await sandbox.session()
-                met.append(session._core.links.pid)
+                met.append(init_pid(session))
             assert (await session.run("'x' in dir()")).value == "False"
             await session.close()
             assert first not in waiting(plain)

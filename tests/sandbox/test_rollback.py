@@ -18,6 +18,7 @@ from repl_sandbox import (
     SessionBusy,
     SessionClosed,
 )
+from tests.internals import init_pid, worker_pid
 from tests.waiting import eventually
 
 
@@ -118,7 +119,7 @@ def test_a_cell_that_died_is_undone_already(copied: Session) -> None:
 def test_a_session_that_died_between_cells_can_be_rolled_back(copied: Session) -> None:
     numbered(copied, 2)
     assert copied.get("n") == 2  # answered when the copy has been made
-    worker = psutil.Process(copied._core.links.worker_pid)
+    worker = psutil.Process(worker_pid(copied))
     worker.kill()
     psutil.wait_procs([worker], timeout=60)
     copied.rollback()
@@ -132,7 +133,7 @@ def test_an_init_that_does_not_answer_is_an_error_and_leaks_no_descriptor(
     assert copied.get("n") == 2  # what the host holds of an idle session
     monkeypatch.setattr("repl_sandbox.session.recovery.REVIVE_TIMEOUT", 0.1)
     before = len(os.listdir("/proc/self/fd"))
-    init = psutil.Process(copied._core.links.pid)
+    init = psutil.Process(init_pid(copied))
     init.suspend()
     with pytest.raises(SandboxError, match="init does not answer"):
         copied.rollback()

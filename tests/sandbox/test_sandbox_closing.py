@@ -28,6 +28,7 @@ from repl_sandbox import (
     SessionClosed,
 )
 from repl_sandbox.session.core import Core
+from tests.internals import init_pid, session_lifecycle
 from tests.waiting import LONG, eventually
 
 
@@ -131,7 +132,7 @@ def test_a_session_that_ends_slowly_delays_no_other(tier: str, open_python: str)
 
 def held_no_other_up(sandbox: Sandbox) -> bool:
     slow, other = sandbox.session(), sandbox.session()
-    init = slow._core.links.pid
+    init = init_pid(slow)
     stop(init)
     closing = threading.Thread(target=slow.close)
     closing.start()
@@ -171,7 +172,7 @@ def test_each_thread_waits_for_the_end_of_its_own_session() -> None:
 
         def live(number: int) -> str | None:
             with sandbox.session() as session:
-                pid = session._core.links.pid
+                pid = init_pid(session)
                 answer = session.run(f"{number} + 1").value
             assert not psutil.pid_exists(pid)
             return answer
@@ -183,7 +184,7 @@ def test_more_sessions_than_end_at_a_time_all_end() -> None:
     """Each that ends has a descriptor of the zygote's, which gives them 128."""
     with Sandbox(isolation="process", recovery="restart") as sandbox:
         sessions = [sandbox.session() for _ in range(140)]
-        inits = [session._core.links.pid for session in sessions]
+        inits = [init_pid(session) for session in sessions]
         for pid in inits:
             stop(pid)
         with ThreadPoolExecutor(len(sessions)) as threads:
@@ -199,7 +200,7 @@ def test_more_sessions_than_end_at_a_time_all_end() -> None:
         assert all(each.result() is None for each in closing)
         assert not any(map(psutil.pid_exists, inits))
         sessions = [sandbox.session() for _ in sessions]
-        inits = [session._core.links.pid for session in sessions]
+        inits = [init_pid(session) for session in sessions]
     assert not any(map(psutil.pid_exists, inits))
 
 
@@ -331,7 +332,7 @@ def test_a_session_that_could_not_be_made_holds_no_retired_sandbox(
         sandbox.retire()
         raise SandboxError("no room")
 
-    monkeypatch.setattr(sandbox._lifecycle.pool, "take", retired)
+    monkeypatch.setattr(session_lifecycle(sandbox).pool, "take", retired)
     with pytest.raises(SandboxError, match="no room"):
         sandbox.session()
     assert "closed" in repr(sandbox)

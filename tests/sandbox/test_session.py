@@ -31,6 +31,7 @@ from repl_sandbox import (
 from repl_sandbox.session.drivers.blocking_wait import BlockingWait
 from repl_sandbox.session.drivers.session_handle import SessionHandle
 from repl_sandbox.session.io import SessionIO
+from tests.internals import locks_of
 
 
 def test_a_cell_has_value_output_and_changes(session: Session) -> None:
@@ -323,7 +324,7 @@ def test_handles_cannot_be_pickled(sandbox: Sandbox, session: Session) -> None:
 def test_handles_are_dead_in_a_forked_process(sandbox: Sandbox, session: Session) -> None:
     session.run("x = 1")
     # As where other threads, such as the watchdog's, hold them just now.
-    locks = sandbox._lock, sandbox._lifecycle.watchdog._lock
+    locks = locks_of(sandbox)
     for lock in locks:
         lock.acquire()
     pid = os.fork()

@@ -30,6 +30,7 @@ from repl_sandbox import (
 from repl_sandbox.protocol import control_channel
 from repl_sandbox.session.core import Core
 from repl_sandbox.session.files import file_client
+from tests.internals import init_pid, session_links, worker_pid
 from tests.waiting import eventually
 
 SMALL = Limits(timeout=60, workspace="4MiB", file_size="3MiB")
@@ -283,7 +284,7 @@ def test_files_outlive_the_worker(held: Session) -> None:
     held.files.put("after", b"2")
     assert (held.files.get("before"), paths(held)) == (b"1", ["after", "before"])
     # A worker that dies when no cell runs is replaced by the next cell; files need none.
-    worker = psutil.Process(held._core.links.worker_pid)
+    worker = psutil.Process(worker_pid(held))
     worker.kill()
     held.files.put("third", b"3")
     assert held.files.get("third") == b"3"
@@ -294,7 +295,7 @@ def test_files_outlive_the_worker(held: Session) -> None:
 def test_an_init_that_ends_before_storing_a_file_ends_the_session(
     held: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    init, ask = psutil.Process(held._core.links.pid), file_client._asked
+    init, ask = psutil.Process(init_pid(held)), file_client._asked
 
     @contextmanager
     def ended(core: Core, op: str, *rest: Any) -> Iterator[Any]:
@@ -316,7 +317,7 @@ def test_a_call_during_which_the_session_is_closed_raises(
     ask = file_client._asked
     with small.session() as session:
         closing = threading.Thread(target=session.close)
-        init = psutil.Process(session._core.links.pid)
+        init = psutil.Process(init_pid(session))
 
         @contextmanager
         def closed(*args: Any) -> Iterator[Any]:
@@ -485,7 +486,7 @@ def test_a_trickled_listing_has_one_time_limit(
     """As where code with the clerk's uid stops it and lets it go on."""
     monkeypatch.setattr(file_client, "_PATIENCE", 0.2)
     slow, host = control_channel.pair()
-    monkeypatch.setattr(held._core.links, "control", host)
+    monkeypatch.setattr(session_links(held), "control", host)
     over = threading.Event()
 
     def drip() -> None:

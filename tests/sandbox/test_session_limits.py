@@ -6,6 +6,7 @@ import psutil
 import pytest
 
 from repl_sandbox import Killed, Limits, Raised, Sandbox, Session, SessionClosed, TimedOut
+from tests.internals import worker_pid
 from tests.sandbox.conftest import Clock
 from tests.waiting import eventually
 
@@ -98,7 +99,7 @@ def test_a_session_that_died_between_cells_says_that_it_was_brought_back(session
     wait = "def end():\n    while not os.path.exists('end'): time.sleep(0.01)\n    os._exit(0)"
     session.run(f"x = 1\nimport os, threading, time\n{wait}\nthreading.Thread(target=end).start()")
     session.get("x")  # answered when there is a copy of the worker
-    worker = psutil.Process(session._core.links.worker_pid)
+    worker = psutil.Process(worker_pid(session))
     session.files.put("end", b"")
     assert not psutil.wait_procs([worker], timeout=60)[1]
     outcome = session.run("x")

@@ -7,6 +7,7 @@ from contextlib import suppress
 import pytest
 
 from repl_sandbox import Limits, Raised, Sandbox, Session
+from tests.internals import session_core
 
 
 def test_output_of_c_code_and_children_comes_in_order(session: Session) -> None:
@@ -58,7 +59,7 @@ def test_an_asynchronous_on_output_is_refused_before_anything_runs(
 
 def test_on_output_that_raises_while_a_worker_is_replaced_has_no_effect(session: Session) -> None:
     session.run("import os, signal\nx = 1")
-    core = session._core
+    core = session_core(session)
     waited_for = core.io.descriptors
 
     def on_output(stream: str, text: str) -> None:

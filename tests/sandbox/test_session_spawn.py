@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from repl_sandbox import Sandbox
+from tests.internals import init_pid
 from tests.waiting import LONG
 
 # Spawns a session's first process and its worker, as a zygote does. Each of the two says what it
@@ -227,7 +228,7 @@ def test_an_idle_init_has_touched_hardly_any_memory() -> None:
     """In Python it would be two hundred pages and more."""
     with Sandbox(isolation="jailed") as sandbox, sandbox.session() as session:
         session.run("x = 1")
-        stat = Path(f"/proc/{session._core.links.pid}/stat")
+        stat = Path(f"/proc/{init_pid(session)}/stat")
         faults = int(stat.read_text().rpartition(")")[2].split()[7])
         assert 0 < faults < 80
         # And it does what it is asked for.

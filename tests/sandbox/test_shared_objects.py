@@ -26,6 +26,7 @@ from repl_sandbox import (
 )
 from repl_sandbox.zygote.client import shared_objects
 from tests.conformance import CHECKS, run
+from tests.internals import session_links, template_parent, worker_pid, zygote_pid
 from tests.waiting import eventually
 
 LARGE = 50_000_000
@@ -227,7 +228,7 @@ def test_unwritten_shared_data_is_in_memory_once(sandbox: Sandbox) -> None:
             alias = "again = [text, data] * 10\ntext is again[2]"
             assert value(session, alias) == "True"
         for session in sessions:
-            links = session._core.links
+            links = session_links(session)
             assert private(links.worker_pid) + private(links.pid) < LARGE // 5
 
 
@@ -388,7 +389,7 @@ def test_a_shared_template_keeps_its_parent_alive() -> None:
         gc.collect()
         with made.session() as session:
             assert value(session, "x") == "1"
-        parent = made._parent
+        parent = template_parent(made)
         assert parent is not None
     parent.close()
 
@@ -396,8 +397,8 @@ def test_a_shared_template_keeps_its_parent_alive() -> None:
 def test_a_template_that_dies_ends_its_own_sessions_alone(sandbox: Sandbox) -> None:
     with sandbox.with_shared(x=1) as made, sandbox.with_shared(x=2) as other:
         session, mine, others = made.session(), sandbox.session(), other.session()
-        worker = psutil.Process(session._core.links.worker_pid)
-        os.kill(made._zygote.pid, 9)
+        worker = psutil.Process(worker_pid(session))
+        os.kill(zygote_pid(made), 9)
         assert psutil.wait_procs([worker], timeout=60)[1] == []
         with pytest.raises(SandboxError):
             session.run("x")
@@ -508,7 +509,7 @@ def test_a_cancelled_shared_template_may_close_its_parcel() -> None:
                     await growing
             async with parent.session() as session:
                 assert (await session.run("1")).value == "1"
-            process = psutil.Process(parent.plain._zygote.pid)
+            process = psutil.Process(zygote_pid(parent.plain))
         assert not process.is_running()
 
     asyncio.run(use())

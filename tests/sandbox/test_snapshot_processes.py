@@ -19,6 +19,7 @@ from repl_sandbox import (
     SandboxError,
     Session,
 )
+from tests.internals import init_pid, worker_pid
 from tests.sandbox.conftest import PATIENT
 from tests.waiting import LONG, eventually
 
@@ -418,7 +419,7 @@ def _waits(pid: int) -> bool:
 
 def _copy(session: Session) -> int:
     """The process id of the waiting copy, when there is one; 0 before."""
-    init, worker = session._core.links.pid, session._core.links.worker_pid
+    init, worker = init_pid(session), worker_pid(session)
     children = Path(f"/proc/{init}/task/{init}/children").read_text().split()
     return next((pid for pid in map(int, children) if pid != worker and _waits(pid)), 0)
 
@@ -433,7 +434,7 @@ def test_the_state_of_an_idle_session_is_in_memory_once(cells: int) -> None:
         return copy > 0 and all(_own_kilobytes(pid) < 160 for pid in (copy, worker))
 
     with Sandbox(isolation="jailed", history=0) as sandbox, sandbox.session() as session:
-        worker = session._core.links.worker_pid
+        worker = worker_pid(session)
         for number in range(cells):
             session.run(f"x = {number}")
         eventually(is_shared)

@@ -17,6 +17,7 @@ from repl_sandbox import Sandbox
 from repl_sandbox.errors import SandboxClosed
 from repl_sandbox.protocol import control_channel
 from repl_sandbox.zygote.client.zygote_handle import ZygoteHandle
+from tests.internals import zygote_client
 
 
 def test_abandoned_sessions_do_not_block_the_zygote(
@@ -32,7 +33,7 @@ def test_abandoned_sessions_do_not_block_the_zygote(
 
     monkeypatch.setattr(control_channel, "pair", narrow)
     with Sandbox(recovery="restart") as sandbox:
-        zygote = sandbox._zygote
+        zygote = zygote_client(sandbox)
         monkeypatch.undo()
         for _ in range(20):
             zygote.abandon(zygote.begin(0, 1 << 20, {}))
@@ -76,7 +77,7 @@ def test_a_zygote_that_is_ending_counts_as_ended(dying: ZygoteHandle) -> None:
 
 def test_a_session_that_ends_with_its_zygote_as_it_starts_is_reported_as_such() -> None:
     with Sandbox(recovery="restart") as sandbox:
-        zygote = sandbox._zygote
+        zygote = zygote_client(sandbox)
         links = zygote.begin(0, 1 << 20, {})
         ready = select.poll()
         ready.register(links.worker, select.POLLIN)

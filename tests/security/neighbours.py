@@ -8,6 +8,7 @@ import json  # noqa: F401 - what the ordinary user's script prints with
 from typing import Any
 
 from repl_sandbox import Limits, Sandbox
+from tests.internals import session_links
 
 SECRET = "CANARY-NEIGHBOUR-6d1f"
 
@@ -169,7 +170,7 @@ def look(tier: str, python: str | None, *, fill: bool = True) -> dict[str, Any]:
             victim.set("SECRET", SECRET)
             begun = victim.run(VICTIM)
             assert begun.ok, begun
-            links = victim._core.links
+            links = session_links(victim)
             pids = {
                 "init": links.pid,
                 "worker": links.worker_pid,

@@ -10,6 +10,7 @@ import time
 from typing import Any
 
 from repl_sandbox import Limits, Sandbox, Session
+from tests.internals import init_pid
 
 HEAD = "import ctypes, os, signal, subprocess, threading, time\nprctl = ctypes.CDLL(None).prctl\n"
 # Daemons that are nobody's children but their own, and fork in a loop.
@@ -171,7 +172,7 @@ def look(tier: str, python: str | None, names: list[str], timeout: float) -> dic
                 neighbour.run("x = 42")
                 session.run("y = 43")
                 _, quiet = late(neighbour, "while True: pass", 0.5)
-                seen = Seen(session._core.links.pid)
+                seen = Seen(init_pid(session))
                 seen.start()
                 outcome, lateness = late(session, HEAD + STORMS[name], timeout)
                 seen.stops.set()

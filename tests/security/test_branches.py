@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from repl_sandbox import Finished, Limits, Sandbox, SandboxError, Session
+from tests.internals import init_pid, worker_pid, zygote_pid
 from tests.waiting import PATIENCE, comes_to, eventually
 
 TIERS = ["jailed", "confined"]
@@ -100,7 +101,7 @@ def test_forged_messages_of_a_snapshot(
     bystander: subprocess.Popen[bytes],
     name: str,
 ) -> None:
-    pid = NAMES[name].format(bystander=bystander.pid, neighbour=neighbour._core.links.worker_pid)
+    pid = NAMES[name].format(bystander=bystander.pid, neighbour=worker_pid(neighbour))
     found(session)
     # A thread says it over and over, and reads what init sends, so that no copy does.
     forging = (
@@ -124,7 +125,7 @@ def test_a_snapshot_table_with_foreign_processes(
     bystander: subprocess.Popen[bytes],
     name: str,
 ) -> None:
-    pid = NAMES[name].format(bystander=bystander.pid, neighbour=neighbour._core.links.worker_pid)
+    pid = NAMES[name].format(bystander=bystander.pid, neighbour=worker_pid(neighbour))
     found(session)
     lying = (
         f"pid = max(-(2 ** 31), min(2 ** 31 - 1, {pid}))\ndef lie():\n    while True:\n"
@@ -223,7 +224,7 @@ def test_a_flood_of_out_of_band_bytes(
 
 def test_processes_and_files_of_a_branch_end_with_the_session(sandbox: Sandbox) -> None:
     def below() -> list[psutil.Process]:
-        return psutil.Process(sandbox._zygote.pid).children(recursive=True)
+        return psutil.Process(zygote_pid(sandbox)).children(recursive=True)
 
     # A directory may still be removed, by a process of the template's, for the last session; and
     # one holds sessions of some tiers to their limit of processes.
@@ -254,7 +255,7 @@ def test_a_flood_of_processes_in_a_branch_ends_with_it() -> None:
         )
         branch.close()
         # A killed process exists until it has run once more.
-        eventually(lambda: len(alive_under(session._core.links.pid)) <= 4)
+        eventually(lambda: len(alive_under(init_pid(session))) <= 4)
         assert session.run("6 * 7").value == "42"
 
 

@@ -22,6 +22,7 @@ from repl_sandbox.jail.mounts import capacity
 from repl_sandbox.limits.cgroups.session_cgroup import SessionCgroup
 from repl_sandbox.limits.watchdog import Watchdog
 from repl_sandbox.types import KillReason
+from tests.internals import init_pid, session_links, worker_pid
 from tests.security.cgroup_folders import FILL, FOUND, MIB, SMALL, added, layer, needs_groups, of
 from tests.waiting import PATIENCE, eventually
 
@@ -48,7 +49,7 @@ def test_init_worker_and_children_are_in_the_group_and_see_nothing_above_it(
     with small.session() as session:
         session.run("import os, signal\nif os.fork() == 0: signal.pause()")
         seen = session.run("print(open('/proc/self/cgroup').read())").stdout
-        init = psutil.Process(session._core.links.pid)
+        init = psutil.Process(init_pid(session))
         groups = {
             Path(f"/proc/{process.pid}/cgroup").read_text()
             for process in (init, *init.children(recursive=True))
@@ -76,7 +77,7 @@ def test_the_layer_reports_the_limits_that_the_kernel_has(small: Sandbox) -> Non
 def test_a_session_outside_of_its_cgroup_is_reported_as_not_held(small: Sandbox) -> None:
     with small.session() as session:
         for folder in FOUND.folders:
-            Path(folder, "cgroup.procs").write_text(str(session._core.links.worker_pid))
+            Path(folder, "cgroup.procs").write_text(str(worker_pid(session)))
         assert not layer(session).active
 
 
@@ -84,7 +85,7 @@ def test_a_session_outside_of_its_cgroup_is_reported_as_not_held(small: Sandbox)
 def test_the_oom_killer_prefers_the_code_and_the_code_cannot_change_that(small: Sandbox) -> None:
     with small.session() as session:
         for _ in range(2):  # the first worker, and one that init forked later
-            links = session._core.links
+            links = session_links(session)
             scores = [
                 int(Path(f"/proc/{pid}/oom_score_adj").read_text())
                 for pid in (links.worker_pid, links.pid)
@@ -185,7 +186,7 @@ def test_a_worker_killed_between_cells_is_named_by_the_next() -> None:
         Sandbox(limits=SMALL, cgroup="require", recovery="restart") as sandbox,
         sandbox.session() as session,
     ):
-        worker = psutil.Process(session._core.links.worker_pid)
+        worker = psutil.Process(worker_pid(session))
         assert isinstance(session.run(code), Finished)
         session.files.put("go", "")
         worker.wait(PATIENCE)
@@ -264,7 +265,7 @@ def test_a_timeout_is_reported_as_one_after_a_child_was_killed() -> None:
 
     def ended() -> None:
         """While the host is waited for, the clock of the cell stands."""
-        (child,) = psutil.Process(session._core.links.worker_pid).children()
+        (child,) = psutil.Process(worker_pid(session)).children()
         eventually(lambda: child.status() == psutil.STATUS_ZOMBIE)
 
     with (

@@ -31,6 +31,7 @@ from repl_sandbox.jail import session_directory
 from repl_sandbox.jail.landlock import landlock_rules
 from repl_sandbox.jail.landlock.ruleset import kernel_abi
 from repl_sandbox.jail.recipe.confined_steps import CONFINED_INIT, CONFINED_WORKER
+from tests.internals import init_pid, session_links, zygote_pid
 from tests.waiting import PATIENCE, comes_to, eventually
 
 pytestmark = pytest.mark.skipif(not kernel_abi(), reason="this kernel has no Landlock")
@@ -56,7 +57,7 @@ def value(session: Session, code: str) -> Any:
 
 
 def folder_of(session: Session) -> Path:
-    return Path(session._core.links.folder)
+    return Path(session_links(session).folder)
 
 
 def wait_until_gone(paths: list[Path]) -> None:
@@ -164,7 +165,7 @@ def test_an_init_that_is_killed_takes_its_session_with_it(confined: Sandbox) -> 
     session = confined.session()
     pid = value(session, ESCAPE)
     folder = folder_of(session)
-    os.kill(session._core.links.pid, 9)
+    os.kill(init_pid(session), 9)
     session.close()
     assert not Path(f"/proc/{pid}").exists()
     wait_until_gone([folder])
@@ -276,7 +277,7 @@ def fresh(open_python: str) -> Iterator[Sandbox]:
 
 @pytest.mark.parametrize("many", [50, pytest.param(200, marks=pytest.mark.slow)])
 def test_many_sessions_leave_nothing(fresh: Sandbox, many: int) -> None:
-    zygote = psutil.Process(fresh._zygote.pid)
+    zygote = psutil.Process(zygote_pid(fresh))
 
     def held() -> list[int]:
         found = os.listdir(f"/proc/{zygote.pid}/fd")
@@ -297,7 +298,7 @@ def test_many_sessions_leave_nothing(fresh: Sandbox, many: int) -> None:
 
 
 def test_a_large_directory_is_removed_and_its_remover_is_reaped(fresh: Sandbox) -> None:
-    zygote = psutil.Process(fresh._zygote.pid)
+    zygote = psutil.Process(zygote_pid(fresh))
     with fresh.session() as session:
         session.run("for n in range(20_000): open(str(n), 'w').close()")
         folder = folder_of(session)

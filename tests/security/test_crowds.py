@@ -14,6 +14,7 @@ import pytest
 from repl_sandbox import Limits, Sandbox, Session, TimedOut
 from repl_sandbox.fair_share import throttle
 from repl_sandbox.limits import proc_stat
+from tests.internals import init_pid, session_share, watchdog_round
 from tests.waiting import PATIENCE, eventually
 
 # Twelve children that go on between cells, and one that has stopped itself.
@@ -45,7 +46,7 @@ def sandbox(
 def stopped(session: Session) -> int:
     """How many of its processes are."""
     found = 0
-    for process in psutil.Process(session._core.links.pid).children(recursive=True):
+    for process in psutil.Process(init_pid(session)).children(recursive=True):
         with suppress(psutil.NoSuchProcess):
             found += process.status() == psutil.STATUS_STOPPED
     return found
@@ -72,12 +73,11 @@ def test_a_single_session_with_many_busy_processes_is_not_stopped(sandbox: Sandb
         with sandbox.session() as other:
             crowd.run(CROWD)
             eventually(lambda: bool(other.run("1 + 1")) and stopped(crowd) == 13)
-        watchdog = sandbox._lifecycle.watchdog
 
         def undisturbed() -> bool:
             """For half a second, in which it would have waited five times."""
-            end = watchdog._round + 10
-            while watchdog._round < end:
+            end = watchdog_round(sandbox) + 10
+            while watchdog_round(sandbox) < end:
                 if stopped(crowd) != 1:
                     return False
             return True
@@ -134,8 +134,7 @@ def test_an_ended_session_has_no_time_slice(sandbox: Sandbox) -> None:
             two.run(CROWD)
             eventually(lambda: stopped(one) > 8)
             eventually(lambda: stopped(two) > 8)
-            family = two._core.links.family
-            share = sandbox._lifecycle.watchdog._shares._shares[family]
+            share = session_share(sandbox, two)
         assert not share.throttled
         assert not share.waits
 

@@ -20,6 +20,7 @@ from repl_sandbox.fair_share.scheduling_policy import LONG
 from repl_sandbox.limits.cgroups.cgroup_interface import VERSIONS
 from repl_sandbox.limits.cgroups.cgroup_root import CgroupRoot, CgroupUnavailable, find
 from repl_sandbox.native.libc import number
+from tests.internals import init_pid, session_core, session_links
 from tests.waiting import PATIENCE, eventually
 
 FOUND = find()
@@ -49,12 +50,12 @@ def sandbox(
 
 
 def processes(session: Session) -> list[psutil.Process]:
-    return psutil.Process(session._core.links.pid).children(recursive=True)
+    return psutil.Process(init_pid(session)).children(recursive=True)
 
 
 def shares(session: Session) -> set[bool]:
     """Of its group, or of each of its processes but init: whether it is lowered."""
-    group = session._core.links.group
+    group = session_links(session).group
     if group is not None and group.weighed:
         folder, name = VERSIONS[group.version].weight
         weight = int(Path(group.folders[folder], name).read_text())
@@ -161,10 +162,10 @@ def test_a_session_that_ends_throttled_leaves_no_throttled_cgroup() -> None:
         with sandbox.session() as burner:
             with burning(burner):
                 until(lambda: shares(burner) == {True})
-            before = burner._core.links.group
+            before = session_links(burner).group
         with sandbox.session() as after:
             assert shares(after) == {False}
-            return after._core.links.group is before
+            return session_links(after).group is before
 
     with Sandbox(fair_share=True, cgroup="require") as sandbox:
         until(is_used_again)
@@ -173,7 +174,7 @@ def test_a_session_that_ends_throttled_leaves_no_throttled_cgroup() -> None:
 def test_without_fair_share_no_session_is_throttled() -> None:
     with Sandbox() as sandbox, sandbox.session() as session:
         session.run(BURN, timeout=1)
-        group = session._core.links.group
+        group = session_links(session).group
         assert group is None or not group.weighed
         assert shares(session) == {False}
         assert LONG not in slices(session)
@@ -189,8 +190,8 @@ def test_a_cgroup_root_without_weights_still_enforces_the_limits(
     if place.version == 2:
         pytest.skip("the folder is that of the limits")
     with Sandbox(fair_share=True, cgroup="require") as sandbox, sandbox.session() as session:
-        assert session._core.links.group is not None
-        assert not session._core.links.group.weighed
+        assert session_links(session).group is not None
+        assert not session_links(session).group.weighed
 
 
 def test_a_session_with_many_processes_keeps_its_share(sandbox: Sandbox) -> None:
@@ -207,7 +208,7 @@ def test_a_fork_over_the_limit_is_refused_early_and_named() -> None:
     """By the resource limit, which counts first; the group would refuse when all is copied."""
     with Sandbox(limits=Limits(processes=8), fair_share=True, cgroup="require") as sandbox:
         with sandbox.session() as session:
-            group = session._core.links.group
+            group = session_links(session).group
             assert group is not None
             folder, name = VERSIONS[group.version].refusals
             refusals = Path(group.folders[folder], name)
@@ -215,7 +216,9 @@ def test_a_fork_over_the_limit_is_refused_early_and_named() -> None:
 
             def seen(stream: str, text: str) -> None:
                 """Once a look at the session has found it full, that is enough."""
-                if "full" in text and eventually(lambda: session._core.cells.limit_hits.full):
+                if "full" in text and eventually(
+                    lambda: session_core(session).cells.limit_hits.full
+                ):
                     session.interrupt()
 
             outcome = session.run(

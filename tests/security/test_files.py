@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from repl_sandbox import Finished, Limits, Sandbox, SandboxError, Session
+from tests.internals import init_pid, session_links, worker_pid
 from tests.waiting import PATIENCE, eventually
 
 TIERS = ("jailed", "confined")
@@ -154,7 +155,7 @@ def test_a_special_file_does_not_block_the_host(
     with Sandbox(isolation=tier, python=python, mounts=mounts) as sandbox:  # type: ignore[arg-type]
         with sandbox.session() as session:
             if tier != "jailed":
-                shown = Path(session._core.links.folder) / "workspace" / "odd"
+                shown = Path(session_links(session).folder) / "workspace" / "odd"
                 shown.mkdir()
             for each in (tmp_path, tmp_path.parent, tmp_path.parent.parent, shown):
                 each.chmod(each.stat().st_mode | 0o007)
@@ -258,8 +259,8 @@ def test_a_directory_tree_that_is_too_deep_is_truncated(session: Session) -> Non
 
 
 def _clerks(session: Session, besides: Collection[int] = ()) -> list[psutil.Process]:
-    init = psutil.Process(session._core.links.pid)
-    known = {session._core.links.worker_pid, *besides}
+    init = psutil.Process(init_pid(session))
+    known = {worker_pid(session), *besides}
     return [each for each in init.children() if each.pid not in known]
 
 
@@ -293,7 +294,7 @@ def test_attacks_on_the_file_helper_cause_at_most_an_error(session: Session) -> 
 def test_a_worker_that_dies_during_a_file_call_loses_no_file(session: Session) -> None:
     for turn in range(20):
         session.run("pass")  # which may be how the host learns of the end before
-        os.kill(session._core.links.worker_pid, signal.SIGKILL)
+        os.kill(worker_pid(session), signal.SIGKILL)
         session.files.put("file", b"x" * 100_000 + bytes([turn]))
         assert session.files.get("file")[-1] == turn
         assert [file.path for file in session.files.list()] == ["file"]

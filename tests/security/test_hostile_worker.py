@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from repl_sandbox import Finished, Killed, Limits, Outcome, Sandbox, TimedOut
+from tests.internals import worker_pid
 from tests.waiting import LONG, PATIENCE
 
 # Finds the worker's socket, and speaks the protocol over it.
@@ -252,7 +253,7 @@ def test_a_late_reply_is_not_taken_for_that_of_another_call(sandbox: Sandbox) ->
 
     def ask(question: str) -> str:
         if question == "first":
-            os.kill(session._core.links.worker_pid, signal.SIGKILL)
+            os.kill(worker_pid(session), signal.SIGKILL)
             release.wait(PATIENCE)
             released.set()
             return "answer to the first"

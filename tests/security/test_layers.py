@@ -21,6 +21,7 @@ from repl_sandbox import IsolationError, Limits, Sandbox, Session
 from repl_sandbox.jail.landlock.ruleset import kernel_abi
 from repl_sandbox.zygote.client import zygote_process
 from repl_sandbox.zygote.client.measured_isolation import TIERS as PROBED
+from tests.internals import session_links, worker_pid
 from tests.security.without_layer import LACKS
 from tests.waiting import LONG, PATIENCE
 
@@ -53,13 +54,13 @@ def says(code: str) -> Callable[[Session], bool]:
 
 def has_groups_of_its_own(session: Session) -> bool:
     """Neither init nor the worker is in a process group of anybody else."""
-    links = session._core.links
+    links = session_links(session)
     return all(os.getpgid(pid) == os.getsid(pid) == pid for pid in (links.pid, links.worker_pid))
 
 
 def hides_its_memory(session: Session) -> bool:
     """Return whether root or nobody owns the /proc files of init and the worker: proc(5)."""
-    links = session._core.links
+    links = session_links(session)
     for pid in (links.pid, links.worker_pid):
         uid = int(Path(f"/proc/{pid}/status").read_text().split("Uid:")[1].split()[0])
         if os.stat(f"/proc/{pid}/environ").st_uid == uid != 0:
@@ -167,7 +168,7 @@ def session_without(
     monkeypatch.setattr(zygote_process, "BOOT", str(boot))
     with Sandbox(isolation=tier, python=python, limits=LIMITS) as sandbox:
         with sandbox.session() as session:
-            worker = os.pidfd_open(session._core.links.worker_pid)
+            worker = os.pidfd_open(worker_pid(session))
             try:
                 yield session
             finally:

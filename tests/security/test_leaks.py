@@ -15,6 +15,7 @@ import pytest
 
 from repl_sandbox import Killed, Limits, Sandbox, SandboxError, TimedOut
 from tests.descriptors import opened
+from tests.internals import init_pid, zygote_pid
 from tests.waiting import PATIENCE, comes_to, eventually
 
 
@@ -32,7 +33,7 @@ class Belongings(NamedTuple):
 def belongings(sandbox: Sandbox) -> Belongings:
     """Return the resources that this process and the zygote of `sandbox` hold now."""
     gc.collect()
-    zygote = str(sandbox._zygote.pid)
+    zygote = str(zygote_pid(sandbox))
     return Belongings(
         opened("self"),
         opened(zygote),
@@ -130,7 +131,7 @@ def _shared_in_vain(sandbox: Sandbox) -> None:
     with pytest.raises(TypeError):
         sandbox.with_shared(text="x" * 1_000_000, thing=object())
     with sandbox.with_shared(x=1) as made:
-        psutil.Process(made._zygote.pid).kill()
+        psutil.Process(zygote_pid(made)).kill()
 
 
 def _refused(sandbox: Sandbox) -> None:
@@ -173,7 +174,7 @@ def test_fifty_recoveries_of_one_session_leave_nothing_behind(sandbox: Sandbox) 
         return belongings(sandbox)._replace(processes=frozenset())
 
     with sandbox.session() as session:
-        init = psutil.Process(session._core.links.pid)
+        init = psutil.Process(init_pid(session))
         for use in range(52):
             session.run("import os, threading\nx = 1\nopen('f', 'w').write('x')")
             assert session.run("os._exit(1)").state == "rolled_back"
@@ -197,7 +198,7 @@ def test_a_directory_closed_by_its_owner_leaks_no_descriptors(
         return found
 
     with sandbox.session() as session:
-        init = psutil.Process(session._core.links.pid)
+        init = psutil.Process(init_pid(session))
         session.run("import os\nos.mkdir('closed')\nos.chmod('closed', 0)")
         session.run("open('f', 'w').write('x')")
         before = held()

@@ -13,6 +13,7 @@ import pytest
 from repl_sandbox import Finished, Limits, Sandbox
 from repl_sandbox.backends.sandbox_arguments import RecoveryMode
 from repl_sandbox.limits import accounting, proc_memory, watchdog
+from tests.internals import session_links
 from tests.waiting import PATIENCE
 
 TIERS = ("jailed", "confined")
@@ -122,7 +123,7 @@ def test_no_two_sessions_share_memory(recovery: RecoveryMode) -> None:
         ]
         seen: set[str] = set()
         for session in sessions:
-            links = session._core.links
+            links = session_links(session)
             pages = _shared_pages(links.worker_pid)
             assert pages, "the page that a worker shares with its init"
             assert pages == _shared_pages(links.pid)

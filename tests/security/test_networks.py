@@ -19,6 +19,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from repl_sandbox import Sandbox
+from tests.internals import zygote_pid
 from tests.waiting import LONG, eventually
 
 Ask: TypeAlias = Callable[[str], Any]
@@ -178,7 +179,7 @@ def test_no_object_of_a_network_belongs_to_the_session_s_code(ask: Ask) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may look at a zygote's descriptors")
 def test_idle_zygotes_hold_no_network_needed_by_others() -> None:
     with Sandbox(recovery="restart") as sandbox:
-        folder = Path(f"/proc/{sandbox._zygote.pid}/fd")
+        folder = Path(f"/proc/{zygote_pid(sandbox)}/fd")
 
         def networks() -> int:
             found = 0

@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from repl_sandbox import Finished, Killed, Limits, Sandbox, TimedOut
+from tests.internals import session_links, zygote_pid
 from tests.waiting import PATIENCE, eventually
 
 
@@ -72,7 +73,7 @@ def test_each_session_works_in_a_directory_of_its_own(process: Sandbox) -> None:
         one.run("import os\nopen('x', 'w').close()")
         assert one.run("os.listdir()").value == "['x']"
         assert other.run("import os\nos.listdir()").value == "[]"
-        folder = Path(one._core.links.folder)
+        folder = Path(session_links(one).folder)
         assert one.run("os.getcwd() == os.environ['HOME']").value == "True"
     eventually(lambda: not folder.exists())
 
@@ -109,9 +110,9 @@ def test_the_interpreter_may_lie_anywhere(process: Sandbox) -> None:
 
 
 def test_many_sessions_leave_nothing(process: Sandbox) -> None:
-    zygote = psutil.Process(process._zygote.pid)
+    zygote = psutil.Process(zygote_pid(process))
     with process.session() as session:
-        base = Path(session._core.links.folder).parent
+        base = Path(session_links(session).folder).parent
 
     def held() -> list[int]:
         return [psutil.Process().num_fds(), zygote.num_fds()]

@@ -14,6 +14,7 @@ import pytest
 from repl_sandbox import IsolationError, Sandbox, SandboxError
 from repl_sandbox.zygote.client import zygote_process
 from tests.descriptors import opened
+from tests.internals import zygote_pid
 from tests.waiting import comes_to
 
 # The file `told` says at its beginning which row is refused, counted through all three batches.
@@ -107,7 +108,7 @@ def test_a_call_that_the_kernel_refuses_ends_the_session(
     boot.chmod(0o644)
     monkeypatch.setattr(zygote_process, "BOOT", str(boot))
     with Sandbox(isolation="jailed") as sandbox:
-        zygote = sandbox._zygote.pid
+        zygote = zygote_pid(sandbox)
         with sandbox.session() as session:
             assert session.run("1 + 1").value == "2"
         before = len(opened("self")), len(opened(zygote))

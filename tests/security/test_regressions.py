@@ -17,6 +17,7 @@ import pytest
 
 from repl_sandbox import Finished, Limits, Sandbox, SandboxError
 from repl_sandbox.limits.resource_budget import ResourceBudget
+from tests.internals import worker_pid, zygote_pid
 from tests.waiting import LONG, PATIENCE, eventually
 
 User: TypeAlias = Callable[[str], Any]
@@ -86,7 +87,7 @@ def test_memory_of_the_template_does_not_count() -> None:
         Sandbox(preload=heavy) as sandbox,
         sandbox.session(limits=Limits(memory="16MiB")) as session,
     ):
-        held = psutil.Process(sandbox._zygote.pid).memory_info()
+        held = psutil.Process(zygote_pid(sandbox)).memory_info()
         assert held.rss - held.shared > 16 << 20
         assert isinstance(session.run("import time\ntime.sleep(0.3)"), Finished)
 
@@ -174,7 +175,7 @@ def test_a_session_that_cannot_be_built_leaves_nothing_and_disturbs_none(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with sandbox.session() as session:
-        zygote = psutil.Process(sandbox._zygote.pid)
+        zygote = psutil.Process(zygote_pid(sandbox))
 
         def held() -> tuple[int, int]:
             return len(zygote.children()), psutil.Process().num_fds()
@@ -227,7 +228,7 @@ def test_a_signal_handler_that_raises_between_cells_has_no_effect(
             "signal.signal(signal.SIGALRM, late)"
         )
         session.get("x")  # now a copy was made, and it waits
-        os.kill(session._core.links.worker_pid, signal.SIGALRM)
+        os.kill(worker_pid(session), signal.SIGALRM)
         outcome = session.run("x")
         assert (outcome.value, outcome.state) == ("1", "kept")
         assert "signal handler" in outcome.stderr

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import psutil
 
 from repl_sandbox import Sandbox
+from tests.internals import zygote_pid
 from tests.waiting import PATIENCE
 
 # Each session has a worker, a child of it, an orphan, and a child in a session of its own.
@@ -102,4 +103,4 @@ def family(process: subprocess.Popen[str]) -> list[psutil.Process]:
 
 def zygote_of(sandbox: Sandbox) -> psutil.Process:
     """The process that the sessions of a sandbox are forked from."""
-    return psutil.Process(sandbox._zygote.pid)
+    return psutil.Process(zygote_pid(sandbox))

@@ -28,6 +28,7 @@ from repl_sandbox import Limits
 from repl_server.app import create_app
 from repl_server.serving import server as make_server
 from repl_server.settings import Settings
+from tests.server.server_internals import event_loop
 from tests.waiting import PATIENCE
 
 # Small and quick; a test that needs others says so. `grace` is long enough for any interrupt.
@@ -55,7 +56,7 @@ class Serving:
     @property
     def loop(self):
         """Its event loop, in a thread of its own."""
-        return self.manager._sweeping.get_loop()
+        return event_loop(self.manager)
 
     @property
     def connections(self):

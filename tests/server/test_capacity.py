@@ -11,6 +11,7 @@ from repl_server.protocol.request_error import RequestError
 from repl_server.quotas.tenant_quota import TenantQuota
 from repl_server.transport.websocket.receive_ahead import ReceiveAhead
 from tests.server.conftest import ask, peer, serving
+from tests.server.server_internals import large_message_lock
 from tests.server.toys import Add, Adder, LonelyAdder, Sum
 from tests.waiting import PATIENCE, eventually
 
@@ -156,7 +157,7 @@ def test_requests_sent_while_queued_are_answered_in_order():
 
 def test_requests_after_those_sent_while_queued_are_answered_after_them():
     with serving({"max_sessions": 1, "wait_s": 600.0}, **TOYS) as server:
-        reading = server.manager.json_codec._one
+        reading = large_message_lock(server.manager.json_codec)
 
         def from_here(work):
             return asyncio.run_coroutine_threadsafe(work, server.loop).result()

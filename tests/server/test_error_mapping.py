@@ -10,6 +10,7 @@ from repl_env.errors import EpisodeAborted, NotReset, REPLError
 from repl_sandbox.errors import SandboxError
 from repl_server.protocol.error_mapping import request_error_of, safe_message
 from repl_server.protocol.request_error import RequestError
+from tests.internals import zygote_pid
 from tests.server.conftest import peer, serving
 from tests.waiting import eventually
 
@@ -21,7 +22,7 @@ def test_a_session_whose_sandbox_dies_is_aborted_and_a_reset_begins_another():
             one.run("x = 1")
             other.reset(max_iterations=100_000)
             before = server.manager.sandbox_provider.blocking_sandbox()
-            os.kill(before._zygote.pid, signal.SIGKILL)
+            os.kill(zygote_pid(before), signal.SIGKILL)
             # Its sessions end with it, as soon as the kernel has told them.
             found = lambda each: each.ask("step", {"code": "1"})["data"].get("code")  # noqa: E731
             assert eventually(lambda: found(one)) == "EPISODE_ABORTED"

@@ -13,6 +13,7 @@ from repl_server.protocol.replies import observation_text
 from repl_server.protocol.request_error import RequestError
 from repl_server.tenants.tenant import Tenant
 from tests.server.conftest import ask, peer
+from tests.server.server_internals import large_message_lock
 
 ANN, BOB = Tenant("key", "ann"), Tenant("key", "bob")
 
@@ -100,7 +101,7 @@ async def test_a_reply_is_large_if_its_first_piece_is():
 
     def pieces():
         yield LARGE * "l"
-        waited.append(reading._one.locked())
+        waited.append(large_message_lock(reading).locked())
         yield "whole"
 
     assert await reading.written(pieces()) == "whole"

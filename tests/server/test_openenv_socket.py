@@ -6,8 +6,8 @@ import pytest
 from pydantic import model_validator
 
 from repl_env.models import REPLObservation
-from repl_server.sessions.request_queue import _MOST_WAITING
 from tests.server.conftest import ask, peer, serving
+from tests.server.server_internals import MOST_WAITING
 from tests.server.toys import Add, Adder, Sum
 from tests.waiting import PATIENCE, eventually
 
@@ -225,14 +225,14 @@ def test_a_client_that_does_not_wait_for_replies_is_read_up_to_the_queue_limit(a
             (session,) = adders.manager.sessions
             one.send("step", {"number": 1, "note": "wait"})
             assert Adder.waiting.acquire(timeout=PATIENCE)
-            for number in range(_MOST_WAITING):  # each comes by itself, while the last one waits
+            for number in range(MOST_WAITING):  # each comes by itself, while the last one waits
                 one.send("step", {"number": 1})
                 eventually(lambda number=number: session.queued > number)
-            for _ in range(_MOST_WAITING):
+            for _ in range(MOST_WAITING):
                 one.send("step", {"number": 1})
             # All of it is there before this is, of another connection.
             assert ask(adders, "GET", "/health")[0] == 200
-            assert session.queued == _MOST_WAITING
+            assert session.queued == MOST_WAITING
             Adder.gate.set()
             totals = [one.take()["data"]["observation"]["total"] for _ in range(33)]
             assert totals == list(range(1, 34))

@@ -19,6 +19,7 @@ from repl_server.quotas.tenant_quota import TenantQuota
 from repl_server.settings import Settings
 from repl_server.tenants.tenant import Tenant
 from tests.server.conftest import ask, peer, serving
+from tests.server.server_internals import cpu_bucket
 from tests.server.toys import Add, Adder, Sum
 from tests.server.wires import frame
 from tests.waiting import PATIENCE, eventually
@@ -71,7 +72,7 @@ def connected(server, path: str = "/ws", **options):
 
 def leave_cpu(server, name: str, seconds: float) -> None:
     """Book CPU time of a tenant until this much is left, whatever was used to come this far."""
-    bucket = server.manager.quotas.meter_of(Tenant("key", name))._buckets["cpu_seconds_per_hour"]
+    bucket = cpu_bucket(server.manager, Tenant("key", name))
     bucket.owe(bucket.level - seconds)
 
 

@@ -31,6 +31,7 @@ from repl_server.uploads.shared_templates import SharedTemplates
 from repl_server.uploads.tenant_uploads import TenantUploads
 from repl_server.uploads.upload_quota import UploadQuota
 from repl_server.uploads.upload_store import UploadStore
+from tests.internals import zygote_pid
 from tests.server.conftest import Peer, ask, peer, serving
 from tests.waiting import PATIENCE, until
 
@@ -219,7 +220,7 @@ def test_a_template_that_died_is_replaced(server) -> None:
             for each in server.manager.templates
             if each.parts[0].length == 8 * MIB and each.busy
         ]
-        zygote = psutil.Process(template.sandbox.plain._zygote.pid)
+        zygote = psutil.Process(zygote_pid(template.sandbox.plain))
         sessions = zygote.children(recursive=True)
         zygote.kill()
         assert sessions and psutil.wait_procs(sessions, timeout=PATIENCE)[1] == []

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import psutil
 
 from repl_sandbox import Limits, Sandbox
+from tests.internals import zygote_pid
 from tests.waiting import comes_to
 
 from .belongings import Belongings, anonymous, belongings, in_use, processes_of
@@ -86,7 +87,7 @@ def soak(plan: Plan) -> Report:
     report = Report()
     tier, python, history = plan.tier, plan.python, plan.history
     with Sandbox(isolation=tier, python=python, limits=_LIMITS, history=history) as sandbox:
-        zygote = sandbox._zygote.pid
+        zygote = zygote_pid(sandbox)
         folder = _run(sandbox, plan.warm_up(), report)
         if plan.storms:
             report.storm = storm(sandbox)

@@ -13,6 +13,7 @@ from contextlib import suppress
 
 from repl_sandbox import Finished, Killed, Raised, Sandbox, SandboxError, TimedOut
 from repl_sandbox.types import AnyOutcome
+from tests.internals import init_pid, session_links, worker_pid
 
 from .figures import Figures
 from .model import KEPT_ITEMS, Model, State, difference
@@ -91,17 +92,17 @@ class Soaked:
     @property
     def worker(self) -> int:
         """The process id of the worker, as this process sees it."""
-        return self._session._core.links.worker_pid
+        return worker_pid(self._session)
 
     @property
     def init(self) -> int:
         """The process id of the session's init, as this process sees it."""
-        return self._session._core.links.pid
+        return init_pid(self._session)
 
     @property
     def folder(self) -> str:
         """Directory of the session's files, "" for a session with its own rootfs view."""
-        return self._session._core.links.folder
+        return session_links(self._session).folder
 
     def step(self) -> None:
         """Do one thing, and see that the session is what it must be."""
@@ -129,9 +130,9 @@ class Soaked:
 
     def _open(self) -> None:
         if self._random.random() < 0.5:
-            self._set()
+            self.set()
         if self._random.random() < 0.5:
-            self._put()
+            self.put()
         if self._random.random() < 0.3:
             self._die_at_first()
         self._ran(self._setup)
@@ -141,7 +142,7 @@ class Soaked:
         self._killed(self._session.run("import os\nopen('junk', 'w')\nos._exit(1)"))
         self._compare()
 
-    def _reopen(self) -> None:
+    def reopen(self) -> None:
         self._session.close()
         self._session = self._sandbox.session()
         self._model.restart()
@@ -151,52 +152,52 @@ class Soaked:
         state.variables |= {"total": 0, "items": []}
         state.files.setdefault("log", b"")
 
-    def _add(self) -> None:
+    def add(self) -> None:
         number = self._random.randrange(1000)
         self._ran(_adding(number))
         self._model.cell().add(number)
 
-    def _add_many(self) -> None:
+    def add_many(self) -> None:
         for _ in range(self._random.randrange(2, 8)):
-            self._add()
+            self.add()
 
-    def _raise(self) -> None:
+    def raise_error(self) -> None:
         number = self._random.randrange(1000)
         outcome = self._session.run(f"{_adding(number)}\nraise ValueError({number})")
         _expect(isinstance(outcome, Raised) and outcome.state == "kept", outcome)
         self._model.cell().add(number)
 
-    def _write(self) -> None:
+    def write_step(self) -> None:
         name, text = f"file{self._random.randrange(3)}", "x" * self._random.randrange(5000)
         self._ran(f"with open({name!r}, 'w') as file: _ = file.write({text!r})")
         self._model.cell().files[name] = text.encode()
 
-    def _remove(self) -> None:
+    def remove(self) -> None:
         files = sorted(name for name in self._model.state.files if name != "log")
         if files:
             name = self._random.choice(files)
             self._ran(f"os.unlink({name!r})")
             del self._model.cell().files[name]
 
-    def _set(self) -> None:
+    def set(self) -> None:
         name, number = f"given{self._random.randrange(3)}", self._random.randrange(1000)
         value: object = self._random.choice([number, "x" * number, {"n": [number]}])
         self._session.set(name, value)  # type: ignore[arg-type]
         self._model.assign(name, value)
 
-    def _set_much(self) -> None:
+    def set_much(self) -> None:
         value = self._random.choice("abc") * 300_000
         self._session.set("given0", value)
         self._model.assign("given0", value)
 
-    def _put(self) -> None:
+    def put(self) -> None:
         name, data = f"file{self._random.randrange(3)}", self._random.randbytes(100)
         self._session.files.put(name, data)
         self._model.state.files[name] = data
 
-    def _interrupted(self) -> None:
+    def interrupted(self) -> None:
         # Alone, for the interrupt may come before the first line of its cell.
-        self._add()
+        self.add()
         for _ in range(_LATE_AT_MOST):
             outcome = self._session.run("while True: pass", timeout=0.02)
             _expect(isinstance(outcome, TimedOut), outcome)
@@ -208,17 +209,17 @@ class Soaked:
             self._figures.late()
         raise Unlike(f"{_LATE_AT_MOST} interrupts in a row came to nothing")
 
-    def _leave_child(self) -> None:
+    def leave_child(self) -> None:
         self._ran(f"child = subprocess.Popen([sys.executable, '-c', {LEFT!r}])")
         self._model.cell()
 
-    def _die(self) -> None:
+    def die(self) -> None:
         before = time.perf_counter()
         outcome = self._session.run(HARM + self._random.choice(DEATHS))
         self._figures.recovery(time.perf_counter() - before)
         self._killed(outcome)
 
-    def _time_out(self) -> None:
+    def time_out(self) -> None:
         # Long enough for the first line of the cell, on a machine with much to do too.
         for timeout in (0.2, 2.0, 20.0):
             outcome = self._session.run(STUBBORN, timeout=timeout)
@@ -229,7 +230,7 @@ class Soaked:
         _expect(not _cells_lost(outcome), outcome)
         self._figures.kill()
 
-    def _shot(self) -> None:
+    def shot(self) -> None:
         """SIGKILL from outside, while a cell runs."""
         shots: list[float] = []
 
@@ -242,14 +243,14 @@ class Soaked:
         self._figures.recovery(time.perf_counter() - shots[0])
         self._killed(outcome)
 
-    def _shot_at_rest(self) -> None:
+    def shot_at_rest(self) -> None:
         """SIGKILL when the copy has been made, as it is before the worker hears anything."""
         self._session.get("total")
         self._shoot()
 
-    def _shot_amid(self) -> None:
+    def shot_amid(self) -> None:
         """SIGKILL as soon as a cell has been answered: what is lost, is named."""
-        self._add()
+        self.add()
         time.sleep(self._random.random() * 0.004)
         self._shoot()
         self._shot_cells_ago = 0
@@ -270,7 +271,7 @@ class Soaked:
         os.close(end)
         self._figures.kill()
 
-    def _roll_back(self) -> None:
+    def roll_back(self) -> None:
         cells = self._random.randrange(1, self._model.history + 2)
         if not self._model.can_go_back(cells) or cells > self._model.history:
             with suppress(SandboxError, ValueError):
@@ -340,21 +341,21 @@ def _cells_lost(outcome: AnyOutcome) -> int:
 _Act = Callable[[Soaked], None]
 # With how often each is done, of about a hundred.
 _STEPS: tuple[tuple[_Act, int], ...] = (
-    (Soaked._add, 20),
-    (Soaked._add_many, 5),
-    (Soaked._raise, 5),
-    (Soaked._write, 10),
-    (Soaked._remove, 4),
-    (Soaked._set, 8),
-    (Soaked._set_much, 2),
-    (Soaked._put, 8),
-    (Soaked._interrupted, 2),
-    (Soaked._leave_child, 1),
-    (Soaked._die, 12),
-    (Soaked._time_out, 2),
-    (Soaked._shot, 4),
-    (Soaked._shot_at_rest, 4),
-    (Soaked._shot_amid, 4),
-    (Soaked._roll_back, 8),
-    (Soaked._reopen, 1),
+    (Soaked.add, 20),
+    (Soaked.add_many, 5),
+    (Soaked.raise_error, 5),
+    (Soaked.write_step, 10),
+    (Soaked.remove, 4),
+    (Soaked.set, 8),
+    (Soaked.set_much, 2),
+    (Soaked.put, 8),
+    (Soaked.interrupted, 2),
+    (Soaked.leave_child, 1),
+    (Soaked.die, 12),
+    (Soaked.time_out, 2),
+    (Soaked.shot, 4),
+    (Soaked.shot_at_rest, 4),
+    (Soaked.shot_amid, 4),
+    (Soaked.roll_back, 8),
+    (Soaked.reopen, 1),
 )

@@ -13,6 +13,11 @@ from .conftest import GOOD, TOML
 WRITE_GOOD = f"open('double.py', 'w').write({GOOD!r})"
 
 
+def evaluator_class(group):
+    """The class of the evaluators of a group."""
+    return type(group._rows[0]._evaluator)
+
+
 @pytest.fixture
 def group(write, sandbox):
     with TaskVectorEnv([load(write())] * 3, sandbox=sandbox) as envs:
@@ -83,14 +88,15 @@ def test_a_row_whose_session_dies_is_masked(group):
 
 def test_a_row_whose_evaluation_is_lost_is_masked(group, monkeypatch):
     group.reset()
-    evaluate = type(group._rows[0]._evaluator).evaluate
+    evaluator = evaluator_class(group)
+    evaluate = evaluator.evaluate
 
     def lose(self, files):
         if files["double.py"] == GOOD.encode():
             raise SandboxError("the session is gone")
         return evaluate(self, files)
 
-    monkeypatch.setattr(type(group._rows[0]._evaluator), "evaluate", lose)
+    monkeypatch.setattr(evaluator, "evaluate", lose)
     results = group.step([f"{WRITE_GOOD}\nsubmit()", "submit()", "submit()"])
 
     assert [row.metadata["mask"] for row in results] == [True, False, False]

@@ -1,4 +1,4 @@
-"""The loss of a session, as a machine that runs out of memory would cause it."""
+"""The loss of a session, as an out-of-memory kill would cause it, and the environments of adapters."""
 
 from __future__ import annotations
 
@@ -6,15 +6,22 @@ import os
 import select
 from typing import Any
 
+from tests.internals import session_links
 from tests.waiting import PATIENCE
 
 
 def lose(session: Any) -> None:
     """Kill a session's init, and wait until the kernel has ended the worker too."""
-    links = session._core.links
+    links = session_links(session)
     worker = os.pidfd_open(links.worker_pid)
     os.kill(links.pid, 9)
     try:
         assert select.select([worker], [], [], PATIENCE)[0]
     finally:
         os.close(worker)
+
+
+def environments_of(adapter: Any) -> Any:
+    """The environments behind an adapter of a trainer, row by row."""
+    adapter = getattr(adapter, "unwrapped", adapter)
+    return getattr(adapter, "_episodes", adapter)._rows.environments.environments

@@ -53,24 +53,24 @@ class Peer:
     def __init__(
         self, connection: ServerConnection, note: Callable[[dict[str, Any]], None]
     ) -> None:
-        self._connection = connection
+        self.connection = connection
         self._note = note
 
     @property
     def headers(self) -> Headers:
         """Those of the handshake."""
-        return self._connection.request.headers
+        return self.connection.request.headers
 
     async def next(self, kind: str | None = None) -> dict[str, Any]:
         """The next frame, which must be of this type."""
-        frame: dict[str, Any] = json.loads(await self._connection.recv())
+        frame: dict[str, Any] = json.loads(await self.connection.recv())
         self._note(frame)
         assert kind is None or frame["type"] == kind, frame
         return frame
 
     async def send(self, frame: dict[str, Any] | str | bytes) -> None:
         """One message, as it is."""
-        await self._connection.send(json.dumps(frame) if isinstance(frame, dict) else frame)
+        await self.connection.send(json.dumps(frame) if isinstance(frame, dict) else frame)
 
     async def reply(self, request: dict[str, Any], data: dict[str, Any]) -> None:
         """Return the reply to such a request."""
@@ -112,15 +112,15 @@ class Peer:
 
     def drop(self) -> None:
         """The connection breaks, without a word."""
-        self._connection.transport.abort()
+        self.connection.transport.abort()
 
     async def close(self, code: int = 1000, reason: str = "") -> None:
         """The connection is closed as WebSockets are."""
-        await self._connection.close(code, reason)
+        await self.connection.close(code, reason)
 
     async def gone(self) -> None:
         """Wait until the client has closed the connection."""
-        await self._connection.wait_closed()
+        await self.connection.wait_closed()
 
 
 async def served(peer: Peer) -> None:
@@ -155,7 +155,7 @@ class Scripted:
         self.port = port
         if tls is not None:
             self._options["ssl"] = tls
-        self._connections: list[ServerConnection] = []
+        self.connections: list[ServerConnection] = []
         self._failures: list[BaseException] = []
         self._count = 0
         self.handshakes: list[Headers] = []
@@ -220,7 +220,7 @@ class Scripted:
         self._server.close()
         for _ in range(9):  # who was let in last is connected by now
             await asyncio.sleep(0)
-        for connection in self._connections:
+        for connection in self.connections:
             # Its client may wait for us to be left. One of TLS has no transport before it is there.
             if connection.state is State.CONNECTING and hasattr(connection, "transport"):
                 connection.transport.abort()
@@ -229,8 +229,8 @@ class Scripted:
             await asyncio.wait(others)
 
     def _connect(self, *arguments: Any, **options: Any) -> ServerConnection:
-        self._connections.append(ServerConnection(*arguments, **options))
-        return self._connections[-1]
+        self.connections.append(ServerConnection(*arguments, **options))
+        return self.connections[-1]
 
     async def _greet(self, _: ServerConnection, request: Request) -> Response | None:
         self.handshakes.append(request.headers)

@@ -97,7 +97,7 @@ async def test_closing_ends_though_the_server_has_stopped_reading(monkeypatch):
 
     async def story(peer):
         await begun(peer, limits={"message_bytes": 1 << 26})
-        peer._connection.transport.pause_reading()
+        peer.connection.transport.pause_reading()
         await asyncio.to_thread(closed.wait, 60)
         peer.drop()
 

@@ -106,12 +106,12 @@ async def test_a_result_of_another_form_is_an_error_that_names_the_field(data):
 async def test_pings_of_a_server_that_reads_no_pongs_do_not_fill_the_memory():
     async def story(peer):
         await begun(peer, limits={"timeout_s": 3600})
-        transport = peer._connection.transport
+        transport = peer.connection.transport
         transport.pause_reading()
         while not transport.is_closing():
             transport.write((b"\x89\x7d" + b"#" * 125) * 1000)
             with suppress(ConnectionError):
-                await peer._connection.drain()
+                await peer.connection.drain()
             await asyncio.sleep(0)
 
     with Scripted(story, resumed_to_the_end) as server:

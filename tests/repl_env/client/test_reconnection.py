@@ -29,7 +29,7 @@ async def amid_output(peer):
 async def amid_a_frame(peer):
     await begun(peer)
     await peer.next("step")
-    peer._connection.transport.write(b"\x81\x7e\x01")
+    peer.connection.transport.write(b"\x81\x7e\x01")
     peer.drop()
 
 

@@ -9,6 +9,8 @@ import pytest
 from repl_env import REPLAction, REPLVectorEnv
 from repl_sandbox import Sandbox
 from repl_sandbox.errors import SandboxClosed, SandboxError
+from tests.internals import zygote_client, zygote_pid
+from tests.repl_env.environment_internals import wrapped_environment
 from tests.repl_env.vector.vector_results import LARGE, shown
 from tests.waiting import eventually
 
@@ -65,7 +67,7 @@ def test_a_branch_goes_on_when_its_environment_begins_another_context(
 async def test_a_branch_goes_on_during_a_reset_on_an_event_loop() -> None:
     async with REPLVectorEnv(2) as envs:
         await envs.areset(context=LARGE)
-        environment = envs.environments[0]._env
+        environment = wrapped_environment(envs.environments[0])
         branch = await environment.branch_async()
         await envs.areset(context="small")
         seen = await branch.step_async(REPLAction(code="len(context)"))
@@ -88,7 +90,7 @@ def test_a_branch_goes_on_when_the_group_is_closed(templates: list[Sandbox]) -> 
 async def test_a_branch_goes_on_when_the_group_of_an_event_loop_is_closed() -> None:
     async with REPLVectorEnv(2) as envs:
         await envs.areset(context=LARGE)
-        branch = await envs.environments[0]._env.branch_async()
+        branch = await wrapped_environment(envs.environments[0]).branch_async()
     seen = await branch.step_async(REPLAction(code="len(context)"))
     await branch.close_async()
     assert seen.result.value == str(len(LARGE))
@@ -113,7 +115,7 @@ def test_small_contexts_and_contexts_of_one_environment_have_no_template(
 
 def has_ended(template: Sandbox) -> bool:
     try:
-        template._zygote.check_alive()
+        zygote_client(template).check_alive()
     except SandboxClosed:
         return True
     return False
@@ -121,7 +123,7 @@ def has_ended(template: Sandbox) -> bool:
 
 def test_a_template_that_died_is_replaced(envs: REPLVectorEnv, templates: list[Sandbox]) -> None:
     envs.reset(context=LARGE)
-    os.kill(templates[0]._zygote.pid, 9)
+    os.kill(zygote_pid(templates[0]), 9)
     eventually(lambda: has_ended(templates[0]))
     with pytest.raises(SandboxError):
         envs.reset(context=LARGE)

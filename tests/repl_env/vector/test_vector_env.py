@@ -24,6 +24,7 @@ from repl_env.rewards.rubric import Rubric
 from repl_sandbox import Sandbox, Session
 from repl_sandbox.errors import SessionBusy
 from repl_sandbox.session.drivers.batch import SessionBatch
+from tests.internals import session_links
 from tests.limits import GROWING
 from tests.repl_env.vector.vector_results import LARGE, shown
 from tests.waiting import LONG
@@ -121,7 +122,7 @@ def test_an_environment_that_fails_does_not_harm_the_others(envs: REPLVectorEnv)
 
 def test_a_lost_session_ends_its_episode_alone_until_the_next_reset(envs: REPLVectorEnv) -> None:
     envs.reset(context="abc")
-    links = envs.environments[1].session._core.links
+    links = session_links(envs.environments[1].session)
     worker = psutil.Process(links.worker_pid)
     os.kill(links.pid, 9)
     assert psutil.wait_procs([worker], timeout=60)[1] == []

@@ -10,7 +10,7 @@ import torch
 
 from repl_env.rlm import TransformersModel
 from tests.rlm import tiny_model
-from tests.rlm.local_models.model_requests import ask
+from tests.rlm.local_models.model_requests import ask, tokenizer_of, weights_of
 
 
 async def test_a_folder_is_loaded_with_its_tokenizer_and_template(make, weights, words, tmp_path):
@@ -58,13 +58,13 @@ def test_a_token_is_not_stored(weights, words, tmp_path):
 
     held = [
         vars(model),
-        vars(model._tokenizer),
-        model._model.config,
-        model._model.generation_config,
+        vars(tokenizer_of(model)),
+        weights_of(model).config,
+        weights_of(model).generation_config,
     ]
-    assert model._tokenizer.init_kwargs
+    assert tokenizer_of(model).init_kwargs
     assert "hf_secret" not in repr(held)
-    assert "hf_secret" not in repr(vars(model._model))
+    assert "hf_secret" not in repr(vars(weights_of(model)))
 
 
 @pytest.mark.parametrize(

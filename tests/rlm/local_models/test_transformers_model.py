@@ -11,7 +11,15 @@ import torch
 from repl_env.errors import ModelError
 from repl_env.rlm import TransformersModel
 from tests.rlm import tiny_model
-from tests.rlm.local_models.model_requests import QUESTIONS, USER, ask, ask_all, asking, threads
+from tests.rlm.local_models.model_requests import (
+    QUESTIONS,
+    USER,
+    ask,
+    ask_all,
+    asking,
+    threads,
+    tokenizer_of,
+)
 
 
 async def test_the_prompt_is_the_chat_template_s_and_its_tokens_are_counted(make, words):
@@ -136,7 +144,7 @@ async def test_an_answer_ends_with_its_end_token_which_is_counted_and_not_shown(
     assert ended.tokens.output_ids == exact.tokens.output_ids == free[: place + 1]
     assert ended.finish_reason == exact.finish_reason == "stop"
     assert ended.usage.output_tokens == len(ended.tokens.logprobs) == place + 1
-    assert ended.text == model._tokenizer.decode(free[:place], skip_special_tokens=True)
+    assert ended.text == tokenizer_of(model).decode(free[:place], skip_special_tokens=True)
     assert other.usage.output_tokens == len(other.tokens.output_ids)
 
 

@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from repl_sandbox import AsyncSandbox, Sandbox, SandboxError, Session, SessionClosed
+from tests.internals import init_pid, session_links
 from tests.sandbox.branches.branching import comes_to_at_most, descriptors, value
 from tests.waiting import eventually
 
@@ -26,7 +27,7 @@ def test_branches_close_in_any_order(sandbox: Sandbox, order: tuple[int, ...]) -
     before = held()
     session = sandbox.session()
     session.run("x = 1\nopen('f', 'w').write('1')")
-    folder = session._core.links.folder
+    folder = session_links(session).folder
     one = session.branch()
     two = one.branch()
     lines = [session, one, two]
@@ -60,7 +61,7 @@ def test_a_process_that_holds_files_of_a_branch_ends_with_the_branch(
     with jailed.session() as session:
         session.run("import os")
         session.branch().close()
-        init = psutil.Process(session._core.links.pid)
+        init = psutil.Process(init_pid(session))
         before = len(init.children())
         for _ in range(3):
             with session.branch() as branch:
@@ -89,7 +90,7 @@ def test_a_hundred_branches_one_after_the_other_leave_nothing(jailed: Sandbox) -
     with jailed.session() as session:
         session.run("n = 0")
         session.branch().close()
-        init = psutil.Process(session._core.links.pid)
+        init = psutil.Process(init_pid(session))
 
         def held() -> tuple[int, int, int]:
             gc.collect()

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from repl_sandbox import Limits, Sandbox, SandboxError
+from tests.internals import session_links, worker_pid
 from tests.sandbox.branches.branching import comes_to_at_most, descriptors, value
 from tests.waiting import eventually
 
@@ -25,7 +26,7 @@ def test_a_branch_that_is_refused_leaves_signals_as_they_were() -> None:
         session.run("import signal\nsignal.signal(signal.SIGALRM, lambda *a: print('struck'))")
         with pytest.raises(SandboxError):
             session.branch()
-        pid = session._core.links.worker_pid
+        pid = worker_pid(session)
         os.kill(pid, signal.SIGALRM)
         blocked = f"/proc/{pid}/status"
 
@@ -125,7 +126,7 @@ def test_without_snapshots_there_are_no_branches() -> None:
 
 def test_memory_for_branches_is_added_and_removed(jailed: Sandbox) -> None:
     with jailed.session() as session:
-        group = session._core.links.group
+        group = session_links(session).group
         if group is None:
             pytest.skip("no groups here")
         before = group.limits()

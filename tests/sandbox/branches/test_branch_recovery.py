@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from repl_sandbox import Killed, SandboxError, Session, TimedOut
+from tests.internals import session_core
 from tests.sandbox.branches.branching import CRASH, SECONDS, value
 
 
@@ -121,7 +122,7 @@ def test_code_that_closes_the_control_socket_has_no_branch_and_loses_nothing(
 def test_one_worker_that_dies_at_its_fork_is_retried_and_two_fail_the_branch(
     session: Session, monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
-    core = session._core
+    core = session_core(session)
     tell, shots = core.io.init.tell, []
 
     def shoot_and_tell(order: dict[str, Any], descriptors: tuple[int, ...] = ()) -> None:

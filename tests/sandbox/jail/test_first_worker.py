@@ -10,6 +10,7 @@ import pytest
 from repl_sandbox import IsolationError, Limits, Sandbox, Session
 from repl_sandbox.backends.sandbox_arguments import Grouping, RecoveryMode, Tier
 from repl_sandbox.zygote.client import zygote_process
+from tests.internals import worker_pid
 
 # The zygote's program, after a change to the engine.
 _CHANGED = """
@@ -149,7 +150,7 @@ Worker.serve_on = asked
 
 
 def _worker_name(session: Session) -> str:
-    return Path(f"/proc/{session._core.links.worker_pid}/comm").read_text().strip()
+    return Path(f"/proc/{worker_pid(session)}/comm").read_text().strip()
 
 
 @pytest.mark.parametrize("recovery", ["restart", "snapshot"])

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from repl_sandbox import CheckpointError, Finished
+from tests.internals import session_core
 
 from . import fixtures, processes
 from .case import SLACK
@@ -78,7 +79,7 @@ class Open:
     # ── what the session used ────────────────────────────────────────────────────────────────
 
     def rss_cap(self) -> None:
-        cap = int(self._trial.session._core.limits.memory)
+        cap = int(session_core(self._trial.session).limits.memory)
         hard = any(
             layer.active and "cgroup" in layer.name and "namespace" not in layer.name
             for layer in self._trial.isolation.layers

@@ -13,6 +13,7 @@ from dataclasses import asdict
 from typing import Any
 
 from repl_sandbox import Sandbox
+from tests.internals import zygote_client, zygote_pid
 
 from . import fixtures, processes
 from .case import SLACK, parse
@@ -56,8 +57,8 @@ def _changes(before: dict[str, int], sandbox: Sandbox) -> list[str]:
 
 
 def _held(sandbox: Sandbox) -> dict[str, int]:
-    outside = sandbox._zygote._outside
-    zygote = processes.here(sandbox._zygote.pid, outside.look, apart=outside.is_apart)
+    outside = zygote_client(sandbox)._outside
+    zygote = processes.here(zygote_pid(sandbox), outside.look, apart=outside.is_apart)
     return {
         "descriptors of the host": processes.descriptors("self"),
         "descriptors of the zygote": processes.descriptors(zygote),

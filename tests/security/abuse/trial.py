@@ -8,6 +8,7 @@ from pathlib import Path
 
 from repl_sandbox import Sandbox, Session
 from repl_sandbox.types import AnyOutcome, Isolation
+from tests.internals import init_pid, session_links, worker_pid
 
 from . import processes
 from .broker import Broker
@@ -51,18 +52,18 @@ class Trial:
 
 def here(session: Session, pid: int) -> int:
     """The id that the process `pid` of a session has here, wherever the session is."""
-    outside = session._core.links.outside
+    outside = session_links(session).outside
     return processes.here(pid, outside.look, apart=outside.is_apart)
 
 
 def init_of(session: Session) -> int:
     """The id of a session's init here."""
-    return here(session, session._core.links.pid)
+    return here(session, init_pid(session))
 
 
 def outer_uid(session: Session) -> int:
     """The uid that the code of a session has outside."""
-    folder = Path(f"/proc/{here(session, session._core.links.worker_pid)}")
+    folder = Path(f"/proc/{here(session, worker_pid(session))}")
     maps = (folder / "uid_map").read_text()
     if maps != Path("/proc/self/uid_map").read_text():
         return int(maps.split()[-2])

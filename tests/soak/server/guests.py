@@ -61,41 +61,41 @@ class Guest:
                     await act(self)
                 self._done[act.__name__.strip("_")] += 1
                 await asyncio.sleep(self._random.random() * _REST)
-            await self._leave()
+            await self.leave()
         finally:
             if self._wire is not None:
                 self._wire.cut()
 
     # ── in a session ──────────────────────────────────────────────────────────────────────────
 
-    async def _add(self) -> None:
+    async def add(self) -> None:
         wire = await self._there()
         self._total += 1
         _expect(await wire.run(_ADD), str(self._total))
 
-    async def _print(self) -> None:
+    async def print(self) -> None:
         wire = await self._there()
         size = self._random.randrange(10, 300_000)
         result = await wire.run(f"print('x' * {size})\nlen('{'y' * 9}')", stream=True)
         _expect(result, "9")
 
-    async def _raise(self) -> None:
+    async def raise_error(self) -> None:
         result = await (await self._there()).run("1 / 0")
         if result["success"] or "ZeroDivisionError" not in result["exception"]:
             raise Unlike(f"1 / 0 came to {result}")
 
-    async def _look(self) -> None:
+    async def look(self) -> None:
         wire = await self._there()
         state, names = await wire.ask("state"), await wire.ask("variables")
         if "total" not in names["names"] or "total" not in state["namespace_keys"]:
             raise Unlike(f"total is in neither of {names} and {state}")
 
-    async def _time_out(self) -> None:
+    async def time_out(self) -> None:
         result = await (await self._there()).run("while True: pass", timeout_s=0.05)
         if result["success"]:
             raise Unlike("an endless loop has ended")
 
-    async def _cancel(self) -> None:
+    async def cancel(self) -> None:
         wire = await self._there()
         step = await wire.send("step", {"code": "import time\ntime.sleep(60)"})
         await self._moment()
@@ -110,10 +110,10 @@ class Guest:
             if result["success"]:
                 raise Unlike("what was cancelled has ended well")
 
-    async def _reset(self) -> None:
+    async def reset(self) -> None:
         await self._begin(await self._there(), context="c" * self._random.randrange(1_000_000))
 
-    async def _reset_with_upload(self) -> None:
+    async def reset_with_upload(self) -> None:
         name = self._random.choice(list(_UPLOADS))
         await self._upload(name)
         wire = await self._there()
@@ -121,7 +121,7 @@ class Guest:
         code = "import hashlib\nhashlib.sha256(context.encode()).hexdigest()"
         _expect(await wire.run(code), repr(name))
 
-    async def _ask(self) -> None:
+    async def ask(self) -> None:
         """Questions of a cell to the server's model, some of which have to wait for others."""
         prompts = [
             f"question {self._random.random()}" for _ in range(self._random.randrange(1, 20))
@@ -129,7 +129,7 @@ class Guest:
         asked = f"list(map(str, llm_query_batched({prompts})))"
         _expect(await (await self._there()).run(asked), repr(list(map(str.upper, prompts))))
 
-    async def _branch(self) -> None:
+    async def branch(self) -> None:
         wire = await self._there()
         before = time.monotonic()
         branch = await self._resumed((await wire.ask("branch"))["token"], before)
@@ -140,13 +140,13 @@ class Guest:
 
     # ── what clients die of ───────────────────────────────────────────────────────────────────
 
-    async def _cut(self) -> None:
+    async def cut(self) -> None:
         """The connection drops between steps, and the client resumes."""
         wire = await self._there()
         if await self._resume(wire):
-            await self._add()
+            await self.add()
 
-    async def _cut_amid(self) -> None:
+    async def cut_amid(self) -> None:
         """It drops while a step runs, which must have run once when it is asked for again."""
         wire = await self._there()
         step = {"code": _SLOWLY}
@@ -156,7 +156,7 @@ class Guest:
             self._total += 1
             _expect(result_of(await self._wire.ask("step", step, id=asked)), str(self._total))
 
-    async def _vanish(self) -> None:
+    async def vanish(self) -> None:
         """The client dies with whatever it had asked for, and nobody resumes."""
         wire = await self._there()
         kind, data = self._random.choice(_LAST_WORDS)
@@ -165,12 +165,12 @@ class Guest:
         wire.cut()
         self._wire = None
 
-    async def _leave(self) -> None:
+    async def leave(self) -> None:
         if self._wire is not None:
             await self._wire.close()
             self._wire = None
 
-    async def _vanish_early(self) -> None:
+    async def vanish_early(self) -> None:
         """It dies before it is anybody: in the middle of a handshake, of a first frame."""
         place = urlsplit(self._served.url)
         reader, writer = await asyncio.open_connection(place.hostname, place.port)
@@ -181,7 +181,7 @@ class Guest:
         with suppress(ConnectionError):  # the server may have been first to end it
             await reader.read()
 
-    async def _vanish_uploading(self) -> None:
+    async def vanish_uploading(self) -> None:
         place = urlsplit(self._served.url)
         _, writer = await asyncio.open_connection(place.hostname, place.port)
         name, data = self._random.choice(list(_UPLOADS.items()))
@@ -190,7 +190,7 @@ class Guest:
         await self._moment()
         writer.transport.abort()
 
-    async def _openenv(self) -> None:
+    async def openenv(self) -> None:
         """A client of OpenEnv's, which says good-bye or does not."""
         connection = await connected(self._served.url)
         for frame in _OPENENV[: self._random.randrange(1, len(_OPENENV) + 1)]:
@@ -199,7 +199,7 @@ class Guest:
                 await connection.recv()
         connection.transport.abort()
 
-    async def _http(self) -> None:
+    async def http(self) -> None:
         for path in ("/health", "/metrics"):
             status, _ = await asyncio.to_thread(self._served.request, "GET", path)
             if status != 200:
@@ -303,22 +303,22 @@ _OPENENV: tuple[dict[str, Any], ...] = (
 _Act: TypeAlias = Callable[[Guest], Coroutine[Any, Any, None]]
 # With how often each is done, of about a hundred.
 _ACTS: tuple[tuple[_Act, int], ...] = (
-    (Guest._add, 26),
-    (Guest._print, 8),
-    (Guest._raise, 4),
-    (Guest._look, 5),
-    (Guest._time_out, 3),
-    (Guest._cancel, 3),
-    (Guest._reset, 5),
-    (Guest._reset_with_upload, 4),
-    (Guest._ask, 4),
-    (Guest._branch, 4),
-    (Guest._cut, 6),
-    (Guest._cut_amid, 6),
-    (Guest._vanish, 8),
-    (Guest._leave, 4),
-    (Guest._vanish_early, 4),
-    (Guest._vanish_uploading, 2),
-    (Guest._openenv, 6),
-    (Guest._http, 2),
+    (Guest.add, 26),
+    (Guest.print, 8),
+    (Guest.raise_error, 4),
+    (Guest.look, 5),
+    (Guest.time_out, 3),
+    (Guest.cancel, 3),
+    (Guest.reset, 5),
+    (Guest.reset_with_upload, 4),
+    (Guest.ask, 4),
+    (Guest.branch, 4),
+    (Guest.cut, 6),
+    (Guest.cut_amid, 6),
+    (Guest.vanish, 8),
+    (Guest.leave, 4),
+    (Guest.vanish_early, 4),
+    (Guest.vanish_uploading, 2),
+    (Guest.openenv, 6),
+    (Guest.http, 2),
 )

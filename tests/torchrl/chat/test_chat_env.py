@@ -21,6 +21,7 @@ from repl_env.integrations.torchrl import REPLChatEnv
 from repl_env.integrations.torchrl.chat import chat_prompts as prompts_module
 from repl_env.integrations.torchrl.chat.chat_history import entries_of
 from repl_env.rewards.rubric import Rubric
+from tests.internals import session_links
 from tests.torchrl.chat.chat_batches import ASKED, IGNORED, TWO, batch
 from tests.torchrl.scripted import Scripted, fenced, prompts
 
@@ -317,7 +318,7 @@ def test_a_session_that_dies_is_masked(make, mode, tokenizer):
     env = make(mode, batch_size=2)
     policy = Scripted(tokenizer, mode, [[fenced("x = 1")], [fenced("x = 2"), fenced("FINAL(x)")]])
     out = env.step_mdp(env.step(policy(env.reset(batch("q", "r", expected_answer=["2"] * 2)))))
-    links = env.episodes.environments.environments[0].session._core.links
+    links = session_links(env.episodes.environments.environments[0].session)
     worker = os.pidfd_open(links.worker_pid)
     os.kill(links.pid, 9)
     assert select.select([worker], [], [], 60)[0]

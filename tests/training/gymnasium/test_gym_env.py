@@ -14,6 +14,7 @@ from gymnasium.utils.env_checker import check_env
 from repl_env import Limits
 from repl_env.integrations.gymnasium import ENV_ID, REPLGymEnv, register_envs
 from tests.training.gymnasium.words import COUNTED, TASKS
+from tests.training.losing import environments_of
 
 OPTIONS = {"context": "a b c", "task_prompt": "How many words?", "expected_answer": 3}
 
@@ -121,7 +122,7 @@ def test_reply_without_code_is_reported_counted_and_penalized():
 def test_lost_session_truncates_and_is_masked():
     env = REPLGymEnv(tasks=TASKS)
     env.reset(seed=1)
-    env.unwrapped._episodes._rows.environments.environments[0].session.close()
+    environments_of(env)[0].session.close()
     _, reward, terminated, truncated, info = env.step("print(1)")
     assert (reward, terminated, truncated) == (0.0, False, True)
     assert info["mask"] and info["error_kind"] == "sandbox"

@@ -14,6 +14,7 @@ from gymnasium.wrappers.vector import DictInfoToList, RecordEpisodeStatistics
 
 from repl_env.integrations.gymnasium import ENV_ID, REPLGymEnv, REPLGymVectorEnv
 from tests.training.gymnasium.words import COUNTED, TASKS
+from tests.training.losing import environments_of
 
 MODES = list(AutoresetMode)
 ACTIONS = [
@@ -105,7 +106,7 @@ def test_row_that_ended_must_be_reset_where_nothing_resets_it():
 def test_lost_session_ends_its_row_alone():
     with closing(made(AutoresetMode.NEXT_STEP)) as envs:
         envs.reset(seed=1)
-        envs.unwrapped._episodes._rows.environments.environments[1].session.close()
+        environments_of(envs)[1].session.close()
         _, _, terminated, truncated, infos = envs.step([COUNTED] * 3)
         assert terminated.tolist() == [True, False, True]
         assert truncated.tolist() == infos["mask"].tolist() == [False, True, False]

@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from tests.training.losing import lose
+from tests.training.losing import environments_of, lose
 from tests.training.replies import code
 
 
@@ -73,7 +73,7 @@ def test_a_row_is_an_episode_stepped_by_replies(env_class):
 def test_a_lost_session_is_masked(env_class):
     env = env_class(ROW)
     env.reset()
-    lose(env._rows.environments.environments[0].session)
+    lose(environments_of(env)[0].session)
     _, reward, done, info = env.step(code("FINAL(3)"))
     assert (reward, done, info["mask"]) == (0.0, True, True)
     env.close()

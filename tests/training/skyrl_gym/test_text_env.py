@@ -3,7 +3,7 @@
 import pytest
 import skyrl_gym
 
-from tests.training.losing import lose
+from tests.training.losing import environments_of, lose
 from tests.training.replies import code
 
 OmegaConf = pytest.importorskip("omegaconf").OmegaConf
@@ -63,7 +63,7 @@ def test_a_lost_session_ends_the_episode_masked_and_others_go_on(make):
     lost, other = make(), make()
     lost.init(PROMPT)
     other.init(PROMPT)
-    lose(lost._rows.environments.environments[0].session)
+    lose(environments_of(lost)[0].session)
     step = lost.step(code("FINAL(3)"))
     assert (step["reward"], step["done"], step["metadata"]["mask"]) == (0.0, True, True)
     assert lost.get_metrics()["mask"] == 1.0

@@ -11,6 +11,7 @@ from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer
 
 from repl_env import LocalREPLEnv
+from tests.internals import session_links
 
 
 def fenced(*lines: str) -> str:
@@ -99,8 +100,33 @@ def batch_of(trainer: GRPOTrainer) -> list[dict[str, Any]]:
 
 def kill(env: LocalREPLEnv) -> None:
     """Kill the session of an episode, and wait until its worker is gone."""
-    links = env.session._core.links
+    links = session_links(env.session)
     worker = os.pidfd_open(links.worker_pid)
     os.kill(links.pid, 9)
     assert select.select([worker], [], [], 60)[0]
     os.close(worker)
+
+
+def rollouts_of(trainer: GRPOTrainer) -> Any:
+    """The tensors of one batch of rollouts, with their advantages."""
+    return trainer._generate_and_score_completions(batch_of(trainer))
+
+
+def loss_of(trainer: GRPOTrainer, tensors: Any) -> Any:
+    """The loss of one update on a batch."""
+    return trainer._compute_loss(trainer.model, tensors)
+
+
+def logged_rewards(trainer: GRPOTrainer, name: str) -> Any:
+    """The rewards that the trainer logs under the name of a reward function."""
+    return trainer._logs["rewards"][name]
+
+
+def generated_batches(trainer: GRPOTrainer) -> list[int]:
+    """The size of each batch of turns that a script generated."""
+    return trainer._generate_single_turn.batches
+
+
+def episodes_of(env: LocalREPLEnv) -> Any:
+    """The episodes of a local environment."""
+    return env._env._episodes

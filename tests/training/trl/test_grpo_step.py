@@ -15,7 +15,7 @@ from repl_env.integrations.trl import (
     rollout_func,
     use_fences,
 )
-from tests.training.trl.scripted import batch_of, fenced, trainer_of
+from tests.training.trl.scripted import fenced, rollouts_of, trainer_of
 
 LOOK, RIGHT = fenced("print(context)"), fenced("FINAL(len(context.split()))")
 WRONG = fenced("FINAL(0)")
@@ -76,7 +76,7 @@ def test_both_ways_give_the_same_rewards_and_tokens_that_are_trained_on(trainer,
     said = []
     for way in ("rollouts", "factory"):
         made = trainer(way, replies)
-        output = made._generate_and_score_completions(batch_of(made))
+        output = rollouts_of(made)
         mask = (output["completion_mask"] * output["tool_mask"]).bool()
         # TRL has one more turn written behind the last call, which is empty here.
         texts = [

@@ -16,7 +16,15 @@ from repl_env.integrations.trl import (
     rollout_func,
     use_fences,
 )
-from tests.training.trl.scripted import batch_of, fenced, kill, trainer_of
+from tests.training.losing import environments_of
+from tests.training.trl.scripted import (
+    fenced,
+    kill,
+    logged_rewards,
+    loss_of,
+    rollouts_of,
+    trainer_of,
+)
 
 LOOK, RIGHT = fenced("print(context)"), fenced("FINAL(len(context.split()))")
 WRONG = fenced("FINAL(0)")
@@ -51,7 +59,7 @@ def batch(model, tokenizer, tmp_path):
             use_fences(tokenizer)
         else:
             rollouts = rollout_func([ROW])
-            script = replies(lambda number: rollouts._rows.environments.environments[number])
+            script = replies(lambda number: environments_of(rollouts)[number])
             arguments = {"rollout_func": rollouts, "reward_funcs": episode_reward}
         settings = {"num_generations": GROUP, "beta": 0.0, **settings}
         if settings["beta"]:  # TRL loads the first model anew
@@ -62,7 +70,7 @@ def batch(model, tokenizer, tmp_path):
             **arguments,
         )  # fmt: skip
         holder.append(trainer)
-        return trainer, trainer._generate_and_score_completions(batch_of(trainer))
+        return trainer, rollouts_of(trainer)
 
     return play
 
@@ -72,7 +80,7 @@ def gradient(trainer, tensors):
     trainer.model.zero_grad()
     trainer.model.train()
     trainer.current_gradient_accumulation_steps = 1
-    trainer._compute_loss(trainer.model, tensors).backward()
+    loss_of(trainer, tensors).backward()
     return torch.cat([p.grad.flatten() for p in trainer.model.parameters() if p.grad is not None])
 
 
@@ -123,7 +131,7 @@ def test_reward_functions_that_are_wrapped_do_not_bring_the_row_back(model, toke
         reward_funcs=masked_rewards(length),
     )  # fmt: skip
     holder.append(trainer)
-    trainer._generate_and_score_completions(batch_of(trainer))
+    rollouts_of(trainer)
     for name in ("length", "REPLToolEnv"):
-        lost = [value != value for value in trainer._logs["rewards"][name]]
+        lost = [value != value for value in logged_rewards(trainer, name)]
         assert lost == [number == VICTIM for number in range(GROUP)]

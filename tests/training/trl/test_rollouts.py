@@ -8,7 +8,15 @@ import pytest
 
 from repl_env.integrations.trl import episode_reward, rollout_func
 from repl_sandbox import SandboxClosed
-from tests.training.trl.scripted import batch_of, fenced, trainer_of
+from tests.training.losing import environments_of
+from tests.training.trl.scripted import (
+    episodes_of,
+    fenced,
+    generated_batches,
+    logged_rewards,
+    rollouts_of,
+    trainer_of,
+)
 
 
 def rows(*answers, **columns):
@@ -37,7 +45,7 @@ def played(model, tokenizer, tmp_path):
             model, tokenizer, dataset, tmp_path, replies=replies, reward_funcs=episode_reward,
             rollout_func=mine, settings=settings or {},
         )  # fmt: skip
-        output = trainer._generate_and_score_completions(batch_of(trainer))
+        output = rollouts_of(trainer)
         if rollouts is None:
             mine.close()
         return trainer, output
@@ -46,7 +54,7 @@ def played(model, tokenizer, tmp_path):
 
 
 def rewards_of(trainer):
-    return list(trainer._logs["rewards"]["episode_reward"])
+    return list(logged_rewards(trainer, "episode_reward"))
 
 
 def sampled(tokenizer, output, row):
@@ -64,7 +72,7 @@ def test_a_batch_of_rollouts(played, tokenizer):
     rollouts.close()
     assert rewards_of(trainer) == pytest.approx([1.0, 1.0, 0.95, -0.15])
     # Nothing is written for those that are done.
-    assert trainer._generate_single_turn.batches == [4, 3, 2]
+    assert generated_batches(trainer) == [4, 3, 2]
     text, said = sampled(tokenizer, output, 0)
     assert said == f"{LOOK}<|im_end|>{RIGHT}<|im_end|>"
     told = "<|im_end|>\n<|im_start|>tool\na a<|im_end|>\n<|im_start|>assistant\n"
@@ -122,14 +130,14 @@ def test_sessions_that_cannot_be_opened(played, monkeypatch, refused):
     dataset = rows(2, 3)
     rollouts = rollout_func(dataset)
     played([[RIGHT]] * 4, dataset, rollouts)
-    environments = rollouts._rows.environments.environments
+    environments = environments_of(rollouts)
 
     def reset(*_, **__):
         raise SandboxClosed("there is none")
         yield
 
     for number in refused:
-        monkeypatch.setattr(environments[number]._env._episodes, "resetting", reset)
+        monkeypatch.setattr(episodes_of(environments[number]), "resetting", reset)
     if len(refused) == 4:
         with pytest.raises(SandboxClosed):
             played([[RIGHT]] * 4, dataset, rollouts)

@@ -9,12 +9,23 @@ from verl.experimental.agent_loop.tool_agent_loop import AgentData
 from verl.tools.tool_registry import initialize_tools_from_config
 
 from repl_env.integrations.verl import REPLTool
+from tests.internals import init_pid
 from tests.training.losing import lose
 from tests.waiting import until
 
 OmegaConf = pytest.importorskip("omegaconf").OmegaConf
 
 ROW = {"create_kwargs": {"context": "a b c", "ground_truth": "3"}}
+
+
+def session_of(tool, data):
+    """The session of a trajectory."""
+    return tool._of_trajectories[data].env.session
+
+
+def open_episodes(tool):
+    """The number of trajectories with an open episode."""
+    return len(tool._of_trajectories)
 
 
 @pytest.fixture
@@ -61,12 +72,12 @@ async def test_calls_of_one_turn_are_run_in_order(tool):
 async def test_the_session_ends_with_its_trajectory(tool):
     data = trajectory()
     await call(tool, "1", data)
-    session = tool._of_trajectories[data].env.session
-    pid = session._core.links.pid
+    session = session_of(tool, data)
+    pid = init_pid(session)
     del data
     gc.collect()
     await until(lambda: not psutil.pid_exists(pid))
-    assert len(tool._of_trajectories) == 0
+    assert open_episodes(tool) == 0
 
 
 async def test_an_instance_has_its_session_until_it_is_released(tool):
@@ -81,7 +92,7 @@ async def test_an_instance_has_its_session_until_it_is_released(tool):
 async def test_a_lost_session_is_reported_as_a_mask(tool):
     data = trajectory()
     await call(tool, "1", data)
-    lose(tool._of_trajectories[data].env.session)
+    lose(session_of(tool, data))
     _, reward, metrics = await call(tool, "FINAL(3)", data)
     assert reward == 0.0 and metrics["mask"]
 

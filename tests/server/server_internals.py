@@ -1,0 +1,35 @@
+"""Internals of a server that tests observe or set.
+
+Tests reach them by these functions alone, so that a change of an internal name changes this module.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from repl_server.sessions.request_queue import _MOST_WAITING as MOST_WAITING
+
+if TYPE_CHECKING:
+    from repl_server.protocol.json_codec import JSONCodec
+    from repl_server.quotas.token_bucket import TokenBucket
+    from repl_server.sessions.manager import SessionManager
+    from repl_server.tenants.tenant import Tenant
+
+__all__ = ["MOST_WAITING", "cpu_bucket", "event_loop", "large_message_lock"]
+
+
+def event_loop(manager: SessionManager) -> asyncio.AbstractEventLoop:
+    """The event loop of a running server."""
+    assert manager._sweeping is not None
+    return manager._sweeping.get_loop()
+
+
+def large_message_lock(codec: JSONCodec) -> asyncio.Lock:
+    """The lock of the one large message that is parsed or serialized at a time."""
+    return codec._one
+
+
+def cpu_bucket(manager: SessionManager, tenant: Tenant) -> TokenBucket:
+    """The token bucket of a tenant's CPU time."""
+    return manager.quotas.meter_of(tenant)._buckets["cpu_seconds_per_hour"]
