@@ -64,8 +64,8 @@ def template_parent(sandbox: Sandbox) -> Sandbox | None:
     return sandbox._parent
 
 
-def session_home(session: Session) -> SessionLifecycle:
-    """The lifecycle that a session returns to when it is closed."""
+def session_home(session: Session) -> SessionOwner:
+    """The owner that a session returns to when it is closed."""
     return session._home
 
 

@@ -1,4 +1,4 @@
-"""The loss of a session, as an out-of-memory kill would cause it, and the environments of adapters."""
+"""The loss of a session, as by an out-of-memory kill, and the environments of adapters."""
 
 from __future__ import annotations
 

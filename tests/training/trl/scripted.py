@@ -122,7 +122,7 @@ def logged_rewards(trainer: GRPOTrainer, name: str) -> Any:
     return trainer._logs["rewards"][name]
 
 
-def generated_batches(trainer: GRPOTrainer) -> list[int]:
+def generated_batches(trainer: GRPOTrainer) -> Any:
     """The size of each batch of turns that a script generated."""
     return trainer._generate_single_turn.batches
 
