@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from repl_sandbox.limits.watchdog import Watchdog
     from repl_sandbox.pool.session_lifecycle import SessionLifecycle
     from repl_sandbox.session.core import Core
-    from repl_sandbox.session.drivers.session_handle import SessionHandle
+    from repl_sandbox.session.drivers.session_handle import SessionHandle, SessionOwner
     from repl_sandbox.zygote.client.session_links import SessionLinks
     from repl_sandbox.zygote.client.zygote_handle import ZygoteHandle
     from repl_sandbox.zygote.client.zygote_per_session import ZygotePerSession
