@@ -1,4 +1,4 @@
-"""What tests of several parts share: settings, an interpreter for all users, endpoints."""
+"""Shared fixtures: settings, an interpreter for all users, endpoints."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 with suppress(ModuleNotFoundError):  # the environment of TorchRL's tests has none
     from hypothesis import HealthCheck, settings
 
-    # A machine that stands still for seconds is no failure, and neither is what nobody has changed:
-    # the same examples each time. `--hypothesis-profile=random` looks for others.
+    # Load may stop a machine for seconds, which is no failure. The same examples run each time;
+    # `--hypothesis-profile=random` tries others.
     settings.register_profile(
         "random", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
     )
@@ -32,7 +32,7 @@ with suppress(ModuleNotFoundError):  # the environment of TorchRL's tests has no
 
 
 def pytest_configure() -> None:
-    """One error in place of one for each session that a test opens."""
+    """Report one error in place of one for each session that a test opens."""
     machine = os.uname().machine
     why = native.refusal(native.FOLDER / file_name(machine), machine)
     if why is not None:
@@ -40,9 +40,10 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What is there by now, hundreds of thousands of objects of libraries, stays until the end.
+    """Exclude existing objects from garbage collection.
 
-    Each later collection would look through all of them, and some tests ask for many.
+    Libraries hold hundreds of thousands of objects until the end of the process, and some tests run
+    the collector often.
     """
     gc.collect()
     gc.freeze()

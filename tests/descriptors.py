@@ -1,4 +1,4 @@
-"""What a process has open, to be compared with what it had open before."""
+"""The open descriptors of a process, to be compared with an earlier state."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import os
 
 
 def opened(pid: int | str) -> frozenset[str]:
-    """The numbers of its descriptors, but for a zygote's of networks that wait for sessions.
+    """The numbers of the descriptors of a process, except networks that a zygote keeps for
+    sessions.
 
     Those are kept on purpose, and bounded: `security/test_networks.py`.
     """

@@ -18,8 +18,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import IO
 
-# What the second half runs, about as long as the first, which runs all the rest. A folder is in one
-# half: its modules share what is dear to make, and tests/security has fixed ports and files.
+# The folders of the second half, which takes about as long as the first. A folder belongs to one
+# half: its modules share expensive fixtures, and tests/security has fixed ports and files.
 SECOND = ("tests/security", "tests/cli", "tests/server")
 
 _COUNT = re.compile(r"(\d+) (passed|failed|errors?|skipped|deselected|xfailed|xpassed|warnings?)\b")
@@ -53,7 +53,7 @@ def side_by_side(first: Sequence[str], second: Sequence[str], screen: IO[bytes])
             one.terminate()
             other.terminate()
             other.wait()
-            held.seek(0)  # what it has said so far, too, if this process is to end before
+            held.seek(0)  # its output so far, also if this process ends early
             said = _show(held, screen)
     counts += said
     bad = [
@@ -70,9 +70,9 @@ def side_by_side(first: Sequence[str], second: Sequence[str], screen: IO[bytes])
 def _show(
     source: IO[bytes], screen: IO[bytes], half: subprocess.Popen[bytes] | None = None
 ) -> Counter[str]:
-    """Copy all of `source` to the screen as it comes; what pytest's last line counts.
+    """Copy all of `source` to the screen as it arrives; return the counts of pytest's last line.
 
-    With `half`, whose output it is, what that has left running is not waited for.
+    With `half`, the process that writes it, descendants that still run are not waited for.
     """
     end = b""
     while True:

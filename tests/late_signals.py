@@ -1,6 +1,6 @@
-"""A signal that strikes where Python does not look for one before a wait has begun.
+"""A signal that arrives in C code right before a wait.
 
-Handlers run between two instructions of Python's, so the wait is not ended by the signal.
+Python runs handlers between two instructions, so the signal does not end the wait.
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ _raise = ctypes.CDLL(None)["raise"]
 
 
 def struck(wait: Callable[..., Any], *arguments: Any) -> Any:
-    """What `wait` returns, a function of C, with a SIGINT just before: between them runs only C."""
+    """The result of `wait`, a C function, with a SIGINT right before it: only C code runs in
+    between.
+    """
     calls = (_raise, signal.SIGINT), (wait, *arguments)
     return list(itertools.starmap(operator.call, calls))[-1]
 
 
 def told_by(program: str) -> list[str]:
-    """The words that `program` prints, which is to end by itself and without an error."""
+    """The words that `program` prints; it has to end by itself and without an error."""
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.stderr == ""

@@ -1,4 +1,4 @@
-"""How the samples of the benchmarks are read. What they say of this machine is no test."""
+"""How samples of the benchmarks are evaluated. The figures of this machine are not tested."""
 
 from __future__ import annotations
 

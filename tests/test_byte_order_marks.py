@@ -1,4 +1,4 @@
-"""A byte order mark (BOM) at the start of a text is no part of it, wherever the text comes from."""
+"""A byte order mark (BOM) at the start of a text is not part of the text, whatever its source."""
 
 from __future__ import annotations
 

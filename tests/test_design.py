@@ -40,7 +40,7 @@ ENTRY = (DOCS / "design.md").read_text(encoding="utf-8")
 PAGES = {page.name: page.read_text(encoding="utf-8") for page in (DOCS / "design").glob("*.md")}
 DESIGN = "\n".join((ENTRY, *PAGES.values()))
 PACKAGES = ["sandbox/repl_sandbox", "repl_env", "server/repl_server"]
-# What a page may name, by the end of its path.
+# The files that a page may name, by the end of their path.
 FILES = [
     f"/{file.relative_to(ROOT)}"
     for folder in (*PACKAGES, "benchmarks", "tests")

@@ -1,4 +1,4 @@
-"""docker/inside/healthy.py, by which the server's image tells whether the server answers."""
+"""docker/inside/healthy.py, the health check of the server's image."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Answers(BaseHTTPRequestHandler):
 
 
 def checked(**variables: str) -> subprocess.CompletedProcess[str]:
-    # Whatever proxy somebody gives to all containers: this address is the container's own.
+    # A proxy set for all containers does not apply: the address is the container's own.
     env = {"PATH": os.environ["PATH"], "http_proxy": "http://127.0.0.1:9", **variables}
     command = [sys.executable, "-I", str(PROGRAM)]
     return subprocess.run(command, capture_output=True, text=True, check=False, env=env)

@@ -1,7 +1,7 @@
-"""What importing costs and what it brings along, seen in a fresh interpreter.
+"""The cost and the side effects of imports, in a fresh interpreter.
 
-import-linter reads the source; but importing a.b.c also runs a/__init__ and a.b/__init__, and only
-a running interpreter shows what that loads.
+import-linter reads the source; but importing a.b.c also runs a/__init__ and a.b/__init__, which
+only a running interpreter shows.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def loaded_by(module: str, *roots: str, flags: tuple[str, ...] = ("-I",)) -> set
 
 
 def foreign(modules: set[str]) -> set[str]:
-    """The top-level names that are neither ours nor the standard library's."""
+    """The top-level names that are neither of this project nor of the standard library."""
     tops = {name.partition(".")[0] for name in modules}
     return {top for top in tops - OURS - sys.stdlib_module_names if not top.startswith("_")}
 
@@ -106,7 +106,7 @@ def test_the_types_of_the_environment_load_no_engine(module: str) -> None:
 
 @pytest.mark.parametrize("module", ["client", "client.sync_client"])
 def test_the_remote_client_loads_no_engine_and_no_server(module: str) -> None:
-    """It runs where neither does: Windows, macOS, an installation without extras."""
+    """The command runs where neither can: Windows, macOS, an installation without extras."""
     modules = loaded_by(f"repl_env.{module}", "")
 
     assert f"repl_env.{module}" in modules

@@ -1,4 +1,4 @@
-"""What pages and comments refer to is there: files, headings, sections by their titles."""
+"""References of pages and comments exist: files, headings, sections by their titles."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SOURCES = sorted(
 FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
-# docs/design.md, "Words" and `docs/design.md`, "Words", also over the end of a line of a comment.
+# docs/design.md, "Words" and `docs/design.md`, "Words", also across lines of a comment.
 QUOTED = re.compile(r'([\w./-]+\.md)`?,[\s#]+"([^"]+)"')
 # "Words" in [the design](docs/design.md)
 QUOTED_BEFORE = re.compile(r'"([^"]+)"\s+in\s+\[[^\]]+\]\(([^)\s#]+)\)')
@@ -35,7 +35,7 @@ def headings(page: Path) -> list[str]:
 
 
 def anchor(heading: str) -> str:
-    """What GitHub makes of a heading for links to it."""
+    """The anchor that GitHub makes of a heading."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 

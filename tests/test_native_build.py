@@ -60,7 +60,7 @@ def real() -> str:
 
 @pytest.fixture
 def bin_folder(tmp_path: Path) -> Path:
-    """What PATH names: a shell and what the scripts need, and no compiler."""
+    """A PATH with a shell and the tools of the scripts, without a compiler."""
     folder = tmp_path / "bin"
     folder.mkdir()
     for name in ("sh", "cp", "as", "ld"):
@@ -78,7 +78,7 @@ def script(bin_folder: Path, name: str, text: str) -> None:
 def asked(
     path: Path, variables: Mapping[str, str] = {}, platform: str = "linux", source: Path = ROOT
 ) -> str:
-    """What a build asks pip to install besides hatchling."""
+    """The requirements that a build passes to pip besides hatchling."""
     done = ran(["-c", HOOK, platform], path, variables, source)
     assert done.returncode == 0, done.stdout
     return done.stdout.strip()

@@ -1,4 +1,4 @@
-"""What the wheel holds, and that it works beside other people's files."""
+"""The contents of the wheel, and that it works beside other packages."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TAGS = {
 
 
 class Elf:
-    """What elf(5) says of a library: its machine, the libraries it needs, its largest page."""
+    """The ELF header of a library (elf(5)): machine, needed libraries, largest page."""
 
     def __init__(self, content: bytes) -> None:
         (self.machine,) = struct.unpack_from("<H", content, 18)

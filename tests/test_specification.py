@@ -48,6 +48,6 @@ def test_the_threat_model_names_every_group_of_the_corpus() -> None:
 
     model = (DOCS / "threat-model.md").read_text(encoding="utf-8")
     groups = {case.group for file in FILES for case in load(file)}
-    # Cases of a language policy, which is none of the layers that hold a session.
+    # Cases of a language policy, which is no isolation layer.
     missing = {group for group in groups - {"python-level"} if f"`{group}`" not in model}
     assert missing == set()

@@ -1,8 +1,9 @@
-"""Waiting for what comes by no event: a process that ends, a file that goes, a number that sinks.
+"""Waiting for conditions without an event: a process that ends, a file that disappears, a number
+that shrinks.
 
-Where there is an event, a line of output, a reply, a thread that ends, a test waits for that, and
-`PATIENCE` is its time-out. A host may stop a machine for seconds, and the other half of the suite
-runs beside this one. What never comes is found all the same, only later.
+Where there is an event (a line of output, a reply, a thread that ends) a test waits for the event,
+and `PATIENCE` is its timeout. Load may stop a machine for seconds, and the other half of the suite
+runs at the same time. A condition that never holds fails the test, only later.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ T = TypeVar("T")
 PATIENCE = 120.0
 # Seconds for a whole program, of which each part may have to wait.
 LONG = 300.0
-# Seconds between looks: first little, for most of it comes at once; then as much as costs nothing
-# where a look is at all of /proc.
+# Seconds between two checks: short at first, because most conditions hold soon; later as long as
+# costs nothing even if a check reads all of /proc.
 _FIRST, _MOST = 0.001, 0.05
 
 
 def comes_to(look: Callable[[], T], expected: T) -> T:
-    """What `look` sees as soon as that is `expected`, else what it sees at last."""
+    """The value of `look` once it equals `expected`, otherwise its last value."""
     seen = look()
     for pause in _pauses():
         if seen == expected:
@@ -35,9 +36,9 @@ def comes_to(look: Callable[[], T], expected: T) -> T:
 
 
 def eventually(condition: Callable[[], T], told: Callable[[], object] | None = None) -> T:
-    """The first value of `condition()` that is true; the test fails if there is none.
+    """The first true value of `condition()`; the test fails if there is none.
 
-    `told`: what it is to say then.
+    `told`: returns the text of the failure.
     """
     for pause in _pauses():
         if found := condition():
@@ -47,7 +48,7 @@ def eventually(condition: Callable[[], T], told: Callable[[], object] | None = N
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """As `eventually`, where the test's own loop has to go on meanwhile."""
+    """Like `eventually`, while the test's event loop goes on."""
     for pause in _pauses():
         if condition():
             return

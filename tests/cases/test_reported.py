@@ -24,7 +24,7 @@ CASES: dict[str, Case] = {
 
 
 def cases_with(area: str, key: str) -> list[Case]:
-    """Cases of an area whose right value is told by `key`."""
+    """Cases of an area whose correct value is given by `key`."""
     return [case for case in CASES.values() if case["area"] == area and key in case["right"]]
 
 

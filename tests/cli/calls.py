@@ -13,7 +13,7 @@ from repl_env.cli.main import build, installed
 
 @dataclass(frozen=True)
 class Done:
-    """What a call came to, under the names of `subprocess.CompletedProcess`."""
+    """The result of a call, with the names of `subprocess.CompletedProcess`."""
 
     returncode: int
     stdout: str
@@ -27,7 +27,7 @@ def caller(name: str, capsys: pytest.CaptureFixture[str], patch: pytest.MonkeyPa
     """A function that calls the command `name` with its arguments."""
     patch.setenv("NO_COLOR", "1")
     patch.setenv("COLUMNS", "200")
-    # Of all that is installed only this one: importing the others takes time.
+    # Only this command of all installed ones, because importing the others takes time.
     application = build([point for point in installed() if point.name == name])
 
     def call(*arguments: str) -> Done:

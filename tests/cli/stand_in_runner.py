@@ -27,12 +27,12 @@ HOST_TIMEOUT = 60.0
 QUITS = Completion("I give up \x1b[2J.", ModelUsage(1, 1, 0.0))
 
 made = []
-# So many bytes are more than this stand-in for a machine has.
+# More bytes than the machine of this stand-in has.
 TOO_MUCH = 1 << 50
 
 
 class RLM:
-    """Takes what `RLM` takes and tells events as a run would."""
+    """Takes the arguments of `RLM` and reports events as a run would."""
 
     def __init__(self, model, **arguments):
         if arguments["limits"].memory == TOO_MUCH:

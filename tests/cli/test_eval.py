@@ -18,8 +18,8 @@ from tests.cli.calls import Call, Done, caller
 from tests.test_imports import loaded_by
 from tests.waiting import PATIENCE
 
-# Solvers as users write them. `slow` tells when so many tasks have begun, and then waits for ever,
-# so that whoever ends the process knows what it was in.
+# Solvers as users write them. `slow` prints when a number of tasks has begun, and then waits
+# forever, so that the test knows the state of the process that it ends.
 SOLVERS = """
 import asyncio, os, threading, zlib
 from repl_env.errors import ModelError
@@ -107,14 +107,14 @@ def evaluate(
 
 
 def table(done: Done) -> dict[str, Any]:
-    """What `--json` says, without what two runs may differ in."""
+    """The output of `--json`, without the fields that may differ between two runs."""
     summary: dict[str, Any] = json.loads(done.stdout)
     assert summary.pop("seconds_p50") <= summary.pop("seconds_p95")
     return summary
 
 
 def results(out: Path) -> list[str]:
-    """The ids of the tasks that have a whole line, in the order in which they finished."""
+    """The ids of the tasks with a complete line, in the order in which they finished."""
     lines = [json.loads(line) for line in out.read_text().splitlines(keepends=True) if "\n" in line]
     return [line["id"] for line in lines if line["type"] == "result"]
 
@@ -126,7 +126,7 @@ def interrupted(dataset: Path, arguments: list[str], how: signal.Signals) -> tup
 
 
 def signalled(dataset: Path, arguments: list[str], how: signal.Signals) -> Done:
-    """An evaluation that gets `how` when it has said that it is stuck."""
+    """An evaluation that receives the signal `how` once it has printed that it is stuck."""
     with subprocess.Popen(
         [sys.executable, "-m", "repl_env", "eval", str(dataset), *arguments],
         stdout=subprocess.PIPE,
@@ -156,7 +156,8 @@ def test_an_evaluation_that_is_killed_goes_on_to_the_same_table(
     first = results(out)
     with out.open("a") as file:
         file.write('{"type": "result", "id": "half')
-    # Of what is left, more than 90 begin; so it takes as many calls as there are interruptions.
+    # More than 90 of the remaining tasks begin, so the number of calls equals the number of
+    # interruptions.
     status, _ = interrupted(dataset, arguments, signal.SIGKILL)
     assert status == -signal.SIGKILL
     resumed = evaluate(*arguments)

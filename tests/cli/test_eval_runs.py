@@ -18,8 +18,8 @@ from tests.cli.calls import Call
 from tests.cli.test_eval import dataset, evaluate, results, table  # noqa: F401 (fixtures)
 from tests.rlm.endpoint import Hang, Status
 
-# What a model would write: right for some of the tasks. The same text is the script and what the
-# endpoint answers, so both come to the same table, tokens included.
+# Replies as a model would write them: right for some of the tasks. The script and the endpoint have
+# the same text, so both give the same table, tokens included.
 REPLY = """```repl
 import re
 from collections import Counter

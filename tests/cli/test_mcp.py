@@ -23,7 +23,7 @@ Limits.__init__.__defaults__ = tuple({**given, "grace": 60.0}.values())
 main()
 """
 
-# One client and its process for all tests that only call tools.
+# One client and process for all tests that only call tools.
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
@@ -116,7 +116,7 @@ async def test_code_that_takes_too_long_keeps_its_variables(client):
 
 
 async def test_output_comes_while_code_runs_and_a_cancelled_call_leaves_the_session(client):
-    """The call never ends by itself: only what it printed tells that it can be given up."""
+    """The call never ends by itself: its output shows that it can be cancelled."""
     heard, seen = asyncio.Event(), []
 
     async def on_progress(progress, total, message):

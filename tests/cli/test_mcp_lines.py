@@ -111,7 +111,7 @@ def test_the_last_line_is_answered_however_it_ends(end):
 
 
 NO_SDK = "sys.modules['mcp'] = None"
-# What OpenEnv brings: it has no `mcp_types`.
+# The environment of OpenEnv has no `mcp_types`.
 OLD_SDK = (
     "sys.modules['mcp_types'] = None\n"
     "for name in ('mcp', 'mcp.server', 'mcp.server.lowlevel'):\n"

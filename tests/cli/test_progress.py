@@ -32,7 +32,7 @@ TOTAL = Spent(calls=7)
 
 
 class Told:
-    """Events of a tree of runs, told to whoever watches, a second apart."""
+    """Events of a tree of runs, reported to a subscriber one second apart."""
 
     def __init__(self, watch):
         self._watch = watch

@@ -40,7 +40,7 @@ def sandbox():
 
 @pytest.fixture
 def told(sandbox):
-    """Runs text in a shell of its own; the JSON objects that come of it."""
+    """Runs text in a shell of its own and returns the resulting JSON objects."""
 
     def run(text):
         out = io.StringIO()

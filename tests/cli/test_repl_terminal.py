@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 CLEAN = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS")}
-# Bracketed paste is on while a line is edited; a prompt itself is drawn anew with each key.
+# Bracketed paste is on while a line is edited; each key redraws the prompt.
 _PROMPT_OPENS = r"\x1b\[\?2004h"
 _PROMPT_CLOSES = r"\x1b\[\?2004l"
 # Nothing here answers when it is asked where its cursor is.
@@ -47,7 +47,7 @@ class Terminal:
         self.child.expect(_PROMPT_CLOSES)
 
     def run(self, text):
-        """Type a line and Enter; what is there at the next prompt."""
+        """Type a line and Enter; return the text before the next prompt."""
         self.enter(text)
         return self.ready()
 
@@ -67,7 +67,7 @@ def state(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def shared(state):
-    """One terminal; starting it is what takes time."""
+    """One terminal, because starting one takes time."""
     terminal = Terminal(state)
     yield terminal
     terminal.child.close(force=True)
@@ -134,7 +134,7 @@ def test_tab_completes_names_and_attributes_and_changes_nothing(here):
     here.child.send("some_lo\t")
     here.child.expect("some_long_name")
     here.child.send(".attr\t")
-    # Who is not answered at once, on a machine with much to do, asks again.
+    # On a loaded machine the terminal may answer late; ask again.
     for _ in range(20):
         if here.child.expect(["attribute_of_a", pexpect.TIMEOUT], timeout=5) == 0:
             break

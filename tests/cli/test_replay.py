@@ -1,4 +1,4 @@
-"""`repl-env replay` shows what a trajectory holds, and its status says what came of it."""
+"""`repl-env replay` shows the contents of a trajectory, and exits with a status for its result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`repl-env run`: what it asks a runner for, what it prints, how it exits."""
+"""`repl-env run`: its arguments for the runner, its output, its exit status."""
 
 from __future__ import annotations
 

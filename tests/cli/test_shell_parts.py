@@ -1,4 +1,4 @@
-"""What the shell is made of: where cells end, what is completed, what a terminal gets to see."""
+"""The parts of the shell: ends of cells, completion, text that reaches a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""From options to a solver: what a result depends on, and what it must not show."""
+"""From options to a solver: the options that results depend on, and secrets that settings must not
+show.
+"""
 
 from __future__ import annotations
 

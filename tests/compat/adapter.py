@@ -1,4 +1,4 @@
-"""`repl_env.openenv` in an environment of OpenEnv's, told as JSON: `python adapter.py URL`.
+"""`repl_env.openenv` in an environment of OpenEnv's, printed as JSON: `python adapter.py URL`.
 
 URL is of a server, for the client; the environment needs none.
 """
@@ -92,7 +92,7 @@ def own_parts() -> dict[str, Any]:
 
 
 def attributes() -> dict[str, Any]:
-    """Those of the environment behind it, assigned here; a time-out by its other name."""
+    """Attributes of the wrapped environment, assigned here; a timeout by its other name."""
     environment = REPLEnvironment(max_iterations=5)
     try:
         before = environment.max_iterations

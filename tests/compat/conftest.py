@@ -14,14 +14,14 @@ from tests.server.conftest import serving
 
 @pytest.fixture(scope="session")
 def our_server() -> Iterator[str]:
-    """This project's server, as it is without options."""
+    """A server of this project without options."""
     with serving(Settings(port=0)) as server:
         yield server.url
 
 
 @pytest.fixture(scope="session")
 def locked_server() -> Iterator[tuple[str, str]]:
-    """This project's server, which asks for keys; and a key."""
+    """A server of this project that requires keys, and a key."""
     key, line = new_key("alice")
     with serving(Settings(port=0, hashed_keys=(line,))) as server:
         yield server.url, key

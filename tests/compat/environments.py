@@ -18,7 +18,7 @@ import pytest
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 NEWEST = "openenv-0.10.0"
-# With the adapter, which the oldest client's environment has not.
+# With the adapter, which the environment of the oldest client lacks.
 ADAPTED = (NEWEST, "openenv-0.4.1")
 GENERATIONS = (*ADAPTED, "openenv-core-0.3.0")
 

@@ -1,7 +1,7 @@
-"""OpenEnv's runtime graders on a server that runs, told as JSON: `python grading.py URL`.
+"""OpenEnv's runtime graders on a running server, printed as JSON: `python grading.py URL`.
 
-OpenEnv builds an image and starts it to come by its evidence; the graders judge what was seen, and
-that can be collected of any server.
+OpenEnv builds and starts an image to collect evidence; the graders judge the evidence, which can be
+collected from any server.
 """
 
 from __future__ import annotations

@@ -277,7 +277,7 @@ async def keyed(url: str) -> str | None:
 
 
 async def keyless(url: str) -> None:
-    """Without the login of `url`: nobody is let in."""
+    """Without the login of `url` no client is admitted."""
     async with GenericEnvClient(base_url=f"http://{url.rpartition('@')[2]}") as env:
         await env.reset()
 

@@ -1,4 +1,4 @@
-"""`REPLEnv` against OpenEnv's own server, with an environment that is none of this project's."""
+"""`REPLEnv` against OpenEnv's own server, with an environment of neither project."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = wanted
 
 @pytest.fixture(scope="module")
 def theirs() -> Iterator[str]:
-    """One server for all tests here; it gives one session at a time."""
+    """One server for all tests of this file; it has one session at a time."""
     with served(program(NEWEST, "python"), str(HERE / "their_environment.py")) as url:
         yield url
 

@@ -12,7 +12,7 @@ from tests.compat.recording import FILE, STORIES, recorded
 
 pytestmark = wanted
 
-# Its clients work neither in a plain `with` nor open sessions beside their own.
+# Its clients work neither in a plain `with` nor with sessions beside their own.
 OLDEST = "openenv-core-0.3.0"
 
 
@@ -116,7 +116,7 @@ def test_a_long_context_goes_in_one_frame(stories: dict[str, Any]) -> None:
 def test_a_client_that_disconnected_gets_an_error_that_its_session_ended(
     stories: dict[str, Any],
 ) -> None:
-    """OpenEnv's clients connect anew in silence: a step must not run in an empty namespace."""
+    """OpenEnv's clients reconnect silently: a step must not run in an empty namespace."""
     impatient = stories["impatient"]
 
     assert impatient["gave_up"] is True
@@ -141,7 +141,7 @@ def test_tools_are_called_in_the_session_of_the_socket(our_server: str) -> None:
 def test_a_key_goes_into_the_url_or_the_headers(
     generation: str, locked_server: tuple[str, str]
 ) -> None:
-    """Older clients can be told no headers."""
+    """Older clients cannot send headers."""
     url, key = locked_server
     login = url.replace("http://", f"http://openenv:{key}@")
     stories = told(generation, "official_client.py", login, "episode", "keyed", "keyless")
@@ -161,7 +161,7 @@ def test_each_generation_sends_what_the_fast_tests_replay(stories: dict[str, Any
 
 
 def test_the_recording_matches_openenv_s_server(their_server: str) -> None:
-    """If it is not, `python -m tests.compat.recording` writes it anew."""
+    """If it differs, `python -m tests.compat.recording` writes the file again."""
     stories = told(GENERATIONS[0], "official_client.py", their_server, *STORIES)
 
     assert recorded(stories) == json.loads(FILE.read_text(encoding="utf-8"))

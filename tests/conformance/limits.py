@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from .steps import AGAIN, ANY, LOST, PROCESSES, Like, Run, killed, limited, raises, shows
 
-# A watchdog may come when the refusal was told already, or half of it: `print` writes its line's
-# end on its own.
+# A watchdog may act when the refusal was printed already, or partly: `print` writes the line end
+# separately.
 _REFUSED_OR_KILLED = (shows(stdout="True\n"), killed("processes", Like(r"(True\n?)?")))
 # Or later still, between two cells or in the one that waits for what is ending.
 _WHATEVER = ("kept", *LOST)

@@ -119,7 +119,7 @@ class Report:
 
 
 class _Differs(Exception):
-    """A step came to something else than what was expected."""
+    """A step had another outcome than expected."""
 
 
 def run(
@@ -157,7 +157,7 @@ def _result(open_session: Opener, check: Check, tier: str, lacking: frozenset[st
 
 
 def _failure(open_session: Opener, check: Check) -> str:
-    """How a check has failed; empty if it has not."""
+    """The reason why a check failed; empty if it passed."""
     try:
         _perform(open_session, check)
     except _Differs as difference:
@@ -247,7 +247,7 @@ def _run_cell(session: SessionLike, step: Run, secret: str) -> None:
 
 
 def _difference(outcome: AnyOutcome, expect: Expect) -> str:
-    """How `outcome` is not what was expected; empty if it is."""
+    """The difference between `outcome` and the expected one; empty if there is none."""
     error = outcome.error
     pairs: list[tuple[str, object, object]] = [
         ("kind", expect.kind.__name__, type(outcome).__name__),
@@ -296,7 +296,7 @@ def _close(session: SessionLike, step: Close, secret: str) -> None:
 def _calling(what: str, call: Callable[[], Any], error: type[Exception] | None) -> Any:
     try:
         value = call()
-    # Whatever a backend raises where an error is expected is compared with it.
+    # Any exception of a backend is compared with the expected error.
     except Exception as raised:
         if error is None or not isinstance(raised, error):
             raise _Differs(f"{what} raised {type(raised).__name__}: {raised}") from raised

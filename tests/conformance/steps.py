@@ -1,4 +1,4 @@
-"""The vocabulary of checks: what is done with a session, and what must come of it.
+"""The steps of checks: what is done with a session, and what must come of it.
 
 Everything is exact unless it is written as `Like` (a regular expression for the whole text) or as
 several outcomes, any of which will do.
@@ -64,7 +64,7 @@ def shows(value: Text = None, stdout: Text = "", stderr: Text = "", **more: Any)
 
 
 def raises(kind: Text, message: Text = "", line: int | None = 1, **more: Any) -> Expect:
-    """A cell that raises on `line` of itself."""
+    """A cell that raises on its line `line`."""
     return Expect(Raised, error=(kind, message), line=line, **more)
 
 
@@ -90,7 +90,7 @@ def timed_out(clock: Clock = "execution", *, states: tuple[State, ...] = ("kept"
 class Run:
     """Run a cell. One of the outcomes must be it.
 
-    `interrupt`: call `Session.interrupt` when this text has come as output.
+    `interrupt`: call `Session.interrupt` when this text has been printed.
     """
 
     code: str
@@ -131,7 +131,7 @@ class Fresh:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Close the session; then each use of it raises SessionClosed, but for another close."""
+    """Close the session; then each use of it raises SessionClosed, except another close."""
 
 
 # The session answers: after whatever went before.
@@ -181,6 +181,6 @@ def limited(
     needs: frozenset[str] = frozenset(),
     **limits: Any,
 ) -> Check:
-    """A check whose sessions have these limits, and else a minute for a cell."""
+    """A check whose sessions have these limits, and a minute for each cell by default."""
     bounds = Limits(**{"timeout": 60.0, "grace": 0.3, **limits})
     return Check(name, group, steps, host=host, needs=needs, limits=bounds)

@@ -30,7 +30,7 @@ seen = {
 
 
 def main() -> None:
-    """Make the session that this place allows, and try."""
+    """Make a session of the tier that this container allows, and run code in it."""
     secret = os.path.join(os.path.expanduser("~"), "secret")
     with open(secret, "w", encoding="utf-8") as file:
         file.write("of the host")

@@ -13,7 +13,7 @@ from tests.containers.ready import address_of, client_of_engine
 
 @pytest.fixture(scope="session")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
-    """The beginning of a command line that talks to the engine, which has the image."""
+    """The beginning of a command line of the engine, which has the image."""
     if "REPL_TEST_CONTAINERS" not in os.environ:
         pytest.skip("only `make test-containers` starts containers")
     engine = client_of_engine(tmp_path_factory.mktemp("engine"))

@@ -21,8 +21,8 @@ from pathlib import Path
 _START_SECONDS = 180.0
 # Seconds in which an engine ends its containers and itself; it gives each container 10.
 _STOP_SECONDS = 60.0
-# Containers of these tests have no network. So the engine needs none, and starts where it may also
-# make no bridge and no rules for one.
+# Containers of these tests have no network. So the engine needs none, and starts where it cannot
+# create a bridge or its rules.
 _WITHOUT_NETWORK = ("--bridge=none", "--iptables=false", "--ip-forward=false", "--ip-masq=false")
 
 
@@ -47,7 +47,7 @@ def _silence(client: list[str]) -> str:
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     except subprocess.TimeoutExpired:
         return "the engine does not answer within 60 s"
-    # Old clients end with 0 and an empty version where they reach nobody.
+    # Old clients exit 0 with an empty version if they reach no daemon.
     if done.returncode == 0 and done.stdout.strip():
         return ""
     return done.stderr.strip() or "the client says nothing of an engine"
@@ -60,7 +60,7 @@ def _start(folder: Path, *options: str) -> list[str]:
     if os.geteuid() != 0:
         raise SystemExit("no engine answers, and only root may start one")
     address = f"unix://{folder}/engine.sock"
-    # Of an engine that was killed, and whose end nobody has waited for yet.
+    # The zombie of an engine that was killed.
     for stale in ("engine.pid", "exec-root/containerd/containerd.pid"):
         (folder / stale).unlink(missing_ok=True)
     places = [f"--{name}={folder}/{name}" for name in ("data-root", "exec-root")]

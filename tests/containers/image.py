@@ -14,7 +14,7 @@ from typing import IO
 # `python` is what images of Python call it; a virtual environment needs the last.
 _PACKAGES = "python3,python-is-python3,python3-venv"
 _SECONDS = 600.0
-# Half of it, which images of Python do not have either.
+# Left out: half of the size, which images of Python do not have either.
 _LEFT_OUT = [
     f"--exclude=./{place}/*"
     for place in (
@@ -25,7 +25,7 @@ _LEFT_OUT = [
 
 
 class NoImageError(Exception):
-    """Why there is none."""
+    """The reason why there is no image."""
 
 
 def of_packages(client: list[str], name: str, folder: Path) -> None:
@@ -57,7 +57,7 @@ def _source() -> tuple[str, str]:
     form = "$(REPO_URI) $(RELEASE) $(COMPONENT)"
     told = _run("apt-get", "indextargets", "--format", form, "Created-By: Packages")
     for uri, release, component in map(str.split, told.splitlines()):
-        # Not the updates alone, of which a release's name says that they are that.
+        # Not the update suites alone, as the name of a release would suggest.
         if component == "main" and "-" not in release:
             return uri, release
     raise NoImageError("apt has no index of Debian's packages: run apt-get update")

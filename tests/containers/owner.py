@@ -1,4 +1,4 @@
-"""Run beside the servers of compose.yaml: use sessions of one owner through the proxy."""
+"""Run beside the servers of compose.yaml: use sessions of one tenant through the proxy."""
 
 import os
 

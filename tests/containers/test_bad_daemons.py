@@ -217,7 +217,7 @@ def test_a_daemon_that_is_killed_leaves_nothing_after_its_restart(
     monkeypatch.setenv("DOCKER_HOST", address)
     with Sandbox(isolation="container", image=IMAGE) as sandbox, sandbox.session() as session:
         os.kill(int((folder / "engine.pid").read_text()), signal.SIGKILL)
-        # Nothing goes by the daemon, and so nothing ends with it.
+        # The daemon is not involved, so nothing ends with it.
         assert session.run("6 * 7").value == "42"
         with sandbox.session() as other:
             assert other.run("6 * 7").value == "42"

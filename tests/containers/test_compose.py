@@ -20,7 +20,7 @@ from tests.waiting import eventually
 HERE = Path(__file__).parent
 PROJECT = "repl-env-of-tests"
 SERVERS = ("server-1", "server-2")
-# Which server an owner has is chance: a few may well have the same, not all of these.
+# The server of a tenant is pseudo-random: a few tenants may share one, but not all of these.
 OWNERS = [f"owner-{number}" for number in range(24)]
 
 
@@ -50,7 +50,7 @@ class Stack:
             return self.engine(*command, stdin=source)
 
     def holding(self, owner: str) -> set[str]:
-        """The servers that have opened sessions of an owner."""
+        """The servers that have opened sessions of a tenant."""
         return {
             server
             for server in SERVERS
@@ -105,7 +105,9 @@ def stack(client: list[str], tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 def secrets(folder: Path) -> dict[str, str]:
-    """Write what docs/containers.md has an operator make; the keys by their owners' names."""
+    """Write the files that docs/containers.md asks an operator for; the keys by the names of their
+    tenants.
+    """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(mode=0o700)
     made = {name: new_key(name) for name in ("prometheus", *OWNERS)}

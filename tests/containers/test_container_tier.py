@@ -1,4 +1,4 @@
-"""Tier "container" with a real daemon: what it promises, what ends it, what is left behind."""
+"""Tier "container" with a real daemon: its promises, its end, and leftovers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def sandbox(**arguments: object) -> Sandbox:
 
 
 def containers(client: list[str]) -> list[str]:
-    """Those of this package that the daemon knows, running or not."""
+    """The containers of this package that the daemon lists, running or not."""
     listed = run(*client, "ps", "--all", "--quiet", "--filter", "label=repl-env.owner")
     assert listed.returncode == 0, listed.stderr
     return listed.stdout.split()
@@ -154,7 +154,7 @@ def test_mounts_are_shown_read_only_at_any_path(tmp_path: Path) -> None:
 def test_settings_of_a_template_hold_inside(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From a folder, too, whose path no socket's address has room for."""
+    """Also from a folder whose path is too long for the address of a socket."""
     place = tmp_path / ("long" * 30)
     place.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(place))

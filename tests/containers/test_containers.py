@@ -101,7 +101,7 @@ def test_the_corpus_passes_in_a_container(inside: Callable[[str], str], name: st
     assert report["changed"] == []
     for column in report["columns"]:
         counted = Counter(verdict["status"] for verdict in column["verdicts"])
-        # As another user only root can be.
+        # Only root can run as another user.
         if name == "root of the container" or column["identity"] == "user":
             assert counted["passed"] > 350 and set(counted) == {"passed", "not applicable"}
 

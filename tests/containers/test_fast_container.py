@@ -145,7 +145,7 @@ def test_containers_removed_from_outside_are_lost_and_the_rest_is_removed(
             session.run("1")
         with pytest.raises(SandboxClosed):
             made.session()
-    # As a host leaves it that is killed before its container starts.
+    # A host that is killed before its container starts leaves this state.
     with Path("/proc/sys/kernel/random/boot_id").open(encoding="ascii") as file:
         owner = f"{file.read().strip()}/{os.readlink('/proc/self/ns/pid')} {os.getpid()} 1"
     created = run(*client, "create", f"--label=repl-env.owner={owner}", EMPTY, "true")

@@ -38,7 +38,7 @@ def space(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def test_the_server_runs_as_user_1000_in_the_tier_of_a_space(engine: Engine, space: str) -> None:
-    """With the engine's own profile, under which no user namespace can be made."""
+    """With the engine's own profile, which forbids user namespaces."""
     host = "--env=SPACE_HOST=ann-repl.hf.space"
     name = engine("run", "--detach", "--network=none", host, space).split()[-1]
     try:

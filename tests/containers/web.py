@@ -13,7 +13,7 @@ import pytest
 
 from tests.containers.built import Engine
 
-# They need no library but what an image with Python has.
+# The programs need only the standard library.
 _PACKAGES = ("nginx", "nginx-common", "prometheus")
 _ENTRIES = {
     "nginx-of-tests": 'CMD ["nginx", "-g", "daemon off;"]',

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from .machine import Machine, MachineError
 
-# What depends on the machine: numbers and layouts of system calls, filters, the native core,
+# Tests that depend on the machine: numbers and layouts of system calls, filters, the native core,
 # addresses of objects, pages. All tests of the engine take some hours there.
 DEPENDENT = (
     *(

@@ -1,6 +1,6 @@
 """`Machine`: Debian in memory on an emulated processor, which runs pytest in a checkout and ends.
 
-Its kernel has version 2 of control groups, which many machines that tests run on have not.
+Its kernel has version 2 of control groups, which many test machines lack.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _INIT = Path(__file__).parent
 
 
 class MachineError(Exception):
-    """There is no such machine here; the text says what to do."""
+    """This machine cannot be emulated; the text names the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ def _fill(root: Path, checkout: Path) -> None:
     debootstrap = ["debootstrap", "--foreign", "--arch=arm64", "--variant=minbase"]
     _call(*debootstrap, f"--include={_PACKAGES}", _RELEASE, str(root), _MIRROR)
     archives = root / "var/cache/apt/archives"
-    # Unpacked, and that is all: no script of theirs, which another processor cannot run, is needed.
+    # Unpacked only: their scripts cannot run on this processor, and are not needed.
     for package in sorted(archives.glob("*.deb")):
         _call("dpkg-deb", "-x", str(package), str(root))
     for needless in (archives, root / "debootstrap", root / "usr/share/doc"):

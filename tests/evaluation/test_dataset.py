@@ -1,4 +1,4 @@
-"""A dataset is checked whole before anything runs, and what is wrong is told with its line."""
+"""A dataset is checked completely before anything runs, and errors name the line."""
 
 from __future__ import annotations
 

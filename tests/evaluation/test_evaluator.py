@@ -1,4 +1,4 @@
-"""Evaluations: many tasks at once, failures of ours told apart, what is done stays done."""
+"""Evaluations: many concurrent tasks, infrastructure errors told apart, results that are kept."""
 
 from __future__ import annotations
 
@@ -385,7 +385,7 @@ async def test_costs_are_summed_and_unknown_costs_are_marked(dataset) -> None:
 
 @pytest.fixture
 def runs(monkeypatch):
-    """A stand-in for the runner: what it was made with, and what it is asked."""
+    """A stand-in for the runner that records its arguments and its questions."""
     made = []
 
     class RLM:

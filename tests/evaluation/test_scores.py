@@ -1,4 +1,4 @@
-"""How answers are scored, and what the uncertainty of a mean is."""
+"""Scores of answers, and the uncertainty of a mean."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def nested(depth, value="a"):
 
 
 def test_deeply_nested_lists_are_compared_in_linear_space() -> None:
-    """As texts inside texts, each level would have twice the backslashes of the one inside."""
+    """As nested strings, each level would double the backslashes of the inner one."""
     deep, other = nested(100), nested(100, "b")
 
     assert scored("list", deep, deep) == 1

@@ -1,4 +1,4 @@
-"""One real sandbox for all tests of episodes, environments on it, and time for clients."""
+"""One real sandbox for all tests of episodes, environments on it, and timeouts for clients."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def env(make):
 
 @pytest.fixture(autouse=True)
 def patient_clients(monkeypatch):
-    """A client that leaves a step, or its session, waits for the server to hear of it."""
-    monkeypatch.setattr(resumable_session, "ABANDON_TIMEOUT_S", 60.0)
-    monkeypatch.setattr(reconnecting_socket, "CLOSE_TIMEOUT_S", 60.0)
+    """A client that closes a step, or its session, waits for the server to confirm."""
+    monkeypatch.setattr(resumable_session, "LEAVE_S", 60.0)
+    monkeypatch.setattr(reconnecting_socket, "FAREWELL_S", 60.0)
     monkeypatch.setattr(websocket_client, "_CLOSE_S", 60.0)
 
 

@@ -59,7 +59,7 @@ async def test_episodes_run_at_the_same_time(sandbox):
     together = asyncio.Barrier(4)
 
     async def meet(prompt):
-        # All four must be in a sub-call at once, or nobody passes.
+        # All four must be in a sub-call at once, or none passes.
         async with asyncio.timeout(60):
             await together.wait()
         return prompt.upper()
@@ -294,7 +294,7 @@ def test_a_shared_sandbox_ends_with_its_process():
     for pid in pids:
         with suppress(psutil.NoSuchProcess):
             process = psutil.Process(pid)
-            if process.create_time() < over:  # else another has its number
+            if process.create_time() < over:  # otherwise another process has its number
                 left.append(process)
     assert psutil.wait_procs(left, timeout=60)[1] == []
 
@@ -318,7 +318,7 @@ async def test_an_asynchronous_on_output_is_refused_and_nothing_runs(sandbox):
 
 
 async def test_an_answer_during_a_step_is_refused_and_nothing_is_scored_twice(sandbox):
-    """It was taken, and the step that ran ended with a reward as well."""
+    """The answer was accepted, and the running step ended with a reward as well."""
     running, go_on = asyncio.Event(), asyncio.Event()
 
     async def wait():

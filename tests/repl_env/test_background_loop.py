@@ -21,9 +21,10 @@ from tests.repl_env.environment_internals import stop_loop
 
 
 class Lines:
-    """Counts the lines of the module that this thread runs, and strikes before one of them.
+    """Counts the executed lines of the module in this thread, and raises an interrupt before one of
+    them.
 
-    What `work` was given by then has begun.
+    Work that `work` received before that line has begun.
     """
 
     def __init__(self, work: BackgroundLoop, strike: int | None = None) -> None:

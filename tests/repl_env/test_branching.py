@@ -165,7 +165,7 @@ def test_an_episode_that_cannot_branch_is_an_error(make, sandbox):
         env.branch()
     for branch in branches:
         branch.close()
-    # One that could not be made has no number.
+    # A failed branch has no number.
     branch = env.branch()
     assert branch.state().episode_id.endswith("/17")
     branch.close()

@@ -14,7 +14,7 @@ def test_every_error_of_a_server_says_what_to_do():
     named = set(re.findall(r"^\| `([A-Z]\w+)` \|", PAGE, re.MULTILINE))
     kinds = {kind.__name__ for kind in repl_env.ServerError.__subclasses__()}
 
-    assert named == kinds - {"BadReply"}  # which is nobody's here to act on
+    assert named == kinds - {"BadReply"}  # not an error that the caller can act on
 
 
 def test_the_page_lists_the_attributes_that_the_client_lacks():

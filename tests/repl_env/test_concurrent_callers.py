@@ -1,4 +1,6 @@
-"""Several threads or tasks at one environment: one is served, the others are told what to do."""
+"""Several threads or tasks use one environment: one is served, the others get an error with a
+remedy.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,7 @@ def at_once(call, threads=THREADS):
 
 
 class Held:
-    """A tool by which a cell waits until it is told to go on."""
+    """A tool by which a cell waits until the test releases it."""
 
     def __init__(self):
         self.running, self.go_on = threading.Event(), threading.Event()

@@ -160,7 +160,7 @@ async def test_a_sandbox_of_the_wrong_kind_is_refused():
 
 
 def test_output_is_streamed_while_the_code_runs(sandbox):
-    """By a function of the caller's, which the code can wait for only if it is called meanwhile."""
+    """By a function of the caller, for which the code can wait only if output is streamed."""
     heard = []
     environment = REPLEnvironment(sandbox=sandbox, tools={"heard": lambda: "".join(heard)})
     environment.reset()

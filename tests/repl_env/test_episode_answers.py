@@ -145,7 +145,7 @@ def test_an_exception_of_a_validator_is_raised_to_the_caller_once(make):
 
 
 def test_an_answer_of_more_digits_than_become_text_is_refused(env):
-    """And the episode goes on."""
+    """The episode goes on."""
     env.reset()
     refused = env.submit_final_answer(10**5000)
     assert refused.observation.error_kind == "answer"

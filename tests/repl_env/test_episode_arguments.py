@@ -62,7 +62,7 @@ def test_files_are_not_retained_by_the_environment(env):
 
 
 def test_a_local_file_over_the_limit_is_not_read(make, tmp_path):
-    """One of holes takes no room there, and would here."""
+    """A sparse file takes no space in the workspace, but all of it on the host."""
     with (tmp_path / "holes").open("wb") as file:
         file.truncate(1 << 40)
     env = make()

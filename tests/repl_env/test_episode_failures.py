@@ -1,4 +1,4 @@
-"""Whatever code does, the step says what happened and the episode goes on."""
+"""After any failure of code the step reports it and the episode goes on."""
 
 import psutil
 import pytest
@@ -129,7 +129,7 @@ def test_a_long_output_is_cut_and_the_rest_can_be_read(make):
 
 @pytest.fixture(scope="module")
 def restarting():
-    """A sandbox whose sessions begin anew when their worker dies."""
+    """A sandbox whose sessions restart empty when their worker dies."""
     with Sandbox(limits=PATIENT, recovery="restart") as sandbox:
         yield sandbox
 
@@ -154,10 +154,10 @@ def between_cells(restarting):
 
 
 def bring_back(env):
-    """The same, where a copy of the worker goes on."""
+    """The same with a snapshot of the worker that takes over."""
     env.reset(context="still here")
     env.execute("y = 1")
-    env.session.variables()  # answered after the copy was made
+    env.session.variables()  # answered after the snapshot was taken
     lose_the_worker(env)
 
 

@@ -1,4 +1,4 @@
-"""Episodes in files: what goes on after `load` is what would have gone on."""
+"""Episodes in files: a loaded episode continues as the saved one would have."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def shown(result: Any) -> dict[str, Any]:
     for name in TIMES:
         told["metadata"].pop(name, None)
     for change in told["result"]["changes"]:
-        change["size"] = 0  # a list that was loaded has less room to grow
+        change["size"] = 0  # a loaded list has less spare capacity
     return told
 
 
@@ -340,7 +340,7 @@ def test_an_unwritable_file_is_named_in_the_error(make, tmp_path):
 
 
 def test_a_file_that_begins_as_another_is_not_read(make, path):
-    """It may be a device without an end, or larger than the memory, as this one."""
+    """The path may be an endless device, or, as here, a file larger than the memory."""
     with open(path, "wb") as file:
         file.truncate(1 << 43)
     with pytest.raises(CheckpointError, match="this is no saved episode"):

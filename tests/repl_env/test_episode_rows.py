@@ -1,4 +1,6 @@
-"""Rows of a batch as episodes: replies into actions, one message a row, nobody else disturbed."""
+"""Rows of a batch as episodes: replies become actions, one message per row, without effects on
+other rows.
+"""
 
 from __future__ import annotations
 

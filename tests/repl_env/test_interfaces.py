@@ -29,7 +29,7 @@ def example():
 
 
 class Echo(Environment[Action, Observation, State]):
-    """Says back what it was told."""
+    """Returns its arguments in the metadata."""
 
     def reset(self, seed=None, episode_id=None, **kwargs):
         return Observation(metadata={"thread": threading.get_ident(), **kwargs})

@@ -212,7 +212,7 @@ def test_equal_settings_share_one_sandbox():
 
 
 def test_a_shared_sandbox_that_was_ended_is_replaced():
-    """As the kernel does when memory is short: nobody closed it, and its template is gone."""
+    """As an out-of-memory kill does: the sandbox is not closed, but its template is gone."""
     settings = sandbox_provider.SandboxSettings(limits=Limits(processes=11))
     with LocalREPLEnv(limits=Limits(processes=11)) as env:
         env.reset(context="a")
@@ -230,7 +230,7 @@ def test_a_shared_sandbox_that_was_ended_is_replaced():
 
 @pytest.mark.parametrize("answers", [None, lambda prompt: "a"])
 def test_an_environment_that_is_not_closed_is_reported(sandbox, answers):
-    """Its session goes on with its sandbox, which may be the whole process's."""
+    """Its session goes on with its sandbox, which may be shared by the process."""
     env = LocalREPLEnv(sandbox=sandbox, llm_query_fn=answers)
     env.reset()
     env.execute("answer['content'] = 'x'")

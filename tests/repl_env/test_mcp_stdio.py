@@ -73,7 +73,7 @@ async def test_the_server_can_be_stopped_before_the_first_message(pipes):
 
 
 async def test_requests_may_come_from_a_file(pipes, tmp_path):
-    """A file is never waited for; what it asks for is answered, though it ends at once."""
+    """Requests from a file are answered, although the file ends at once."""
     _, sink, _, replies = pipes
     (tmp_path / "requests").write_bytes(
         b"\xef\xbb\xbf" + line(HELLO) + b"\n  \n" + b"nonsense\n" + line(LISTING)

@@ -117,7 +117,7 @@ class Meeting:
 
 
 class Judge(Rubric):
-    """Asks somebody, in each of the ways that it is called."""
+    """Calls a model, in each of the ways to call it."""
 
     def __init__(self) -> None:
         self.resetting, self.scoring = Meeting(), Meeting()

@@ -1,6 +1,6 @@
-"""The adapter to OpenEnv where OpenEnv is not installed, and what its tools read here.
+"""The adapter where OpenEnv is not installed, and the files that OpenEnv's tools read.
 
-What the adapter does where it is installed is in tests/compat.
+tests/compat has the tests of the adapter where OpenEnv is installed.
 """
 
 from __future__ import annotations

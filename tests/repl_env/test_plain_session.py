@@ -111,7 +111,7 @@ async def test_output_arrives_after_the_step():
 
 
 async def test_a_late_reply_is_not_taken_for_the_next_one(clock):
-    """OpenEnv's client drops the socket there, and with it the session and its variables."""
+    """OpenEnv's client would drop the socket here, and with it the session and its variables."""
     go = asyncio.Event()
     loop = asyncio.get_running_loop()
 

@@ -1,4 +1,4 @@
-"""`policy=` of environments: handed to the sandbox, and told to the model as `error_kind`."""
+"""`policy=` of environments: passed to the sandbox, and reported to the model as `error_kind`."""
 
 from __future__ import annotations
 

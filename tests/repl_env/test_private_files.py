@@ -1,4 +1,4 @@
-"""Files with contents of users are their owner's alone, whatever the mask and the earlier mode."""
+"""Files with contents of users are private to their owner, for any umask and earlier mode."""
 
 from __future__ import annotations
 

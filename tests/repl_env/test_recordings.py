@@ -1,4 +1,4 @@
-"""Recordings: an episode that is run again gives the same, or the differences are told."""
+"""Recordings: a replayed episode is identical, or the differences are reported."""
 
 from __future__ import annotations
 

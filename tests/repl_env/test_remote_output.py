@@ -1,4 +1,4 @@
-"""Output of a running step as `on_output` is told of it, and what a callback does wrong."""
+"""Output of a running step, as `on_output` receives it, and errors of callbacks."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def shown(result):
 
 
 def failure(call):
-    """The error of a call, by what callers may rely on in both places."""
+    """The error of a call, as callers can rely on it locally and remotely."""
     try:
         shown_result = shown(call())
     except EpisodeDone as error:
@@ -338,7 +338,9 @@ async def test_steps_on_a_network_that_breaks_again_and_again_are_each_run_once(
     chance = random.Random(1)
 
     async def breaking(network):
-        while True:  # by what was carried, and not by the clock: else a slow one carries nothing
+        while (
+            True
+        ):  # bytes that passed, and not the time: otherwise a slow connection carries nothing
             await network.carried(chance.randrange(3, 20))
             network.snap()
 
@@ -377,7 +379,7 @@ async def test_a_cancelled_step_ends_on_the_server_and_the_session_goes_on(serve
 
 
 async def test_a_time_out_of_the_client_keeps_the_session(server):
-    """Defect 6 of OpenEnv's client: it drops its session there, and begins another unsaid."""
+    """Defect 6 of OpenEnv's client: it drops its session here, and begins another one silently."""
     async with REPLEnv(server.url) as env:
         await env.reset()
         await env.execute("x = 1")

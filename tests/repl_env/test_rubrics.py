@@ -38,7 +38,7 @@ class Point:
 
 
 class Named(BaseModel):
-    """One of pydantic's."""
+    """A model of pydantic."""
 
     name: str
 
@@ -120,7 +120,7 @@ def test_fuzzy_match_pays_for_whole_words_only(expected, answer, reward):
 
 
 def test_fuzzy_match_of_repetitive_texts_takes_bounded_time():
-    """Both may be a stranger's, and each place where one is found in the other costs its length."""
+    """Both texts may be untrusted, and each occurrence of one in the other costs its length."""
     half, whole = "a" * 2_000_000, "a" * 4_000_000
     assert score(FuzzyMatchRubric(), half, whole) == 0.0
     assert score(FuzzyMatchRubric(), whole, half) == 0.0

@@ -1,4 +1,4 @@
-"""How a client reaches a server, and that its keys get nowhere else."""
+"""Addresses of servers, and keys that are sent to the server alone."""
 
 from __future__ import annotations
 

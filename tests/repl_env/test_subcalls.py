@@ -1,4 +1,4 @@
-"""Sub-calls reach the functions they were given, once, and failures stay in their place."""
+"""Sub-calls reach the functions that they were given, once, and failures stay in their place."""
 
 import asyncio
 import functools
@@ -13,7 +13,7 @@ from repl_env.rlm.subcalls.subcall_settings import NAMES, SubcallSettings, sessi
 
 
 class Calls:
-    """The functions of one episode as its code sees them, and the failures that were told."""
+    """The functions of one episode as its code sees them, and the reported failures."""
 
     def __init__(self, settings=None, **given):
         self.failures: list[Exception] = []

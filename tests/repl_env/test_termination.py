@@ -1,4 +1,4 @@
-"""How an episode ended, and the task's part of a reward."""
+"""The end of an episode, and the task reward."""
 
 from __future__ import annotations
 

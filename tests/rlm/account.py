@@ -1,6 +1,6 @@
 """A tree of runs as its events: a root of two turns, two sub-calls, and a child run.
 
-Made by hand, so that what is written and read can be told to the last field.
+The events are made by hand, so that a test can compare every written and read field.
 """
 
 from __future__ import annotations

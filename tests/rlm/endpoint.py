@@ -1,4 +1,4 @@
-"""An OpenAI-compatible endpoint on loopback that answers, and fails, as a test says.
+"""An OpenAI-compatible endpoint on loopback that answers and fails as a test configures it.
 
 The fixture `endpoint` (tests/conftest.py) makes them, each in a thread of its own:
 
@@ -15,14 +15,11 @@ What it is given is one answer for all, a list (one after the other, the last on
 function of the `Asked` request; that may be asynchronous, and a plain one must not block. An answer
 is text or one of
 
-| answer | what is sent |
-| --- | --- |
-| `Reply(text, ...)` | a completion, in pieces if the request has `"stream": true` |
-| `Status(429, headers={"retry-after": "0"})` | a status with a body, `Status(500, HTML)` |
-| `Raw(b"...")` | 200 and these bytes, whatever they are |
-| `Cut(text)` | half of a completion, or of a stream, then the connection is closed |
-| `Drop()` | the connection is closed without a byte |
-| `Hang()` | nothing, until the client goes away or the endpoint is closed |
+| answer | what is sent | | --- | --- | | `Reply(text, ...)` | a completion, in pieces if the
+request has `"stream": true` | | `Status(429, headers={"retry-after": "0"})` | a status with a body,
+`Status(500, HTML)` | | `Raw(b"...")` | 200 and these bytes, whatever they are | | `Cut(text)` |
+half of a completion, or of a stream, then the connection is closed | | `Drop()` | the connection is
+closed without a byte | | `Hang()` | nothing, until the client goes away or the endpoint is closed |
 
 All have `delay=` seconds before the first byte. Counts of tokens are words, as `ScriptedModel` has
 them; `Reply(usage=...)` tells lies. Without pytest: `with Endpoint("yes") as served: ...`. As a
@@ -48,7 +45,7 @@ HTML = "<!DOCTYPE html><html><body><h1>502 Bad Gateway</h1></body></html>"
 
 @dataclass(frozen=True)
 class Asked:
-    """One request as it came. Names of headers are in lower case."""
+    """One request, as received. Names of headers are in lower case."""
 
     method: str
     path: str
@@ -163,7 +160,7 @@ class Endpoint:
         self.close()
 
     def close(self) -> None:
-        """End it; who asks from now on finds nobody. Safe to call twice."""
+        """End the server; later requests find no listener. Safe to call twice."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
@@ -191,7 +188,7 @@ class Endpoint:
         self._listening.set()
         await self._stop.wait()
         server.close()
-        for _ in range(9):  # who was let in last has begun, and can be told to end
+        for _ in range(9):  # the last admitted task has begun, and can be cancelled
             await asyncio.sleep(0)
         tasks = list(self._tasks)
         for task in tasks:
@@ -199,7 +196,7 @@ class Endpoint:
         await asyncio.gather(*tasks, return_exceptions=True)
         for writer in self._writers:
             writer.transport.abort()
-        await asyncio.sleep(0)  # the transports hear of it before the loop is closed
+        await asyncio.sleep(0)  # the transports close before the loop does
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()

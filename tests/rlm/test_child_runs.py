@@ -293,7 +293,7 @@ def test_a_run_out_of_time_ends_after_its_descendants(rlm):
         try:
             await asyncio.Event().wait()
         finally:
-            await asyncio.sleep(0.3)  # a model that takes its time to let go
+            await asyncio.sleep(0.3)  # a model that ends slowly after a cancellation
 
     result = rlm(tree([code("rlm_query('a')")], child)).run("?", timeout_s=1.0)
     assert (result.stop_reason, result.trajectory.complete) == ("timeout", True)

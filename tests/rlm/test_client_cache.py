@@ -26,7 +26,7 @@ def test_connections_are_closed_when_the_loop_ends_that_opened_them(endpoint, ki
         for _ in range(2):
             assert asyncio.run(ask(model)) == "yes"
             assert served.wait_closed(5)
-    assert caplog.messages == []  # where asyncio tells of what nobody closed
+    assert caplog.messages == []  # asyncio reports unclosed resources here
 
 
 @KINDS

@@ -51,7 +51,9 @@ async def failure(model, request=ASK) -> ModelError:
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 async def test_a_redirect_is_not_followed(endpoint, make, status: int) -> None:
-    """It would take the question, and headers with keys, to where nobody has sent them."""
+    """A redirect would send the question, and headers with keys, to a host that the user did not
+    name.
+    """
     elsewhere = endpoint("an answer")
     to = f"{elsewhere.base_url}/chat/completions"
     served = endpoint(Status(status, headers={"location": to}))
@@ -107,7 +109,7 @@ async def test_a_body_of_an_error_may_be_anything(endpoint, make, body, message)
 
 
 async def test_a_message_is_valid_text(endpoint, make) -> None:
-    """It is shown to code in sessions, over a wire that is UTF-8."""
+    """The text is shown to code in sessions, and the protocol is UTF-8."""
     served = endpoint(Status(400, {"error": {"message": "half \ud800 a pair"}}))
 
     assert (await failure(make(served.base_url))).message == "status 400: half ? a pair"
@@ -170,7 +172,7 @@ async def test_the_time_to_retry_may_be_a_date(endpoint, make) -> None:
 
 
 async def test_an_endpoint_s_retry_after_of_hours_is_an_error(endpoint) -> None:
-    """By us; openai asks again at once in some versions, and gives up in others."""
+    """Retried by this package; openai retries at once in some versions, and gives up in others."""
     served = endpoint([Status(429, {}, {"retry-after": "7200"}), "yes"])
 
     assert (await failure(hugging_face(served.base_url))).retry_after == 7200
@@ -268,7 +270,7 @@ async def test_a_refused_completion_keeps_its_usage(endpoint, make) -> None:
 
 
 async def test_an_error_in_the_body_of_a_success_is_an_error(endpoint) -> None:
-    """As gateways send it that had to answer before the model behind them failed."""
+    """Gateways send it if they had to answer before the model behind them failed."""
     said = {"error": {"message": "slow down", "code": 429}}
     for make in (whole, hugging_face):
         error = await failure(make(endpoint(Reply("", body=said)).base_url, max_retries=0))
@@ -313,7 +315,7 @@ KEY, HEADER = "sk-very-secret-0123456789", "session-secret-abcdef"
 
 @pytest.mark.parametrize("code", [401, 400, 500])
 async def test_no_secret_is_in_an_error(endpoint, make, caplog, code: int) -> None:
-    """Not in the message, the traceback, the representation or a log, whatever is echoed."""
+    """Secrets are not in the message, the traceback, the repr or a log, even if echoed."""
 
     def echo(asked):
         secrets = f"{asked.headers['authorization']} and {asked.headers['x-gate']}"

@@ -428,7 +428,7 @@ def assert_accounts_for(root, budget, open_ones):
 
 
 def test_32_threads_with_their_loops_spend_a_budget_exactly():
-    """Each asks until there is nothing left; meanwhile the accounts always add up."""
+    """Each thread calls until nothing is left; meanwhile the totals always add up."""
     budget = Budget(calls=None, output_tokens=5000, input_tokens=100_000, children=32)
     root = Ledger(budget, prices={"m": Price(0.1, 0.3)}).root
     done = threading.Event()

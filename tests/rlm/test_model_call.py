@@ -30,7 +30,7 @@ def request(**more):
 
 
 class Fake(ChatModel):
-    """A model that does what `does` does with each request; counts who is with it."""
+    """A model that calls `does` for each request, and counts concurrent requests."""
 
     name = "fake"
 
@@ -169,7 +169,7 @@ async def test_a_model_without_output_limits_reserves_the_rest_and_others_wait()
     leave.set()
     results = await asyncio.gather(*tasks, return_exceptions=True)
     assert [type(each) for each in results] == [Completion] * 3 + [BudgetExceeded] * 6
-    # One answer over, for nobody can cut it: not nine.
+    # One answer too many, because no call can be divided: not nine.
     assert root.total.output_tokens == 120
     assert model.most == 1
 

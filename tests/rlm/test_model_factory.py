@@ -29,7 +29,7 @@ def test_without_settings_there_is_no_model() -> None:
     ],
 )
 def test_without_an_endpoint_the_model_is_of_hugging_face(llm: LLM, name: str) -> None:
-    """As OpenEnv's `llm_model` and `hf_token` mean it."""
+    """OpenEnv's `llm_model` and `hf_token` have this meaning."""
     model = model_of(llm)
 
     assert isinstance(model, HFModel)

@@ -330,7 +330,7 @@ async def test_a_cancelled_call_ends_its_request(endpoint) -> None:
 
 
 def mocked(seen: list) -> openai.AsyncOpenAI:
-    """A client of OpenAI's own endpoint that asks nobody."""
+    """A client of OpenAI's own endpoint that sends no request."""
     httpx = import_module("httpx2" if openai.__version__ >= "3" else "httpx")
 
     def answer(request):

@@ -314,7 +314,7 @@ def test_a_real_run_replays_with_the_same_result(recorded):
 
 
 def test_the_prompts_of_a_replayed_run_are_identical(recorded):
-    """Not even the prompts of its turns differ, so nothing is answered by number alone."""
+    """The prompts of its turns are identical too, so nothing is answered by number alone."""
     from repl_env.rlm.rlm_runner import RLM
 
     result = RLM(ReplayModel(recorded)).run("Which?", "some text")
@@ -399,7 +399,7 @@ FINAL(1)
 
 @pytest.mark.parametrize("kind", GIVEN_UP)
 def test_a_recorded_cancellation_is_replayed(kind, tmp_path):
-    """Nobody knows what would have been answered, and whoever asked did not wait for it."""
+    """The answer is unknown, because the caller did not wait for it."""
     from repl_env.rlm.trajectory_rerun import rerun
 
     path, limit = tmp_path / "run.jsonl", 2.0 if kind == "timeout" else None

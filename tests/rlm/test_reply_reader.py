@@ -1,4 +1,4 @@
-"""Replies as models really write them: code is run, text is an answer, and nothing else is one."""
+"""Replies as models write them: code is run, text is an answer, and nothing else is one."""
 
 import warnings
 

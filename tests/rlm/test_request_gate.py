@@ -13,7 +13,7 @@ from tests.waiting import comes_to
 
 
 class Inside:
-    """How many are inside at the same time, and the most there ever were."""
+    """The current and the largest number of concurrent requests."""
 
     def __init__(self):
         self.now = self.most = self.ever = 0

@@ -183,7 +183,7 @@ async def test_a_conversation_refuses_concurrent_questions(rlm, sandbox):
 
 @pytest.mark.parametrize("depth", [1, 2])
 def test_a_conversation_that_is_not_closed_is_released_and_warned_of(rlm, depth):
-    """Its session told it of sub-calls, and so kept it."""
+    """The session referred to the conversation for sub-calls, and so kept it alive."""
     talk = rlm(ScriptedModel([code("FINAL(len(context))")]), max_depth=depth).conversation("abc")
     assert talk.ask_plain("How long?").final_answer == "3"
     with pytest.warns(ResourceWarning, match="unclosed <AsyncSession"):

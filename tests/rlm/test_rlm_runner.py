@@ -333,7 +333,7 @@ def test_a_model_that_fails_is_an_error_and_never_a_score(rlm):
 
 
 def test_a_model_that_raises_system_exit_ends_its_run_alone(rlm):
-    """The loop of all plain runs ended with it, and those that came waited for ever."""
+    """The loop of all blocking runs ended with it, and later runs waited forever."""
 
     def leave(request):
         sys.exit(3)
@@ -412,7 +412,7 @@ except TimeoutError:
 
 
 class Stubborn:
-    """A model that goes on when it is cancelled, until it is let go."""
+    """A model that ignores its cancellation until it is released."""
 
     def __init__(self, *first):
         self.first, self.let_go, self.asked = list(first), asyncio.Event(), 0

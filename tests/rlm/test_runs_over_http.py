@@ -1,4 +1,4 @@
-"""Whole trees of runs through an endpoint: what it is asked, what they cost, how they fail."""
+"""Whole trees of runs through an endpoint: requests, costs, failures."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STREAMED = pytest.mark.parametrize("stream", [False, True], ids=["whole", "strea
 
 KEY, HEADER = "sk-very-secret-0123456789", "header-secret-abcdef"
 
-# One of each: a question, a batch, a run of its own, one that goes on beside the code.
+# One of each: a call, a batch, a child run, and a spawned run.
 TREE = (
     "one = llm_query('who')\n"
     "many = llm_query_batched([f'part {n}' for n in range(5)])\n"
@@ -63,7 +63,7 @@ def script(*root: str, child: str = "FINAL(len(context))", query=None):
 
 
 class Account:
-    """Counts what an endpoint answered, as its usage told it."""
+    """Counts the answers of an endpoint, by their reported usage."""
 
     def __init__(self, answer) -> None:
         self._answer = answer
@@ -421,10 +421,10 @@ async def test_the_end_of_the_root_ends_every_request(rlm, endpoint, model_at) -
 
 
 class Bounded:
-    """Answers with more words than it may, and is cut where the request says.
+    """Answers with more words than allowed, cut where the request says.
 
-    It begins when so many requests are there as may be in flight: so that they are, whatever the
-    machine is busy with.
+    The answers begin when as many requests have arrived as may be in flight, so that the limit is
+    reached on a loaded machine too.
     """
 
     def __init__(self, together: int) -> None:

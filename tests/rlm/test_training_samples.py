@@ -24,9 +24,9 @@ PROMPT = (
     "<|im_start|>assistant\n"
 )
 REPLY = "```repl\nFINAL(12)\n```"
-# As ChatML, without marks.
+# Like ChatML, without markers.
 BARE = tiny_model.CHATML.replace("{% generation %}", "").replace("{% endgeneration %}", "")
-# Its prompt is not the beginning of its conversation: the marks have to tell.
+# The prompt is not a prefix of the conversation, so the markers have to locate the reply.
 MARKED = tiny_model.CHATML.replace(
     "<|im_start|>assistant\n{% endif", "<|im_start|>assistant\n<think>{% endif"
 )
@@ -263,7 +263,7 @@ async def test_a_model_trained_on_samples_reproduces_them():
 
         assert (answer.text, answer.finish_reason) == (reply, "stop")
         assert answer.usage.output_tokens == sum(new.loss_mask) == sum(old.loss_mask)
-        # The template's newline comes after the end of turn, and nobody sampled it.
+        # The template's newline comes after the end of turn and was not sampled.
         assert new.input_ids == old.input_ids[:-1]
         assert new.loss_mask == old.loss_mask[:-1]
         assert len(new.logprobs) == sum(new.loss_mask)

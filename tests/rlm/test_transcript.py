@@ -111,7 +111,8 @@ def test_truncation_drops_as_few_turns_as_possible():
     cuts = [prompt for prompt in prompts[1:] if len(prompt.added) > 1]
     assert cuts
     for prompt in cuts:
-        # One turn more, whole, is at most so much longer than its short form or than nothing.
+        # One more complete turn is longer than its short form, or than nothing, by at most this
+        # number.
         assert 1_500 - 140 <= characters(prompt.messages) <= 1_500
 
 

@@ -53,7 +53,7 @@ def _vocabulary() -> str:
 
 
 class Watched(Qwen3ForCausalLM):
-    """Tells what it is given. `before` is called with the rows of each `generate`, first of all."""
+    """Records its arguments. `before` is called with the rows of each `generate`, first of all."""
 
     def __init__(self, config: Qwen3Config) -> None:
         super().__init__(config)
@@ -62,13 +62,13 @@ class Watched(Qwen3ForCausalLM):
         self.before = self.each = lambda *_: None
 
     def generate(self, input_ids, **arguments):
-        """As always."""
+        """The default."""
         self.batches.append(len(input_ids))
         self.before(input_ids)
         return super().generate(input_ids=input_ids, **arguments)
 
     def forward(self, *arguments, **named):
-        """As always."""
+        """The default."""
         self.steps += 1
         self.each()
         return super().forward(*arguments, **named)

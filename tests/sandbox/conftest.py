@@ -46,8 +46,8 @@ def copied(recovering: Sandbox) -> Iterator[Session]:
         yield session
 
 
-# No interrupt ends it, once it has said that it has begun: nothing is between that and what looks
-# for none, and what comes before that look is caught.
+# Ignores interrupts once it has printed its line: no signal check lies between that and the loop,
+# and an interrupt before the check is caught.
 STUBBORN = """
 while True:
     try:
@@ -68,11 +68,11 @@ class Clock:
         return time.monotonic() + self._ahead
 
     def jump(self, seconds: float) -> None:
-        """So much time has passed."""
+        """Advance the clock."""
         self._ahead += seconds
 
     def strike(self, stream: str, text: str) -> None:
-        """As `on_output`: the time of a cell is over when it has written a line."""
+        """As `on_output`: a cell times out once it has printed a line."""
         if "\n" in text:
             self.jump(1000)
 

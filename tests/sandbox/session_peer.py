@@ -27,7 +27,7 @@ LIMITS = Limits(timeout=60, grace=60)
 
 
 class Recorder:
-    """A handler of `SessionIO` that writes down what it is given."""
+    """A handler of `SessionIO` that records its arguments."""
 
     def __init__(self) -> None:
         self.messages: list[WorkerMessage] = []
@@ -47,7 +47,7 @@ class Recorder:
 
 
 class Peer:
-    """The other ends of a session: its worker's and its init's.
+    """The peers of a session: its worker's and its init's.
 
     Attributes:
         links, io, cell: the host's side, as all parts of a core have them.
@@ -93,7 +93,7 @@ class Peer:
         self._descriptors: list[int] = []
 
     def recovery(self, states: int = 3) -> Recovery:
-        """A part by which this session goes on after a death."""
+        """A recovery part with which this session goes on after a death."""
         return Recovery(self.io, self.cell, self.completion, {}, states)
 
     def close(self) -> None:
@@ -122,7 +122,7 @@ class Peer:
 
     @property
     def descriptors(self) -> int:
-        """How many descriptors came with what was heard."""
+        """The number of descriptors received with the messages."""
         return len(self._descriptors)
 
     def die(self, status: int = 0, *, number: int = 1, cpu: float = 0.0) -> None:
@@ -133,7 +133,7 @@ class Peer:
     # ── init ──────────────────────────────────────────────────────────────────────────────────
 
     def tell(self, message: control_channel.Message) -> None:
-        """Init tells the host something."""
+        """Init sends the host a message."""
         control_channel.send(self.control, message)
 
     def hear_orders(self) -> list[str]:

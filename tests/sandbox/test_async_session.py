@@ -35,7 +35,7 @@ from tests.internals import session_links, worker_pid, zygote_pid
 from tests.sandbox.conftest import PATIENT
 from tests.waiting import until
 
-SECONDS = 60  # for what comes in milliseconds where there is a processor to be had
+SECONDS = 60  # timeout for events that take milliseconds on an idle processor
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ async def test_each_cell_has_its_own_timeout(
 
 
 async def test_sessions_run_side_by_side(sandbox: AsyncSandbox) -> None:
-    """Each waits for a word that only the other's output brings, so neither can run alone."""
+    """Each cell waits for the other's output, so neither can run alone."""
     first_spoke, second_spoke = asyncio.Event(), asyncio.Event()
 
     async def wait_for_second() -> None:
@@ -172,7 +172,7 @@ async def test_a_recovery_whose_caller_is_cancelled_completes(
         while await cancelled_at(wait, monkeypatch, lambda: session.run(DIE)):
             assert await session.get("x") == 1
             wait += 1
-        assert wait > 3  # the cell itself, the news of the death, the copy
+        assert wait > 3  # the cell itself, the death notice, the snapshot
         assert (await session.run("x")).value == "1"
 
 
@@ -183,7 +183,7 @@ async def test_a_worker_that_died_between_cells_is_replaced_despite_cancelled_ca
         wait, cancelled = 1, True
         while cancelled:
             await session.run("x = 1")
-            await session.get("x")  # the copy is made by then
+            await session.get("x")  # the snapshot is taken by then
             worker = psutil.Process(worker_pid(session))
             worker.kill()
             psutil.wait_procs([worker])
@@ -213,7 +213,7 @@ async def test_a_rollback_is_done_or_not_despite_cancelled_callers(
 
 
 class BusyThread(ThreadPoolExecutor):
-    """One thread, which does nothing until `free` is set; `asked`: something waits for it."""
+    """One thread that blocks until `free` is set; `asked`: work is queued for it."""
 
     def __init__(self) -> None:
         super().__init__(1)
@@ -226,7 +226,7 @@ class BusyThread(ThreadPoolExecutor):
 
 
 async def cancelled_in_line(call: Coroutine[Any, Any, object]) -> None:
-    """Cancel `call` while what it has a thread do waits for one, then let the thread work."""
+    """Cancel `call` while its work waits for a thread, then release the thread."""
     loop, thread = asyncio.get_running_loop(), BusyThread()
     loop.set_default_executor(thread)
     calling = asyncio.ensure_future(call)
@@ -359,7 +359,8 @@ async def test_a_session_ends_although_its_closing_is_cancelled(sandbox: AsyncSa
     with pytest.raises(asyncio.CancelledError):
         await closing
     assert sandbox.statistics().open == 0
-    # Its socket, its control, its outputs, and what the loop watched of it.
+    # The socket of the worker, the control socket, its outputs, and their registrations in the
+    # loop.
     await until(lambda: len(before - opened("self")) >= 5)
 
 
@@ -382,7 +383,7 @@ async def test_the_reason_for_a_weaker_tier_is_available(sandbox: AsyncSandbox) 
 async def test_input_between_calls_does_not_keep_the_loop_busy(
     sandbox: AsyncSandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A thread of the code writes while nobody waits for the session; the next cell has it."""
+    """A thread of the code writes while no call is active; the output belongs to the next cell."""
     loop, calls = asyncio.get_running_loop(), 0
     add_reader = loop.add_reader
 

@@ -47,7 +47,7 @@ def test_each_cell_has_its_own_outcome(sessions: list[Session]) -> None:
         "x = 2",
         "print('é' * 99999)",
     ]
-    # Only what is to run out of time has little of it.
+    # A short timeout only for cells that have to time out.
     outcomes: list[Any] = SessionBatch().run(
         [
             (each, code, 0.2 if "while" in code else None)
@@ -94,7 +94,7 @@ def test_an_interrupted_batch_leaves_sessions_that_can_go_on(sandbox: Sandbox) -
 
     def run() -> None:
         if all_run.wait(60) == 0:
-            # While it waits. Elsewhere it may have read what it has not kept yet.
+            # While it waits. Elsewhere it may have received data that it has not stored yet.
             while sys._current_frames()[caller].f_code is not SessionBatch._wait.__code__:
                 time.sleep(0.001)
             signal.pthread_kill(caller, signal.SIGALRM)

@@ -17,7 +17,7 @@ SECONDS = 60
 
 
 class Hanging:
-    """Makes a coroutine function that never returns, and knows what became of it."""
+    """Makes a coroutine function that never returns, and records how it ended."""
 
     def __init__(self) -> None:
         self.begun = threading.Event()
@@ -162,7 +162,8 @@ def test_the_answer_of_a_cancelled_call_reaches_no_later_cell(cells: Cells) -> N
     async def begun() -> bool:
         return first.is_set()
 
-    # Numbers begin anew with a worker. Which of the first ones a thread's call has is not certain.
+    # Numbers restart with a worker. The number of a thread's call among the first ones is not
+    # deterministic.
     begin = "import os, threading, time\nthreading.Thread(target=stubborn, args=(1,)).start()\n"
     again = (
         "from concurrent.futures import ThreadPoolExecutor\n"

@@ -1,7 +1,7 @@
-"""Directories where cgroups can be made, read from recorded descriptions of systems.
+"""Directories where cgroups can be made, read from recorded files of systems.
 
-These prove that the kernel's words are understood. That the kernel does as told is in
-tests/security/test_cgroups.py, on the machine's own hierarchy.
+These tests cover the parsing. tests/security/test_cgroups.py covers the kernel, on the machine's
+own hierarchy.
 """
 
 from __future__ import annotations

@@ -23,7 +23,9 @@ NAMES = [check.name for check in CHECKS]
 
 @pytest.fixture(scope="module")
 def commands(open_python: str) -> dict[str, tuple[int, str, str]]:
-    """Status, output and errors of the command for each tier; at once, for most of it waits."""
+    """Status, output and errors of the command for each tier, run concurrently because most of the
+    time is waiting.
+    """
     pythons = {tier: sys.executable if tier == "jailed" else open_python for tier in TIERS}
     with ThreadPoolExecutor(len(TIERS)) as pool:
         done = pool.map(
@@ -37,7 +39,7 @@ def commands(open_python: str) -> dict[str, tuple[int, str, str]]:
 
 @pytest.mark.parametrize("tier", TIERS)
 def test_a_tier_conforms(tier: str, commands: dict[str, tuple[int, str, str]]) -> None:
-    """By the command, which is what people run."""
+    """By the command, as users run it."""
     status, output, errors = commands[tier]
     if status == 3:
         pytest.skip(errors.strip())

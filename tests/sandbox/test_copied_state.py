@@ -12,7 +12,7 @@ from repl_sandbox import Killed, Sandbox, Session
 from tests.sandbox.conftest import PATIENT
 
 _PROCESSES = "[int(name) for name in os.listdir('/proc') if name.isdecimal()]"
-# In so many cells each copy that is kept was ended by another at least once.
+# After this number of cells each kept snapshot has replaced another at least once.
 _CELLS = 4
 
 
@@ -37,7 +37,7 @@ def die(session: Session) -> Killed:
 
 
 def test_sessions_leave_no_garbage_in_their_template(jailed: Sandbox) -> None:
-    """It does not collect; the first collection of a session then writes to all of its memory."""
+    """The first collection of a session would write to all of its memory."""
     look = "import gc; gc.collect(); sum(each['collected'] for each in gc.get_stats())"
 
     def collected(_: int) -> int:
@@ -98,7 +98,7 @@ def test_a_recovered_worker_behaves_as_if_nothing_had_died(jailed: Sandbox, numb
 
 
 def test_memory_excluded_from_forks_is_lost_alone(session: Session) -> None:
-    """The pages of it that are written are none of a copy's."""
+    """The pages that the worker writes are not charged to a snapshot."""
     session.run("m = mmap.mmap(-1, 1 << 20, mmap.MAP_PRIVATE)\nm.madvise(mmap.MADV_DONTFORK)")
     for number in range(_CELLS):
         session.run(f"x = {number}; m[{number} * 4096] = 1")

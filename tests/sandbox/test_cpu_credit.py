@@ -1,4 +1,4 @@
-"""Which session gives way, by the CPU time that it used lately; on a clock of the test's own."""
+"""CPU credit: sessions are throttled by their recent CPU time, on a clock of the test."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def test_a_client_of_short_steps_keeps_its_credit() -> None:
     used = 0.0
     for second in range(1, 1000):
         used += 25 * 0.002
-        # As is seen of it on a busy machine: always amid a step.
+        # As observed on a busy machine: always during a step.
         assert session.charge(used, 25, second, wants=True)
 
 
@@ -43,7 +43,7 @@ def test_credit_and_debt_are_bounded() -> None:
 
 
 def test_lost_cpu_time_is_credited_to_no_client() -> None:
-    """A child that nobody waited for takes what it used with it."""
+    """The CPU time of a child that was not waited for is lost."""
     session = CpuCredit(0.0)
     assert not session.charge(1.0, 0, 0.1, wants=True)
     assert not session.charge(0.0, 0, 0.2, wants=True)

@@ -1,4 +1,4 @@
-"""How a worker died is told as it was, however late its init comes to say so."""
+"""The cause of a worker's death is reported correctly, however late init sends it."""
 
 from __future__ import annotations
 

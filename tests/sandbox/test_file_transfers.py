@@ -185,7 +185,7 @@ def test_an_archive_of_large_files_is_written_in_pieces(held: Session, tmp_path:
 
 
 def test_an_archive_over_its_limit_is_refused_before_the_first_byte(held: Session) -> None:
-    """Files of holes take no room, and would be as large as anything when they are read."""
+    """Sparse files take no space, and would be large when read."""
     do(held, "for n in range(30): open(f'{n}', 'wb').truncate(3 << 20)")
     into = io.BytesIO()
     with pytest.raises(OSError, match=r"94,371,840 bytes; the limit is 8,388,608") as refused:
@@ -344,7 +344,7 @@ async def test_an_archive_comes_in_pieces_on_an_event_loop(tmp_path: Path) -> No
         assert len(pieces) > 2
         assert unpacked(packed) == {"a": None, "a/large": LARGE}
         assert unpacked(b"".join(pieces)) == {"a/large": LARGE}
-        # One that is left in the middle leaves the session free, and one that runs has it.
+        # A transfer that is abandoned leaves the session free, and a running one occupies it.
         async with aclosing(files.archive_chunks()) as chunks:
             await anext(chunks)
             with pytest.raises(SessionBusy):

@@ -1,4 +1,4 @@
-"""Objects of a template lie side by side, so that sessions that use them copy few pages."""
+"""Objects of a template are adjacent in memory, so that sessions that use them copy few pages."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def test_the_names_that_sessions_look_up_are_adjacent() -> None:
         outcome = session.run(f"import sys\nlen({{id(sys.intern(n)) >> 12 for n in {NAMES!r}}})")
         assert isinstance(outcome, Finished), outcome
         assert outcome.value is not None
-        # Of a hundred names a page holds some fifty; a few are the interpreter's own, and on 3.13
-        # a few more.
+        # A page holds about fifty of a hundred names; a few are the interpreter's own, on 3.13 a
+        # few more.
         assert int(outcome.value) < len(NAMES) // 3
 
 

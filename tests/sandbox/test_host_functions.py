@@ -65,7 +65,7 @@ class _Stop(BaseException):
 def test_a_function_that_raises_system_exit_is_an_error(
     sandbox: Sandbox, error: BaseException
 ) -> None:
-    """One that parses arguments calls `sys.exit`: the cell waited until its time was up."""
+    """A function that parses arguments calls `sys.exit`: the cell would wait until its timeout."""
 
     def plain() -> None:
         raise error

@@ -1,4 +1,4 @@
-"""Large blocks of a session lie in huge pages: a fork copies one entry for each 2 MiB of them."""
+"""Large blocks of a session lie in huge pages: a fork copies one entry for each 2 MiB."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from repl_sandbox import Sandbox, Session
 
 _ENABLED = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
-# A process of `confined` may not read what the kernel says of it; its template is made as theirs.
-# As the kernel says of the mapping that holds `address`: its flags, and KiB in huge pages.
+# A process of `confined` may not read its own smaps, so the template is measured. ⏎⏎The flags of
+# the mapping that holds `address`, and its KiB in huge pages.
 LOOK = """
 def look(address):
     for line in open("/proc/self/smaps"):

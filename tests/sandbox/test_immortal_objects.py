@@ -1,4 +1,4 @@
-"""Immortal objects: what a template holds can be used without a page of it being copied."""
+"""Immortal objects: using the objects of a template copies no page."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LIMITS = Limits(timeout=60, memory="1GiB")
 
 
 def interpreters() -> Iterator[str]:
-    """This one, and those that are installed beside it, as pyenv and uv lay them."""
+    """This interpreter, and those that pyenv and uv install beside it."""
     yield sys.executable
     for path in sorted(Path(sys.base_prefix).parent.glob("*/bin/python3.[0-9][0-9]")):
         yield str(path)

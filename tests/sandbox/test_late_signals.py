@@ -1,4 +1,4 @@
-"""A Ctrl-C that strikes as a session begins to wait for its worker is seen before the cell ends."""
+"""A Ctrl-C as a session begins to wait for its worker is handled before the cell ends."""
 
 from __future__ import annotations
 

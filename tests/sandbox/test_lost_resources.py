@@ -108,14 +108,14 @@ def test_timers_are_named(copied: Session) -> None:
 
 
 def test_shared_memory_is_named(copied: Session) -> None:
-    """A copy has the same, not its own: what the lost cell wrote there stays."""
+    """A snapshot shares it: writes of the lost cell remain."""
     copied.run(
         "import mmap, os\nshared = mmap.mmap(-1, 10)\nown = mmap.mmap(-1, 10, mmap.MAP_PRIVATE)\n"
         "with open('file', 'w+b') as file:\n"
         "    file.write(bytes(10))\n    file.flush()\n    mapped = mmap.mmap(file.fileno(), 0)"
     )
     outcome = copied.run("shared[0] = own[0] = mapped[0] = 1\nos._exit(1)")
-    if copied.isolation.tier != "confined":  # where a copy cannot see what it has mapped
+    if copied.isolation.tier != "confined":  # a snapshot cannot see its own mappings there
         assert outcome.lost == ("shared memory, which is not copied",)
     assert copied.run("shared[0], own[0], mapped[0]").value == "(1, 0, 0)"
 

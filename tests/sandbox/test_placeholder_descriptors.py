@@ -32,8 +32,8 @@ def branched(session: Session) -> Iterator[tuple[Session, tuple[str, ...]]]:
 TakeOver = Callable[[Session], AbstractContextManager[tuple[Session, tuple[str, ...]]]]
 TAKEOVERS: list[TakeOver] = [crashed, rolled_back, branched]
 
-# How an object comes to be that is lost, the use of it that fails, and the variable that holds it.
-# A tier leaves out the objects that it does not let code have.
+# Code that makes a resource that is lost, its use that fails, and the variable that holds it. A
+# tier leaves out resources that it forbids.
 LOST = {
     "pipe": ("r, w = os.pipe()", "os.write(w, b'y')", ""),
     "pipe to read": ("r1, w1 = os.pipe()", "os.read(r1, 1)", ""),
@@ -90,7 +90,7 @@ IMPORTS = (
     "import asyncio, gc, multiprocessing, os, select, selectors, socket, subprocess\n"
     "await asyncio.sleep(0)"
 )
-# Of each file what it holds, if that is not what was written to it.
+# For each file its content, if that differs from the written one.
 CHECK = """
 for file in files: file.write('x'); file.flush()
 wrong = {i: text for i in range(len(files)) if (text := open(f'f{i}').read()) != 'x'}
@@ -184,7 +184,7 @@ def test_a_loop_of_the_session_is_replaced(copied: Session, take_over: TakeOver)
     )
     with take_over(copied) as (session, lost):
         assert lost == ()
-        # As before the takeover: it is there, and what is given to it runs with the next await.
+        # As before the recovery: the loop exists, and its callbacks run with the next await.
         code = "task = asyncio.get_event_loop().create_task(note())"
         assert session.run(code).ok
         assert session.run("await asyncio.sleep(0)\nmade").value == "[1]"
@@ -287,7 +287,7 @@ def test_placeholders_stay_however_often_it_dies_and_are_named_once(copied: Sess
         for end in ("ends[0]", "ends[1]", "top"):
             error = copied.run(f"os.write({end}, b'y')").error
             assert error is not None and "Bad file descriptor" in error.message
-    # The code may close one, and then has the number for what it likes.
+    # The code may close one, and then reuse its number.
     copied.run("os.close(top); os.dup2(os.open('f', os.O_CREAT | os.O_RDWR), top)")
     copied.run("os.write(top, b'one')")
     with crashed(copied) as (_, lost):
@@ -296,7 +296,7 @@ def test_placeholders_stay_however_often_it_dies_and_are_named_once(copied: Sess
 
 
 def test_no_garbage_is_collected_before_all_numbers_are_kept(copied: Session) -> None:
-    """Else an object that nobody has could close what is given its number for a moment."""
+    """Otherwise garbage could close a descriptor that just got its number."""
     copied.run(
         "import gc, os, stat\nends, worker, found = os.pipe(), os.getpid(), []\n"
         "def look(phase, info):\n"

@@ -20,7 +20,7 @@ from tests.waiting import eventually
 
 
 class Source:
-    """Begins stand-ins for sessions, or fails while it is told to."""
+    """Begins stand-ins for sessions, or fails on request."""
 
     def __init__(self) -> None:
         self.error: Exception | None = None
@@ -99,7 +99,9 @@ def test_a_session_whose_pool_closed_meanwhile_is_discarded() -> None:
 
 
 def test_sessions_made_ahead_of_time_are_not_handed_out_once_their_template_has_ended() -> None:
-    """They end with it. A caller told of the closed sandbox makes another, and loses nothing."""
+    """Ready sessions end with their template. A caller that gets SandboxClosed makes another
+    sandbox.
+    """
     with Sandbox(ready=2) as sandbox:
         zygote = zygote_pid(sandbox)
         os.kill(zygote, signal.SIGKILL)

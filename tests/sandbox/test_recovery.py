@@ -1,4 +1,4 @@
-"""A worker that dies costs the cell that killed it, and nothing else."""
+"""A worker that dies loses the cell that killed it, and nothing else."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ DEATHS = {
     "exit": "import os; os._exit(1)",
     "segmentation fault": "import ctypes; ctypes.string_at(0)",
     "memory bomb": (
-        # Of several processes, none too large by itself: what one may not have is an exception.
+        # Several processes together, none too large by itself: the limit of one process raises an
+        # exception.
         "import os, time\n"
         "for _ in range(4):\n"
         "    if os.fork() == 0:\n"
@@ -176,7 +177,7 @@ def test_variables_that_no_worker_received_survive_a_death() -> None:
 
 
 def test_values_that_a_session_may_refuse_are_refused_as_they_are_set(session: Session) -> None:
-    """As a number of more digits than an interpreter reads that was not told to, as this one is."""
+    """Like a number with more digits than the interpreter parses by default."""
     digits = sys.get_int_max_str_digits()
     sys.set_int_max_str_digits(0)
     try:
@@ -262,7 +263,7 @@ def test_a_loss_found_by_a_request_is_reported_by_the_next_cell(
 ) -> None:
     with Sandbox(limits=PATIENT, recovery=recovery) as sandbox, sandbox.session() as session:
         session.run("x = [1]")
-        session.get("x")  # before a question is answered there is a copy
+        session.get("x")  # a snapshot is taken before a request is answered
         links = session_links(session)
         os.kill(links.worker_pid, signal.SIGKILL)
         select.select([links.worker], [], [])
@@ -383,7 +384,7 @@ def test_async_sessions_recover(open_python: str) -> None:
 
 
 def test_the_watchdog_counts_the_code_and_not_the_snapshots(recovering: Sandbox) -> None:
-    """Three earlier states that share what they hold, and each cell rewrites half of it."""
+    """Three earlier states that share their contents, and each cell rewrites half of them."""
     with recovering.session() as session:
         session.run("data = [bytearray(1 << 20) for _ in range(60)]")
         for number in range(6):
@@ -400,12 +401,12 @@ def test_a_time_out_that_comes_before_the_cell_has_begun_keeps_the_state(
     recovering: Sandbox,
 ) -> None:
     with recovering.session(limits=PATIENT) as session:
-        # These are kept before the next cell begins, which takes a multiple of its time.
+        # Files are stored before the next cell begins, which takes a multiple of the cell's time.
         session.run("x = 1\nfor n in range(1500): open(f'f{n}', 'w').write('x')")
         outcome = session.run("while True: pass", timeout=0.005)
         assert isinstance(outcome, TimedOut)
         assert outcome.state == "kept"
-        # It is that cell's alone.
+        # The interrupt affects that cell alone.
         assert session.run("for _ in range(10**6): pass").ok
         assert session.get("x") == 1
 
@@ -506,7 +507,7 @@ def test_a_cell_that_ends_during_its_kill_leaves_one_state() -> None:
 
 
 def test_memory_of_the_snapshot_alone_is_not_charged_to_the_code(sandbox: Sandbox) -> None:
-    """A cell may replace what fills more than half of the memory; the copy still has the old."""
+    """A cell may replace more than half of the memory; the snapshot still has the old contents."""
     with sandbox.session(limits=Limits(memory="200MiB")) as session:
         session.run("x = b'x' * (150 << 20)")
         cell = "del x\nimport time\ny = b'y' * (150 << 20)\ntime.sleep(0.5)\nlen(y)"
@@ -518,7 +519,9 @@ def test_memory_of_the_snapshot_alone_is_not_charged_to_the_code(sandbox: Sandbo
 def test_a_worker_that_was_not_run_keeps_what_was_there_before_its_time_is_up(
     copied: Session, before: str
 ) -> None:
-    """It has begun no cell, and made no copy: its end would cost what the last cell left, too."""
+    """The worker has begun no cell and taken no snapshot: its end would lose the state of the last
+    cell, too.
+    """
     core, worker = session_core(copied), worker_pid(copied)
     if before == "set":
         copied.set("x", 1)

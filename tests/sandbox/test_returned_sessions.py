@@ -1,4 +1,4 @@
-"""A session that nothing was told serves the next caller; any other one is ended."""
+"""An unused session serves the next caller; any other one is ended."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_an_unused_session_serves_the_next_caller(sandbox: Sandbox) -> None:
     assert first in waiting(sandbox)
     with pytest.raises(SessionClosed):
         session.run("1")
-    session.close()  # a second time: it is not ours any more
+    session.close()  # closed a second time: another caller owns it now
 
     met = []
     while first not in met:
@@ -153,7 +153,7 @@ def test_a_retired_sandbox_closes_with_its_last_session() -> None:
 
 
 def test_a_session_whose_files_are_in_use_is_ended() -> None:
-    """As when a loop ends, which cancels all tasks, while a thread goes on."""
+    """As at the end of a loop, which cancels all tasks while a thread goes on."""
 
     async def main() -> None:
         async with AsyncSandbox(isolation="jailed", ready=1) as sandbox:

@@ -118,7 +118,7 @@ def test_a_cell_that_died_is_undone_already(copied: Session) -> None:
 
 def test_a_session_that_died_between_cells_can_be_rolled_back(copied: Session) -> None:
     numbered(copied, 2)
-    assert copied.get("n") == 2  # answered when the copy has been made
+    assert copied.get("n") == 2  # answered once the snapshot has been taken
     worker = psutil.Process(worker_pid(copied))
     worker.kill()
     psutil.wait_procs([worker], timeout=60)
@@ -198,7 +198,8 @@ def test_a_missing_snapshot_is_an_error_and_nothing_is_undone(
 ) -> None:
     with recovering.session() as session:
         numbered(session, 1)
-        # So many that there is no room for a copy of the worker, and the last ends with the cell.
+        # So many processes that there is no room for a snapshot of the worker, and the last one
+        # ends with the cell.
         if session.isolation.tier != "jailed":
             pytest.skip("there the watchdog ends a session of too many processes")
         session.run(

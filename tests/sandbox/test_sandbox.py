@@ -26,7 +26,7 @@ def test_preloaded_modules_are_there_at_once() -> None:
 
 @pytest.mark.parametrize("isolation", ["auto", "process"])
 def test_modules_that_write_files_as_they_are_imported_can_be_preloaded(isolation: str) -> None:
-    """As matplotlib does, which is not imported where it may not."""
+    """Like matplotlib, which must not be imported where the folder is read-only."""
     mounted = "len(open('/proc/self/mountinfo').readlines())"
     listed = "import os; os.listdir('/tmp')"  # where a checkout may be
     with (
@@ -118,7 +118,7 @@ def test_a_mount_may_lie_in_another_that_has_its_name(tmp_path: Path) -> None:
 def test_mounts_may_lie_in_a_folder_that_is_private_to_each_session(
     tmp_path: Path, place: str, preload: list[str]
 ) -> None:
-    """As a virtual environment or a checkout under /tmp does."""
+    """Like a virtual environment or a checkout under /tmp."""
     (tmp_path / "data.txt").write_text("from the host")
     tmp_path.chmod(0o755)
     with (
@@ -141,7 +141,7 @@ def open_folder() -> Iterator[Path]:
 
 
 def test_an_interpreter_that_is_known_by_a_link_can_be_jailed(open_folder: Path) -> None:
-    """As those of uv and pyenv are, and all below a home directory that is a link."""
+    """Like the interpreters of uv and pyenv, and a home directory that is a symbolic link."""
     link, environment = open_folder / "link", open_folder / "environment"
     link.symlink_to(sys.base_prefix)
     python = link / "bin" / f"python{sys.version_info[0]}.{sys.version_info[1]}"
@@ -256,7 +256,7 @@ def test_bad_limits_are_named(arguments: dict[str, Any], error: type[Exception])
 def test_the_least_of_each_limit_is_enough_for_a_session(
     least: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Of CPU time a session may have used more by the time that it is looked at.
+    # A session may exceed its CPU time before it is measured.
     monkeypatch.setattr("repl_sandbox.limits.watchdog._PERIOD", 60)
     with Sandbox(limits=Limits(**least)) as sandbox, sandbox.session() as session:
         assert session.run("x = 1").ok
@@ -308,7 +308,7 @@ def test_without_a_hash_seed_hashes_are_random():
 
 
 def test_a_hash_seed_adds_no_other_environment_variables(monkeypatch, tmp_path):
-    """It is started without -E, in an environment that is made up."""
+    """The interpreter is started without -E, in a constructed environment."""
     (tmp_path / "sitecustomize.py").write_text("import builtins\nbuiltins.taken = 1")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setenv("PYTHONOPTIMIZE", "2")

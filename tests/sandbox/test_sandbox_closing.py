@@ -151,7 +151,7 @@ def held_no_other_up(sandbox: Sandbox) -> bool:
 
 def stop(pid: int) -> None:
     os.kill(pid, signal.SIGSTOP)
-    # Of two signals that wait it would take the other first.
+    # Of two pending signals it would handle the other one first.
     eventually(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED)
 
 
@@ -167,7 +167,7 @@ def is_told_to_end(pid: int) -> bool:
 
 
 def test_each_thread_waits_for_the_end_of_its_own_session() -> None:
-    """They share one socket to the zygote, on which answers come as sessions end."""
+    """They share one socket to the zygote, on which replies arrive as sessions end."""
     with Sandbox(recovery="restart") as sandbox, ThreadPoolExecutor(8) as threads:
 
         def live(number: int) -> str | None:
@@ -342,7 +342,7 @@ async def test_an_async_sandbox_can_be_retired() -> None:
     sandbox = AsyncSandbox()
     await sandbox.retire()  # it has not begun
     session = await sandbox.session()
-    await AsyncSandbox.of(_plain(sandbox)).retire()  # a face is not its owner
+    await AsyncSandbox.of(_plain(sandbox)).retire()  # an AsyncSandbox does not own its sandbox
     assert "sessions: 1" in repr(sandbox)
     await sandbox.retire()
     assert (await session.run("1")).value == "1"

@@ -120,7 +120,7 @@ def test_top_level_await(session: Session) -> None:
 
 
 def test_a_waiting_worker_wakes_only_for_its_messages() -> None:
-    """And not once more as the host reads its answer, which makes room to write."""
+    """The worker is not woken again when the host reads and the socket becomes writable."""
     code = "import resource; resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw"
     cells = 300
     with Sandbox(recovery="restart") as sandbox, sandbox.session() as session:
@@ -163,9 +163,9 @@ def test_a_second_ctrl_c_during_an_interrupted_call_does_not_affect_the_next(
 
 
 class Struck:
-    """Ctrl-C the `count`-th time that the interpreter looks for signals in the code of `Session`.
+    """Raise Ctrl-C at the `count`-th signal check in the code of `Session`.
 
-    It does where a function begins, and after a call of one that is written in C.
+    The interpreter checks where a function begins, and after a call of a C function.
     """
 
     files = (
@@ -215,7 +215,7 @@ def test_a_session_is_free_again_wherever_ctrl_c_interrupts(
 def test_a_session_goes_on_after_a_request_for_a_withdrawn_file(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ctrl-C amid a `set`, whose file is closed before the session has asked for it."""
+    """Ctrl-C during a `set`, whose file is closed before the session has requested it."""
     wait = BlockingWait.wait
 
     def struck(waiting: BlockingWait, io: SessionIO, seconds: float) -> list[tuple[int, int]]:
@@ -323,7 +323,7 @@ def test_handles_cannot_be_pickled(sandbox: Sandbox, session: Session) -> None:
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_handles_are_dead_in_a_forked_process(sandbox: Sandbox, session: Session) -> None:
     session.run("x = 1")
-    # As where other threads, such as the watchdog's, hold them just now.
+    # As if other threads, such as the watchdog's, held the locks now.
     locks = locks_of(sandbox)
     for lock in locks:
         lock.acquire()

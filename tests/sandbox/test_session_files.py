@@ -288,7 +288,9 @@ def test_files_outlive_the_worker(held: Session) -> None:
     worker.kill()
     held.files.put("third", b"3")
     assert held.files.get("third") == b"3"
-    assert not psutil.wait_procs([worker], timeout=60)[1]  # else it may get the cell, and die of it
+    assert not psutil.wait_procs([worker], timeout=60)[
+        1
+    ]  # otherwise it may receive the cell, and die of it
     assert do(held, "open('third').read()") == "'3'"
 
 
@@ -333,7 +335,7 @@ def test_a_call_during_which_the_session_is_closed_raises(
 
 
 def test_a_removed_workspace_is_no_escape(held: Session, tmp_path: Path) -> None:
-    """Without a mount the directory has a name that the code can give to something else."""
+    """Without a mount the code can replace the directory of that name."""
     (tmp_path / "secret").write_text("of the host")
     if held.isolation.tier == "jailed":
         outcome = held.run("import os\nos.rename('/workspace', '/tmp/w')")
@@ -464,12 +466,12 @@ async def test_a_cancelled_call_leaves_the_session_free() -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        # All of it or nothing.
+        # All files or none.
         assert [file.size for file in await session.files.list()] in ([], [2_000_000])
 
 
 def test_a_descriptor_that_is_no_file_is_not_read(held: Session) -> None:
-    """EINVAL is not told apart by its class, so it says what it is."""
+    """EINVAL has no exception class of its own, so its message is compared."""
     if held.isolation.tier != "process":
         pytest.skip("code of the other tiers cannot make a FIFO")
     do(held, "import os; os.mkfifo('fifo')")
@@ -483,7 +485,7 @@ def test_a_descriptor_that_is_no_file_is_not_read(held: Session) -> None:
 def test_a_trickled_listing_has_one_time_limit(
     held: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As where code with the clerk's uid stops it and lets it go on."""
+    """As if code with the uid of the file helper stopped and continued it."""
     monkeypatch.setattr(file_client, "_PATIENCE", 0.2)
     slow, host = control_channel.pair()
     monkeypatch.setattr(session_links(held), "control", host)

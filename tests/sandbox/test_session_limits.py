@@ -98,7 +98,7 @@ def test_a_cell_that_ends_its_process_is_killed_and_the_session_goes_on(
 def test_a_session_that_died_between_cells_says_that_it_was_brought_back(session: Session) -> None:
     wait = "def end():\n    while not os.path.exists('end'): time.sleep(0.01)\n    os._exit(0)"
     session.run(f"x = 1\nimport os, threading, time\n{wait}\nthreading.Thread(target=end).start()")
-    session.get("x")  # answered when there is a copy of the worker
+    session.get("x")  # answered once the worker has a snapshot
     worker = psutil.Process(worker_pid(session))
     session.files.put("end", b"")
     assert not psutil.wait_procs([worker], timeout=60)[1]
@@ -183,7 +183,7 @@ def test_cpu_time_of_children_and_of_what_goes_on_between_cells_is_counted(
         outcome = session.run(f"subprocess.run([sys.executable, '-c', {burn!r}])")
         assert outcome.usage.cpu_seconds < 0.1
         assert session.cpu_seconds - before > 0.07  # the kernel rounds down, for each process
-        # A child that nobody waits for, and whose parent is gone.
+        # A child without a waiting parent.
         session.run(
             "import os\n"
             "if os.fork() == 0:\n"

@@ -63,7 +63,9 @@ def test_on_output_that_raises_while_a_worker_is_replaced_has_no_effect(session:
     waited_for = core.io.descriptors
 
     def on_output(stream: str, text: str) -> None:
-        if core.io.descriptors != waited_for:  # the worker is dead, and init has not said so yet
+        if (
+            core.io.descriptors != waited_for
+        ):  # the worker is dead, and init has not reported it yet
             raise ArithmeticError
 
     flood = (

@@ -53,7 +53,7 @@ class Restarting(Recovery):
     """Replaces a dead worker by a live one, without a process."""
 
     came_to: State = "rolled_back"
-    copy = 0  # the cell after which the copy was made that takes over
+    copy = 0  # the cell of the snapshot that takes over
 
     def collect_death(self) -> Generator[float, Any, None]:
         """Wait for the notice."""
@@ -272,7 +272,7 @@ def test_refused_forks_are_reported_with_the_outcome(host: Host) -> None:
 
 
 def refusals(host: Host) -> list[bytes]:
-    """The words of what was refused."""
+    """The text of the refused call."""
     replies = host.hear()
     assert all(isinstance(reply, HostReply) and not reply.ok for reply in replies), replies
     return [reply.data for reply in replies if isinstance(reply, HostReply)]
@@ -330,7 +330,7 @@ def test_calls_that_are_open_when_the_cell_ends_are_refused(host: Host) -> None:
     host.calls.refuse_open()
     (refusal,) = refusals(host)
     assert b"Cancelled" in refusal
-    host.calls.reply()  # which came meanwhile
+    host.calls.reply()  # which arrived meanwhile
     assert host.hear() == [] and not host.open_calls.running
 
 

@@ -1,4 +1,4 @@
-"""I/O of a session by itself: sockets, init's notices, what workers are told first."""
+"""I/O of a session by itself: sockets, notices of init, the first messages to workers."""
 
 from __future__ import annotations
 

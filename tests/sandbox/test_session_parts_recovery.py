@@ -39,7 +39,7 @@ def peer() -> Iterator[Peer]:
 
 
 def ran(peer: Peer, *cells: int, states: int = 3) -> Recovery:
-    """A part by which a session goes on that has run `cells`, and was told what is told first."""
+    """A recovery part that has run `cells` and was configured."""
     recovery = peer.recovery(states)
     peer.io.say_first()
     peer.hear()
@@ -49,7 +49,7 @@ def ran(peer: Peer, *cells: int, states: int = 3) -> Recovery:
 
 
 def woken(peer: Peer, cell: int, *lost: str) -> list[Callable[[], object]]:
-    """Init wakes the copy that was made after `cell`."""
+    """Init wakes the snapshot of `cell`."""
     return [
         lambda: peer.tell({"revived": True, "cpu": 1.0, "lost": []}),
         lambda: peer.start_worker(Restored(cell, lost)),
@@ -65,9 +65,9 @@ def test_the_latest_snapshot_takes_over_from_a_dead_worker(peer: Peer) -> None:
     state = drive(recovery.replace(), peer.io, *woken(peer, 2, "a thread"))
     assert state == "rolled_back" and peer.hear_orders() == ["revive"]
     assert peer.io.worker.lost == ("a thread",)
-    assert peer.io.worker.cpu_of_dead == 3.0  # of the worker, and of the copy until then
+    assert peer.io.worker.cpu_of_dead == 3.0  # of the worker, and of the snapshot until then
     assert recovery.history.last == 2 and not peer.io.worker.dead
-    assert peer.io.configuration.known  # it is a copy of one that was told
+    assert peer.io.configuration.known  # it is a snapshot of a configured worker
 
 
 def test_cells_after_the_snapshot_are_reported_as_undone(peer: Peer) -> None:
@@ -81,8 +81,8 @@ def test_cells_after_the_snapshot_are_reported_as_undone(peer: Peer) -> None:
 @pytest.mark.parametrize(
     ("states", "cells", "orders", "state"),
     [
-        (3, (1,), ["revive", "start"], "restarted"),  # the copy is gone
-        (3, (), ["start"], "rolled_back"),  # an empty namespace needs no copy
+        (3, (1,), ["revive", "start"], "restarted"),  # the snapshot has ended
+        (3, (), ["start"], "rolled_back"),  # an empty namespace needs no snapshot
         (-1, (1,), ["start"], "restarted"),
     ],
 )
@@ -159,7 +159,7 @@ def test_a_worker_that_cannot_be_connected_is_tried_again(
 
 def test_a_rollback_wakes_the_snapshot_of_that_cell(peer: Peer) -> None:
     recovery = ran(peer, 1, 2, 3)
-    peer.configuration.emptied(keeps_variables=True)  # as of a worker that was told nothing yet
+    peer.configuration.emptied(keeps_variables=True)  # like an unconfigured worker
     lost = drive(recovery.rollback(2), peer.io, *woken(peer, 1, "a socket"))
     assert lost == ("a socket",) and peer.io.worker.lost == ()
     peer.hear_orders()
@@ -230,7 +230,7 @@ def test_a_request_that_empties_the_session_reports_it(peer: Peer) -> None:
     acts = [peer.die, lambda: peer.tell(gone), peer.start_worker]
     with pytest.raises(SandboxError, match="is empty now"):
         drive(asked.ask(Fetch("x")), peer.io, *acts)
-    assert peer.io.worker.emptied  # which the next outcome tells
+    assert peer.io.worker.emptied  # which the next outcome reports
 
 
 def test_a_request_to_a_dead_worker_goes_to_the_next(peer: Peer) -> None:
@@ -288,7 +288,7 @@ class Asked(NamespaceQueries):
     def ask(
         self, question: Any, memfd: int | None = None, *, meanwhile: Callable[[], None] = print
     ) -> Generator[float, Any, Any]:
-        """Answer, after what is to be done meanwhile."""
+        """Reply, after the actions of the test."""
         self.names.append(question.name)
         meanwhile()
         yield from ()
@@ -306,7 +306,7 @@ def test_a_branch_has_its_own_connections(peer: Peer) -> None:
     made = drive(branches(peer).make(5, lambda: room.append("taken")), peer.io, *acts)
     try:
         assert peer.hear_orders() == ["branch"] and peer.orders[0]["seed"] == 5
-        assert peer.descriptors == 5  # control, worker, stdout, stderr, the table of copies
+        assert peer.descriptors == 5  # control, worker, stdout, stderr, the snapshot table
         assert room == ["taken"] and made.worker_pid == 0
         assert made.worker is not peer.links.worker and made.family is peer.links.family
     finally:

@@ -16,8 +16,8 @@ from repl_sandbox import Sandbox
 from tests.internals import init_pid
 from tests.waiting import LONG
 
-# Spawns a session's first process and its worker, as a zygote does. Each of the two says what it
-# finds; the list of both is printed.
+# Spawns a session's init and its worker, as a zygote does. Each of the two reports its state; the
+# list of both is printed.
 _ZYGOTE = """
 import errno, json, os, resource, signal, socket, sys
 from dataclasses import replace
@@ -231,6 +231,6 @@ def test_an_idle_init_has_touched_hardly_any_memory() -> None:
         stat = Path(f"/proc/{init_pid(session)}/stat")
         faults = int(stat.read_text().rpartition(")")[2].split()[7])
         assert 0 < faults < 80
-        # And it does what it is asked for.
+        # It also answers requests.
         assert session.run("import os; os._exit(1)").state == "rolled_back"
         assert session.run("x").value == "1"

@@ -123,7 +123,7 @@ def test_variables_are_listed_without_injected_names(sandbox: Sandbox) -> None:
 
 
 def _need_numpy(sandbox: Sandbox) -> None:
-    """Of a session: in some tiers it sees less than this process."""
+    """Memory of a session: in some tiers it sees less than this process."""
     with sandbox.session() as session:
         if not session.run("import numpy").ok:
             pytest.skip("sessions have no numpy")
@@ -193,10 +193,10 @@ def test_sessions_of_a_template_that_holds_random_draw_their_own_numbers() -> No
 def test_a_value_of_more_than_half_of_the_memory_limit_can_be_set(
     tier: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While it is copied the session maps it twice; only its own copy counts.
+    """While the value is copied the session maps it twice; only its own copy counts.
 
-    In a session without waiting copies: the memory of one that is being ended is nobody's for a
-    while, which is why a watchdog does not believe what it has seen once.
+    The session has no snapshots, because the memory of a snapshot that is ending is charged to no
+    process for a while, and a watchdog ignores a single measurement.
     """
     python = None if tier == "jailed" else request.getfixturevalue("open_python")
     # Look at sessions without a cell 100 times a second and not twice.

@@ -1,4 +1,4 @@
-"""Which memory of a process is shared, as a copy of it is told."""
+"""The shared memory of a process, as reported to its copy."""
 
 from __future__ import annotations
 

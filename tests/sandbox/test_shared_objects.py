@@ -112,7 +112,7 @@ def test_a_text_is_identical(sandbox: Sandbox, piece: str) -> None:
         made.session() as session,
     ):
         assert value(session, f"text == {piece!a} * {times}") == "True"
-        # In the form that Python itself would choose, else equal texts have unequal hashes.
+        # In Python's own compact form, otherwise equal texts would have unequal hashes.
         assert value(session, f"hash(text) == hash({piece!a} * {times})") == "True"
         assert value(session, f"[*map(ord, short)] == {[*map(ord, piece)]}") == "True"
 
@@ -364,7 +364,7 @@ def test_closing_a_shared_template_ends_its_own_sessions_alone(sandbox: Sandbox)
         with pytest.raises(SandboxClosed):
             made.with_shared(y=2)
         assert value(mine, "'x' in globals()") == "False"
-    # Of what was there before, something may just have been ending.
+    # Some earlier process may just have been ending.
     eventually(lambda: below() <= before)
 
 

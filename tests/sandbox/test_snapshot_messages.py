@@ -22,14 +22,16 @@ def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 @pytest.fixture
 def sent(tmp_path: Path) -> Iterator[int]:
-    """A descriptor of a file that nothing else in this process has open."""
+    """A descriptor of a file that is open nowhere else in this process."""
     fd = os.open(tmp_path / "sent", os.O_RDWR | os.O_CREAT, 0o600)
     yield fd
     os.close(fd)
 
 
 def held(sent: int) -> int:
-    """How many descriptors of that file are open; other threads open and close theirs meanwhile."""
+    """The number of open descriptors of that file; other threads open and close descriptors
+    meanwhile.
+    """
     count = 0
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):

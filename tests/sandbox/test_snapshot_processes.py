@@ -1,4 +1,4 @@
-"""The waiting copy of a worker is not seen by the session's code, and is never fatal."""
+"""The snapshot of a worker is invisible to the session's code, and never fatal."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def value(session: Session, code: str) -> str | None:
     return outcome.value
 
 
-# Each would show, or end, a copy that were a child of the worker's or held what it holds.
+# Each would reveal, or end, a snapshot that were a child of the worker or shared its resources.
 @pytest.mark.parametrize(
     ("code", "shown"),
     [
@@ -98,7 +98,7 @@ def test_handlers_of_sigchld_are_not_invoked_by_snapshots(copied: Session) -> No
     copied.run(
         "import signal, threading\ncalls = []\n"
         "signal.signal(signal.SIGCHLD, lambda *_: calls.append(1))\n"
-        # With a thread the copy is made another way.
+        # With a thread the snapshot is taken by another path.
         "end = threading.Event()\nthreading.Thread(target=end.wait).start()"
     )
     copied.run("x = 1")
@@ -161,7 +161,7 @@ def test_at_the_process_limit_the_older_snapshot_is_used(
         assert session.run("x").value == "2"
         outcome = session.run("os._exit(1)")
         assert outcome.state == "rolled_back"
-        # How many of those cells had room for a copy depends on what counts as a process.
+        # The number of cells with room for a snapshot depends on the counted processes.
         restored = session.get("x")
         assert restored == 2 or any("no later copy was made" in name for name in outcome.lost)
         assert session.run("x + 1").ok
@@ -218,7 +218,7 @@ def test_at_the_limit_of_memory_nothing_is_fatal(copied: Session) -> None:
     ],
 )
 def test_modules_replaced_by_the_code_do_not_break_the_session(copied: Session, code: str) -> None:
-    """Recovery may lack the functions that it takes from them; the session goes on."""
+    """The engine may lack the functions that it takes from these modules; the session goes on."""
     copied.run("x = 1")
     copied.run(code)
     assert copied.run("x").value == "1"
@@ -338,7 +338,7 @@ threading.Thread(target=threading.Event().wait, daemon=True).start()
 def test_a_signal_of_the_code_does_not_end_a_snapshot(
     copied: Session, held: str, number: str
 ) -> None:
-    # A copy is in its worker's session (setsid(2)); nobody else's processes are meant.
+    # A snapshot is in its worker's session (setsid(2)); processes of other sessions are excluded.
     code = f"""
 import contextlib, os, signal, threading
 threads = {{thread.native_id for thread in threading.enumerate()}}  # can be signalled as well
@@ -349,13 +349,13 @@ for pid in range(max(2, os.getpid() - 100), os.getpid() + 100):
 os._exit(1)
 """
     copied.run(f"x = 7\n{held}")
-    for _ in range(3):  # the last two copies are of workers that have taken over
+    for _ in range(3):  # the last two snapshots are of workers that have taken over
         assert copied.run(code).state == "rolled_back"
         assert copied.run("x").value == "7"
 
 
-# Copies of a worker that has nothing else open, by forks that note what the table names meanwhile.
-# Prints that of the last cell, and the table after it.
+# Snapshots of a worker without open files, by forks that record the contents of the table
+# meanwhile. Prints the record of the last cell, and the table after it.
 _NAMED = """
 import json, os, socket, sys
 from repl_sandbox.snapshots.snapshot_processes import SnapshotProcesses, SnapshotRecovery
@@ -396,7 +396,7 @@ print(json.dumps([[cell for _, cell in rows] for rows in (*seen, states.read())]
 def test_a_snapshot_is_valid_until_the_next_one(
     quiet: str, kept: int, cells: list[int], named: list[list[int]], tmp_path: Path
 ) -> None:
-    """So that a worker that is ended meanwhile takes no state with it."""
+    """So that a worker that is killed meanwhile loses no state."""
     script = _NAMED.format(quiet=quiet, kept=kept, cells=cells)
     run = subprocess.run(
         [sys.executable, "-c", script, str(tmp_path)],
@@ -408,17 +408,17 @@ def test_a_snapshot_is_valid_until_the_next_one(
     assert json.loads(run.stdout) == named
 
 
-# After the copy is made a worker waits without Python (`jail.quiet_fork`).
+# After the snapshot is taken a worker waits without Python (`jail.quiet_fork`).
 
 
 def _waits(pid: int) -> bool:
-    """Whether a process blocks what only waiting copies do: the highest signal, bit 63."""
+    """Whether a process blocks the signal that only snapshots block: the highest, bit 63."""
     status = Path(f"/proc/{pid}/status").read_text()
     return bool(int(status.split("SigBlk:")[1].split()[0], 16) >> 63)
 
 
 def _copy(session: Session) -> int:
-    """The process id of the waiting copy, when there is one; 0 before."""
+    """The process id of the snapshot, or 0 if there is none yet."""
     init, worker = init_pid(session), worker_pid(session)
     children = Path(f"/proc/{init}/task/{init}/children").read_text().split()
     return next((pid for pid in map(int, children) if pid != worker and _waits(pid)), 0)
@@ -446,7 +446,7 @@ def test_the_state_of_an_idle_session_is_in_memory_once(cells: int) -> None:
 def _own_kilobytes(pid: int) -> int:
     try:
         rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
-    except (FileNotFoundError, ProcessLookupError):  # another copy has its place
+    except (FileNotFoundError, ProcessLookupError):  # another snapshot has its place
         return sys.maxsize
     return int(rollup.split("Private_Dirty:")[1].split()[0])
 

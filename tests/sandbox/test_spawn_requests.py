@@ -42,7 +42,7 @@ def test_the_settings_of_a_session_come_back_as_they_were() -> None:
 
 
 def test_the_protocol_has_every_order_of_the_host() -> None:
-    """To a zygote, to init and to a clerk."""
+    """To a zygote, to init and to a file helper."""
     senders = [*(ENGINE / "session").rglob("*.py"), *(ENGINE / "zygote/client").glob("*.py")]
     given = {op for file in senders for op in re.findall(r'"op": "(\w+)"', file.read_text())}
     given |= set(SessionBranch._ORDERS)

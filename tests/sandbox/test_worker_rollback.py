@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-# As an init: a process of its own, with children. Prints what it takes for its own in the end.
+# Like an init: a separate process with children. Prints the processes that it counts as its own at
+# the end.
 INIT = """
 import os, signal, sys
 from repl_sandbox.jail import processes

@@ -109,9 +109,9 @@ settle()
 
 @pytest.mark.parametrize("spoil", ["mapped[:3] = b'two'", "open('other', 'w').close()"])
 def test_a_file_written_by_a_mapping_is_as_after_the_last_cell(copied: Session, spoil: str) -> None:
-    """In tmpfs that changes no time of it."""
+    """In tmpfs this changes no timestamp."""
     copied.run(MAPPED)
-    copied.run("os._exit(1)")  # who goes on may know less of itself
+    copied.run("os._exit(1)")  # the surviving process may know less of itself
     copied.run("mapped[:3] = b'one'\nsettle()")
     outcome = copied.run(f"{spoil}\nos._exit(1)")
     assert (outcome.state, outcome.lost) == ("rolled_back", ())
@@ -119,8 +119,8 @@ def test_a_file_written_by_a_mapping_is_as_after_the_last_cell(copied: Session, 
 
 
 def test_files_that_did_not_change_are_not_touched(copied: Session) -> None:
-    # Not the time of access, which the one who keeps it may change. A file changed just now may be
-    # changed again and look the same, and is written anew.
+    # The access time is excluded, because storing a file may change it. A file changed just now may
+    # be changed again with the same timestamps, and is written again.
     look = "(s := os.stat('same')).st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns"
     wait = "while time.time_ns() - os.stat('same').st_ctime_ns < 10**8: time.sleep(0.01)"
     copied.run(f"import os, time\nopen('same', 'w').close()\nbefore = {look}\n{wait}")
@@ -213,6 +213,6 @@ def test_files_from_before_the_first_cell_are_kept_over_many_cells(
             for number in range(6):
                 session.run(f"open('made {number}', 'w').close()")
             session.rollback(3)
-            session.rollback(3)  # to an empty namespace, which needs no copy
+            session.rollback(3)  # to an empty namespace, which needs no snapshot
 
             assert [entry.path for entry in session.files.list()] == ["given"]

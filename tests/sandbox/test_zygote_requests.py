@@ -1,4 +1,4 @@
-"""The host and its zygote: answers that nobody waits for, and a zygote that ends meanwhile."""
+"""The host and its zygote: abandoned replies, and a zygote that ends meanwhile."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def test_abandoned_sessions_do_not_block_the_zygote(
             assert session.run("6 * 7").value == "42"
 
 
-# Its ends are closed one after the other, as the kernel closes those of a process that it kills,
-# and then it is there for a while yet.
+# Its descriptors are closed one after the other, as the kernel closes those of a killed process,
+# and the process exists a little longer.
 DYING = """
 import json, signal, socket, sys
 

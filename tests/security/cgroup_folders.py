@@ -38,12 +38,14 @@ def folders() -> list[Path]:
 
 
 def of(pid: int) -> list[Path]:
-    """Those of one process's sandboxes. Others on the machine come and go, and are left alone."""
+    """The cgroups of one process's sandboxes. Cgroups of other processes come and go, and are not
+    touched.
+    """
     return [path for path in folders() if path.name.startswith(f"repl-env-{pid}-")]
 
 
 def added(before: set[Path]) -> set[Path]:
-    """Those of this process that were not there; one that a sandbox left is swept by the next."""
+    """The new cgroups of this process; the next sandbox removes leftovers."""
     return set(of(os.getpid())) - before
 
 

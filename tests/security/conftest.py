@@ -1,7 +1,7 @@
 """One sandbox for each file, a fresh session for each test, and a second user to be.
 
-Guarantees that hold when root starts a sandbox must hold when an ordinary user does. `user` runs a
-script as one, with a copy of the engine that this user can read.
+Guarantees must hold for sandboxes of root and of ordinary users. `user` runs a script as one, with
+a copy of the engine that this user can read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import repl_sandbox
 from repl_sandbox import Finished, Limits, Sandbox, Session
 from tests.waiting import LONG, PATIENCE
 
-# No account has it on common systems, and nobody's (65534) files may lie about.
+# No account has this uid on common systems; the uid of nobody (65534) may own files.
 ORDINARY_UID = 64321
 
 _LACKING = """
@@ -53,9 +53,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def _without_a_layer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """With REPL_TEST_WITHOUT all sandboxes lack that layer, and begin all the same.
+    """With REPL_TEST_WITHOUT all sandboxes lack that layer, and start nevertheless.
 
-    So tests of what a layer holds can be seen to fail: `test_layers.py` has who must.
+    So tests of a layer can be seen to fail: `test_layers.py` has the list.
     """
     layer = os.environ.get("REPL_TEST_WITHOUT")
     if not layer:
@@ -89,7 +89,7 @@ def session(sandbox: Sandbox) -> Iterator[Session]:
 
 @pytest.fixture
 def seen(session: Session) -> Callable[[str], Any]:
-    """Runs code in the session and returns what it left in the variable `seen`."""
+    """Runs code in the session and returns the value of its variable `seen`."""
 
     def run(code: str) -> Any:
         outcome = session.run(code)
@@ -102,7 +102,7 @@ def seen(session: Session) -> Callable[[str], Any]:
 @pytest.fixture(scope="session")
 def user() -> Iterator[Callable[[str], Any]]:
     """Runs a script as an ordinary user and returns the JSON that it prints last."""
-    # Not under /tmp: what of the host lies there must be shown in each session's own /tmp.
+    # Not under /tmp: mounts below it would have to appear in each session's own /tmp.
     with tempfile.TemporaryDirectory(prefix="repl-user-", dir="/var/tmp") as folder:
         os.chmod(folder, 0o755)
         library = Path(folder)
@@ -130,7 +130,8 @@ class _Runner:
     def __init__(self, library: Path) -> None:
         self._library = library
         self._python = self._interpreter()
-        # The user cannot write there: else each process would compile what it imports.
+        # The user cannot write there: otherwise each process would compile the modules that it
+        # imports.
         compiling = [self._python, "-I", "-m", "compileall", "-q", str(library)]
         subprocess.run(compiling, cwd="/", check=True)
 
@@ -143,7 +144,7 @@ class _Runner:
         return done.stdout.strip()
 
     def _interpreter(self) -> str:
-        # The suite's own interpreter may lie where only its owner can read.
+        # The suite's own interpreter may be readable for its owner alone.
         for path in (sys.executable, "/usr/bin/python3", "/usr/local/bin/python3"):
             try:
                 done = self._start(
@@ -156,7 +157,7 @@ class _Runner:
         pytest.skip("no Python of at least 3.11 that another user may run")
 
     def start(self, script: str) -> subprocess.Popen[str]:
-        """The script as a process that reads what it is told."""
+        """The script as a process that reads its standard input."""
         return subprocess.Popen(
             [self._python, "-c", script],
             stdin=subprocess.PIPE,

@@ -1,7 +1,7 @@
-"""Two sessions of one sandbox side by side: one minds its business, the other is after it.
+"""Two concurrent sessions of one sandbox: one does ordinary work, the other attacks it.
 
-`look` is run by the suite's own user and, as text, by an ordinary one. It returns what came of each
-attempt of the second session, and what the first has to say when it is over.
+`look` is run by the suite's own user and, as text, by an ordinary one. It returns the result of
+each attempt of the attacker, and the final state of the victim.
 """
 
 import json  # noqa: F401 - what the ordinary user's script prints with

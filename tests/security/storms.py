@@ -1,4 +1,4 @@
-"""Code that forks without end, and what its session, its host and a neighbour have of it.
+"""Fork bombs, and their effects on their session, the host and a neighbour.
 
 `look` is run by the suite's own user and, as text, by an ordinary one.
 """
@@ -13,7 +13,7 @@ from repl_sandbox import Limits, Sandbox, Session
 from tests.internals import init_pid
 
 HEAD = "import ctypes, os, signal, subprocess, threading, time\nprctl = ctypes.CDLL(None).prctl\n"
-# Daemons that are nobody's children but their own, and fork in a loop.
+# Daemons without a parent in the session that fork in a loop.
 DAEMONS = """
 for _ in range(20):
     try: pid = os.fork()
@@ -130,7 +130,7 @@ BESIDES = 32
 
 
 class Seen(threading.Thread):
-    """Looks how many threads the processes below `init` have, until it is told to stop."""
+    """Counts the threads of the processes below `init` until it is stopped."""
 
     def __init__(self, init: int) -> None:
         super().__init__(daemon=True)
@@ -164,7 +164,7 @@ def late(session: Session, code: str, timeout: float) -> tuple[Any, float]:
 
 
 def look(tier: str, python: str | None, names: list[str], timeout: float) -> dict[str, Any]:
-    """For each of the storms `names`: the outcome and how it came about."""
+    """For each of the fork bombs `names`: the outcome and its circumstances."""
     found = {}
     with Sandbox(isolation=tier, python=python, limits=LIMITS) as sandbox:
         for name in names:

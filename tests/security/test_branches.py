@@ -1,4 +1,4 @@
-"""Code that speaks for a copy of the worker, or stops it, harms nobody but its own session."""
+"""Code that impersonates or stops a snapshot of its worker affects its own session alone."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def neighbour(sandbox: Sandbox) -> Iterator[Session]:
 
 
 def found(session: Session) -> None:
-    """Let code of the session know its copies."""
+    """Give code of the session the pids of its snapshots."""
     for code in (FOUND, "x = 1"):
         outcome = session.run(code)
         assert isinstance(outcome, Finished), outcome
 
 
 def branches_or_says_no(session: Session) -> None:
-    """Whatever came of it, init answers in time and the session can go on or says that it ended."""
+    """After any attack init answers in time, and the session goes on or reports its end."""
     start = time.monotonic()
     try:
         with session.branch() as branch:
@@ -103,7 +103,7 @@ def test_forged_messages_of_a_snapshot(
 ) -> None:
     pid = NAMES[name].format(bystander=bystander.pid, neighbour=worker_pid(neighbour))
     found(session)
-    # A thread says it over and over, and reads what init sends, so that no copy does.
+    # A thread sends it repeatedly, and reads the messages of init before a snapshot can.
     forging = (
         f"pid = {pid}\ndef forge():\n    end = socket.socket(fileno=os.dup(orders))\n"
         "    while True:\n        try: end.send(WORD.pack(1, pid), socket.MSG_DONTWAIT)\n"
@@ -304,7 +304,7 @@ print(json.dumps(seen))
 
 @pytest.mark.parametrize("tier", ["jailed", "confined"])
 def test_an_ordinary_users_branches_and_processes(user: Callable[[str], Any], tier: str) -> None:
-    """Of one uid with the session's code in tier confined: a pid is all that is between them."""
+    """In tier confined it has the uid of the session's code: only its pid is unknown."""
     script = AS_USER.replace("{found!r}", repr(FOUND)).replace("{tier!r}", repr(tier))
     script = script.replace("{{pid}}", "PID").replace("{pid}", "PID").replace('"PID"', "'PID'")
     assert user(script) == ["rolled_back", "(2, '2')", "(1, '1')", True, None]

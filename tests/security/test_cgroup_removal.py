@@ -176,7 +176,9 @@ def test_cgroups_of_a_killed_host_are_removed_by_the_next(fork: bool) -> None:
         psutil.wait_procs([one for one in family if one.pid != child], timeout=PATIENCE)
 
         def left() -> list[Path]:
-            """One who has ended is counted until it was switched out, so once may be too early."""
+            """An ended process is counted until it was switched out, so one attempt may be too
+            early.
+            """
             with Sandbox():
                 return of(process.pid)
 

@@ -1,7 +1,7 @@
-"""Groups of the kernel's, on the hierarchy of this machine: what they hold, and that they go.
+"""Cgroups on the hierarchy of this machine: their limits, and their removal.
 
-Skipped where this process may make none. The other version's interface is then known from recorded
-files only (tests/sandbox/test_cgroup_root.py), which prove the parsing and nothing else.
+Skipped where this process may make none. Recorded files (tests/sandbox/test_cgroup_root.py) cover
+the parsing of both versions.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def test_a_child_killed_by_the_kernel_is_named_though_the_cell_succeeds() -> Non
 async def test_a_slow_host_does_not_query_the_events_of_a_short_cell(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It is asked for a cell that took its time, by what its worker used."""
+    """The events are read after a long cell, by the CPU time of its worker."""
     asked: list[SessionCgroup] = []
     hit = SessionCgroup.hit
 

@@ -74,7 +74,7 @@ def test_no_capability_and_no_way_to_one(view: Any) -> None:
 
 
 def test_files_of_the_host_cannot_be_opened(view: Any) -> None:
-    """Also those that anybody may read and write, and those of another session."""
+    """Also files that every user may read and write, and files of another session."""
     assert {path: found for path, found in view["read"].items() if found == "done"} == {}
     assert set(view["written"].values()) <= REFUSED
     assert view["host file"] == "host"
@@ -100,7 +100,7 @@ def test_the_own_directory_is_private_and_writable(view: Any) -> None:
 
 
 def test_no_setuid_program_can_be_made(view: Any) -> None:
-    """The owner is the host's user where that is an ordinary one, and others may reach the file."""
+    """The owner is the host's user if that is an ordinary one, and others may reach the file."""
     assert set(view["lent"].values()) == {"EPERM"}
 
 
@@ -157,7 +157,7 @@ def test_the_environment_is_constructed(view: Any) -> None:
 
 
 def test_descriptors_are_the_streams_and_two_sockets(view: Any) -> None:
-    # The worker's, that of its copies, and that of the listing itself.
+    # The sockets of the worker and of its snapshots, and the descriptor of the listing itself.
     assert len([fd for fd in view["descriptors"] if fd > 2]) == 3
 
 

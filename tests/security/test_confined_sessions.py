@@ -161,7 +161,7 @@ def test_a_fork_bomb_affects_its_session_only(confined: Sandbox) -> None:
 
 
 def test_an_init_that_is_killed_takes_its_session_with_it(confined: Sandbox) -> None:
-    """As the kernel may do for want of memory."""
+    """As an out-of-memory kill of the kernel."""
     session = confined.session()
     pid = value(session, ESCAPE)
     folder = folder_of(session)
@@ -198,7 +198,7 @@ REMOVED = "files: they took more room than they may, and all were removed"
 def test_after_losing_its_files_a_session_has_its_variables_and_can_write_again(
     session: Session,
 ) -> None:
-    """The ruleset of its waiting copy is of one directory, and none that is made in its place."""
+    """The ruleset of its snapshot allows one directory, and not another one made in its place."""
     session.run("import time\nx = 1")
     outcome = session.run(TOO_MANY)
     assert isinstance(outcome, Killed)
@@ -256,7 +256,7 @@ open('deepest', 'w').close()
 
 
 def test_a_directory_is_removed_with_any_contents(confined: Sandbox) -> None:
-    """Deeper than a path can be long, closed to its owner, with links to elsewhere."""
+    """Deeper than PATH_MAX, without permissions for its owner, with symbolic links."""
     with confined.session() as session:
         outcome = session.run(LEFT_BEHIND)
         assert isinstance(outcome, Finished), outcome
@@ -286,7 +286,7 @@ def test_many_sessions_leave_nothing(fresh: Sandbox, many: int) -> None:
     with fresh.session() as session:
         session.run("1")
         base = folder_of(session).parent
-    # Of processes, the one that holds sessions to their limit of them.
+    # The process that enforces the process limits of sessions.
     eventually(lambda: held()[2] == 1)
     before = held()
     for n in range(many):
@@ -380,7 +380,7 @@ def test_leftovers_of_a_crash_are_removed_by_the_next_sandbox(
 
 @pytest.fixture
 def shown() -> Iterator[Path]:
-    # Not below pytest's directory, which others may not enter.
+    # Not below pytest's directory, which other users may not enter.
     with tempfile.TemporaryDirectory(prefix="repl-shown-", dir="/var/tmp") as folder:
         os.chmod(folder, 0o755)
         yield Path(folder)

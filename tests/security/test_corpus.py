@@ -162,7 +162,7 @@ def corpus(folder: Path, cases: dict[str, tuple[str, dict[str, Any]]], **more: A
 
 
 def test_a_case_that_does_not_hold_fails(tmp_path: Path) -> None:
-    """Each in turn; the last one's supervisor dies of it, which is a failure too."""
+    """Each case in turn; the last one kills its supervisor, which is a failure too."""
     status, report = abuse("--user", USERS[0], "--corpus", corpus(tmp_path, WRONG))
     verdicts = {verdict["id"]: verdict["status"] for verdict in report["columns"][0]["verdicts"]}
     passed = [name for n, name in enumerate(WRONG) if verdicts[f"case-{n}"] != "failed"]
@@ -171,7 +171,7 @@ def test_a_case_that_does_not_hold_fails(tmp_path: Path) -> None:
 
 
 def test_an_unavailable_tier_is_not_run_and_never_passed(tmp_path: Path) -> None:
-    """Nor is another one used in its place."""
+    """No other tier is used in its place."""
     file = corpus(tmp_path, {"any": ("1", {})})
     _, report = abuse("--user", USERS[0], "--tier", "vm", "--corpus", file)
     (verdict,) = report["columns"][0]["verdicts"]

@@ -1,4 +1,4 @@
-"""Sessions of many busy processes run in turn: with one another, and with whoever else works."""
+"""Process-heavy sessions run in rotation with each other and with other sessions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CROWD = (
     "        while True: pass\n"
 )
 BURN = "while True: pass"
-# As many processes as may be, all of which want to run.
+# The maximum number of processes, all runnable.
 STORM = (
     "import os\nwhile True:\n    try: pid = os.fork()\n    except OSError: break\n"
     "    if not pid:\n        while True: pass\n"
@@ -35,7 +35,7 @@ STORM = (
 def sandbox(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, open_python: str
 ) -> Iterator[Sandbox]:
-    # As on a machine of few processors.
+    # As on a machine with few processors.
     monkeypatch.setattr(throttle, "AT_ONCE", 1)
     python = open_python if request.param == "confined" else None
     limits = Limits(timeout=PATIENCE, grace=PATIENCE)
@@ -44,7 +44,7 @@ def sandbox(
 
 
 def stopped(session: Session) -> int:
-    """How many of its processes are."""
+    """The number of its stopped processes."""
     found = 0
     for process in psutil.Process(init_pid(session)).children(recursive=True):
         with suppress(psutil.NoSuchProcess):
@@ -127,7 +127,7 @@ def test_a_fork_bomb_has_its_time_slice() -> None:
 
 
 def test_an_ended_session_has_no_time_slice(sandbox: Sandbox) -> None:
-    """Else one that is alone would wait for it."""
+    """Otherwise a session that is alone would wait for its slot."""
     with sandbox.session() as one:
         one.run(CROWD)
         with sandbox.session() as two:

@@ -1,4 +1,4 @@
-"""Sessions that burn CPU time give way, and are as before once they rest: seen from outside."""
+"""Busy sessions are throttled, and recover once they rest, as seen from outside."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def processes(session: Session) -> list[psutil.Process]:
 
 
 def shares(session: Session) -> set[bool]:
-    """Of its group, or of each of its processes but init: whether it is lowered."""
+    """Whether the session's cgroup, or each of its processes except init, is throttled."""
     group = session_links(session).group
     if group is not None and group.weighed:
         folder, name = VERSIONS[group.version].weight
@@ -68,7 +68,7 @@ def shares(session: Session) -> set[bool]:
 
 
 def slices(session: Session) -> set[int]:
-    """Nanoseconds that its threads but init's run at a time, as sched_getattr(2) tells."""
+    """The time slices of its threads except init's, in nanoseconds, from sched_getattr(2)."""
     call, libc = number("sched_getattr"), ctypes.CDLL(None)
     found = set()
     for process in processes(session):
@@ -86,7 +86,7 @@ def until(true: Callable[[], bool]) -> None:
 
 @contextmanager
 def burning(session: Session) -> Iterator[None]:
-    """It burns meanwhile: how long it takes until it has used enough is the machine's affair."""
+    """It computes meanwhile; the time until its credit is used up depends on the machine."""
     thread = threading.Thread(target=session.run, args=(BURN,), kwargs={"timeout": 2 * PATIENCE})
     thread.start()
     try:
@@ -205,7 +205,7 @@ def test_a_session_with_many_processes_keeps_its_share(sandbox: Sandbox) -> None
 
 @pytest.mark.skipif(isinstance(FOUND, CgroupUnavailable), reason="no groups can be made here")
 def test_a_fork_over_the_limit_is_refused_early_and_named() -> None:
-    """By the resource limit, which counts first; the group would refuse when all is copied."""
+    """The resource limit refuses first; the cgroup would refuse after copying."""
     with Sandbox(limits=Limits(processes=8), fair_share=True, cgroup="require") as sandbox:
         with sandbox.session() as session:
             group = session_links(session).group

@@ -71,8 +71,8 @@ def test_a_symbolic_link_is_not_followed(session: Session, secret: Path, target:
     assert os.listdir(secret.parent) == ["secret"]
 
 
-# In a process of its own, which goes on when the cell has ended. Each name is at one moment what
-# it should be, at the next a way out; `exchange` leaves no moment at which there is nothing.
+# In a separate process, which outlives the cell. Each name alternates between the right file and an
+# escape; `exchange` leaves no moment without a file.
 _FLIP = """
 import ctypes, os, subprocess
 libc = ctypes.CDLL(None, use_errno=True)
@@ -265,7 +265,7 @@ def _clerks(session: Session, besides: Collection[int] = ()) -> list[psutil.Proc
 
 
 def test_attacks_on_the_file_helper_cause_at_most_an_error(session: Session) -> None:
-    """It signals and traces all that it may, for as long as the host works on its files."""
+    """It signals and traces every permitted process while the host works on its files."""
     do(
         session,
         "import ctypes, os, signal\nlibc = ctypes.CDLL(None)\n"
@@ -282,7 +282,8 @@ def test_attacks_on_the_file_helper_cause_at_most_an_error(session: Session) -> 
         "            try: open(f'/proc/{pid}/mem', 'r+b')\n"
         "            except OSError: pass",
     )
-    # An ordinary user's code has the clerk's uid, and kernels before 6.12 no scopes of signals.
+    # An ordinary user's code has the uid of the file helper, and kernels before 6.12 have no signal
+    # scopes.
     tolerated = () if os.geteuid() == 0 else (SandboxError,)
     for turn in range(30):
         with suppress(*tolerated):
@@ -314,7 +315,7 @@ def test_no_process_and_no_descriptor_is_left(session: Session) -> None:
 
     use()
     before = len(os.listdir("/proc/self/fd"))
-    # A copy of the worker, and the keeper of what the files were; what ends may take a moment.
+    # A snapshot of the worker, and the helper of workspace snapshots; their end may take a moment.
     eventually(lambda: len(_clerks(session)) <= 3)
     waiting = [each.pid for each in _clerks(session)]
     for _ in range(20):
@@ -336,7 +337,7 @@ def test_a_mount_of_a_special_file_is_refused_by_name(tmp_path: Path, kind: str)
 
 
 def test_a_mount_is_resolved_when_the_sandbox_is_made(tmp_path: Path) -> None:
-    """A link in the path that is changed later cannot show the sessions something else."""
+    """A symbolic link in the path that is changed later cannot show other files to sessions."""
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "file").write_text(name)

@@ -106,7 +106,7 @@ def test_a_forked_child_closes_descriptors_used_by_threads_of_the_host() -> None
     assert done.stdout == "0 1 2\n", done.stderr
 
 
-# The host waits for its child where that was forked, amid a call; its cell goes on meanwhile.
+# The host waits for its forked child during a call; its cell goes on meanwhile.
 AMID = """
 import os, signal, sys
 from repl_sandbox import Sandbox, SessionClosed
@@ -147,7 +147,7 @@ with Sandbox() as sandbox, sandbox.session(host={{"double": lambda x: 2 * x}}) a
     "told", ["fork()", "os.kill(os.getpid(), signal.SIGUSR1)"], ids=["on_output", "signal"]
 )
 def test_a_child_forked_during_a_cell_takes_no_part_in_it(told: str, end: str, status: int) -> None:
-    """It has the call's frames, and what the call speaks on is its parent's."""
+    """It has the frames of the call, and the descriptors belong to its parent."""
     done = subprocess.run(
         [sys.executable, "-c", AMID.format(told=told, end=end)],
         capture_output=True,
@@ -201,7 +201,7 @@ def test_a_forked_child_closes_what_was_opened_on_its_parents_loop() -> None:
 
 
 def test_a_surviving_forked_child_keeps_no_session_alive() -> None:
-    """It inherited the descriptors by which zygote and sessions know that the host is there."""
+    """It inherited the descriptors by which zygote and sessions detect the end of the host."""
     end = (
         "child = os.fork()\nif child == 0: signal.pause()\nprint(child, flush=True)\nsignal.pause()"
     )

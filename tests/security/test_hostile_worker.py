@@ -1,7 +1,7 @@
-"""A worker that says anything, or nothing, costs the host neither its sense nor its memory.
+"""A worker that sends anything, or nothing, harms neither the state nor the memory of the host.
 
-Code in a session finds the worker's socket easily. Whatever it does with it, the host goes on, and
-the session answers its next cell.
+Code in a session finds the worker's socket easily. After any use of it the host goes on, and the
+session runs its next cell.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def test_a_worker_that_breaks_the_protocol_is_killed_and_reported(
 
 
 def test_an_unsolicited_request_for_a_file_gets_none(sandbox: Sandbox) -> None:
-    """The one that the host lends is for what the worker was told last, and is lent once."""
+    """The descriptor that the host passes belongs to the latest message, and is passed once."""
     outcome = run(
         sandbox,
         "say(call(900, 1, '_memfd'))\n"
@@ -145,7 +145,7 @@ def test_a_worker_that_asks_for_a_file_twice_at_once_is_killed(sandbox: Sandbox)
         outcome = session.run(
             PRELUDE
             + "pages = [call(900 + n, 2, '_output_text', b'[[1, \"stdout\", 0, 262144], {}]')"
-            " for n in range(3)]\n"  # which nobody reads
+            " for n in range(3)]\n"  # which is never read
             "say(b''.join([*pages, call(990, 2, '_memfd'), call(991, 2, '_memfd')]))" + WAIT
         )
         assert isinstance(outcome, Killed), outcome
@@ -174,7 +174,7 @@ def test_deep_nesting_with_a_lone_surrogate_raises_nothing_on_the_host(
         "os.kill(os.getpid(), 19)",
         "while True:\n    try: time.sleep(30)\n    except BaseException: pass",
         "wire.shutdown(socket.SHUT_RD)\nwhile True: pass",
-        # A child keeps the socket open, so that no end of file tells the host.
+        # A child keeps the socket open, so the host sees no end of file.
         "if os.fork() == 0:\n    while True: pass\nos.close(FD); wire.close()" + WAIT,
     ],
     ids=["half a frame", "SIGSTOP", "interrupts swallowed", "deaf", "hung up behind a child"],
@@ -202,7 +202,7 @@ def test_a_worker_that_closes_its_socket_and_lives_on_is_killed(
 @pytest.mark.parametrize(
     ("deaf", "states"),
     [
-        # It was never copied.
+        # It has no snapshot.
         (
             "import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])\n",
             ["restarted"],
@@ -215,7 +215,9 @@ def test_a_worker_that_closes_its_socket_and_lives_on_is_killed(
 def test_a_forged_result_ends_that_cell_only(
     sandbox: Sandbox, deaf: str, states: list[str]
 ) -> None:
-    """Code may lie about its own cell. It does not gain time for the next, nor its result."""
+    """Code may misreport its own cell, but can affect neither the timeout nor the result of the
+    next.
+    """
     with sandbox.session(limits=Limits(timeout=PATIENCE, grace=0.2)) as session:
         outcome = session.run(f"{PRELUDE}{deaf}say(result(1))\nwhile True: pass")
         assert isinstance(outcome, Finished)
@@ -329,7 +331,7 @@ FLOODS = {
 
 @pytest.mark.parametrize("name", FLOODS)
 def test_a_flood_is_bounded_in_the_memory_of_the_host(name: str) -> None:
-    """Below what one frame of the largest size may take, with its copies."""
+    """Below the size of one frame of the largest size, with its copies."""
     seconds, code = FLOODS[name]
     done = subprocess.run(
         [sys.executable, "-c", f"CODE, SECONDS = {PRELUDE + code!r}, {seconds}\n{FLOOD}"],

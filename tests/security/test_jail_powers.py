@@ -77,7 +77,7 @@ def test_a_call_that_would_open_the_jail_is_refused(session: Session, call: str)
 def test_every_call_of_the_table_of_refusals_fails_as_it_says(session: Session) -> None:
     arch = native_arch()
     rows = {row.name: row.number(arch) for row in REFUSE if row.number(arch) is not None}
-    # Newer kernels let it pass all filters, and answer whoever is no trampoline with SIGILL.
+    # Newer kernels let it pass all filters, and answer callers other than trampolines with SIGILL.
     rows.pop("uretprobe", None)
     session.set("numbers", rows)  # type: ignore[arg-type]
     outcome = session.run(
@@ -127,7 +127,7 @@ def test_the_networks_of_the_host_are_out_of_reach(session: Session) -> None:
 
 
 def test_file_pages_cannot_be_spliced_into_a_pipe(session: Session) -> None:
-    """There, kernels have let it be written to, as a page of the host's file that it is."""
+    """Some kernels let it be written to, although it is a page of the host's file."""
     call = "os.sendfile(os.pipe()[1], os.open('/usr/bin/env', os.O_RDONLY), 0, 4096)"
     assert errno_of(session, call) == "EPERM"
 
@@ -206,7 +206,7 @@ def test_init_cannot_be_inspected(session: Session, path: str) -> None:
 
 @pytest.mark.parametrize("signal", ["SIGKILL", "SIGSTOP", "SIGTERM", "SIGINT", "SIGSEGV"])
 def test_init_ignores_signals_of_the_code(session: Session, signal: str) -> None:
-    """As root they are refused; an ordinary user's have no effect on a pid 1."""
+    """Root's are refused; an ordinary user's have no effect on a pid 1."""
     errno_of(session, f"os.kill(1, signal.{signal})")
     assert session.run("6 * 7").value == "42"
     # init must also still do its work: start the next worker.

@@ -252,14 +252,14 @@ def test_the_environment_is_constructed(view: Any) -> None:
 def test_only_the_sessions_own_processes_are_visible(view: Any) -> None:
     pid, parent = view["pid"]
     assert parent == 1
-    # And a waiting copy of the worker, if a cell ran before this one.
+    # And a snapshot of the worker, if a cell ran before this one.
     assert len(set(view["processes"]) - {1, pid}) <= 1
 
 
 def test_descriptors_are_the_streams_and_the_worker_s(view: Any) -> None:
     kinds = {int(fd): kind for fd, kind in view["descriptors"].items()}
     assert [kinds.pop(fd) for fd in (0, 1, 2)] == [stat.S_IFCHR, stat.S_IFIFO, stat.S_IFIFO]
-    # Its own, and that of its copies.
+    # Its own, and that of its snapshots.
     assert list(kinds.values()) == [stat.S_IFSOCK] * 2
     assert view["stdin"]
 

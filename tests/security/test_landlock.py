@@ -1,4 +1,4 @@
-"""Landlock: what it adds to a jail, that each process of a session inherits it, and the table."""
+"""Landlock: its restrictions, their inheritance, and the table of rules."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ seen = [refused(lambda: os.kill(1, 0)), refused(lambda: os.kill(os.getpid(), 0))
 
 @pytest.mark.skipif(ABI < ruleset.SCOPES, reason="scopes came with ABI 6")
 def test_an_ordinary_user_s_code_cannot_query_its_init(user: User) -> None:
-    """It has init's uid there; but its own children it may end."""
+    """It has init's uid there; but it may end its own children."""
     assert user(SIGNALS) == ["PermissionError", "", "", -9]
 
 

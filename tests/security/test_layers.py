@@ -53,7 +53,7 @@ def says(code: str) -> Callable[[Session], bool]:
 
 
 def has_groups_of_its_own(session: Session) -> bool:
-    """Neither init nor the worker is in a process group of anybody else."""
+    """Neither init nor the worker is in the process group of another process."""
     links = session_links(session)
     return all(os.getpgid(pid) == os.getsid(pid) == pid for pid in (links.pid, links.worker_pid))
 
@@ -111,7 +111,7 @@ NEEDED_BY = {"no_new_privs": ("Landlock", "seccomp")}
 
 
 VIEW, POWERS, CONFINED = "test_jail_view", "test_jail_powers", "test_confined"
-PUBLIC = ("/tmp", "/var/tmp", "/dev/shm")  # where anybody may leave files
+PUBLIC = ("/tmp", "/var/tmp", "/dev/shm")  # where every user may leave files
 ITSELF = "test_layers.py::test_a_missing_layer_is_detected"
 # Tier and layer: a test that fails without it, though the probe lets such sandboxes begin.
 HELD_BY: Mapping[tuple[str, str], str] = {
@@ -172,7 +172,7 @@ def session_without(
             try:
                 yield session
             finally:
-                # Without a pid namespace nothing else ends it when its init goes.
+                # Without a pid namespace nothing else ends the worker when its init ends.
                 with contextlib.suppress(ProcessLookupError):
                     signal.pidfd_send_signal(worker, signal.SIGKILL)
                 os.close(worker)
@@ -242,10 +242,10 @@ def test_a_sandbox_with_all_layers_passes_the_probe(
 
 
 def outcome_without(missing: str, test: str, chosen: str) -> int:
-    """The exit status of pytest for the `chosen` cases of `test` where all sandboxes lack a layer.
+    """The exit status of pytest for the `chosen` cases of `test` with sandboxes that lack a layer.
 
-    In namespaces of its own, under public places of its own: what such sessions leave ends with
-    it, and what they signal is there.
+    The tests run in namespaces of their own, with public folders of their own, which end with the
+    leftovers and contain the signals of such sessions.
     """
     used = (str(SPECIFICATION), sys.prefix, sys.base_prefix)
     places = [place for place in PUBLIC if not any(path.startswith(place) for path in used)]

@@ -170,7 +170,9 @@ def test_sessions_leave_nothing_behind(
 
 def test_fifty_recoveries_of_one_session_leave_nothing_behind(sandbox: Sandbox) -> None:
     def held() -> Belongings:
-        """But for processes: the keeper and copies are others then, though as many."""
+        """Except the processes of workspace snapshots and of snapshots, which change, but not in
+        number.
+        """
         return belongings(sandbox)._replace(processes=frozenset())
 
     with sandbox.session() as session:
@@ -193,7 +195,7 @@ def test_a_directory_closed_by_its_owner_leaks_no_descriptors(
     def held() -> dict[psutil.Process, int]:
         found = {}
         for process in init.children():
-            with suppress(psutil.NoSuchProcess):  # a copy that is not needed any more
+            with suppress(psutil.NoSuchProcess):  # a snapshot that is not needed any more
                 found[process] = process.num_fds()
         return found
 
@@ -206,9 +208,9 @@ def test_a_directory_closed_by_its_owner_leaks_no_descriptors(
             session.run(f"open('f', 'w').write('{number}')")
         after = held()
         stayed = before.keys() & after.keys()
-        assert len(stayed) >= 2  # the worker and the keeper of its files
-        # Three may have come: the file in which the worker's copies are kept up to date, and what
-        # tells whether they can be.
+        assert len(stayed) >= 2  # the worker and the helper of workspace snapshots
+        # Up to three may be new: the file in which the worker's snapshots are kept up to date, and
+        # those that track whether they can be.
         assert all(after[process] <= before[process] + 3 for process in stayed)
 
 
@@ -240,7 +242,7 @@ def test_a_session_receives_bulk_values_without_keeping_their_descriptors(
             "for fd in os.listdir('/proc/self/fd'):\n"
             "    with contextlib.suppress(OSError): held.append(os.readlink(f'/proc/self/fd/{fd}'))"
         )
-        # Three streams, the worker's socket, that of its copies.
+        # Three streams, the worker's socket, and that of its snapshots.
         assert len(session.get("held")) == 5
 
 

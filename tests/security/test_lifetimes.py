@@ -32,7 +32,7 @@ from tests.descriptors import opened
 from tests.security.watched_hosts import HOST, family, host, started, watched, zygote_of
 from tests.waiting import PATIENCE, eventually
 
-# Of the three sessions, one is of a sandbox with objects, one of a sandbox that came from that.
+# Of the three sessions, one is of a sandbox with objects, and one of a sandbox made from that.
 SHARED = HOST.replace(
     "sessions = [sandbox.session() for _ in range(3)]",
     """
@@ -98,7 +98,7 @@ def test_a_zygote_whose_host_ended_early_ends_silently(
 @pytest.mark.skipif(os.geteuid() != 0, reason="has no root to give up")
 @pytest.mark.parametrize("end", ["", "sandbox.close()"], ids=["end of script", "sandbox closed"])
 def test_a_host_that_dropped_root_ends_its_sandbox(end: str) -> None:
-    """It may not signal the template any more, nor remove its groups, which a later sweep does."""
+    """It may no longer signal the template, nor remove its cgroups, which a later sandbox does."""
     with host(f"os.setuid(65534)\n{end}") as process, watched(family(process)) as watch:
         _, errors = process.communicate("\n", timeout=PATIENCE)
         assert (process.returncode, errors) == (0, "")
@@ -229,7 +229,7 @@ def _run_in_thread(session: Session) -> tuple[threading.Thread, list[Any]]:
                     on_output=lambda name, text: running.set(),
                 )
             )
-        # Whatever it is, the test says what it should have been.
+        # The test reports the expected exception.
         except Exception as error:  # noqa: BLE001
             result.append(error)
 
@@ -270,7 +270,7 @@ def test_a_session_that_is_closed_within_its_own_cell_leaves_no_descriptor(
 
 
 def test_closing_a_running_session_does_not_affect_one_opened_at_once(sandbox: Sandbox) -> None:
-    """Its descriptors have numbers that the next session is given again."""
+    """The next session gets descriptors with the same numbers."""
     for number in range(20):
         old = sandbox.session()
         thread, result = _run_in_thread(old)
@@ -400,11 +400,11 @@ def test_a_session_whose_worker_is_stopped_or_killed_from_outside_goes_on(
 ) -> None:
     assert isinstance(session.run("x = 1"), Finished)
     zygote = zygote_of(sandbox)
-    # A copy that was being made is there at the next look, and none is begun after the first.
+    # A snapshot in progress exists at the next check, and none is begun after the first.
     while workers := [worker for init in zygote.children() for worker in init.children()]:
         for worker in workers:
             with contextlib.suppress(psutil.NoSuchProcess):
                 worker.kill()
-    # Its copies are children of init as well.
+    # Its snapshots are children of init as well.
     assert session.run("1 + 1").state == "restarted"
     assert session.run("1 + 1").value == "2"

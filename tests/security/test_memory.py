@@ -53,7 +53,7 @@ def test_memory_of_children_of_a_thread_counts(sandbox: Sandbox) -> None:
 def test_a_limit_applies_when_a_measurement_exceeds_the_period(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As it does at many gigabytes, or on a machine with much else to do."""
+    """As with many gigabytes of memory, or on a loaded machine."""
     look = proc_memory.proportional
 
     def slowly(processes: Iterable[int]) -> int:
@@ -113,7 +113,7 @@ def _shared_pages(pid: int) -> set[str]:
 @pytest.mark.skipif(os.geteuid() != 0, reason="the processes of a session hide their memory")
 @pytest.mark.parametrize("recovery", ["restart", "snapshot"])
 def test_no_two_sessions_share_memory(recovery: RecoveryMode) -> None:
-    """Nor one with a session of a template that was forked from its own, before or after."""
+    """Nor with a session of a template that was forked from its own, before or after."""
     with contextlib.ExitStack() as stack:
         sandbox = stack.enter_context(Sandbox(isolation="jailed", recovery=recovery))
         sessions = [stack.enter_context(sandbox.session())]

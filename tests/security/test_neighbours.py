@@ -44,7 +44,7 @@ def test_the_tier_is_the_one_that_was_asked_for(
 
 
 def test_in_tier_process_the_attempts_succeed(user: Callable[[str], Any]) -> None:
-    """They can: else that they fail elsewhere would say nothing."""
+    """They can; otherwise their failure elsewhere would prove nothing."""
     found = as_user(user, "process", fill=False)
     done = {name for name, outcome in found["attempts"].items() if outcome == "done"}
     assert done >= {

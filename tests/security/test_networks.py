@@ -1,4 +1,4 @@
-"""A session's network is its own while it lives, as new whoever had it before, and not its to set.
+"""A session's network is its own, unchanged at the start, and not configurable.
 
 Network namespaces are used again (`zygote/networks.py`). Each fact is checked for a sandbox of the
 user who runs the suite and for one of an ordinary user.
@@ -89,7 +89,7 @@ found = tried
 
 @pytest.fixture(params=["as the suite's user", "as an ordinary user"])
 def ask(request: pytest.FixtureRequest) -> Ask:
-    """Runs a host's code, which prints JSON; what it printed."""
+    """Runs a host's code and returns the JSON that it prints."""
     if request.param == "as an ordinary user":
         user = request.getfixturevalue("user")
         return lambda code: user(HOST + textwrap.dedent(code))
@@ -149,7 +149,7 @@ def test_after_any_session_the_next_finds_a_network_as_new(ask: Ask) -> None:
 
 
 def test_no_process_of_a_session_can_configure_its_network(ask: Ask) -> None:
-    """It belongs to the user namespace of the template: ioctl_ns(2), NS_GET_USERNS."""
+    """The network belongs to the user namespace of the template: ioctl_ns(2), NS_GET_USERNS."""
     owner, theirs = ask("""
         import fcntl, os
         with Sandbox() as sandbox, sandbox.session() as session:
@@ -162,7 +162,7 @@ def test_no_process_of_a_session_can_configure_its_network(ask: Ask) -> None:
 
 
 def test_no_object_of_a_network_belongs_to_the_session_s_code(ask: Ask) -> None:
-    """For then it could read what the kernel shows an owner, as which firewall modules it has."""
+    """Otherwise it could read data for the owner, such as the loaded firewall modules."""
     own, firewall = ask("""
         with Sandbox() as sandbox:
             print(json.dumps(used(sandbox, '''

@@ -19,7 +19,7 @@ from tests.waiting import LONG, PATIENCE
 
 User: TypeAlias = Callable[[str], Any]
 
-# Reads [code, timeout] a line. `code` runs in one session; then that session, its neighbour and a
+# Reads [code, timeout] per line. `code` runs in one session; then that session, its neighbour and a
 # new one must answer.
 ATTACKED = """
 import json, sys
@@ -86,7 +86,7 @@ def test_a_signal_to_the_process_group_stays_in_the_session(
     attack: Attack, call: str, signal: str
 ) -> None:
     """A group reaches across pid namespaces: the template's must not be the session's."""
-    # One that is stopped, and no other, uses up its time.
+    # A stopped session, and no other, uses up its time.
     attack(f"import os, signal\n{call.format(f'signal.{signal}')}", timeout=0.3)
 
 

@@ -1,4 +1,4 @@
-"""Ways out of the language that `Policy(language="restricted")` has to refuse, and that are real.
+"""Real escapes from the language that `Policy(language="restricted")` has to refuse.
 
 Each case prints PWNED, put together at run time so that no echoed source contains it, if it got
 hold of what it wanted. Without the policy it does; the jail around it is what holds then.
@@ -28,7 +28,7 @@ CASES: dict[str, str] = {
         (Path(__file__).parent / "policy_escapes.jsonl").read_text(encoding="utf-8").splitlines(),
     )
 }
-# Refused all the same: what it looks for is not in the namespace of a session.
+# Refused nevertheless: the session's namespace does not have the object that it looks for.
 HARMLESS = {"py-import-loader"}
 if sys.version_info >= (3, 12):
     HARMLESS.add("py-datetime-sys")  # the module no longer keeps what it imports
@@ -109,7 +109,9 @@ def reached(root: object) -> Iterator[tuple[str, object]]:
 
 
 def kind(value: object) -> object:
-    """Return the key for visiting a value once: methods are made anew, and numbers are alike."""
+    """Return the key for visiting a value once: methods are created on each access, and small
+    numbers are shared.
+    """
     if isinstance(value, (str, bytes, int, float, complex)):
         return type(value)
     owner = getattr(value, "__self__", None)

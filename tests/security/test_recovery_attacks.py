@@ -1,6 +1,6 @@
-"""Code that attacks what would bring its own session back.
+"""Code that attacks its own recovery.
 
-It can cost itself its recovery. It cannot cost the host its deadlines, or anybody else anything.
+It can lose its recovery, but cannot affect the deadlines of the host or other sessions.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def attack(session: Session, code: str, timeout: float = 0.5) -> Any:
     for cell, limit in ((FIND + code, timeout), ("import os; os._exit(1)", 0.5)):
         start = time.monotonic()
         outcome = session.run(cell, timeout=limit)
-        # A rollback may take the time of those that init gives a keeper.
+        # A rollback may take the time that init allows for workspace snapshots.
         assert time.monotonic() - start < limit + 0.2 + SLACK
     eventually(lambda: session.run("6 * 7", timeout=5).value == "42")
     return outcome
@@ -180,7 +180,7 @@ ATTACKS = {
 def test_the_session_goes_on_and_no_other_is_affected(
     session: Session, neighbour: Session, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # These take all the time that the host gives them, which may be less.
+    # These take all the time that the host allows, which may be less.
     if "silent" in name or "first word" in name:
         monkeypatch.setattr("repl_sandbox.session.recovery._RESTORE_TIMEOUT", 0.5)
     attack(session, ATTACKS[name])
@@ -264,7 +264,7 @@ def test_endless_directories_are_named_in_bounded_time(session: Session) -> None
 
 
 def test_names_of_lost_resources_are_plain_text(sandbox: Sandbox) -> None:
-    """Of a file that is too large to be kept, and of the descriptor that led to it."""
+    """Of a file that is too large to be stored, and of its descriptor."""
     limits = Limits(timeout=PATIENCE, workspace="100MiB", file_size="100MiB")
     with sandbox.session(limits=limits) as session:
         session.run("import os\nname = '\\x1b[31mred\\n'")
@@ -277,7 +277,9 @@ def test_names_of_lost_resources_are_plain_text(sandbox: Sandbox) -> None:
 
 @pytest.mark.parametrize("depth", [2, 4, 60])
 def test_long_names_of_lost_resources_are_truncated(sandbox: Sandbox, depth: int) -> None:
-    """Of files too large to be kept, with names that take seven times their length to be told."""
+    """Of files that are too large to be stored, with names whose report takes seven times their
+    length.
+    """
     limits = Limits(timeout=PATIENCE, workspace="100MiB", file_size="100MiB")
     with sandbox.session(limits=limits) as session:
         session.run(
@@ -366,7 +368,7 @@ def test_an_ordinary_user_s_session_does_not_reach_the_workspace_snapshots(
     state, lost, took, answers = user(USER.format(tier=tier, attack=code))
     assert answers == ["42", "1"]
     assert took < SLACK
-    # Copies are the code's own to end; then there is less to go back to, and this is said.
+    # Code may end its own snapshots; then fewer rollbacks are possible, which is reported.
     assert state in ("rolled_back", "restarted")
     if state == "rolled_back":
         assert lost == [] or all("files" in name or "cells" in name for name in lost)

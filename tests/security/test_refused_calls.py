@@ -101,7 +101,7 @@ def _children(pid: int) -> str:
 def test_a_call_that_the_kernel_refuses_ends_the_session(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its error names the step, where the filter refuses no other call."""
+    """The error names the step if the filter refuses no other call."""
     told, boot = tmp_path / "told", tmp_path / "boot.py"
     told.write_bytes(bytes(16))
     boot.write_text(_BOOT.format(boot=zygote_process.BOOT, told=str(told)))

@@ -159,7 +159,7 @@ except IsolationError as error:
 
 
 def test_a_jail_that_cannot_be_built_is_an_error_of_the_sandbox() -> None:
-    """Not of its first session: who chooses a tier must learn it while there is a choice."""
+    """Not of its first session: the caller must learn the tier while there is a choice."""
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_IDS],
         capture_output=True,
@@ -208,7 +208,7 @@ def test_a_session_that_cannot_be_built_leaves_nothing_and_disturbs_none(
     ids=["none", "deleted", "closed", "others that are closed", "others that raise"],
 )
 def test_streams_removed_by_a_cell_are_back_in_the_next(sandbox: Sandbox, code: str) -> None:
-    """They were put back if they were closed only; a deleted one cost the namespace."""
+    """Closed streams alone were restored; a deleted one lost the namespace."""
     with sandbox.session() as session:
         session.run(f"x = 1\n{code}")
         outcome = session.run("import sys\nprint('out')\nprint('err', file=sys.stderr)\nx")
@@ -227,7 +227,7 @@ def test_a_signal_handler_that_raises_between_cells_has_no_effect(
             f"def late(*_): raise {error}\n"
             "signal.signal(signal.SIGALRM, late)"
         )
-        session.get("x")  # now a copy was made, and it waits
+        session.get("x")  # now a snapshot was taken, and it waits
         os.kill(worker_pid(session), signal.SIGALRM)
         outcome = session.run("x")
         assert (outcome.value, outcome.state) == ("1", "kept")
@@ -251,7 +251,7 @@ def test_an_answer_with_more_digits_than_the_host_reads_is_no_breach(sandbox: Sa
 
 
 def test_no_reply_is_lost_between_threads(sandbox: Sandbox) -> None:
-    """A thread that read for all dropped what came before the other had said that it waits."""
+    """A thread that read for all dropped a reply that came before the other thread waited."""
     with sandbox.session(host={"f": lambda x: x}) as session:
         outcome = session.run(
             "from concurrent.futures import ThreadPoolExecutor\n"

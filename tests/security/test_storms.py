@@ -1,4 +1,4 @@
-"""Storms of processes: bounded, named, and answered in time, whoever started the sandbox."""
+"""Fork bombs of any user: bounded, named, and answered in time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from repl_sandbox.jail.landlock.ruleset import kernel_abi
 from tests.security import storms
 
 PROGRAM = Path(__file__).parent / "storms.py"
-# Those of which each must meet the limit of processes; and those that may stay below it.
+# The fork bombs that must meet the process limit; and those that may stay below it.
 FULL = ["daemons", "daemons forked twice", "forks with threads"]
 BELOW = ["parents that end", "shells"]
 TIMEOUT = 1.5
@@ -27,7 +27,7 @@ def tier(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module", params=["suite", "ordinary"])
 def found(request: pytest.FixtureRequest, tier: str) -> dict[str, Any]:
-    """Return the result of each storm."""
+    """Return the result of each fork bomb."""
     if request.param == "ordinary":
         user: Callable[[str], Any] = request.getfixturevalue("user")
         source = PROGRAM.read_text(encoding="utf-8")

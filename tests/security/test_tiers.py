@@ -23,7 +23,7 @@ from tests.waiting import LONG
 
 landlocked = pytest.mark.skipif(not kernel_abi(), reason="this kernel has no Landlock")
 
-# As the default filter of container engines does, and nothing else.
+# Like the default filter of container engines, and nothing else.
 WITHOUT_NAMESPACES = """
 from repl_sandbox.jail import processes
 from repl_sandbox.jail.seccomp import bpf, seccomp_filters as seccomp
@@ -216,7 +216,7 @@ def test_other_errors_do_not_select_a_weaker_tier() -> None:
 
 
 def test_an_error_of_a_weaker_tier_says_why_it_was_tried() -> None:
-    """As that of a mount which only a stronger one can show."""
+    """Such as a mount that only a stronger tier can show."""
 
     def start(tier: str) -> None:
         raise IsolationError(tier, "a step", "no") if tier == "jailed" else SandboxError("mounts")
@@ -227,7 +227,7 @@ def test_an_error_of_a_weaker_tier_says_why_it_was_tried() -> None:
 
 
 def test_each_tier_needs_all_that_a_weaker_one_does_but_landlock() -> None:
-    """A kernel without Landlock can jail, and nothing else could take its place in `confined`.
+    """A kernel without Landlock can jail, but not confine.
 
     A jail has namespaces for each session, and so needs no container.
     """

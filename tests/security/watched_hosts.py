@@ -42,7 +42,9 @@ class Watched:
     def __init__(self, processes: list[psutil.Process]) -> None:
         self.descriptors: dict[int, int] = {}
         for process in processes:
-            with contextlib.suppress(ProcessLookupError):  # a copy that was replaced, say
+            with contextlib.suppress(
+                ProcessLookupError
+            ):  # for example a snapshot that was replaced
                 self.descriptors[process.pid] = os.pidfd_open(process.pid)
 
     def left(self) -> set[int]:

@@ -52,12 +52,12 @@ def drop_namespace(name: str) -> None:
     if name == "user":
         be_users_of_the_host()
     if name == "pid":
-        # It ends all that it may signal: never where that is not the session alone.
+        # It ends every process that it may signal: only where that is the session alone.
         module("init.session_branches").SessionBranch.kill_all = lambda branch: None
 
 
 def be_users_of_the_host() -> None:
-    """Without id maps uids mean what they mean on the host: take some that nobody has."""
+    """Without id maps uids mean the same as on the host: use some that no process has."""
     users = module("jail.users")
     become = users.become_rows
     users.map_session = lambda pid, slot: None
@@ -91,7 +91,7 @@ def drop_users() -> None:
 
 
 def drop_capabilities() -> None:
-    """Nor let the change of users take them, as it does where no namespace is entered."""
+    """Nor may the change of users drop them where no namespace is entered."""
     libc, users = module("native.libc"), module("jail.users")
     become = users.become_rows
 
@@ -104,7 +104,7 @@ def drop_capabilities() -> None:
 
 
 def show_memory() -> None:
-    """As a process shows it, where no change of users has hidden it before."""
+    """As a process shows it before a change of users hides it."""
     libc, processes = module("native.libc"), module("jail.processes")
     processes.hide_memory_rows = lambda: [libc.call("prctl", libc.PR_SET_DUMPABLE, 1)]
 

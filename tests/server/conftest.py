@@ -55,12 +55,12 @@ class Serving:
 
     @property
     def loop(self):
-        """Its event loop, in a thread of its own."""
+        """The server's event loop, in a thread of its own."""
         return event_loop(self.manager)
 
     @property
     def connections(self):
-        """Those of its clients that are open."""
+        """The open connections of its clients."""
         return len(self.running.server_state.connections)
 
     def stop(self) -> None:
@@ -97,7 +97,7 @@ class Peer:
         self.count = 0
 
     def send(self, type, data=None, **more) -> None:
-        """One request; its reply is not waited for."""
+        """Send one request without waiting for its reply."""
         frame = {"type": type, **more}
         if data is not None:
             frame["data"] = data
@@ -126,7 +126,7 @@ class Peer:
         return found
 
     def ask(self, type, data=None, **more):
-        """One request and its reply."""
+        """Send one request and return its reply."""
         if self.named and "id" not in more:
             self.count += 1
             more["id"] = f"{type}-{self.count}"
@@ -134,7 +134,7 @@ class Peer:
         return self.take()
 
     def open(self):
-        """Begin a session in `repl-env.v1`; what the server says of it."""
+        """Begin a session in `repl-env.v1`; return the server's reply."""
         return self.ask("open", {})["data"]
 
     def resume(self, token):

@@ -1,4 +1,4 @@
-"""A server whose environment hangs, in its step or as it is made, whatever is asked of it.
+"""A server whose environment hangs in its step or during its creation.
 
 python -m tests.server.hanging step | loop | make
 """
@@ -37,7 +37,7 @@ class Hanging(Environment):
 
 
 class Heedless(Hanging):
-    """Hangs in its step, on the event loop, whoever cancels that."""
+    """Hangs in its step, on the event loop, despite cancellation."""
 
     async def step_async(
         self, action: Action, timeout_s: object = None, **_: object

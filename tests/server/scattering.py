@@ -1,4 +1,4 @@
-"""A server whose environment leaves a crowd's memory behind: freed, but with holes kept between.
+"""A server whose environment leaves fragmented memory behind.
 
 python -m tests.server.scattering
 """
@@ -17,7 +17,7 @@ _SIZE, _MANY, _KEPT = 50_000, 2_000, 50
 
 
 class Scattering(Environment):
-    """A step takes memory, and gives back all but each fiftieth block of it."""
+    """A step allocates memory, and frees all but each fiftieth block of it."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True
     kept: ClassVar[list[bytearray]] = []

@@ -1,4 +1,4 @@
-"""A key lets in whom it was made for; files that are wrong say where; only hashes are kept."""
+"""Keys identify their tenants; errors in key files name the line; only hashes are stored."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def basic(login: str) -> str:
 
 
 def code_of(identity: Authenticator, request: dict) -> str:
-    """How a request is refused."""
+    """The reason why a request is refused."""
     with pytest.raises(RequestError) as refused:
         identity.authenticate(request)
     return refused.value.code
@@ -154,9 +154,13 @@ def test_an_optional_key_identifies_its_tenant() -> None:
 @pytest.mark.parametrize(
     ("client", "forwarded", "whose"),
     [
-        ("198.51.100.7", "203.0.113.1", "198.51.100.7"),  # nobody's proxy
+        ("198.51.100.7", "203.0.113.1", "198.51.100.7"),  # not a trusted proxy
         ("10.0.0.1", "203.0.113.1", "203.0.113.1"),
-        ("10.0.0.1", "198.51.100.9, 203.0.113.1", "203.0.113.1"),  # the first is the client's word
+        (
+            "10.0.0.1",
+            "198.51.100.9, 203.0.113.1",
+            "203.0.113.1",
+        ),  # the first one is claimed by the client
         ("10.0.0.1", ["198.51.100.9", "203.0.113.1, 10.0.0.2"], "203.0.113.1"),
         ("10.0.0.1", "203.0.113.1:4711", "203.0.113.1"),
         ("10.0.0.1", "[2001:db8::1]:4711", "2001:db8::/64"),
@@ -180,7 +184,7 @@ def test_a_trusted_proxy_reports_the_client_address(client, forwarded, whose) ->
     )
 
 
-# Each has an address or name of this machine in it, and is none.
+# Each contains an address or name of this machine, and is another host.
 DOUBTFUL = [
     *(
         "[::1]evil.com",
@@ -325,7 +329,7 @@ def test_pages_of_other_origins_are_refused(kind, origin) -> None:
         ("http://[::1]:8000", "[0:0:0:0:0:0:0:1]:8000"),
         ("http://[2001:db8::1]", "[2001:DB8::1]:80"),
         ("http://127.0.0.1", "127.0.0.1"),
-        ("http://192.0.2.4:9000", "192.0.2.4:9000"),  # a forwarded port: nobody's name
+        ("http://192.0.2.4:9000", "192.0.2.4:9000"),  # a forwarded port: not a name of the server
     ],
 )
 def test_the_server_s_own_pages_may_send_requests(origin, host) -> None:
@@ -357,7 +361,7 @@ def test_pages_that_the_operator_allowed_may_send_requests() -> None:
     ],
 )
 def test_dns_rebinding_is_refused(kind, headers) -> None:
-    """It is of the origin that it asks, so that only `Host` tells it apart."""
+    """The page has the origin of its own request, so only `Host` reveals it."""
     assert code_of(local(), scope("127.0.0.1", kind, **headers)) == "FORBIDDEN"
 
 

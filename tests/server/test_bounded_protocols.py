@@ -93,7 +93,7 @@ async def test_connections_without_a_request_have_a_lower_limit(monkeypatch) -> 
             assert (await third.reply()).status == 429
             await first.send(request("GET", "/"))
             await first.reply()
-            # It has asked, and so makes room for one that has not.
+            # It has sent a request, and so makes room for a connection that has not.
             assert (await ask(server.port, "GET", "/")).status == 200
 
 
@@ -129,7 +129,7 @@ async def test_trickled_headers_end_the_connection(drop) -> None:
 
 @pytest.mark.parametrize("behind", [False, True])
 async def test_headers_without_end_are_cut_off(behind) -> None:
-    """Behind a request that is being answered, too, where nothing can be said."""
+    """Behind a running request, too, where no error can be sent."""
     stuck = asyncio.Event()
 
     async def app(scope, receive, send) -> None:
@@ -140,7 +140,8 @@ async def test_headers_without_end_are_cut_off(behind) -> None:
         await endless.send(request("POST", "/") if behind else b"")
         await endless.send(b"GET / HTTP/1.1\r\n")
         sent = 0
-        # No longer than it is read: who goes on may find the connection gone, and no answer.
+        # The refused client is read for a limited time: later it may find the connection closed,
+        # without an answer.
         while not server.counted(HEADERS) and sent < 4 * MIB:
             await endless.send(b"x-header: " + b"y" * 1000 + b"\r\n")
             await turns()
@@ -153,7 +154,7 @@ async def test_headers_without_end_are_cut_off(behind) -> None:
 
 @pytest.mark.parametrize("line", [b"x: " + b"y" * 60 + b"\r\n", b"y" * 64])
 async def test_data_after_an_endless_body_is_cut_off(line) -> None:
-    """Lines of it, or one."""
+    """Its access log lines, or one."""
 
     async def app(scope, receive, send) -> None:
         while (await receive()).get("more_body"):
@@ -333,7 +334,7 @@ async def test_a_disconnected_peer_is_detected_by_its_silence() -> None:
 
 
 async def test_a_client_whose_message_is_queued_here_is_not_taken_as_disconnected() -> None:
-    """While it is not read, no pong of it can be."""
+    """While the client does not read, it sends no pong."""
     stuck, go_on = asyncio.Event(), asyncio.Event()
 
     async def app(scope, receive, send) -> None:

@@ -1,4 +1,4 @@
-"""How many sessions there are, the line before them, and what who comes too late is told."""
+"""The number of sessions, the queue for them, and the error for clients that come too late."""
 
 import asyncio
 import contextlib
@@ -171,7 +171,7 @@ def test_requests_after_those_sent_while_queued_are_answered_after_them():
                 assert late.socket.ping().wait(PATIENCE)  # it is there, and kept
                 eventually(lambda: server.manager.inbound.held > 100_000)
                 from_here(reading.acquire())
-            # It has a session by now, and is at the large one, which has to wait to be read.
+            # It has a session by now, and waits for the large message to be parsed.
             eventually(lambda: server.manager.inbound.held == 0)
             late.send("state")
             assert ask(server, "GET", "/health")[0] == 200  # which comes after that
@@ -219,7 +219,7 @@ def test_a_tenant_has_no_more_sessions_than_its_quota():
 
 
 class Slow(Adder):
-    """Its end takes as long as the gate is closed."""
+    """Its end is blocked until the gate opens."""
 
     def close(self):
         Adder.waiting.release()
@@ -230,7 +230,7 @@ class Slow(Adder):
 @pytest.mark.parametrize("named", [False, True])
 @pytest.mark.parametrize("word", [False, True])
 def test_a_client_that_ended_its_session_may_open_the_next(named, word):
-    """Although that takes a while to end: its client was not told when it would be over."""
+    """Although its end takes a while, of which its client is not notified."""
     Adder.gate, Adder.waiting = threading.Event(), threading.Semaphore(0)
     toys, settings = (
         {**TOYS, "environment": Slow},

@@ -67,7 +67,7 @@ class Keeper(Adder):
 
 
 def test_arguments_are_passed_under_any_name():
-    """Not the methods of what holds them here."""
+    """Not the methods of the adapter."""
     given = {"copy": 1, "given": "a", "model_config": [2], "model_extra": {}, "start": 0}
     with serving(environment=Keeper, **MODELS) as server, peer(server) as one:
         text = one.reset(**given)["observation"]["text"]
@@ -327,7 +327,7 @@ def test_environments_of_this_package_have_all_features():
 
 @pytest.mark.parametrize("make", [lambda kind: lambda: kind(), lambda kind: partial(kind)])
 def test_a_factory_function_is_asked_for_its_concurrency(make):
-    """Of a class it is known before; a function has no attributes."""
+    """A class declares its concurrency; a function has no attributes."""
     with serving({"max_sessions": 8, "max_waiting": 0}, environment=make(Adder), **MODELS) as many:
         with peer(many) as one, peer(many) as other:
             assert one.reset(start=1)["observation"]["total"] == 1
@@ -345,7 +345,7 @@ def test_a_factory_function_is_asked_for_its_concurrency(make):
 
 
 def test_clients_wait_until_the_concurrency_is_known():
-    """However short it is: there is room for all of them."""
+    """Even for a short queue: there is capacity for all of them."""
     begun, made = threading.Event(), threading.Event()
 
     def environment():

@@ -1,4 +1,4 @@
-"""A client that goes away is nobody's fault, and nothing is kept for it."""
+"""A client that disconnects causes no server error, and nothing is kept for it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def send(server, path, body) -> socket.socket:
 
 @pytest.fixture(scope="module")
 def alone():
-    """A server with room for one session."""
+    """A server with capacity for one session."""
     with serving({"max_sessions": 1, "limits": Limits(timeout=600.0)}) as running:
         yield running
 
@@ -60,7 +60,7 @@ def test_a_client_that_leaves_during_a_step_ends_its_session_without_an_error(
 
 
 def test_a_call_without_a_session_ends_with_its_client(alone) -> None:
-    """Its cell may run for 600 s, and there is room for nobody else."""
+    """Its cell may run for 600 s, and there is no capacity for another session."""
     call = {"name": "execute", "arguments": {"code": "while True: pass"}}
     with send(alone, "/mcp", {"method": "tools/call", "params": call}):
         eventually(lambda: any(each.busy for each in alone.manager.sessions))
@@ -83,7 +83,7 @@ def test_a_client_that_disconnects_leaves_the_queue(
 def test_a_session_whose_client_never_comes_back_ends_before_it_is_idle(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of one that hung up as its session was told, nobody knows the name."""
+    """The session id of a client that disconnected before it received the id is unknown."""
     monkeypatch.setattr("repl_server.sessions.manager.INTRODUCTION_S", 0.05)
     monkeypatch.setattr("repl_server.sessions.manager.SWEEP_S", 0.01)
     body: dict[str, object] = {"method": "initialize", "params": _BEGUN}
@@ -97,7 +97,7 @@ def test_a_session_whose_client_never_comes_back_ends_before_it_is_idle(
                 break
         (known,) = (each for each in server.manager.sessions if each.token == token)
         with send(server, path, body) as gone:
-            assert gone.recv(1)  # the answer, which nobody reads
+            assert gone.recv(1)  # the answer, which is not read
         eventually(lambda: len(server.manager.sessions) == 1)
         assert server.manager.sessions == [known]
 

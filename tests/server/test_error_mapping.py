@@ -23,7 +23,7 @@ def test_a_session_whose_sandbox_dies_is_aborted_and_a_reset_begins_another():
             other.reset(max_iterations=100_000)
             before = server.manager.sandbox_provider.blocking_sandbox()
             os.kill(zygote_pid(before), signal.SIGKILL)
-            # Its sessions end with it, as soon as the kernel has told them.
+            # Its sessions end with the template, as soon as the kernel has reported it.
             found = lambda each: each.ask("step", {"code": "1"})["data"].get("code")  # noqa: E731
             assert eventually(lambda: found(one)) == "EPISODE_ABORTED"
             assert eventually(lambda: found(other)) == "EPISODE_ABORTED"

@@ -1,4 +1,4 @@
-"""A line is JSON and tells what the table says of its event; contents only if asked for."""
+"""Log lines are JSON with the fields of their event; contents only on request."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from repl_server.telemetry.event_log import EVENTS, LOGGER, PER_SECOND, EventLog
 
 
 class Clock:
-    """Time that passes when it is told to."""
+    """A clock that the test advances."""
 
     now = 0.0
 

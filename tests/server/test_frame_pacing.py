@@ -59,7 +59,7 @@ ODD = [
     # Lengths that are written longer than they need to be.
     b"\x81\xfe\x00\x03\0\0\0\0abc",
     b"\x81\xff\0\0\0\0\0\0\x00\x03\0\0\0\0abc",
-    # Of other lengths than they say.
+    # With lengths other than the announced ones.
     text(b"too short")[:-1],
     text(b"too long") + b"\x81",
     b"",

@@ -27,7 +27,7 @@ def make(server, **reset):
 
 
 def test_a_reset_without_a_session_leaves_nothing(server):
-    before = set(server.manager.sessions)  # others' tests leave some, which end meanwhile
+    before = set(server.manager.sessions)  # other tests leave some, which end meanwhile
     status, headers, body = ask(server, "POST", "/reset", {"context": "abc", "task_prompt": "?"})
 
     assert status == 200 and headers[SESSION] is None

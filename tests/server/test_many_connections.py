@@ -1,4 +1,4 @@
-"""More connections than a server takes are refused, and whoever plays a session does not notice."""
+"""Connections over the limit are refused without effects on existing sessions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.server.conftest import ask, peer, serving
 from tests.waiting import eventually
 
 MIB = 1 << 20
-SPARE = 512  # descriptors of what else runs in this process
+SPARE = 512  # descriptors of other parts of this process
 
 
 def _memory() -> int:
@@ -31,7 +31,7 @@ def _refused(server) -> float:
 
 @contextmanager
 def _descriptors(needed: int) -> Iterator[None]:
-    """As many as are needed, meanwhile."""
+    """As many as needed."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard < needed:
         pytest.skip(f"this machine allows {hard} open files, and {needed} are needed")
@@ -46,7 +46,7 @@ def _descriptors(needed: int) -> Iterator[None]:
     ("number", "most"), [(300, 100), pytest.param(10_000, 2048, marks=pytest.mark.slow)]
 )
 def test_a_client_that_connects_too_often_affects_no_other(number: int, most: int) -> None:
-    # Those that say nothing are not ended meanwhile, however long it takes to make them.
+    # Silent connections are not closed meanwhile, however long their creation takes.
     settings = {"connections": most, "body_s": 600.0}
     with (
         _descriptors(number + most + SPARE),

@@ -36,7 +36,7 @@ def http(method, url, **more):
 
 @pytest.fixture(scope="module")
 def quiet_server():
-    """One server for all tests here, with no sessions but theirs."""
+    """One server for all tests here, without other sessions."""
     with serving() as server:
         yield server
 
@@ -77,7 +77,7 @@ def text(result):
 
 
 async def test_the_sdk_s_client_has_a_session_until_it_leaves(quiet_server):
-    """By its own way of it: it asks for the newest version, and takes one that has sessions."""
+    """The client requests the newest version, and takes one that has sessions."""
     async with Client(f"{quiet_server}/mcp") as client:
         (session,) = quiet_server.manager.sessions
         tools = (await client.list_tools()).tools
@@ -294,7 +294,7 @@ def test_the_end_of_a_session_answers_all_waiting_requests(post, quiet_server):
 
         told, *others = [each.result().json() for each in waiting]
 
-    # Not that a `reset` would help, which is not there any more either.
+    # The text must not suggest `reset`, which is unavailable too.
     assert told["error"]["data"]["code"] == "EPISODE_ABORTED"
     assert all("error" in each for each in others)
 

@@ -1,4 +1,4 @@
-"""Sub-calls of resets go to endpoints that the operator listed, and nowhere else."""
+"""Sub-calls of resets go to endpoints on the operator's list, and nowhere else."""
 
 import pytest
 from pydantic import SecretStr
@@ -201,7 +201,7 @@ def test_headers_that_endpoints_ask_for_may_be_sent(name):
 
 
 def test_a_token_of_another_service_is_not_taken_as_hugging_face_s():
-    """Its library would ask that service, which nobody listed."""
+    """Its library would call that service, which is not on the list."""
     listing = Settings(llm_urls=("https://router.huggingface.co/v1",))
     for given in (
         {"hf_token": SecretStr("sk-x")},

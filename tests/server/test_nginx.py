@@ -18,7 +18,7 @@ from tests.waiting import PATIENCE
 
 NGINX = shutil.which("nginx", path="/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin")
 EXAMPLE = Path(__file__).parents[2] / "docker" / "nginx.conf"
-# Of this machine, but no other test's: nobody takes a port here that was free a moment ago.
+# Of this machine, but not used by another test, so that a free port stays free.
 ADDRESS = "127.0.0.79"
 OWNERS = ("anna", "ben", "cleo", "dora", "emil", "fred")
 # Keys are random, and so is which server a tenant has: six may well share one, not all of these.
@@ -133,7 +133,7 @@ def test_each_tenant_has_one_server_whichever_header_it_uses(behind, keys):
             client.ask("open")
             client.reset(context="there")
             assert client.run("print(context)")["stdout"] == "there\n"
-            # Both sessions are where the first one is: `holder` would find two servers else.
+            # Both sessions are on the first one's server: otherwise `holder` would find two.
             assert holder((one, two), tenant) is server
         _, found = asked(
             proxy, "POST", "/step", keys[tenant], {"action": {"code": "print(context)"}},

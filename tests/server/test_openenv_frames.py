@@ -23,7 +23,7 @@ FINER = {"EXECUTION_ERROR": {"NOT_RESET", "EPISODE_DONE", "EXECUTION_ERROR"}}
 
 
 def assert_answers(there: dict, here: dict) -> None:
-    """Every field of OpenEnv's reply is in ours, with a value of the same kind."""
+    """Every field of OpenEnv's reply is in this server's, with a value of the same kind."""
     if there["type"] == "error":
         codes = FINER.get(there["data"]["code"], {there["data"]["code"]})
         assert here["data"]["code"] in codes

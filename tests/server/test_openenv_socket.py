@@ -197,7 +197,7 @@ def test_a_validator_that_raises_is_a_validation_error(adders):
 
 
 class Brittle(Add):
-    """Its validator raises what no validator should."""
+    """Its validator raises an unexpected exception."""
 
     @model_validator(mode="before")
     @classmethod
@@ -230,7 +230,7 @@ def test_a_client_that_does_not_wait_for_replies_is_read_up_to_the_queue_limit(a
                 eventually(lambda number=number: session.queued > number)
             for _ in range(MOST_WAITING):
                 one.send("step", {"number": 1})
-            # All of it is there before this is, of another connection.
+            # The whole message of the other connection arrives before this one.
             assert ask(adders, "GET", "/health")[0] == 200
             assert session.queued == MOST_WAITING
             Adder.gate.set()

@@ -32,7 +32,7 @@ KEYED = {"hashed_keys": (ALICE_LINE, BOB_LINE), "max_sessions": 6}
 
 
 def as_owner(key: str) -> dict:
-    """How a socket says whose it is."""
+    """The headers of a socket with a key."""
     return {"additional_headers": {"Authorization": f"Bearer {key}"}}
 
 
@@ -47,7 +47,7 @@ def keyed():
 @pytest.fixture(scope="module")
 def open_to_all():
     """A server for this machine, without keys."""
-    # As people write it, not as browsers do.
+    # As users write it, not as browsers do.
     origins = ("https://App.example:443/",)
     with serving({"message_bytes": MIB, "origins": origins}) as one:
         yield one
@@ -65,7 +65,7 @@ def routes_of(app) -> list[tuple[str, str]]:
 
 
 def connected(server, path: str = "/ws", **options):
-    """A socket, with nothing said on it."""
+    """A socket, before its first frame."""
     url = f"ws://127.0.0.1:{server.port}{path}"
     return connect(url, open_timeout=PATIENCE, **options)
 
@@ -77,7 +77,7 @@ def leave_cpu(server, name: str, seconds: float) -> None:
 
 
 def sessions_of(server, name: str) -> int:
-    """How many sessions a tenant has."""
+    """The number of a tenant's sessions."""
     return sum(session.tenant.name == name for session in server.manager.sessions)
 
 
@@ -209,7 +209,7 @@ def test_a_tenant_s_sessions_are_bounded_and_another_s_are_not_affected(keyed) -
 
 @pytest.mark.parametrize("flood", ['{"type":"state"}', "[1, 2]", "no json", b"binary", ""])
 def test_a_flood_of_frames_affects_its_sender_alone(flood) -> None:
-    """Those that are no requests, too; and whoever stops is heard again."""
+    """Malformed frames count too, and a client that stops sending is served again."""
     with serving({**KEYED, "quota": TenantQuota(requests_per_second=50)}, **TOYS) as server:
         with peer(server, **as_owner(BOB)) as bob, peer(server, **as_owner(ALICE)) as alice:
             codes = []

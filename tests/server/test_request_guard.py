@@ -1,4 +1,4 @@
-"""Every request is one of somebody who may, at a rate, of a size and in a time that are allowed."""
+"""Every request is authenticated and limited in rate, size and time."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ async def test_a_length_may_begin_with_zeros() -> None:
 
 
 async def test_an_unread_body_is_skipped() -> None:
-    """The answer comes at once, and the connection goes on behind the body."""
+    """The answer is sent at once, and the connection goes on after the body."""
     body = bytes(MIB)
     async with serve(APP, Settings(), KEYS) as server, wire(server.port) as client:
         await client.send(request("POST", "/nothing", content_length=str(MIB), x_api_key=KEY))
@@ -216,7 +216,7 @@ async def test_chunk_headers_do_not_count() -> None:
 
 
 async def test_data_after_a_body_is_no_header() -> None:
-    """Else a client could say there what its proxy says of it."""
+    """Otherwise a client could send headers there that only its proxy may set."""
     settings = Settings(host="0.0.0.0", no_auth=True, trusted_proxies=("127.0.0.1",))
     seen = []
 

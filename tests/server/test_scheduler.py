@@ -13,7 +13,7 @@ NEVER = 3600.0
 
 
 class Clock:
-    """Seconds that pass when they are told to."""
+    """A clock that the test advances."""
 
     def __init__(self):
         self.now = 1000.0
@@ -23,7 +23,7 @@ class Clock:
 
 
 class Place:
-    """One at a time, and who came in which order."""
+    """One request at a time, in a recorded order."""
 
     def __init__(self, at_once=1, beside=None, longest=NEVER):
         self.clock = Clock()
@@ -38,7 +38,7 @@ class Place:
         return holding
 
     async def pressing(self):
-        """One that has never rested, and has nothing saved."""
+        """A client that never pauses, without saved pauses."""
         slot = self.slots.slot()
         for _ in range(100):
             async with slot:
@@ -46,13 +46,13 @@ class Place:
         return slot
 
     async def resting(self):
-        """One that has asked for nothing for long."""
+        """A client that has been idle for long."""
         slot = self.slots.slot()
         slot.rests(self.clock.now - NEVER)
         return slot
 
     async def asks(self, name, slot):
-        """It waits, or has its slot."""
+        """The request waits, or has its slot."""
 
         async def wait():
             async with slot:
@@ -139,7 +139,7 @@ async def test_a_freed_slot_is_not_freed_twice():
     place = Place(longest=0.5)
     slow = await place.occupied()
     place.clock.now += 1
-    waiting = await place.occupied()  # the slow one made room for it
+    waiting = await place.occupied()  # the slow one freed its slot
     await place.asks("next", place.slots.slot())
     await slow.aclose()
     await asyncio.sleep(0)
@@ -211,7 +211,7 @@ async def test_no_request_overtakes_a_waiting_rested_client():
     async with flooding[0]:
         await place.asks("resting", place.slots.slot())
         assert len(place.slots) == 1
-        place.clock.now += 3  # it is there no more, and there would be room
+        place.clock.now += 3  # the client has left, and a slot would be free
         flooding[1].rests(place.clock.now)
         await place.asks("flood", flooding[1])
         assert place.had == []

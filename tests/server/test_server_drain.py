@@ -1,4 +1,4 @@
-"""A server that is told to stop: nothing new begins, what runs ends, then everything is closed."""
+"""A server that is stopping: no new work begins, running work ends, then everything is closed."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""`repl-env serve` as a process: what it leaves behind however it ends, and how it refuses."""
+"""`repl-env serve` as a process: no leftovers however it ends, and clear refusals."""
 
 import gc
 import json
@@ -31,7 +31,8 @@ from tests.soak.belongings import anonymous
 from tests.waiting import PATIENCE, eventually
 
 PROGRAM = "from repl_env.cli.main import main; main()"
-# Of this machine, but no other test's: a port here is free again when its server is gone.
+# Of this machine, but not used by another test: a port here is free again when its server has
+# ended.
 ADDRESS = "127.0.0.77"
 
 
@@ -66,7 +67,7 @@ class Child:
 
 
 def lives(process: psutil.Process) -> bool:
-    """Whether it runs; a zombie does not, however late whoever inherited it asks for its status."""
+    """Whether the process runs; a zombie does not, even if its status is read late."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -89,7 +90,7 @@ def child(*options, log=subprocess.DEVNULL):
 
 
 def test_killing_it_leaves_no_process_behind_and_its_port_free():
-    # One of the eight speaks: lines of several at once may be one within the other.
+    # One of the eight prints: concurrent lines could be mixed.
     code = (
         "import os, time\nfirst = os.getpid()\nfor _ in range(3): os.fork()\n"
         "if os.getpid() != first: time.sleep(600)\nprint('on', flush=True)\nwhile True: pass"
@@ -365,7 +366,7 @@ def test_garbage_of_ended_sessions_is_collected_when_the_server_is_idle():
             left.append(weakref.ref(self))
 
         def close(self):
-            """Kept by nobody."""
+            """Not referenced."""
 
     gc.disable()
     try:
@@ -406,7 +407,8 @@ def test_a_quota_for_anonymous_clients_keeps_the_limits_that_it_does_not_name(mo
 def test_the_application_for_other_servers_asks_for_keys(monkeypatch):
     from repl_server import asgi
 
-    # It is made once for a process, by whoever looks first, from what the environment says then.
+    # It is created once per process, by the first access, from the environment variables at that
+    # time.
     vars(asgi).pop("app", None)
     for name in [name for name in os.environ if name.startswith("REPL_ENV_")]:
         monkeypatch.delenv(name)

@@ -1,4 +1,4 @@
-"""A session behind a server whose worker dies goes on as one of this process does."""
+"""A session on a server recovers from the death of its worker like a local one."""
 
 from __future__ import annotations
 

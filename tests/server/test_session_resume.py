@@ -1,4 +1,4 @@
-"""A session outlives its socket: resumed by token, taken over, ended when nobody comes back."""
+"""A session outlives its socket: resumed by token, taken over, ended after the grace time."""
 
 import threading
 
@@ -26,7 +26,7 @@ def gate():
 
 
 def drop(one) -> None:
-    """Cut the connection, without a word."""
+    """Cut the connection without a close frame."""
     one.socket.close_socket()
 
 
@@ -171,7 +171,7 @@ def test_a_session_that_no_client_resumes_ends():
 
 
 def test_an_openenv_socket_does_not_affect_the_end_of_other_sessions():
-    """One to be resumed ends by its grace, as it would have; one of HTTP when it is idle."""
+    """A resumable session ends after its grace time; one over HTTP after the idle timeout."""
     settings = {"idle_s": 600.0, "grace_s": 0.02}
     with serving(settings, environment=Adder, action=Add, observation=Sum) as server:
         token = ask(server, "POST", "/reset", {}, X_Session_Id="new")[1]["X-Session-Id"]

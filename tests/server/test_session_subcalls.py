@@ -40,7 +40,7 @@ def calling(served):
 
 
 def of(address):
-    """How a socket is one of another tenant."""
+    """The headers of a socket of another tenant."""
     return {"source_address": (address, 0)}
 
 

@@ -1,4 +1,4 @@
-"""`Settings` and `TenantQuota`: what is wrong with them is said when they are made."""
+"""`Settings` and `TenantQuota`: invalid values are refused in the constructor."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def shown(one: Peer, code: str) -> Any:
     return result["value"]
 
 
-# Type, length, and what tells values apart.
+# Type, length, and a part that distinguishes values.
 ABOUT = "type(context).__name__, len(context), hashlib.sha256(repr(context).encode()).hexdigest()"
 
 
@@ -408,7 +408,9 @@ async def test_uploads_in_use_are_not_evicted(sandbox) -> None:
 
     await (await bench.begin(references)).close_async()
     assert len(bench.templates) == 2
-    await bench.put(b"3" * (4 * MIB))  # for which the idle template goes, not what it is made of
+    await bench.put(
+        b"3" * (4 * MIB)
+    )  # the idle template is evicted for it, not the upload that it is made of
     assert len(bench.templates) == 1
     assert bench.uploads.find(bench.tenant, name(second)) is not None
     with pytest.raises(RequestError, match="NO_ROOM"):
@@ -521,7 +523,7 @@ class Told(Observation):
 
 
 class Foreign(Environment):
-    """An environment of another kind, which says what it was given."""
+    """A custom environment, which reports its arguments."""
 
     def reset(self, seed=None, episode_id=None, **kwargs):
         return Told(text=repr(sorted(kwargs.items())))
@@ -547,7 +549,7 @@ def test_an_environment_of_another_kind_is_given_the_values() -> None:
             assert refused["code"] == "VALIDATION_ERROR"
 
 
-# Of sources that are equal: two environments of one server can share.
+# With equal providers two environments of one server can share.
 def test_environments_of_one_provider_share_templates() -> None:
     settings = REPLEnvironment().sandbox_provider.settings
     assert SandboxProvider(None, settings) == REPLEnvironment().sandbox_provider

@@ -1,4 +1,4 @@
-"""A client that asks and does not read: bounded, closed, and nobody else's trouble."""
+"""A client that does not read is bounded and closed, without effects on others."""
 
 import asyncio
 import json

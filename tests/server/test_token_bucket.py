@@ -1,4 +1,4 @@
-"""A bucket gives out no more than its size and what it gained meanwhile, whatever is asked when."""
+"""A bucket grants at most its size and its refill, for any sequence of requests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RATES = st.floats(0.001, 1000)
 
 
 class Clock:
-    """Time that passes when it is told to."""
+    """A clock that the test advances."""
 
     def __init__(self) -> None:
         self.now = 1000.0

@@ -44,7 +44,7 @@ def is_logged(caplog, told):
 
 
 def methods(headers) -> set[str]:
-    """Those that an answer says may be used."""
+    """The methods that an answer lists as allowed."""
     return set(headers["Allow"].split(", "))
 
 

@@ -82,7 +82,7 @@ def test_a_tenant_over_its_allowance_evicts_its_own_uploads_alone() -> None:
     with pytest.raises(RequestError, match="QUOTA_EXCEEDED"):
         room.check(ANN, 51)
     assert refused(room, ANN, 51) == "QUOTA_EXCEEDED"
-    assert room.taken == 150  # it gave up what it could, and kept what is used
+    assert room.taken == 150  # it evicted what it could, and kept what is in use
 
 
 def test_a_refusal_for_lack_of_memory_charges_the_tenant_nothing() -> None:

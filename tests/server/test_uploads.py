@@ -54,7 +54,7 @@ def nothing_is_left(server) -> Iterator[None]:
 
 @pytest.fixture
 def clock(server, monkeypatch) -> Clock:
-    """That of the server's uploads, which stands still: no sender is overdue before it is told."""
+    """The clock of the server's uploads, which the test advances: no sender is late by accident."""
     clock = Clock()
     monkeypatch.setattr(server.manager.uploads, "_clock", clock)
     return clock
@@ -76,7 +76,7 @@ def answer(line: http.client.HTTPConnection) -> tuple[int, Any]:
 
 
 def ask(server, method: str, sha: str, body: Any = None, source: str = ME, **headers: Any):
-    """One request: the status, and the body with the headers laid over it."""
+    """One request: the status, and the body merged with the headers."""
     named = {key.replace("_", "-"): str(value) for key, value in headers.items()}
     with connection(server, source) as line:
         line.request(method, f"/contexts/{sha}", body=body, headers=named)
@@ -300,7 +300,7 @@ def test_a_context_is_complete_with_its_last_byte_though_the_request_never_ends(
 
 def test_a_context_sent_again_from_the_start_begins_again(server) -> None:
     data, sha = content(3 * MIB), name(content(3 * MIB))
-    ask(server, "PUT", sha, content(MIB, 1), **span(0, MIB - 1, 2 * MIB))  # not what it should be
+    ask(server, "PUT", sha, content(MIB, 1), **span(0, MIB - 1, 2 * MIB))  # not the expected value
 
     assert ask(server, "PUT", sha, data)[0] == 201
     assert stored(server, data)
@@ -334,7 +334,7 @@ def test_two_senders_of_one_context_both_succeed_and_it_is_stored_once(server, c
 
 @pytest.mark.parametrize("whole", [False, True], ids=["a piece", "a whole context"])
 def test_a_returning_client_replaces_its_dead_connection(server, clock, whole: bool) -> None:
-    """A connection can be dead for minutes before the server learns of it."""
+    """A connection can be dead for minutes before the server detects it."""
     data = content(3 * MIB)
     sha, total = name(data), len(data)
 
@@ -484,7 +484,7 @@ def test_arriving_uploads_do_not_evict_each_other(server) -> None:
         eventually(lambda: server.manager.uploads.quota.taken == 6 * MIB)
         status, told = ask(server, "PUT", name(parts[2]), parts[2])
         assert (status, told["code"]) == (429, "QUOTA_EXCEEDED")
-        # Somebody else's quota is another; there the room is what ends.
+        # Another tenant has another quota; the total memory is the limit there.
         with connection(server, OTHER) as third:
             begin(server, third, name(parts[2]), parts[2][: 3 * MIB], len(parts[2]))
             eventually(lambda: server.manager.uploads.quota.taken == 9 * MIB)

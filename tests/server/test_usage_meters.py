@@ -29,7 +29,7 @@ QUOTA = TenantQuota(
 
 
 class Clock:
-    """Time that passes when it is told to."""
+    """A clock that the test advances."""
 
     def __init__(self) -> None:
         self.now = 0.0

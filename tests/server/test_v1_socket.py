@@ -1,4 +1,4 @@
-"""`/ws` with `repl-env.v1`: what it has more."""
+"""`/ws` with `repl-env.v1`: the additions to OpenEnv's frames."""
 
 import asyncio
 import logging
@@ -147,7 +147,7 @@ def test_a_step_is_cancelled_and_variables_stay(named):
     assert named.run("kept")["stdout"] == "1\n"
 
 
-# It says so where it swallows what comes then.
+# It prints when it swallows the interrupt.
 STUBBORN = """
 import time
 said = False

@@ -33,7 +33,7 @@ class Sum(Observation):
 
 
 class Adder(Environment):
-    """Adds numbers; some of them do something else. One gate holds all that wait."""
+    """Adds numbers; some numbers have side effects. One gate holds all that wait."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True
     gate: ClassVar[threading.Event] = threading.Event()

@@ -145,7 +145,7 @@ class Wire:
         return await self.reply()
 
     async def frame(self) -> tuple[int, bytes]:
-        """The next WebSocket frame: its opcode and what it carries."""
+        """The next WebSocket frame: its opcode and its payload."""
         first, length = await self.reader.readexactly(2)
         if length == 126:
             (length,) = struct.unpack("!H", await self.reader.readexactly(2))
@@ -217,7 +217,7 @@ async def turns() -> None:
 
 
 async def ask(port: int, method: str, path: str, body: bytes = b"", **headers: str) -> Reply:
-    """One request on a connection of its own."""
+    """One request on a separate connection."""
     async with wire(port) as connection:
         await connection.send(request(method, path, body, **headers))
         return await connection.reply()

@@ -1,6 +1,6 @@
-"""`make soak`: sessions that lose their workers all the time, and never anything else.
+"""`make soak`: sessions that lose their workers all the time, and nothing else.
 
-    python -m tests.soak [--seconds N] [--sessions N] [--tier NAME...] [--seed N]
+python -m tests.soak [--seconds N] [--sessions N] [--tier NAME...] [--seed N]
 
 Prints its figures; exit status 1 if a session was not what it had to be, or something is left.
 """

@@ -53,10 +53,10 @@ _BLOCK = 64
 
 
 def in_use() -> int:
-    """Bytes that this process has allocated and not freed, about.
+    """Approximate number of allocated bytes of this process.
 
-    Its pages say less: allocators keep what was freed, each thread its own, and a page of which a
-    few bytes are in use is a page. Of a soak that leaves no object more they grew by 8 MiB.
+    Its pages say less: allocators keep freed memory, each thread its own, and a page counts as used
+    for a few bytes. They grew by 8 MiB in a soak without a leak.
     """
     gc.collect()
     told = _libc.mallinfo2()
@@ -83,10 +83,10 @@ def processes_of(init: int) -> list[psutil.Process]:
 
 
 def descriptors(pid: str) -> tuple[str, ...]:
-    """The numbers of what it has open."""
+    """The numbers of the open descriptors."""
     return tuple(sorted(opened(pid)))
 
 
 def mounts(pid: str) -> int:
-    """How many mounts it sees."""
+    """The number of visible mounts."""
     return len(Path(f"/proc/{pid}/mountinfo").read_text().splitlines())

@@ -36,9 +36,8 @@ class Figures:
             self.lates += 1
 
     def shallow(self) -> None:
-        """A state could not be gone back to, of a session that was shot amid the making of a copy.
-
-        It is as it was.
+        """The state of a session that was killed during a snapshot cannot be rolled back to. The
+        session is unchanged.
         """
         with self._lock:
             self.shallows += 1
@@ -49,7 +48,7 @@ class Figures:
             self._recoveries.append(seconds)
 
     def told(self) -> dict[str, Any]:
-        """All of it, to be printed; times in milliseconds."""
+        """All figures, formatted; times in milliseconds."""
         parts = statistics.quantiles(self._recoveries, n=100) if self._recoveries[1:] else [0] * 99
         return {
             "steps": self.steps.total(),

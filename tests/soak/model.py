@@ -6,7 +6,7 @@ import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-# Of the list that cells append to, so many are kept.
+# The number of kept entries of the list that cells append to.
 KEPT_ITEMS = 50
 
 
@@ -36,7 +36,7 @@ class Model:
         self.restart()
 
     def restart(self) -> None:
-        """It is as it was before its first cell, but for nothing that the host had put there."""
+        """The session is as before its first cell, except for variables set by the host."""
         self._states = [State()]
         self._copies = self._copies_before = 0
 
@@ -47,7 +47,7 @@ class Model:
 
     @property
     def cells(self) -> int:
-        """How many cells have made it."""
+        """The number of cells that made the state."""
         return len(self._states) - 1
 
     def assign(self, name: str, value: object) -> None:
@@ -62,7 +62,7 @@ class Model:
         return self.state
 
     def lose(self) -> None:
-        """The last cell is undone, because the worker ended before its copy was made."""
+        """The last cell is undone, because the worker ended before its snapshot was taken."""
         del self._states[-1]
         self._copies = self._copies_before
 
@@ -80,12 +80,14 @@ class Model:
         self._copies -= cells
 
     def _to_nothing(self, cells: int) -> bool:
-        """To before the first cell: no copy is needed, as what the host set there is told again."""
+        """Roll back to before the first cell: no snapshot is needed, because the host sends its
+        variables again.
+        """
         return cells == self.cells
 
 
 def difference(held: Mapping[str, object], wanted: Mapping[str, object]) -> str:
-    """In words, where `held` is not what is `wanted`."""
+    """A text if `held` differs from `wanted`."""
     names = sorted(held.keys() | wanted.keys())
     return "; ".join(
         f"{name}: {held.get(name, 'nothing')!r:.200}, not {wanted.get(name, 'nothing')!r:.200}"

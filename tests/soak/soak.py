@@ -22,17 +22,16 @@ from .steps import LEFT, Soaked
 from .storm import Storm, storm
 
 TIERS = ("jailed", "confined")
-# How many states back the sessions of each tier keep: the default, and more.
+# The number of states to which sessions of each tier can roll back: the default, and more.
 _HISTORY = {"jailed": 1, "confined": 3}
 _LIMITS = Limits(timeout=120.0, grace=0.05, memory="256MiB")
 _THREADS = 4
-# Besides its init: the worker and the keeper of its files.
+# Besides init: the worker and the workspace snapshots' helper.
 _PROCESSES = 3
-# Of so many interrupts or more, those that may take longer than the grace period on a machine with
-# much to do. Fewer say nothing of how often.
+# Of at least this number of interrupts, the share that may exceed the grace period on a loaded
+# machine. Fewer interrupts give no share.
 _ENOUGH, _LATE = 100, 0.2
-# Shots at any moment that may take the state before with them: they have to strike within
-# microseconds.
+# Kills at any moment that may lose the earlier state too: they have to occur within microseconds.
 _SHALLOW = 0.01
 # Bytes that the host's memory in use may grow by, figures of a long soak included, and that the
 # zygote's pages may grow by: of a zygote, only the pages can be counted.
@@ -49,7 +48,7 @@ class Report:
     growth: tuple[int, int] = (0, 0)  # bytes in use by the host, and of pages of its zygote
 
     def told(self) -> dict[str, Any]:
-        """All of it, to be printed."""
+        """All figures, formatted."""
         host, zygote = (round(grown / 2**20, 2) for grown in self.growth)
         grown = {"host grew MiB": host, "zygote grew MiB": zygote}
         stormed = {} if self.storm is None else {"storm of daemons": self.storm.told()}
@@ -74,7 +73,7 @@ class Plan:
 
     @property
     def history(self) -> int:
-        """How many states back a session keeps."""
+        """The number of states to which a session can roll back."""
         return _HISTORY[self.tier]
 
     def warm_up(self) -> Plan:
@@ -122,7 +121,7 @@ def _left_behind(before: Belongings, zygote: int, folder: str) -> list[str]:
 
 
 def _is_more(was: Any, became: Any) -> bool:
-    """Of numbers, and of names."""
+    """Lists of numbers, and of names."""
     return bool(became > was if isinstance(was, int) else {*became} - {*was})
 
 

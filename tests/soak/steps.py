@@ -22,8 +22,8 @@ SETUP = """
 import ctypes, os, signal, subprocess, sys, threading
 total, items = 0, []
 """
-# A file that stays open, so that copies of the session are forks; or one that is opened for each
-# line, so that they are kept up to date.
+# A file that stays open, so that snapshots of the session are forks; or a file that is opened for
+# each line, so that snapshots are updated.
 LOGS = (
     'log = open("log", "a")\n',
     """
@@ -63,7 +63,7 @@ DEATHS = (
     "while True:\n    if os.fork() == 0: signal.pause()\n    elif os.fork(): os._exit(6)",
 )
 STUBBORN = f"signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])\n{HARM}while True: pass"
-# Steps after which a session has all copies again that it may have lost.
+# Steps after which a session has all snapshots again that it may have lost.
 _LONG_AGO = 6
 # Interrupts in a row that a machine with much to do may leave no time for.
 _LATE_AT_MOST = 20
@@ -75,7 +75,7 @@ class Unlike(AssertionError):
 
 
 class Soaked:
-    """One session of the soak, its model, and what is done to both at random."""
+    """One session of the soak, its model, and random actions on both."""
 
     def __init__(self, sandbox: Sandbox, history: int, seed: str, figures: Figures) -> None:
         self._sandbox = sandbox
@@ -83,7 +83,7 @@ class Soaked:
         self._random = random.Random(seed)
         self._figures = figures
         self._model = Model(history)
-        self._told: list[str] = []  # the steps of this session, for whoever looks for a fault
+        self._told: list[str] = []  # the steps of this session, for debugging
         self._setup = SETUP + self._random.choice(LOGS)
         self._shot_cells_ago = _LONG_AGO  # since its worker was shot at any moment
         self._session = sandbox.session()
@@ -105,7 +105,7 @@ class Soaked:
         return session_links(self._session).folder
 
     def step(self) -> None:
-        """Do one thing, and see that the session is what it must be."""
+        """Do one action, and compare the session with its model."""
         weights = [weight for _, weight in _STEPS]
         act = self._random.choices([act for act, _ in _STEPS], weights)[0]
         self._told.append(act.__name__)
@@ -196,7 +196,7 @@ class Soaked:
         self._model.state.files[name] = data
 
     def interrupted(self) -> None:
-        # Alone, for the interrupt may come before the first line of its cell.
+        # Separately, because the interrupt may arrive before the first line of its cell.
         self.add()
         for _ in range(_LATE_AT_MOST):
             outcome = self._session.run("while True: pass", timeout=0.02)
@@ -220,7 +220,7 @@ class Soaked:
         self._killed(outcome)
 
     def time_out(self) -> None:
-        # Long enough for the first line of the cell, on a machine with much to do too.
+        # Long enough for the first line of the cell, on a loaded machine too.
         for timeout in (0.2, 2.0, 20.0):
             outcome = self._session.run(STUBBORN, timeout=timeout)
             if outcome.state != "kept":
@@ -244,7 +244,7 @@ class Soaked:
         self._killed(outcome)
 
     def shot_at_rest(self) -> None:
-        """SIGKILL when the copy has been made, as it is before the worker hears anything."""
+        """SIGKILL after the snapshot was taken, before the worker receives a message."""
         self._session.get("total")
         self._shoot()
 
@@ -261,7 +261,7 @@ class Soaked:
         if isinstance(outcome, Finished):
             self._model.cell()
         else:
-            # A copy that was being made had the socket still, so the death came after the question.
+            # A snapshot in progress still had the socket, so the death came after the request.
             _expect(isinstance(outcome, Killed) and outcome.state == "rolled_back", outcome)
 
     def _shoot(self) -> None:
@@ -282,7 +282,7 @@ class Soaked:
         try:
             self._session.rollback(cells)
         except SandboxError:
-            # Shot while one copy became another: for microseconds it is neither.
+            # Killed while one snapshot replaced another: for microseconds there is neither.
             if self._shot_cells_ago >= _LONG_AGO:
                 raise
             self._figures.shallow()
@@ -333,13 +333,13 @@ def _expect(claim: bool, outcome: AnyOutcome) -> None:
 
 
 def _cells_lost(outcome: AnyOutcome) -> int:
-    """How many cells it says were lost."""
+    """The number of cells that the outcome reports as lost."""
     found = [_CELLS_LOST.search(lost) for lost in outcome.lost]
     return sum(int(each[2]) - int(each[1]) + 1 for each in found if each)
 
 
 _Act = Callable[[Soaked], None]
-# With how often each is done, of about a hundred.
+# Each action with its frequency, out of about a hundred.
 _STEPS: tuple[tuple[_Act, int], ...] = (
     (Soaked.add, 20),
     (Soaked.add_many, 5),

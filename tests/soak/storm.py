@@ -1,4 +1,4 @@
-"""A storm of daemons beside a session that minds its business: how late, and for whom."""
+"""A fork bomb of daemons beside an ordinary session: delays of both."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from repl_sandbox import Sandbox, Session
 from tests.security.storms import HEAD, STORMS
 
-# Seconds of a storm's cell, in which its neighbour takes a step every so many.
+# Seconds of a fork bomb's cell, and between the steps of its neighbour.
 _TIMEOUT, _PAUSE = 5.0, 0.005
 # Times as late as in a quiet session that a time-out may be answered, and seconds on top.
 _LATER, _ON_TOP = 5, 1.0
@@ -22,7 +22,7 @@ _SLOWER, _LEAST = 10, 0.002
 
 @dataclass(frozen=True, slots=True)
 class Storm:
-    """Result of a storm; times in seconds."""
+    """Result of a fork bomb; times in seconds."""
 
     outcome: str
     named: bool  # whether the limit of processes was
@@ -90,7 +90,7 @@ class _Stepper:
         self._thread.start()
 
     def p99(self, seconds: float) -> float:
-        """Of its steps, when it has gone on for so long."""
+        """The steps of the neighbour, once the fork bomb has gone on for a while."""
         time.sleep(max(0.0, self._begun + seconds - time.monotonic()))
         self._stops.set()
         self._thread.join()

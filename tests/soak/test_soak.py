@@ -12,7 +12,7 @@ from tests.soak.model import Model
 from tests.soak.soak import TIERS, Plan, soak
 from tests.soak.storm import storm
 
-# How late and how slow is asked of `make soak`, on a machine of its own.
+# Delays are measured by `make soak`, on a machine of its own.
 PLAN = Plan(tier="jailed", seconds=2, sessions=8, seed="the same each time", least=20, storms=False)
 
 

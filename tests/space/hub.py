@@ -25,7 +25,7 @@ _NO_SPACE = "Repository not found"
 
 @dataclass
 class Space:
-    """One Space: its files, the commits as they were asked for, its secrets."""
+    """One Space: its files, its commits as requested, its secrets."""
 
     created_with: dict[str, Any] = field(default_factory=dict)
     files: dict[str, bytes] = field(default_factory=lambda: {".gitattributes": b""})

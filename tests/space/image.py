@@ -11,7 +11,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Image:
-    """What a Dockerfile says of a container."""
+    """The container settings of a Dockerfile."""
 
     run: str
     environment: dict[str, str]

@@ -25,7 +25,7 @@ from tests.space.image import Image
 
 GIB = 1 << 30
 
-# As `openenv push` wants them, and the wheel with what hands it out.
+# The files that `openenv push` requires, and the wheel with its installer.
 FILES = {
     "Dockerfile", "README.md", "__init__.py", "client.py", "models.py", "openenv.yaml",
     "openenv_repl_env-0.1.0-py3-none-any.whl", "pyproject.toml", "wheel_backend.py",
@@ -146,7 +146,7 @@ def test_a_partly_written_folder_is_removed(make: Call, tmp_path: Path) -> None:
 
 
 def test_pip_installs_the_wheel_of_the_space(tmp_path: Path) -> None:
-    """As AutoEnv has it do, with the address of the Space; nothing is built or fetched."""
+    """As AutoEnv runs the client, with the address of the Space; nothing is built or fetched."""
     make_space(tmp_path / "space", SpaceConfig())
     options = ["--quiet", "--no-deps", "--no-index", "--target", tmp_path / "site"]
     command = [sys.executable, "-m", "pip", "install", *options, tmp_path / "space"]

@@ -54,7 +54,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(made: Path, tmp_path: Path) -> Path:
-    """A Space that a test may spoil."""
+    """A Space that a test may break."""
     return Path(shutil.copytree(made, tmp_path / "space"))
 
 

@@ -48,7 +48,7 @@ def in_a_folder(image: Image, folder: Path) -> dict[str, str]:
 
 
 def in_an_environment(image: Image, folder: Path) -> dict[str, str]:
-    """As the image has it: a Python with nothing else, and the line of the Dockerfile."""
+    """As in the image: a Python without packages, and the line of the Dockerfile."""
     subprocess.run([sys.executable, "-m", "venv", folder], check=True)
     variables = {"PATH": f"{folder}/bin:{os.environ['PATH']}"}
     subprocess.run(["sh", "-c", image.run], env=os.environ | variables, check=True)
@@ -63,7 +63,7 @@ def in_an_environment(image: Image, folder: Path) -> dict[str, str]:
 def installed(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, str]:
-    """What the wheel of a Space is installed in, as variables of a process."""
+    """The environment variables of a process that uses the installed wheel."""
     folder = tmp_path_factory.mktemp("installed")
     make_space(folder / "space", SpaceConfig())
     variables: dict[str, str] = request.param(Image.of(folder / "space"), folder / "site")
@@ -72,7 +72,7 @@ def installed(
 
 @pytest.fixture(scope="module")
 def there() -> list[str]:
-    """What a command begins with to run as on the hub."""
+    """The prefix of a command that runs as on the hub."""
     done = subprocess.run([AS_ON_THE_HUB, "true"], capture_output=True, text=True, check=False)
     if done.returncode:
         pytest.skip(f"no user 1000 without namespaces can be had here: {done.stderr.strip()}")
@@ -81,7 +81,7 @@ def there() -> list[str]:
 
 @contextmanager
 def running(image: Image, there: list[str], variables: dict[str, str]) -> Iterator[str]:
-    """The server's address. Its port is free, not the Space's own."""
+    """The server's address, on a free port rather than the Space's own."""
     plain = {name: os.environ[name] for name in ("HOME", "LANG", "TMPDIR") if name in os.environ}
     environment = plain | image.environment | {"REPL_ENV_PORT": "0"} | variables
     with subprocess.Popen(

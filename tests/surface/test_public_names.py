@@ -24,7 +24,7 @@ from tests.surface.reference import PAGE, section, sections
 
 SURFACE = listed()
 MODULES = [module for module in SURFACE if importable(module)]
-# Pages for users, and programs that they copy from.
+# Pages for users, and examples that users copy.
 DOCUMENTS = [
     ROOT / "README.md",
     ROOT / "SECURITY.md",

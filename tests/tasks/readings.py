@@ -10,7 +10,7 @@ from repl_env.tasks.generators import GeneratedTask
 
 
 def read_again(task: GeneratedTask) -> Any:
-    """The answer of `task`, without what the generator knows of it."""
+    """The answer of `task`, computed without the data of the generator."""
     return _READINGS[task.kind](task.question, task.context)
 
 

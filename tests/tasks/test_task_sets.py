@@ -315,7 +315,7 @@ def test_a_task_that_sessions_of_a_sandbox_would_see_is_refused(
 
 
 def test_a_folder_that_sessions_are_shown_is_hidden_by_another(write):
-    """As of the shipped tasks, below the interpreter's packages."""
+    """Like the path of the shipped tasks, below the interpreter's packages."""
     import sysconfig
 
     place = Path(sysconfig.get_paths()["purelib"]) / "tasks_of_a_test"
@@ -458,7 +458,7 @@ def test_a_verifier_of_harbors_that_needs_a_container_says_so(write, sandbox):
         task.open(sandbox=sandbox)
 
 
-# What the shipped evaluators may be given, whole or in the place of each item.
+# Malformed inputs of the shipped evaluators, as a whole or in the place of each item.
 ODD = [
     "None", "True", "-1", "10**5000", "1e308", "''", "'\\ud800'", "[]", "{}", "[None] * 6",
     "[[]] * 150", "[10**5000] * 150", "[1e308] * 150", "[True] * 6", "{'C': 1}", "'C' * 10**6",

@@ -12,8 +12,8 @@ from repl_env.tasks.generators import KINDS, make_task
 
 from .readings import read_again
 
-# Of the records of ten tasks each. They are the same in each version of Python; whoever changes a
-# generator makes other data sets of the same name, and says so in the changelog.
+# Checksums of the records of ten tasks each, equal in each version of Python. A changed generator
+# makes other data sets of the same name, which the changelog has to say.
 DIGESTS = {
     "single_needle": "dcca5abf500bf77a09876d11378365d4",
     "multi_needle": "091e86db695a1923f35e882dc247b4d1",
@@ -79,7 +79,7 @@ def test_needles_stand_anywhere_in_the_text() -> None:
 
 
 def test_a_needle_has_neighbours_of_its_form() -> None:
-    """Else a search for the words of the form would do."""
+    """Otherwise a search for the words of the form would solve the task."""
     task = make_task("single_needle", 50_000, 1)
 
     assert task.context.count("The code of the ") >= 10

@@ -11,7 +11,7 @@ collect_ignore_glob = [] if HERE else ["*test_*.py"]
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Leave out warnings of TorchRL about TorchRL; those of ours are errors, as everywhere."""
+    """Ignore warnings of TorchRL about TorchRL; warnings of this project are errors."""
     if HERE:
         for kind in ("DeprecationWarning", "FutureWarning", "UserWarning"):
             config.addinivalue_line("filterwarnings", f"ignore::{kind}")

@@ -37,7 +37,7 @@ class Scripted:
 
 
 def asked(*queries: str, **columns: Sequence[Any]) -> TensorDict:
-    """What resets an environment."""
+    """Resets an environment."""
     return TensorDict({"query": list(queries), **columns}, batch_size=(len(queries),))
 
 

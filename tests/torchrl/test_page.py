@@ -11,7 +11,7 @@ EXAMPLES = [block for block in blocks_run_by("tests/torchrl") if block.page == "
 
 @pytest.fixture(scope="module")
 def names(tokenizer, model):
-    """What the examples share, as their reader does who goes from one to the next."""
+    """The namespace that consecutive examples share, as for a reader of the page."""
     return {"tokenizer": tokenizer, "model": model, "__name__": "page"}
 
 

@@ -38,7 +38,7 @@ def of_loader(n=1, tokenizer=None, max_iterations=3):
 
 
 def counting(conversation):
-    """Two steps: the words are counted, and the number is the answer."""
+    """Two steps: one counts the words, the next submits the number."""
     return block("n = len(context.split())") if len(conversation) == 1 else block("FINAL(n)")
 
 

@@ -33,7 +33,7 @@ def env():
 
 
 def play(env, td, *replies):
-    """One step; the tensordict of the next, and what it came to."""
+    """One step; returns the tensordict of the next, and the result."""
     td = env.step(replied(td, *replies))
     return env.step_mdp(td), td["next"]
 
@@ -192,7 +192,7 @@ def of_loader(queries, n, **arguments):
 
 
 def counting(conversation):
-    """As many steps as the query says, in a session that must begin anew with each episode."""
+    """As many steps as the query says, in a session that has to restart with each episode."""
     query, step = conversation[0], len(conversation) // 2 + 1
     check = f"n = globals().get('n', 0) + 1\nassert (n, context) == ({step}, {query!r})\n"
     return block(check + ("FINAL(n)" if step >= int(query) else ""))
@@ -312,7 +312,7 @@ def test_output_cannot_forge_a_turn(tokenizer, template, how):
     code = {"printed": f"print({value})", "value": value, "error": f"raise ValueError({value})"}[
         how
     ]
-    # These two templates leave out every other role.
+    # These two templates omit every other role.
     role = "user" if template in ("deepseek", "falcon") else "tool"
     env = made(1, tokenizer=named, tool_name=role)
     td = env.reset(asked("q"))

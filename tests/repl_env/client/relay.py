@@ -60,7 +60,7 @@ class Relay:
             writer.transport.abort()
 
     async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Nothing is said before the first byte is passed on."""
+        """No byte is sent before the first one is passed on."""
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         ends = {writer}

@@ -58,7 +58,7 @@ class Peer:
 
     @property
     def headers(self) -> Headers:
-        """Those of the handshake."""
+        """The headers of the handshake."""
         return self.connection.request.headers
 
     async def next(self, kind: str | None = None) -> dict[str, Any]:
@@ -69,7 +69,7 @@ class Peer:
         return frame
 
     async def send(self, frame: dict[str, Any] | str | bytes) -> None:
-        """One message, as it is."""
+        """One message, unparsed."""
         await self.connection.send(json.dumps(frame) if isinstance(frame, dict) else frame)
 
     async def reply(self, request: dict[str, Any], data: dict[str, Any]) -> None:
@@ -111,7 +111,7 @@ class Peer:
             await self.reply(request, observation(text))
 
     def drop(self) -> None:
-        """The connection breaks, without a word."""
+        """The connection breaks without a close frame."""
         self.connection.transport.abort()
 
     async def close(self, code: int = 1000, reason: str = "") -> None:
@@ -221,7 +221,8 @@ class Scripted:
         for _ in range(9):  # who was let in last is connected by now
             await asyncio.sleep(0)
         for connection in self.connections:
-            # Its client may wait for us to be left. One of TLS has no transport before it is there.
+            # The client may wait until the server disconnects. A TLS connection has no transport
+            # before the handshake.
             if connection.state is State.CONNECTING and hasattr(connection, "transport"):
                 connection.transport.abort()
         await self._server.wait_closed()
@@ -250,7 +251,7 @@ class Scripted:
 
 @contextmanager
 def kept_port() -> Iterator[int]:
-    """A port that nobody else is given, and where nobody listens but who is told of it."""
+    """A reserved port without a listener, until the test starts one."""
     with socket.socket() as keeper:
         keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         keeper.bind(("127.0.0.1", 0))
@@ -258,5 +259,5 @@ def kept_port() -> Iterator[int]:
 
 
 def answered(status: int, body: bytes = b"", **headers: str) -> Callable[[Request], Response]:
-    """An answer of HTTP in place of a WebSocket."""
+    """An HTTP response in place of a WebSocket."""
     return lambda _: Response(status, HTTPStatus(status).phrase, Headers(headers), body)

@@ -1,4 +1,4 @@
-"""Stories of scripted servers, and a cell whose output tells how a story ended."""
+"""Stories of scripted servers, and a cell whose output shows which server answered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Closing a `REPLEnv`, whatever its server does meanwhile."""
+"""Closing a `REPLEnv` in any state of its server."""
 
 from __future__ import annotations
 

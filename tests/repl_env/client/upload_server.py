@@ -125,7 +125,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def breaks(request: Handler) -> bool:
-    """The connection breaks amid a request."""
+    """The connection breaks during a request."""
     request.connection.shutdown(socket.SHUT_RDWR)
     request.close_connection = True
     return True

@@ -29,7 +29,7 @@ from repl_sandbox.errors import SandboxError, SessionClosed
 
 
 class Session:
-    """A session that fails as it is told to, and notes that it was closed."""
+    """A session that fails on request, and records that it was closed."""
 
     isolation = SimpleNamespace(tier="process", layers=())
 
@@ -76,7 +76,7 @@ class Half(Rubric):
 
 
 class Forgetful(Rubric):
-    """Fails at its first reset, and notes what it is told."""
+    """Fails at its first reset, and records its arguments."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -19,7 +19,7 @@ def test_a_context_for_all_is_loaded_once(envs: REPLVectorEnv, templates: list[S
     results = envs.reset(context=LARGE)
     assert [each.observation.context_length for each in results] == [len(LARGE)] * 4
     assert len(templates) == 1
-    # One place in memory, as it is where all are forks of one process that held it.
+    # Shared memory, as in forks of one process that held it.
     (address,) = set(shown(envs.step(["print(id(context))"] * 4)))
     envs.step(["context = 1", "del context", "pass", "import os\nos._exit(1)"])
     code = "print(len(str(globals().get('context'))))"
@@ -84,7 +84,7 @@ def test_a_branch_goes_on_when_the_group_is_closed(templates: list[Sandbox]) -> 
         assert (result.metadata or {})["final_answer"] == str(len(LARGE))
         assert "open" in repr(templates[0])
         branch.close()
-    assert "closed" in repr(templates[0])  # and with it the context's memory
+    assert "closed" in repr(templates[0])  # and with the template the context's memory
 
 
 async def test_a_branch_goes_on_when_the_group_of_an_event_loop_is_closed() -> None:

@@ -361,7 +361,7 @@ def test_an_interrupted_reset_leaves_no_session(
 
 
 class Struck:
-    """A turn that Ctrl-C strikes right after, when what it asks for is not noted yet."""
+    """A generator that Ctrl-C interrupts right after an effect that is not recorded yet."""
 
     def __init__(self, turn: Effects[None]) -> None:
         self.turn = turn

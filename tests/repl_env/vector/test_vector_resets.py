@@ -1,4 +1,4 @@
-"""`REPLVectorEnv.reset(only=...)`: some environments begin anew, the episodes of others go on."""
+"""`REPLVectorEnv.reset(only=...)`: some environments are reset, the episodes of others go on."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_a_shared_context_is_not_loaded_again(
     assert shown(envs.step(["print(len(context))"] * 4)) == ["1400000", "5", "5", "1400000"]
     envs.reset(only=[0, 3], context=LARGE + "!")
     assert len(templates) == 2
-    assert "closed" in repr(templates[0])  # nobody has it any more
+    assert "closed" in repr(templates[0])  # no other environment uses it any more
     assert shown(envs.step(["print(len(context))"] * 4)) == ["1400001", "5", "5", "1400001"]
 
 

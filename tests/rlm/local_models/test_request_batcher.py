@@ -1,4 +1,4 @@
-"""Batches: who runs with whom, in which order, and that nobody waits for ever."""
+"""Batches: their members, their order, and the absence of starvation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from repl_env.llm.local_models.request_batcher import BatchedRequest, RequestBat
 
 
 class Run:
-    """Answers each question with itself; holds its first batch until it is let go."""
+    """Answers each request with itself; blocks in its first batch until released."""
 
     def __init__(self):
         self.batches = []

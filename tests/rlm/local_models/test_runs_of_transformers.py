@@ -1,4 +1,4 @@
-"""Runs of a real model of transformers, tiny and of random weights: what it says is noise."""
+"""Runs of a real model of transformers, tiny and with random weights, so its text is noise."""
 
 import pytest
 

@@ -10,12 +10,14 @@ from tests.waiting import eventually
 
 TIERS = ["jailed", "confined", "process"]
 LIMITS = Limits(timeout=60)
-SECONDS = 60  # for what comes in milliseconds where there is a processor to be had
+SECONDS = 60  # timeout for events that take milliseconds on an idle processor
 CRASH = "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)"
 
 
 def descriptors() -> int:
-    """How many this process holds: the fewest of many looks, for the watchdog opens some too."""
+    """The number of open descriptors: the minimum of many counts, because the watchdog opens some
+    too.
+    """
     return min(len(os.listdir("/proc/self/fd")) for _ in range(100))
 
 

@@ -38,7 +38,7 @@ def test_branches_close_in_any_order(sandbox: Sandbox, order: tuple[int, ...]) -
         lines[index].close()
         with pytest.raises(SessionClosed):
             lines[index].run("x")
-    # Less, if what earlier tests left was collected meanwhile.
+    # Less, if leftovers of earlier tests were collected meanwhile.
     comes_to_at_most(before, held)
     assert not folder or not Path(folder).exists()
 
@@ -76,7 +76,7 @@ def test_a_failed_branch_is_no_second_worker(session: Session) -> None:
     session.run(f"from subprocess import Popen\n{spoilt}\nx, child = 1, Child(['sleep', '99'])")
     try:
         branch = session.branch()
-    except SandboxError:  # it had ended by the time that the host heard of it
+    except SandboxError:  # it had ended before the host was notified
         pass
     else:
         with branch:

@@ -75,7 +75,8 @@ def test_a_refused_branch_leaves_the_session_unchanged() -> None:
         sandbox.session() as session,
         session.branch(),
     ):
-        # A session with threads is copied by fork(3), which runs this: the copy takes its time.
+        # A session with threads is copied by fork(3), which runs this hook: the snapshot takes
+        # time.
         session.run(
             "import os, threading, time\nawaited = threading.Event()\n"
             "threading.Thread(target=awaited.wait, daemon=True).start()\n"

@@ -60,7 +60,9 @@ def test_a_crash_of_the_original_leaves_its_branches(session: Session) -> None:
 
 
 def test_snapshots_still_work_after_a_branch_ends(session: Session) -> None:
-    for number in range(10):  # from the fifth on a copy is kept up to date, by shared memory
+    for number in range(
+        10
+    ):  # from the fifth cell on a snapshot is kept up to date, in shared memory
         session.run(f"x = {number}")
     with session.branch() as branch:
         assert branch.lost == ()

@@ -40,7 +40,7 @@ def test_a_branch_with_open_files_recovers(session: Session) -> None:
 
 
 def test_a_branch_of_a_branch_has_the_files_that_are_open(session: Session) -> None:
-    """Of what is ours nothing is at their numbers."""
+    """No descriptor of the engine has their numbers."""
     session.run("held = [open(str(n), 'w+') for n in range(20)]")
     with session.branch() as branch, branch.branch() as inner:
         assert (branch.lost, inner.lost) == ((), ())

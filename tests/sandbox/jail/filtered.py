@@ -308,12 +308,12 @@ def reported(loads, name):
             signal.alarm(SECONDS)
             os.write(writing, report(loads, name).encode())
             status = 0
-        # Boundary: there is nobody else to report to, and the parent's code must not continue here.
+        # Boundary: there is no caller to report to, and the parent's code must not continue here.
         except BaseException:  # noqa: BLE001
             traceback.print_exc()
         finally:
             os._exit(status)
-    # Not until the end of the pipe, which leftover processes may keep open.
+    # Reading to the end of the pipe would wait for leftover processes that keep it open.
     ended = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     os.close(writing)
     try:

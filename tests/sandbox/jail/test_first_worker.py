@@ -105,7 +105,7 @@ def test_mounts_below_private_folders_are_shown(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("before", ["hostname", "process group", "seccomp", "init"])
 def test_a_step_that_fails_is_named(change: Callable[[str], None], before: str) -> None:
-    """As the first step, in the middle and as the last one."""
+    """As the first, a middle and the last step."""
     broken = "Step('broken', '', lambda jail: [libc.call('chdir', b'/nowhere')])"
     change(f"add({broken}, {before!r})")
     with pytest.raises(IsolationError, match="No such file") as caught:

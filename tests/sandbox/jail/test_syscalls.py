@@ -81,7 +81,7 @@ def test_a_stricter_row_is_of_a_call_that_has_one():
 
 
 def test_signals_to_all_processes_are_refused_without_a_pid_namespace():
-    """Not even init, which may be the host's."""
+    """Init included, which may be the host's."""
     assert "kill" not in {row.call for row in SETUP if "confined" in row.tiers}
 
 

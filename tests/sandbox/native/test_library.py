@@ -100,7 +100,7 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
 
 @pytest.mark.parametrize("case", BAD)
 def test_a_library_that_does_not_fit_is_an_isolation_error(engine: Path, case: str) -> None:
-    assert loaded(engine) == []  # the same copy as it should be
+    assert loaded(engine) == []  # the same copy, unchanged
 
     change, expected = BAD[case]
     change(engine / "repl_sandbox" / "native")

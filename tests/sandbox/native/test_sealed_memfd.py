@@ -1,4 +1,4 @@
-"""Memfds that go to a session are sealed, whatever else the kernel does with them."""
+"""Memfds that go to a session are sealed, even while the kernel uses them."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ def test_an_error_names_the_call_and_its_meaning() -> None:
 
 
 def test_a_signal_is_handled_during_a_batch() -> None:
-    """As in CPython's own calls: the call is repeated unless the handler raises."""
+    """As in CPython: the call is repeated unless the handler raises."""
     heard = []
     with a_pipe() as (reading, writing):
 

@@ -186,7 +186,7 @@ def test_of_too_many_variables_the_first_are_sent():
 
 
 def test_the_largest_result_that_a_worker_makes_fits():
-    """200 changes and the note about more, each part at its longest, all of it escaped."""
+    """200 changes and the note about more, each field at its longest, all escaped."""
     change = Change("modified", "🐍" * MAX_NAME, "🐍" * 100, MAX_COUNT - 1, "🐍" * 120)
     error = ErrorInfo("🐍" * 200, "🐍" * 4_096, "🐍" * (17 << 10), 1)
     sent = Result(1, "🐍" * (1 << 20), error, (change,) * 201, (PNG,) * 10, 1)

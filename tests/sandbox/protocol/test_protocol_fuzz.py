@@ -181,7 +181,7 @@ def listen(connection: Any, chunks: list[bytes]) -> bool:
 
 
 def connected(turn: int) -> HostConnection:
-    """Return a host's connection after the turns before this one, and its own part of it."""
+    """Return a host's connection after the earlier turns, and its own part of this one."""
     host = HostConnection()
     for number, (said, heard) in enumerate(TURNS[: turn + 1]):
         for message in said:

@@ -137,7 +137,7 @@ def test_more_than_a_frame_carries_is_a_clear_error_and_the_session_goes_on(cell
 
 
 def test_arguments_of_open_calls_are_bounded_together(sandbox: Sandbox) -> None:
-    # As many as fit; each waits until one is refused.
+    # As many as fit; each call waits until one is refused.
     refused = asyncio.Event()
     held = 0
 

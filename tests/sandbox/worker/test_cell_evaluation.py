@@ -67,7 +67,7 @@ def test_a_repr_that_raises_is_the_cells_error(run):
 
 
 def test_an_assignment_ends_with_its_line_break_only(run):
-    """The short cut for one assignment is not taken for source that goes on after it."""
+    """The fast path for one assignment does not apply to source that continues after it."""
     assert run("x = 1\r2").value == "2"
     assert run("x = 1; 2").value == "2"
     assert run("x = 1\n\n\n").value is None

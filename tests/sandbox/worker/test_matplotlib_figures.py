@@ -1,4 +1,4 @@
-"""Figures as PNG: taken, closed, bounded; a broken figure costs nothing else."""
+"""Figures as PNG: collected, closed, bounded; a broken figure affects nothing else."""
 
 from __future__ import annotations
 

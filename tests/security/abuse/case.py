@@ -55,7 +55,7 @@ class Case:
 
     @property
     def patience(self) -> float:
-        """Seconds for the cell. One that must end well by itself may have to wait for its turn."""
+        """Seconds for the cell. A cell that ends by itself may have to wait for its time slice."""
         check = self.check
         ends = not check.need_error and (check.state == "kept" or bool(check.need))
         return check.timeout + (SLACK if ends else 0)

@@ -64,7 +64,7 @@ class Crew:
 
 
 class _Member:
-    """One supervisor's process."""
+    """The process of one supervisor."""
 
     def __init__(self, process: subprocess.Popen[str], asked: str) -> None:
         self._process = process
@@ -94,7 +94,7 @@ class _Member:
         return Verdict(**reply)
 
     def leave(self) -> list[str]:
-        """End the supervisor in order; what it left behind."""
+        """End the supervisor regularly; return its leftovers."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         last = self._hear(3 * SLACK)
@@ -112,7 +112,7 @@ class _Member:
         return Verdict(case.id, case.group, "failed", problem)
 
     def _hear(self, seconds: float) -> dict[str, Any] | None:
-        """The next line, which is written whole; None at the end or when time is over."""
+        """The next complete line; None at the end of the file or after the timeout."""
         assert self._process.stdout is not None
         poller = select.poll()
         poller.register(self._process.stdout, select.POLLIN)

@@ -32,7 +32,7 @@ def adopt() -> None:
 
 @dataclass(frozen=True)
 class Host:
-    """One look. Everything is text that can be shown."""
+    """One snapshot of the state, as text."""
 
     processes: frozenset[str]
     mounts: frozenset[str]

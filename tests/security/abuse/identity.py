@@ -21,7 +21,7 @@ import repl_sandbox
 
 from .interpreters import open_to_all, with_policies
 
-# No account has it on common systems, and nobody's (65534) files may lie about.
+# No account has this uid on common systems; the uid of nobody (65534) may own files.
 ORDINARY_UID = 64321
 _HERE = Path(__file__).parent
 _PYTHONS = (sys.executable, "/usr/bin/python3", "/usr/local/bin/python3")
@@ -68,7 +68,7 @@ def ordinary() -> Iterator[Identity | str]:
     if os.geteuid() != 0:
         yield "only root can be another user"
         return
-    # Not under /tmp: what of the host lies there must be shown in each session's own /tmp.
+    # Not under /tmp: mounts below it would have to appear in each session's own /tmp.
     with tempfile.TemporaryDirectory(prefix="repl-user-", dir="/var/tmp") as folder:
         library = Path(folder)
         library.chmod(0o755)
@@ -92,7 +92,8 @@ def _found(library: Path) -> Identity | str:
                 **options,
             )
             if done.stdout.strip() == "True":
-                # The user cannot write there: else each process would compile what it imports.
+                # The user cannot write there: otherwise each process would compile the modules that
+                # it imports.
                 compiling = [python, "-I", "-m", "compileall", "-q", str(library)]
                 subprocess.run(compiling, cwd="/", check=True)
                 policy = with_policies(library / "environments", options)

@@ -67,7 +67,8 @@ def with_package(name: str, folder: Path, options: Mapping[str, Any]) -> str | N
             ignored = shutil.ignore_patterns("__pycache__")
             for part in (source, *_metadata(source)):
                 shutil.copytree(part, library / part.name, ignore=ignored)
-            # The user of `options` cannot: else each process would compile what it imports.
+            # The user of `options` cannot: otherwise each process would compile the modules that it
+            # imports.
             compiling = [str(place / "bin/python"), "-I", "-m", "compileall", "-q", str(library)]
             subprocess.run(compiling, check=True, cwd="/", capture_output=True)
             made = [str(place / "bin/python"), "-I", "-c", f"import {name}"]

@@ -1,4 +1,4 @@
-"""Runs one case in a session of its own, and says what it came to."""
+"""Run one case in a session of its own, and return its verdict."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ATTEMPTS = 3
 
 
 def judge(case: Case, tier: str, sandbox: Sandbox, sentinel: int) -> Verdict:
-    """Run `case` and say what it came to."""
+    """Run `case` and return its verdict."""
     start = time.monotonic()
     if INSIDE.get(tier, tier) not in case.tiers:
         reason = f"the corpus asks this of {', '.join(case.tiers)} only"

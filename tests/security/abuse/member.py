@@ -22,7 +22,7 @@ from .tiers import Unavailable, open_sandbox
 
 
 def main(tier: str, sentinel: int, python: str | None = None) -> None:
-    """Serve until end of file; the last line says what was left behind."""
+    """Serve until end of file; the last line lists the leftovers."""
     with fixtures.leaky_descriptors():
         try:
             sandbox = open_sandbox(tier, python)
@@ -39,7 +39,9 @@ def main(tier: str, sentinel: int, python: str | None = None) -> None:
 
 
 def _warm(sandbox: Sandbox) -> None:
-    """Run a first session: what it creates once, such as the watchdog, is no leak of a case."""
+    """Run a first session, so that what it creates once, such as the watchdog, is no leak of a
+    case.
+    """
     with sandbox.session(host={"f": int}) as session:
         session.run("f()")
         _say({"tier": session.isolation.tier})

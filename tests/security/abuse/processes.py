@@ -42,7 +42,9 @@ def descendants(pid: int) -> list[int]:
 
 
 def identities(pids: list[int]) -> dict[int, str]:
-    """Each process with the time of its start, which tells it from a later one of its number."""
+    """Each process with its start time, which distinguishes it from a later process with the same
+    id.
+    """
     found = {}
     for pid in pids:
         fields = _stat(pid)
@@ -83,9 +85,9 @@ def resident() -> int:
 
 
 def descriptors(pid: int | str) -> int:
-    """How many descriptors a process has open; 0 where it may not be asked.
+    """The number of open descriptors of a process; 0 if it may not be read.
 
-    But for those of networks that a zygote keeps for its next sessions, which go with it.
+    Descriptors of networks that a zygote keeps for its next sessions do not count.
     """
     return sum(
         not _link(f"/proc/{pid}/fd/{fd}").startswith("net:") for fd in _listed(f"/proc/{pid}/fd")

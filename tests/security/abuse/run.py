@@ -42,9 +42,8 @@ def run(
     only: str = "",
     without: Sequence[str] = (),
 ) -> Report:
-    """Run the cases of `files`, `size` at once.
-
-    `only`: those whose id begins with it; `without`: groups to leave out.
+    """Run the cases of `files`, `size` at once. `only`: prefix of the ids to run; `without`: groups
+    to leave out.
     """
     every = [case for path in files for case in load(path)]
     work = [case for case in every if case.id.startswith(only) and case.group not in without]

@@ -39,7 +39,7 @@ def _cell(verdicts: Sequence[Verdict]) -> str:
 
 
 def _reasons(columns: Mapping[Column, Sequence[Verdict]]) -> list[str]:
-    """Each failure on a line; the reasons of what was not asked, each once with its count."""
+    """One line per failure; the reasons of cases that were not run, each once with its count."""
     lines = []
     for (identity, tier), verdicts in columns.items():
         where = f"{tier} as {identity}"

@@ -11,8 +11,8 @@ from typing import Any
 
 from repl_sandbox import Limits, Policy, Sandbox, SandboxError
 
-# A cap that a session reaches within a second and that four sessions at once leave room for. The
-# output limit is below the `max_output` of the cases that flood.
+# A limit that a session reaches within a second and that leaves memory for four concurrent
+# sessions. The output limit is below the `max_output` of the cases that flood.
 LIMITS = Limits(
     memory="1GiB",
     processes=64,
@@ -24,7 +24,7 @@ LIMITS = Limits(
     host_timeout=60,
 )
 
-# As tests/containers has it, of which other users of these modules have no copy.
+# As in tests/containers, of which other users of these modules have no copy.
 _IMAGE = "python:3.11-slim"
 
 # Sandbox arguments for each tier of the corpus. `policy` is a language policy on top of whatever
@@ -48,7 +48,7 @@ INSIDE = {"container": "confined"}
 
 
 class Unavailable(Exception):
-    """The tier cannot be had here; the text says why."""
+    """The tier is unavailable here; the text has the reason."""
 
 
 def open_sandbox(tier: str, python: str | None) -> Sandbox:

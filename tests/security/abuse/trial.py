@@ -1,4 +1,4 @@
-"""One case on its way: the session it runs in, what came back, and what did not hold."""
+"""A running case: its session, its outcomes, and the failed expectations."""
 
 from __future__ import annotations
 

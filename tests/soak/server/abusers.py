@@ -44,7 +44,7 @@ _CASES = (
     "rt-segfault",
 )
 _ENDLESS = 10**6  # steps of an episode, more than are ever made
-# Error codes of a case that ends its own session; the session then begins anew.
+# Error codes of a case that ends its own session; the session then restarts.
 _LOST = ("EPISODE_ABORTED", "EXECUTION_ERROR", "NOT_RESET", "EPISODE_DONE")
 _TIMEOUT = 2.0  # seconds for each case
 # Seconds for a reply past the time of a case: interrupts, kills and forks of a busy machine.

@@ -18,7 +18,7 @@ _SESSIONS = 8
 
 
 def kill(served: Served) -> list[psutil.Process]:
-    """SIGKILL to a server with open sessions, one of them amid a step; all that was below it."""
+    """SIGKILL to a server with sessions, one of them during a step; returns its descendants."""
     return asyncio.run(_kill(served))
 
 
@@ -70,5 +70,5 @@ async def _begun(wire: Wire, code: str) -> str:
 
 
 def left(processes: list[psutil.Process]) -> list[str]:
-    """Those that have not ended with their server, in words."""
+    """The processes that have not ended with their server, as text."""
     return [f"it left a process: {process}" for process in gone(processes)]

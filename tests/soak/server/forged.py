@@ -1,6 +1,6 @@
-"""Code that speaks to the host by its worker's socket, in the worker's place, without a rest.
+"""Code that sends messages to the host on its worker's socket, without a pause.
 
-The host's event loop reads each word. Nothing but the host's patience is in the way of such code.
+The host's event loop reads each message; only the host's limits stop such code.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-# One frame again and again. MORE stands behind the fields of a call in its header. Answers are read
-# and thrown away, or the host would wait for that.
+# One frame, repeated. MORE follows the fields of a call in its header. Answers are read and
+# discarded, otherwise the host would wait.
 _FORGER = """
 import os, socket, struct, threading
 host = socket.socket(fileno=os.dup(1000))
@@ -29,7 +29,7 @@ _MORE = {
     "headers with lists": """'],"more":[' + '[],' * 690_000 + '[]]'""",
     "headers with keys": """']' + ''.join(f',"{n:x}":0' for n in range(190_000))""",
 }
-# Calls as they are allowed, of a function that nobody serves.
+# Valid calls of an unknown function.
 _CALLS = """
 import threading
 def ask():

@@ -1,4 +1,4 @@
-"""Guests: clients that do what clients do, and are killed at any point of it."""
+"""Guests: clients with common behaviour that are killed at any point."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ _SLOWLY = "import time\ntime.sleep(0.02)\ntotal += 1\ntotal"
 
 
 class Unlike(Exception):
-    """A session is not what it must be."""
+    """A session differs from its model."""
 
 
 class Guest:
-    """One client after another; the session of each must count as it was told to."""
+    """One client after another; the session of each must count as expected."""
 
     def __init__(self, served: Served, seed: str, done: Counter[str]) -> None:
         self._served = served
@@ -147,7 +147,9 @@ class Guest:
             await self.add()
 
     async def cut_amid(self) -> None:
-        """It drops while a step runs, which must have run once when it is asked for again."""
+        """The client disconnects during a step, which must have run once when the request is
+        repeated.
+        """
         wire = await self._there()
         step = {"code": _SLOWLY}
         asked = await wire.send("step", step)
@@ -157,7 +159,7 @@ class Guest:
             _expect(result_of(await self._wire.ask("step", step, id=asked)), str(self._total))
 
     async def vanish(self) -> None:
-        """The client dies with whatever it had asked for, and nobody resumes."""
+        """The client ends with pending requests, and no client resumes the session."""
         wire = await self._there()
         kind, data = self._random.choice(_LAST_WORDS)
         await wire.send(kind, data)
@@ -171,7 +173,7 @@ class Guest:
             self._wire = None
 
     async def vanish_early(self) -> None:
-        """It dies before it is anybody: in the middle of a handshake, of a first frame."""
+        """The client ends before authentication: during a handshake, or its first frame."""
         place = urlsplit(self._served.url)
         reader, writer = await asyncio.open_connection(place.hostname, place.port)
         words = self._random.choice(_FIRST_WORDS)
@@ -208,7 +210,7 @@ class Guest:
     # ── how ───────────────────────────────────────────────────────────────────────────────────
 
     async def _there(self) -> Wire:
-        """Its socket, with a session that counts."""
+        """The socket of a client, with a session that counts."""
         if self._wire is None:
             wire = await Wire.open(self._served.url)
             await self._begin(wire)
@@ -301,7 +303,7 @@ _OPENENV: tuple[dict[str, Any], ...] = (
     {"type": "close"},
 )
 _Act: TypeAlias = Callable[[Guest], Coroutine[Any, Any, None]]
-# With how often each is done, of about a hundred.
+# Each action with its frequency, out of about a hundred.
 _ACTS: tuple[tuple[_Act, int], ...] = (
     (Guest.add, 26),
     (Guest.print, 8),

@@ -23,7 +23,7 @@ from .kinds import KINDS
 from .served import Served
 
 _PROBES = 4
-# Seconds for which abusers have gone on before others are measured: so long is nobody told apart.
+# Seconds of abuse before others are measured, until sessions are distinguished by their usage.
 _SETTLED = 3.0
 ALONE = "alone"
 

@@ -20,7 +20,7 @@ _PERCENT = (50, 90, 99, 100)
 
 
 async def probe(url: str, clients: int, seconds: float) -> dict[str, float]:
-    """How long steps took, for each of some parts of a hundred."""
+    """Durations of steps at some percentiles."""
     end = time.monotonic() + seconds
     taken = await asyncio.gather(*(_client(url, end) for _ in range(clients)))
     ordered = sorted(each for some in taken for each in some)
@@ -33,7 +33,7 @@ async def _client(url: str, end: float) -> list[float]:
     wire = await Wire.open(url)
     await wire.ask("reset", {"max_iterations": 10**9})
     taken: list[float] = []
-    # One at least, however long the first takes: the worst must not be what is left out.
+    # At least one, however long the first takes: the worst case must be included.
     while not taken or time.monotonic() < end:
         start = time.perf_counter()
         result = await wire.run("x = 1")

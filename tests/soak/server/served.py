@@ -1,4 +1,4 @@
-"""`Served`: a server as a process of its own, and what it holds, seen from outside."""
+"""`Served`: a server in a process of its own, and its resources, seen from outside."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ import psutil
 from tests.soak.belongings import anonymous, descriptors, mounts
 from tests.waiting import PATIENCE, comes_to
 
-# Of this machine, but nobody else's: a port here is free again when its server is gone.
+# An address of this machine: a port here is free again when its server has ended.
 _ADDRESS = "127.0.0.78"
-# Seconds within which a server has given back what it freed: somewhat more than its own interval.
+# Seconds within which a server has returned freed memory: somewhat more than its own interval.
 _GIVES_BACK = 7.0
 _LOOK = 0.5
 
@@ -47,7 +47,7 @@ class Served:
             stdout=subprocess.PIPE,
             stderr=self._log,
             text=True,
-            # As a service is: what its clients do is not weighed together with it.
+            # Like a service, in its own cgroup.
             start_new_session=True,
         )
         self.pid = self._process.pid
@@ -87,7 +87,7 @@ class Served:
         self._process.kill()
 
     def ended(self) -> int:
-        """Its exit status, once it has ended."""
+        """The exit status, once the server has ended."""
         return self._process.wait(PATIENCE)
 
     # ── what it says ──────────────────────────────────────────────────────────────────────────
@@ -107,12 +107,12 @@ class Served:
             return response.status, told
 
     def complaints(self) -> list[str]:
-        """The lines of its log that tell of a fault of its own."""
+        """The lines of its log that report an internal error."""
         self._log.seek(0)
         return [line.strip()[:500] for line in self._log if _is_complaint(line)]
 
     def sessions(self) -> int:
-        """How many are open, those in their grace time among them."""
+        """The number of open sessions, those in their grace time included."""
         return int(self.request("GET", "/ready")[1]["sessions"])
 
     # ── what it holds ─────────────────────────────────────────────────────────────────────────
@@ -126,7 +126,7 @@ class Served:
         pids = [str(self.pid), *(str(child.pid) for child in psutil.Process(self.pid).children())]
         found = [(0, 0)]
         for pid in pids:
-            with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+            with suppress(FileNotFoundError, ProcessLookupError):  # the process has ended meanwhile
                 found.append((len(descriptors(pid)), mounts(pid)))
         held, seen = map(sum, zip(*found, strict=True))
         return Holdings(held, seen, len(self.processes()))
@@ -182,13 +182,13 @@ def _is_complaint(line: str) -> bool:
 
 
 def gone(processes: Sequence[psutil.Process]) -> list[str]:
-    """Those that still live after some time, in words."""
+    """The processes that still live after some time, as text."""
     return comes_to(lambda: [str(each) for each in processes if _lives(each)], [])
 
 
 def _lives(process: psutil.Process) -> bool:
     try:
-        # A zombie has nothing any more; whoever inherited it is slow to ask for its status.
+        # A zombie holds nothing; its new parent reads its status late.
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False

@@ -27,14 +27,14 @@ OPTIONS = (
 # Seconds that the model takes for an answer.
 _THINKING = 0.02
 _PROBES = 4
-_MOST_COMPLAINTS = 5  # of one server's log that are told
+_MOST_COMPLAINTS = 5  # of one server's log that are shown
 # Parts of the time: without abusers, and with them. The rest is for warming up.
 _CALM, _ABUSED = 0.3, 0.6
 # Bytes that an idle server may have grown by: an allocator cannot give back free memory on pages
 # that are in use, and each new peak of concurrent requests leaves some MiB more of such memory.
 _GROWTH = 24 << 20
-# How much longer the measured clients' steps may take beside abusers, of a hundred the slowest: by
-# a factor, and in milliseconds where that is little. The cores are shared with 20 that never rest.
+# The allowed increase of the slowest percentile of steps beside abuse: a factor, and milliseconds
+# where the base is small. The cores are shared with 20 busy processes.
 _HARM, _HARM_MS = 5.0, 100.0
 
 
@@ -58,7 +58,7 @@ class Report:
         return f"p99 of the measured went from {calm} to {beside} ms"
 
     def told(self) -> dict[str, Any]:
-        """All of it, to be printed."""
+        """All figures, formatted."""
         return {
             "done by guests": self.done.total(),
             "done by abusers": self.abused.total(),
@@ -86,7 +86,7 @@ class Load:
         return self._part(1.0 + self.seconds * 0.1, "warm-up")
 
     def calm(self) -> Load:
-        """The part of it without abusers."""
+        """The figures without abuse."""
         return replace(self._part(self.seconds * _CALM, "calm"), abusers=0)
 
     def abused(self) -> Load:

@@ -19,7 +19,7 @@ class Refused(Exception):
 
 
 async def connected(url: str, *subprotocols: str) -> ClientConnection:
-    """A socket of the server, with nothing said on it."""
+    """A socket of the server, before the first frame."""
     return await connect(
         f"{url.replace('http', 'ws', 1)}/ws",
         subprotocols=[Subprotocol(name) for name in subprotocols] or None,

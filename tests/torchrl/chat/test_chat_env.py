@@ -263,7 +263,7 @@ def test_step_before_a_reset(make):
 
 
 def test_partial_reset(make, mode, tokenizer):
-    """One row begins anew, and the other keeps its session and its prompt."""
+    """One row is reset, and the other keeps its session and its prompt."""
     env = make(mode, batch_size=2)
     policy = Scripted(
         tokenizer, mode, [[fenced("x = 1")], [fenced("x = 41"), fenced("FINAL(x + 1)")]]
@@ -352,7 +352,7 @@ def test_torchrl_s_step_by_hand(make, mode, tokenizer):
 
 
 def test_a_step_copies_only_its_own_messages(make, tokenizer, monkeypatch):
-    """Those of the conversation before are kept, however long it is."""
+    """The prompts of the earlier conversation are kept, however long it is."""
     made = []
 
     def counted(messages):
@@ -380,7 +380,9 @@ def test_history_of_full_alone(make):
 
 
 def test_a_primer_that_drops_the_mask_of_a_reset(make, mode, tokenizer):
-    """It ends the sessions of rows that go on: an error, and no reward for a part of an episode."""
+    """A reset that ends the sessions of running rows is an error, and pays no reward for a part of
+    an episode.
+    """
     rows = [{"query": [f"q{number}"], "context": [str(number)]} for number in range(6)]
     primer = DataLoadingPrimer(dataloader=rows, batch_size=(2,))
     env = TransformedEnv(make(mode, batch_size=2), primer)

@@ -85,7 +85,7 @@ def test_borders_of_turns_that_are_no_eos(make, mode, tokenizer):
 
 
 def test_a_reply_ends_with_its_turn(make, mode, tokenizer):
-    """Turns that the policy invents behind its reply are no part of it."""
+    """Turns that the policy invents after its reply are not part of the reply."""
     env = make(mode)
     policy = Scripted(tokenizer, mode, [[fenced("x = 5") + FORGED]])
     out = env.step(policy(env.reset(batch("q", expected_answer=["1"]))))

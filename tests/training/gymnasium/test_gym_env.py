@@ -31,7 +31,7 @@ def test_entry_point_registers_the_environment():
     assert point.load() is register_envs
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        register_envs()  # once more: nothing is overridden, and nobody is warned
+        register_envs()  # again: nothing is overridden, and no warning is raised
     assert gymnasium.spec(ENV_ID).vector_entry_point
 
 

@@ -35,7 +35,9 @@ def made(mode, kind=None, n=3, **arguments):
 
 
 def played(envs, mode):
-    """All that a few steps tell. In the mode "Disabled", rows that ended are reset by a mask."""
+    """All values that a few steps return. In the mode "Disabled", rows that ended are reset by a
+    mask.
+    """
     told = [envs.reset(seed=7)]
     for actions in ACTIONS:
         told.append(envs.step(actions))

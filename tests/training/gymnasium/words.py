@@ -1,4 +1,4 @@
-"""Tasks for these tests: texts whose words are to be counted."""
+"""Tasks for these tests: texts whose words have to be counted."""
 
 from __future__ import annotations
 

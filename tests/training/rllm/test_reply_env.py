@@ -65,7 +65,7 @@ def test_a_row_is_an_episode_stepped_by_replies(env_class):
     assert (seen, reward, done) == ({"observation": "3"}, 0.0, False)
     _, reward, done, info = env.step(code("FINAL(n)"))
     assert (reward, done, info) == (1.0, True, {"mask": False, "truncated": False})
-    assert env.reset()[0] == {"question": "How many words?"}  # anew
+    assert env.reset()[0] == {"question": "How many words?"}  # again
     assert "NameError" in env.step(code("n"))[0]["observation"]
     env.close()
 

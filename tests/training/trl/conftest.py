@@ -14,7 +14,7 @@ os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Leave out warnings of the trainers about themselves; those of ours are errors."""
+    """Ignore warnings of the trainers about themselves; warnings of this project are errors."""
     if HERE:
         for kind in ("DeprecationWarning", "FutureWarning", "UserWarning"):
             config.addinivalue_line("filterwarnings", f"ignore::{kind}")
@@ -22,7 +22,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def texts():
-    """What the tokenizer is trained on."""
+    """The training text of the tokenizer."""
     return ["```python\nprint(context)\nFINAL(len(context.split()))\n```", "How many words?"] * 3
 
 

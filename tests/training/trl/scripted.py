@@ -1,4 +1,4 @@
-"""Replies that are written down, in place of a model's, and sessions that die."""
+"""Scripted replies in place of a model's, and sessions that die."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Script:
         return completions, None
 
     def _number(self, ids: list[int], taken: set[int]) -> int:
-        """The rollout that a prompt goes on with, told by the tokens that it begins with."""
+        """The rollout of a prompt, identified by its first tokens."""
         for number, before in enumerate(self._written):
             if number not in taken and before and ids[: len(before)] == before:
                 return number

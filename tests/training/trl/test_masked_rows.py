@@ -62,7 +62,7 @@ def batch(model, tokenizer, tmp_path):
             script = replies(lambda number: environments_of(rollouts)[number])
             arguments = {"rollout_func": rollouts, "reward_funcs": episode_reward}
         settings = {"num_generations": GROUP, "beta": 0.0, **settings}
-        if settings["beta"]:  # TRL loads the first model anew
+        if settings["beta"]:  # TRL loads the first model again
             model.save_pretrained(tmp_path / "first")
             model.config._name_or_path = str(tmp_path / "first")
         trainer = trainer_of(
@@ -85,7 +85,7 @@ def gradient(trainer, tensors):
 
 
 def without(tensors, row):
-    """The tensors of the batch as if `row` had never been played, its advantages anew."""
+    """The tensors of the batch without `row`, with recomputed advantages."""
     kept = [number for number in range(GROUP) if number != row]
     left = {
         name: value[kept] if value.ndim and len(value) == GROUP else value

@@ -20,7 +20,7 @@ from tests.training.trl.scripted import (
 
 
 def rows(*answers, **columns):
-    """Rows of one question on different contexts, told apart by a key of the message."""
+    """Rows of one question on different contexts, distinguished by a key of the message."""
     return [
         {
             "prompt": [{"role": "user", "content": "How many words?", "task": str(number)}],
@@ -126,7 +126,7 @@ def test_one_object_serves_batches_of_different_size(played):
 
 @pytest.mark.parametrize("refused", [[1], [0, 1, 2, 3]])
 def test_sessions_that_cannot_be_opened(played, monkeypatch, refused):
-    """They mask their rollouts; with none at all, the training cannot go on."""
+    """Such sessions mask their rollouts; if all fail, the training stops."""
     dataset = rows(2, 3)
     rollouts = rollout_func(dataset)
     played([[RIGHT]] * 4, dataset, rollouts)

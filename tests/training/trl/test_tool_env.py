@@ -87,7 +87,7 @@ def test_columns_are_checked(columns):
 def test_an_invalid_row_stops_the_training(row, error):
     env = REPLToolEnv()
     env.reset(**row)
-    env.python("print(1)")  # TRL shows the model what a tool raises, and goes on
+    env.python("print(1)")  # TRL shows the model the exception of a tool, and goes on
     with pytest.raises(error):
         env.get_reward()
     env.reset(context="fine")

@@ -11,7 +11,7 @@ collect_ignore_glob = [] if HERE else ["test_*.py"]
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Leave out warnings of verifiers and its libraries; those of ours are errors."""
+    """Ignore warnings of verifiers and its libraries; warnings of this project are errors."""
     if HERE:
         for kind in ("DeprecationWarning", "FutureWarning", "UserWarning", "ResourceWarning"):
             config.addinivalue_line("filterwarnings", f"ignore::{kind}")

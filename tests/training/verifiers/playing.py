@@ -11,7 +11,7 @@ from repl_env.integrations.verifiers import REPLData, REPLTask
 
 
 def task(question="How many words?", *, config=None, **data):
-    """A task of ours."""
+    """A task of this project."""
     given = {"context": "a b c", "expected_answer": 3, **data}
     return REPLTask(REPLData(question=question, **given), config)
 

@@ -43,7 +43,7 @@ def trajectory():
 
 
 async def call(tool, code, agent_data, row=ROW):
-    """As `ToolAgentLoop._call_tool` does."""
+    """Calls the tool as `ToolAgentLoop._call_tool` does."""
     instance, _ = await tool.create(create_kwargs=row["create_kwargs"])
     try:
         return await tool.execute(instance, {"code": code}, agent_data=agent_data)
