@@ -21,6 +21,7 @@ import pytest
 
 import repl_sandbox
 from repl_sandbox import Finished, Limits, Sandbox, Session
+from tests import internals
 from tests.waiting import LONG, PATIENCE
 
 # No account has this uid on common systems; the uid of nobody (65534) may own files.
@@ -111,6 +112,7 @@ def user() -> Iterator[Callable[[str], Any]]:
             shutil.copytree(source, library / source.name, ignore=_without_caches)
         checks = Path(__file__).parents[1] / "conformance"
         shutil.copytree(checks, library / "tests" / checks.name, ignore=_without_caches)
+        shutil.copy(internals.__file__, library / "tests")
         run = _Runner(library)
         refusal = run.text(_NAMESPACES_ALLOWED)
         if refusal:

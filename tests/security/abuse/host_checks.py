@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from repl_sandbox import CheckpointError, Finished
-from tests.internals import session_core
 
 from . import fixtures, processes
 from .case import SLACK
+from .internals import session_core
 from .trial import Trial, init_of, outer_uid, text_of
 from .verdict import NotApplicable
 

@@ -13,10 +13,10 @@ from dataclasses import asdict
 from typing import Any
 
 from repl_sandbox import Sandbox
-from tests.internals import zygote_client, zygote_pid
 
 from . import fixtures, processes
 from .case import SLACK, parse
+from .internals import zygote_client
 from .judge import judge
 from .tiers import Unavailable, open_sandbox
 
@@ -60,7 +60,7 @@ def _changes(before: dict[str, int], sandbox: Sandbox) -> list[str]:
 
 def _held(sandbox: Sandbox) -> dict[str, int]:
     outside = zygote_client(sandbox)._outside
-    zygote = processes.here(zygote_pid(sandbox), outside.look, apart=outside.is_apart)
+    zygote = processes.here(zygote_client(sandbox).pid, outside.look, apart=outside.is_apart)
     return {
         "descriptors of the host": processes.descriptors("self"),
         "descriptors of the zygote": processes.descriptors(zygote),

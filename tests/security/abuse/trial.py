@@ -8,11 +8,11 @@ from pathlib import Path
 
 from repl_sandbox import Sandbox, Session
 from repl_sandbox.types import AnyOutcome, Isolation
-from tests.internals import init_pid, session_links, worker_pid
 
 from . import processes
 from .broker import Broker
 from .case import SLACK, Case
+from .internals import session_links
 from .meters import Meters
 
 
@@ -58,12 +58,12 @@ def here(session: Session, pid: int) -> int:
 
 def init_of(session: Session) -> int:
     """The id of a session's init here."""
-    return here(session, init_pid(session))
+    return here(session, session_links(session).pid)
 
 
 def outer_uid(session: Session) -> int:
     """The uid that the code of a session has outside."""
-    folder = Path(f"/proc/{here(session, worker_pid(session))}")
+    folder = Path(f"/proc/{here(session, session_links(session).worker_pid)}")
     maps = (folder / "uid_map").read_text()
     if maps != Path("/proc/self/uid_map").read_text():
         return int(maps.split()[-2])

@@ -1,0 +1,30 @@
+"""Internals of sessions and sandboxes that checks observe.
+
+An ordinary user has a copy of this folder alone, so it cannot import `tests.internals`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from repl_sandbox import Sandbox, Session
+    from repl_sandbox.session.core import Core
+    from repl_sandbox.zygote.client.session_links import SessionLinks
+    from repl_sandbox.zygote.client.zygote_handle import ZygoteHandle
+    from repl_sandbox.zygote.client.zygote_per_session import ZygotePerSession
+
+
+def session_core(session: Session) -> Core:
+    """The protocol core of a session."""
+    return session._core
+
+
+def session_links(session: Session) -> SessionLinks:
+    """The processes, sockets and folders of a session."""
+    return session_core(session).links
+
+
+def zygote_client(sandbox: Sandbox) -> ZygoteHandle | ZygotePerSession:
+    """The host's side of the template process of a sandbox."""
+    return sandbox._zygote
