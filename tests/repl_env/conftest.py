@@ -43,8 +43,8 @@ def env(make):
 @pytest.fixture(autouse=True)
 def patient_clients(monkeypatch):
     """A client that closes a step, or its session, waits for the server to confirm."""
-    monkeypatch.setattr(resumable_session, "LEAVE_S", 60.0)
-    monkeypatch.setattr(reconnecting_socket, "FAREWELL_S", 60.0)
+    monkeypatch.setattr(resumable_session, "ABANDON_TIMEOUT_S", 60.0)
+    monkeypatch.setattr(reconnecting_socket, "CLOSE_TIMEOUT_S", 60.0)
     monkeypatch.setattr(websocket_client, "_CLOSE_S", 60.0)
 
 
