@@ -106,7 +106,7 @@ async def test_an_environment_bound_to_its_thread_is_called_there():
 
 def test_metadata_comes_from_the_class():
     metadata = Echo().get_metadata()
-    assert (metadata.name, metadata.description) == ("Echo", "Says back what it was told.")
+    assert (metadata.name, metadata.description) == ("Echo", "Returns its arguments in the metadata.")
 
 
 def test_a_class_without_a_description_has_not_that_of_its_base():
