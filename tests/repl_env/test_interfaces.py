@@ -29,7 +29,7 @@ def example():
 
 
 class Echo(Environment[Action, Observation, State]):
-    """Returns its arguments in the metadata."""
+    """Returns its arguments."""
 
     def reset(self, seed=None, episode_id=None, **kwargs):
         return Observation(metadata={"thread": threading.get_ident(), **kwargs})
@@ -106,7 +106,7 @@ async def test_an_environment_bound_to_its_thread_is_called_there():
 
 def test_metadata_comes_from_the_class():
     metadata = Echo().get_metadata()
-    assert (metadata.name, metadata.description) == ("Echo", "Returns its arguments in the metadata.")
+    assert (metadata.name, metadata.description) == ("Echo", "Returns its arguments.")
 
 
 def test_a_class_without_a_description_has_not_that_of_its_base():
