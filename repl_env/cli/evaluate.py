@@ -20,6 +20,18 @@ from .options.budget_options import (
     budget_from,
     prices_from,
 )
+from .options.help_groups import EVALUATION, MODEL, OUTPUT
+from .options.limit_options import (
+    CellTimeout,
+    CPUSeconds,
+    FileSize,
+    InterruptGrace,
+    Memory,
+    OpenFiles,
+    Output,
+    Processes,
+    Workspace,
+)
 from .options.model_options import BaseURL, KeyVariable, ModelOptions
 from .options.page_options import PagePath, PageSize, check_page, write_page_file
 from .options.run_options import (
@@ -32,11 +44,9 @@ from .options.run_options import (
     limits_of_runs,
 )
 from .options.session_options import (
-    CellTimeout,
     ImageOption,
     Isolation,
     IsolationOption,
-    Memory,
     Preload,
     RequireOption,
     RuntimeOption,
@@ -55,46 +65,69 @@ Dataset: TypeAlias = Annotated[
 Rubric: TypeAlias = Annotated[
     str | None,
     typer.Option(
+        metavar="RUBRIC",
         help="Rubric: exact, fuzzy, json, list or module:function; by default the rubric that a "
-        "line names, else exact."
+        "line names, else exact.",
+        rich_help_panel=EVALUATION,
     ),
 ]
 Concurrency: TypeAlias = Annotated[
-    int, typer.Option(min=1, help="Number of tasks that run at once.")
+    int, typer.Option(min=1, help="Number of tasks that run at once.", rich_help_panel=EVALUATION)
 ]
 Model: TypeAlias = Annotated[
     str | None,
-    typer.Option(help="The model to evaluate, or script:FILE.py:FUNCTION; as for run."),
+    typer.Option(
+        metavar="MODEL",
+        help="The model to evaluate, or script:FILE.py:FUNCTION; as for run.",
+        rich_help_panel=MODEL,
+    ),
 ]
 Trajectories: TypeAlias = Annotated[
     Path | None,
     typer.Option(
-        "--trajectory", metavar="FOLDER", help="Folder for a trajectory file of each task."
+        "--trajectory",
+        metavar="FOLDER",
+        help="Folder for a trajectory file of each task.",
+        rich_help_panel=OUTPUT,
     ),
 ]
 SolverName: TypeAlias = Annotated[
     str | None,
     typer.Option(
-        help="module:function or FILE.py:function that answers a task, instead of a model."
+        metavar="FUNCTION",
+        help="module:function or FILE.py:function that answers a task, instead of a model.",
+        rich_help_panel=MODEL,
     ),
 ]
 Out: TypeAlias = Annotated[
-    Path | None, typer.Option(help="The results file; an existing file is continued.")
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="The results file; an existing file is continued.",
+        rich_help_panel=OUTPUT,
+    ),
 ]
 Fresh: TypeAlias = Annotated[
     bool,
-    typer.Option("--fresh/--resume", help="Discard the results file, or continue it."),
+    typer.Option(
+        "--fresh/--resume", help="Discard the results file, or continue it.", rich_help_panel=OUTPUT
+    ),
 ]
 Limit: TypeAlias = Annotated[
-    int | None, typer.Option(min=1, help="Maximum number of tasks to evaluate.")
+    int | None,
+    typer.Option(min=1, help="Maximum number of tasks to evaluate.", rich_help_panel=EVALUATION),
 ]
 GiveUpAfter: TypeAlias = Annotated[
     int,
     typer.Option(
-        min=0, help="Consecutive infrastructure errors that end the evaluation; 0: no limit."
+        min=0,
+        help="Consecutive infrastructure errors that end the evaluation; 0: no limit.",
+        rich_help_panel=EVALUATION,
     ),
 ]
-AsJSON: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+AsJSON: TypeAlias = Annotated[
+    bool, typer.Option("--json", help="Print JSON instead of tables.", rich_help_panel=OUTPUT)
+]
 
 
 def evaluate(
@@ -121,6 +154,13 @@ def evaluate(
     preload: Preload = None,
     timeout: CellTimeout = 30.0,
     memory: Memory = "1GiB",
+    processes: Processes = 64,
+    open_files: OpenFiles = 256,
+    file_size: FileSize = "256MiB",
+    workspace: Workspace = "256MiB",
+    output: Output = "64MiB",
+    cpu_seconds: CPUSeconds = None,
+    interrupt_grace: InterruptGrace = 0.5,
     trajectory: Trajectories = None,
     solver: SolverName = None,
     out: Out = None,
@@ -132,7 +172,7 @@ def evaluate(
     max_size: PageSize = None,
 ) -> None:
     """Run a model over a dataset and score its answers; interrupted, the same call goes on."""
-    check_choice(model, solver, context)
+    model, solver = check_choice(model, solver, context)
     size = check_page(html, max_size)
     metric, rubric_settings = metric_of(rubric)
     if model is None:
@@ -140,7 +180,17 @@ def evaluate(
         solving, settings = function_solver(solver)
     else:
         with opening():
-            limits = limits_of_runs(memory, timeout)
+            limits = limits_of_runs(
+                memory=memory,
+                timeout=timeout,
+                processes=processes,
+                open_files=open_files,
+                file_size=file_size,
+                workspace=workspace,
+                output=output,
+                cpu_seconds=cpu_seconds,
+                grace=interrupt_grace,
+            )
         runs = RunOptions(
             model=ModelOptions(model, base_url, api_key_env),
             sub_model=sub_model,

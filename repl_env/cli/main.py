@@ -10,11 +10,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from copy import copy
 from importlib.metadata import EntryPoint, entry_points
 from typing import Annotated
 
 import typer
 
+from . import completion
+from .command_help import HelpCommand, HelpGroup
+from .config.configurable import configurable
 from .exit_status import ExitStatus
 from .standard_streams import FULL, give_up_stdout, hold_streams
 
@@ -26,10 +30,15 @@ def build(points: list[EntryPoint] | None = None) -> typer.Typer:
     app = typer.Typer(
         name="repl-env",
         help="A persistent, jailed Python REPL for language models.",
+        cls=HelpGroup,
         no_args_is_help=True,
-        add_completion=False,
+        add_completion=False,  # `repl-env completion` prints the scripts
+        rich_markup_mode=None,  # boxes break options and commands that are to be copied
         pretty_exceptions_enable=False,  # a bug report needs the plain traceback
-        context_settings={"help_option_names": ["-h", "--help"]},  # of all commands
+        context_settings={
+            "help_option_names": ["-h", "--help"],  # of all commands
+            "auto_envvar_prefix": "REPL_ENV",  # REPL_ENV_RUN_MODEL for `run --model`
+        },
     )
     app.callback()(_options)
     for point in points if points is not None else installed():
@@ -45,9 +54,25 @@ def installed() -> list[EntryPoint]:
 def _add(app: typer.Typer, point: EntryPoint) -> None:
     command = _load(point)
     if isinstance(command, typer.Typer):
-        app.add_typer(command, name=point.name)
+        app.add_typer(_uniform(command), name=point.name, cls=HelpGroup)
     else:
-        app.command(point.name)(command)
+        app.command(point.name, cls=HelpCommand)(configurable(command))
+
+
+def _uniform(app: typer.Typer) -> typer.Typer:
+    """Return a copy of a group whose commands have the help and `--config` of all others."""
+    made = copy(app)
+    made.registered_commands = [copy(each) for each in app.registered_commands]
+    for each in made.registered_commands:
+        each.cls = HelpCommand
+        if each.callback is not None:
+            each.callback = configurable(each.callback)
+    made.registered_groups = [copy(each) for each in app.registered_groups]
+    for group in made.registered_groups:
+        group.cls = HelpGroup
+        if group.typer_instance is not None:
+            group.typer_instance = _uniform(group.typer_instance)
+    return made
 
 
 def _load(point: EntryPoint) -> typer.Typer | Callable[..., object]:
@@ -92,8 +117,9 @@ def _options(
 def main() -> None:
     """Run the command line; leaves by SystemExit with one of `ExitStatus`."""
     hold_streams()
+    completion.prepare()
     try:
-        build()()
+        build()(prog_name="repl-env")
     except OSError as error:
         if error.errno not in FULL or error.filename is not None:
             raise

@@ -13,14 +13,24 @@ import typer
 
 from .exit_status import ExitStatus
 from .options.context_files import STDIN, ContextFiles, contexts_from, loaded
-from .options.session_options import (
+from .options.help_groups import LIMITS
+from .options.limit_options import (
     CellTimeout,
+    CPUSeconds,
+    FileSize,
+    InterruptGrace,
+    Memory,
+    OpenFiles,
+    Output,
+    Processes,
+    Workspace,
+)
+from .options.session_options import (
     ImageOption,
     Isolation,
     IsolationOption,
     Language,
     LanguageName,
-    Memory,
     Preload,
     Require,
     RequireOption,
@@ -32,6 +42,7 @@ from .options.session_options import (
 
 if TYPE_CHECKING:
     from repl_env.env.environment import REPLEnvironment
+    from repl_sandbox import Limits
 
 # Seconds that a call may ask for, where nobody says.
 _LONGEST_S = 600.0
@@ -55,9 +66,17 @@ def mcp(
             "--max-timeout",
             metavar="SECONDS",
             help="Longest time-out a call may ask for; 600, or --timeout if longer.",
+            rich_help_panel=LIMITS,
         ),
     ] = None,
     memory: Memory = "1GiB",
+    processes: Processes = 64,
+    open_files: OpenFiles = 256,
+    file_size: FileSize = "256MiB",
+    workspace: Workspace = "256MiB",
+    output: Output = "64MiB",
+    cpu_seconds: CPUSeconds = None,
+    interrupt_grace: InterruptGrace = 0.5,
     language: Language = LanguageName.FULL,
 ) -> None:
     """Offer a Python session to a model: an MCP server on standard input and output.
@@ -69,9 +88,22 @@ def mcp(
         raise typer.BadParameter("standard input has the messages", param_hint="--context")
     longest_cell_s = _longest(timeout, max_timeout)
     values = loaded(contexts_from(context or ()))
+    from repl_sandbox import Limits
+
     with opening():
+        limits = Limits(
+            memory=memory,
+            timeout=timeout,
+            processes=processes,
+            open_files=open_files,
+            file_size=file_size,
+            workspace=workspace,
+            output=output,
+            cpu_seconds=cpu_seconds,
+            grace=interrupt_grace,
+        )
         environment = _environment(
-            isolation, require, image, runtime, modules_of(preload), timeout, memory, language
+            isolation, require, image, runtime, modules_of(preload), limits, language
         )
     _check_library()
     if sys.stdin.isatty():
@@ -109,12 +141,10 @@ def _environment(
     image: str | None,
     runtime: str | None,
     preload: tuple[str, ...],
-    timeout: float,
-    memory: str,
+    limits: Limits,
     language: LanguageName,
 ) -> REPLEnvironment:
     from repl_env.env.environment import REPLEnvironment
-    from repl_sandbox import Limits
 
     return REPLEnvironment(
         isolation=isolation.value,
@@ -122,7 +152,7 @@ def _environment(
         image=image,
         runtime=runtime,
         preload=preload,
-        limits=Limits(memory=memory, timeout=timeout),
+        limits=limits,
         policy=policy_of(language),
         answers="strict",  # nobody asked for it who only prints FINAL(...)
     )

@@ -11,26 +11,36 @@ import typer
 
 from .exit_status import ExitStatus
 from .options.context_files import STDIN, ContextFiles, contexts_from, loaded
-from .options.session_options import (
+from .options.help_groups import LIMITS, OUTPUT
+from .options.limit_options import (
     CellTimeout,
+    CPUSeconds,
+    FileSize,
+    InterruptGrace,
+    Memory,
+    OpenFiles,
+    Output,
+    Processes,
+    Workspace,
+)
+from .options.session_options import (
     ImageOption,
     Isolation,
     IsolationOption,
     Language,
     LanguageName,
-    Memory,
+    Mounts,
     Preload,
-    Require,
+    Python,
     RequireOption,
     RuntimeOption,
     modules_of,
+    mounts_of,
     opening,
     policy_of,
 )
 
 if TYPE_CHECKING:
-    from repl_sandbox import Sandbox
-
     from .shell.interactive_shell import Shell
 
 # Each state that can be undone is a waiting process.
@@ -43,16 +53,32 @@ def repl(
     require: RequireOption = None,
     image: ImageOption = None,
     runtime: RuntimeOption = None,
+    python: Python = None,
+    mount: Mounts = None,
     preload: Preload = None,
     timeout: CellTimeout = 30.0,
     memory: Memory = "1GiB",
+    processes: Processes = 64,
+    open_files: OpenFiles = 256,
+    file_size: FileSize = "256MiB",
+    workspace: Workspace = "256MiB",
+    output: Output = "64MiB",
+    cpu_seconds: CPUSeconds = None,
+    interrupt_grace: InterruptGrace = 0.5,
     language: Language = LanguageName.FULL,
     undo: Annotated[
         int,
-        typer.Option("--undo", min=1, max=128, help="Number of cells that :undo can take back."),
+        typer.Option(
+            "--undo",
+            min=1,
+            max=128,
+            help="Number of cells that :undo can take back.",
+            rich_help_panel=LIMITS,
+        ),
     ] = _UNDO,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object for each cell.")
+        bool,
+        typer.Option("--json", help="Print one JSON object for each cell.", rich_help_panel=OUTPUT),
     ] = False,
 ) -> None:
     """Type Python into a session of its own, held by the kernel; :help lists more.
@@ -63,13 +89,34 @@ def repl(
     if any(one.rpartition("=")[2] == STDIN for one in context or ()):
         raise typer.BadParameter("standard input holds the cells", param_hint="--context")
     values = loaded(contexts_from(context or ()))
+    from repl_sandbox import Limits, Sandbox
+
     from .shell.cell_screens import JSONScreen, TextScreen
     from .shell.interactive_shell import Shell
     from .shell.shell_commands import run_command
 
     with opening():
-        sandbox = _sandbox(
-            isolation, require, image, runtime, modules_of(preload), timeout, memory, language, undo
+        sandbox = Sandbox(
+            isolation=isolation.value,
+            require=None if require is None else require.value,
+            image=image,
+            runtime=runtime,
+            python=None if python is None else str(python),
+            mounts=mounts_of(mount),
+            preload=modules_of(preload),
+            limits=Limits(
+                memory=memory,
+                timeout=timeout,
+                processes=processes,
+                open_files=open_files,
+                file_size=file_size,
+                workspace=workspace,
+                output=output,
+                cpu_seconds=cpu_seconds,
+                grace=interrupt_grace,
+            ),
+            policy=policy_of(language),
+            history=undo,
         )
     memory_limit = int(sandbox.limits.memory)
     screen = JSONScreen() if as_json else TextScreen(memory=memory_limit)
@@ -84,31 +131,6 @@ def repl(
             return
         failed = _serve(shell)
     raise typer.Exit(shell.status or (ExitStatus.FAILED if failed else ExitStatus.OK))
-
-
-def _sandbox(
-    isolation: Isolation,
-    require: Require | None,
-    image: str | None,
-    runtime: str | None,
-    preload: tuple[str, ...],
-    timeout: float,
-    memory: str,
-    language: LanguageName,
-    undo: int,
-) -> Sandbox:
-    from repl_sandbox import Limits, Sandbox
-
-    return Sandbox(
-        isolation=isolation.value,
-        require=None if require is None else require.value,
-        image=image,
-        runtime=runtime,
-        preload=preload,
-        limits=Limits(memory=memory, timeout=timeout),
-        policy=policy_of(language),
-        history=undo,
-    )
 
 
 def _converse(shell: Shell) -> None:

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .exit_status import ExitStatus
+from .options.help_groups import OUTPUT
 
 if TYPE_CHECKING:
     from repl_env.evaluation import RecordedResults
 
-_READING, _OUTPUT = "Listing", "Output"
+_READING = "Listing"
 
 
 def results(
@@ -35,12 +36,12 @@ def results(
         typer.Option(
             metavar="FILE.png",
             help="Write a plot of the scores by kind of task; an existing plot is replaced.",
-            rich_help_panel=_OUTPUT,
+            rich_help_panel=OUTPUT,
         ),
     ] = None,
     as_json: Annotated[
         bool,
-        typer.Option("--json", help="Print one JSON object.", rich_help_panel=_OUTPUT),
+        typer.Option("--json", help="Print one JSON object.", rich_help_panel=OUTPUT),
     ] = False,
 ) -> None:
     """List the wrong answers of an evaluation and the kinds of its failures.

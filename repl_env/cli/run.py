@@ -24,6 +24,18 @@ from .options.budget_options import (
     refusal_text,
 )
 from .options.context_files import STDIN, ContextFiles, contexts_from
+from .options.help_groups import INPUT, OUTPUT
+from .options.limit_options import (
+    CellTimeout,
+    CPUSeconds,
+    FileSize,
+    InterruptGrace,
+    Memory,
+    OpenFiles,
+    Output,
+    Processes,
+    Workspace,
+)
 from .options.model_options import BaseURL, KeyVariable, ModelName, ModelOptions
 from .options.run_options import (
     Blocks,
@@ -35,11 +47,9 @@ from .options.run_options import (
     limits_of_runs,
 )
 from .options.session_options import (
-    CellTimeout,
     ImageOption,
     Isolation,
     IsolationOption,
-    Memory,
     Preload,
     RequireOption,
     RuntimeOption,
@@ -61,7 +71,12 @@ def run(
     model: ModelName,
     context: ContextFiles = None,
     stdin: Annotated[
-        bool, typer.Option("--stdin", help="Read a context from standard input, like --context -.")
+        bool,
+        typer.Option(
+            "--stdin",
+            help="Read a context from standard input, like --context -.",
+            rich_help_panel=INPUT,
+        ),
     ] = False,
     base_url: BaseURL = None,
     api_key_env: KeyVariable = None,
@@ -76,11 +91,21 @@ def run(
     price: Prices = None,
     trajectory: Annotated[
         Path | None,
-        typer.Option("--trajectory", metavar="FILE", help="File for the trajectory of the run."),
+        typer.Option(
+            "--trajectory",
+            metavar="FILE",
+            help="File for the trajectory of the run.",
+            rich_help_panel=OUTPUT,
+        ),
     ] = None,
     schema: Annotated[
         Path | None,
-        typer.Option("--schema", metavar="FILE", help="A JSON schema that the answer must fit."),
+        typer.Option(
+            "--schema",
+            metavar="FILE",
+            help="A JSON schema that the answer must fit.",
+            rich_help_panel=INPUT,
+        ),
     ] = None,
     isolation: IsolationOption = Isolation.AUTO,
     require: RequireOption = None,
@@ -89,21 +114,34 @@ def run(
     preload: Preload = None,
     timeout: CellTimeout = 30.0,
     memory: Memory = "1GiB",
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the answer only.")] = False,
+    processes: Processes = 64,
+    open_files: OpenFiles = 256,
+    file_size: FileSize = "256MiB",
+    workspace: Workspace = "256MiB",
+    output: Output = "64MiB",
+    cpu_seconds: CPUSeconds = None,
+    interrupt_grace: InterruptGrace = 0.5,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Print the answer only.", rich_help_panel=OUTPUT)
+    ] = False,
     verbose: Annotated[
         bool,
         typer.Option(
-            "--verbose", "-v", help="Print code, output and errors of each cell to stderr."
+            "--verbose",
+            "-v",
+            help="Print code, output and errors of each cell to stderr.",
+            rich_help_panel=OUTPUT,
         ),
     ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print the result as one JSON object.")
+        bool,
+        typer.Option("--json", help="Print the result as one JSON object.", rich_help_panel=OUTPUT),
     ] = False,
 ) -> None:
     """Ask a model that works in a jailed REPL, on contexts of any size, and print its answer.
 
-    Exit: 0 answered, 1 no answer, 2 usage, 3 no such tier here, 4 budget, 5 model or sandbox, 130
-    interrupted.
+    Exit status: 0 answered, 1 no answer, 2 wrong usage, 3 no such tier here, 4 budget used up,
+    5 model or sandbox failed, 130 interrupted.
     """
     if quiet and verbose:
         raise typer.BadParameter("--quiet and --verbose exclude each other")
@@ -112,7 +150,17 @@ def run(
     file = _writable(trajectory)
     asked = {"answer_schema": _schema(schema), **_about(context or (), stdin=stdin)}
     with opening():
-        limits = limits_of_runs(memory, timeout)
+        limits = limits_of_runs(
+            memory=memory,
+            timeout=timeout,
+            processes=processes,
+            open_files=open_files,
+            file_size=file_size,
+            workspace=workspace,
+            output=output,
+            cpu_seconds=cpu_seconds,
+            grace=interrupt_grace,
+        )
     runs = RunOptions(
         model=ModelOptions(model, base_url, api_key_env),
         sub_model=sub_model,

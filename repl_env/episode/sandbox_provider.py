@@ -39,6 +39,7 @@ class SandboxSettings:
     mounts: tuple[tuple[str, str], ...] = ()  # pairs of a path inside and a path on the host
     image: str | None = None
     runtime: str | None = None
+    python: str | None = None
 
     @classmethod
     def of(
@@ -81,6 +82,7 @@ class SandboxSettings:
             "mounts": dict(self.mounts),
             "image": self.image,
             "runtime": self.runtime,
+            "python": self.python,
         }
 
 

@@ -77,8 +77,10 @@ def create_app(
     settings = settings or Settings()
     check_list(settings.llm_urls)
     check_own(settings.llm)
+    keys = APIKeys.of(settings)
     manager = SessionManager(
         settings,
+        keys=keys,
         environment=environment,
         action=action,
         observation=observation,
@@ -95,7 +97,7 @@ def create_app(
     app.state.manager = manager
     app.state.guard_context = GuardContext(
         settings=settings,
-        authenticator=Authenticator(settings, APIKeys.of(settings)),
+        authenticator=Authenticator(settings, keys),
         quotas=manager.quotas,
         inbound=manager.inbound,
         telemetry=manager.telemetry,

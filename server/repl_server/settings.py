@@ -13,7 +13,7 @@ from repl_env.episode.sandbox_provider import SandboxSettings
 from repl_env.llm.model_spec import LLM
 from repl_env.rlm.budget.budget_limits import Budget
 from repl_sandbox import Limits, Policy
-from repl_sandbox.backends.sandbox_arguments import RecoveryMode, check_snapshots
+from repl_sandbox.backends.sandbox_arguments import RecoveryMode, check_mounts, check_snapshots
 
 from .quotas.tenant_quota import TenantQuota
 from .tenants.client_address import is_loopback
@@ -124,7 +124,8 @@ class Settings:
         wait_s: seconds a client may wait for a session.
         idle_s: seconds after which a session without requests ends.
         grace_s: seconds a session is kept after its socket closed.
-        limits, policy, preload: of the sessions' sandbox; default output limit: OUTPUT.
+        limits, policy, preload, python: of the sessions' sandbox; default output limit: OUTPUT.
+        mounts: pairs of a path inside and a path of the host that sessions may read.
         pool: number of ready sessions; None: POOL, or `max_sessions` if smaller.
         fair_share: sessions that use much CPU time get a lower priority than the others and the
             server.
@@ -176,6 +177,8 @@ class Settings:
     limits: Limits = field(default_factory=lambda: Limits(output=OUTPUT))
     policy: Policy | None = None
     preload: tuple[str, ...] = ()
+    python: str | None = None
+    mounts: tuple[tuple[str, str], ...] = ()
     pool: int | None = None
     fair_share: bool = True
     max_timeout_s: float | None = None
@@ -217,6 +220,7 @@ class Settings:
             *(self.isolation, self.require, self.limits, self.preload, self.policy, self.image),
             self.runtime,
         )
+        check_mounts(dict(self.mounts))
         check_snapshots(self.recovery, self.undoable)
         self._check_together()
 

@@ -15,6 +15,8 @@ import typer
 from repl_env.cli.main import build
 
 DOCS = Path(__file__).parents[2] / "docs"
+# Every page but that of the command line leaves out what all commands have.
+COMMON = {"--config"}
 PAGES = {
     "mcp": ("mcp",),
     "view": ("viewer",),
@@ -229,4 +231,5 @@ def test_the_pages_have_every_option(name: str) -> None:
         if parameter.param_type_name == "option"
     ]
     assert options
-    assert [names for names in options if not names & named] == []
+    assert "--config" in (DOCS / "cli.md").read_text()
+    assert [names for names in options if not names & (named | COMMON)] == []

@@ -78,7 +78,7 @@ def test_results_depend_on_limits_and_not_on_the_tier() -> None:
     assert settings(isolation="jailed", require="confined") == settings()
     for changes in (
         {"max_depth": 3},
-        {"budget": Budget(usd=1.0)},
+        {"budget": Budget(calls=3)},
         {"sub_model": "s"},
         {"blocks": "first"},
         {"prices": {"m": Price(1, 2)}},

@@ -10,10 +10,14 @@ from concurrent.futures import ThreadPoolExecutor, wait
 import pytest
 from typer import Typer
 from typer.testing import CliRunner
+from websockets.exceptions import InvalidStatus
 
 from repl_server.auth.api_keys import APIKeys, lines_of, new_key
 from repl_server.cli.keys_command import append, keys
+from repl_server.settings import Settings
 from repl_server.tenants.tenant import Tenant
+from tests.server.conftest import peer, serving
+from tests.server.toys import Add, Adder, Sum
 
 HASH = "0" * 63
 
@@ -178,3 +182,44 @@ def test_without_a_file_the_line_is_shown_for_one() -> None:
 
     assert status == 0
     assert APIKeys.parse([line]).tenant(out.strip()) == Tenant("key", "alice")
+
+
+def test_a_key_file_is_read_again_when_it_changed(tmp_path, caplog) -> None:
+    path, (key, line), (later, other) = tmp_path / "keys", new_key("first"), new_key("second")
+    path.write_text(f"{line}\n")
+    keys = APIKeys.of(Settings(api_keys=path))
+    assert keys.tenant(key) == Tenant("key", "first")
+
+    path.write_text(f"{other}\n")
+    assert (keys.tenant(key), keys.tenant(later)) == (None, Tenant("key", "second"))
+    assert "first" not in keys
+
+    path.write_text("no line of a key file\n")
+    assert keys.tenant(later) == Tenant("key", "second")
+    path.unlink()
+    assert [keys.tenant(later) for _ in range(3)] == [Tenant("key", "second")] * 3
+    assert len([each for each in caplog.records if "its keys stay" in each.message]) == 2
+
+    path.write_text("")
+    assert len(keys) == 0
+
+
+def test_a_revoked_key_ends_its_sessions_and_others_stay(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("repl_server.sessions.manager.SWEEP_S", 0.01)
+    path, (key, line), (other, kept) = tmp_path / "keys", new_key("first"), new_key("second")
+    path.write_text(f"{line}\n{kept}\n")
+    headers = [{"additional_headers": {"X-API-Key": each}} for each in (key, other)]
+    models = {"environment": Adder, "action": Add, "observation": Sum}
+    with (
+        serving({"api_keys": path}, **models) as server,
+        peer(server, **headers[0]) as one,
+        peer(server, **headers[1]) as two,
+    ):
+        for each in (one, two):
+            assert each.ask("reset")["type"] == "observation"
+        path.write_text(f"{kept}\n")
+
+        assert one.closed() is not None
+        assert two.ask("state")["type"] == "state"
+        with pytest.raises(InvalidStatus), peer(server, **headers[0]):
+            pass

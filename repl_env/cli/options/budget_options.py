@@ -11,11 +11,18 @@ import typer
 
 from repl_env.rlm.budget.budget_limits import Budget, Price
 
+from .help_groups import BUDGET
+
 if TYPE_CHECKING:
     from repl_env.errors import BudgetExceeded
 
 Calls: TypeAlias = Annotated[
-    int, typer.Option("--budget-calls", help="Maximum number of model calls in the whole tree.")
+    int,
+    typer.Option(
+        "--budget-calls",
+        help="Maximum number of model calls in the whole tree.",
+        rich_help_panel=BUDGET,
+    ),
 ]
 Tokens: TypeAlias = Annotated[
     str | None,
@@ -23,13 +30,16 @@ Tokens: TypeAlias = Annotated[
         "--budget-tokens",
         metavar="IN[:OUT]",
         help="Maximum tokens: input, input:output, or :output.",
+        rich_help_panel=BUDGET,
     ),
 ]
 Dollars: TypeAlias = Annotated[
-    float | None, typer.Option("--budget-usd", help="Maximum cost in US dollars.")
+    float | None,
+    typer.Option("--budget-usd", help="Maximum cost in US dollars.", rich_help_panel=BUDGET),
 ]
 Seconds: TypeAlias = Annotated[
-    float | None, typer.Option("--budget-seconds", help="Maximum wall time in seconds.")
+    float | None,
+    typer.Option("--budget-seconds", help="Maximum wall time in seconds.", rich_help_panel=BUDGET),
 ]
 Prices: TypeAlias = Annotated[
     list[str] | None,
@@ -37,6 +47,7 @@ Prices: TypeAlias = Annotated[
         "--price",
         metavar="MODEL=IN:OUT",
         help="Price in US dollars per million tokens; may be repeated.",
+        rich_help_panel=BUDGET,
     ),
 ]
 

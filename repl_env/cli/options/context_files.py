@@ -16,6 +16,8 @@ import typer
 
 from repl_env.common.json_values import text_or_bytes
 
+from .help_groups import INPUT
+
 STDIN = "-"
 
 _HELP = (
@@ -24,7 +26,7 @@ _HELP = (
 )
 
 ContextFiles: TypeAlias = Annotated[
-    list[str] | None, typer.Option("--context", metavar="FILE", help=_HELP)
+    list[str] | None, typer.Option("--context", metavar="FILE", help=_HELP, rich_help_panel=INPUT)
 ]
 
 

@@ -19,6 +19,7 @@ from repl_env.llm.model_spec import OPENAI
 
 from ..exit_status import ExitStatus
 from .function_references import named
+from .help_groups import MODEL
 
 if TYPE_CHECKING:
     from repl_env.llm.base import ChatModel, ModelRequest
@@ -33,9 +34,19 @@ _MODEL_HELP = (
 _URL_HELP = "An OpenAI-compatible endpoint."
 _KEY_HELP = "The environment variable that holds the key."
 
-ModelName: TypeAlias = Annotated[str, typer.Option("--model", help=_MODEL_HELP)]
+ModelName: TypeAlias = Annotated[
+    str, typer.Option("--model", metavar="MODEL", help=_MODEL_HELP, rich_help_panel=MODEL)
+]
 BaseURL: TypeAlias = Annotated[
-    str | None, typer.Option("--base-url", help=_URL_HELP, show_default="$OPENAI_BASE_URL")
+    str | None,
+    typer.Option(
+        "--base-url",
+        metavar="URL",
+        help=_URL_HELP,
+        envvar="OPENAI_BASE_URL",
+        show_default="$OPENAI_BASE_URL",
+        rich_help_panel=MODEL,
+    ),
 ]
 KeyVariable: TypeAlias = Annotated[
     str | None,
@@ -44,6 +55,7 @@ KeyVariable: TypeAlias = Annotated[
         metavar="NAME",
         help=_KEY_HELP,
         show_default="OPENAI_API_KEY; HF_TOKEN for Hugging Face",
+        rich_help_panel=MODEL,
     ),
 ]
 

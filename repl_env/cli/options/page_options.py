@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
+from .help_groups import OUTPUT
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -16,6 +18,7 @@ PagePath: TypeAlias = Annotated[
         "--html",
         metavar="OUT",
         help="Write a page that shows it in a browser: one file, which works from disk.",
+        rich_help_panel=OUTPUT,
     ),
 ]
 PageSize: TypeAlias = Annotated[
@@ -24,6 +27,7 @@ PageSize: TypeAlias = Annotated[
         "--max-size",
         metavar="SIZE",
         help="Maximum size of the page of --html, such as 50MB; longer outputs are cut to fit.",
+        rich_help_panel=OUTPUT,
     ),
 ]
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 
 from .budget_options import check_price
+from .help_groups import MODEL, TURNS
 from .model_options import ModelOptions, model_from
 
 if TYPE_CHECKING:
@@ -28,23 +29,44 @@ class Blocks(StrEnum):
 
 SubModel: TypeAlias = Annotated[
     str | None,
-    typer.Option("--sub-model", help="Model that answers sub-calls.", show_default="--model"),
+    typer.Option(
+        "--sub-model",
+        metavar="MODEL",
+        help="Model that answers sub-calls.",
+        show_default="--model",
+        rich_help_panel=MODEL,
+    ),
 ]
 MaxDepth: TypeAlias = Annotated[
-    int, typer.Option("--max-depth", min=1, help="Maximum levels of runs; 1 allows no child runs.")
+    int,
+    typer.Option(
+        "--max-depth",
+        min=1,
+        help="Maximum levels of runs; 1 allows no child runs.",
+        rich_help_panel=TURNS,
+    ),
 ]
 MaxIterations: TypeAlias = Annotated[
     int,
     typer.Option(
-        "--max-iterations", min=1, help="Maximum turns of a run, before a last one for the answer."
+        "--max-iterations",
+        min=1,
+        help="Maximum turns of a run, before a last one for the answer.",
+        rich_help_panel=TURNS,
     ),
 ]
 BlocksOption: TypeAlias = Annotated[
-    Blocks, typer.Option("--blocks", help="Code blocks of a reply that are run.")
+    Blocks,
+    typer.Option(
+        "--blocks",
+        metavar="WHICH",
+        help="Code blocks of a reply that are run.",
+        rich_help_panel=TURNS,
+    ),
 ]
 
 
-def limits_of_runs(memory: str, timeout: float) -> Limits:
+def limits_of_runs(**given: Any) -> Limits:
     """The limits of sessions in which runs work; calls of theirs may take as long as runs may.
 
     Raises:
@@ -53,7 +75,7 @@ def limits_of_runs(memory: str, timeout: float) -> Limits:
     from repl_env.rlm.rlm_runner import HOST_TIMEOUT
     from repl_sandbox import Limits
 
-    return Limits(memory=memory, timeout=timeout, host_timeout=HOST_TIMEOUT)
+    return Limits(**given, host_timeout=HOST_TIMEOUT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

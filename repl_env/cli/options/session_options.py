@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import typer
 
 from ..exit_status import ExitStatus
+from .help_groups import ISOLATION, LIMITS
 
 if TYPE_CHECKING:
     from repl_sandbox import Policy
@@ -43,16 +45,31 @@ class LanguageName(StrEnum):
 
 
 IsolationOption: TypeAlias = Annotated[
-    Isolation, typer.Option("--isolation", help="Isolation tier of the sessions.")
+    Isolation,
+    typer.Option(
+        "--isolation",
+        metavar="TIER",
+        help="Isolation tier of the sessions.",
+        rich_help_panel=ISOLATION,
+    ),
 ]
 RequireOption: TypeAlias = Annotated[
     Require | None,
-    typer.Option("--require", help="Weakest isolation tier to accept.", show_default="confined"),
+    typer.Option(
+        "--require",
+        metavar="TIER",
+        help="Weakest isolation tier to accept.",
+        show_default="confined",
+        rich_help_panel=ISOLATION,
+    ),
 ]
 ImageOption: TypeAlias = Annotated[
     str | None,
     typer.Option(
-        "--image", metavar="IMAGE", help="Image of the container, with --isolation container."
+        "--image",
+        metavar="IMAGE",
+        help="Image of the container, with --isolation container.",
+        rich_help_panel=ISOLATION,
     ),
 ]
 RuntimeOption: TypeAlias = Annotated[
@@ -61,6 +78,7 @@ RuntimeOption: TypeAlias = Annotated[
         "--runtime",
         metavar="NAME",
         help="Container runtime, such as runsc; by default the daemon's own.",
+        rich_help_panel=ISOLATION,
     ),
 ]
 Preload: TypeAlias = Annotated[
@@ -69,16 +87,36 @@ Preload: TypeAlias = Annotated[
         "--preload",
         metavar="MODULE",
         help="Modules to import before sessions start; repeat, or use commas.",
+        rich_help_panel=ISOLATION,
     ),
 ]
-Memory: TypeAlias = Annotated[
-    str, typer.Option("--memory", help="Memory limit of a session, such as 512MiB or 2GB.")
+Python: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--python",
+        metavar="FILE",
+        help="Interpreter of the sessions, CPython 3.11 or later; by default that of repl-env.",
+        rich_help_panel=ISOLATION,
+    ),
 ]
-CellTimeout: TypeAlias = Annotated[
-    float, typer.Option("--timeout", metavar="SECONDS", help="Seconds that a cell may execute.")
+Mounts: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--mount",
+        metavar="[INSIDE=]PATH",
+        help="A file or directory that sessions may read, at the same path or at INSIDE; may be "
+        "repeated.",
+        rich_help_panel=ISOLATION,
+    ),
 ]
 Language: TypeAlias = Annotated[
-    LanguageName, typer.Option("--language", help="Language policy of cells; it isolates nothing.")
+    LanguageName,
+    typer.Option(
+        "--language",
+        metavar="NAME",
+        help="Language policy of cells; it isolates nothing.",
+        rich_help_panel=LIMITS,
+    ),
 ]
 
 
@@ -92,6 +130,12 @@ def policy_of(language: LanguageName) -> Policy | None:
     }
     name = names.get(language)
     return None if name is None else Policy(language=name)
+
+
+def mounts_of(given: Sequence[str] | None) -> dict[str, str]:
+    """The paths of the host by their paths inside."""
+    pairs = (each.partition("=") for each in given or ())
+    return {head: (tail if equals else head) for head, equals, tail in pairs}
 
 
 def modules_of(preload: Sequence[str] | None) -> tuple[str, ...]:

@@ -19,28 +19,47 @@ if TYPE_CHECKING:
 
 # Options of `repl-env eval` that are not about a model and its runs.
 _OF_ANY_SOLVER = frozenset(
-    "dataset rubric concurrency solver out fresh limit give_up_after as_json html max_size".split()
+    (
+        "dataset rubric concurrency solver out fresh limit give_up_after as_json html max_size "
+        "config"
+    ).split()
 )
 
 
-def check_choice(model: str | None, solver: str | None, context: typer.Context) -> None:
-    """That one of the two is given, and with a solver no option that would change nothing.
+def check_choice(
+    model: str | None, solver: str | None, context: typer.Context
+) -> tuple[str | None, str | None]:
+    """Return the one of the two that is given, beside None.
+
+    One on the command line comes before one of the configuration file.
 
     Raises:
-        typer.BadParameter: naming the options.
+        typer.BadParameter: neither is given, or both; or with a solver an option that would change
+            nothing.
     """
+    if model is not None and solver is not None:
+        given = [_is_on_command_line(context, name) for name in ("model", "solver")]
+        if given == [True, False]:
+            solver = None
+        elif given == [False, True]:
+            model = None
     if (model is None) == (solver is None):
         both = "" if model is None else ", not both"
         raise typer.BadParameter(f"give one of the two{both}", param_hint="--model, --solver")
     if solver is None:
-        return
+        return model, None
     for option in context.command.params:
-        source = context.get_parameter_source(option.name or "")
-        # By name: some versions of typer have a click of their own, whose values are others.
-        given = source is not None and source.name == "COMMANDLINE"
-        if given and option.name not in _OF_ANY_SOLVER:
+        name = option.name or ""
+        if name not in _OF_ANY_SOLVER and _is_on_command_line(context, name):
             message = "goes with --model; a solver is called with the task, and no more"
             raise typer.BadParameter(message, param_hint=option.opts[0])
+    return None, solver
+
+
+def _is_on_command_line(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    # By name: some versions of typer have a click of their own, whose values are others.
+    return source is not None and source.name == "COMMANDLINE"
 
 
 def rlm_solver(runs: RunOptions, trajectories: Path | None = None) -> tuple[Solver, dict[str, Any]]:
@@ -64,7 +83,7 @@ def rlm_solver(runs: RunOptions, trajectories: Path | None = None) -> tuple[Solv
         "budget": asdict(runs.budget),
         "prices": {name: asdict(price) for name, price in runs.prices.items()},
         "preload": list(runs.preload),
-        "limits": {"memory": runs.limits.memory, "timeout": runs.limits.timeout},
+        "limits": asdict(runs.limits),
     }
     options = runs.arguments()
     return RLMSolver(options.pop("model"), options, trajectories), settings

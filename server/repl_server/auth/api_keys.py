@@ -57,13 +57,15 @@ class APIKeys:
 
     @classmethod
     def of(cls, settings: Settings) -> APIKeys:
-        """The keys of a server, from its key file and the environment.
+        """The keys of a server, from its key file, as long as the server runs, and the environment.
 
         Raises:
             ValueError, OSError: as `read` and `parse`.
         """
-        written = cls({}) if settings.api_keys is None else cls.read(settings.api_keys)
-        return written | cls.parse(settings.hashed_keys)
+        from .key_file import KeyFile
+
+        further = cls.parse(settings.hashed_keys)
+        return further if settings.api_keys is None else KeyFile(settings.api_keys, further)
 
     @classmethod
     def parse(cls, lines: Iterable[str], source: str = VARIABLE) -> APIKeys:

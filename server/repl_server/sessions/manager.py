@@ -7,7 +7,7 @@ import contextlib
 import hashlib
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Container
 from typing import Any
 
 from pydantic import BaseModel
@@ -62,6 +62,7 @@ class SessionManager:
 
     Args:
         settings: of the server.
+        keys: the keys whose tenants may have sessions; None: sessions are not ended by their keys.
         environment: creates an environment for each session; None: `REPLEnvironment`, with sessions
             from a sandbox of the manager.
         action, observation, state: the models of the environment.
@@ -71,12 +72,14 @@ class SessionManager:
         self,
         settings: Settings,
         *,
+        keys: Container[str] | None = None,
         environment: Callable[[], Any] | None = None,
         action: type[BaseModel],
         observation: type[BaseModel],
         state: type[BaseModel],
     ) -> None:
         self.settings = settings
+        self._keys = keys
         self.environment = environment
         self.action, self.observation, self.state_model = action, observation, state
         self._factory = EnvironmentFactory(environment or REPLEnvironment, settings)
@@ -303,6 +306,11 @@ class SessionManager:
         if sink is not None and blocked is not None and now - blocked > 2 * settings.send_s:
             # `BoundedConnection` measures the rate and acts first; other ASGI servers do not.
             sink.end(DOES_NOT_READ, "the client did not read its messages")
+        if self._is_revoked(session.tenant):
+            if sink is not None:
+                revoked = RequestError("UNAUTHENTICATED", "the API key was revoked")
+                sink.end(revoked.close or 1000, revoked.message)
+            session.end("revoked")
         if session.awaited:
             return
         touched = session.touched
@@ -313,6 +321,9 @@ class SessionManager:
             session.end("idle")
         elif session.left is not None and now - max(session.left, touched) > settings.grace_s:
             session.end("grace")
+
+    def _is_revoked(self, tenant: Tenant) -> bool:
+        return self._keys is not None and tenant.kind == "key" and tenant.name not in self._keys
 
     def _sweep_cpu(self) -> None:
         """End sessions that keep computing while idle, once their tenant's CPU time is used up."""
@@ -337,6 +348,8 @@ def _sandbox_settings(settings: Settings) -> SandboxSettings:
         require=settings.require,
         image=settings.image,
         runtime=settings.runtime,
+        python=settings.python,
+        mounts=settings.mounts,
         limits=settings.limits,
         preload=settings.preload,
         policy=settings.policy,

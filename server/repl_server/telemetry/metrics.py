@@ -41,7 +41,7 @@ STEP_OUTCOMES = frozenset(
     " sandbox llm cancelled".split()
 )
 CALL_OUTCOMES = frozenset({"ok", "failed", "refused"})
-ENDINGS = frozenset({"closed", "idle", "grace", "drain", "quota"})
+ENDINGS = frozenset({"closed", "idle", "grace", "drain", "quota", "revoked"})
 _OTHER = "other"
 
 

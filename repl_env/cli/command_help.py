@@ -1,0 +1,143 @@
+"""The help screens of commands: options in groups, whole phrases, readable in narrow terminals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from typer.core import TyperCommand, TyperGroup
+
+from .option_types import choices, option_types
+from .options.help_groups import OUTPUT
+from .render.copyable_text import copyable
+
+_COLUMN = 26  # where the texts of options begin
+_NARROW = 18  # likewise in a terminal of fewer than `_WIDE` columns
+_WIDE = 70
+_OTHERS = "Other options"
+# The value of an option, by its type.
+_METAVARS: dict[type, str] = {int: "N", float: "X", Path: "PATH", str: "TEXT"}
+
+
+class HelpCommand(TyperCommand):
+    """A command whose options are listed in the groups that they name (`rich_help_panel`)."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return the parts of the line of usage."""
+        arguments = [each for each in self.params if each.param_type_name == "argument"]
+        return ["[OPTIONS]", *map(argument_name, arguments)]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write arguments and options, group by group."""
+        write_options(self, ctx, formatter)
+
+
+class HelpGroup(TyperGroup):
+    """A group of commands, with help as that of its commands."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of the commands, sorted."""
+        return sorted(super().list_commands(ctx))
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write options and commands."""
+        write_options(self, ctx, formatter)
+        self.format_commands(ctx, formatter)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the name and the first sentence of each command."""
+        rows = []
+        for name in self.list_commands(ctx):
+            command = self.get_command(ctx, name)
+            if command is not None and not command.hidden:
+                rows.append((name, command.get_short_help_str(limit=200)))
+        _write(formatter, "Commands", rows)
+
+
+def write_options(command: Any, ctx: Any, formatter: Any) -> None:
+    """Write the parameters of `command`, in groups."""
+    groups: dict[str, list[tuple[str, str]]] = {"Arguments": []}
+    kinds = option_types(command)
+    for parameter in command.get_params(ctx):
+        if not getattr(parameter, "hidden", False):
+            kind = kinds.get(parameter.name)
+            row = _term(parameter, kind), _text(parameter, kind)
+            groups.setdefault(_group(parameter), []).append(row)
+    output, others = groups.pop(OUTPUT, []), groups.pop(_OTHERS, [])
+    if output:
+        groups[OUTPUT] = output
+    for title, rows in {**groups, _OTHERS if len(groups) > 1 else "Options": others}.items():
+        _write(formatter, title, rows)
+
+
+def _group(parameter: Any) -> str:
+    if parameter.param_type_name == "argument":
+        return "Arguments"
+    return getattr(parameter, "rich_help_panel", None) or _OTHERS
+
+
+def _write(formatter: Any, title: str, rows: Sequence[tuple[str, str]]) -> None:
+    if not rows:
+        return
+    column = _COLUMN if formatter.width >= _WIDE else _NARROW
+    with formatter.section(title):
+        indent = formatter.current_indent
+        for term, text in rows:
+            wrapped = copyable(text, formatter.width, column)
+            if len(term) + indent + 2 > column:
+                formatter.write(f"{' ' * indent}{term}\n{wrapped}\n")
+            else:
+                formatter.write(f"{' ' * indent}{term}".ljust(column) + f"{wrapped.lstrip()}\n")
+
+
+def _term(parameter: Any, kind: type | None) -> str:
+    """The names of an option and its value, such as `-q, --quiet` or `--memory SIZE`."""
+    if parameter.param_type_name == "argument":
+        return argument_name(parameter)
+    names = sorted(parameter.opts, key=len)
+    if parameter.secondary_opts:
+        return " / ".join([*names, *parameter.secondary_opts])
+    told = ", ".join(names)
+    if parameter.is_flag:
+        return told
+    return f"{told} {parameter.metavar or _METAVARS.get(kind or str, 'NAME')}"
+
+
+def argument_name(parameter: Any) -> str:
+    """The name of an argument in capitals, as it stands in the line of usage."""
+    name = parameter.metavar or parameter.name.upper()
+    name = name if parameter.nargs == 1 else f"{name}..."
+    return name if parameter.required else f"[{name}]"
+
+
+def _text(parameter: Any, kind: type | None) -> str:
+    text = (getattr(parameter, "help", None) or "").strip()
+    parts = [text if text.endswith(".") or not text else f"{text}."]
+    if values := choices(kind):
+        parts.append(f"One of {', '.join(values)}.")
+    if default := _default(parameter):
+        parts.append(f"Default: {default}.")
+    if parameter.required and parameter.param_type_name == "option":
+        parts.append("Required.")
+    return " ".join(part for part in parts if part)
+
+
+def _default(parameter: Any) -> str:
+    """The default in words; "" if there is none, or the text of the option tells it."""
+    if isinstance(told := getattr(parameter, "show_default", None), str):
+        return told
+    value = parameter.default
+    if value is None or callable(value) or told is False or parameter.required:
+        return ""
+    if getattr(parameter, "is_flag", False):
+        named = parameter.opts if value else parameter.secondary_opts
+        return max(named, key=len, default="")
+    return _shown(value) if not isinstance(value, (list, tuple)) else ", ".join(map(str, value))
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Enum):
+        value = value.value
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,1 @@
+"""Options of all commands from a configuration file."""
