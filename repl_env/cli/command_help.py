@@ -24,6 +24,19 @@ _METAVARS: dict[type, str] = {int: "N", float: "X", Path: "PATH", str: "TEXT"}
 class HelpCommand(TyperCommand):
     """A command whose options are listed in the groups that they name (`rich_help_panel`)."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments; each option has an environment variable with its long name."""
+        for option in self.params:
+            if option.param_type_name == "option" and option.envvar is None:
+                key = max(option.opts, key=len).removeprefix("--").replace("-", "_").upper()
+                if ctx.auto_envvar_prefix is not None:
+                    option.envvar = f"{ctx.auto_envvar_prefix}_{key}"
+        return super().parse_args(ctx, args)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help as plain text, whatever this version of typer prefers."""
+        write_help(self, ctx, formatter)
+
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return the parts of the line of usage."""
         arguments = [each for each in self.params if each.param_type_name == "argument"]
@@ -36,6 +49,10 @@ class HelpCommand(TyperCommand):
 
 class HelpGroup(TyperGroup):
     """A group of commands, with help as that of its commands."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help as plain text, whatever this version of typer prefers."""
+        write_help(self, ctx, formatter)
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of the commands, sorted."""
@@ -54,6 +71,14 @@ class HelpGroup(TyperGroup):
             if command is not None and not command.hidden:
                 rows.append((name, command.get_short_help_str(limit=200)))
         _write(formatter, "Commands", rows)
+
+
+def write_help(command: Any, ctx: Any, formatter: Any) -> None:
+    """Write usage, description and options of `command`."""
+    command.format_usage(ctx, formatter)
+    command.format_help_text(ctx, formatter)
+    command.format_options(ctx, formatter)
+    command.format_epilog(ctx, formatter)
 
 
 def write_options(command: Any, ctx: Any, formatter: Any) -> None:

@@ -105,7 +105,7 @@ def _row(file: ConfigFile | None, option: Any, context: Any) -> dict[str, Any]:
     source = context.get_parameter_source(option.name)
     match None if source is None else source.name:
         case "ENVIRONMENT":
-            told = option.resolve_envvar_value(context) and _variable(option, context)
+            told = _variable(option)
         case "DEFAULT_MAP" if file is not None:
             told = str(file.path)
         case _:
@@ -115,13 +115,12 @@ def _row(file: ConfigFile | None, option: Any, context: Any) -> dict[str, Any]:
     return {"option": name, "value": _plain(value), "source": told}
 
 
-def _variable(option: Any, context: Any) -> str:
+def _variable(option: Any) -> str:
     """The name of the variable that gives the option its value."""
     import os
 
     names = [option.envvar] if isinstance(option.envvar, str) else [*(option.envvar or ())]
-    automatic = f"{context.auto_envvar_prefix}_{option.name.upper()}"
-    return next((f"${name}" for name in [*names, automatic] if os.environ.get(name)), "environment")
+    return next((f"${name}" for name in names if os.environ.get(name)), "environment")
 
 
 def _plain(value: Any) -> Any:

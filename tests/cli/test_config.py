@@ -100,6 +100,13 @@ def test_a_file_of_other_programs_is_not_read() -> None:
     assert shown("eval")["--model"] == (None, "default")
 
 
+def test_each_option_has_a_variable_with_its_long_name(folder: Path) -> None:
+    variables = {"REPL_ENV_RUN_JSON": "1", "REPL_ENV_RUN_MAX_DEPTH": "4"}
+
+    assert shown("run", **variables)["--json"] == (True, "$REPL_ENV_RUN_JSON")
+    assert json.loads(call("tasks", "list", REPL_ENV_TASKS_LIST_JSON="1").stdout)
+
+
 def test_show_without_a_command_lists_what_is_set_anywhere() -> None:
     written("[serve]\nfair-share = false\n[tasks.list]\njson = true\n[run]\nprice = ['a=1:2']\n")
     done = call("config", "show", REPL_ENV_RUN_MAX_DEPTH="3")
