@@ -6,12 +6,12 @@ Names, fields and defaults are those of OpenEnv's `repl_env`, with further field
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from keyword import iskeyword
-from typing import Annotated, Any, Generic, Self, TypeAlias, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, Self, TypeAlias, TypeVar
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -23,6 +23,8 @@ from pydantic import (
     model_validator,
 )
 
+from repl_env.common.displayed import Displayed
+from repl_env.common.encoded_figure import EncodedFigure
 from repl_env.common.json_values import replace_surrogates
 from repl_env.common.set_module import set_module
 from repl_env.common.termination import TerminationMixin
@@ -73,35 +75,14 @@ def give(model: BaseModel, **fields: Any) -> None:
     model.__dict__.update(fields)
 
 
-# A terminal line or two: longer values are printed as their beginning and their length.
-_PRINTED = 200
-
-
-class Printed(BaseModel):
+class Printed(Displayed, BaseModel):
     """A model with a repr of a few lines, however long its texts.
 
     The wire form has the whole texts.
     """
 
-    def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
-        for name, value in super().__repr_args__():
-            yield name, shown(value)
-
-
-class _Cut(str):
-    """A text whose repr is the text itself."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return str(self)
-
-
-def shown(value: Any) -> Any:
-    """Return `value` as a repr shows it: of a long text its beginning and its length."""
-    if not isinstance(value, str) or len(value) <= _PRINTED:
-        return value
-    return _Cut(f"{value[:_PRINTED]!r}... ({len(value):,} characters)")
+    def __str__(self) -> str:
+        return repr(self)
 
 
 class Action(Printed):
@@ -216,7 +197,9 @@ class CodeBlockResult(Printed):
     exception: str | None = None
     value: str | None = None
     changes: list[dict[str, str | int]] = Field(default_factory=list, repr=False)
-    figures: list[str] = Field(default_factory=list, repr=False)
+    figures: list[Annotated[str, AfterValidator(EncodedFigure)]] = Field(
+        default_factory=list, repr=False
+    )
     truncated: bool = False
 
 
@@ -231,11 +214,7 @@ class REPLObservation(TerminationMixin, Observation):
     iteration: int = Field(default=0, ge=0)
     max_iterations: int = Field(default=DEFAULT_MAX_ITERATIONS, ge=1)
 
-    def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
-        yield from super().__repr_args__()
-        for name in ("final_answer", "error_kind"):
-            if (value := self.metadata.get(name)) is not None:
-                yield name, shown(value)
+    _DISPLAYED_TOO: ClassVar[tuple[str, ...]] = ("final_answer", "error_kind")
 
     @property
     def error_kind(self) -> str | None:
@@ -284,8 +263,8 @@ ResultObsT = TypeVar("ResultObsT")
 
 
 @set_module("repl_env")
-@dataclass(frozen=True, slots=True)
-class StepResult(TerminationMixin, Generic[ResultObsT]):
+@dataclass(frozen=True, slots=True, repr=False)
+class StepResult(Displayed, TerminationMixin, Generic[ResultObsT]):
     """The result of one reset or step for clients; `metadata` is the observation's."""
 
     observation: ResultObsT

@@ -23,6 +23,7 @@ from repl_env.client.session.request_builder import (
 )
 from repl_env.client.session.reset_data import check_reset
 from repl_env.client.session.session_client import SessionClient
+from repl_env.common.displayed import DisplayedByRepr
 from repl_env.common.set_module import set_module
 from repl_env.episode.call_options import FollowUpOptions, ResetOptions
 from repl_env.errors import NotSupported
@@ -51,7 +52,7 @@ Result = StepResult[REPLObservation]
 
 
 @set_module("repl_env")
-class REPLEnv:
+class REPLEnv(DisplayedByRepr):
     """Episodes in a session on a server.
 
     ```python
@@ -117,7 +118,7 @@ class REPLEnv:
         )
 
     def __repr__(self) -> str:
-        return f"<REPLEnv {self.base_url} {self._session_client.condition}>"
+        return f"<REPLEnv {self.base_url[:200]} {self._session_client.condition}>"
 
     @property
     def base_url(self) -> str:

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from repl_env.client.session.request_builder import check_callback, reentrant_request_error
+from repl_env.common.displayed import DisplayedByRepr
 from repl_env.common.set_module import set_module
 from repl_env.concurrency.background_loop import CLIENTS
 from repl_env.episode.call_options import FollowUpOptions, ResetOptions, options_in
@@ -33,7 +34,7 @@ T = TypeVar("T")
 
 
 @set_module("repl_env")
-class SyncREPLEnv:
+class SyncREPLEnv(DisplayedByRepr):
     """The methods of `REPLEnv`, blocking; `with` instead of `async with`.
 
     `on_output` and `on_upload` are called in the caller's thread. Ctrl-C cancels a running step.

@@ -15,6 +15,7 @@ from weakref import ref
 
 import repl_sandbox
 from repl_env.common.argument_checks import one_timeout
+from repl_env.common.displayed import DisplayedByRepr
 from repl_env.common.set_module import set_module
 from repl_env.env.child_env_factory import ChildEnvFactory
 from repl_env.env.environment_attributes import EnvironmentAttributes
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
 
 
 @set_module("repl_env")
-class REPLEnvironment(EnvironmentAttributes):
+class REPLEnvironment(DisplayedByRepr, EnvironmentAttributes):
     """Episodes of a policy that writes Python code, each in its own session.
 
     The positional arguments are OpenEnv's. Sessions come from `sandbox`, or from one that equal

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Never, Self
 
+from repl_env.common.displayed import DisplayedByRepr
 from repl_env.env.assignable_attribute import of_inner
 from repl_env.env.environment import REPLEnvironment
 from repl_env.env.options import ConstructorOptions
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from repl_env.rlm.subcalls.episode_subcalls import EpisodeSubcalls
 
 
-class LocalBase:
+class LocalBase(DisplayedByRepr):
     """Base of the two local environments: the constructor and the members that need no session.
 
     The attributes are those of `REPLEnvironment` and are assignable as there.

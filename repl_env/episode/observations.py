@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from repl_env.common.encoded_figure import EncodedFigure
 from repl_env.common.json_values import replace_surrogates
 from repl_env.episode.terminal_rendering import as_shown
 from repl_env.models import CodeBlockResult, trusted
@@ -217,8 +218,8 @@ def _previews(changes: Iterable[dict[str, Any]]) -> dict[str, str]:
     return {row["name"]: row["preview"] for row in changes if row["kind"] != "deleted"}
 
 
-def _in_base64(figure: bytes) -> str:
-    return base64.b64encode(figure).decode("ascii")
+def _in_base64(figure: bytes) -> EncodedFigure:
+    return EncodedFigure(base64.b64encode(figure).decode("ascii"))
 
 
 def message_result(stdout: str, error: str | None = None) -> CodeBlockResult:

@@ -6,14 +6,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from repl_env.common.displayed import Displayed
 from repl_env.common.set_module import set_module
 from repl_env.evaluation.confidence_intervals import paired_interval
 from repl_env.evaluation.results_file import Result
 
 
 @set_module("repl_env.evaluation")
-@dataclass(frozen=True, slots=True)
-class TaskChange:
+@dataclass(frozen=True, slots=True, repr=False)
+class TaskChange(Displayed):
     """A task that both files score, differently; `difference` is the later score minus the first.
 
     Attributes:
@@ -49,8 +50,8 @@ class ScoreDifference:
 
 
 @set_module("repl_env.evaluation")
-@dataclass(frozen=True, slots=True)
-class Comparison:
+@dataclass(frozen=True, slots=True, repr=False)
+class Comparison(Displayed):
     """Two results files, task by task. Only tasks that both files score are in the differences.
 
     Attributes:

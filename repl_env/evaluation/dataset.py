@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from repl_env.common.argument_checks import as_path, at_least
+from repl_env.common.displayed import Displayed
 from repl_env.common.set_module import set_module
 from repl_env.rlm.events import TaskNote
 from repl_env.rlm.trajectory.task_facts import task_note
@@ -33,8 +34,8 @@ class DatasetError(ValueError):
 
 
 @set_module("repl_env.evaluation")
-@dataclass(frozen=True, slots=True)
-class EvalTask:
+@dataclass(frozen=True, slots=True, repr=False)
+class EvalTask(Displayed):
     """One question of a dataset, with what it is about and the expected answer."""
 
     id: str
@@ -69,8 +70,8 @@ class DatasetEntry:
 
 
 @set_module("repl_env.evaluation")
-@dataclass(frozen=True, slots=True)
-class Dataset:
+@dataclass(frozen=True, slots=True, repr=False)
+class Dataset(Displayed):
     """The tasks of a file, in its order."""
 
     path: Path

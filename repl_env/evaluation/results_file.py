@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from repl_env.common.argument_checks import as_path
+from repl_env.common.displayed import Displayed
 from repl_env.common.line_append import append_line
 from repl_env.common.private_files import PRIVATE, make_private
 from repl_env.common.set_module import set_module
@@ -35,8 +36,8 @@ class ResultsError(ValueError):
 
 
 @set_module("repl_env.evaluation")
-@dataclass(frozen=True, slots=True)
-class Result:
+@dataclass(frozen=True, slots=True, repr=False)
+class Result(Displayed):
     """Result of one task.
 
     Attributes:
@@ -67,8 +68,8 @@ class Result:
 
 
 @set_module("repl_env.evaluation")
-@dataclass(frozen=True, slots=True)
-class RecordedResults:
+@dataclass(frozen=True, slots=True, repr=False)
+class RecordedResults(Displayed):
     """The contents of a results file.
 
     Attributes:

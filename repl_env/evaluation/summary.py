@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from repl_env.common.displayed import Displayed
 from repl_env.common.set_module import set_module
 from repl_env.evaluation.confidence_intervals import interval, percentile
 from repl_env.evaluation.dataset import DatasetEntry
@@ -35,8 +36,8 @@ class FailureCount:
 
 
 @set_module("repl_env.evaluation")
-@dataclass(frozen=True, slots=True)
-class Summary:
+@dataclass(frozen=True, slots=True, repr=False)
+class Summary(Displayed):
     """An evaluation in numbers. Only scored tasks are in `scores`; all that ran are in the rest.
 
     Attributes:

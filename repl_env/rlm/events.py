@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from repl_env.common.displayed import Displayed
 from repl_env.common.set_module import set_module
 from repl_env.common.termination import Ending
 from repl_env.interfaces import Message
@@ -29,8 +30,8 @@ CallKind: TypeAlias = Literal["llm", "rlm"]
 CANCELLED = "the call was cancelled"
 
 
-@dataclass(frozen=True, slots=True)
-class ContextNote:
+@dataclass(frozen=True, slots=True, repr=False)
+class ContextNote(Displayed):
     """A context without its content: the variable, its type, its length as in `context_length`."""
 
     name: str
@@ -39,8 +40,8 @@ class ContextNote:
 
 
 @set_module("repl_env.rlm")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskNote:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class TaskNote(Displayed):
     """The facts of a task by which trainers group samples.
 
     `name` is the task's name or id, `group_id` that of the group of samples of one task that
@@ -54,8 +55,8 @@ class TaskNote:
     group: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Event(Displayed):
     """An event of run `run` at `time`, in seconds since the epoch."""
 
     run: str
@@ -63,7 +64,7 @@ class Event:
 
 
 @set_module("repl_env.rlm")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class RunStarted(Event):
     """A run begins. `depth` 0 is the root."""
 
@@ -76,7 +77,7 @@ class RunStarted(Event):
 
 
 @set_module("repl_env.rlm")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ModelReplied(Event):
     """The model of the run took turn number `turn`, from 1.
 
@@ -94,7 +95,7 @@ class ModelReplied(Event):
 
 
 @set_module("repl_env.rlm")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class CellStarted(Event):
     """A block of code of turn `turn` begins to run, the run's cell number `cell`, from 1."""
 
@@ -104,7 +105,7 @@ class CellStarted(Event):
 
 
 @set_module("repl_env.rlm")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class CellRan(Event):
     """The cell has run. `observation` has its reward."""
 
@@ -116,7 +117,7 @@ class CellRan(Event):
 
 
 @set_module("repl_env.rlm")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class CallStarted(Event):
     """Code of cell `cell` calls a model ("llm") or a child run ("rlm")."""
 
@@ -128,7 +129,7 @@ class CallStarted(Event):
 
 
 @set_module("repl_env.rlm")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class CallEnded(Event):
     """The result of the call, as the code received it. `child`: a run answered the call.
 
@@ -149,7 +150,7 @@ class CallEnded(Event):
 
 
 @set_module("repl_env.rlm")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class RunEnded(Event):
     """A run is over. `own` is its own spending, `total` includes all runs below it.
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from repl_env.common.displayed import Displayed
 from repl_env.common.set_module import set_module
 from repl_env.common.termination import Ending
 from repl_env.interfaces import Message
-from repl_env.models import shown
 from repl_env.rlm.budget.budget_limits import Spent
 
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 @set_module("repl_env.recursive_backends")
-@dataclass(frozen=True, slots=True)
-class ChildTrace:
+@dataclass(frozen=True, slots=True, repr=False)
+class ChildTrace(Displayed):
     """A call that a child run, or a function for sub-calls, answered. The fields are OpenEnv's."""
 
     depth: int
@@ -31,8 +31,8 @@ class ChildTrace:
 
 
 @set_module("repl_env")
-@dataclass(frozen=True, slots=True)
-class RLMRunResult:
+@dataclass(frozen=True, slots=True, repr=False)
+class RLMRunResult(Displayed):
     """The result of a run.
 
     Args:
@@ -80,10 +80,6 @@ class RLMRunResult:
     task_reward: float | None = None
     task: TaskNote | None = field(default=None, repr=False)
     _events: tuple[Any, ...] = field(default=(), repr=False, compare=False)
-
-    def __repr__(self) -> str:
-        named = ((each.name, getattr(self, each.name)) for each in fields(self) if each.repr)
-        return f"RLMRunResult({', '.join(f'{name}={shown(value)!r}' for name, value in named)})"
 
     @property
     def group_id(self) -> str | None:

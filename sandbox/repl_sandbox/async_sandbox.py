@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar, Unpack
 
 from .backends.sandbox_arguments import SandboxArguments
+from .displayed import DisplayedByRepr
 from .errors import IsolationError, SandboxError
 from .pool.async_acquire import acquire_links
 from .pool.core_factory import SessionArguments
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from .zygote.client.shared_objects import Shareable, SharedObjects
 
 
-class AsyncSandbox:
+class AsyncSandbox(DisplayedByRepr):
     """`Sandbox` for asyncio: `async with`, sessions awaited. Arguments are those of `Sandbox`.
 
     Raises:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal, NoReturn
 from .backends.container_settings import ContainerLimits, Inside
 from .backends.sandbox_arguments import Grouping, RecoveryMode, Tier
 from .backends.sandbox_settings import SandboxSettings
+from .displayed import DisplayedByRepr
 from .errors import SandboxClosed
 from .language_policy import Policy
 from .pool.core_factory import CoreFactory, SessionArguments, core_factory
@@ -38,7 +39,7 @@ _START_AHEAD_AFTER = 2
 NO_PICKLE = "cannot be pickled: it is a live process; make one in the process that uses it"
 
 
-class Sandbox:
+class Sandbox(DisplayedByRepr):
     """A warm, sealed template process, and the sessions that are forked from it.
 
     Thread-safe; a context manager.

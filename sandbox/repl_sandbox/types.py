@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+from .displayed import Displayed
 from .language_policy import Policy
 from .session_limits import Limits
 
@@ -14,6 +15,7 @@ __all__ = [
     "Answer",
     "Change",
     "ErrorInfo",
+    "Figure",
     "File",
     "Finished",
     "Isolation",
@@ -52,8 +54,8 @@ FileKind: TypeAlias = Literal["file", "directory", "symlink", "other"]
 ANSWER_NAMES = ("answer", "FINAL", "FINAL_VAR", "SUBMIT", "final_answer", "SHOW_VARS")
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorInfo:
+@dataclass(frozen=True, slots=True, repr=False)
+class ErrorInfo(Displayed):
     """An exception that a cell raised. `line` is the line of the cell, or None."""
 
     type: str
@@ -62,8 +64,8 @@ class ErrorInfo:
     line: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Variable:
+@dataclass(frozen=True, slots=True, repr=False)
+class Variable(Displayed):
     """A variable of a session. `size` is shallow, in bytes; `preview` is short and may be cut."""
 
     name: str
@@ -72,8 +74,8 @@ class Variable:
     preview: str
 
 
-@dataclass(frozen=True, slots=True)
-class Missing:
+@dataclass(frozen=True, slots=True, repr=False)
+class Missing(Displayed):
     """A variable of a session that a checkpoint, or the session restored from it, lacks.
 
     A name in parentheses stands for other state than a variable, as "(random)".
@@ -88,8 +90,8 @@ class Missing:
 MORE_CHANGES = "..."
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+@dataclass(frozen=True, slots=True, repr=False)
+class Change(Displayed):
     """A variable that a cell made, changed or deleted.
 
     Under the name `MORE_CHANGES` its `preview` is the number of further changes.
@@ -118,8 +120,8 @@ class Usage:
     peak_memory: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+@dataclass(frozen=True, slots=True, repr=False)
+class Answer(Displayed):
     """A final answer that a cell gave.
 
     `text` is the answer as text and `value` as JSON (None where JSON cannot carry it). For the form
@@ -133,8 +135,8 @@ class Answer:
     printed: str | None = None
 
 
-@dataclass(frozen=True)
-class Outcome:
+@dataclass(frozen=True, repr=False)
+class Outcome(Displayed):
     """The outcome of a cell; one of `Finished`, `Raised`, `TimedOut`, `Killed`.
 
     `limits`: the limits that the kernel has enforced on processes of the session since the last
@@ -149,7 +151,7 @@ class Outcome:
     value: str | None = None
     error: ErrorInfo | None = None
     changes: tuple[Change, ...] = ()
-    figures: tuple[bytes, ...] = field(default=(), repr=False)
+    figures: tuple[Figure, ...] = field(default=(), repr=False)
     answers: tuple[Answer, ...] = ()
     usage: Usage = Usage()
     state: State = "kept"
@@ -162,24 +164,24 @@ class Outcome:
         return isinstance(self, Finished)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Finished(Outcome):
     """The cell ran to its end. `value` is its last expression as a REPL displays it."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Raised(Outcome):
     """The cell raised, or could not be compiled; `error` has the exception and the line."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TimedOut(Outcome):
     """A clock stopped the cell: its own execution time, or the time of its host calls."""
 
     clock: Clock = "execution"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Killed(Outcome):
     """The process that ran the cell is gone; `reason` names the limit or the event."""
 
@@ -189,8 +191,8 @@ class Killed(Outcome):
 AnyOutcome: TypeAlias = "Finished | Raised | TimedOut | Killed"
 
 
-@dataclass(frozen=True, slots=True)
-class File:
+@dataclass(frozen=True, slots=True, repr=False)
+class File(Displayed):
     """An entry of a session's workspace, as the session reports it: untrusted data.
 
     `path` is relative to the workspace; bytes that are not UTF-8 appear as surrogates, as
@@ -204,6 +206,28 @@ class File:
     modified: float
 
 
+class Figure(bytes):
+    """A picture that a cell has drawn: the bytes of a PNG file, which a notebook shows."""
+
+    __slots__ = ()
+
+    @property
+    def png(self) -> bytes:
+        """The bytes of the PNG file."""
+        return bytes(self)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the PNG file `path`, which is replaced if there is one."""
+        with open(path, "wb") as file:
+            file.write(self)
+
+    def __repr__(self) -> str:
+        return f"<Figure, {len(self):,} bytes of PNG>"
+
+    def _repr_png_(self) -> bytes:
+        return self.png
+
+
 class Listing(tuple[File, ...]):  # noqa: SLOT001 - a tuple has no room for slots with values
     """The entries of a workspace by path. `complete` is False if a bound left some out."""
 
@@ -215,9 +239,17 @@ class Listing(tuple[File, ...]):  # noqa: SLOT001 - a tuple has no room for slot
         self.complete = complete
         return self
 
+    def __repr__(self) -> str:
+        return f"<Listing, {len(self):,} entries, complete={self.complete}>"
 
-@dataclass(frozen=True, slots=True)
-class Layer:
+    def _repr_html_(self) -> str:
+        from .object_display import html_of_rows
+
+        return html_of_rows(self, self)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Layer(Displayed):
     """One layer of isolation, as found by probing a session: `active`, and the observation."""
 
     name: str
@@ -225,8 +257,8 @@ class Layer:
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
-class Isolation:
+@dataclass(frozen=True, slots=True, repr=False)
+class Isolation(Displayed):
     """The isolation tier of a session, and its layers as probed, not as configured."""
 
     tier: str

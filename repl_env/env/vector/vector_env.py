@@ -14,6 +14,7 @@ from typing import Any, Self, overload
 
 from repl_env.common.argument_checks import at_least, one_timeout
 from repl_env.common.closeable import Closeable
+from repl_env.common.displayed import DisplayedByRepr
 from repl_env.common.set_module import set_module
 from repl_env.concurrency.thread_pool import ThreadPool
 from repl_env.env.assignable_attribute import of_all
@@ -37,7 +38,7 @@ _MOST_THREADS = 32
 
 
 @set_module("repl_env")
-class REPLVectorEnv(Closeable):
+class REPLVectorEnv(DisplayedByRepr, Closeable):
     """n environments, stepped concurrently. A context manager, blocking or asynchronous.
 
     ```python

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from repl_env.common.displayed import Displayed
 from repl_env.common.set_module import set_module
 from repl_env.common.termination import Ending
 from repl_env.interfaces import Message
@@ -18,8 +19,8 @@ from repl_env.rlm.trajectory.loss_masks import TemplatedReply
 
 
 @set_module("repl_env.rlm")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingSample:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class TrainingSample(Displayed):
     """A prompt, the model's reply, and its reward.
 
     Attributes:

@@ -12,8 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, ClassVar, overload
 
+from repl_env.common.displayed import Displayed
 from repl_env.common.set_module import set_module
 from repl_env.interfaces import Message
 from repl_env.rlm.events import AnyEvent, TaskNote
@@ -36,8 +37,8 @@ __all__ = ["Call", "Cell", "Run", "Trajectory", "TrajectoryWriter", "Turn"]
 
 
 @set_module("repl_env.rlm")
-@dataclass(frozen=True)
-class Trajectory:
+@dataclass(frozen=True, repr=False)
+class Trajectory(Displayed):
     """The record of a tree of runs.
 
     ```python
@@ -52,7 +53,9 @@ class Trajectory:
         header: the first line of the file; empty without a file.
     """
 
-    events: tuple[AnyEvent, ...]
+    _DISPLAYED_TOO: ClassVar[tuple[str, ...]] = ("complete", "roots")
+
+    events: tuple[AnyEvent, ...] = field(repr=False)
     cut: bool = False
     header: Mapping[str, Any] = field(default_factory=dict)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
+from repl_env.common.displayed import Displayed
 from repl_env.common.termination import Ending
 from repl_env.errors import OURS
 from repl_env.interfaces import Message
@@ -27,8 +28,8 @@ from repl_env.rlm.events import (
 from repl_env.rlm.trajectory.event_codec import parents_of
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Cell(Displayed):
     """A block of code. `observation` and `seconds` are None if it is not known to have ended."""
 
     number: int
@@ -39,8 +40,8 @@ class Cell:
     seconds: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Turn(Displayed):
     """A turn of a run's model.
 
     `messages` are its whole prompt, of which the last `added` were new; `completion` is the reply,
@@ -58,8 +59,8 @@ class Turn:
     last: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Call(Displayed):
     """A sub-call from the code of cell number `cell`.
 
     `ended` is None if the answer is not known. `child` is the run that the call began, if any.
@@ -90,8 +91,8 @@ class Call:
         return None if self.ended is None else self.ended.error
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Run(Displayed):
     """A run. `ended` is None if its end is not known; `began` likewise, of a run with calls only.
 
     `parent` is the run that began it with its call of the same `id`; None for a root.

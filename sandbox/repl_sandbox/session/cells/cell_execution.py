@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from ...protocol.messages import HostMessage, Restored, Result
 from ...session_limits import Limits
-from ...types import AnyOutcome, Clock, Finished, KillReason, State, Usage
+from ...types import AnyOutcome, Clock, Figure, Finished, KillReason, State, Usage
 from ..host_functions.host_call_handler import HostCallHandler
 from ..io import Ready_, SessionIO
 from ..output import OutputCapture
@@ -148,7 +148,8 @@ class CellExecution:
         fields["usage"] = usage
         if result is not None:
             fields["value"], fields["changes"] = result.value, result.changes
-            fields["figures"] = result.figures
+            if result.figures:
+                fields["figures"] = tuple(map(Figure, result.figures))
         self._cell.running_since = 0.0
         add = self._recovery.history.add
         add(self._cell.number)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NoReturn
 
+from ...displayed import DisplayedByRepr
 from ...errors import SessionBusy, SessionClosed
 from ...types import Isolation, Missing
 from ...zygote.client.measured_isolation import probe
@@ -84,7 +85,7 @@ def _dropped(session: str, pid: int, _: object) -> None:
         warnings.warn(message, ResourceWarning, stacklevel=2)
 
 
-class SessionHandle:
+class SessionHandle(DisplayedByRepr):
     """The common part of sync and async sessions."""
 
     _missing: tuple[Missing, ...] = ()

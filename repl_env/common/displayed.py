@@ -1,0 +1,37 @@
+"""`Displayed`: a short repr, and HTML for notebooks."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class Displayed:
+    """Gives a class a repr below 300 characters and an HTML form, by its fields.
+
+    `_DISPLAYED_TOO` names properties that are shown beside the fields.
+    """
+
+    __slots__ = ()
+
+    _DISPLAYED_TOO: ClassVar[tuple[str, ...]] = ()
+
+    def __repr__(self) -> str:
+        from repl_sandbox.object_display import short_repr
+
+        return short_repr(self)
+
+    def _repr_html_(self) -> str:
+        from repl_sandbox.object_display import html_of
+
+        return html_of(self)
+
+
+class DisplayedByRepr:
+    """Gives a class its repr as its HTML form, for objects that are shown by their condition."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        from repl_sandbox.object_display import html_of_repr
+
+        return html_of_repr(self)

@@ -1,0 +1,231 @@
+"""Values at a prompt and in a notebook: a repr below 300 characters, and HTML that is only shown.
+
+Values hold texts of sessions and models, which are hostile: each is bounded and escaped. Works on
+dataclasses and on pydantic's models, by the standard library alone, and loads no other module of
+the engine.
+"""
+
+from __future__ import annotations
+
+import base64
+import reprlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from html import escape
+from typing import Any
+
+# Characters of a repr, and of one value in it.
+MOST_REPR, _MOST_VALUE = 299, 70
+# Bounds of the HTML: characters of one text and of all, rows and columns of a table, characters of
+# a cell, figures, their bytes, and levels of values in values.
+_MOST_TEXT, _MOST_ALL, _MOST_ROWS, _MOST_COLUMNS, _MOST_CELL = 10_000, 60_000, 20, 8, 100
+_MOST_FIGURES, _MOST_FIGURE_BYTES, _DEEPEST = 10, 4 << 20, 3
+_PNG = b"\x89PNG\r\n\x1a\n"
+# Fields that HTML shows although no repr does. Others may be secret.
+_ALSO = frozenset({"figures", "changes"})
+_UNSHOWABLE = {code: "\ufffd" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+
+
+class _Short(reprlib.Repr):
+    """Reprs of values, of a long text its beginning and its length."""
+
+    def repr_str(self, text: str, level: int) -> str:
+        if len(text) <= self.maxstring:
+            return repr(text)
+        return f"{text[: self.maxstring]!r}... ({len(text):,} characters)"
+
+    def repr_int(self, number: int, level: int) -> str:
+        # Decimal digits take quadratic time, and beyond a limit they are refused.
+        bits = number.bit_length()
+        return repr(number) if bits < 200 else f"<an int of {bits:,} bits>"
+
+
+_short = _Short()
+_short.maxstring = _short.maxother = _short.maxlong = _MOST_VALUE
+_short.maxlist = _short.maxtuple = _short.maxdict = _short.maxset = _short.maxfrozenset = 3
+_short.maxlevel = 2
+
+
+def short_repr(value: object) -> str:
+    """Return `Class(field=value, ...)` with the fields that have no default value, below 300
+    characters.
+    """
+    name = type(value).__qualname__
+    parts: list[str] = []
+    room = MOST_REPR - len(name) - len("(, ...)")
+    for field, content in _fields(value):
+        part = f"{field}={_short.repr(content)}"
+        room -= len(part) + 2
+        if room < 0:
+            parts.append("...")
+            break
+        parts.append(part)
+    return f"{name}({', '.join(parts)})"
+
+
+def html_of(value: object) -> str:
+    """Return `value` as HTML: texts, tables and pictures, without any element from its contents."""
+    return _HTML().card(value, _DEEPEST)
+
+
+def html_of_rows(value: object, rows: Iterable[object]) -> str:
+    """Return a table of `rows` as HTML, below the repr of `value`."""
+    return f"<div>{html_of_repr(value)}{_HTML().table(rows)}</div>"
+
+
+def html_of_repr(value: object) -> str:
+    """Return the repr of `value` as HTML, for objects that are shown by their condition."""
+    return f"<code>{_escaped(repr(value)[:MOST_REPR])}</code>"
+
+
+class _HTML:
+    """Builds one HTML text within the bounds."""
+
+    def __init__(self) -> None:
+        self._room = _MOST_ALL
+        self._figures, self._figure_bytes = _MOST_FIGURES, _MOST_FIGURE_BYTES
+
+    def card(self, value: object, levels: int) -> str:
+        rows, blocks = [], []
+        for name, content in _fields(value, also=_ALSO):
+            if self._is_short(content):
+                rows.append(f"<tr><th>{_escaped(name)}</th><td>{self._cell(content)}</td></tr>")
+            elif block := self._block(name, content, levels):
+                blocks.append(block)
+        table = f"<table>{''.join(rows)}</table>" if rows else ""
+        name = _escaped(type(value).__qualname__)
+        return f"<div><strong>{name}</strong>{table}{''.join(blocks)}</div>"
+
+    def _is_short(self, content: object) -> bool:
+        if isinstance(content, str):
+            return len(content) <= _MOST_CELL and "\n" not in content
+        return content is None or isinstance(content, (bool, int, float))
+
+    def _block(self, name: str, content: Any, levels: int) -> str:
+        if self._room <= 0 or levels == 0:
+            return ""
+        if isinstance(content, str):
+            return self._labelled(name, self._text(content))
+        if name == "figures" and isinstance(content, (tuple, list)):
+            return self._labelled(name, "".join(map(self._picture, content[:_MOST_FIGURES])))
+        if name == "roots" and len(content) == 1:
+            (content,) = content
+        if _has_fields(content):
+            return self._labelled(name, self.card(content, levels - 1))
+        if isinstance(content, Mapping):
+            rows = [{"key": key, "value": content[key]} for key in content]
+            return self._labelled(name, self.table(rows))
+        if isinstance(content, (tuple, list)):
+            return self._labelled(name, self.table(content))
+        return self._labelled(name, self._text(_short.repr(content)))
+
+    def _labelled(self, name: str, block: str) -> str:
+        return f"<div>{_escaped(name)}{block}</div>" if block else ""
+
+    def _text(self, text: str) -> str:
+        most = min(_MOST_TEXT, max(self._room, 0))
+        self._room -= min(len(text), most)
+        if len(text) > most:
+            tail = most // 4
+            gone = f"\n... ({len(text) - most:,} characters left out) ...\n"
+            text = text[: most - tail] + gone + (text[-tail:] if tail else "")
+        return f"<pre>{_escaped(text)}</pre>"
+
+    def table(self, rows: Iterable[Any]) -> str:
+        shown = list(rows)
+        records = [_record(row) for row in shown[:_MOST_ROWS]]
+        columns = list(dict.fromkeys(name for record in records for name in record))
+        columns = columns[:_MOST_COLUMNS]
+        lines = [
+            "".join(f"<td>{self._cell(record.get(name, ''))}</td>" for name in columns)
+            for record in records
+        ]
+        head = "".join(f"<th>{self._cell(name)}</th>" for name in columns)
+        body = "".join(f"<tr>{line}</tr>" for line in lines)
+        more = len(shown) - len(records)
+        note = f"<div>{more:,} more rows</div>" if more else ""
+        return f"<table><tr>{head}</tr>{body}</table>{note}" if shown else ""
+
+    def _cell(self, content: object) -> str:
+        text = content if isinstance(content, str) else _short.repr(content)
+        text = text if len(text) <= _MOST_CELL else f"{text[:_MOST_CELL]}..."
+        self._room -= len(text)
+        return _escaped(text)
+
+    def _picture(self, figure: object) -> str:
+        try:
+            png = figure if isinstance(figure, bytes) else getattr(figure, "png", b"")
+        except ValueError:  # no base64
+            png = b""
+        self._figure_bytes -= len(png)
+        if not png.startswith(_PNG):
+            return "<div>(a figure that is no PNG)</div>"
+        if self._figure_bytes < 0:
+            return "<div>(a figure that is too large to be shown here)</div>"
+        data = base64.b64encode(png).decode()
+        return f'<img alt="figure" src="data:image/png;base64,{data}">'
+
+
+def _record(row: Any) -> dict[str, Any]:
+    """Return the columns of a row of a table."""
+    if _has_fields(row):
+        return {
+            name: content for name, content in _fields(row, whole=True) if not _is_large(content)
+        }
+    if isinstance(row, Mapping):
+        return {str(name): row[name] for name in list(row)[:_MOST_COLUMNS]}
+    return {"": row}
+
+
+def _is_large(content: object) -> bool:
+    return isinstance(content, (tuple, list, Mapping)) and len(content) > _MOST_COLUMNS
+
+
+def _has_fields(value: object) -> bool:
+    return is_dataclass(value) or hasattr(type(value), "model_fields")
+
+
+def _fields(
+    value: object, *, also: frozenset[str] = frozenset(), whole: bool = False
+) -> Iterator[tuple[str, Any]]:
+    """Yield the fields of a value that its repr shows, without those that have their default."""
+    for name, in_repr, default in _declared(value):
+        content = getattr(value, name, default)
+        if (in_repr or name in also) and (whole or not _is_default(content, default)):
+            yield name, content
+    for name in getattr(type(value), "_DISPLAYED_TOO", ()):
+        try:
+            content = getattr(value, name)
+        except ValueError:  # a record that contradicts itself has no tree
+            continue
+        if content is not None:
+            yield name, content
+
+
+def _is_default(content: object, default: object) -> bool:
+    return content is default or (type(content) is type(default) and _short_equal(content, default))
+
+
+def _short_equal(content: Any, default: Any) -> bool:
+    # Only of scalars and of empty collections: others are never a default here, and may be large.
+    return (isinstance(content, (str, int, float)) and content == default) or (
+        isinstance(content, (tuple, list, dict)) and not content and not default
+    )
+
+
+def _declared(value: object) -> Iterator[tuple[str, bool, Any]]:
+    """Yield name, whether a repr shows it, and default of the fields of a class."""
+    if is_dataclass(value):
+        for field in fields(value):
+            factory = field.default_factory
+            default = factory() if factory is not MISSING else field.default
+            yield field.name, field.repr and not field.name.startswith("_"), default
+        return
+    declared: Mapping[str, Any] = type(value).model_fields  # type: ignore[attr-defined]
+    for name, info in declared.items():
+        default = None if info.is_required() else info.get_default(call_default_factory=True)
+        yield name, info.repr is not False, default if not info.is_required() else MISSING
+
+
+def _escaped(text: str) -> str:
+    return escape(text.translate(_UNSHOWABLE).encode("utf-8", "replace").decode())
