@@ -46,21 +46,39 @@ _short.maxlist = _short.maxtuple = _short.maxdict = _short.maxset = _short.maxfr
 _short.maxlevel = 2
 
 
-def short_repr(value: object) -> str:
-    """Return `Class(field=value, ...)` with the fields that have no default value, below 300
-    characters.
+def short_repr(value: object, most: int = MOST_REPR) -> str:
+    """Return `Class(field=value, ...)` of the fields that have no default value, short ones first.
+
+    It has at most `most` characters, where that is enough for the name of the class.
     """
     name = type(value).__qualname__
     parts: list[str] = []
-    room = MOST_REPR - len(name) - len("(, ...)")
-    for field, content in _fields(value):
-        part = f"{field}={_short.repr(content)}"
+    room = most - len(name) - len("(, ...)")
+    for field, content in sorted(_fields(value), key=lambda each: not _is_brief(each[1])):
+        part = f"{field}={_brief(content, room - len(field) - 3)}"
         room -= len(part) + 2
         if room < 0:
             parts.append("...")
             break
         parts.append(part)
     return f"{name}({', '.join(parts)})"
+
+
+def _is_brief(content: object) -> bool:
+    if isinstance(content, str):
+        return len(content) <= _MOST_VALUE
+    return content is None or isinstance(content, (bool, int, float))
+
+
+def _brief(content: object, room: int) -> str:
+    """Return a repr of a value, for the most part below `room` characters."""
+    if _has_fields(content):
+        return short_repr(content, room)
+    if isinstance(content, float):
+        return repr(round(content, 6))
+    if type(content) is str and len(content) > (most := min(_MOST_VALUE, max(room - 40, 10))):
+        return f"{content[:most]!r}... ({len(content):,} characters)"
+    return _short.repr(content)
 
 
 def html_of(value: object) -> str:
