@@ -56,6 +56,7 @@ GOALS: dict[str, Goal] = {
     "vector": Goal("ratio", "at least", 1.5, "sessions on all cores beside the host's own work"),
     "memory": Goal("value", "at most", 3.5e6, "init and worker share their template's pages"),
     "subcalls": Goal("value", "at most", 0.25, "what the endpoint takes, and 3 ms for each call"),
+    "download": Goal("ratio", "at most", 2.0, "the same bytes, from a descriptor of the workspace"),
     "branch": Goal("value", "at most", 5e-3, "two forks of 100 MB of page tables, one before it"),
     "turn": Goal("value", "at most", 2e-3, "nothing beside a model that takes seconds"),
     "turn_late": Goal("ratio", "at most", 3.0, "however many turns were before"),
