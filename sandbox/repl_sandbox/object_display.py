@@ -138,7 +138,7 @@ class _HTML:
         return self._labelled(name, self._text(_short.repr(content)))
 
     def _labelled(self, name: str, block: str) -> str:
-        return f"<div>{_escaped(name)}{block}</div>" if block else ""
+        return f"<dl><dt><em>{_escaped(name)}</em></dt><dd>{block}</dd></dl>" if block else ""
 
     def _text(self, text: str) -> str:
         most = min(_MOST_TEXT, max(self._room, 0))
@@ -165,7 +165,7 @@ class _HTML:
         return f"<table><tr>{head}</tr>{body}</table>{note}" if shown else ""
 
     def _cell(self, content: object) -> str:
-        text = content if isinstance(content, str) else _short.repr(content)
+        text = content if isinstance(content, str) else _brief(content, _MOST_CELL)
         text = text if len(text) <= _MOST_CELL else f"{text[:_MOST_CELL]}..."
         self._room -= len(text)
         return _escaped(text)

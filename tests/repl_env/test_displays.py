@@ -80,7 +80,9 @@ def filled(kind: type[Any], content: Any) -> Any:
 class Tags(HTMLParser):
     """The tags and attributes of a text; others than ours fail."""
 
-    ALLOWED = frozenset({"div", "strong", "table", "tr", "th", "td", "pre", "code", "img"})
+    ALLOWED = frozenset(
+        {"div", "strong", "table", "tr", "th", "td", "pre", "code", "img", "dl", "dt", "dd", "em"}
+    )
 
     def __init__(self) -> None:
         super().__init__()
