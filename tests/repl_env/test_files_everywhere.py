@@ -241,22 +241,27 @@ async def test_after_a_branch_each_client_has_its_own_version(server) -> None:
 
 
 @contextmanager
-def saying(answer: bytes) -> Iterator[FileTransfer]:
-    """A transfer with a server that answers any request with these bytes, and closes."""
+def saying(*answers: bytes) -> Iterator[FileTransfer]:
+    """A transfer with a server that answers one request after the other, and closes each time."""
+    received: list[bytes] = []
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:
-            line, _ = listener.accept()
-            with line:
-                while b"\r\n\r\n" not in line.recv(1 << 16):
-                    pass
-                with suppress(ConnectionError):  # the client has read enough
-                    line.sendall(answer)
+            for answer in answers:
+                line, _ = listener.accept()
+                with line:
+                    asked = b""
+                    while b"\r\n\r\n" not in asked:
+                        asked += line.recv(1 << 16)
+                    received.append(asked)
+                    with suppress(ConnectionError):  # the client has read enough
+                        line.sendall(answer)
 
         thread = threading.Thread(target=serve)
         thread.start()
         port = listener.getsockname()[1]
         transfer = FileTransfer(ServerAccess.of(f"http://127.0.0.1:{port}", "key"), "token")
+        transfer.received = received  # type: ignore[attr-defined]
         try:
             yield transfer
         finally:
@@ -306,3 +311,36 @@ def test_an_endless_body_ends_at_the_limit() -> None:
     head = http("200 OK", Transfer_Encoding="chunked").replace(b"Content-Length: 0\r\n", b"")
     with saying(head + chunk * 90) as transfer, pytest.raises(BadReply):
         transfer.archive("", io.BytesIO(), 1 << 20)
+
+
+def part(first: int, body: bytes) -> bytes:
+    return http("206 Partial Content", body, Content_Range=f"bytes {first}-9/10", ETag='"v"')
+
+
+def test_a_broken_download_goes_on_where_it_broke() -> None:
+    begin = http("200 OK", b"0123", Content_Length=10, ETag='"v"')
+    more = http("206 Partial Content", b"45", Content_Length=6, ETag='"v"')
+    with saying(begin, more, b"", part(6, b"6789")) as transfer:
+        assert transfer.get("x", None, None) == b"0123456789"
+        asked = [b"bytes=%d-" % first for first in (4, 6, 6)]
+        heads = transfer.received[1:]  # type: ignore[attr-defined]
+        assert len(heads) == len(asked)
+        for range_, head in zip(asked, heads, strict=True):
+            assert range_ in head and b'If-Range: "v"' in head
+
+
+@pytest.mark.parametrize(
+    ("second", "kind"),
+    [
+        (http("200 OK", b"abcdefghij", ETag='"w"'), ServerError),
+        (http("206 Partial Content", b"456789999999", ETag='"v"'), BadReply),
+        (http("404 Not Found", b'{"code": "NO_FILE", "message": "x", "errno": "ENOENT"}'), OSError),
+    ],
+)
+def test_a_file_that_changed_meanwhile_is_not_put_together(
+    second: bytes, kind: type[Exception], tmp_path: Path
+) -> None:
+    begin = http("200 OK", b"0123", Content_Length=10, ETag='"v"')
+    with saying(begin, second) as transfer, pytest.raises(kind):
+        transfer.get("x", tmp_path / "file", None)
+    assert list(tmp_path.iterdir()) == []

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import math
 import os
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from errno import EFBIG
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
+from repl_env.client.connection.timeouts import pause
 from repl_env.client.protocol import refusal_errors
 from repl_env.client.upload.http_client import HttpConnection, HttpStream
-from repl_env.errors import BadReply, ServerUnavailable
+from repl_env.errors import BadReply, ServerError, ServerUnavailable
 from repl_sandbox.session.files import local_files
 from repl_sandbox.session_limits import parse_size
 from repl_sandbox.types import File, Listing
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
 
 # Seconds without a byte: the session may be busy with another client's step.
 SILENCE_S = 120.0
+# Consecutive attempts at the rest of a file without a byte.
+MOST_ATTEMPTS = 6
+_PARTIAL = 206
 # Bytes that a caller holds in memory, unless it asks for more.
 _IN_MEMORY = 64 << 20
 # Bytes of a listing: a server sends no more entries than a hundred thousand.
@@ -35,9 +40,11 @@ class FileTransfer:
     def __init__(self, access: ServerAccess, token: str) -> None:
         self._access, self._token = access, token
         self._connection = HttpConnection(access, SILENCE_S)
+        self._closed = False
 
     def close(self) -> None:
         """Close the connection."""
+        self._closed = True
         self._connection.close()
 
     def put(self, path: str, data: local_files.Source) -> None:
@@ -56,13 +63,27 @@ class FileTransfer:
         """Return the file `path`, or write it to `to`."""
         most = math.inf if limit is None else parse_size(limit, "limit")
         most = min(most, _IN_MEMORY) if limit is None and to is None else most
-        with self._stream("GET", _file_url(path), path) as answer:
-            if answer.size is None:
-                raise BadReply("the server does not say how long the file is")
-            if answer.size > most:
-                told = f"{answer.size:,} bytes; the limit is {most:,}"
-                raise OSError(EFBIG, f"{os.strerror(EFBIG)}; {told}", path)
-            return _taken(answer.chunks(), to)
+        return _taken(self._content(path, most), to)
+
+    def _content(self, path: str, most: float) -> Iterator[bytes]:
+        """Yield a file. After a break the rest is requested, of the same version of the file."""
+        received, size, version, attempts = 0, None, None, 0
+        while size is None or received < size:
+            headers = {"Range": f"bytes={received}-", "If-Range": version} if version else {}
+            try:
+                with self._stream("GET", _file_url(path), path, headers=headers) as answer:
+                    if size is not None and answer.status != _PARTIAL:
+                        raise ServerError("the file has changed while it was read", code="CHANGED")
+                    if size is None:
+                        size, version = _size(answer, path, most), answer.headers.get("etag")
+                    for chunk in _at_most(answer.chunks(), size - received):
+                        received, attempts = received + len(chunk), 0
+                        yield chunk
+            except ServerUnavailable:
+                attempts += 1
+                if version is None or attempts == MOST_ATTEMPTS or self._closed:
+                    raise
+                time.sleep(pause(attempts))
 
     def list(self, path: str, limit: int) -> Listing:
         """Return the entries below the directory `path`."""
@@ -92,18 +113,20 @@ class FileTransfer:
         headers: Mapping[str, str] | None = None,
     ) -> _Checked:
         named = {"X-Session-Id": self._token, **(headers or {})}
-        return _Checked(self._connection.stream(method, url, body, named), self._access, path)
+        opening = self._connection.stream(method, url, body, named)
+        return _Checked(opening, self._access, path, ranged="Range" in named)
 
 
 class _Checked:
-    """A response in a `with` block; its error if it has another status than 200 or 201."""
+    """A response in a `with` block; its error if it has another status than was asked for."""
 
-    def __init__(self, opening: Any, access: ServerAccess, path: str) -> None:
+    def __init__(self, opening: Any, access: ServerAccess, path: str, *, ranged: bool) -> None:
         self._opening, self._access, self._path = opening, access, path
+        self._ranged = ranged
 
     def __enter__(self) -> HttpStream:
         answer: HttpStream = self._opening.__enter__()
-        if answer.status in (200, 201):
+        if answer.status in (200, 201) or (answer.status == _PARTIAL and self._ranged):
             return answer
         try:
             raise refusal_errors.error_of_file(
@@ -133,6 +156,16 @@ class _Body:
         except Exception as error:  # noqa: BLE001
             self.failure = error
             raise ValueError("the content cannot be read") from None
+
+
+def _size(answer: HttpStream, path: str, most: float) -> int:
+    """Return the length of a file, before any of it is read; OSError if that exceeds `most`."""
+    if answer.size is None:
+        raise BadReply("the server does not say how long the file is")
+    if answer.size > most:
+        told = f"{answer.size:,} bytes; the limit is {most:,}"
+        raise OSError(EFBIG, f"{os.strerror(EFBIG)}; {told}", path)
+    return answer.size
 
 
 def _taken(chunks: Iterator[bytes], to: local_files.Target | None) -> bytes | int:
