@@ -67,11 +67,13 @@ class FileTransfer:
 
     def _content(self, path: str, most: float) -> Iterator[bytes]:
         """Yield a file. After a break the rest is requested, of the same version of the file."""
-        received, size, version, attempts = 0, None, None, 0
+        received = attempts = 0
+        size: int | None = None
+        version: str | None = None
         while size is None or received < size:
-            headers = {"Range": f"bytes={received}-", "If-Range": version} if version else {}
+            rest = {"Range": f"bytes={received}-", "If-Range": version} if version else None
             try:
-                with self._stream("GET", _file_url(path), path, headers=headers) as answer:
+                with self._stream("GET", _file_url(path), path, headers=rest) as answer:
                     if size is not None and answer.status != _PARTIAL:
                         raise ServerError("the file has changed while it was read", code="CHANGED")
                     if size is None:
