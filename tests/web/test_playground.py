@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import re
 import tarfile
@@ -13,7 +14,7 @@ from repl_env.storage.recordings import Recording
 from repl_sandbox import Limits
 from repl_server.auth.api_keys import new_key
 from tests.server.conftest import serving
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, eventually
 
 pytest.importorskip("playwright")
 
@@ -260,3 +261,43 @@ def test_the_routes_are_listed_without_internet(server, open_page) -> None:
     page.locator(".operation summary").click()
     expect(page.locator(".operation")).to_contain_text("timeout_s")
     expect(page.locator(".command pre")).to_contain_text(f"curl -X POST '{server.url}/step'")
+
+
+def test_a_page_takes_a_session_only_when_it_starts_one(server, playground) -> None:
+    expect(playground.button("Start")).to_be_visible()
+    before = len(server.manager.sessions)
+    playground.start()
+    assert len(server.manager.sessions) == before + 1
+    playground.page.goto("about:blank")
+    assert eventually(lambda: len(server.manager.sessions) == before)
+
+
+def test_a_full_server_says_so_and_the_form_stays(open_page) -> None:
+    with serving({**SETTINGS, "max_sessions": 1, "pool": 0, "max_waiting": 0}) as full:
+        first = Playground(open_page(full.url), full.url)
+        first.start("abc")
+        second = Playground(open_page(full.url), full.url)
+        second.page.get_by_label("Task").fill("kept")
+        second.button("Start").click()
+        expect(second.page.get_by_role("alert")).to_be_visible()
+        expect(second.page.get_by_label("Task")).to_have_value("kept")
+        first.page.goto("about:blank")
+        assert eventually(lambda: not full.manager.admission.open)
+        second.start()
+
+
+def test_an_episode_that_was_lost_can_start_over(server, started) -> None:
+    started.run("x = 1")
+    (session,) = (each for each in server.manager.sessions if each.sink is not None)
+    leaving = asyncio.run_coroutine_threadsafe(session.adapter.close(), server.loop)
+    leaving.result(PATIENCE)
+    expect(started.run("x")).to_contain_text("no result")
+    started.button("Start over").click()
+    started.start()
+    expect(started.run("2").locator(".value")).to_contain_text("2")
+
+
+def test_many_variables_do_not_stop_the_page(started) -> None:
+    started.run("globals().update({f'v{i}': i for i in range(20_000)})")
+    expect(started.page.get_by_text("more", exact=False).last).to_be_visible()
+    expect(started.run("v7").locator(".value")).to_contain_text("7")

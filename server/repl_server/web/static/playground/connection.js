@@ -27,7 +27,7 @@ export class RequestRefused extends Error {
 export class Connection {
   // `token` names a session to resume, such as a branch; without it a new one is opened.
   constructor(token = null) {
-    this.state = signal("connecting"); // then "open", "reconnecting", "closed"
+    this.state = signal("unopened"); // then "connecting", "open", "reconnecting", "closed"
     this.ending = null; // why it is closed
     this.facts = null;
     this.token = token;
@@ -41,6 +41,7 @@ export class Connection {
   open() {
     return new Promise((resolve, reject) => {
       this.opening = { resolve, reject };
+      this.state.value = "connecting";
       this.connect();
     });
   }
@@ -52,9 +53,15 @@ export class Connection {
         reject(new RequestRefused({ code: "UNKNOWN_SESSION", message: this.ending }));
         return;
       }
-      const frame = { type, id, data, ...(onOutput === null ? {} : { stream: true }) };
-      this.pending.set(id, { text: JSON.stringify(frame), onOutput, resolve, reject });
-      if (this.state.value === "open") this.socket.send(this.pending.get(id).text);
+      const text = JSON.stringify({ type, id, data, ...(onOutput === null ? {} : { stream: true }) });
+      const most = this.facts.limits.message_bytes;
+      if (new Blob([text]).size > most) {
+        // The server would close the socket, and the request would be repeated without end.
+        reject(new RequestRefused({ code: "TOO_LARGE", message: `the server takes messages of up to ${most} bytes` }));
+        return;
+      }
+      this.pending.set(id, { text, onOutput, resolve, reject });
+      if (this.state.value === "open") this.socket.send(text);
     });
   }
 
@@ -64,7 +71,7 @@ export class Connection {
   }
 
   close() {
-    if (this.state.value === "open") this.socket.send(JSON.stringify({ type: "close", id: this.nextId() }));
+    if (this.socket?.readyState === WebSocket.OPEN) this.socket.send(JSON.stringify({ type: "close", id: this.nextId() }));
     this.end("The session was closed.");
   }
 

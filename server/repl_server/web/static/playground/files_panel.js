@@ -25,7 +25,9 @@ export function FilesPanel({ session }) {
     }
   };
   const refresh = () => listFiles(session.token).then(setListing, (failure) => setError(failure.message));
-  useEffect(() => { if (busy === null) refresh(); }, [busy]);
+  useEffect(() => {
+    if (busy === null && !session.lost.value && session.connection.state.value === "open") refresh();
+  }, [busy]);
   const upload = (files) => attempt("Uploading", async () => {
     for (const file of files) await putFile(session.token, file.name, file);
     await refresh();

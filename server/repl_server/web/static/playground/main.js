@@ -32,7 +32,7 @@ function Tab({ session }) {
   const current = useSignal(shown) === session;
   return html`<div class=${current ? "tab current" : "tab"}>
     <button type="button" role="tab" aria-selected=${current} onClick=${() => { shown.value = session; }}>
-      <span class=${`dot ${state === "open" ? (busy === null ? "good" : "busy") : "bad"}`} aria-hidden="true"></span>${session.title}</button>
+      <span class=${`dot ${state === "open" || state === "unopened" ? (busy === null ? "good" : "busy") : "bad"}`} aria-hidden="true"></span>${session.title}</button>
     <button type="button" class="quiet" aria-label=${`Close ${session.title}`} title="End this session" onClick=${() => remove(session)}>×</button>
   </div>`;
 }
@@ -65,9 +65,7 @@ function Page() {
         setState({ kind: found });
         return;
       }
-      const first = new PlaySession("Session");
-      await first.open();
-      add(first);
+      add(new PlaySession("Session"));
       setState({ kind: "ready" });
     } catch (error) {
       setState({ kind: "failed", error });
@@ -85,8 +83,8 @@ function Page() {
   return html`<${Header} onForget=${forget} />
     <${Tabs} />
     <main>
-      ${state.kind === "loading" ? html`<${Loading} what="Opening a session" />` : null}
-      ${state.kind === "failed" ? html`<${Failure} title="No session" error=${state.error} retry=${begin} />` : null}
+      ${state.kind === "loading" ? html`<${Loading} what="Looking for the server" />` : null}
+      ${state.kind === "failed" ? html`<${Failure} title="The server did not answer" error=${state.error} retry=${begin} />` : null}
       ${state.kind === "key" || state.kind === "wrong-key" ? html`<${KeyForm} onKey=${begin} wrong=${state.kind === "wrong-key"} />` : null}
       ${state.kind === "ready" && session === null ? html`<div class="state"><h2>No session is open</h2>
         <button type="button" class="primary" onClick=${begin}>Open a session</button></div>` : null}
@@ -94,5 +92,9 @@ function Page() {
     </main>`;
 }
 
+// Frees the session at once; a page that the browser keeps would find it ended.
+addEventListener("pagehide", (event) => {
+  if (!event.persisted) tabs.value.forEach((each) => each.close());
+});
 startTheme();
 render(html`<${Page} />`, document.getElementById("page"));

@@ -6,6 +6,11 @@ import { Connection } from "./connection.js";
 
 const LIVE_CHARACTERS = 100_000; // of running output; the whole output comes with the result
 
+// Kinds of failures after which the session may have returned to an earlier state by itself, so that
+// an undo could take back another cell than the last one.
+const REVERTING = new Set(["timeout", "memory", "cpu", "processes", "output", "crash", "sandbox", "llm"]);
+const LOST = new Set(["EPISODE_ABORTED", "NOT_RESET"]);
+
 let cellCount = 0;
 
 function variablesAfter(before, observation) {
@@ -34,31 +39,37 @@ export class PlaySession {
     this.recording = from === null ? null : { ...from.recording, steps: [...from.recording.steps] };
     this.draft = signal(""); // code in the editor
     this.branches = 0;
+    this.lost = signal(false); // the server has no episode any more
   }
 
+  // Opens the session, unless it is open: a page that nobody uses takes no session.
   async open() {
-    await this.connection.open();
+    if (this.connection.state.value === "closed") this.connection = new Connection();
+    if (this.connection.state.value === "unopened") await this.connection.open();
   }
 
   get token() {
     return this.connection.token;
   }
 
-  // Starts an episode. `task`: {task_prompt, expected_answer, max_iterations, and a context}.
+  // Starts an episode with the arguments that `reset` resolves to. `task`: {prompt, scored}.
   async start(reset, task) {
     await this.exclusively("start", async () => {
-      const reply = await this.connection.request("reset", reset);
+      await this.open();
+      const given = await reset();
+      const reply = await this.connection.request("reset", given);
       this.task.value = task;
+      this.lost.value = false;
       this.cells.value = [];
       this.undoable.value = 0;
-      this.recording = { reset, first: this.observed(reply, new Map()), steps: [] };
+      this.recording = { reset: given, first: this.observed(reply, new Map()), steps: [] };
     });
   }
 
   // Starts another episode in the same session, with its variables.
   async followUp(data, task) {
     await this.exclusively("start", async () => {
-      const reply = await this.connection.request("follow_up", data);
+      const reply = await this.connection.request("follow_up", await data());
       this.task.value = task;
       this.recording = { reset: null, first: this.observed(reply, this.variables.value), steps: [] };
       this.cells.value = [...this.cells.value, { id: `task-${cellCount += 1}`, kind: "task", task, observation: {} }];
@@ -75,9 +86,12 @@ export class PlaySession {
         const reply = await this.connection.request("step", { code }, { id: this.running, onOutput: (piece) => addLive(cell, piece) });
         done = { ...cell, observation: this.observed(reply, cell.before) };
         this.recording.steps.push({ id: cell.id, code, observation: done.observation });
-        this.undoable.value = Math.min(this.connection.facts.limits.undo ?? 0, this.undoable.value + 1);
+        const reverted = REVERTING.has(done.observation.metadata.error_kind);
+        this.undoable.value = reverted ? 0 : Math.min(this.connection.facts.limits.undo ?? 0, this.undoable.value + 1);
       } catch (error) {
         done = { ...cell, error };
+        this.undoable.value = 0;
+        this.lost.value = LOST.has(error.code);
       }
       this.cells.value = this.cells.value.map((each) => (each.id === cell.id ? done : each));
     });

@@ -83,13 +83,14 @@ export function SessionView({ session, onBranch, onRestart }) {
   const busy = useSignal(session.busy);
   const state = useSignal(session.connection.state);
   const [form, setForm] = useState(null); // "start" or "follow-up" over a finished episode
+  const lost = useSignal(session.lost);
   const end = useRef(null);
   const cellCount = useSignal(session.cells).length;
   useEffect(() => setForm(null), [observation?.done]);
   useLayoutEffect(() => {
     if (cellCount > 0) end.current?.scrollIntoView({ block: "end" });
   }, [cellCount, busy, form]);
-  if (state === "closed") {
+  if (state === "closed" && observation !== null) {
     return html`<${Failure} title="This session has ended" error=${session.connection.ending} />
       <div class="row center"><button type="button" class="primary" onClick=${onRestart}>Open another session</button></div>`;
   }
@@ -103,7 +104,9 @@ export function SessionView({ session, onBranch, onRestart }) {
       ${observation.done && form === null ? html`<${OutcomeView} observation=${observation} scored=${task?.scored ?? false}
         onFollowUp=${() => setForm("follow-up")} onRestart=${() => setForm("start")} />` : null}
       <${Notices} session=${session} />
-      ${observation.done ? null : html`<${Editor} session=${session} onBranch=${onBranch} />`}
+      ${lost ? html`<div class="panel"><div class="body"><p>The server has lost this episode. Its cells are above; the session starts anew.</p>
+        <p class="row"><button type="button" class="primary" onClick=${() => setForm("start")}>Start over</button></p></div></div>` : null}
+      ${observation.done || lost ? null : html`<${Editor} session=${session} onBranch=${onBranch} />`}
       <div ref=${end} class="cells-end"></div>
     </div>
     <aside class="column" aria-label="Session"><${EpisodePanel} session=${session} /><${VariablesPanel} session=${session} />

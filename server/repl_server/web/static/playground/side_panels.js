@@ -5,6 +5,8 @@ import { bytes, count, dollars, duration, oneLine, plural, score } from "../shar
 import { useSignal } from "../shared/use_signal.js";
 import { downloadRecording } from "./recording.js";
 
+const MOST_VARIABLES = 300; // listed at once
+
 function Fact({ name, children }) {
   return html`<div><dt>${name}</dt><dd>${children}</dd></div>`;
 }
@@ -62,8 +64,9 @@ export function VariablesPanel({ session }) {
   const listed = [...(all ? variables : own)].sort((one, other) => modules(one) - modules(other));
   return html`<section class="panel"><header><h2>Variables</h2><span class="muted number">${count(own.length)}</span></header>
     <div class="body">${listed.length === 0 ? html`<p class="muted">No variables yet.</p>` : null}
-      <ul class="variables">${listed.map((each) => html`<${Variable} key=${each.name}
+      <ul class="variables">${listed.slice(0, MOST_VARIABLES).map((each) => html`<${Variable} key=${each.name}
         variable=${each.name === "context" && each.type === undefined ? { ...each, preview: plural(length, "character") } : each} />`)}</ul>
+      ${listed.length > MOST_VARIABLES ? html`<p class="muted">and ${count(listed.length - MOST_VARIABLES)} more</p>` : null}
       ${rest > 0 ? html`<button type="button" class="small quiet" aria-expanded=${all} onClick=${() => setAll(!all)}>
         ${all ? "Hide" : "Show"} ${plural(rest, "name")} of the environment</button>` : null}</div></section>`;
 }

@@ -41,14 +41,13 @@ export function StartForm({ onStart, onCancel = null, followsUp = false, busy })
     setError(null);
     try {
       const bytes = file === null ? new TextEncoder().encode(fields.text) : await file.arrayBuffer();
-      const context = followsUp || bytes.byteLength === 0 ? {} : await contextArguments(bytes);
       const task = { prompt: fields.task.trim(), scored: fields.expected !== "" };
-      await onStart({
-        ...context,
+      await onStart(async () => ({
+        ...(followsUp || bytes.byteLength === 0 ? {} : await contextArguments(bytes)),
         ...(task.prompt === "" ? {} : { task_prompt: task.prompt }),
         ...(task.scored ? { expected_answer: fields.expected } : {}),
         max_iterations: Math.max(1, Math.round(Number(fields.steps)) || STEPS),
-      }, task);
+      }), task);
     } catch (failure) {
       setError(failure.message);
     }
