@@ -51,6 +51,12 @@ class NamedFile:
             raise OSError(f"{self.name} is not a regular file")
         return os.fdopen(file, "rb")
 
+    def signature(self) -> tuple[int, int, int]:
+        """Return what differs once the content does; OSError as of `open`."""
+        with self.open() as file:
+            found = os.fstat(file.fileno())
+        return found.st_ino, found.st_size, found.st_mtime_ns
+
 
 class NamedFiles:
     """The regular files among `paths` and in the folders among them, which may change.

@@ -46,6 +46,7 @@ class ViewData:
         self._files = files
         self._lock = threading.Lock()
         self._summaries: dict[str, TrajectorySummary] = {}
+        self._listed: dict[str, tuple[tuple[int, int, int], dict[str, Any]]] = {}
         self._indexes: OrderedDict[str, TrajectoryIndex] = OrderedDict()
 
     def listing(self) -> dict[str, Any]:
@@ -55,7 +56,7 @@ class ViewData:
         """
         until = time.monotonic() + _SECONDS
         with self._lock:
-            rows = [self._listed(file, until) for file in self._files.files()]
+            rows = [self._row(file, until) for file in self._files.files()]
         shown = [row for row in rows if row["kind"] != "other"]
         more = any(row.get("more") for row in shown)
         return {"files": shown, "more": more, "full": len(rows) == MOST}
@@ -85,15 +86,26 @@ class ViewData:
         first, second = self._files.get(before), self._files.get(after)
         return comparison_data(results_of(first), results_of(second))
 
-    def _listed(self, file: NamedFile, until: float) -> dict[str, Any]:
+    def _row(self, file: NamedFile, until: float) -> dict[str, Any]:
+        """Return the row of a file, anew if the file is not the one of the last time."""
         row: dict[str, Any] = {"id": file.id, "name": file.name}
         try:
-            kind = kind_of(file)
-            if kind == "trajectory":
-                summary = self._summaries.setdefault(file.id, TrajectorySummary(file))
-                row |= summary.read(until - time.monotonic()) | {"more": summary.more}
-            elif kind == "results":
-                row |= {"scores": evaluation_data(results_of(file))["scores"]}
+            signature = file.signature()
+            before, known = self._listed.get(file.id, (None, row))
+            if before == signature and not known.get("more"):
+                return known
+            row |= self._content(file, until)
         except (OSError, ValueError) as error:
             return row | {"kind": "broken", "error": str(error)}
-        return row | {"kind": kind}
+        self._listed[file.id] = signature, row
+        return row
+
+    def _content(self, file: NamedFile, until: float) -> dict[str, Any]:
+        kind = kind_of(file)
+        if kind == "trajectory":
+            summary = self._summaries.setdefault(file.id, TrajectorySummary(file))
+            content = summary.read(until - time.monotonic())
+            return {"kind": kind, **content, "more": summary.more}
+        if kind == "results":
+            return {"kind": kind, "scores": evaluation_data(results_of(file))["scores"]}
+        return {"kind": kind}
