@@ -13,7 +13,7 @@ from repl_env.display.viewer.named_files import NamedFiles
 from repl_env.display.viewer.trajectory_index import MOST_ROWS, TrajectoryIndex
 from repl_env.display.viewer.view_data import ViewData
 from repl_env.rlm import TrajectoryWriter
-from tests.rlm.account import account, cell_started, replied, started
+from tests.rlm.account import account, cell_started, ended, replied, started
 
 HEADER = b'{"format": "repl-env trajectory", "version": 1}\n'
 
@@ -132,8 +132,8 @@ def test_a_list_tells_how_runs_ended_and_which_files_are_broken(tmp_path):
     with TrajectoryWriter(tmp_path / "a.jsonl") as write:
         for event in account():
             write(event)
-    with TrajectoryWriter(tmp_path / "b.jsonl") as write:
-        write(started())
+    going = TrajectoryWriter(tmp_path / "b.jsonl")
+    going(started())
     (tmp_path / "c.jsonl").write_text('{"type": "results", "version": 1}\n{broken\n')
     (tmp_path / "d.jsonl").write_text("text")
     (tmp_path / "e.txt").write_bytes(HEADER)
@@ -141,10 +141,13 @@ def test_a_list_tells_how_runs_ended_and_which_files_are_broken(tmp_path):
     files = {file["name"]: file for file in data.listing()["files"]}
 
     assert set(files) == {"a.jsonl", "b.jsonl", "c.jsonl"}
-    (ended,) = files["a.jsonl"]["roots"]
-    assert (ended["done"], ended["group"], ended["reward"]) == (True, "g1", 1.0)
+    (root,) = files["a.jsonl"]["roots"]
+    assert (root["done"], root["group"], root["reward"]) == (True, "g1", 1.0)
     assert files["b.jsonl"]["roots"][0]["done"] is False
     assert "line 2 is damaged" in files["c.jsonl"]["error"]
 
-    # Again, with what came since.
-    assert {file["name"] for file in data.listing()["files"]} == set(files)
+    with going:
+        going(ended())
+    again = {file["name"]: file for file in data.listing()["files"]}
+    assert set(again) == set(files)
+    assert again["b.jsonl"]["roots"][0]["done"] is True
