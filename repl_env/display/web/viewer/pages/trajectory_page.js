@@ -1,6 +1,6 @@
 // A trajectory: the tree at the side, and what is chosen in it.
 
-import { html, useEffect, useMemo, useState } from "../../vendor/preact-htm.module.js";
+import { html, useEffect, useMemo, useRef, useState } from "../../vendor/preact-htm.module.js";
 import { bytes, count, plural } from "../../shared/format.js";
 import { Empty, Failure, Loading } from "../../shared/page_states.js";
 import { useSignal } from "../../shared/use_signal.js";
@@ -46,6 +46,9 @@ export function TrajectoryPage({ source, parts: [file = "", ...place] }) {
   const state = useSignal(store.state);
   const [follows, setFollows] = useState(false);
   useFollowing(state, file, follows);
+  const main = useRef(null);
+  const chosenPlace = place.join("/");
+  useEffect(() => main.current?.scrollTo(0, 0), [chosenPlace]);
   const { tree, loading, error, size } = state;
   if (error !== null && tree.rows.length === 0) {
     return html`<${Failure} title="The trajectory cannot be read" error=${error} />`;
@@ -68,13 +71,13 @@ export function TrajectoryPage({ source, parts: [file = "", ...place] }) {
       </div>
       ${error === null ? null : html`<p class="note bad-text" role="alert">${error.message}</p>`}
       ${tree.broken === 0 ? null : html`<p class="note bad-text">${count(tree.broken)} broken lines are left out.</p>`}
-      <${TreeView} file=${file} state=${state} chosen=${(place.length === 0 ? [tree.roots[0].id] : place).join("/")} />
+      <${TreeView} file=${file} state=${state} chosen=${chosenPlace || tree.roots[0].id} />
     </aside>
-    <article class="main" tabindex="-1">
+    <article class="main" tabindex="-1" ref=${main}>
       <a class="back" href=${link(["run", file])}>← Runs and turns</a>
       ${chosen === null
         ? loading ? html`<${Loading} />` : html`<${Empty} title="Not in this trajectory"><p>${place.join(" › ")}</p><//>`
-        : html`<${chosen.part} store=${store} state=${state} ...${chosen} />`}
+        : html`<${chosen.part} key=${chosenPlace} store=${store} state=${state} ...${chosen} />`}
     </article>
   </div>`;
 }
