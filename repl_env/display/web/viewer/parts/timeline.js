@@ -93,14 +93,19 @@ export function Timeline({ file, state: { tree, loading }, run }) {
 function Drawing({ file, tree, run, version }) {
   const place = useRef(null);
   const width = useWidth(place);
-  const { lanes, from, to, all, total } = useMemo(() => timesOf(tree, run), [tree, run, version]);
+  const times = useMemo(() => timesOf(tree, run), [tree, run, version]);
+  const drawn = useMemo(() => drawing(file, run, times, width), [file, run, times, width]);
+  return html`<div class="timeline" ref=${place}>${drawn}</div>`;
+}
+
+// The same elements as long as nothing changed, which Preact does not look through again.
+function drawing(file, run, { lanes, from, to, all, total }, width) {
   const room = width - LABEL - 8;
   const scale = room / (to - from);
   const height = lanes.length * LANE + 22;
   const ticks = width < 480 ? [0, 0.5, 1] : [0, 0.25, 0.5, 0.75, 1];
   const text = Object.entries(KINDS).map(([kind, name]) => `${duration(total[kind])} in ${name}`).join(", ");
-  return html`<div class="timeline" ref=${place}>
-    <svg width=${width} height=${height} role="img" aria-label=${`Timeline of run ${run.id}: ${text}`}>
+  return html`<svg width=${width} height=${height} role="img" aria-label=${`Timeline of run ${run.id}: ${text}`}>
       ${ticks.map((share) => html`<g key=${share}>
         <line class="tick" x1=${LABEL + share * room} x2=${LABEL + share * room} y1="0" y2=${height - 18} />
         <text class="tick" x=${LABEL + share * room} y=${height - 4}
@@ -120,8 +125,7 @@ function Drawing({ file, tree, run, version }) {
     <p class="legend">${Object.entries(KINDS).map(([kind, name]) => html`<span key=${kind}>
       <i class=${`swatch ${kind}`} aria-hidden="true"></i>${name} <b class="number">${duration(total[kind])}</b></span>`)}
       ${run.children.length >= MOST_LANES
-        ? html`<span class="muted">${run.children.length + 1 - MOST_LANES} more runs below</span>` : null}</p>
-  </div>`;
+        ? html`<span class="muted">${run.children.length + 1 - MOST_LANES} more runs below</span>` : null}</p>`;
 }
 
 function shortId(id) {

@@ -2,7 +2,7 @@
 // arrows move and unfold, as in other trees.
 
 import { html, useEffect, useMemo, useState } from "../../vendor/preact-htm.module.js";
-import { dollars, duration, count } from "../../shared/format.js";
+import { dollars, duration, plural } from "../../shared/format.js";
 import { VirtualList } from "../../shared/virtual_list.js";
 import { callsOf, runFacts } from "../data/run_tree.js";
 import { link, replaceRoute } from "../data/router.js";
@@ -11,18 +11,16 @@ import { Score, StopBadge } from "./labels.js";
 const ROW = 34;
 const FEW = 8; // calls of a turn that are shown unfolded
 
-// `place` is the part of the address behind the file. Nodes are made for thousands of turns at once, so
-// that they hold no more than the list needs.
+// `place` is the part of the address behind the file.
 function nodeOfRun(run, depth) {
   return { place: run.id, kind: "run", depth, run, many: run.turns.length + run.calls.size + run.children.length, open: depth < 2 };
 }
 
+// The node of a turn stays with the turn: while a file is read, a list of thousands is made many times.
 function nodeOfTurn(turn, depth) {
-  const calls = callsOf(turn);
-  return {
-    place: `${turn.run.id}/turn/${turn.number}`, kind: "turn", depth, turn, calls, many: calls.length,
-    open: calls.length <= FEW,
-  };
+  turn.node ??= { place: `${turn.run.id}/turn/${turn.number}`, kind: "turn", turn };
+  const many = turn.cells.reduce((sum, cell) => sum + cell.calls.length, 0);
+  return Object.assign(turn.node, { depth, many, open: many <= FEW });
 }
 
 function nodeOfCall(call, depth) {
@@ -44,9 +42,8 @@ function flattened(tree, folds) {
     if (node.kind === "run") {
       const inTurns = new Set();
       for (const turn of node.run.turns) {
-        const below = nodeOfTurn(turn, node.depth + 1);
-        for (const call of below.calls) inTurns.add(call.id);
-        visit(below);
+        for (const cell of turn.cells) for (const call of cell.calls) inTurns.add(call.id);
+        visit(nodeOfTurn(turn, node.depth + 1));
       }
       // Those whose cell or call is not recorded.
       for (const child of node.run.children) if (!inTurns.has(child.id)) visit(nodeOfRun(child, node.depth + 1));
@@ -54,7 +51,7 @@ function flattened(tree, folds) {
         if (call.child === null && !inTurns.has(call.id)) visit(nodeOfCall(call, node.depth + 1));
       }
     } else {
-      for (const call of node.calls) visit(nodeOfCall(call, node.depth + 1));
+      for (const call of callsOf(node.turn)) visit(nodeOfCall(call, node.depth + 1));
     }
   };
   for (const run of tree.roots) visit(nodeOfRun(run, 0));
@@ -69,7 +66,7 @@ function RunLine({ node }) {
     ${facts.reward === undefined ? null : html`<${Score} value=${facts.reward} />`}`;
 }
 
-function TurnLine({ node: { turn, calls } }) {
+function TurnLine({ node: { turn, many } }) {
   const cell = turn.cells[0];
   const failed = turn.cells.some(({ ran }) => ran?.ok === false);
   const pictures = turn.cells.some(({ ran }) => ran?.figures > 0);
@@ -78,7 +75,7 @@ function TurnLine({ node: { turn, calls } }) {
     <span class=${`one-line grow${cell === undefined ? "" : " mono"}`}>${code}</span>
     ${pictures ? html`<span title="has figures" aria-label="has figures">▦</span>` : null}
     ${failed ? html`<span class="badge bad">error</span>` : null}
-    ${calls.length === 0 ? null : html`<span class="badge">${count(calls.length)} ${calls.length === 1 ? "call" : "calls"}</span>`}
+    ${many === 0 ? null : html`<span class="badge">${plural(many, "call")}</span>`}
     <span class="number muted time">${duration(turn.row?.seconds)}</span>`;
 }
 
