@@ -26,6 +26,8 @@ OPENENV := openenv-0.10.0 openenv-0.4.1 openenv-core-0.3.0
 # hashes, because the times of files say little after a checkout of another commit.
 .PHONY: FORCE native demo serve docs test-docs test test-native test-slow test-older test-compat test-torchrl test-training test-training-fast test-web screenshots test-trl test-verifiers test-trainers test-verl learn-trl learn-torchrl test-security test-containers test-aarch64 soak soak-server check fix wheels dist wheelhouse images bench bench-server lock vendor check-vendor clean
 
+.PHONY: test-peers
+
 demo: $(DEV)/.native           ## an episode on real input, printed step by step
 	$(DEV)/bin/python examples/demo.py
 
@@ -36,7 +38,7 @@ test: $(DEV)/.native           ## the test suite, in two processes at once
 	$(DEV)/bin/python -m tests.halves
 
 docs: $(DOCS)/.ready           ## the documentation as a site in build/site, which opens without a network or a server
-	$(DOCS)/bin/mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build
 	@echo "open build/site/index.html"
 
 test-docs: $(DOCS)/.native     ## the site asks nothing of another origin; the notebooks run
@@ -65,6 +67,9 @@ screenshots: $(WEB)/.native    ## pages of real runs as pictures: build/screensh
 	$(WEB)/bin/python -m tests.web.browser
 	$(WEB)/bin/python -m tests.web.screenshots build/screenshots
 	$(WEB)/bin/python -m tests.web.screenshots --readme
+
+test-peers: $(DEV)/.ready $(PEERS)/.ready ## the old sides of docs/migrating.md, with smolagents and rlms
+	REPL_TEST_PEERS=$(PEERS)/bin/python $(DEV)/bin/python -m pytest tests/peers
 
 test-torchrl: $(TORCHRL)/.native ## the integration of TorchRL, with a tiny model; 1.5 GB installed on the first call
 	$(TORCHRL)/bin/python -m pytest tests/torchrl tests/surface

@@ -35,10 +35,18 @@ T = TypeVar("T")
 
 @set_module("repl_env")
 class SyncREPLEnv(DisplayedByRepr):
-    """The methods of `REPLEnv`, blocking; `with` instead of `async with`.
+    """Episodes in a session on a server, for blocking code: `REPLEnv(url).sync()`.
 
-    `on_output` and `on_upload` are called in the caller's thread. Ctrl-C cancels a running step.
-    One call at a time; others wait for it.
+    ```python
+    with REPLEnv("http://127.0.0.1:8000").sync() as env:
+        env.reset(context="a long text", task_prompt="How many words?", expected_answer="3")
+        result = env.execute("FINAL(len(context.split()))", timeout_s=5)
+        print(result.reward, result.done)
+    ```
+    The methods are those of `LocalREPLEnv` that a remote session can have; see `REPLEnv`, whose
+    arguments and errors apply. `on_output` and `on_upload` are called in the caller's thread.
+    Ctrl-C cancels a running step. One call at a time; calls of other threads wait for it. It works
+    where an event loop runs, as in a notebook. It is neither pickled nor used after a fork.
     """
 
     def __init__(self, client: REPLEnv) -> None:
@@ -118,7 +126,17 @@ class SyncREPLEnv(DisplayedByRepr):
         rlm_max_iterations: int | None = None,
         on_upload: Callable[[int, int], object] | None = None,
     ) -> Result:
-        """Begin an episode; see `REPLEnv.reset`."""
+        """Begin an episode; connect first, if needed.
+
+        Arguments are those of `LocalREPLEnv.reset`; None leaves a value to the server. Contexts and
+        files from 1 MiB on are uploaded by their hash, which a later reset finds there;
+        `on_upload(sent, total)` is called with bytes.
+
+        Raises:
+            ServerUnavailable, AuthenticationFailed, CapacityReached, QuotaExceeded: no session.
+            TooLarge, InvalidRequest: naming the limit or the argument.
+            TypeError, ValueError, OSError: naming the argument; nothing was sent.
+        """
 
         options = options_in(ResetOptions, locals())
 
@@ -135,7 +153,25 @@ class SyncREPLEnv(DisplayedByRepr):
         timeout: float | None = None,
         on_output: Callable[[str, str], object] | None = None,
     ) -> Result:
-        """Run the action's code, or submit its answer; see `REPLEnv.step`."""
+        """Take one step: run the action's code, or submit its answer.
+
+        Args:
+            action: `REPLAction(code=...)`; or with `is_final=True` and `final_answer`; or with
+                `format_error`, for a reply that held no action.
+            timeout_s, or timeout: seconds that the code may execute, waiting for the host not
+                counted; None: as the
+                server has it, 30 by default. Variables outlive a time-out.
+            on_output: called with ("stdout" or "stderr", text) as output arrives.
+
+        Returns the observation, with the reward of this step and `done`. Code that raises, times
+        out or crashes is an observation with an `error_kind`, not an exception.
+
+        Raises:
+            NotReset, EpisodeDone: no episode has begun, or it is over.
+            EpisodeAborted, SessionLost: the session is lost; a reset begins another one.
+            ServerUnavailable, ReplyTimeout: the server did not answer.
+            TypeError, ValueError: naming the argument; nothing was run.
+        """
 
         def start(forward: Callable[..., Awaitable[None]] | None) -> Any:
             return self._client.step(
@@ -152,11 +188,18 @@ class SyncREPLEnv(DisplayedByRepr):
         timeout: float | None = None,
         on_output: Callable[[str, str], object] | None = None,
     ) -> Result:
-        """Run `code` in one step, for at most `timeout_s` (or `timeout`) seconds of execution."""
+        """Run `code` in one step: `step(REPLAction(code=code))`, with its arguments and errors.
+
+        Example: `env.execute("FINAL(6 * 7)", timeout_s=5).reward`
+        """
         return self.step(action_of(code), timeout_s=timeout_s, timeout=timeout, on_output=on_output)
 
     def submit_final_answer(self, answer: JSON) -> Result:
-        """End the episode with `answer` in one step, unless its schema refuses the answer."""
+        """End the episode with `answer` in one step.
+
+        An answer that `answer_schema` refuses is a step with the `error_kind` "answer", and the
+        episode goes on. Raises NotReset, EpisodeDone.
+        """
         return self.step(REPLAction(is_final=True, final_answer=answer))
 
     def get_variable(self, name: str) -> Result:
@@ -172,7 +215,11 @@ class SyncREPLEnv(DisplayedByRepr):
         answer_schema: Any = None,
         variables: Mapping[str, str | bytes | JSON] | None = None,
     ) -> Result:
-        """Begin another episode in the current session; see `LocalREPLEnv.follow_up`."""
+        """Begin another episode in the current session, for a further question on it.
+
+        Variables, files and the context stay; iterations, answer and score start anew, spending on
+        sub-calls does not. `variables` are set first. The other arguments are as in `reset`.
+        """
         return self._ask(self._client.follow_up(**options_in(FollowUpOptions, locals())))
 
     def draft(self) -> JSON:
@@ -188,7 +235,11 @@ class SyncREPLEnv(DisplayedByRepr):
         return self._ask(self._client.list_variables())
 
     def branch(self, *, seed: int | None = None) -> SyncREPLEnv:
-        """Return another client in the middle of the same episode, in a copy of the session."""
+        """Return another client in the middle of the same episode, in a copy of the session.
+
+        Both continue independently; close both. `seed` seeds the branch's random numbers. Raises
+        NotReset, CapacityReached, and NotSupported on OpenEnv's servers.
+        """
         return SyncREPLEnv(self._ask(self._client.branch(seed=seed)))
 
     def _ask(self, work: Coroutine[Any, Any, T]) -> T:

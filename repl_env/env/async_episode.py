@@ -40,9 +40,23 @@ class AsyncEpisode:
         timeout: float | None = None,
         on_output: OnOutput | None = None,
     ) -> Result:
-        """Run the action's code, or submit its answer; see `REPLEnvironment.step`.
+        """Take one step: run the action's code, or submit its answer.
 
-        The event loop waits while it calls `on_output`, a plain function.
+        Args:
+            action: `REPLAction(code=...)`; or with `is_final=True` and `final_answer`; or with
+                `format_error`, for a reply that held no action.
+            timeout_s, or timeout: seconds that the code may execute, waiting for the host not
+                counted; None: `Limits.timeout`, 30 by default. Variables outlive a time-out.
+            on_output: called with ("stdout" or "stderr", text) as output arrives; a plain
+                function, for which the event loop waits.
+
+        Returns the observation, with the reward of this step and `done`. Code that raises, times
+        out or crashes is an observation with an `error_kind`, not an exception.
+
+        Raises:
+            NotReset, EpisodeDone: no episode has begun, or it is over.
+            EpisodeAborted: the session is lost; a reset begins another one.
+            TypeError, ValueError: naming the argument; nothing was run.
         """
         observation = await self._env.step_async(
             action, timeout_s, timeout=timeout, on_output=on_output
@@ -57,13 +71,20 @@ class AsyncEpisode:
         timeout: float | None = None,
         on_output: OnOutput | None = None,
     ) -> Result:
-        """Run `code` in one step, for at most `timeout_s` (or `timeout`) seconds of execution."""
+        """Run `code` in one step: `step(REPLAction(code=code))`, with its arguments and errors.
+
+        Example: `(await env.execute("FINAL(6 * 7)", timeout_s=5)).reward`
+        """
         return await self.step(
             action_of(code), timeout_s=timeout_s, timeout=timeout, on_output=on_output
         )
 
     async def submit_final_answer(self, answer: JSON) -> Result:
-        """End the episode with `answer` in one step, unless its schema refuses the answer."""
+        """End the episode with `answer` in one step.
+
+        An answer that `answer_schema` refuses is a step with the `error_kind` "answer", and the
+        episode goes on. Raises NotReset, EpisodeDone.
+        """
         action = REPLAction(is_final=True, final_answer=answer)
         return result_of(await self._env.step_async(action))
 

@@ -23,7 +23,19 @@ if TYPE_CHECKING:
 
 @set_module("repl_env")
 class AsyncLocalREPLEnv(AsyncEpisode, LocalBase):
-    """`LocalREPLEnv` for an event loop: the same methods, awaited, and `async with`."""
+    """Episodes on this machine for an event loop: `LocalREPLEnv`, awaited, and `async with`.
+
+    ```python
+    async with AsyncLocalREPLEnv() as env:
+        await env.reset(context="a long text", task_prompt="How many words?", expected_answer="3")
+        result = await env.execute("FINAL(len(context.split()))", timeout_s=5)
+        print(result.reward, result.done)
+    ```
+    Arguments, defaults and errors are those of `LocalREPLEnv`. Rubrics, tools and functions for
+    sub-calls may be coroutine functions. `state`, `list_variables` and `draft` are awaited too.
+    Cancelling a step interrupts its code and keeps the variables. Many environments run at once on
+    one loop.
+    """
 
     @property
     def files(self) -> AsyncSessionFiles:
@@ -49,7 +61,25 @@ class AsyncLocalREPLEnv(AsyncEpisode, LocalBase):
         rlm_max_depth: int | None = None,
         rlm_max_iterations: int | None = None,
     ) -> Result:
-        """Begin an episode in a new session; see `LocalREPLEnv.reset`."""
+        """Begin an episode in a new session.
+
+        Args:
+            context: str, bytes, list, dict, or a pathlib.Path to a file: the variable `context`.
+            contexts: several contexts, by variable name.
+            files: contents by path in the workspace: bytes, str, or a pathlib.Path.
+            task_prompt: the policy's task.
+            max_iterations: steps until the episode ends without an answer; 30.
+            seed: of the session's random numbers.
+            episode_id: a name for the episode; random by default.
+            hf_token, llm_model, llm: the model for sub-calls.
+            expected_answer: for the rubric; never in the session.
+            answer_schema: a type or a JSON schema that answers must fit.
+            rlm_max_depth, rlm_max_iterations: limits of child runs in this episode.
+
+        Raises:
+            TypeError, ValueError, OSError: naming the argument; the previous episode is untouched.
+            IsolationError: this system cannot provide the requested isolation.
+        """
         options = options_in(ResetOptions, locals())
         return result_of(await self._env.reset_async(**options))
 
@@ -62,12 +92,19 @@ class AsyncLocalREPLEnv(AsyncEpisode, LocalBase):
         answer_schema: Any = None,
         variables: Mapping[str, str | bytes | JSON] | None = None,
     ) -> Result:
-        """Begin another episode in the session that is there; see `LocalREPLEnv.follow_up`."""
+        """Begin another episode in the current session, for a further question on it.
+
+        Variables, files and the context stay; iterations, answer and score start anew, spending on
+        sub-calls does not. `variables` are set first. The other arguments are as in `reset`.
+        """
         options = options_in(FollowUpOptions, locals())
         return result_of(await self._env.follow_up_async(**options))
 
     async def state(self) -> REPLState:
-        """The episode so far; NotReset if none has begun."""
+        """The episode so far: step count, iteration, answer, usage. NotReset if none has begun.
+
+        A method, as in OpenEnv's local environment; `REPLEnvironment.state` is a property.
+        """
         return self._env.state
 
     async def list_variables(self) -> list[str]:
@@ -75,9 +112,10 @@ class AsyncLocalREPLEnv(AsyncEpisode, LocalBase):
         return self._env.variables
 
     async def save(self, path: str | os.PathLike[str]) -> tuple[Missing, ...]:
-        """Write the episode to the file `path`; see `LocalREPLEnv.save`.
+        """Write the episode to the file `path`, for `load` in this or another process.
 
-        The file holds the expected answer. Returns the variables and files that could not be saved.
+        The file has variables, files of the workspace, score, iterations and the expected answer.
+        Returns the variables and files that could not be saved.
         """
         return await self._env.save_async(path)
 
@@ -90,7 +128,9 @@ class AsyncLocalREPLEnv(AsyncEpisode, LocalBase):
         llm: LLM | None = None,
         answer_schema: Any = None,
     ) -> tuple[Missing, ...]:
-        """Continue the episode in the file `path`; see `LocalREPLEnv.load`.
+        """Continue the episode that `save` wrote to the file `path`, in a new session.
+
+        The model of sub-calls and a type as `answer_schema` are not in the file: give them again.
 
         Returns the variables that could not be restored.
         """
@@ -99,7 +139,13 @@ class AsyncLocalREPLEnv(AsyncEpisode, LocalBase):
         )
 
     async def branch(self, *, seed: int | None = None) -> AsyncLocalREPLEnv:
-        """Branch the episode; see `LocalREPLEnv.branch`."""
+        """Copy this environment in the middle of its episode; both continue independently.
+
+        `seed` seeds the branch's random numbers. Close both. Raises NotReset, and SandboxError
+        if the sandbox keeps no snapshots.
+
+        Example: `branch = await env.branch(seed=1)`
+        """
         return self.of(await self._env.branch_async(seed=seed))
 
     async def __aenter__(self) -> Self:

@@ -48,7 +48,32 @@ class LocalREPLEnv(LocalBase, Closeable):
         result = env.execute("FINAL(len(context.split()))")
         print(result.reward, result.done)
     ```
-    The arguments are those of `REPLEnvironment`, by name.
+    All arguments are given by name. The first reset starts a sandbox, which environments of equal
+    settings share; each reset opens a session in it.
+
+    Args:
+        rubric: scores the steps; each environment has its own copy. None: `REPLRubric()`.
+        tools: functions of this process that code can call, by name; JSON in and out.
+        llm_query_fn, llm_batch_fn: answer `llm_query(prompt)` and batches of it.
+        subcall_fn, subcall_batch_fn: answer `rlm_query(prompt)` and batches of it.
+        max_concurrent_subcalls: sub-calls of an episode at once; 8. Further ones wait.
+        rlm_max_depth, rlm_max_iterations: levels of child runs, 1 (none), and turns of each.
+        budget: `Budget`, the limit of each episode's sub-calls and time. None: no limit.
+        prices: of models by name, as `Price`, for `budget.usd`.
+        limits: `Limits` of a session: memory (1 GiB), seconds of a cell (30), processes, files.
+        policy: the part of Python that cells may use. None: all of it.
+        preload: modules to import once for all sessions.
+        isolation: "auto", "jailed", "confined", "container" or "process".
+        require: the weakest tier to accept. None: "confined" under "auto", else the named one.
+        image, runtime: for tier "container", as in `repl_sandbox.Sandbox`.
+        sandbox: a `Sandbox` of yours, in place of the seven arguments above.
+        answers: "compatible" also accepts answers that the code prints; "strict" does not.
+        preview: how the context is shown: "none", "head", "head+tail" or "structure".
+        max_output_length: characters of each output that are shown; 8,192.
+        context_preview_length: characters of the preview; 500.
+
+    Raises:
+        TypeError, ValueError: naming the argument. Nothing has started yet.
     """
 
     @property
@@ -90,23 +115,19 @@ class LocalREPLEnv(LocalBase, Closeable):
 
         Args:
             context: the input of the episode: str, bytes, list, dict, or a pathlib.Path to a file.
-                In the
-                session it is the variable `context`. Contents of lists and dicts travel as JSON:
-                tuples
-                become lists, and keys that are not strings become strings.
+                In the session it is the variable `context`. Contents of lists and dicts travel as
+                JSON: tuples become lists, and keys that are not strings become strings.
             contexts: several contexts, by variable name.
             files: contents by path in the session's workspace, its working directory: bytes, str,
-                or a
-                pathlib.Path to a local file.
+                or a pathlib.Path to a local file.
             task_prompt: the policy's task; it is in the metadata of every step.
-            max_iterations: steps until the episode ends without an answer.
+            max_iterations: steps until the episode ends without an answer; 30.
             seed: seed of the session's random numbers.
             episode_id: a name for the episode; random by default.
             hf_token, llm_model, llm: the model for sub-calls; never in the session or the state.
             expected_answer: for the rubric; never in the session.
             answer_schema: the type of valid answers, for pydantic, or a JSON schema as a dict. Its
-                patterns
-                have Rust's syntax: no look-around; `patternProperties` is not supported.
+                patterns have Rust's syntax: no look-around; `patternProperties` is not supported.
             rlm_max_depth, rlm_max_iterations: limits of child runs in this episode.
 
         Raises:
@@ -124,7 +145,23 @@ class LocalREPLEnv(LocalBase, Closeable):
         timeout: float | None = None,
         on_output: OnOutput | None = None,
     ) -> Result:
-        """Run the action's code, or submit its answer; see `REPLEnvironment.step`."""
+        """Take one step: run the action's code, or submit its answer.
+
+        Args:
+            action: `REPLAction(code=...)`; or with `is_final=True` and `final_answer`; or with
+                `format_error`, for a reply that held no action.
+            timeout_s, or timeout: seconds that the code may execute, waiting for the host not
+                counted; None: `Limits.timeout`, 30 by default. Variables outlive a time-out.
+            on_output: called with ("stdout" or "stderr", text) as output arrives.
+
+        Returns the observation, with the reward of this step and `done`. Code that raises, times
+        out or crashes is an observation with an `error_kind`, not an exception.
+
+        Raises:
+            NotReset, EpisodeDone: no episode has begun, or it is over.
+            EpisodeAborted: the session is lost; a reset begins another one.
+            TypeError, ValueError: naming the argument; nothing was run.
+        """
         return result_of(self._env.step(action, timeout_s, timeout=timeout, on_output=on_output))
 
     def execute(
@@ -135,15 +172,25 @@ class LocalREPLEnv(LocalBase, Closeable):
         timeout: float | None = None,
         on_output: OnOutput | None = None,
     ) -> Result:
-        """Run `code` in one step, for at most `timeout_s` (or `timeout`) seconds of execution."""
+        """Run `code` in one step: `step(REPLAction(code=code))`, with its arguments and errors.
+
+        Example: `env.execute("FINAL(6 * 7)", timeout_s=5).reward`
+        """
         return self.step(action_of(code), timeout_s=timeout_s, timeout=timeout, on_output=on_output)
 
     def submit_final_answer(self, answer: JSON) -> Result:
-        """End the episode with `answer` in one step, unless its schema refuses the answer."""
+        """End the episode with `answer` in one step.
+
+        An answer that `answer_schema` refuses is a step with the `error_kind` "answer", and the
+        episode goes on. Raises NotReset, EpisodeDone.
+        """
         return result_of(self._env.step(REPLAction(is_final=True, final_answer=answer)))
 
     def get_variable(self, name: str) -> Result:
-        """Print the repr of a variable, or of a dotted path from one, in one step."""
+        """Print the repr of a variable, or of a dotted path from one, in one step.
+
+        Example: `env.get_variable("rows").observation.result.stdout`
+        """
         return self.execute(showing(name))
 
     def follow_up(
@@ -164,11 +211,14 @@ class LocalREPLEnv(LocalBase, Closeable):
         return result_of(self._env.follow_up(**options))
 
     def draft(self) -> JSON:
-        """The present value of `answer["content"]`, or None."""
+        """The present value of `answer["content"]`, the draft of the answer, or None."""
         return self._env.draft()
 
     def state(self) -> REPLState:
-        """The episode so far; NotReset if none has begun."""
+        """The episode so far: step count, iteration, answer, usage. NotReset if none has begun.
+
+        A method, as in OpenEnv's local environment; `REPLEnvironment.state` is a property.
+        """
         return self._env.state
 
     def list_variables(self) -> list[str]:
@@ -176,9 +226,10 @@ class LocalREPLEnv(LocalBase, Closeable):
         return self._env.variables
 
     def save(self, path: str | os.PathLike[str]) -> tuple[Missing, ...]:
-        """Write the episode to the file `path`; see `REPLEnvironment.save`.
+        """Write the episode to the file `path`, for `load` in this or another process.
 
-        The file holds the expected answer. Returns the variables and files that could not be saved.
+        The file has variables, files of the workspace, score, iterations and the expected answer.
+        Returns the variables and files that could not be saved.
         """
         return self._env.save(path)
 
@@ -191,7 +242,9 @@ class LocalREPLEnv(LocalBase, Closeable):
         llm: LLM | None = None,
         answer_schema: Any = None,
     ) -> tuple[Missing, ...]:
-        """Continue the episode in the file `path`; see `REPLEnvironment.load`.
+        """Continue the episode that `save` wrote to the file `path`, in a new session.
+
+        The model of sub-calls and a type as `answer_schema` are not in the file: give them again.
 
         Returns the variables that could not be restored.
         """
@@ -202,9 +255,8 @@ class LocalREPLEnv(LocalBase, Closeable):
     def branch(self, *, seed: int | None = None) -> LocalREPLEnv:
         """Copy this environment in the middle of its episode; both continue independently.
 
-        As in `REPLEnvironment.branch`, session, episode and rubric are copies; tools and functions
-        for
-        sub-calls are the same objects. `seed` seeds the branch's random numbers.
+        Session, episode and rubric are copies; tools and functions for sub-calls are the same
+        objects. `seed` seeds the branch's random numbers.
         ```python
         candidates = [env.branch(seed=n) for n in range(4)]
         results = [branch.execute(code) for branch, code in zip(candidates, proposals)]

@@ -6,7 +6,7 @@ module begins and ends a tree: models, account, environment, listeners.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from types import TracebackType
@@ -21,9 +21,9 @@ from repl_env.llm.base import ChatModel
 from repl_env.llm.model_spec import LLM
 from repl_env.llm.named_model import NamedModel
 from repl_env.models import StepResult
-from repl_env.rlm.events import AnyEvent, ContextNote, EventHandler, TaskNote
+from repl_env.rlm.events import AnyEvent, CallEnded, ContextNote, EventHandler, TaskNote
 from repl_env.rlm.loop import RunLoop
-from repl_env.rlm.run_result import RLMRunResult
+from repl_env.rlm.run_result import ChildTrace, RLMRunResult
 from repl_env.rlm.subcalls.child_runs import RecursionConfig, RunSubcallProvider
 from repl_env.rlm.trajectory.task_facts import GivenTask, task_note
 from repl_env.rlm.tree_config import RunTreeConfig
@@ -155,11 +155,10 @@ class RunConversation:
         try:
             result = await run.play(timeout_s)
         except (ModelError, EpisodeAborted) as error:
-            own_events = tuple(events[first:])
-            error.result = replace(error.result, _events=own_events)  # type: ignore[union-attr]
+            error.result = _whole(error.result, events[first:])  # type: ignore[union-attr]
             raise
         self._answered.append((run.question, result.final_answer or "(no answer)"))
-        return replace(result, _events=tuple(events[first:]))
+        return _whole(result, events[first:])
 
     def ask_plain(
         self,
@@ -285,3 +284,23 @@ def _notes(environment: Any, first: StepResult[Any]) -> tuple[ContextNote, ...]:
     if parts is None:
         return (ContextNote("context", "str", first.observation.context_length),)
     return tuple(ContextNote(part.name, part.type, part.length) for part in parts)
+
+
+_TRACE_PREVIEW = 80  # characters of a question and of an answer in a `ChildTrace`
+
+
+def _whole(result: RLMRunResult, events: Sequence[AnyEvent]) -> RLMRunResult:
+    """Return the result of a root with the events of its tree and the traces of its child runs."""
+    root = next((event.run for event in events), None)
+    traces = [
+        ChildTrace(
+            depth=result.depth + 1,
+            duration_s=event.seconds,
+            prompt_preview=event.prompt[:_TRACE_PREVIEW],
+            result_preview=None if event.error else event.text[:_TRACE_PREVIEW],
+            error=event.error,
+        )
+        for event in events
+        if isinstance(event, CallEnded) and event.child and event.run == root
+    ]
+    return replace(result, _events=tuple(events), child_traces=traces)

@@ -42,6 +42,11 @@ NO_PICKLE = "cannot be pickled: it is a live process; make one in the process th
 class Sandbox(DisplayedByRepr):
     """A warm, sealed template process, and the sessions that are forked from it.
 
+    ```python
+    with Sandbox(limits=Limits(memory="512MiB"), preload=["json"]) as sandbox:
+        with sandbox.session() as session:
+            print(session.run("1 + 1").value)  # 2
+    ```
     Thread-safe; a context manager.
 
     Args:

@@ -10,6 +10,8 @@ The words behind the language in the first line of a block say how the tests tre
 | ```` ```json ````, ```` ```toml ```` | is parsed |
 | `title="NAME"` | is the file NAME of that folder, for blocks below it |
 | `title="examples/NAME"` | is that file of the repository, word for word, and runs |
+| ```` ```diff ```` | its new side, the lines without `-`, runs as Python |
+| `peer="NAME"` | the old side of a diff runs in `tests/peers` |
 | `by="tests/FOLDER"` | runs in those tests, where its library is installed |
 | `needs="REASON"` | does not run here; Python is compiled |
 
@@ -29,7 +31,7 @@ PAGES = [
     ROOT / "CONTRIBUTING.md",
     *(page for page in sorted((ROOT / "docs").rglob("*.md")) if page.name != "reference.md"),
 ]  # the reference has signatures, which do not run
-RUN = {"python", "sh"}
+RUN = {"python", "diff", "sh"}
 PARSED = {"json", "toml"}
 _BLOCK = re.compile(
     r"^```(\w+)([^\n]*)\n(.*?)^```$(?:\n+```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL
@@ -49,6 +51,8 @@ class Block:
     title: str = ""
     by: str = ""
     needs: str = ""
+    peer: str = ""
+    before: str = ""  # the old side of a diff
 
     @property
     def runs(self) -> bool:
@@ -73,9 +77,15 @@ def blocks(page: Path) -> list[Block]:
             page=str(page.relative_to(ROOT)),
             line=text.count("\n", 0, found.start()) + 2,
             language=found[1],
-            code=found[3],
+            code=side(found[3], "-") if found[1] == "diff" else found[3],
             output=found[4],
+            before=side(found[3], "+") if found[1] == "diff" else "",
             **dict(_ATTRIBUTE.findall(found[2])),
         )
         for found in _BLOCK.finditer(text)
     ]
+
+
+def side(diff: str, other: str) -> str:
+    """Return the lines of a diff without those that begin with `other`."""
+    return "".join(line[1:] for line in diff.splitlines(True) if line[0] != other)

@@ -53,7 +53,7 @@ def run(block: dict[str, Any], namespace: dict[str, Any]) -> str:
     """Run the block by its kind and return what it printed."""
     if block["title"]:
         return run_file(block)
-    return run_python(block, namespace) if block["language"] == "python" else run_shell(block)
+    return run_shell(block) if block["language"] == "sh" else run_python(block, namespace)
 
 
 def main() -> int:

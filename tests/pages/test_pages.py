@@ -29,6 +29,7 @@ FILES = {
     "server.log": "10:00 start\n10:01 error: disk\n",
     "report.txt": "one two three\n",
     "a.txt": "one two three\n",
+    "data.csv": "a,b\n1,2\n",
     "cells.py": "n = 6\nn * 7\n",
 }
 ANSWER = '```repl\nFINAL("yes")\n```'
@@ -80,8 +81,9 @@ def test_the_blocks_of_a_page_run_in_their_order(page, places, tmp_path) -> None
 
 def test_blocks_that_do_not_run_here_compile_and_say_why() -> None:
     for block in BLOCKS:
-        if block.language == "python" and not block.runs:
-            compile(block.code, f"{block.page}, line {block.line}", "exec", flags=0x2000)  # await
+        if block.language in ("python", "diff"):
+            for code in (block.code, block.before):
+                compile(code, f"{block.page}, line {block.line}", "exec", flags=0x2000)  # await
         if block.by:
             texts = [file.read_text() for file in (ROOT / block.by).glob("*.py")]
             assert any(f'blocks_run_by("{block.by}")' in text for text in texts), block

@@ -140,6 +140,9 @@ def test_a_recursive_call_is_answered_by_a_run_of_its_own(rlm):
     assert [(each.run, each.depth) for each in started] == [("0", 0), ("0.1", 1)]
     call = next(event for event in events if isinstance(event, CallEnded))
     assert (call.call, call.kind, call.child, call.text) == ("0.1", "rlm", True, "4")
+    (trace,) = result.child_traces
+    assert (trace.depth, trace.duration_s, trace.error) == (1, call.seconds, None)
+    assert (trace.prompt_preview, trace.result_preview) == ("How long?", "4")
     ended = [event for event in events if isinstance(event, RunEnded)]
     assert [(each.run, each.total.calls) for each in ended] == [("0.1", 2), ("0", 3)]
     first = next(each for each in model.requests if each.origin.run == "0.1")

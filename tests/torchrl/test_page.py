@@ -26,6 +26,15 @@ def test_example_prints_what_the_page_says(number, names, capsys):
         assert capsys.readouterr().out == example.output
 
 
+@pytest.mark.parametrize("side", ["code", "before"])
+def test_the_two_sides_of_the_page_on_moving_print_the_same(side, capsys):
+    (example,) = [
+        block for block in blocks_run_by("tests/torchrl") if block.page == "docs/migrating.md"
+    ]
+    exec(compile(getattr(example, side), side, "exec"), {})
+    assert "\n3\n" in f"\n{capsys.readouterr().out}"
+
+
 def test_example_of_the_page_on_training_makes_a_rollout(names):
     (example,) = [
         block for block in blocks_run_by("tests/torchrl") if block.page == "docs/training.md"

@@ -31,7 +31,17 @@ _T = TypeVar("_T")
 
 
 class Session(SessionHandle):
-    """One persistent namespace in its own sandbox. A context manager; one caller at a time."""
+    """One persistent namespace in a sandbox of its own, from `Sandbox.session()`.
+
+    ```python
+    with Sandbox() as sandbox, sandbox.session(host={"double": lambda n: 2 * n}) as session:
+        session.set("price", 3)
+        outcome = session.run("double(price)", timeout=5)  # seconds
+        print(outcome.ok, outcome.value, session.get("price"))
+    ```
+    A cell that raises, times out or crashes is an outcome, not an exception; after a crash the
+    session is as before the cell. A context manager; one caller at a time: others get SessionBusy.
+    After `close`, calls raise SessionClosed. It is neither pickled nor used after a fork."""
 
     def __init__(self, core: Core, home: SessionOwner) -> None:
         super().__init__(core, home)
