@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from difflib import get_close_matches
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .config.config_file import VARIABLE, ConfigFile, config_file
-from .exit_status import ExitStatus
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -43,8 +43,9 @@ def show(
     commands = dict(_commands(context.find_root().command, context.find_root(), []))
     names = " ".join(command or ())
     if command and names not in commands:
-        typer.echo(f"repl-env config show: there is no command {names!r}", err=True)
-        raise typer.Exit(ExitStatus.USAGE)
+        close = get_close_matches(names, commands, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise typer.BadParameter(f"there is no command {names!r}{hint}", param_hint="COMMAND")
     chosen = {names: commands[names]} if command else commands
     rows = {
         name: [row for row in _rows(file, *each, name) if command or row["source"] != "default"]

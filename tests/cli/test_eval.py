@@ -327,8 +327,8 @@ def test_a_module_of_the_current_folder_is_found(
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ((), "--model, --solver: give one of the two"),
-        (("--solver", "right", "--model", "m"), "--model, --solver: give one of the two, not both"),
+        ((), "give --model or --solver"),
+        (("--solver", "right", "--model", "m"), "give --model or --solver, not both"),
         *(
             (("--solver", "{solvers}:right", *option), f"{option[0]}: goes with --model")
             for option in (

@@ -45,7 +45,7 @@ def check_choice(
             model = None
     if (model is None) == (solver is None):
         both = "" if model is None else ", not both"
-        raise typer.BadParameter(f"give one of the two{both}", param_hint="--model, --solver")
+        raise typer.BadParameter(f"give --model or --solver{both}")
     if solver is None:
         return model, None
     for option in context.command.params:
