@@ -151,3 +151,24 @@ def test_a_list_tells_how_runs_ended_and_which_files_are_broken(tmp_path):
     again = {file["name"]: file for file in data.listing()["files"]}
     assert set(again) == set(files)
     assert again["b.jsonl"]["roots"][0]["done"] is True
+
+
+@pytest.mark.parametrize("named", [".", "results.jsonl runs"])
+def test_a_task_leads_to_the_trajectory_that_its_result_names(tmp_path, named):
+    spent = {"type": "results", "version": 1}
+    row = {
+        "type": "result", "id": "a", "fingerprint": "f", "kind": None, "score": 1.0, "answer": "x",
+        "stop_reason": None, "error_kind": None, "error": None, "seconds": 1.0, "time": 1.0,
+        "spent": {}, "question": "q?", "expected": "x", "trajectory": "runs/a.jsonl",
+    }  # fmt: skip
+    lines = [spent, row, row | {"id": "b", "trajectory": "runs/none.jsonl"}, row | {"id": "c"}]
+    lines[-1].pop("trajectory")
+    (tmp_path / "results.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for folder in ("runs", "other"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "a.jsonl").write_bytes(HEADER)
+    data = ViewData(NamedFiles([tmp_path / part for part in named.split()]))
+    ids = {file["name"].removeprefix("runs/"): file["id"] for file in data.listing()["files"]}
+    tasks = data.evaluation(ids["results.jsonl"])["tasks"]
+
+    assert [task.get("run") for task in tasks] == [ids["a.jsonl"], None, None]

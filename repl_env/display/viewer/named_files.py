@@ -30,6 +30,11 @@ class NamedFile:
         """The name to show: relative to the folder that was named."""
         return "/".join(self.parts) or self.path.name
 
+    @property
+    def address(self) -> str:
+        """The absolute path, by its text alone: links in it are not resolved."""
+        return os.path.abspath(self.path.joinpath(*self.parts))
+
     def open(self) -> BinaryIO:
         """Open the file for reading.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from collections import OrderedDict
@@ -78,8 +79,16 @@ class ViewData:
             return file.read(min(stop - start, LONGEST_LINE))
 
     def evaluation(self, identifier: str) -> dict[str, Any]:
-        """Return an evaluation."""
-        return evaluation_data(results_of(self._files.get(identifier)))
+        """Return an evaluation; a task whose trajectory is among the files has its id as "run"."""
+        file = self._files.get(identifier)
+        results = results_of(file)
+        data = evaluation_data(results)
+        ids = {each.address: each.id for each in self._files.files()}
+        folder = os.path.dirname(file.address)
+        for task, result in zip(data["tasks"], results, strict=True):
+            if result.trajectory is not None:
+                task["run"] = ids.get(os.path.normpath(os.path.join(folder, result.trajectory)))
+        return data
 
     def comparison(self, before: str, after: str) -> dict[str, Any]:
         """Return the comparison of two evaluations."""

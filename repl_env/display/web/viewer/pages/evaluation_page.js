@@ -1,6 +1,6 @@
 // An evaluation: means with intervals, the spread of scores, each task.
 
-import { html, useMemo } from "../../vendor/preact-htm.module.js";
+import { html } from "../../vendor/preact-htm.module.js";
 import { asText, count, dollars, duration, isNumber, oneLine, plural, score } from "../../shared/format.js";
 import { LongText } from "../../shared/long_text.js";
 import { Empty, Failure, Loading } from "../../shared/page_states.js";
@@ -13,13 +13,13 @@ import { Fact, Score, SpentFacts, StopBadge } from "../parts/labels.js";
 
 const ROW = 60;
 
-// The trajectories of tasks among the files: { task: address }.
-function trajectoriesOf(listing) {
-  const found = new Map();
-  for (const file of listing?.files ?? []) {
-    for (const root of file.roots ?? []) if (root.task) found.set(root.task, link(["run", file.id, root.run]));
-  }
-  return found;
+// The address of a task's trajectory: of the file that the result names, else of the only run among the
+// files that names the task. Two evaluations of the same tasks have two such runs.
+function trajectoryOf(task, listing) {
+  if (typeof task.run === "string") return link(["run", task.run]);
+  const found = (listing?.files ?? []).flatMap((file) => (file.roots ?? [])
+    .filter((root) => root.task === task.id).map((root) => link(["run", file.id, root.run])));
+  return found.length === 1 ? found[0] : undefined;
 }
 
 function sumOf(tasks) {
@@ -48,7 +48,6 @@ function TaskDetail({ task, address, close }) {
 export function EvaluationPage({ source, parts: [file = ""], query }) {
   const { value, error } = useData(() => source.evaluation(file), [source, file]);
   const listing = useListing(source);
-  const addresses = useMemo(() => trajectoriesOf(listing.value), [listing.value]);
   if (error !== null) return html`<${Failure} title="The evaluation cannot be read" error=${error} />`;
   if (value === null) return html`<${Loading} what="Reading the results" />`;
   const given = Object.fromEntries(query);
@@ -71,7 +70,7 @@ export function EvaluationPage({ source, parts: [file = ""], query }) {
       <${SpentFacts} spent=${sumOf(tasks)} seconds=${tasks.reduce((sum, task) => sum + task.seconds, 0)} /></dl>
     <div class="list-head"><section class="panel"><div class="body"><${Scores} scores=${scores} /></div></section>
       <section class="panel spread"><div class="body"><${Histogram} values=${values} noun="task" chosen=${query.get("score")} addressOf=${(bin) => address({ score: bin })} /></div></section></div>
-    ${chosen === undefined ? null : html`<${TaskDetail} task=${chosen} address=${addresses.get(chosen.id)} close=${address({ task: null })} />`}
+    ${chosen === undefined ? null : html`<${TaskDetail} task=${chosen} address=${trajectoryOf(chosen, listing.value)} close=${address({ task: null })} />`}
     <div class="filters"><label class="grow"><span class="visually-hidden">Search</span>
         <input type="search" placeholder="Search id, kind, answer" value=${query.get("find") ?? ""}
           onInput=${(event) => replaceRoute(address({ find: event.currentTarget.value }))} /></label>
