@@ -196,8 +196,8 @@ class ServerError(REPLError):
         self.id = None if id is None else visible(id)
         self.retry_after = retry_after
         self.details = dict(details or {})
-        told = f"{self.code}: {self.message}{self.REMEDY}"
-        super().__init__(told + (f" (id {self.id})" if self.id else ""))
+        message = f"{self.code}: {self.message}{self.REMEDY}"
+        super().__init__(message + (f" (id {self.id})" if self.id else ""))
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Some classes are also an OSError, which only a call of the class initialises.

@@ -81,8 +81,8 @@ def of_kind(value: object, kind: type, name: str) -> None:
 def of_public_kind(value: object, kind: type, name: str, *, home: str = "repl_env") -> None:
     """Raise TypeError as `of_kind`, and name the module `home` that exports the class."""
     if not isinstance(value, kind):
-        told = f"{name} must be a {kind.__name__} (from {home} import {kind.__name__})"
-        raise TypeError(f"{told}, not {type(value).__name__}")
+        message = f"{name} must be a {kind.__name__} (from {home} import {kind.__name__})"
+        raise TypeError(f"{message}, not {type(value).__name__}")
 
 
 def check_path(value: object, name: str) -> None:

@@ -74,7 +74,7 @@ class DaemonThreads:
 _threads: Final = DaemonThreads(1 << 14, "repl-function")
 
 
-def begun(function: Callable[..., T], *arguments: Any) -> Future[T]:
+def start_in_thread(function: Callable[..., T], *arguments: Any) -> Future[T]:
     """Start `function(*arguments)` in a thread with the caller's context; return its future."""
     context = contextvars.copy_context()
     return _threads.submit(lambda: context.run(function, *arguments))
@@ -82,7 +82,7 @@ def begun(function: Callable[..., T], *arguments: Any) -> Future[T]:
 
 async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
     """Run `function(*arguments)` in a thread with this task's context and return its result."""
-    return await asyncio.wrap_future(begun(function, *arguments))
+    return await asyncio.wrap_future(start_in_thread(function, *arguments))
 
 
 def _do(work: Callable[[], T], future: Future[T]) -> None:

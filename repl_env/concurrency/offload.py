@@ -53,13 +53,13 @@ async def offload(work: Callable[[], T]) -> T:
     threads by
     cancelling.
     """
-    begun = _until.set(time.thread_time() + AT_ONCE_S)
+    token = _until.set(time.thread_time() + AT_ONCE_S)
     try:
         return work()
     except OffloadRequired:
         pass
     finally:
-        _until.reset(begun)
+        _until.reset(token)
     return await _to_its_end(_threads.submit(work))
 
 
@@ -68,7 +68,7 @@ async def run_in_thread(work: Callable[[], T]) -> T:
 
     A cancelled caller waits as in `offload`: the state that the work uses belongs to it meanwhile.
     """
-    return await _to_its_end(daemon_threads.begun(work))
+    return await _to_its_end(daemon_threads.start_in_thread(work))
 
 
 async def _to_its_end(doing: Future[T]) -> T:

@@ -30,7 +30,7 @@ def capture_error(work: Callable[[], T]) -> T:
     except BaseException as error:
         if isinstance(error, Exception) and not isinstance(error, StopIteration):
             raise
-        raise RuntimeError(_told(error)) from error
+        raise RuntimeError(_error_text(error)) from error
 
 
 async def capture_error_async(work: Awaitable[T]) -> T:
@@ -45,7 +45,7 @@ async def capture_error_async(work: Awaitable[T]) -> T:
 def check_carried(error: BaseException) -> None:
     """Raise the replacement of `error`, if `capture_error_async` would replace it."""
     if not (isinstance(error, (Exception, GeneratorExit)) or _is_cancelled(error)):
-        raise RuntimeError(_told(error)) from error
+        raise RuntimeError(_error_text(error)) from error
 
 
 def _is_cancelled(error: BaseException) -> bool:
@@ -53,9 +53,9 @@ def _is_cancelled(error: BaseException) -> bool:
     return isinstance(error, asyncio.CancelledError) and bool(task and task.cancelling())
 
 
-def _told(error: BaseException) -> str:
-    told = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    return f"{told}, raised by a function that others wait for"
+def _error_text(error: BaseException) -> str:
+    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return f"{text}, raised by a function that others wait for"
 
 
 class ThreadPool:

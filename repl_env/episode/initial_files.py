@@ -32,17 +32,17 @@ def contents(files: Files | None, limits: Limits) -> dict[str, bytes]:
     if not isinstance(files, Mapping):
         raise TypeError(f"files must be a dict of paths, not {type(files).__name__}")
     left = int(limits.workspace)
-    held: dict[str, bytes] = {}
+    contents_by_path: dict[str, bytes] = {}
     for path, given in files.items():
         place = _path(path)
-        if place in held:
+        if place in contents_by_path:
             raise ValueError(f"files: {place!r} is given twice")
-        held[place] = _content(path, given, int(limits.file_size))
-        left -= len(held[place])
+        contents_by_path[place] = _content(path, given, int(limits.file_size))
+        left -= len(contents_by_path[place])
         if left < 0:
             raise _no_room(ENOSPC, path, int(limits.workspace), "workspace")
-    _check_places(held)
-    return held
+    _check_places(contents_by_path)
+    return contents_by_path
 
 
 def _check_places(paths: Collection[str]) -> None:

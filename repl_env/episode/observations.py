@@ -170,8 +170,8 @@ def render(
         stdout = f"{on_new_line(stdout)}{replace_surrogates(outcome.value)}\n"
     for limit_hit in outcome.limits:
         if not (isinstance(outcome, Killed) and outcome.reason == limit_hit):
-            told = _with_number(TEXT_BY_LIMIT[limit_hit], limit_hit, memory)
-            stderr = f"{on_new_line(stderr)}{told}.\n"
+            text = _with_number(TEXT_BY_LIMIT[limit_hit], limit_hit, memory)
+            stderr = f"{on_new_line(stderr)}{text}.\n"
     if failed is not None:
         stderr = f"{on_new_line(stderr)}{failed.text}"
     elif before := _died_before(outcome):

@@ -334,7 +334,7 @@ def _with_refusal(
     if failed is None:
         return ObservedFailure("answer", f"ValueError: the answer was refused: {refusal}")
     # An infrastructure failure keeps its kind: the refusal may be due to lost state.
-    ours = failed.kind in OURS
-    if not ours and outcome.error is not None and refusal in outcome.error.message:
+    infrastructure = failed.kind in OURS
+    if not infrastructure and outcome.error is not None and refusal in outcome.error.message:
         return ObservedFailure("answer", failed.text)
     return failed

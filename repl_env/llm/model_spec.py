@@ -69,7 +69,7 @@ def check_forms(llm: LLM | None, llm_model: str | None, hf_token: str | None) ->
         if not isinstance(given, str | None):
             raise TypeError(f"{name} must be a str, not {type(given).__name__}")
     if not isinstance(llm, LLM | None):
-        told = "llm must be an LLM (from repl_env import LLM)"
-        raise TypeError(f"{told}, not {type(llm).__name__}")
+        message = "llm must be an LLM (from repl_env import LLM)"
+        raise TypeError(f"{message}, not {type(llm).__name__}")
     if llm is not None and (llm_model is not None or hf_token is not None):
         raise TypeError("llm goes without llm_model and hf_token: it has both inside")

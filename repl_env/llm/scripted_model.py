@@ -92,9 +92,9 @@ class ScriptedModel(ChatModel):
 def _counted(request: ModelRequest, completion: Completion, name: str | None) -> Completion:
     """Return `completion` with words as tokens, cut at the limit as an endpoint would do."""
     words, limit = completion.text.split(), request.max_output_tokens
-    asked = sum(len(str(message["content"]).split()) for message in request.messages)
+    prompt_words = sum(len(str(message["content"]).split()) for message in request.messages)
     cut = limit is not None and len(words) > limit
     text = " ".join(words[:limit]) if cut else completion.text
-    usage = ModelUsage(asked, min(len(words), limit) if limit is not None else len(words))
+    usage = ModelUsage(prompt_words, min(len(words), limit) if limit is not None else len(words))
     reason = "length" if cut else completion.finish_reason or "stop"
     return Completion(text, usage, reason, completion.model or request.model or name)

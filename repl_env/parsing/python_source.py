@@ -188,8 +188,8 @@ def tidied(code: str) -> str:
     if _FIRST_PROMPT.match(first):
         prompts = ((line, _PROMPT.match(line)) for line in lines)
         return "\n".join(line[prompt.end() :] for line, prompt in prompts if prompt)
-    said = (line for line in lines if line.strip() and not line.lstrip().startswith("#"))
-    margin = _margin(next(said, ""))
+    code_lines = (line for line in lines if line.strip() and not line.lstrip().startswith("#"))
+    margin = _margin(next(code_lines, ""))
     if not margin:
         return code
     return "\n".join(_outdented(line, margin) for line in lines)

@@ -49,14 +49,16 @@ def spoken(text: str) -> str:
     such
     tags may want to read them.
     """
-    said = without_thoughts(text)
+    spoken_text = without_thoughts(text)
     reply = 0
-    while opener := _TAGGED.match(said, reply):
-        closer = re.compile(re.escape(_end_of(opener)), re.IGNORECASE).search(said, opener.end())
+    while opener := _TAGGED.match(spoken_text, reply):
+        closer = re.compile(re.escape(_end_of(opener)), re.IGNORECASE).search(
+            spoken_text, opener.end()
+        )
         if closer is None:
             break
-        reply = _after_blank(said, closer.end())
-    return said[reply:] or said
+        reply = _after_blank(spoken_text, closer.end())
+    return spoken_text[reply:] or spoken_text
 
 
 def _end_of(opener: re.Match[str]) -> str:

@@ -28,8 +28,8 @@ def read_reply(reply: str, known: Collection[str], *, last: bool = False) -> Rea
     """
     parser = PythonParser()
     found = find_code(reply, known, parser)
-    if found.origin != "none" and (said := around_code(reply, parser)) is not None:
-        return ReadReply([], answer_in(said, known, whole=reply, anywhere=last, parser=parser))
+    if found.origin != "none" and (code := around_code(reply, parser)) is not None:
+        return ReadReply([], answer_in(code, known, whole=reply, anywhere=last, parser=parser))
     if found.origin == "named" or (found.origin == "bare" and _is_run(found.codes, last)):
         return ReadReply(found.codes)
     text = "\n".join((found.prose, *(each for each in found.quoted if is_answer(each, parser))))

@@ -67,12 +67,12 @@ def components(rubric: Rubric | None, reward: float) -> dict[str, float]:
     if rubric is None:
         return {}
     tell = getattr(rubric, "components", None)
-    told = tell() if callable(tell) else {}
-    if type(told) is not dict and not isinstance(told, Mapping):
-        name, kind = type(rubric).__name__, type(told).__name__
+    returned = tell() if callable(tell) else {}
+    if type(returned) is not dict and not isinstance(returned, Mapping):
+        name, kind = type(rubric).__name__, type(returned).__name__
         raise TypeError(f"{name}.components() must return parts by their names, not {kind}")
     # numpy and torch scalars are not JSON
-    parts = {name: float(part) for name, part in told.items()}
+    parts = {name: float(part) for name, part in returned.items()}
     if math.isclose(sum(parts.values()), reward, abs_tol=1e-9):
         return parts
     return {type(rubric).__name__: reward}

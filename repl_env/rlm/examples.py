@@ -38,8 +38,8 @@ def _conversation(given: Any, name: str) -> tuple[Message, ...]:
     turns = messages[system:]
     for place, message in enumerate(turns):
         if message["role"] != _ROLES[place % 2]:
-            told = f"must be the {_ROLES[place % 2]}'s, not the {message['role']}'s"
-            raise ValueError(f"{name}[{place + system}] {told}: the two take turns")
+            problem = f"must be the {_ROLES[place % 2]}'s, not the {message['role']}'s"
+            raise ValueError(f"{name}[{place + system}] {problem}: the two take turns")
     if not turns or len(turns) % 2:
         raise ValueError(f"{name} must end with a message of the assistant's")
     return tuple(turns)

@@ -59,24 +59,28 @@ def system_messages(
     `short`: for small models, only the instructions, the question and the variables.
     """
     before: list[Message] = [message for messages in examples for message in messages]
-    for asked, answer in history:
-        before += [{"role": "user", "content": asked}, {"role": "assistant", "content": answer}]
+    for earlier, answer in history:
+        before += [{"role": "user", "content": earlier}, {"role": "assistant", "content": answer}]
     offered = _tools(tools or {})
     if short:
         system = "\n\n".join([prompt or RLM_SYSTEM_PROMPT_SHORT, *offered])
         variables = "\n".join(_variable(note) for note in contexts if note.length)
-        asked = f"{question}\n\n{variables}" if variables else question
-        return [{"role": "system", "content": system}, *before, {"role": "user", "content": asked}]
+        user_text = f"{question}\n\n{variables}" if variables else question
+        return [
+            {"role": "system", "content": system},
+            *before,
+            {"role": "user", "content": user_text},
+        ]
     parts = [prompt or RLM_SYSTEM_PROMPT, _CHILDREN if children else _NO_CHILDREN]
     if budget is not None and (limits := _limits(budget)):
         parts.append(f"For all of this together you have {limits}. `budget()` says what is left.")
-    told = build_rlm_system_prompt("\n\n".join([*parts, *offered]), _metadata(contexts))
+    instructions = build_rlm_system_prompt("\n\n".join([*parts, *offered]), _metadata(contexts))
     first = build_user_prompt(question, 0, history_count=1 if history else 0)
     if named := [note for note in contexts if note.name != "context"]:
         first = _adding(first, "The variables are:\n" + "\n".join(map(_variable, named)))
     if preview:
         first = _adding(first, f"What you are asked about begins:\n{preview}")
-    return [*told, *before, first]
+    return [*instructions, *before, first]
 
 
 def _tools(tools: Mapping[str, Callable[..., Any]]) -> list[str]:

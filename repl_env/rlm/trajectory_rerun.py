@@ -66,11 +66,11 @@ def rerun(
     given = given_contexts(trajectory, contexts or {})
     seed: Any = trajectory.settings.get("seed")
     events: list[AnyEvent] = []
-    begun = asyncio.Event()
+    started = asyncio.Event()
 
     def on_event(event: AnyEvent) -> None:
         events.append(event)
-        begun.set()
+        started.set()
 
     model = ReplayModel(trajectory, loose=True)
     rlm = RLM(model, on_event=on_event, **_rlm_arguments(trajectory, arguments))
@@ -78,7 +78,7 @@ def rerun(
         with rlm.conversation(contexts=given, seed=seed) as talk:
             for each in trajectory.roots:
                 with suppress(ModelError):
-                    RUNS.wait_for(_ask_again(talk, each, begun))
+                    RUNS.wait_for(_ask_again(talk, each, started))
     except EpisodeAborted:
         pass  # a failed question: as recorded, or else a difference
     return Trajectory.of(events)
@@ -98,7 +98,7 @@ def _rlm_arguments(trajectory: Trajectory, arguments: Mapping[str, Any]) -> dict
     return terms
 
 
-async def _ask_again(talk: Any, run: Run, begun: asyncio.Event) -> None:
+async def _ask_again(talk: Any, run: Run, started: asyncio.Event) -> None:
     """Ask the question of `run`; if it was cancelled, cancel it after the same time."""
     task = None if run.task is None else asdict(run.task)
     ended = run.ended
@@ -108,11 +108,11 @@ async def _ask_again(talk: Any, run: Run, begun: asyncio.Event) -> None:
             limit = max(ended.seconds, _LEAST)
         await talk.ask(run.question, timeout_s=limit, task=task)
         return
-    begun.clear()
+    started.clear()
     asking = asyncio.create_task(talk.ask(run.question, task=task))
-    asking.add_done_callback(lambda _: begun.set())
+    asking.add_done_callback(lambda _: started.set())
     try:
-        await begun.wait()
+        await started.wait()
         await asyncio.wait([asking], timeout=ended.seconds)
     finally:
         asking.cancel()
@@ -180,10 +180,10 @@ def _of_cells(before: Run, now: Run) -> Iterator[RunDifference]:
 
 
 def _of_cell(run: str, cell: Cell, again: Cell) -> Iterator[RunDifference]:
-    told = dict(_compared(again))
+    replayed_values = dict(_compared(again))
     for field, value in _compared(cell):
-        if normalized(value) != normalized(told[field]):
-            yield RunDifference(run, cell.number, field, value, told[field])
+        if normalized(value) != normalized(replayed_values[field]):
+            yield RunDifference(run, cell.number, field, value, replayed_values[field])
 
 
 def _compared(cell: Cell) -> Iterator[tuple[str, Any]]:
@@ -231,5 +231,5 @@ def _check(note: ContextNote, value: Any, recorded: str | None) -> None:
 def _depth(trajectory: Trajectory) -> int:
     """Return the allowed levels of runs, as far as the tree shows them."""
     deepest = max(run.depth for run in trajectory.runs())
-    asked = any(call.kind == "rlm" for call in trajectory.root.calls)
-    return deepest + 1 if asked else 2
+    has_children = any(call.kind == "rlm" for call in trajectory.root.calls)
+    return deepest + 1 if has_children else 2

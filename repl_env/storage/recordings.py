@@ -137,10 +137,10 @@ def _seconds(given: Any) -> float | None:
 def _differences(
     step: int, recorded: REPLObservation, replayed: REPLObservation
 ) -> Iterator[Difference]:
-    told = dict(_compared(replayed))
+    replayed_values = dict(_compared(replayed))
     for field, value in _compared(recorded):
-        if normalized(value) != normalized(told[field]):
-            yield Difference(step, field, value, told[field])
+        if normalized(value) != normalized(replayed_values[field]):
+            yield Difference(step, field, value, replayed_values[field])
 
 
 def _compared(observation: REPLObservation) -> Iterator[tuple[str, Any]]:

@@ -246,13 +246,13 @@ def _why(outcome: AnyOutcome, task: Task) -> str:
 
 def _source_code(task: Task, sandbox_provider: bytes) -> str:
     """The evaluator's code, as a cell takes it."""
-    told = f"{task.name}: {EVALUATE} cannot be run:"
+    message = f"{task.name}: {EVALUATE} cannot be run:"
     if len(sandbox_provider) > MAX_CODE:
-        raise TaskError(f"{told} it has more than {MAX_CODE >> 20} MiB; put data beside it")
+        raise TaskError(f"{message} it has more than {MAX_CODE >> 20} MiB; put data beside it")
     try:
         return sandbox_provider.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise TaskError(f"{told} {error}") from None
+        raise TaskError(f"{message} {error}") from None
 
 
 def _bytes(path: str, content: bytes | str) -> bytes:

@@ -9,12 +9,12 @@ from concurrent.futures import wait
 
 import pytest
 
-from repl_env.concurrency.daemon_threads import DaemonThreads, begun
+from repl_env.concurrency.daemon_threads import DaemonThreads, start_in_thread
 from tests.waiting import LONG, PATIENCE
 
 AT_WORK = """
 import threading
-from repl_env.concurrency.daemon_threads import begun
+from repl_env.concurrency.daemon_threads import start_in_thread
 
 at_work = threading.Event()
 
@@ -22,18 +22,18 @@ def work():
     at_work.set()
     threading.Event().wait()
 
-begun(work)
+start_in_thread(work)
 at_work.wait()
 print("ends", flush=True)
 """
 FORKED = """
 import os, sys
-from repl_env.concurrency.daemon_threads import begun
+from repl_env.concurrency.daemon_threads import start_in_thread
 
-assert begun(os.getpid).result() == os.getpid()
+assert start_in_thread(os.getpid).result() == os.getpid()
 child = os.fork()
 if child == 0:
-    sys.exit(5 if begun(os.getpid).result(120) == os.getpid() else 1)
+    sys.exit(5 if start_in_thread(os.getpid).result(120) == os.getpid() else 1)
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
@@ -59,7 +59,7 @@ def test_a_forked_child_has_threads_of_its_own() -> None:
 def test_calls_that_wait_for_each_other_all_have_a_thread(open_at_once: int) -> None:
     for _ in range(20):
         met = threading.Barrier(open_at_once)
-        calls = [begun(met.wait, PATIENCE) for _ in range(open_at_once)]
+        calls = [start_in_thread(met.wait, PATIENCE) for _ in range(open_at_once)]
         assert sorted(call.result() for call in calls) == list(range(open_at_once))
 
 

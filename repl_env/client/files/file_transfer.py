@@ -184,9 +184,9 @@ def _at_most(chunks: Iterator[bytes], most: int) -> Iterator[bytes]:
 
 def _listing(body: bytes) -> Listing:
     try:
-        said = json.loads(body)
-        files = [_file(row) for row in said["files"]]
-        return Listing(files, complete=said["complete"] is True)
+        decoded = json.loads(body)
+        files = [_file(row) for row in decoded["files"]]
+        return Listing(files, complete=decoded["complete"] is True)
     except (ValueError, RecursionError, KeyError, TypeError):
         raise BadReply("the server's listing is invalid") from None
 

@@ -151,14 +151,14 @@ def read(frame: str | bytes) -> Frame:
     if more_values(frame, _MOST_IN_FRAME):
         raise BadReply(f"the server sent a frame of over {_MOST_IN_FRAME:,} values")
     try:
-        said = json.loads(frame)
+        decoded = json.loads(frame)
         if _SURROGATE.search(frame):  # perhaps a lone surrogate, which valid texts do not contain
-            said = json.loads(replace_surrogates(json.dumps(said, ensure_ascii=False)))
+            decoded = json.loads(replace_surrogates(json.dumps(decoded, ensure_ascii=False)))
     except (ValueError, RecursionError):
         raise BadReply("the server sent a frame that is no JSON") from None
-    if not isinstance(said, dict) or not isinstance(said.get("data", {}), dict):
+    if not isinstance(decoded, dict) or not isinstance(decoded.get("data", {}), dict):
         raise BadReply("the server sent a frame that is no object with an object in it")
-    kind, name, data = said.get("type"), said.get("id"), said.get("data", {})
+    kind, name, data = decoded.get("type"), decoded.get("id"), decoded.get("data", {})
     if not isinstance(kind, str) or not isinstance(name, str | None):
         raise BadReply("the server sent a frame without a type, or with an id that is no text")
     if kind == "error":

@@ -40,9 +40,9 @@ def _episode_done(refused: RefusalFrame) -> REPLError:
 
 
 def _episode_aborted(refused: RefusalFrame) -> REPLError:
-    told = visible(refused.message)
-    kind, _, message = told.partition(": ")
-    return EpisodeAborted(kind, message) if kind in OURS else EpisodeAborted("sandbox", told)
+    text = visible(refused.message)
+    kind, _, message = text.partition(": ")
+    return EpisodeAborted(kind, message) if kind in OURS else EpisodeAborted("sandbox", text)
 
 
 # Codes of `repl_env.client.protocol.refusal_codes` with errors that local environments have too,
@@ -166,10 +166,10 @@ def error_of_status(
     # An answer to a handshake or an upload does not concern an episode.
     if refused is not None and refused.code not in AS_LOCALLY:
         return error_of_refusal(refused, secrets)
-    kind, told = STATUSES.get(status, ServerError), f"the server answered with status {status}"
+    kind, text = STATUSES.get(status, ServerError), f"the server answered with status {status}"
     if status in _WITHOUT_REASON:
-        told = f"{told}: {_WITHOUT_REASON[status]}"
-    return kind(told, code=f"HTTP_{status}")
+        text = f"{text}: {_WITHOUT_REASON[status]}"
+    return kind(text, code=f"HTTP_{status}")
 
 
 def error_of_file(
@@ -194,10 +194,10 @@ def _with_errors(refused: RefusalFrame) -> str:
     if not isinstance(errors, list):
         return refused.message
     named = [
-        f"{'.'.join(str(part) for part in each['loc'] if isinstance(part, (str, int)))}: {told}"
+        f"{'.'.join(str(part) for part in each['loc'] if isinstance(part, (str, int)))}: {text}"
         for each in errors[:_ERRORS]
         if isinstance(each, dict) and isinstance(each.get("loc"), list)
-        if isinstance(told := each.get("msg"), str)
+        if isinstance(text := each.get("msg"), str)
     ]
     new = [text for text in named if text not in read]
     return "; ".join([refused.message, *new[:_NAMED]])
@@ -205,14 +205,14 @@ def _with_errors(refused: RefusalFrame) -> str:
 
 def _refusal_in(body: bytes) -> RefusalFrame | None:
     try:
-        said: Any = json.loads(body)
+        decoded: Any = json.loads(body)
     except (ValueError, RecursionError):
         return None
     for name in ("data", "detail", "error"):
-        if isinstance(said, dict) and isinstance(said.get(name), dict):
-            said = said[name]
-    if isinstance(said, dict) and isinstance(said.get("code"), str):
-        return RefusalFrame.of(None, said)
+        if isinstance(decoded, dict) and isinstance(decoded.get(name), dict):
+            decoded = decoded[name]
+    if isinstance(decoded, dict) and isinstance(decoded.get("code"), str):
+        return RefusalFrame.of(None, decoded)
     return None
 
 

@@ -63,5 +63,5 @@ def _checked(model: type[_ModelT], fields: Mapping[str, Any]) -> _ModelT:
         return model.model_validate(fields)
     except ValidationError as error:
         problem = error.errors(include_url=False, include_input=False)[0]
-        told = f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}"
-        raise BadReply(f"the server sent no {model.__name__}; {told}") from None
+        message = f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}"
+        raise BadReply(f"the server sent no {model.__name__}; {message}") from None

@@ -52,13 +52,13 @@ def outcome_texts(observation: REPLObservation) -> list[str]:
 
 def _joined_metadata(before: dict[str, Any], last: dict[str, Any]) -> dict[str, Any]:
     kinds = [last["error_kind"], before["error_kind"]]
-    ours = [kind for kind in kinds if kind in OURS]
+    infrastructure = [kind for kind in kinds if kind in OURS]
     usage = {name: before["usage"][name] + last["usage"][name] for name in _USAGE}
     usage["peak_memory"] = max(before["usage"]["peak_memory"], last["usage"]["peak_memory"])
     return {
         **last,
         **{name: before[name] + last[name] for name in _SUMS},
-        "error_kind": next((kind for kind in (*ours, *kinds) if kind is not None), None),
+        "error_kind": next((kind for kind in (*infrastructure, *kinds) if kind is not None), None),
         "truncated": before["truncated"] or last["truncated"],
         "usage": usage,
     }

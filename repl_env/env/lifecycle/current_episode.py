@@ -160,10 +160,10 @@ def weak_callback(method: Callable[[T], R]) -> Callable[[T], R | None]:
     The sandbox holds sessions and sub-calls, which must not keep an episode alive: a dropped
     environment is freed with its context, and the engine notices that nobody closed it.
     """
-    held = WeakMethod(method)
+    method_ref = WeakMethod(method)
 
     def call(given: T) -> R | None:
-        found = held()
+        found = method_ref()
         return None if found is None else found(given)
 
     return call

@@ -71,6 +71,6 @@ def _by_number(
             raise ValueError("only names all environments: leave it out, or give it in their order")
         return dict(enumerate(requests))
     if len(requests) != len(numbers):
-        told = f"{n} environments" if len(numbers) == n else f"the {len(numbers)} in only"
-        raise ValueError(f"requests: {len(requests)} for {told}")
+        expected = f"{n} environments" if len(numbers) == n else f"the {len(numbers)} in only"
+        raise ValueError(f"requests: {len(requests)} for {expected}")
     return dict(zip(numbers, requests, strict=True))

@@ -26,5 +26,5 @@ def type_adapter(schema: Any) -> TypeAdapter[Any]:
         return TypeAdapter(schema)
     except PydanticUserError as error:
         # The first line suffices: the rest of pydantic's message explains custom types.
-        told = str(error).partition("\n")[0]
-        raise TypeError(f"answer_schema must be a JSON schema or a type: {told}") from error
+        message = str(error).partition("\n")[0]
+        raise TypeError(f"answer_schema must be a JSON schema or a type: {message}") from error

@@ -44,8 +44,8 @@ def register_envs() -> None:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "gymnasium":
             raise
-        told = f"{ENV_ID} needs Gymnasium: pip install 'repl-env[gymnasium]'"
-        raise ModuleNotFoundError(told, name=error.name) from error
+        message = f"{ENV_ID} needs Gymnasium: pip install 'repl-env[gymnasium]'"
+        raise ModuleNotFoundError(message, name=error.name) from error
 
     if ENV_ID not in registry:
         register(

@@ -130,13 +130,13 @@ class REPLGymVectorEnv(VectorEnv[Observations, Sequence[str], np.ndarray]):
         terminations, truncations = np.zeros((2, self.num_envs), dtype=np.bool_)
         if self.autoreset_mode is AutoresetMode.NEXT_STEP:
             self._begin(ended, {}, infos)
-        going = {row: action for row, action in enumerate(actions) if row not in set(ended)}
-        for row, result in self._episodes.act(going).items():
+        active = {row: action for row, action in enumerate(actions) if row not in set(ended)}
+        for row, result in self._episodes.act(active).items():
             observation, info = self._episodes.shown(row, result)
             rewards[row] = result.reward
             terminations[row], truncations[row] = result.terminated, result.truncated
             self._observations[row] = observation
-            self._scenes[row] = f"{going[row]}\n\n{observation}"
+            self._scenes[row] = f"{active[row]}\n\n{observation}"
             if result.done and self.autoreset_mode is AutoresetMode.SAME_STEP:
                 info = {"final_obs": observation, "final_info": info}
             infos = self._add_info(infos, info, row)

@@ -79,7 +79,7 @@ def push_space(
         PushError: the hub refuses it, cannot be reached, or a file has a credential in it.
     """
     _check(files, (token, *(keys or "").split(",")))
-    with _told(repo):
+    with _translate_errors(repo):
         api = HfApi(endpoint=endpoint, token=token)
         api.whoami()
         there = _files_there(api, repo)
@@ -138,7 +138,7 @@ def _is_wheel(name: str) -> bool:
 
 
 @contextmanager
-def _told(repo: str) -> Iterator[None]:
+def _translate_errors(repo: str) -> Iterator[None]:
     """Turn what `huggingface_hub` raises into messages for whoever pushes."""
     try:
         yield
@@ -147,8 +147,8 @@ def _told(repo: str) -> Iterator[None]:
     except OfflineModeIsEnabled as error:
         raise PushError("HF_HUB_OFFLINE is set: nothing can be pushed") from error
     except (json.JSONDecodeError, KeyError, TypeError) as error:
-        told = "what answers is no hub: its answer is not understood"
-        raise PushError(told, passing=True) from error
+        message = "what answers is no hub: its answer is not understood"
+        raise PushError(message, passing=True) from error
     except ValueError as error:  # what the hub says of the files
         raise PushError(f"the hub refuses the files: {error}") from error
     except Exception as error:  # an upload's error is a RuntimeError around the cause
@@ -156,8 +156,8 @@ def _told(repo: str) -> Iterator[None]:
         if isinstance(cause, HfHubHTTPError):
             raise _refused(cause, repo) from error
         if isinstance(cause, (_HTTP_ERROR, ConnectionError)):
-            told = f"the hub was not reached: {str(cause) or type(cause).__name__}"
-            raise PushError(told, passing=True) from error
+            message = f"the hub was not reached: {str(cause) or type(cause).__name__}"
+            raise PushError(message, passing=True) from error
         raise
 
 
@@ -183,6 +183,9 @@ _REFUSALS = {
 def _refused(error: HfHubHTTPError, repo: str) -> PushError:
     response: Any = error.response
     status = 0 if response is None else int(response.status_code)
-    told = _REFUSALS.get(status, f"the hub answers {status}").format(repo=repo)
-    said = getattr(error, "server_message", None)
-    return PushError(f"{told} ({said})" if said else told, passing=status == 429 or status >= 500)
+    message = _REFUSALS.get(status, f"the hub answers {status}").format(repo=repo)
+    server_message = getattr(error, "server_message", None)
+    return PushError(
+        f"{message} ({server_message})" if server_message else message,
+        passing=status == 429 or status >= 500,
+    )

@@ -179,12 +179,12 @@ class REPLSandboxEnvironment(SandboxEnvironment):
 
 def _raise(outcome: Any) -> NoReturn:
     error = outcome.error
-    name, told = (error.type, error.message) if error is not None else ("", "")
+    name, message = (error.type, error.message) if error is not None else ("", "")
     if isinstance(outcome, TimedOut):
         raise TimeoutError("the command has used up its time")
     if name in _ERRORS:
-        raise _ERRORS[name](told)
-    raise SandboxUnavailableError(f"{type(outcome).__name__}: {name}: {told}")
+        raise _ERRORS[name](message)
+    raise SandboxUnavailableError(f"{type(outcome).__name__}: {name}: {message}")
 
 
 def _config(given: SandboxEnvironmentConfigType | None) -> REPLSandboxConfig:

@@ -43,10 +43,10 @@ class BadMessage(Exception):
 
     def answer(self) -> JSONRPCError:
         """The message that says so to whoever sent it."""
-        told = ErrorData(code=self.code, message=self.message)
+        error_data = ErrorData(code=self.code, message=self.message)
         if self.data is not None:
-            told.data = self.data
-        return JSONRPCError(jsonrpc="2.0", id=self.id, error=told)
+            error_data.data = self.data
+        return JSONRPCError(jsonrpc="2.0", id=self.id, error=error_data)
 
 
 def parse(text: str | bytes) -> JSONRPCMessage:

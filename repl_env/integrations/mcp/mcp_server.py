@@ -67,12 +67,12 @@ def server(instructions: str, calls: ToolCalls | None = None) -> Server[Any]:
 
 def instructions(*, isolated: bool, more: str = "") -> str:
     """Return the instructions about a session for a client's model."""
-    held = (
+    sandbox_note = (
         "It is held by a sandbox, without network or files of the machine it runs on."
         if isolated
         else "Nothing isolates it from the machine it runs on."
     )
-    return f"A Python session that stays from call to call. {held}{more}"
+    return f"A Python session that stays from call to call. {sandbox_note}{more}"
 
 
 async def _call_tool(context: Context, params: CallToolRequestParams) -> CallToolResult:

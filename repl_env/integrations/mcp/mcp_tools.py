@@ -145,13 +145,13 @@ def _schema(model: type[BaseModel]) -> dict[str, Any]:
 
 
 def _field(field: dict[str, Any]) -> dict[str, Any]:
-    told = {name: each for name, each in field.items() if name != "title"}
-    if told.get("default", ...) is None:
+    schema = {name: each for name, each in field.items() if name != "title"}
+    if schema.get("default", ...) is None:
         # Left out is what None stands for, and the only way that is offered.
-        del told["default"]
-        kinds = [kind for kind in told.pop("anyOf") if kind != {"type": "null"}]
-        told |= kinds[0] if len(kinds) == 1 else {"anyOf": kinds}
-    return told
+        del schema["default"]
+        kinds = [kind for kind in schema.pop("anyOf") if kind != {"type": "null"}]
+        schema |= kinds[0] if len(kinds) == 1 else {"anyOf": kinds}
+    return schema
 
 
 def _tool(kind: Kind) -> Tool:

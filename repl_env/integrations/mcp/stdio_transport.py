@@ -44,7 +44,7 @@ class StdioLines:
 
     def __init__(self, limit: int = MAX_LINE) -> None:
         self._limit = limit
-        self._begun = bytearray()
+        self._partial_line = bytearray()
         self._too_long = False
 
     def feed(self, data: bytes) -> Iterator[bytes | None]:
@@ -52,17 +52,17 @@ class StdioLines:
         *ends, rest = data.split(b"\n")
         for end in ends:
             self._take(end)
-            yield None if self._too_long else bytes(self._begun)
-            self._begun.clear()
+            yield None if self._too_long else bytes(self._partial_line)
+            self._partial_line.clear()
             self._too_long = False
         self._take(rest)
 
     def _take(self, part: bytes) -> None:
-        self._too_long = self._too_long or len(self._begun) + len(part) > self._limit
+        self._too_long = self._too_long or len(self._partial_line) + len(part) > self._limit
         if self._too_long:
-            self._begun.clear()
+            self._partial_line.clear()
         else:
-            self._begun += part
+            self._partial_line += part
 
 
 @contextmanager

@@ -44,8 +44,8 @@ def result_of_reset(observation: REPLObservation) -> CallToolResult:
 
 def refusal(text: str) -> CallToolResult:
     """A call that did nothing; `text` tells the model what it can do about that."""
-    told = TextContent(type="text", text=replace_surrogates(text[:_COMPLAINT_SHOWN]))
-    return CallToolResult(content=[told], is_error=True)
+    content = TextContent(type="text", text=replace_surrogates(text[:_COMPLAINT_SHOWN]))
+    return CallToolResult(content=[content], is_error=True)
 
 
 def _result(observation: REPLObservation, text: str) -> CallToolResult:
@@ -61,9 +61,9 @@ def _result(observation: REPLObservation, text: str) -> CallToolResult:
 
 def structured(observation: REPLObservation) -> dict[str, Any]:
     """The observation as JSON, without its figures."""
-    told: dict[str, Any] = observation.model_dump(mode="json")
-    told["result"]["figures"] = []
-    return told
+    content: dict[str, Any] = observation.model_dump(mode="json")
+    content["result"]["figures"] = []
+    return content
 
 
 def _silence(result: CodeBlockResult) -> str:

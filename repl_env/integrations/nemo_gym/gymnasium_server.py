@@ -52,13 +52,13 @@ class REPLGymnasiumServer(GymnasiumServer):
         except EpisodeAborted as error:
             return None, 0.0, False, True, {"mask": True, "error": str(error)}
         self.session_state[session_id] = (env, result.observation.available_variables)
-        told = escaped(message_of(result.observation, given.metadata.get("note")))
+        message_text = escaped(message_of(result.observation, given.metadata.get("note")))
         info = {"mask": bool((result.metadata or {}).get("mask"))}
-        observation = None if result.done else told
+        observation = None if result.done else message_text
         return observation, result.reward or 0.0, result.terminated, result.truncated, info
 
     async def close_session(self, session_id: str | None) -> None:
         """End the session of a rollout."""
-        held = self.session_state.pop(session_id, None)
-        if held is not None:
-            await held[0].close()
+        entry = self.session_state.pop(session_id, None)
+        if entry is not None:
+            await entry[0].close()

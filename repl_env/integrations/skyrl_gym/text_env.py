@@ -50,9 +50,9 @@ class REPLTextEnv(BaseTextEnv):
         self.turns += 1
         self._last = last
         self._task_reward += last.observation.task_reward or 0.0
-        told = [] if last.done else [{"role": "user", "content": last.message}]
+        new_messages = [] if last.done else [{"role": "user", "content": last.message}]
         return BaseTextEnvStepOutput(
-            observations=told,
+            observations=new_messages,
             reward=last.reward,
             done=last.done,
             metadata={"mask": last.mask, "error_kind": last.observation.error_kind},

@@ -143,11 +143,11 @@ class REPLToolTransform(ToolTransformBase):
         if history is None:
             raise ValueError("the policy must write ('history', 'full')")
         taken = tensordict.get("_step", None)
-        going = [True] * len(rows) if taken is None else _flags(taken, rows)
+        active = [True] * len(rows) if taken is None else _flags(taken, rows)
         replies = [
             last_reply(conversation, base.policy_role) if goes and not _is_done(last) else None
             for conversation, goes, last in zip(
-                rows_of(history, dims), going, rows.last, strict=True
+                rows_of(history, dims), active, rows.last, strict=True
             )
         ]
         results = rows.step(replies, timeout_s=self.timeout_s)

@@ -21,7 +21,7 @@ def needing_torchrl(
         except ModuleNotFoundError as error:
             if (error.name or "").partition(".")[0] not in _EXTRA:
                 raise
-            told = f"{name} needs TorchRL: pip install 'repl-env[torchrl]'"
-            raise ModuleNotFoundError(told, name=error.name) from error
+            message = f"{name} needs TorchRL: pip install 'repl-env[torchrl]'"
+            raise ModuleNotFoundError(message, name=error.name) from error
 
     return load_with, listed

@@ -105,9 +105,9 @@ def _response_template(tokenizer: Any, tool: str, languages: list[str]) -> dict[
 
 def _reply_begins(tokenizer: Any) -> str:
     """The text that a prompt ends with, behind which the reply begins."""
-    asked = [{"role": "user", "content": "-"}]
-    without = tokenizer.apply_chat_template(asked, tokenize=False)
-    whole = tokenizer.apply_chat_template(asked, tokenize=False, add_generation_prompt=True)
+    probe = [{"role": "user", "content": "-"}]
+    without = tokenizer.apply_chat_template(probe, tokenize=False)
+    whole = tokenizer.apply_chat_template(probe, tokenize=False, add_generation_prompt=True)
     begin: str = whole.removeprefix(without)
     if not begin or begin == whole:
         raise ValueError("the chat template does not end a prompt with the begin of a reply")

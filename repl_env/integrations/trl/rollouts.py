@@ -41,7 +41,7 @@ class Rollout:
     room: int = 0  # the most tokens that the completion may have
     reward: float = 0.0
     masked: bool = False
-    going: bool = True
+    active: bool = True
 
     def add(self, ids: Sequence[int], *, sampled: bool, logprobs: Sequence[float] = ()) -> None:
         """Add tokens of the policy, or of the environment."""
@@ -105,7 +105,7 @@ class Rollouts:
 
     def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, Any]:
         """One rollout for each prompt, as TRL wants it, with two columns for reward functions."""
-        begun = time.monotonic()
+        start = time.monotonic()
         tokenizer = trainer._tokenizer
         rows = self._rows_for(len(prompts), tokenizer)
         opening = self._open(rows, prompts)
@@ -113,15 +113,15 @@ class Rollouts:
         rollouts = [Rollout(list(ids)) for ids in trainer._tokenize_prompts(prompts)[0]]
         for rollout in rollouts:
             rollout.room = _room(trainer, rollout)
-        while any(rollout.going for rollout in rollouts):
+        while any(rollout.active for rollout in rollouts):
             replies = _write(trainer, rollouts)
             results = self._step(rows, opening, replies)
             for rollout, reply, result in zip(rollouts, replies, results, strict=False):
                 if result is not None:
-                    _told(rollout, result, between)
+                    _append_feedback(rollout, result, between)
                 elif reply is not None:
-                    rollout.masked, rollout.going = True, False
-        self.seconds += time.monotonic() - begun
+                    rollout.masked, rollout.active = True, False
+        self.seconds += time.monotonic() - start
         return _outputs(rollouts)
 
     def close(self) -> None:
@@ -153,12 +153,12 @@ class Rollouts:
         self, rows: EpisodeRows, opening: Future[Any], replies: list[str | None]
     ) -> list[RowResult | None]:
         """Step the replies; None for one that was not, or whose session could not be opened."""
-        begun = time.monotonic()
+        start = time.monotonic()
         lost = _not_opened(rows, opening, len(replies))
-        said = [None if number in lost else reply for number, reply in enumerate(replies)]
+        known_replies = [None if number in lost else reply for number, reply in enumerate(replies)]
         idle = [None] * (len(rows) - len(replies))
-        results = rows.step([*said, *idle], timeout_s=self._timeout_s)
-        self.environment_seconds += time.monotonic() - begun
+        results = rows.step([*known_replies, *idle], timeout_s=self._timeout_s)
+        self.environment_seconds += time.monotonic() - start
         return results
 
 
@@ -187,11 +187,11 @@ def _room(trainer: Any, rollout: Rollout) -> int:
 
 def _write(trainer: Any, rollouts: Sequence[Rollout]) -> list[str | None]:
     """Have the model go on with each rollout that is going on; the replies, as text."""
-    going = [number for number, rollout in enumerate(rollouts) if rollout.going]
-    prompts = [rollouts[n].prompt + rollouts[n].completion for n in going]
+    active = [number for number, rollout in enumerate(rollouts) if rollout.active]
+    prompts = [rollouts[n].prompt + rollouts[n].completion for n in active]
     ids, logprobs = trainer._generate_single_turn(prompts, None, {}, 1)
     replies: list[str | None] = [None] * len(rollouts)
-    for place, number in enumerate(going):
+    for place, number in enumerate(active):
         rollout = rollouts[number]
         left = rollout.room - len(rollout.completion)
         written = list(ids[place][:left])
@@ -202,16 +202,16 @@ def _write(trainer: Any, rollouts: Sequence[Rollout]) -> list[str | None]:
     return replies
 
 
-def _told(rollout: Rollout, result: RowResult, between: BetweenReplies) -> None:
+def _append_feedback(rollout: Rollout, result: RowResult, between: BetweenReplies) -> None:
     """Add what a reply came to."""
     rollout.reward += result.reward
     rollout.masked = result.mask
-    rollout.going = not result.done
+    rollout.active = not result.done
     if result.done:
         return
     ids = between.ids(rollout.completion, result.message)
     if len(rollout.completion) + len(ids) >= rollout.room:
-        rollout.going = False  # no token would be left for a reply
+        rollout.active = False  # no token would be left for a reply
     else:
         rollout.add(ids, sampled=False)
 

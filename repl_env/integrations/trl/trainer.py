@@ -14,8 +14,8 @@ try:
 except ModuleNotFoundError as error:
     if error.name != "trl":
         raise
-    told = "REPLGRPOTrainer needs TRL: pip install 'repl-env[trl]'"
-    raise ModuleNotFoundError(told, name="trl") from error
+    message = "REPLGRPOTrainer needs TRL: pip install 'repl-env[trl]'"
+    raise ModuleNotFoundError(message, name="trl") from error
 
 
 # Losses that are means over rollouts, or over a fixed number of tokens for each.

@@ -71,14 +71,14 @@ class REPLTaskEnv(vf.Env[REPLTaskEnvConfig]):
         result = await episode.reset(
             task_prompt=question, max_iterations=turns_of(data), **request_of(data)
         )
-        told = _opening(question, data, result.observation.context_length)
+        next_message = _opening(question, data, result.observation.context_length)
         try:
             while not record.done:
-                segment = await talk.turn(escaped(told))
+                segment = await talk.turn(escaped(next_message))
                 if segment.terminated:
                     await self._give_up(episode, record)
                     return
-                result, told = await self._step(episode, segment.last_reply, result)
+                result, next_message = await self._step(episode, segment.last_reply, result)
                 record.add(result)
                 record.check()
         finally:

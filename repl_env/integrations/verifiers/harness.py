@@ -112,14 +112,14 @@ class REPLHarness(vf.Harness[REPLHarnessConfig]):
         tool_interception_url: str | None = None,
     ) -> vf.ProgramResult:
         """Have the model answer `messages`, after all that was said before."""
-        said = trace.branches[-1].messages if trace.branches else []
-        if not said and data.system_prompt:
-            said = [vf.SystemMessage(content=data.system_prompt)]
-        asked: Any = [message_to_wire(message) for message in (*said, *messages)]
+        earlier = trace.branches[-1].messages if trace.branches else []
+        if not earlier and data.system_prompt:
+            earlier = [vf.SystemMessage(content=data.system_prompt)]
+        prompt: Any = [message_to_wire(message) for message in (*earlier, *messages)]
         turns = trace.num_turns
         try:
             async with _model(ctx, endpoint, secret) as model:
-                await model.complete(ModelRequest(messages=asked))
+                await model.complete(ModelRequest(messages=prompt))
         except ModelError:
             if trace.num_turns == turns:  # else it answered, though with no text
                 raise

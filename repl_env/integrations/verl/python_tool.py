@@ -119,13 +119,13 @@ class _Episode:
 
     def __init__(self, env: AsyncLocalREPLEnv, row: Mapping[str, Any]) -> None:
         self.env, self.reward = env, 0.0
-        self._row, self._begun, self._turn = row, False, asyncio.Lock()
+        self._row, self._has_begun, self._turn = row, False, asyncio.Lock()
 
     async def run(self, code: str) -> tuple[ToolResponse, float, dict[str, Any]]:
         async with self._turn:
-            if not self._begun:
+            if not self._has_begun:
                 await self.env.reset(**request_of_row(self._row))
-                self._begun = True
+                self._has_begun = True
             try:
                 result = await self.env.step(REPLAction(code=code))
             except EpisodeDone:

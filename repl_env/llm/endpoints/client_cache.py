@@ -56,7 +56,7 @@ class ClientCache(Generic[Client]):
             if found is None:
                 self._drop_closed()
                 client = self._make()
-                found = self._by_loop[loop] = _Open(client, _begun(self._shut, client))
+                found = self._by_loop[loop] = _Open(client, _closing_client(self._shut, client))
             return found.client
 
     async def close(self) -> None:
@@ -81,16 +81,18 @@ class ClientCache(Generic[Client]):
             del self._by_loop[loop]
 
 
-def _begun(shut: Callable[[Client], Awaitable[None]], client: Client) -> AsyncGenerator[None]:
+def _closing_client(
+    shut: Callable[[Client], Awaitable[None]], client: Client
+) -> AsyncGenerator[None]:
     """Start a generator in the running loop, which closes the generator when the loop ends."""
 
-    async def held() -> AsyncGenerator[None]:
+    async def context() -> AsyncGenerator[None]:
         try:
             yield
         finally:
             await shut(client)
 
-    end = held()
+    end = context()
     with suppress(StopIteration):  # suspended at the yield, so no wait was needed
         end.__anext__().send(None)
     return end

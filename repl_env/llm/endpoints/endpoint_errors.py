@@ -86,26 +86,26 @@ def of_status(
     status: int, body: object, headers: Mapping[str, str], secrets: SecretTexts
 ) -> ModelError:
     """Return the error for an HTTP status, with details from the body."""
-    code, said = _said(body)
+    code, text = _code_and_text(body)
     kind, retryable = _BY_STATUS.get(status, ("server" if status >= 500 else "request", False))
     if status >= 500:
         retryable = True
     if code in _BY_CODE:
         kind, retryable = _BY_CODE[code]
     if status in _REDIRECTS:
-        said = f"the endpoint redirects to {headers.get('location', '?')}, which is not followed"
-    message = f"status {status}" + (f": {short(said, secrets)}" if said else "")
+        text = f"the endpoint redirects to {headers.get('location', '?')}, which is not followed"
+    message = f"status {status}" + (f": {short(text, secrets)}" if text else "")
     return ModelError(kind, message, retryable=retryable, retry_after=_retry_after(headers))
 
 
 def of_body(error: object, secrets: SecretTexts) -> ModelError:
     """Return the error in a body, or in a stream, after status 200."""
-    code, said = _said(error)
+    code, text = _code_and_text(error)
     if code.isdecimal() and len(code) == 3 and 400 <= int(code) < 600:
         return of_status(int(code), error, {}, secrets)
     kind, retryable = _BY_CODE.get(code, ("server", True))
     return ModelError(
-        kind, short(said or "an error without a message", secrets), retryable=retryable
+        kind, short(text or "an error without a message", secrets), retryable=retryable
     )
 
 
@@ -124,7 +124,7 @@ def short(text: str, secrets: SecretTexts) -> str:
     return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"
 
 
-def _said(body: object) -> tuple[str, str]:
+def _code_and_text(body: object) -> tuple[str, str]:
     """Return the code and the message in the body of an error; "" for each that is missing."""
     for _ in range(_DEEPEST):
         if isinstance(body, Mapping) and isinstance(body.get("error"), (Mapping, str)):
@@ -134,9 +134,9 @@ def _said(body: object) -> tuple[str, str]:
     if not isinstance(body, Mapping):
         return "", ""
     texts: Iterable[object] = (body.get(name) for name in ("message", "detail"))
-    said = next((text for text in texts if isinstance(text, str)), "")
+    text = next((text for text in texts if isinstance(text, str)), "")
     code = body.get("code")
-    return (str(code) if isinstance(code, (str, int)) else ""), said
+    return (str(code) if isinstance(code, (str, int)) else ""), text
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:

@@ -28,8 +28,8 @@ def source_of(model: Any) -> str:
     if isinstance(model, str | os.PathLike):
         return os.fspath(model)
     if not (hasattr(model, "generate") and hasattr(model, "config")):
-        told = f"a model of transformers, a folder or a name, not {type(model).__name__}"
-        raise TypeError(f"model must be {told}")
+        message = f"a model of transformers, a folder or a name, not {type(model).__name__}"
+        raise TypeError(f"model must be {message}")
     return str(model.config.name_or_path or "")
 
 

@@ -103,7 +103,7 @@ class RequestBatcher(Generic[Q, A]):
             while not self._running and self._oldest() is not None:
                 # The oldest may be dropped while it waits for others; the next is the oldest then.
                 self._changed.wait_for(self._full, self._wait)
-                self._running = self._company()
+                self._running = self._next_batch()
             taken = set(map(id, self._running))
             self._queue = deque(queued for queued in self._queue if id(queued) not in taken)
             if not self._running:
@@ -117,12 +117,12 @@ class RequestBatcher(Generic[Q, A]):
 
     def _full(self) -> bool:
         oldest = self._oldest()
-        return oldest is None or oldest.group is None or len(self._company()) >= self.size
+        return oldest is None or oldest.group is None or len(self._next_batch()) >= self.size
 
-    def _company(self) -> Sequence[BatchedRequest[Q, A]]:
+    def _next_batch(self) -> Sequence[BatchedRequest[Q, A]]:
         """Return the oldest request and those that may share its batch."""
         oldest = self._oldest()
         if oldest is None or oldest.group is None:
             return () if oldest is None else (oldest,)
-        company = (queued for queued in self._queue if queued.group == oldest.group)
-        return [queued for queued in company if not queued.dropped][: self.size]
+        same_group = (queued for queued in self._queue if queued.group == oldest.group)
+        return [queued for queued in same_group if not queued.dropped][: self.size]

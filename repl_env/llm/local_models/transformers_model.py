@@ -222,8 +222,10 @@ class TransformersModel(ChatModel):
         limit = request.max_output_tokens or self._max_new_tokens
         positions = _positions(self._model)
         if positions is not None and len(prompt) >= positions:
-            told = f"the prompt has {len(prompt)} tokens; with its answer it may have {positions}"
-            queued.fail(ModelError("request", told))
+            message = (
+                f"the prompt has {len(prompt)} tokens; with its answer it may have {positions}"
+            )
+            queued.fail(ModelError("request", message))
             return None
         room = limit if positions is None else positions - len(prompt)
         return GenerationRow(prompt, min(limit, room), lambda: queued.dropped)
@@ -233,8 +235,8 @@ class TransformersModel(ChatModel):
             with self._tokenizing:
                 ids = prompt_ids(self._tokenizer, messages, self._template)
                 # After the head of the turn, not through the template, which may trim its input.
-                begun = self._tokenizer.encode(prefix or "", add_special_tokens=False)
-                return [*ids, *map(int, begun)]
+                prefix_ids = self._tokenizer.encode(prefix or "", add_special_tokens=False)
+                return [*ids, *map(int, prefix_ids)]
         # Boundary: a template is a program of the model's makers, and refuses messages by raising.
         except Exception as error:
             raise ModelError("request", f"the chat template: {error}") from error
@@ -247,9 +249,9 @@ class TransformersModel(ChatModel):
         return tuple(dict.fromkeys(known))
 
     def _completion(self, row: GenerationRow, answer: Generated) -> Completion:
-        said = answer.output[:-1] if answer.ended else answer.output
+        output_ids = answer.output[:-1] if answer.ended else answer.output
         with self._tokenizing:
-            text = self._tokenizer.decode(said, skip_special_tokens=True)
+            text = self._tokenizer.decode(output_ids, skip_special_tokens=True)
         return Completion(
             text=text,
             usage=ModelUsage(len(row.prompt), len(answer.output)),

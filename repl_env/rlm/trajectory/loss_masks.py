@@ -67,9 +67,9 @@ class TemplatedReply:
         """Return the template's text after the answer."""
         before = rendered(self.tokenizer, self.messages, self.template, head=True)
         text = rendered(self.tokenizer, self._whole(), self.template, head=False)
-        said = plain(self._whole())[-1]["content"]
+        content = plain(self._whole())[-1]["content"]
         # Many templates trim their input.
-        for form in (said, said.rstrip(), said.lstrip(), said.strip()):
+        for form in (content, content.rstrip(), content.lstrip(), content.strip()):
             if text.startswith(before + form):
                 return text[len(before) + len(form) :]
         raise _Untold("the template changes the reply, or puts something before it")

@@ -31,12 +31,12 @@ _PATIENCE = 60.0
 class _Answer:
     """A recorded answer: its run, its number there, and its request.
 
-    `asked` is a form to compare; `shown` the same for people.
+    `text` is a form to compare; `shown` the same for people.
     """
 
     run: str
     number: int
-    asked: str
+    text: str
     shown: Sequence[Message] | str
     completion: Completion | None
     error: str | None = None
@@ -109,15 +109,15 @@ class ReplayModel(ChatModel):
     def _find(self, request: ModelRequest) -> _Answer:
         is_call = request.origin.purpose in _QUESTIONS
         answers = self._calls if is_call else self._turns
-        asked = _question(request.messages) if is_call else self._forms.of(request.messages)
+        text = _question(request.messages) if is_call else self._forms.of(request.messages)
         own = answers.by_origin.get((request.origin.run, request.origin.number))
-        if own is not None and own.asked == asked:
+        if own is not None and own.text == text:
             return own
-        found: Sequence[_Answer] = answers.by_text.get(asked, ())
+        found: Sequence[_Answer] = answers.by_text.get(text, ())
         if is_call and not found:
-            if own is not None and _begins(asked, own.asked):
+            if own is not None and _begins(text, own.text):
                 return own
-            found = answers.beginning(asked)
+            found = answers.beginning(text)
         if found:
             return min(found, key=lambda answer: self._order(answer, request))
         cut = answers.cut.get((request.origin.run, request.origin.number))
@@ -150,11 +150,11 @@ class _Answers:
         self.by_text: dict[str, list[_Answer]] = {}
         for answer in answers:
             self.by_origin[answer.run, answer.number] = answer
-            self.by_text.setdefault(answer.asked, []).append(answer)
+            self.by_text.setdefault(answer.text, []).append(answer)
 
-    def beginning(self, asked: str) -> Sequence[_Answer]:
-        """Return the answers to the longest recorded request that `asked` begins with."""
-        known = (text for text in self.by_text if _begins(asked, text))
+    def beginning(self, request: str) -> Sequence[_Answer]:
+        """Return the answers to the longest recorded request that `request` begins with."""
+        known = (text for text in self.by_text if _begins(request, text))
         longest = max(known, key=len, default=None)
         return () if longest is None else self.by_text[longest]
 
@@ -162,8 +162,8 @@ class _Answers:
 def _turns(trajectory: Trajectory, forms: _Forms) -> Iterator[_Answer]:
     for run in trajectory.runs():
         for turn in run.turns:
-            asked = forms.of(turn.messages)
-            yield _Answer(run.id, turn.number, asked, turn.messages, turn.completion)
+            text = forms.of(turn.messages)
+            yield _Answer(run.id, turn.number, text, turn.messages, turn.completion)
 
 
 def _cut_turns(trajectory: Trajectory) -> dict[tuple[str, int], _Answer]:
@@ -186,8 +186,8 @@ def _calls(trajectory: Trajectory) -> Iterator[_Answer]:
                 completion = _completion(call.ended)
                 error = call.ended.error
                 waited = call.ended.seconds if error == CANCELLED else None
-                asked = normalized(prompt)
-                yield _Answer(run.id, call.number, asked, prompt, completion, error, waited)
+                text = normalized(prompt)
+                yield _Answer(run.id, call.number, text, prompt, completion, error, waited)
 
 
 def _completion(ended: CallEnded) -> Completion | None:
@@ -225,11 +225,11 @@ def _question(messages: Sequence[Message]) -> str:
     return str(normalized(_text(messages[0]))) if messages else ""
 
 
-def _begins(asked: str, prompt: str) -> bool:
-    """Return whether `asked` begins with `prompt`: only the prompt is recorded, no context or
+def _begins(request: str, prompt: str) -> bool:
+    """Return whether `request` begins with `prompt`: only the prompt is recorded, no context or
     schema.
     """
-    return asked.startswith(prompt) and asked[len(prompt) : len(prompt) + 2] == "\n\n"
+    return request.startswith(prompt) and request[len(prompt) : len(prompt) + 2] == "\n\n"
 
 
 def _text(message: Message) -> str:

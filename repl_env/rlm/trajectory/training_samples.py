@@ -156,6 +156,6 @@ def _logprobs(trace: TokenTrace) -> tuple[float, ...] | None:
     if not trace.logprobs:
         return None
     if len(trace.logprobs) != len(trace.output_ids):
-        told = f"{len(trace.logprobs)} log-probabilities for {len(trace.output_ids)} tokens"
-        raise ValueError(f"completion.tokens has {told}")
+        message = f"{len(trace.logprobs)} log-probabilities for {len(trace.output_ids)} tokens"
+        raise ValueError(f"completion.tokens has {message}")
     return trace.logprobs

@@ -55,13 +55,17 @@ class ChatEpisodes:
         Raises:
             ValueError: a prompt is longer than the window; nothing was reset.
         """
-        begun = {number: self._begun(number, task, before) for number, task in tasks.items()}
+        rows_by_number = {
+            number: self._first_row(number, task, before) for number, task in tasks.items()
+        }
         if whole:
-            begun = {n: replace(row, replaced=self._unfinished(n)) for n, row in begun.items()}
-        self._forget(begun)  # until all are reset, because a row that fails has no episode
+            rows_by_number = {
+                n: replace(row, replaced=self._unfinished(n)) for n, row in rows_by_number.items()
+            }
+        self._forget(rows_by_number)  # until all are reset, because a row that fails has no episode
         requests = [task.request() for task in tasks.values()]
         self.episodes.reset(requests, only=list(tasks), max_iterations=max_iterations)
-        for number, row in begun.items():
+        for number, row in rows_by_number.items():
             self._rows[number] = row
 
     def step(self, actions: Mapping[int, TensorDictBase]) -> list[RowResult | None]:
@@ -72,9 +76,11 @@ class ChatEpisodes:
             if not self._is_done(number)
         }
         rows = {number: self._row(number) for number in replies}
-        said = [replies[number].text if number in replies else None for number in range(len(self))]
+        replies_by_row = [
+            replies[number].text if number in replies else None for number in range(len(self))
+        ]
         self._forget(rows)  # until all are stepped: a row whose step failed cannot go on
-        results = self.episodes.step(said)
+        results = self.episodes.step(replies_by_row)
         for number, reply in replies.items():
             result = results[number]
             assert result is not None
@@ -105,13 +111,13 @@ class ChatEpisodes:
         self._forget(range(len(self)))
         self.episodes.close()
 
-    def _begun(self, number: int, task: RowTask, before: Sequence[Message]) -> ChatRow:
+    def _first_row(self, number: int, task: RowTask, before: Sequence[Message]) -> ChatRow:
         """A row before its reset."""
-        asked = [
+        requests = [
             message | {"content": self._template.unforged(message["content"])}
             for message in task.conversation
         ]
-        prompt = self.prompts.first([*before, *asked])
+        prompt = self.prompts.first([*before, *requests])
         if (excess := self._excess(prompt)) > 0:
             raise ValueError(
                 f"row {number}: the prompt is {excess} tokens longer than the window of "

@@ -59,9 +59,9 @@ def queries(
     given = {number: _value(rows[number].get(key, None)) for number in numbers}
     # A list of messages over a batch of the same length is one conversation, except where each
     # message is a user's, because a conversation does not consist of these.
-    told = [each for each in given.values() if _is_message(each)]
-    if len(told) == len(rows) > 1 and any(each["role"] != role for each in told):
-        given = dict.fromkeys(numbers, told)
+    entries = [each for each in given.values() if _is_message(each)]
+    if len(entries) == len(rows) > 1 and any(each["role"] != role for each in entries):
+        given = dict.fromkeys(numbers, entries)
     return {number: _checked(each, role, key, number) for number, each in given.items()}
 
 
@@ -82,15 +82,15 @@ def messages_of(history: Any) -> list[Message]:
     """The messages of one conversation, without those that fill it up."""
     flat = history.reshape(-1) if history.ndim != 1 else history
     found = [
-        {name: told for name, value in each.items() if (told := plain(value)) is not None}
+        {name: entries for name, value in each.items() if (entries := plain(value)) is not None}
         for each in flat.unbind(0)
     ]
     return [message for message in found if message.get("role") not in (None, PADDING)]
 
 
 def _value(entry: Any) -> Any:
-    held = entry.data if isinstance(entry, NonTensorData) else entry
-    return held if isinstance(held, History) else plain(entry)
+    value = entry.data if isinstance(entry, NonTensorData) else entry
+    return value if isinstance(value, History) else plain(entry)
 
 
 def _is_message(value: object) -> bool:
@@ -117,11 +117,11 @@ def _checked(value: Any, role: str, key: str, number: int) -> list[Message]:
     return [dict(message) for message in value]
 
 
-def _check_message(message: object, told: str) -> None:
+def _check_message(message: object, entries: str) -> None:
     if not (isinstance(message, Mapping) and "role" in message and "content" in message):
-        raise TypeError(f"{told}: must be a dict with role and content, not {message!r:.80}")
+        raise TypeError(f"{entries}: must be a dict with role and content, not {message!r:.80}")
     for name in ("role", "content"):
         if not isinstance(message[name], str):
-            raise TypeError(f"{told}: {name} must be text, not {type(message[name]).__name__}")
+            raise TypeError(f"{entries}: {name} must be text, not {type(message[name]).__name__}")
     if unknown := sorted(map(str, message.keys() - _FIELDS)):
-        raise TypeError(f"{told}: a History has no {', '.join(unknown)}")
+        raise TypeError(f"{entries}: a History has no {', '.join(unknown)}")

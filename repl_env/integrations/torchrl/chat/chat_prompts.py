@@ -40,17 +40,17 @@ class PolicyReply:
 class Messages:
     """Messages, and what `entries_of` makes of them."""
 
-    told: list[Message]
+    messages: list[Message]
     entries: list[Any]
 
     @classmethod
-    def of(cls, told: list[Message]) -> Messages:
+    def of(cls, messages: list[Message]) -> Messages:
         """These messages."""
-        return cls(told, entries_of(told))
+        return cls(messages, entries_of(messages))
 
     def with_one(self, message: Message) -> Messages:
         """The messages with one more at the end."""
-        return Messages([*self.told, message], [*self.entries, *entries_of([message])])
+        return Messages([*self.messages, message], [*self.entries, *entries_of([message])])
 
     def history(self) -> Any:
         """The conversation as a `History`."""
@@ -101,22 +101,22 @@ class HistoryPrompts:
 
     def reply(self, row: TensorDictBase, before: Prompt) -> PolicyReply:
         chat = container(row, "history")
-        asked: Messages = before
+        given: Messages = before
         response, full = _history(chat, "response"), _history(chat, "full")
         if response is not None:
             if full is not None and len(full) > len(response):
-                asked = _kept(asked, full[: len(full) - len(response)])
+                given = _kept(given, full[: len(full) - len(response)])
         elif full is None:
             raise no_action("history")
-        elif _same(full[: len(asked.told)], asked.told):
-            response = full[len(asked.told) :]
+        elif _same(full[: len(given.messages)], given.messages):
+            response = full[len(given.messages) :]
         else:  # the caller changed what came before
-            asked, response = Messages.of(full[:-1]), full[-1:]
+            given, response = Messages.of(full[:-1]), full[-1:]
         # Of more messages than one, the others are turns that the policy invented.
         own = next((each for each in response if each["role"] == self._policy), None)
         text = "" if own is None else self._template.cut(own["content"])
-        said = {"role": self._policy, "content": self._template.unforged(text)}
-        return PolicyReply(text, asked.with_one(said))
+        reply_message = {"role": self._policy, "content": self._template.unforged(text)}
+        return PolicyReply(text, given.with_one(reply_message))
 
     def following(self, reply: PolicyReply, message: str) -> Prompt:
         return reply.so_far.with_one({"role": self._user, "content": message})
@@ -128,8 +128,8 @@ class HistoryPrompts:
         return {"history": ChatHistory(prompt=prompt.history())}
 
     def answered(self, row: TensorDictBase, prompt: Prompt) -> bool:
-        asked = _history(container(row, "history"), "prompt")
-        return asked is not None and _same(asked, prompt.told)
+        given = _history(container(row, "history"), "prompt")
+        return given is not None and _same(given, prompt.messages)
 
 
 class TextPrompts:
@@ -192,7 +192,7 @@ def _history(chat: Any, name: str) -> list[Message] | None:
 
 def _kept(messages: Messages, now: list[Message]) -> Messages:
     """The messages as they are `now`: the same ones where they say the same."""
-    return messages if _same(now, messages.told) else Messages.of(now)
+    return messages if _same(now, messages.messages) else Messages.of(now)
 
 
 def _same(some: list[Message], others: list[Message]) -> bool:

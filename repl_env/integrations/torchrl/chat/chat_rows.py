@@ -36,8 +36,8 @@ class RowTask:
         """The task in a row of a tensordict."""
         columns = {name: plain(row.get(name, None)) for name in TASK_COLUMNS}
         if columns["task_id"] is None:
-            said = conversation[0]["content"] if len(conversation) == 1 else conversation
-            columns["task_id"] = task_id(said, columns)
+            content = conversation[0]["content"] if len(conversation) == 1 else conversation
+            columns["task_id"] = task_id(content, columns)
         return cls(conversation, columns, row.exclude(*_NOT_OF_A_TASK, *TASK_COLUMNS))
 
     def entries(self) -> TensorDictBase:
@@ -48,8 +48,8 @@ class RowTask:
     def request(self) -> dict[str, Any]:
         """The arguments of the episode's reset."""
         given = {name: self.columns[name] for name in ARGUMENTS}
-        asked = {"task_prompt": self.conversation[-1]["content"]}
-        return asked | {name: value for name, value in given.items() if value is not None}
+        arguments = {"task_prompt": self.conversation[-1]["content"]}
+        return arguments | {name: value for name, value in given.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)

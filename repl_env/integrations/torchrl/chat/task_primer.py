@@ -83,7 +83,7 @@ class TaskPrimer(DataLoadingPrimer):
                 raise KeyError(f"a row of the data set has no {key!r}, as the first one has")
         if self._as_first and (more := row.keys() - set(self.data_keys)):
             raise KeyError(f"a row of the data set has {min(more)!r}, which the first one has not")
-        values = {key: _held(row.get(key)) for key in self.data_keys}
+        values = {key: _unwrapped(row.get(key)) for key in self.data_keys}
         return TensorDict(values, device=self.device)
 
     def _reset_func(
@@ -95,7 +95,7 @@ class TaskPrimer(DataLoadingPrimer):
         flat = [True] * shape.numel() if mask is None else mask.reshape(-1).tolist()
         empty = tensordict_reset.empty()
         old = rows_of(empty, len(shape))
-        rows = [self._next() if asked else row for asked, row in zip(flat, old, strict=True)]
+        rows = [self._next() if due else row for due, row in zip(flat, old, strict=True)]
         loaded = stacked(rows, shape)
         return loaded if mask is None else loaded.set("_reset", mask)
 
@@ -108,7 +108,7 @@ class TaskPrimer(DataLoadingPrimer):
         self.reset_dataloader()
 
 
-def _held(value: Any) -> Any:
+def _unwrapped(value: Any) -> Any:
     return value if isinstance(value, torch.Tensor) else NonTensorData(value)
 
 

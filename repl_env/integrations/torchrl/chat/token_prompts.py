@@ -59,19 +59,19 @@ class TokenPrompts:
     def reply(self, row: TensorDictBase, before: Prompt) -> PolicyReply:
         tokens = container(row, "tokens")
         response, full = _ids(tokens, "response"), _ids(tokens, "full")
-        asked, sampled = before.ids, before.sampled
+        prompt_ids, sampled = before.ids, before.sampled
         if response is not None:
             padded = plain(tokens.get("padded", None)) is True
             response = self._end_of(response) if padded else response
-            asked, sampled = self._asked(tokens, asked, sampled)
+            prompt_ids, sampled = self._prompt_ids(tokens, prompt_ids, sampled)
         elif full is None:
             raise no_action("tokens")
-        elif _begins(full, asked):
-            response = full[len(asked) :]
+        elif _begins(full, prompt_ids):
+            response = full[len(prompt_ids) :]
         else:  # the caller changed what came before
-            asked, sampled, response = asked[:0], sampled[:0], full
+            prompt_ids, sampled, response = prompt_ids[:0], sampled[:0], full
         so_far = Ids(
-            torch.cat([asked, response]),
+            torch.cat([prompt_ids, response]),
             torch.cat([sampled, torch.ones_like(response, dtype=torch.bool)]),
         )
         return PolicyReply(self._template.cut(self._template.decoded(response)), so_far)
@@ -97,13 +97,13 @@ class TokenPrompts:
     def answered(self, row: TensorDictBase, prompt: Prompt) -> bool:
         return _ends(_ids(container(row, "tokens"), "prompt"), prompt.ids)
 
-    def _asked(
-        self, tokens: Any, asked: torch.Tensor, sampled: torch.Tensor
+    def _prompt_ids(
+        self, tokens: Any, prompt_ids: torch.Tensor, sampled: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The prompt that was answered: the last one, except where the caller changed it."""
         given = _ids(tokens, "prompt")
-        if given is None or _ends(given, asked):
-            return asked, sampled
+        if given is None or _ends(given, prompt_ids):
+            return prompt_ids, sampled
         own = (given != self._template.tokenizer.pad_token_id).nonzero()
         given = given[int(own[0]) if len(own) else len(given) :]
         return given, torch.zeros_like(given, dtype=torch.bool)

@@ -174,10 +174,10 @@ class TaskGym(gymnasium.Env):
     def _opened(self) -> TaskEnv:
         return TaskEnv(self._task, pay="improvement", **self._arguments)
 
-    def _begin(self, code: str, told: str) -> None:
+    def _begin(self, code: str, instruction: str) -> None:
         outcome = self._tasks.session.run(code)
         if not outcome.ok:
-            raise ValueError(f"{told}: {outcome.error}")
+            raise ValueError(f"{instruction}: {outcome.error}")
 
     def _step(self, action: REPLAction) -> tuple[str, float, bool, bool, dict[str, Any]]:
         try:

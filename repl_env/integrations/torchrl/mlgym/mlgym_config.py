@@ -184,11 +184,11 @@ def get_args(
         ValueError: a template has a field that nothing gives a value; `max_steps` is below 1.
     """
     found = task if isinstance(task, Task) else load(task)
-    told = TaskArguments.of(found)
+    arguments = TaskArguments.of(found)
     agent = AgentArguments(config=config or AgentConfig())
-    agent.config.check(asdict(told))
+    agent.config.check(asdict(arguments))
     steps = found.limits.steps if max_steps is None else at_least(max_steps, 1, "max_steps")
-    return EnvironmentArguments(found, steps, told), agent
+    return EnvironmentArguments(found, steps, arguments), agent
 
 
 def as_fields(arguments: Any) -> dict[str, Any]:

@@ -96,10 +96,12 @@ class ResetModule(MLGymBaseTransform):
     def transform_action_spec(self, action_spec: Composite) -> Composite:
         """Random actions are replies with a block that does no harm."""
         spec = action_spec[self.response_key]
-        ours = hasattr(self.base_env._env, "step_without_code")
+        is_repl_env = hasattr(self.base_env._env, "step_without_code")
         # Not a `Choice` of several: batched environments cannot take a row of its spec.
         action_spec[self.response_key] = NonTensor(
-            example_data=_RANDOM if ours else _RANDOM_SHELL, shape=spec.shape, device=spec.device
+            example_data=_RANDOM if is_repl_env else _RANDOM_SHELL,
+            shape=spec.shape,
+            device=spec.device,
         )
         return action_spec
 

@@ -83,8 +83,8 @@ class StateToMessage(_After):
             "remaining_steps": base.max_steps - base.current_step,
             "observation": observation,
         }
-        told = [fill(template, values) for template in templates if template is not None]
-        return self._put(tensordict, "message", "\n".join(told))
+        texts = [fill(template, values) for template in templates if template is not None]
+        return self._put(tensordict, "message", "\n".join(texts))
 
     def _state(self, state: str) -> dict[str, Any]:
         names = getattr(self.config.state_command, "variables", ())

@@ -118,8 +118,8 @@ class TemplateTransform(MLGymBaseTransform):
             raise KeyError(f"the policy wrote no reply to {key!r}")
         if isinstance(reply, torch.Tensor):
             if self.tokenizer is None or reply.is_floating_point() or reply.is_complex():
-                told = "there is no tokenizer" if self.tokenizer is None else str(reply.dtype)
-                raise TypeError(f"a reply is a text, or token ids for the tokenizer: {told}")
+                message = "there is no tokenizer" if self.tokenizer is None else str(reply.dtype)
+                raise TypeError(f"a reply is a text, or token ids for the tokenizer: {message}")
             reply = self.tokenizer.decode(reply.reshape(-1).tolist())
         else:
             reply = text_at(tensordict, key)
