@@ -165,7 +165,10 @@ class _HTML:
         return f"<table><tr>{head}</tr>{body}</table>{note}" if shown else ""
 
     def _cell(self, content: object) -> str:
-        text = content if isinstance(content, str) else _brief(content, _MOST_CELL)
+        if isinstance(content, (tuple, list, Mapping)):
+            text = f"{len(content):,} items"
+        else:
+            text = content if isinstance(content, str) else _brief(content, _MOST_CELL)
         text = text if len(text) <= _MOST_CELL else f"{text[:_MOST_CELL]}..."
         self._room -= len(text)
         return _escaped(text)
@@ -187,16 +190,10 @@ class _HTML:
 def _record(row: Any) -> dict[str, Any]:
     """Return the columns of a row of a table."""
     if _has_fields(row):
-        return {
-            name: content for name, content in _fields(row, whole=True) if not _is_large(content)
-        }
+        return dict(_fields(row, whole=True))
     if isinstance(row, Mapping):
         return {str(name): row[name] for name in list(row)[:_MOST_COLUMNS]}
     return {"": row}
-
-
-def _is_large(content: object) -> bool:
-    return isinstance(content, (tuple, list, Mapping)) and len(content) > _MOST_COLUMNS
 
 
 def _has_fields(value: object) -> bool:
@@ -209,7 +206,8 @@ def _fields(
     """Yield the fields of a value that its repr shows, without those that have their default."""
     for name, in_repr, default in _declared(value):
         content = getattr(value, name, default)
-        if (in_repr or name in also) and (whole or not _is_default(content, default)):
+        told = whole or not (content is None or _is_default(content, default))
+        if told and (in_repr or name in also):
             yield name, content
     for name in getattr(type(value), "_DISPLAYED_TOO", ()):
         try:
