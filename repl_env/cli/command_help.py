@@ -9,8 +9,8 @@ from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
 
-from .option_types import choices, option_types
 from .options.help_groups import OUTPUT
+from .options.option_types import choices, option_types
 from .render.copyable_text import copyable
 
 _COLUMN = 26  # where the texts of options begin

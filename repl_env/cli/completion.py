@@ -13,7 +13,7 @@ _PROGRAM = "repl-env"
 VARIABLE = "_REPL_ENV_COMPLETE"
 
 
-class Shell(StrEnum):
+class CompletionShell(StrEnum):
     """The shells that have a script."""
 
     BASH = "bash"
@@ -22,7 +22,7 @@ class Shell(StrEnum):
 
 
 def completion(
-    shell: Annotated[Shell, typer.Argument(help="The shell that is to load the script.")],
+    shell: Annotated[CompletionShell, typer.Argument(help="The shell that is to load the script.")],
 ) -> None:
     """Print a script that completes commands and options in a shell.
 

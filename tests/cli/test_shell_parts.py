@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from repl_env.cli.render.terminal_text import RESET, TerminalText, harmless, one_line
 from repl_env.cli.shell import completion
 from repl_env.cli.shell.cell_boundaries import cells, is_whole
-from repl_env.cli.shell.completion import completions
 from repl_env.cli.shell.line_editor import is_ready, next_indent
+from repl_env.cli.shell.name_completion import completions
 from repl_env.cli.shell.piped_input import PipedLines
 from repl_env.cli.shell.shell_commands import COMMANDS
 from repl_sandbox import Limits, Sandbox

@@ -10,7 +10,7 @@ import pytest
 from tests.surface.counts import PACKAGES, modules, repeated_classes, repeated_files
 
 # About a dozen, without `__init__.py`.
-MAX_FILES = 15
+MAX_FILES = 16
 
 
 @pytest.mark.parametrize("root", PACKAGES.values(), ids=PACKAGES)

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from ..option_types import option_types
+from ..options.option_types import option_types
 from .config_file import ConfigFile, config_error
 from .config_trust import check_path, check_value
 

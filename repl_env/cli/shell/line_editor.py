@@ -26,8 +26,8 @@ from pygments.lexers.python import PythonLexer
 from repl_sandbox.errors import SandboxError
 
 from .cell_boundaries import is_block, is_whole
-from .completion import completions
 from .interactive_shell import Shell
+from .name_completion import completions
 from .shell_commands import COMMANDS
 
 _INDENT = "    "
