@@ -124,10 +124,10 @@ def _term(parameter: Any, kind: type | None) -> str:
     names = sorted(parameter.opts, key=len)
     if parameter.secondary_opts:
         return " / ".join([*names, *parameter.secondary_opts])
-    told = ", ".join(names)
+    listed = ", ".join(names)
     if parameter.is_flag:
-        return told
-    return f"{told} {parameter.metavar or _METAVARS.get(kind or str, 'NAME')}"
+        return listed
+    return f"{listed} {parameter.metavar or _METAVARS.get(kind or str, 'NAME')}"
 
 
 def argument_name(parameter: Any) -> str:
@@ -151,10 +151,10 @@ def _text(parameter: Any, kind: type | None) -> str:
 
 def _default(parameter: Any) -> str:
     """The default in words; "" if there is none, or the text of the option tells it."""
-    if isinstance(told := getattr(parameter, "show_default", None), str):
-        return told
+    if isinstance(text := getattr(parameter, "show_default", None), str):
+        return text
     value = parameter.default
-    if value is None or callable(value) or told is False or parameter.required:
+    if value is None or callable(value) or text is False or parameter.required:
         return ""
     if getattr(parameter, "is_flag", False):
         named = parameter.opts if value else parameter.secondary_opts

@@ -51,14 +51,14 @@ def show(
         name: [row for row in _rows(file, *each, name) if command or row["source"] != "default"]
         for name, each in chosen.items()
     }
-    told = {name: each for name, each in rows.items() if each or command}
+    listed = {name: each for name, each in rows.items() if each or command}
     if as_json:
         path = None if file is None else str(file.path)
-        typer.echo(json.dumps({"file": path, "commands": told}, indent=2))
+        typer.echo(json.dumps({"file": path, "commands": listed}, indent=2))
         return
     from rich.console import Console
 
-    _print(Console(highlight=False), file, told)
+    _print(Console(highlight=False), file, listed)
 
 
 def _file(context: typer.Context) -> ConfigFile | None:
@@ -106,14 +106,14 @@ def _row(file: ConfigFile | None, option: Any, context: Any) -> dict[str, Any]:
     source = context.get_parameter_source(option.name)
     match None if source is None else source.name:
         case "ENVIRONMENT":
-            told = _variable(option)
+            origin = _variable(option)
         case "DEFAULT_MAP" if file is not None:
-            told = str(file.path)
+            origin = str(file.path)
         case _:
-            told = "default"
+            origin = "default"
             if value is None and isinstance(getattr(option, "show_default", None), str):
                 value = option.show_default
-    return {"option": name, "value": _plain(value), "source": told}
+    return {"option": name, "value": _plain(value), "source": origin}
 
 
 def _variable(option: Any) -> str:

@@ -186,9 +186,9 @@ def _print_verdict(console: Console, trials: Sequence[Trial], require: str) -> N
     is_enough = best is not None and tiers.index(best) <= tiers.index(require)
     console.print(verdict, style="bold green" if is_enough else "bold red")
     for trial in trials:
-        told = f"step {trial.step!r} failed" if trial.step else "a session has not all its layers"
+        failed = f"step {trial.step!r} failed" if trial.step else "a session has not all its layers"
         works = "works" if trial.tier != Tier.PROCESS else "works, and isolates nothing"
-        _print(console, f"{trial.tier}: {works if trial.works else told}", indent=2)
+        _print(console, f"{trial.tier}: {works if trial.works else failed}", indent=2)
         if not trial.works:
             reason = trial.message.removesuffix(trial.remedy).removesuffix(". ")
             _print(console, reason.removeprefix(f"{trial.tier}: "), indent=4)

@@ -140,9 +140,7 @@ class Evaluation:
             answer=None if solved.text is None else replace_surrogates(solved.text[:_MOST_ANSWER]),
             stop_reason=solved.stop_reason,
             error_kind=attempt.failure or solved.error_kind,
-            error=None
-            if attempt.error is None
-            else replace_surrogates(attempt.error[:_MOST_ERROR]),
+            error=_error(attempt),
             seconds=seconds,
             time=time.time(),
             spent=solved.spent,
@@ -201,6 +199,11 @@ class Evaluation:
 
     def _fingerprint(self, entry: DatasetEntry) -> str:
         return hashlib.sha256(f"{entry.digest}{self._settings}".encode()).hexdigest()[:32]
+
+
+def _error(attempt: _Attempt) -> str | None:
+    error = attempt.error or attempt.solved.error
+    return None if error is None else replace_surrogates(error[:_MOST_ERROR])
 
 
 def _settings_text(settings: Mapping[str, Any] | None) -> str:

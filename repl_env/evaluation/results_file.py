@@ -44,6 +44,7 @@ class Result(Displayed):
         fingerprint: of the dataset's line and all settings that a result depends on.
         score: None if there is none, because something of ours failed: `error_kind` says what.
         answer: the final answer's text; None if there was none.
+        error: why there is no score, or no answer, in words.
         seconds: of wall time that the task took; `time`: when it ended, in seconds since the epoch.
         question, expected: of the task; the beginning of a long question. None in files of versions
             that did not write them.

@@ -18,9 +18,11 @@ from repl_env.concurrency.user_functions import call_user_function
 from repl_env.errors import EpisodeAborted, ModelError
 from repl_env.llm.base import ChatModel, ModelFunction, as_model
 from repl_env.rlm.budget.budget_limits import Spent
+from repl_env.rlm.failure_streak import FailureStreak
 
 if TYPE_CHECKING:
     from repl_env.evaluation.dataset import EvalTask
+    from repl_env.rlm.events import AnyEvent, EventHandler
     from repl_sandbox.types import JSON
 
 _LONGEST_NAME = 200  # bytes; file systems take 255
@@ -34,8 +36,8 @@ class Solved:
     """Result of a solver: the answer as text (None without one) and as JSON value.
 
     `error_kind` as of a run: "llm", "sandbox" and "cancelled" are no fault of the solver's, and
-    make that the task counts as not done. `trajectory` is the file with the trajectory of the run,
-    if one was written.
+    make that the task counts as not done. `error` says in words why there is no answer.
+    `trajectory` is the file with the trajectory of the run, if one was written.
 
     Raises:
         TypeError: naming the field.
@@ -46,11 +48,12 @@ class Solved:
     stop_reason: str | None = None
     error_kind: str | None = None
     spent: Spent = field(default_factory=Spent)
+    error: str | None = None
     trajectory: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
         # Told to the solver that makes it: what cannot be written down would end all others.
-        for name in ("text", "stop_reason", "error_kind"):
+        for name in ("text", "stop_reason", "error_kind", "error"):
             told = getattr(self, name)
             if not (told is None or isinstance(told, str)):
                 raise TypeError(f"{name} must be a str or None, not {type(told).__name__}")
@@ -144,7 +147,8 @@ class RLMSolver:
         # The runner loads the engine, which other solvers do without.
         from repl_env.rlm.rlm_runner import RLM
 
-        options, path = dict(self._options), self._trajectory(task)
+        options, path, streak = dict(self._options), self._trajectory(task), FailureStreak()
+        options["on_event"] = _both(streak.feed, options.get("on_event"))
         if path is not None:
             path.unlink(missing_ok=True)
             options["trajectory"] = path
@@ -162,6 +166,7 @@ class RLMSolver:
             stop_reason=result.stop_reason,
             error_kind=result.error_kind,
             spent=result.usage,
+            error=None if result.final_answer is not None else str(streak) or None,
             trajectory=path,
         )
 
@@ -176,6 +181,19 @@ class RLMSolver:
         await self._model.close()
         if (sub_model := self._options.get("sub_model")) is not None:
             await sub_model.close()
+
+
+def _both(first: EventHandler, second: EventHandler | None) -> EventHandler:
+    """A handler that passes each event to both."""
+    if second is None:
+        return first
+    also = second
+
+    def handle(event: AnyEvent) -> None:
+        first(event)
+        also(event)
+
+    return handle
 
 
 def _given(context: JSON) -> str | list[Any] | dict[str, Any] | None:

@@ -199,3 +199,21 @@ def test_a_wrong_option_of_runs_is_a_usage_error(
     assert done.returncode == 2
     assert says in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
+
+
+def test_a_run_without_an_answer_has_the_error_of_its_last_cells(
+    evaluate: Call,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    code = "def reply(request):\n    return '```repl\\nnothing_of_that_name\\n```'\n"
+    (tmp_path / "fails.py").write_text(code)
+    out = tmp_path / "r"
+    model = f"script:{tmp_path}/fails.py:reply"
+    done = evaluate("--model", model, "--max-iterations", "2", "--limit", "1", "--out", str(out))
+
+    assert done.returncode == 0
+    (failed,) = read_results(out).results
+    assert (failed.score, failed.stop_reason) == (0.0, "max_iterations")
+    assert failed.error == (
+        "the last 3 cells raised NameError: name 'nothing_of_that_name' is not defined"
+    )

@@ -8,7 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from repl_env.evaluation import ResultsError, compare, read_results, summarize_results
+from repl_env.evaluation import (
+    ResultsError,
+    compare,
+    failures_by_kind,
+    read_results,
+    summarize_results,
+)
 from tests.evaluation.test_results import result, written
 
 
@@ -134,3 +140,19 @@ def test_a_result_with_a_value_that_no_evaluation_writes_is_refused(
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ResultsError, match="absent: No such file"):
         read_results(tmp_path / "absent")
+
+
+def test_failures_have_kinds_the_most_frequent_first() -> None:
+    silent = [
+        replace(result(name, 0.0), answer=None, stop_reason="max_iterations") for name in "ab"
+    ]
+    down = replace(result("c", None), error_kind="llm")
+    found = failures_by_kind([*silent, down, result("d", 0.5), result("e", 0.0), result("f")])
+
+    assert {kind: [each.id for each in failed] for kind, failed in found.items()} == {
+        "no answer: max_iterations": ["a", "b"],
+        "not scored: llm": ["c"],
+        "partly right": ["d"],
+        "wrong answer": ["e"],
+    }
+    assert next(iter(found)) == "no answer: max_iterations"

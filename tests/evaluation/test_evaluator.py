@@ -421,7 +421,9 @@ async def test_a_recursive_model_is_a_solver(dataset, runs) -> None:
     await evaluation.run()
     summary = summarize(evaluation)
 
-    assert runs[:2] == [(model, {"max_depth": 3}), ("What is 0?", "c", 0, "t0")]
+    (given, options), asked = runs[:2]
+    assert options.pop("on_event")
+    assert (given, options, asked) == (model, {"max_depth": 3}, ("What is 0?", "c", 0, "t0"))
     assert (summary.scored, summary.scores[0].mean, summary.calls) == (9, 1.0, 10)
     assert [(each.id, each.error_kind) for each in summary.failures] == [("t9", "llm")]
     assert summary.stop_reasons == {"answer": 9, "error": 1}

@@ -144,8 +144,8 @@ class EvaluationLines:
     def _text(self, now: float) -> str:
         failed = f"{self._count.failed} failed" if self._count.failed else ""
         parts = (self._count.mean, failed, duration(now - self._started))
-        told = ", ".join(part for part in parts if part)
-        return f"{self._count.scored} of {self._tasks} tasks: {told}"
+        so_far = ", ".join(part for part in parts if part)
+        return f"{self._count.scored} of {self._tasks} tasks: {so_far}"
 
     def _print(self, line: str) -> None:
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -22,8 +22,7 @@ from repl_env.rlm.events import (
     RunEnded,
     RunStarted,
 )
-
-from .failure_streak import FailureStreak
+from repl_env.rlm.failure_streak import FailureStreak
 
 Doing: TypeAlias = Literal["asked", "thinking", "running", "over"]
 

@@ -70,8 +70,8 @@ def show_comparison(
 
 def _show_title(console: Console, file: RecordedResults, head: str = "") -> None:
     models = [one_line(str(each["model"])) for each in file.settings if each.get("model")]
-    told = f" ({', '.join(dict.fromkeys(models))})" if models else ""
-    console.print(Text(f"{head}{file.path}{told}"), soft_wrap=True)
+    model = f" ({', '.join(dict.fromkeys(models))})" if models else ""
+    console.print(Text(f"{head}{file.path}{model}"), soft_wrap=True)
     if len(file.settings) > 1:
         console.print(
             f"  The results in this file were made with {len(file.settings)} different settings; "
@@ -161,21 +161,21 @@ def _left_out(found: Comparison, limit: int) -> Iterator[str]:
         ("are scored in the first file only", found.only_before),
         ("are scored in the second file only", found.only_after),
     )
-    for told, ids in groups:
+    for reason, ids in groups:
         if ids:
             most = limit or len(ids)
             more = f" and {len(ids) - most} more" if len(ids) > most else ""
             names = ", ".join(one_line(each, 60) for each in ids[:most])
-            yield f"{len(ids)} {told}: {names}{more}"
+            yield f"{len(ids)} {reason}: {names}{more}"
 
 
 def as_json_text(first: RecordedResults, second: RecordedResults | None) -> str:
     """The same facts for programs."""
-    told: dict[str, Any] = {"file": _file(first)}
+    record: dict[str, Any] = {"file": _file(first)}
     if second is not None:
-        told["other"] = _file(second)
-        told["comparison"] = _comparison(compare(first.results, second.results))
-    return json.dumps(told, indent=2)
+        record["other"] = _file(second)
+        record["comparison"] = _comparison(compare(first.results, second.results))
+    return json.dumps(record, indent=2)
 
 
 def _file(file: RecordedResults) -> dict[str, Any]:

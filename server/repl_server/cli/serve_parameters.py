@@ -96,10 +96,11 @@ TrustedProxiesOption: TypeAlias = Annotated[
 ]
 
 IsolationOption: TypeAlias = Annotated[
-    Isolation, option("--isolation", _ISOLATION, "Isolation tier of sessions.")
+    Isolation, option("--isolation", _ISOLATION, "Isolation tier of sessions.", metavar="TIER")
 ]
 RequireOption: TypeAlias = Annotated[
-    Require, option("--require", _ISOLATION, "Weakest isolation tier to accept.")
+    Require,
+    option("--require", _ISOLATION, "Weakest isolation tier to accept.", metavar="TIER"),
 ]
 ImageOption: TypeAlias = Annotated[
     str | None,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from repl_env.common.json_values import visible
 from repl_env.rlm.events import AnyEvent, CellRan, ModelReplied, RunStarted
-
-from .terminal_text import one_line
 
 _MOST_MESSAGE = 200
 
@@ -40,8 +39,8 @@ class FailureStreak:
         if result.success:
             self._failed.clear()
             return
-        told = result.exception or event.observation.error_kind or "an error"
-        self._last = told.splitlines()[0]  # the traceback follows
+        error = result.exception or event.observation.error_kind or "an error"
+        self._last = visible(error.splitlines()[0])[:_MOST_MESSAGE]  # the traceback follows
         self._failed.append(self._last.partition(":")[0])
 
     def __str__(self) -> str:
@@ -51,11 +50,10 @@ class FailureStreak:
             return f"the last {_several(without_code, 'turn')} ran no code"
         if not self._failed:
             return ""
-        last = one_line(self._last, _MOST_MESSAGE)
         cells = _several(len(self._failed), "cell")
         if len(set(self._failed)) == 1:
-            return f"the last {cells} raised {last}"
-        return f"the last {cells} failed, the last of them with {last}"
+            return f"the last {cells} raised {self._last}"
+        return f"the last {cells} failed, the last of them with {self._last}"
 
 
 def _several(count: int, noun: str) -> str:
