@@ -26,9 +26,12 @@ def run_python(block: dict[str, Any], namespace: dict[str, Any]) -> str:
 
 
 def run_shell(block: dict[str, Any]) -> str:
-    """Run the block in bash and return its standard output."""
+    """Run the block in bash and return its standard output.
+
+    A command that serves until Ctrl-C is a mistake of the page, and must not hold up the tests.
+    """
     done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", block["code"]],
+        ["timeout", "300", "bash", "-euo", "pipefail", "-c", block["code"]],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
