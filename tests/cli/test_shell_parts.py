@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from repl_env.cli.render.terminal_text import RESET, TerminalText, harmless, one_line
-from repl_env.cli.shell import completion
+from repl_env.cli.shell import name_completion
 from repl_env.cli.shell.cell_boundaries import cells, is_whole
 from repl_env.cli.shell.line_editor import is_ready, next_indent
 from repl_env.cli.shell.name_completion import completions
@@ -200,7 +200,7 @@ def session():
 )
 def test_a_name_is_completed_from_the_session(session, monkeypatch, before, prefix, names):
     if "slow" not in before:  # which has no end
-        monkeypatch.setattr(completion, "_PATIENCE", 60.0)
+        monkeypatch.setattr(name_completion, "_PATIENCE", 60.0)
     assert completions(session, before) == (prefix, names)
 
 
