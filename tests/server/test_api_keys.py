@@ -17,7 +17,7 @@ from repl_server.cli.keys_command import append, keys
 from repl_server.settings import Settings
 from repl_server.tenants.tenant import Tenant
 from tests.server.conftest import peer, serving
-from tests.server.toys import Add, Adder, Sum
+from tests.server.toy_environments import Add, Adder, Sum
 
 HASH = "0" * 63
 

@@ -14,7 +14,7 @@ from repl_server.limits import bounded_websocket, connection_limits
 from repl_server.limits.bounded_websocket import BoundedWebSocket
 from repl_server.quotas.tenant_quota import TenantQuota
 from repl_server.settings import Settings
-from tests.server.wires import (
+from tests.server.raw_connections import (
     BINARY,
     CLOSE,
     CONTINUED,

@@ -12,7 +12,7 @@ from repl_server.quotas.tenant_quota import TenantQuota
 from repl_server.transport.websocket.receive_ahead import ReceiveAhead
 from tests.server.conftest import ask, peer, serving
 from tests.server.server_internals import large_message_lock
-from tests.server.toys import Add, Adder, LonelyAdder, Sum
+from tests.server.toy_environments import Add, Adder, LonelyAdder, Sum
 from tests.waiting import PATIENCE, eventually
 
 TOYS = {"environment": Adder, "action": Add, "observation": Sum}

@@ -19,7 +19,7 @@ from repl_env.rewards.rubric import Rubric
 from repl_sandbox import Limits, Sandbox
 from repl_server.app import create_app
 from tests.server.conftest import ask, peer, serving
-from tests.server.toys import Add, Adder, AsyncAdder, BoundAdder, LonelyAdder, Sum
+from tests.server.toy_environments import Add, Adder, AsyncAdder, BoundAdder, LonelyAdder, Sum
 from tests.waiting import PATIENCE, eventually
 
 MODELS = {"action": Add, "observation": Sum}

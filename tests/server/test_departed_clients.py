@@ -12,7 +12,7 @@ import pytest
 
 from repl_sandbox import Limits
 from tests.server.conftest import ask, peer, serving
-from tests.server.toys import Add, Adder, Sum
+from tests.server.toy_environments import Add, Adder, Sum
 from tests.waiting import PATIENCE, eventually
 
 _CLIENT = {"name": "raw", "version": "1"}

@@ -20,7 +20,7 @@ from repl_server.quotas.tenant_quota import TenantQuota
 from repl_server.tenants.tenant import Tenant
 from repl_server.transport.http import file_routes, request_guard
 from tests.server.conftest import ask, peer, serving
-from tests.server.toys import Add, Adder, Sum
+from tests.server.toy_environments import Add, Adder, Sum
 from tests.waiting import PATIENCE, eventually
 
 ME, OTHER = "127.0.0.1", "127.0.0.2"

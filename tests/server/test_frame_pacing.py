@@ -14,8 +14,8 @@ from websockets.server import ServerProtocol
 
 from repl_server.limits.frame_pacing import AT_ONCE, PacedFrames
 from repl_server.settings import Settings
-from tests.server.wires import CONTINUED, serve, wire
-from tests.server.wires import frame as wire_frame
+from tests.server.raw_connections import CONTINUED, serve, wire
+from tests.server.raw_connections import frame as wire_frame
 
 MOST = 70_000
 

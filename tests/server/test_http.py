@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from tests.server.conftest import ask, peer, serving
-from tests.server.toys import Add, Adder, Sum
+from tests.server.toy_environments import Add, Adder, Sum
 from tests.waiting import PATIENCE, eventually
 
 SESSION = "X-Session-Id"

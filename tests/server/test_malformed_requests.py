@@ -7,7 +7,7 @@ import socket
 import struct
 
 from tests.server.conftest import ask, serving
-from tests.server.wires import frame
+from tests.server.raw_connections import frame
 from tests.waiting import PATIENCE
 
 NAMED = "Sec-WebSocket-Protocol: repl-env.v1\r\n"

@@ -8,7 +8,7 @@ from pydantic import model_validator
 from repl_env.models import REPLObservation
 from tests.server.conftest import ask, peer, serving
 from tests.server.server_internals import MOST_WAITING
-from tests.server.toys import Add, Adder, Sum
+from tests.server.toy_environments import Add, Adder, Sum
 from tests.waiting import PATIENCE, eventually
 
 

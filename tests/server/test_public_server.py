@@ -19,9 +19,9 @@ from repl_server.quotas.tenant_quota import TenantQuota
 from repl_server.settings import Settings
 from repl_server.tenants.tenant import Tenant
 from tests.server.conftest import ask, peer, serving
+from tests.server.raw_connections import frame
 from tests.server.server_internals import cpu_bucket
-from tests.server.toys import Add, Adder, Sum
-from tests.server.wires import frame
+from tests.server.toy_environments import Add, Adder, Sum
 from tests.waiting import PATIENCE, eventually
 
 ALICE, ALICE_LINE = new_key("alice")

@@ -21,7 +21,7 @@ from repl_server.auth.api_keys import APIKeys, new_key
 from repl_server.quotas.tenant_quota import TenantQuota
 from repl_server.settings import Settings
 from repl_server.transport.http import request_guard
-from tests.server.wires import ask, request, serve, skip, turns, wire
+from tests.server.raw_connections import ask, request, serve, skip, turns, wire
 from tests.waiting import until
 
 KEY, LINE = new_key("alice")

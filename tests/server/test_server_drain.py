@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.server.conftest import ask, peer, serving
-from tests.server.toys import Add, Adder, Sum
-from tests.server.wires import request
+from tests.server.raw_connections import request
+from tests.server.toy_environments import Add, Adder, Sum
 from tests.waiting import PATIENCE, eventually
 
 TOYS = {"environment": Adder, "action": Add, "observation": Sum}

@@ -26,8 +26,8 @@ from repl_server.auth.api_keys import APIKeys
 from repl_server.cli.serve_options import of_variables
 from repl_server.quotas.tenant_quota import ADDRESS_QUOTA, TenantQuota
 from tests.server.conftest import ask, peer, serving
-from tests.server.toys import Add, Adder, Sum
-from tests.soak.belongings import anonymous
+from tests.server.toy_environments import Add, Adder, Sum
+from tests.soak.process_resources import anonymous
 from tests.waiting import PATIENCE, eventually
 
 PROGRAM = "from repl_env.cli.main import main; main()"
@@ -315,7 +315,7 @@ def test_garbage_collection_skips_loaded_modules():
 
 def test_memory_used_by_many_clients_is_returned():
     with subprocess.Popen(
-        [sys.executable, "-m", "tests.server.scattering"], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "tests.server.fragmenting_server"], stdout=subprocess.PIPE, text=True
     ) as process:
         try:
             server = Child(process)
@@ -331,7 +331,7 @@ def test_memory_used_by_many_clients_is_returned():
 def test_a_hanging_environment_does_not_block_shutdown(where):
     """Nobody can end its thread, or a task that heeds nothing. The log says whose it is."""
     with subprocess.Popen(
-        [sys.executable, "-m", "tests.server.hanging", where],
+        [sys.executable, "-m", "tests.server.hanging_server", where],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

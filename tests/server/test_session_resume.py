@@ -6,7 +6,7 @@ import pytest
 
 from repl_server.tenants.tenant import Tenant
 from tests.server.conftest import ask, peer, serving
-from tests.server.toys import Add, Adder, Sum
+from tests.server.toy_environments import Add, Adder, Sum
 from tests.waiting import eventually
 
 

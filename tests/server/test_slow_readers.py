@@ -8,7 +8,7 @@ from repl_server.protocol.replies import ServerReply
 from repl_server.sessions.output_stream import OutputStream
 from repl_server.sessions.request_queue import PendingRequest
 from tests.server.conftest import peer, serving
-from tests.server.wires import frame, wire
+from tests.server.raw_connections import frame, wire
 from tests.waiting import eventually
 
 MIB = 1 << 20

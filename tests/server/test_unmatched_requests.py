@@ -15,7 +15,7 @@ from repl_env.errors import NotSupported
 from repl_server.app import create_app
 from repl_server.auth.api_keys import new_key
 from tests.server.conftest import ask, serving
-from tests.server.toys import Add, Adder, Sum
+from tests.server.toy_environments import Add, Adder, Sum
 from tests.waiting import PATIENCE, eventually
 
 KEY, LINE = new_key("alice")

@@ -9,7 +9,7 @@ import pytest
 from repl_sandbox import Limits
 from repl_server.quotas.tenant_quota import TenantQuota
 from tests.server.conftest import peer, serving
-from tests.server.toys import Add, Adder, Sum
+from tests.server.toy_environments import Add, Adder, Sum
 from tests.waiting import PATIENCE
 
 SLEEP = "import time\nprint('on', flush=True)\ntime.sleep(600)"

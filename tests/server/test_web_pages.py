@@ -13,7 +13,7 @@ from repl_server.app import create_app
 from repl_server.auth.api_keys import new_key
 from repl_server.settings import Settings
 from tests.server.conftest import ask, peer, serving
-from tests.server.toys import Adder
+from tests.server.toy_environments import Adder
 
 KEY, LINE = new_key("alice")
 HTML = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}

@@ -16,10 +16,10 @@ from repl_sandbox import Limits, Sandbox
 from tests.internals import zygote_pid
 from tests.waiting import comes_to
 
-from .belongings import Belongings, anonymous, belongings, in_use, processes_of
 from .figures import Figures
+from .fork_bomb import Storm, storm
+from .process_resources import Belongings, anonymous, belongings, in_use, processes_of
 from .steps import LEFT, Soaked
-from .storm import Storm, storm
 
 TIERS = ("jailed", "confined")
 # The number of states to which sessions of each tier can roll back: the default, and more.

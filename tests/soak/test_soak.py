@@ -8,9 +8,9 @@ from typing import Literal
 import pytest
 
 from repl_sandbox import Sandbox
+from tests.soak.fork_bomb import storm
 from tests.soak.model import Model
 from tests.soak.soak import TIERS, Plan, soak
-from tests.soak.storm import storm
 
 # Delays are measured by `make soak`, on a machine of its own.
 PLAN = Plan(tier="jailed", seconds=2, sessions=8, seed="the same each time", least=20, storms=False)

@@ -10,7 +10,7 @@ import pytest
 
 from repl_env.tasks.generators import KINDS, make_task
 
-from .readings import read_again
+from .answer_readers import read_again
 
 # Checksums of the records of ten tasks each, equal in each version of Python. A changed generator
 # makes other data sets of the same name, which the changelog has to say.

@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 
 from .harm import harm
-from .served import Served
+from .server_process import Served
 from .soak import OPTIONS, Load, soak
 
 _ROUNDS = 3

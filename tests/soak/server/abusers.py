@@ -14,10 +14,10 @@ from websockets.exceptions import ConnectionClosed
 
 from repl_env.client.protocol.refusal_codes import DOES_NOT_READ
 
-from .forged import FORGED
-from .guests import Unlike
-from .served import Served
-from .wire import Refused, Wire
+from .forged_messages import FORGED
+from .raw_socket import Refused, Wire
+from .server_process import Served
+from .simulated_clients import Unlike
 
 _CORPUS = Path(__file__).parents[2] / "security" / "corpus" / "abuse.jsonl"
 # Cases of the corpus, the loudest: bombs, floods, loops, and ends of the worker.

@@ -20,7 +20,7 @@ from statistics import median
 from typing import Any
 
 from .kinds import KINDS
-from .served import Served
+from .server_process import Served
 
 _PROBES = 4
 # Seconds of abuse before others are measured, until sessions are distinguished by their usage.

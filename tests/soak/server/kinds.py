@@ -16,8 +16,8 @@ from typing import Final
 
 from websockets.exceptions import ConnectionClosed
 
-from .forged import FORGED
-from .wire import Refused, Wire
+from .forged_messages import FORGED
+from .raw_socket import Refused, Wire
 
 _ENDLESS = 10**9  # steps of an episode
 _TIMEOUT = 2.0  # seconds of a cell

@@ -13,7 +13,7 @@ import random
 import sys
 import time
 
-from .wire import Wire
+from .raw_socket import Wire
 
 _REST = 0.02  # seconds between steps, on average
 _PERCENT = (50, 90, 99, 100)

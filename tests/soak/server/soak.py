@@ -15,9 +15,9 @@ from typing import Any
 from tests.rlm.endpoint import Endpoint, Reply
 
 from .abusers import Abuser
-from .ends import drains, kill, left
-from .guests import GRACE, Guest, forget_uploads
-from .served import Served
+from .server_ends import drains, kill, left
+from .server_process import Served
+from .simulated_clients import GRACE, Guest, forget_uploads
 
 # Times are shorter than a server's own: a soak waits for them to pass.
 OPTIONS = (

@@ -5,7 +5,7 @@ from inspect_ai.util import SandboxUnavailableError
 from inspect_ai.util._sandbox.self_check import *  # noqa: F403
 
 from repl_env.integrations.inspect_ai import REPLSandboxEnvironment
-from tests.training.losing import lose
+from tests.training.lost_sessions import lose
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
 import repl_env
-from tests.training.losing import lose
+from tests.training.lost_sessions import lose
 from tests.training.replies import code
 
 

@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from tests.training.losing import environments_of, lose
+from tests.training.lost_sessions import environments_of, lose
 from tests.training.replies import code
 
 

@@ -3,7 +3,7 @@
 import pytest
 import skyrl_gym
 
-from tests.training.losing import environments_of, lose
+from tests.training.lost_sessions import environments_of, lose
 from tests.training.replies import code
 
 OmegaConf = pytest.importorskip("omegaconf").OmegaConf

@@ -5,9 +5,9 @@ import verifiers.v1 as vf
 
 from repl_env import AsyncLocalREPLEnv
 from repl_env.integrations.verifiers import EpisodeRecord, REPLTaskEnv, REPLTaskset
-from tests.training.losing import lose
+from tests.training.lost_sessions import lose
 from tests.training.replies import code
-from tests.training.verifiers.playing import play, plugin, task
+from tests.training.verifiers.scripted_episodes import play, plugin, task
 
 LOOK, ANSWER = code("n = len(context.split())\nn"), code("FINAL(n)")
 

@@ -6,7 +6,7 @@ import verifiers.v1 as vf
 from repl_env.integrations.verifiers import EpisodeRecord, REPLHarness
 from tests.rlm.endpoint import Reply, Status
 from tests.training.replies import code
-from tests.training.verifiers.playing import play, plugin, task
+from tests.training.verifiers.scripted_episodes import play, plugin, task
 
 ASK = code("n = llm_query('How many words has it?', context=context)")
 

@@ -15,8 +15,8 @@ from repl_env.integrations.verifiers import (
     REPLToolset,
     REPLToolsetConfig,
 )
-from tests.training.losing import lose
-from tests.training.verifiers.playing import play, plugin, task
+from tests.training.lost_sessions import lose
+from tests.training.verifiers.scripted_episodes import play, plugin, task
 from tests.waiting import until
 
 

@@ -10,7 +10,7 @@ from verl.tools.tool_registry import initialize_tools_from_config
 
 from repl_env.integrations.verl import REPLTool
 from tests.internals import init_pid
-from tests.training.losing import lose
+from tests.training.lost_sessions import lose
 from tests.waiting import until
 
 OmegaConf = pytest.importorskip("omegaconf").OmegaConf

@@ -1,6 +1,6 @@
 """A server whose environment hangs in its step or during its creation.
 
-python -m tests.server.hanging step | loop | make
+python -m tests.server.hanging_server step | loop | make
 """
 
 from __future__ import annotations

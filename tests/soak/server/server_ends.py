@@ -9,8 +9,8 @@ import signal
 import psutil
 from websockets.exceptions import ConnectionClosed
 
-from .served import Served, gone
-from .wire import Wire
+from .raw_socket import Wire
+from .server_process import Served, gone
 
 _LONG = "import time\nprint('begun', flush=True)\ntime.sleep(1)\n'done'"
 _ENDLESS = "print('begun', flush=True)\nwhile True: pass"

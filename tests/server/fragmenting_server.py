@@ -1,6 +1,6 @@
 """A server whose environment leaves fragmented memory behind.
 
-python -m tests.server.scattering
+python -m tests.server.fragmenting_server
 """
 
 from __future__ import annotations

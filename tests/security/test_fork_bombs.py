@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from repl_sandbox.jail.landlock.ruleset import kernel_abi
-from tests.security import storms
+from tests.security import fork_bombs
 
-PROGRAM = Path(__file__).parent / "storms.py"
+PROGRAM = Path(__file__).parent / "fork_bombs.py"
 # The fork bombs that must meet the process limit; and those that may stay below it.
 FULL = ["daemons", "daemons forked twice", "forks with threads"]
 BELOW = ["parents that end", "shells"]
@@ -35,14 +35,14 @@ def found(request: pytest.FixtureRequest, tier: str) -> dict[str, Any]:
         result: dict[str, Any] = user(f"{source}\nprint(json.dumps(look(*{asked!r})))")
         return result
     python = None if tier == "jailed" else request.getfixturevalue("open_python")
-    return storms.look(tier, python, FULL + BELOW, TIMEOUT)
+    return fork_bombs.look(tier, python, FULL + BELOW, TIMEOUT)
 
 
 @pytest.mark.parametrize("storm", FULL + BELOW)
 def test_a_fork_bomb_has_no_more_processes_than_its_limit(
     found: dict[str, Any], storm: str
 ) -> None:
-    assert found[storm]["most"] <= storms.LIMITS.processes + storms.BESIDES
+    assert found[storm]["most"] <= fork_bombs.LIMITS.processes + fork_bombs.BESIDES
 
 
 @pytest.mark.parametrize("storm", FULL)

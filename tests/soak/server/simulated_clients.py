@@ -13,8 +13,8 @@ from contextlib import suppress
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
-from .served import Served
-from .wire import Refused, Wire, connected, result_of
+from .raw_socket import Refused, Wire, connected, result_of
+from .server_process import Served
 
 # Seconds that a guest may rest between two things that it does: a score of guests is not to keep
 # the machine so busy that abusers make no difference.

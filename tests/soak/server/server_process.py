@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import psutil
 
-from tests.soak.belongings import anonymous, descriptors, mounts
+from tests.soak.process_resources import anonymous, descriptors, mounts
 from tests.waiting import PATIENCE, comes_to
 
 # An address of this machine: a port here is free again when its server has ended.
