@@ -67,6 +67,8 @@ screenshots: $(WEB)/.native    ## pages of real runs as pictures: build/screensh
 	$(WEB)/bin/python -m tests.web.browser
 	$(WEB)/bin/python -m tests.web.screenshots build/screenshots
 	$(WEB)/bin/python -m tests.web.screenshots --readme
+	$(WEB)/bin/python -m tests.web.playground_screenshots build/screenshots
+	$(WEB)/bin/python -m tests.web.playground_screenshots --docs
 
 test-peers: $(DEV)/.ready $(PEERS)/.ready ## the old sides of docs/migrating.md, with smolagents and rlms
 	REPL_TEST_PEERS=$(PEERS)/bin/python $(DEV)/bin/python -m pytest tests/peers

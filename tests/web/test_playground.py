@@ -232,6 +232,8 @@ def test_a_key_is_asked_for_and_stays_out_of_addresses(browser) -> None:
 def test_a_narrow_screen_needs_no_sideways_scrolling(server, open_page, scheme) -> None:
     page = open_page(server.url, viewport={"width": 400, "height": 800}, color_scheme=scheme)
     playground = Playground(page, server.url)
+    expect(playground.button("Start")).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400
     playground.start("x" * 500, "y" * 200)
     playground.run("long_name_" + "a" * 100 + " = 'b' * 1000\nprint('c' * 3000)\n1/0")
     assert page.evaluate("document.documentElement.scrollWidth") <= 400
@@ -287,7 +289,9 @@ def test_a_full_server_says_so_and_the_form_stays(open_page) -> None:
 
 
 def test_an_episode_that_was_lost_can_start_over(server, started) -> None:
-    started.run("x = 1")
+    expect(started.page.get_by_text("The workspace is empty")).to_be_visible()
+    with started.page.expect_response("**/files*"):
+        started.run("x = 1")
     (session,) = (each for each in server.manager.sessions if each.sink is not None)
     leaving = asyncio.run_coroutine_threadsafe(session.adapter.close(), server.loop)
     leaving.result(PATIENCE)

@@ -1,17 +1,19 @@
 // The files of the session's workspace: a list, uploads, downloads.
 
 import { html, useEffect, useRef, useState } from "../vendor/preact-htm.module.js";
-import { bytes, count } from "../shared/format.js";
+import { bytes, count, plural } from "../shared/format.js";
 import { useSignal } from "../shared/use_signal.js";
 import { getArchive, getFile, listFiles, putFile, save } from "./server_api.js";
 
 const SHOWN = 200;
+const HIDDEN = /(^|\/)\./; // caches of libraries, mostly
 
 export function FilesPanel({ session }) {
   const busy = useSignal(session.busy);
   const [listing, setListing] = useState(null);
   const [error, setError] = useState(null);
   const [work, setWork] = useState(null);
+  const [all, setAll] = useState(false);
   const chooser = useRef(null);
   const attempt = async (what, task) => {
     setWork(what);
@@ -34,12 +36,15 @@ export function FilesPanel({ session }) {
   });
   const download = (path) => attempt("Downloading", async () => save(await getFile(session.token, path), path.split("/").pop()));
   const archive = () => attempt("Downloading", async () => save(await getArchive(session.token), "workspace.tar"));
-  const rows = (listing?.files ?? []).filter((each) => each.kind !== "directory");
+  const files = (listing?.files ?? []).filter((each) => each.kind !== "directory");
+  const plain = files.filter((each) => !HIDDEN.test(each.path));
+  const hidden = files.length - plain.length;
+  const rows = all ? files : plain;
   return html`<section class="panel" onDragOver=${(event) => event.preventDefault()}
       onDrop=${(event) => { event.preventDefault(); upload([...event.dataTransfer.files]); }}>
     <header><h2>Files</h2><span class="muted number">${listing === null ? "" : count(rows.length)}</span>
       <button type="button" class="small" disabled=${work !== null} onClick=${() => chooser.current.click()}>Upload</button>
-      ${rows.length > 1 ? html`<button type="button" class="small" disabled=${work !== null} onClick=${archive}>Save all</button>` : null}
+      ${files.length > 1 ? html`<button type="button" class="small" disabled=${work !== null} onClick=${archive}>Save all</button>` : null}
       <input ref=${chooser} class="visually-hidden" type="file" multiple tabindex="-1" aria-label="Files to upload"
         onChange=${(event) => { upload([...event.currentTarget.files]); event.currentTarget.value = ""; }} /></header>
     <div class="body">
@@ -49,6 +54,8 @@ export function FilesPanel({ session }) {
       <ul class="files">${rows.slice(0, SHOWN).map(({ path, size, kind }) => html`<li key=${path}>
         <span class="one-line mono" title=${path}>${path}</span><span class="muted number">${kind === "file" ? bytes(size) : kind}</span>
         ${kind === "file" ? html`<button type="button" class="small quiet" aria-label=${`Save ${path}`} disabled=${work !== null} onClick=${() => download(path)}>Save</button>` : null}</li>`)}</ul>
+      ${hidden > 0 ? html`<button type="button" class="small quiet" aria-expanded=${all} onClick=${() => setAll(!all)}>
+        ${all ? "Hide" : "Show"} ${plural(hidden, "hidden file")}</button>` : null}
       ${rows.length > SHOWN || listing?.complete === false ? html`<p class="muted">Not all files are shown.</p>` : null}
     </div></section>`;
 }
