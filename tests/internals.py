@@ -64,9 +64,9 @@ def template_parent(sandbox: Sandbox) -> Sandbox | None:
     return sandbox._parent
 
 
-def session_home(session: Session) -> SessionOwner:
+def session_owner(session: Session) -> SessionOwner:
     """The owner that a session returns to when it is closed."""
-    return session._home
+    return session._owner
 
 
 def locks_of(sandbox: Sandbox) -> tuple[Any, Any]:

@@ -41,7 +41,9 @@ class AsyncSandbox(DisplayedByRepr):
 
     def __init__(self, **arguments: Unpack[SandboxArguments]) -> None:
         for name in arguments.keys() - SandboxArguments.__annotations__.keys():
-            raise TypeError(f"AsyncSandbox has no argument {name!r}: it takes those of Sandbox")
+            raise TypeError(
+                f"AsyncSandbox has no argument {name!r}: the arguments are those of Sandbox"
+            )
         self._arguments = arguments
         self._sandbox: Sandbox | None = None
         self._starting: asyncio.Task[Sandbox] | None = None
@@ -126,7 +128,7 @@ class AsyncSandbox(DisplayedByRepr):
             assert sandbox is not None
             arguments = SessionArguments(host, limits, seed, answers, on_answer)
             await asyncio.sleep(0)  # a cancelled task notices here, before it acquires a session
-            if sandbox._zygote.hears:
+            if sandbox._zygote.accepts_requests:
                 core = await _make_core(sandbox, arguments)
                 return AsyncSession(core, sandbox._lifecycle.owner(sandbox))
             # Many sessions are being started at once, and the zygote has to catch up.
@@ -136,7 +138,7 @@ class AsyncSandbox(DisplayedByRepr):
             try:
                 core = await asyncio.shield(making)
             except asyncio.CancelledError:
-                # The thread goes on, and nobody else would close the session.
+                # The thread continues, and no other code would close the session.
                 _end_when_made(making, sandbox)
                 raise
             return AsyncSession(core, sandbox._lifecycle.owner(sandbox))

@@ -23,7 +23,7 @@ class Facility:
         tiers: The isolation tiers that need it. Other tiers are stronger with it.
         ok: Whether it works.
         detail: The result of the trial: a version, a path, or the error.
-        remedy: How to get it; empty if it works.
+        remedy: Instructions to make it available; empty if it works.
     """
 
     name: str

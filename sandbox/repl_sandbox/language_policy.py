@@ -12,7 +12,7 @@ Language: TypeAlias = Literal["full", "lint", "restricted"]
 LANGUAGES: tuple[Language, ...] = ("full", "lint", "restricted")
 
 # A policy travels in the message that starts a template, and people read it when it refuses code.
-_MOST_NAMES = 256
+_MAX_NAMES = 256
 _LONGEST_NAME = 100
 
 
@@ -49,7 +49,9 @@ class Policy:
             ("calls_denied", self.calls_denied),
         ):
             if given and self.language == "full":
-                raise ValueError(f"{name} says nothing under language='full'; use 'lint'")
+                raise ValueError(
+                    f"{name} has no effect under language='full'; use 'lint' or 'restricted'"
+                )
 
 
 def _dotted_names(names: Iterable[str], field_name: str) -> tuple[str, ...]:
@@ -71,6 +73,6 @@ def _dotted_names(names: Iterable[str], field_name: str) -> tuple[str, ...]:
         ):
             raise ValueError(f"{field_name}: {name!r} is not a name, or names joined by dots")
         checked.add(name)
-    if len(checked) > _MOST_NAMES:
-        raise ValueError(f"{field_name} has {len(checked):,} names; at most {_MOST_NAMES} are read")
+    if len(checked) > _MAX_NAMES:
+        raise ValueError(f"{field_name} has {len(checked):,} names; the limit is {_MAX_NAMES}")
     return tuple(sorted(checked))

@@ -175,7 +175,7 @@ class Sandbox(DisplayedByRepr):
 
     def __repr__(self) -> str:
         lifecycle = self._lifecycle
-        condition = "closed" if lifecycle.away else f"open, sessions: {len(lifecycle)}"
+        condition = "closed" if lifecycle.is_unusable else f"open, sessions: {len(lifecycle)}"
         return f"<{type(self).__name__} {self._zygote.tier}, {condition}>"
 
     @property

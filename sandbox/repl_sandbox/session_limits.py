@@ -37,10 +37,10 @@ def parse_size(size: int | str, name: str = "size") -> int:
 
 
 # PID_MAX_LIMIT: the number of process ids on a 64-bit Linux.
-_MOST_COUNTED = 1 << 22
+_MAX_COUNTED = 1 << 22
 # The stack of one thread is 8 MiB, and an ordinary cell with its snapshot and a child process takes
 # some more: with less, whether a cell works depends on the allocator's luck.
-_LEAST_MEMORY = 16 << 20
+_MIN_MEMORY = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -69,14 +69,14 @@ class Limits:
     def __post_init__(self) -> None:
         for name in ("memory", "file_size", "workspace", "output"):
             object.__setattr__(self, name, parse_size(getattr(self, name), name))
-        if int(self.memory) < _LEAST_MEMORY:
-            raise ValueError(f"memory must be at least {_LEAST_MEMORY >> 20} MiB")
+        if int(self.memory) < _MIN_MEMORY:
+            raise ValueError(f"memory must be at least {_MIN_MEMORY >> 20} MiB")
         for name, least in (("processes", 1), ("open_files", 16)):
             count = getattr(self, name)
             if isinstance(count, bool) or not isinstance(count, int):
                 raise TypeError(f"{name} must be an int, not {type(count).__name__}")
-            if not least <= count <= _MOST_COUNTED:
-                raise ValueError(f"{name} must be from {least} to {_MOST_COUNTED:,}")
+            if not least <= count <= _MAX_COUNTED:
+                raise ValueError(f"{name} must be from {least} to {_MAX_COUNTED:,}")
         for name in ("timeout", "grace", "host_timeout"):
             object.__setattr__(self, name, check_seconds(getattr(self, name), name))
         if self.cpu_seconds is not None:
@@ -101,7 +101,7 @@ def check_seconds(value: float, name: str) -> float:
 
 
 # The largest seed that the session's process accepts; a larger one would break the protocol.
-_MOST_SEED = (1 << 63) - 1
+_MAX_SEED = (1 << 63) - 1
 
 
 def check_seed(seed: int | None) -> int | None:
@@ -117,6 +117,6 @@ def check_seed(seed: int | None) -> int | None:
         drawn = -1
     if drawn < 0:
         raise TypeError(f"seed must be an int of at least 0, not {seed!r}")
-    if drawn > _MOST_SEED:
+    if drawn > _MAX_SEED:
         raise ValueError("seed must be less than 2**63")
     return drawn

@@ -343,7 +343,7 @@ def test_a_file_that_begins_as_another_is_not_read(make, path):
     """The path may be an endless device, or, as here, a file larger than the memory."""
     with open(path, "wb") as file:
         file.truncate(1 << 43)
-    with pytest.raises(CheckpointError, match="this is no saved episode"):
+    with pytest.raises(CheckpointError, match="this is not a saved episode"):
         make().load(path)
 
 

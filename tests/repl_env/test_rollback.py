@@ -48,7 +48,7 @@ def test_a_session_without_such_a_state_is_left_as_it_is():
             with suppress(SandboxError):  # the sandbox promises one state, and may keep more
                 await env.rollback_async()
                 await env.rollback_async()
-            with pytest.raises(SandboxError, match="left as it is"):
+            with pytest.raises(SandboxError, match="session is unchanged"):
                 await env.rollback_async()
             with pytest.raises(RuntimeError, match="reset_async"):
                 env.rollback()

@@ -55,7 +55,7 @@ class Peer:
     """
 
     def __init__(
-        self, configure: Configure | None = None, *, plain: bool = True, handler: bool = True
+        self, configure: Configure | None = None, *, optional: bool = True, handler: bool = True
     ) -> None:
         ends = SessionEndpoints()
         control_end, worker, stdout, stderr = ends.take()
@@ -75,14 +75,14 @@ class Peer:
             stdout,
             stderr,
             connection,
-            outside=IsolationBaseline(pid),
+            baseline=IsolationBaseline(pid),
         )
         self.cell = RunningCell(60.0)
         self.configuration = WorkerConfiguration(
-            configure or Configure((), None, None), plain=plain
+            configure or Configure((), None, None), optional=optional
         )
         self.io = SessionIO(self.links, self.cell, self.configuration, ())
-        self.io.worker.follow(self.links.cpu_clock())
+        self.io.worker.set_cpu_clock(self.links.cpu_clock())
         self.recorder = Recorder()
         self.recorder.io = self.io
         if handler:
@@ -92,9 +92,9 @@ class Peer:
         self.orders: list[control_channel.Message] = []
         self._descriptors: list[int] = []
 
-    def recovery(self, states: int = 3) -> Recovery:
+    def recovery(self, snapshots: int = 3) -> Recovery:
         """A recovery part with which this session goes on after a death."""
-        return Recovery(self.io, self.cell, self.completion, {}, states)
+        return Recovery(self.io, self.cell, self.completion, {}, snapshots)
 
     def close(self) -> None:
         """Let go of all ends."""
@@ -128,11 +128,11 @@ class Peer:
     def die(self, status: int = 0, *, number: int = 1, cpu: float = 0.0) -> None:
         """The worker ends, and init says so."""
         self.worker.close()
-        self.tell({"died": number, "status": status, "cpu": cpu})
+        self.send({"died": number, "status": status, "cpu": cpu})
 
     # ── init ──────────────────────────────────────────────────────────────────────────────────
 
-    def tell(self, message: control_channel.Message) -> None:
+    def send(self, message: control_channel.Message) -> None:
         """Init sends the host a message."""
         control_channel.send(self.control, message)
 
@@ -159,7 +159,7 @@ def ready(io: SessionIO) -> list[tuple[int, int]]:
     """The descriptors that a driver would find ready."""
     poller = select.poll()
     for fd in io.descriptors:
-        poller.register(fd, io.outbox.interest if fd == io.worker_fd else select.POLLIN)
+        poller.register(fd, io.send_buffer.interest if fd == io.worker_fd else select.POLLIN)
     return poller.poll(0)
 
 

@@ -90,5 +90,5 @@ def test_a_session_of_very_many_cells_rolls_back(
         assert session.run("import os; os._exit(1)").state == "rolled_back"
         assert session.rollback(3) == ()
         assert session.get("n") == 11
-        with pytest.raises(SandboxError, match="no copy was made"):
+        with pytest.raises(SandboxError, match="there is no snapshot from before"):
             session.rollback(3)

@@ -15,7 +15,7 @@ import pytest
 from repl_sandbox import Finished, Sandbox, Session, TimedOut
 from tests.conformance import CHECKS, Check, run
 from tests.conformance.steps import Close, Fetch, Fresh, Put, Run, Variables, raises, shows
-from tests.internals import session_core, session_home
+from tests.internals import session_core, session_owner
 
 TIERS = ("jailed", "confined", "process")
 NAMES = [check.name for check in CHECKS]
@@ -145,7 +145,7 @@ def test_a_wrong_backend_is_detected(sandbox: Sandbox) -> None:
 
     def open_session(**options: Any) -> Forgetful:
         session = sandbox.session(**options)
-        forgetful = Forgetful(session_core(session), session_home(session))
+        forgetful = Forgetful(session_core(session), session_owner(session))
         opened.extend([session, forgetful])
         return forgetful
 
@@ -176,7 +176,7 @@ def test_a_failed_time_check_is_retried_with_more_time(sandbox: Sandbox, busy: i
 
     def open_session(**options: Any) -> Busy:
         session = sandbox.session(**options)
-        return Busy(session_core(session), session_home(session))
+        return Busy(session_core(session), session_owner(session))
 
     (result,) = run(open_session, [Check("one", "time", (Run("1", shows("1"), 60.0),))]).results
     assert result.status == ("passed" if busy < 2 else "failed")

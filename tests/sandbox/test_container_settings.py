@@ -23,9 +23,9 @@ from repl_sandbox import ContainerLimits, IsolationError, Limits, Sandbox
         ({"isolation": "jailed", "runtime": "runc"}, ValueError, "runtime is for"),
         ({"container_limits": ContainerLimits()}, ValueError, "container_limits is for"),
         ({"isolation": "container", "image": 3}, TypeError, "image must be a str"),
-        ({"isolation": "container", "image": ""}, ValueError, "image='' is no name"),
-        ({"isolation": "container", "image": "a\nb"}, ValueError, "is no name"),
-        ({"isolation": "container", "image": "--privileged"}, ValueError, "is no name"),
+        ({"isolation": "container", "image": ""}, ValueError, "image='' is not a valid name"),
+        ({"isolation": "container", "image": "a\nb"}, ValueError, "is not a valid name"),
+        ({"isolation": "container", "image": "--privileged"}, ValueError, "is not a valid name"),
         ({"isolation": "container", "image": "p", "runtime": 1}, TypeError, "runtime must"),
         (
             {"isolation": "container", "image": "p", "runtime": "runsc", "inside": "jailed"},
@@ -54,7 +54,7 @@ from repl_sandbox import ContainerLimits, IsolationError, Limits, Sandbox
                 "limits": Limits(memory="2GiB"),
             },
             ValueError,
-            "container_limits: memory=1,073,741,824 is less than one session may have",
+            "container_limits: memory=1,073,741,824 is less than the limit of one session",
         ),
         (
             {

@@ -345,7 +345,7 @@ def test_a_snapshot_without_copies_of_its_descriptors_is_not_used(
 ) -> None:
     copied.run("import os\nx = 1")
     copied.run(f"{FULL}\nx = 2")
-    with pytest.raises(SandboxError, match="could not be copied"):
+    with pytest.raises(SandboxError, match="could not be branched"):
         copied.branch()
     assert copied.run("x").value == "2"
     outcome = copied.run("os._exit(1)")

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 
 from repl_sandbox import AsyncSandbox
-from repl_sandbox.session.drivers.read_pacing import ReadPacing, Turns
+from repl_sandbox.session.drivers.read_pacing import LoopShare, ReadPacing
 
 
 def flood() -> None:
@@ -84,44 +84,44 @@ while True: pass
 
 def owing(seconds: float, now: float) -> ReadPacing:
     pace = ReadPacing()
-    pace.book(seconds, now)
+    pace.charge(seconds, now)
     return pace
 
 
 def test_a_busy_session_has_a_debt_until_it_has_waited():
     pace = ReadPacing()
     for second in range(1, 1000):
-        pace.book(0.015, float(second))
-        assert not pace.owes(float(second))
-    pace.book(1.0, 1000.0)
-    assert pace.owes(1000.0)
-    assert pace.owes(1040.0)
-    assert not pace.owes(1060.0)
+        pace.charge(0.015, float(second))
+        assert not pace.is_over_share(float(second))
+    pace.charge(1.0, 1000.0)
+    assert pace.is_over_share(1000.0)
+    assert pace.is_over_share(1040.0)
+    assert not pace.is_over_share(1060.0)
 
 
 def test_requests_of_a_client_are_not_charged():
-    pace, turns = ReadPacing(), Turns()
+    pace, share = ReadPacing(), LoopShare()
     for step in range(10_000):
         now = 1000.0 + step * 0.001
-        pace.begin(turns, now)
-        pace.book(0.0005, now)
-        assert not pace.owes(now)
+        pace.begin(share, now)
+        pace.charge(0.0005, now)
+        assert not pace.is_over_share(now)
 
 
 def test_sessions_in_debt_wait_only_while_others_use_the_loop():
-    turns, debtor = Turns(), owing(1.0, 1000.0)
-    assert debtor.next_turn(turns, 1000.0) == 1000.0
-    ReadPacing().begin(turns, 1000.0)
-    debtor.book(1.0, 1000.0)
-    assert debtor.next_turn(turns, 1000.0) > 1004.0
-    debtor.begin(turns, 1002.0)  # it owes, and so does not count
-    debtor.book(1.0, 1002.0)
-    assert debtor.next_turn(turns, 1002.0) == 1002.0
+    share, debtor = LoopShare(), owing(1.0, 1000.0)
+    assert debtor.next_read(share, 1000.0) == 1000.0
+    ReadPacing().begin(share, 1000.0)
+    debtor.charge(1.0, 1000.0)
+    assert debtor.next_read(share, 1000.0) > 1004.0
+    debtor.begin(share, 1002.0)  # it owes, and so does not count
+    debtor.charge(1.0, 1002.0)
+    assert debtor.next_read(share, 1002.0) == 1002.0
 
 
 def test_all_sessions_in_debt_together_have_a_fifth_of_the_loop():
-    turns = Turns()
+    share = LoopShare()
     debtors = [owing(1.0, 1000.0) for _ in range(20)]
-    turns.used_at = 1000.0
-    free = sorted(each.next_turn(turns, 1000.0) for each in debtors)
+    share.used_at = 1000.0
+    free = sorted(each.next_read(share, 1000.0) for each in debtors)
     assert free == [1005.0 + 5 * n for n in range(20)]

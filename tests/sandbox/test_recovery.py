@@ -533,7 +533,7 @@ def test_a_worker_that_was_not_run_keeps_what_was_there_before_its_time_is_up(
         target=lambda: outcomes.append(copied.run("x = 2\nwhile True: pass", timeout=0.1))
     )
     running.start()
-    eventually(lambda: core.io.worker.doomed or outcomes)
+    eventually(lambda: core.io.worker.kill_ordered or outcomes)
     with suppress(ProcessLookupError):
         os.kill(worker, signal.SIGCONT)
     running.join()
@@ -559,7 +559,7 @@ with Sandbox(isolation={tier!r}, python={python!r}) as sandbox, sandbox.session(
         try:
             use()
         except SandboxError as error:
-            assert "what is kept of the session still is" in str(error), error
+            assert "the kept state is intact" in str(error), error
         else:
             raise AssertionError("it had a descriptor")
     for fd in held:

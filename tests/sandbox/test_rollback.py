@@ -209,7 +209,7 @@ def test_a_missing_snapshot_is_an_error_and_nothing_is_undone(
             "except OSError: pass"
         )
         session.run("for pid in children: os.kill(pid, 9), os.waitpid(pid, 0)\nlast = 1")
-        with pytest.raises(SandboxError, match="no copy was made"):
+        with pytest.raises(SandboxError, match="there is no snapshot from before"):
             session.rollback()
         assert session.get("last") == 1
         assert session.rollback(2) == ()

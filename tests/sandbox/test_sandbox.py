@@ -333,7 +333,9 @@ def test_a_hash_seed_is_checked_by_name(seed):
 
 @pytest.mark.parametrize("program", ["/bin/true", "/bin/cat"])
 def test_an_invalid_python_is_named(program: str) -> None:
-    with pytest.raises(SandboxError, match=f"python: {program} ended .* before it was a template"):
+    with pytest.raises(
+        SandboxError, match=f"python: {program} ended .* before it was ready as a template"
+    ):
         Sandbox(python=program)
 
 
@@ -449,4 +451,4 @@ def test_importing_from_an_archive_is_refused_with_the_reason(tmp_path: Path) ->
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert "in a folder" in done.stdout and str(archive) in done.stdout
+    assert "in a directory" in done.stdout and str(archive) in done.stdout

@@ -52,7 +52,7 @@ def test_an_asynchronous_on_output_is_refused_before_anything_runs(
     async def hear(stream: str, text: str) -> None: ...
 
     for wrong, name in ((hear, "coroutine function"), (3, "int")):
-        with pytest.raises(TypeError, match=f"plain function, which is not awaited, and no {name}"):
+        with pytest.raises(TypeError, match=f"plain function, which is not awaited, not a {name}"):
             session.run("x = 1", on_output=wrong)  # type: ignore[arg-type]
     assert session.variables() == []
 

@@ -57,7 +57,7 @@ class Restarting(Recovery):
 
     def collect_death(self) -> Generator[float, Any, None]:
         """Wait for the notice."""
-        self._io.turn_from_worker()
+        self._io.ignore_worker()
         while self._worker.notice is None:
             self._io.receive((yield 0.0))
 
@@ -82,7 +82,7 @@ class Host(Peer):
         self.open_calls = OpenCalls(check(functions), Inline())
         self.calls = HostCallHandler(self.io, self.cell, self.open_calls, self.output, accept)
         self.io.listen(MessageDispatch(self.io, self.cell, self.calls, self.output))
-        self.io.wait_also_for(self.open_calls.wakes)
+        self.io.set_reply_fds(self.open_calls.reply_fds)
         self.recovers = Restarting(self.io, self.cell, self.completion, {}, 3)
         limits = Limits(timeout=60, grace=grace)
         self.cells = CellExecution(
@@ -108,7 +108,7 @@ class Host(Peer):
     def running(self) -> None:
         """A cell runs."""
         self.cells.begin(b"code", 60.0, None)
-        self.cell.follow_clocks()
+        self.cell.start_clocks()
         self.hear()
 
 
@@ -170,7 +170,7 @@ def test_a_cell_over_its_time_is_interrupted_and_keeps_its_state(host: Host) -> 
     next(steps)
     steps.send([])
     assert host.hear_orders() == ["interrupt"]
-    host.tell({"interrupted": 1})
+    host.send({"interrupted": 1})
     host.end()()
     outcome = drive(steps, host.io, begun=True)
     assert isinstance(outcome, TimedOut) and outcome.state == "kept"
@@ -261,9 +261,9 @@ def test_an_internal_job_takes_no_number_and_is_no_part_of_the_history(host: Hos
 
 
 def test_refused_forks_are_reported_with_the_outcome(host: Host) -> None:
-    host.cells.limit_hits.is_full()  # while nothing runs
+    host.cells.limit_hits.note_process_limit()  # while nothing runs
     assert not host.cells.limit_hits.full
-    outcome = host.run(host.cells.limit_hits.is_full, host.end())
+    outcome = host.run(host.cells.limit_hits.note_process_limit, host.end())
     assert outcome.limits == ("processes",)
     assert host.run(host.end()).limits == ()
 
@@ -327,7 +327,7 @@ def test_calls_are_bounded_and_have_a_number_each(host: Host) -> None:
 def test_calls_that_are_open_when_the_cell_ends_are_refused(host: Host) -> None:
     host.running()
     host.calls.take(HostCall(1, 1, "f", NOTHING))
-    host.calls.refuse_open()
+    host.calls.cancel_open()
     (refusal,) = refusals(host)
     assert b"Cancelled" in refusal
     host.calls.reply()  # which arrived meanwhile
@@ -337,7 +337,7 @@ def test_calls_that_are_open_when_the_cell_ends_are_refused(host: Host) -> None:
 def test_output_is_delivered_while_the_worker_reads(host: Host) -> None:
     host.running()
     host.calls.take(HostCall(1, 1, STREAMS, NOTHING))
-    assert host.io.outbox.is_read() is False
+    assert host.io.send_buffer.is_read() is False
     host.calls.take(HostCall(2, 1, STREAMS, NOTHING))
     given, refused = host.hear()
     assert given == HostReply(1, True, b"null") and host.descriptors == 2
@@ -384,7 +384,7 @@ def test_each_message_has_its_handler(host: Host) -> None:
     dispatch.take(Value(b"1"))
     assert host.io.answer == Value(b"1")
     dispatch.take(HostCall(1, 1, "f", NOTHING))
-    dispatch.wake(host.open_calls.wakes[0])
+    dispatch.wake(host.open_calls.reply_fds[0])
     assert host.hear() == [HostReply(1, True, b"42")]
     dispatch.take(Answered(2, 1, Answer("FINAL", "42")))
     assert len(host.cell.answers.all()) == 1

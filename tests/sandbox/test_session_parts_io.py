@@ -51,7 +51,9 @@ def test_bytes_against_the_protocol_end_the_worker(peer: Peer) -> None:
     peer.worker.sendall(b"\xff" * 20)
     peer.io.receive(ready(peer.io))
     assert peer.hear_orders() == ["kill"]
-    assert peer.io.worker.breach == "protocol" and peer.io.worker.dead and peer.io.worker.doomed
+    assert (
+        peer.io.worker.breach == "protocol" and peer.io.worker.dead and peer.io.worker.kill_ordered
+    )
     assert peer.recorder.messages == []
 
 
@@ -70,40 +72,40 @@ def test_a_message_that_the_handler_refuses_ends_the_worker(
 def test_unread_messages_are_kept_and_sent_later(peer: Peer) -> None:
     large = Assign("x", "str", b"x" * (3 << 20))
     peer.io.send(large)
-    assert peer.io.outbox.interest == select.POLLOUT  # so much unread: nothing is taken in
+    assert peer.io.send_buffer.interest == select.POLLOUT  # so much unread: nothing is taken in
     heard: list[object] = []
     while not heard:
         heard += peer.hear()
         peer.io.receive(ready(peer.io))
     assert heard == [large]
-    assert peer.io.outbox.interest == select.POLLIN and not peer.io.outbox
+    assert peer.io.send_buffer.interest == select.POLLIN and not peer.io.send_buffer
 
 
 def test_end_of_file_on_the_socket_means_that_the_worker_ended(peer: Peer) -> None:
     peer.worker.close()
     peer.io.receive(ready(peer.io))
     assert peer.io.worker.dead and not peer.io.worker.init_is_gone
-    peer.io.turn_from_worker()
+    peer.io.ignore_worker()
     assert peer.io.worker_fd not in peer.io.descriptors and ready(peer.io) == []
 
 
 def test_a_descriptor_is_passed_once_and_only_while_it_is_offered(peer: Peer) -> None:
     peer.io.offer(peer.stdout)
     for number in (1, 2):
-        peer.io.ask_for_memfd(HostCall(number, 0, MEMFD, b"[[],{}]"))
+        peer.io.attach_memfd(HostCall(number, 0, MEMFD, b"[[],{}]"))
     first, second = peer.hear()
     assert first == HostReply(1, True, b"null") and peer.descriptors == 1
     assert isinstance(second, HostReply) and not second.ok and b"Cancelled" in second.data
     peer.io.offer(peer.stdout)
     peer.io.withdraw()
-    peer.io.ask_for_memfd(HostCall(3, 0, MEMFD, b"[[],{}]"))
+    peer.io.attach_memfd(HostCall(3, 0, MEMFD, b"[[],{}]"))
     (third,) = peer.hear()
     assert isinstance(third, HostReply) and not third.ok
 
 
 def test_a_session_is_untouched_until_a_message_is_sent(peer: Peer) -> None:
     assert peer.io.untouched
-    peer.io.say_first()  # which is nothing, as the configuration is plain; a cell follows
+    peer.io.send_configuration()  # which is nothing, as the configuration is plain; a cell follows
     assert not peer.io.untouched
 
 
@@ -111,35 +113,35 @@ def test_a_session_is_untouched_until_a_message_is_sent(peer: Peer) -> None:
 
 
 def test_each_worker_is_configured_once_and_the_first_gets_the_variables() -> None:
-    configuration = WorkerConfiguration(CONFIGURE, plain=False)
+    configuration = WorkerConfiguration(CONFIGURE, optional=False)
     assert configuration.add(VARIABLE)
-    first = configuration.due()
+    first = configuration.take_due()
     assert first is not None and first.variables == (VARIABLE,)
     configuration.was_sent()
-    assert configuration.due() is None and not configuration.add(VARIABLE)
+    assert configuration.take_due() is None and not configuration.add(VARIABLE)
     configuration.emptied(keeps_variables=True)
-    assert configuration.due() == first
+    assert configuration.take_due() == first
     configuration.emptied(keeps_variables=False)
-    assert configuration.due() == CONFIGURE
+    assert configuration.take_due() == CONFIGURE
     configuration.restored()
-    assert configuration.due() is None
+    assert configuration.take_due() is None
 
 
 def test_variables_that_no_worker_received_are_sent_to_the_next() -> None:
-    configuration = WorkerConfiguration(CONFIGURE, plain=False)
+    configuration = WorkerConfiguration(CONFIGURE, optional=False)
     configuration.add(VARIABLE)
-    configuration.due()  # and the worker is gone before it is sent
+    configuration.take_due()  # and the worker is gone before it is sent
     configuration.emptied(keeps_variables=False)
-    again = configuration.due()
+    again = configuration.take_due()
     assert again is not None and again.variables == (VARIABLE,)
 
 
 def test_a_default_configuration_is_not_sent_unless_there_are_variables() -> None:
-    configuration = WorkerConfiguration(Configure((), None, None), plain=True)
-    assert configuration.due() is None
-    configuration = WorkerConfiguration(Configure((), None, None), plain=True)
+    configuration = WorkerConfiguration(Configure((), None, None), optional=True)
+    assert configuration.take_due() is None
+    configuration = WorkerConfiguration(Configure((), None, None), optional=True)
     configuration.add(VARIABLE)
-    assert configuration.due() is not None
+    assert configuration.take_due() is not None
 
 
 @pytest.mark.parametrize(
@@ -152,7 +154,7 @@ def test_a_default_configuration_is_not_sent_unless_there_are_variables() -> Non
     ],
 )
 def test_large_or_refusable_values_are_sent_as_requests(variable: Assign) -> None:
-    configuration = WorkerConfiguration(CONFIGURE, plain=False)
+    configuration = WorkerConfiguration(CONFIGURE, optional=False)
     assert not configuration.add(variable)
     assert configuration.message == CONFIGURE
 
@@ -168,8 +170,8 @@ def test_an_interrupt_affects_the_running_cell_alone(peer: Peer) -> None:
     init.interrupt()
     assert peer.hear_orders() == ["interrupt"] and peer.orders[0]["cell"] == 5
     assert init.interrupting and init.unacknowledged == 1
-    peer.tell({"interrupted": 5})
-    peer.tell({"interrupted": 5})  # one more than was ordered, as of a worker that is gone
+    peer.send({"interrupted": 5})
+    peer.send({"interrupted": 5})  # one more than was ordered, as of a worker that is gone
     init.read()
     init.read()
     init.read()  # where nothing has come
@@ -182,35 +184,35 @@ def test_a_limit_that_an_earlier_worker_has_passed_is_not_held_against_the_next(
     peer: Peer,
 ) -> None:
     init = peer.io.init
-    seen = init.generation
-    init.order_worker({"op": "start"}, peer.stdout)
+    seen = init.worker_number
+    init.request_worker({"op": "start"}, peer.stdout)
     init.breach("memory", seen)  # that worker is being ended already
-    init.worker_came()
+    init.note_new_worker()
     init.breach("memory", seen)
     assert peer.hear_orders() == ["start"] and peer.io.worker.breach is None
-    init.breach("memory", init.generation)
+    init.breach("memory", init.worker_number)
     assert peer.hear_orders() == ["start", "kill"] and peer.io.worker.breach == "memory"
 
 
 def test_the_death_of_an_earlier_worker_is_no_death_of_this_one(peer: Peer) -> None:
     worker = peer.io.worker
-    worker.born = 2
-    peer.tell({"died": 1, "status": 9, "cpu": 3.0})
+    worker.worker_number = 2
+    peer.send({"died": 1, "status": 9, "cpu": 3.0})
     peer.io.init.read()
-    assert not worker.dead and worker.cpu_of_dead == 3.0
-    peer.tell({"died": 2, "status": 9, "cpu": 4.0})
+    assert not worker.dead and worker.cpu_of_ended == 3.0
+    peer.send({"died": 2, "status": 9, "cpu": 4.0})
     peer.io.init.read()
     assert worker.dead and not worker.init_is_gone
 
 
 def test_the_answer_to_a_cancelled_order_is_not_that_of_the_next(peer: Peer) -> None:
     init = peer.io.init
-    init.order_branch(None, ())
-    init.order_branch(3, ())
-    peer.tell({"branched": True, "number": 1})
+    init.request_branch(None, ())
+    init.request_branch(3, ())
+    peer.send({"branched": True, "number": 1})
     init.read()
     assert init.branched is None
-    peer.tell({"branched": False, "number": 2})
+    peer.send({"branched": False, "number": 2})
     init.read()
     assert init.branched is False
     peer.hear_orders()
@@ -219,7 +221,7 @@ def test_the_answer_to_a_cancelled_order_is_not_that_of_the_next(peer: Peer) -> 
 
 def test_without_init_there_is_no_session(peer: Peer) -> None:
     peer.control.close()
-    peer.io.init.tell({"op": "kill"})
+    peer.io.init.send({"op": "kill"})
     assert not peer.io.worker.dead  # which is found as its notices are read
     peer.io.init.read()
     assert peer.io.worker.dead and peer.io.worker.init_is_gone

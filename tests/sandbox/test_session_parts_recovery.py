@@ -33,15 +33,15 @@ from tests.sandbox.session_peer import LIMITS, Peer, drive, ready
 
 @pytest.fixture
 def peer() -> Iterator[Peer]:
-    peer = Peer(Configure((), 7, None), plain=False)
+    peer = Peer(Configure((), 7, None), optional=False)
     yield peer
     peer.close()
 
 
-def ran(peer: Peer, *cells: int, states: int = 3) -> Recovery:
+def ran(peer: Peer, *cells: int, snapshots: int = 3) -> Recovery:
     """A recovery part that has run `cells` and was configured."""
-    recovery = peer.recovery(states)
-    peer.io.say_first()
+    recovery = peer.recovery(snapshots)
+    peer.io.send_configuration()
     peer.hear()
     for cell in cells:
         recovery.history.add(cell)
@@ -51,7 +51,7 @@ def ran(peer: Peer, *cells: int, states: int = 3) -> Recovery:
 def woken(peer: Peer, cell: int, *lost: str) -> list[Callable[[], object]]:
     """Init wakes the snapshot of `cell`."""
     return [
-        lambda: peer.tell({"revived": True, "cpu": 1.0, "lost": []}),
+        lambda: peer.send({"revived": True, "cpu": 1.0, "lost": []}),
         lambda: peer.start_worker(Restored(cell, lost)),
     ]
 
@@ -65,7 +65,7 @@ def test_the_latest_snapshot_takes_over_from_a_dead_worker(peer: Peer) -> None:
     state = drive(recovery.replace(), peer.io, *woken(peer, 2, "a thread"))
     assert state == "rolled_back" and peer.hear_orders() == ["revive"]
     assert peer.io.worker.lost == ("a thread",)
-    assert peer.io.worker.cpu_of_dead == 3.0  # of the worker, and of the snapshot until then
+    assert peer.io.worker.cpu_of_ended == 3.0  # of the worker, and of the snapshot until then
     assert recovery.history.last == 2 and not peer.io.worker.dead
     assert peer.io.configuration.known  # it is a snapshot of a configured worker
 
@@ -75,11 +75,11 @@ def test_cells_after_the_snapshot_are_reported_as_undone(peer: Peer) -> None:
     peer.die()
     drive(recovery.replace(), peer.io, *woken(peer, 1))
     assert recovery.history.last == 1
-    assert peer.io.worker.lost == ("what cells 2 to 3 did: no later copy was made",)
+    assert peer.io.worker.lost == ("the effects of cells 2 to 3: no later snapshot was made",)
 
 
 @pytest.mark.parametrize(
-    ("states", "cells", "orders", "state"),
+    ("snapshots", "cells", "orders", "state"),
     [
         (3, (1,), ["revive", "start"], "restarted"),  # the snapshot has ended
         (3, (), ["start"], "rolled_back"),  # an empty namespace needs no snapshot
@@ -87,16 +87,16 @@ def test_cells_after_the_snapshot_are_reported_as_undone(peer: Peer) -> None:
     ],
 )
 def test_without_a_snapshot_an_empty_worker_takes_over(
-    peer: Peer, states: int, cells: tuple[int, ...], orders: list[str], state: State
+    peer: Peer, snapshots: int, cells: tuple[int, ...], orders: list[str], state: State
 ) -> None:
-    recovery = ran(peer, *cells, states=states)
-    refusal = [lambda: peer.tell({"revived": False, "lost": ["the copy"]})]
+    recovery = ran(peer, *cells, snapshots=snapshots)
+    refusal = [lambda: peer.send({"revived": False, "lost": ["the copy"]})]
     peer.die()
     acts = refusal if "revive" in orders else []
     assert drive(recovery.replace(), peer.io, *acts, peer.start_worker) == state
     assert peer.hear_orders() == orders
     assert not recovery.history and not peer.io.configuration.known
-    assert peer.io.init.generation == 1
+    assert peer.io.init.worker_number == 1
 
 
 def test_a_snapshot_that_dies_as_it_is_woken_is_followed_by_an_empty_worker(peer: Peer) -> None:
@@ -130,8 +130,8 @@ def test_a_worker_whose_end_is_not_reported_is_ended(
     steps = recovery.collect_death()
     next(steps)
     steps.send([])
-    assert peer.hear_orders() == ["kill"] and peer.io.worker.silent
-    peer.tell({"died": 1, "status": signal.SIGKILL, "cpu": 0.0})
+    assert peer.hear_orders() == ["kill"] and peer.io.worker.is_unresponsive
+    peer.send({"died": 1, "status": signal.SIGKILL, "cpu": 0.0})
     with pytest.raises(StopIteration):
         steps.send(ready(peer.io))
 
@@ -139,7 +139,7 @@ def test_a_worker_whose_end_is_not_reported_is_ended(
 def test_a_worker_that_cannot_be_connected_is_tried_again(
     peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recovery = ran(peer, states=-1)
+    recovery = ran(peer, snapshots=-1)
 
     def refuse(*_: object) -> None:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
@@ -170,13 +170,13 @@ def test_a_rollback_wakes_the_snapshot_of_that_cell(peer: Peer) -> None:
 def test_a_rollback_without_a_snapshot_leaves_the_session_unchanged(peer: Peer) -> None:
     recovery = ran(peer, 1, 2)
     refusal = {"revived": False, "lost": []}
-    with pytest.raises(SandboxError, match="It was left as it is"):
-        drive(recovery.rollback(1), peer.io, lambda: peer.tell(refusal))
+    with pytest.raises(SandboxError, match="The session is unchanged"):
+        drive(recovery.rollback(1), peer.io, lambda: peer.send(refusal))
     assert recovery.history.last == 2 and not peer.io.worker.dead
 
 
 @pytest.mark.parametrize(
-    ("states", "cells", "error"),
+    ("snapshots", "cells", "error"),
     [
         (3, True, TypeError),
         (3, 0, ValueError),
@@ -186,9 +186,9 @@ def test_a_rollback_without_a_snapshot_leaves_the_session_unchanged(peer: Peer) 
     ],
 )
 def test_an_invalid_rollback_is_refused(
-    peer: Peer, states: int, cells: Any, error: type[Exception]
+    peer: Peer, snapshots: int, cells: Any, error: type[Exception]
 ) -> None:
-    recovery = ran(peer, 1, 2, states=states)
+    recovery = ran(peer, 1, 2, snapshots=snapshots)
     with pytest.raises(error):
         drive(recovery.rollback(cells), peer.io)
     assert peer.hear_orders() == []
@@ -205,7 +205,7 @@ def questions(peer: Peer, *cells: int) -> NamespaceQueries:
 def test_a_request_is_answered(peer: Peer) -> None:
     asked = questions(peer)
     answer = drive(asked.ask(Fetch("x")), peer.io, peer.hear, lambda: peer.say(Value(b"1")))
-    assert answer == Value(b"1") and not asked.is_asking
+    assert answer == Value(b"1") and not asked.is_waiting
     refusal = Failed("unknown", "no x")
     assert drive(asked.ask(Fetch("x")), peer.io, peer.hear, lambda: peer.say(refusal)) == refusal
 
@@ -227,7 +227,7 @@ def test_a_worker_that_dies_during_a_request_is_replaced(
 def test_a_request_that_empties_the_session_reports_it(peer: Peer) -> None:
     asked = questions(peer, 1)
     gone = {"revived": False, "lost": []}
-    acts = [peer.die, lambda: peer.tell(gone), peer.start_worker]
+    acts = [peer.die, lambda: peer.send(gone), peer.start_worker]
     with pytest.raises(SandboxError, match="is empty now"):
         drive(asked.ask(Fetch("x")), peer.io, *acts)
     assert peer.io.worker.emptied  # which the next outcome reports
@@ -247,7 +247,7 @@ def test_the_file_of_a_request_is_passed_until_it_is_answered(peer: Peer) -> Non
     acts = [lambda: heard.extend(peer.hear()), lambda: peer.say(Value(b""))]
     drive(asked.ask(Assign("x", "str", b"", 9), peer.stdout), peer.io, *acts)
     assert heard == [Assign("x", "str", b"", 9)]
-    peer.io.ask_for_memfd(HostCall(1, 0, MEMFD, b"[[],{}]"))
+    peer.io.attach_memfd(HostCall(1, 0, MEMFD, b"[[],{}]"))
     (late,) = peer.hear()
     assert isinstance(late, HostReply) and not late.ok and peer.descriptors == 0
 
@@ -261,7 +261,7 @@ def test_an_exception_during_a_request_is_raised_after_its_answer(peer: Peer) ->
     steps = asked.ask(Fetch("x"), meanwhile=fail)
     with pytest.raises(ArithmeticError):
         drive(steps, peer.io, peer.hear, lambda: peer.say(Value(b"1")))
-    assert not asked.is_asking
+    assert not asked.is_waiting
 
 
 def test_a_reply_without_a_waiting_caller_is_read(peer: Peer) -> None:
@@ -269,10 +269,10 @@ def test_a_reply_without_a_waiting_caller_is_read(peer: Peer) -> None:
     steps = asked.ask(Fetch("x"))
     next(steps)
     steps.close()  # the caller leaves
-    assert asked.is_asking
+    assert asked.is_waiting
     peer.hear()
-    drive(asked.outwait(), peer.io, lambda: peer.say(Value(b"1")))
-    assert not asked.is_asking
+    drive(asked.discard_answer(), peer.io, lambda: peer.say(Value(b"1")))
+    assert not asked.is_waiting
 
 
 # ── Branches ──────────────────────────────────────────────────────────────────────────────────────
@@ -295,14 +295,14 @@ class Asked(NamespaceQueries):
         return Failed("unknown", "")
 
 
-def branches(peer: Peer, states: int = 0) -> Branches:
-    recovery = ran(peer, 1, states=states)
+def branches(peer: Peer, snapshots: int = 0) -> Branches:
+    recovery = ran(peer, 1, snapshots=snapshots)
     return Branches(peer.io, Asked(peer, recovery), recovery, peer.completion)
 
 
 def test_a_branch_has_its_own_connections(peer: Peer) -> None:
     room: list[str] = []
-    acts = [lambda: peer.tell({"branched": True, "number": 1})]
+    acts = [lambda: peer.send({"branched": True, "number": 1})]
     made = drive(branches(peer).make(5, lambda: room.append("taken")), peer.io, *acts)
     try:
         assert peer.hear_orders() == ["branch"] and peer.orders[0]["seed"] == 5
@@ -316,11 +316,11 @@ def test_a_branch_has_its_own_connections(peer: Peer) -> None:
 def test_a_failed_fork_makes_no_branch_and_leaves_nothing(peer: Peer) -> None:
     part = branches(peer)
     before = len(os.listdir("/proc/self/fd"))
-    with pytest.raises(SandboxError, match="could not be copied"):
+    with pytest.raises(SandboxError, match="could not be branched"):
         drive(
             part.make(None, lambda: None),
             peer.io,
-            lambda: peer.tell({"branched": False, "number": 1}),
+            lambda: peer.send({"branched": False, "number": 1}),
         )
     assert len(os.listdir("/proc/self/fd")) == before
 
@@ -332,7 +332,7 @@ def test_without_capacity_or_snapshots_there_is_no_branch(peer: Peer) -> None:
     with pytest.raises(SandboxError, match="no room"):
         drive(branches(peer).make(None, refuse), peer.io)
     with pytest.raises(SandboxError, match="recovery='snapshot'"):
-        drive(branches(peer, states=-1).make(None, lambda: None), peer.io)
+        drive(branches(peer, snapshots=-1).make(None, lambda: None), peer.io)
     assert peer.hear_orders() == []
 
 
@@ -341,9 +341,9 @@ def test_a_branch_begins_with_its_first_message(peer: Peer) -> None:
     ours, theirs = socket.socketpair()
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
     ours.setblocking(False)
-    peer.io.adopt(ours)
+    peer.io.use_worker(ours)
     with theirs:
-        peer.io.init.order_worker({"op": "branch"}, theirs.fileno())
+        peer.io.init.request_worker({"op": "branch"}, theirs.fileno())
     part = Branches(peer.io, Asked(peer, recovery), recovery, peer.completion)
     lost = drive(part.begin(), peer.io, lambda: peer.start_worker(Restored(1, ("a thread",))))
     assert lost == ("a thread",)
@@ -356,7 +356,7 @@ def test_a_request_for_a_branch_first_takes_a_snapshot(peer: Peer) -> None:
     made = drive(
         part.make(None, lambda: None),
         peer.io,
-        lambda: peer.tell({"branched": True, "number": 1}),
+        lambda: peer.send({"branched": True, "number": 1}),
     )
     made.close()
     assert asked.names == [ASK_FOR_BRANCH]

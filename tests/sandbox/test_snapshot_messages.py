@@ -43,9 +43,9 @@ def held(sent: int) -> int:
     ("said", "error"),
     [
         (b"x", ValueError),
-        (snapshot_messages.ORDER.pack(7, 0, -1, 10_000), ValueError),
-        (snapshot_messages.ORDER.pack(7, 0, -1, 3), BlockingIOError),
-        (snapshot_messages.ORDER.pack(8, 0, -1, 0), None),
+        (snapshot_messages.COMMAND.pack(7, 0, -1, 10_000), ValueError),
+        (snapshot_messages.COMMAND.pack(7, 0, -1, 3), BlockingIOError),
+        (snapshot_messages.COMMAND.pack(8, 0, -1, 0), None),
     ],
 )
 def test_descriptors_of_foreign_orders_are_closed(
@@ -66,7 +66,7 @@ def test_descriptors_of_foreign_orders_are_closed(
 
 def test_an_order_has_its_descriptors(ends: tuple[socket.socket, socket.socket], sent: int) -> None:
     ours, theirs = ends
-    socket.send_fds(ours, [snapshot_messages.ORDER.pack(7, 5, -1, 4) + b"/tmp"], [sent] * 5)
+    socket.send_fds(ours, [snapshot_messages.COMMAND.pack(7, 5, -1, 4) + b"/tmp"], [sent] * 5)
     order = snapshot_messages.read(theirs, 7, wait=False)
     assert order is not None
     assert order[:3] == (5, -1, "/tmp")

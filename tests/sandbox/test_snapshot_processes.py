@@ -163,7 +163,7 @@ def test_at_the_process_limit_the_older_snapshot_is_used(
         assert outcome.state == "rolled_back"
         # The number of cells with room for a snapshot depends on the counted processes.
         restored = session.get("x")
-        assert restored == 2 or any("no later copy was made" in name for name in outcome.lost)
+        assert restored == 2 or any("no later snapshot was made" in name for name in outcome.lost)
         assert session.run("x + 1").ok
 
 
@@ -315,7 +315,7 @@ def test_a_hook_that_does_not_end_costs_the_snapshot_and_nothing_else(sandbox: S
         assert session.run("x = 2; x").value == "2"
         outcome = session.run("os._exit(1)")
         assert outcome.state == "rolled_back"
-        assert outcome.lost == ("what cells 2 to 3 did: no later copy was made",)
+        assert outcome.lost == ("the effects of cells 2 to 3: no later snapshot was made",)
         assert session.get("x") == 1
 
 
@@ -358,27 +358,28 @@ os._exit(1)
 # meanwhile. Prints the record of the last cell, and the table after it.
 _NAMED = """
 import json, os, socket, sys
-from repl_sandbox.snapshots.snapshot_processes import SnapshotProcesses, SnapshotRecovery
+from repl_sandbox.snapshots.snapshot_processes import SnapshotProcesses
+from repl_sandbox.snapshots.snapshot_resources import SnapshotResources
 from repl_sandbox.snapshots.snapshot_table import SnapshotTable
 
 os.closerange(3, 100)  # as in a session; libffi holds one from 3.5 on
-states, seen = SnapshotTable(), []
-orders, init = socket.socketpair()
+table, seen = SnapshotTable(), []
+init_socket, init = socket.socketpair()
 init.sendall(b"k" * 8)
 worker = os.dup2(init.detach(), 500)
 os.close(4)
 numbers = iter(range(1 << 22, 1 << 23))  # of no process: the largest is less
 
 def fork(*_):
-    seen.append(states.read())
+    seen.append(table.read())
     return next(numbers)
 
-recovery = SnapshotRecovery(states, orders, {kept}, sys.argv[1], fork, fork, {quiet})
-copies = SnapshotProcesses(recovery, worker)
-for copies.cell in {cells}:
+resources = SnapshotResources(table, init_socket, {kept}, sys.argv[1], fork, fork, {quiet})
+snapshots = SnapshotProcesses(resources, worker)
+for snapshots.cell in {cells}:
     seen.clear()
-    copies.make()
-print(json.dumps([[cell for _, cell in rows] for rows in (*seen, states.read())]))
+    snapshots.make()
+print(json.dumps([[cell for _, cell in rows] for rows in (*seen, table.read())]))
 """
 
 

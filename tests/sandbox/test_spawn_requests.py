@@ -37,15 +37,15 @@ def test_a_request_arrives_with_its_descriptors_which_close_on_exec() -> None:
 def test_the_settings_of_a_session_come_back_as_they_were() -> None:
     limits = {"DATA": (1 << 62) + 1, "NOFILE": 256}
     made = spawn_requests.settings(1 << 40, limits, 3, 9)
-    expected = {"workspace": 1 << 40, "rlimits": limits, "states": 3, "processes": 9}
+    expected = {"workspace": 1 << 40, "rlimits": limits, "snapshots": 3, "processes": 9}
     assert spawn_requests.read_settings(made) == expected
 
 
-def test_the_protocol_has_every_order_of_the_host() -> None:
+def test_the_protocol_has_every_command_of_the_host() -> None:
     """To a zygote, to init and to a file helper."""
     senders = [*(ENGINE / "session").rglob("*.py"), *(ENGINE / "zygote/client").glob("*.py")]
     given = {op for file in senders for op in re.findall(r'"op": "(\w+)"', file.read_text())}
-    given |= set(SessionBranch._ORDERS)
+    given |= set(SessionBranch._COMMANDS)
     page = (ENGINE.parents[1] / "docs" / "protocol.md").read_text()
     assert {"nest", "branch", "put"} < given
     assert {op for op in given if f'{{"op": "{op}"' not in page} == set()
@@ -60,8 +60,8 @@ def test_end_of_file_of_the_host_is_no_request() -> None:
 
 def test_a_reply_matches_its_request_number() -> None:
     assert spawn_requests.read_answer(spawn_requests.gone(12, known=True)) == (12, b"1")
-    number, said = spawn_requests.read_answer(spawn_requests.said(3, {"failed": "a b"}))
-    assert (number, json.loads(said)) == (3, {"failed": "a b"})
+    number, answer_to = spawn_requests.read_answer(spawn_requests.answer_to(3, {"failed": "a b"}))
+    assert (number, json.loads(answer_to)) == (3, {"failed": "a b"})
 
 
 # In a process of its own, which has no other threads: the fork is for such.

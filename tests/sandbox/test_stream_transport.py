@@ -80,7 +80,7 @@ class ContainerProcess:
 class StreamLauncher:
     """Starts a zygote behind a stream; see `ZygoteLauncher`."""
 
-    place = "/tmp"
+    session_root = "/tmp"
 
     def __init__(self, python: str) -> None:
         self._python, self._transport = python, StreamTransport(_MEMORY)
@@ -95,13 +95,13 @@ class StreamLauncher:
         assert met is not None
         return met
 
-    def stillborn(self, process: ZygoteProcess, preload: Sequence[str]) -> SandboxError:
+    def start_error(self, process: ZygoteProcess, preload: Sequence[str]) -> SandboxError:
         return SandboxError(f"the zygote did not start: {self._transport.said()!r}")
 
-    def outside(self, process: ZygoteProcess) -> IsolationBaseline:
-        return self._transport.outside()
+    def baseline(self, process: ZygoteProcess) -> IsolationBaseline:
+        return self._transport.baseline()
 
-    def seen(self, path: str) -> str:
+    def host_path(self, path: str) -> str:
         return path
 
 

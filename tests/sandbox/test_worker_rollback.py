@@ -18,9 +18,9 @@ from repl_sandbox.init.session_branches import SessionBranch
 from repl_sandbox.snapshots.snapshot_channel import SnapshotChannel
 from repl_sandbox.init.worker_rollback import WorkerRollback
 
-jail = Jail(None, 0, [], 0, b"", (), "confined", states=1)
+jail = Jail(None, 0, [], 0, b"", (), "confined", snapshots=1)
 jail.folder = "/nowhere"
-revival = WorkerRollback(jail, 200, SnapshotTable(), SnapshotChannel(200))
+rollback = WorkerRollback(jail, 200, SnapshotTable(), SnapshotChannel(200))
 
 def fork(own):
     pid = os.fork()
@@ -28,20 +28,20 @@ def fork(own):
         processes.die_with_parent()
         signal.pause()
     if own:
-        revival.trusted.add(pid)
+        rollback.trusted.add(pid)
     return pid
 
-clerk, keeper, copy = fork(True), fork(True), fork(False)
+file_helper, snapshot_helper, snapshot = fork(True), fork(True), fork(False)
 if sys.argv[1] == "replaced":
-    revival._end_all({keeper, copy}, 0)
-    assert revival.trusted == {keeper}, (revival.trusted, keeper)
-    revival.states.write([(copy, 1)])
-    assert revival.rows() == [(copy, 1)]
+    rollback._end_all({snapshot_helper, snapshot}, 0)
+    assert rollback.trusted == {snapshot_helper}, (rollback.trusted, snapshot_helper)
+    rollback.table.write([(snapshot, 1)])
+    assert rollback.rows() == [(snapshot, 1)]
 else:
-    SessionBranch(None, jail, 0, 0, revival.states, revival).kill_all()
-    assert revival.trusted == set()
-revival._end_all(set(), 0)
-print("well", revival.trusted)
+    SessionBranch(None, jail, 0, 0, rollback.table, rollback).kill_all()
+    assert rollback.trusted == set()
+rollback._end_all(set(), 0)
+print("well", rollback.trusted)
 """
 
 

@@ -24,9 +24,9 @@ import ctypes, gc, mmap, os, signal, socket, struct, threading, time
 WORD, ROW = struct.Struct("=Bq"), struct.Struct("=iq")
 def worker():
     return next(o for o in gc.get_objects() if type(o).__name__ == "BranchFork")
-copies = worker()
-orders = copies._recovery.orders.fileno()
-states = copies._recovery.states
+snapshots = worker()
+init_socket = snapshots._sockets.init
+table = snapshots._resources.table
 """
 
 
@@ -88,7 +88,7 @@ NAMES = {
     "all": "0",
     "huge": "2 ** 40",
     "itself": "os.getpid()",
-    "copy": "copies._rows[-1][0] if copies._rows else 1",
+    "copy": "snapshots._rows[-1][0] if snapshots._rows else 1",
     "of the host": "{bystander}",
     "of another session": "{neighbour}",
 }
@@ -105,7 +105,7 @@ def test_forged_messages_of_a_snapshot(
     found(session)
     # A thread sends it repeatedly, and reads the messages of init before a snapshot can.
     forging = (
-        f"pid = {pid}\ndef forge():\n    end = socket.socket(fileno=os.dup(orders))\n"
+        f"pid = {pid}\ndef forge():\n    end = socket.socket(fileno=os.dup(init_socket))\n"
         "    while True:\n        try: end.send(WORD.pack(1, pid), socket.MSG_DONTWAIT)\n"
         "        except OSError: pass\n"
         "        try: socket.recv_fds(end, 4096, 8, socket.MSG_DONTWAIT)\n"
@@ -129,7 +129,7 @@ def test_a_snapshot_table_with_foreign_processes(
     found(session)
     lying = (
         f"pid = max(-(2 ** 31), min(2 ** 31 - 1, {pid}))\ndef lie():\n    while True:\n"
-        "        states.write([(pid, cell) for cell in range(20)])\n        time.sleep(0.0005)\n"
+        "        table.write([(pid, cell) for cell in range(20)])\n        time.sleep(0.0005)\n"
         "threading.Thread(target=lie, daemon=True).start()"
     )
     session.run(lying)
@@ -143,11 +143,11 @@ def test_a_snapshot_table_with_foreign_processes(
 
 
 STRIKES = {
-    "copies": "def strike():\n    while True:\n        for pid, _ in states.read():\n"
+    "copies": "def strike():\n    while True:\n        for pid, _ in table.read():\n"
     "            try: os.kill(pid, number)\n            except OSError: pass\n"
     "threading.Thread(target=strike, daemon=True).start()",
-    # The worker calls `_look` after its answer, while it waits for init's order.
-    "worker": "copies._look = lambda: os.kill(os.getpid(), number)",
+    # The worker calls `_inspect` after its answer, while it waits for init's command.
+    "worker": "snapshots._inspect = lambda: os.kill(os.getpid(), number)",
 }
 
 
@@ -171,7 +171,7 @@ def test_a_flood_of_messages_that_are_not_read(
 ) -> None:
     found(session)
     session.run(
-        "def flood():\n    end = socket.socket(fileno=os.dup(orders))\n    while True:\n"
+        "def flood():\n    end = socket.socket(fileno=os.dup(init_socket))\n    while True:\n"
         "        end.sendall(WORD.pack(0, 1) * 1000)\n"
         "threading.Thread(target=flood, daemon=True).start()"
     )
@@ -211,7 +211,7 @@ def test_a_flood_of_out_of_band_bytes(
     """
     found(session)
     session.run(
-        "def flood():\n    end = socket.socket(fileno=os.dup(orders))\n    while True:\n"
+        "def flood():\n    end = socket.socket(fileno=os.dup(init_socket))\n    while True:\n"
         "        try: end.send(b'a', socket.MSG_OOB | socket.MSG_DONTWAIT)\n"
         "        except OSError: pass\n        time.sleep(0.0002)\n"
         "threading.Thread(target=flood, daemon=True).start()"
@@ -266,9 +266,9 @@ from repl_sandbox import Sandbox, SandboxError
 FOUND = {found!r}
 LIE = '''
 def lie():
-    end = socket.socket(fileno=os.dup(orders))
+    end = socket.socket(fileno=os.dup(init_socket))
     while True:
-        states.write([({pid}, cell) for cell in range(20)])
+        table.write([({pid}, cell) for cell in range(20)])
         try: end.send(WORD.pack(1, {pid}), socket.MSG_DONTWAIT)
         except OSError: pass
         time.sleep(0.0005)

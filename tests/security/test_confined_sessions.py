@@ -192,7 +192,7 @@ for n in range(10):
     with open(f'{n}', 'wb') as file: file.write(bytes(1 << 20))
 time.sleep(50)
 """
-REMOVED = "files: they took more room than they may, and all were removed"
+REMOVED = "files: they exceeded Limits.workspace, and all were removed"
 
 
 def test_after_losing_its_files_a_session_has_its_variables_and_can_write_again(

@@ -56,7 +56,7 @@ def processes(session: Session) -> list[psutil.Process]:
 def shares(session: Session) -> set[bool]:
     """Whether the session's cgroup, or each of its processes except init, is throttled."""
     group = session_links(session).group
-    if group is not None and group.weighed:
+    if group is not None and group.weighted:
         folder, name = VERSIONS[group.version].weight
         weight = int(Path(group.folders[folder], name).read_text())
         return {weight == VERSIONS[group.version].low}
@@ -175,7 +175,7 @@ def test_without_fair_share_no_session_is_throttled() -> None:
     with Sandbox() as sandbox, sandbox.session() as session:
         session.run(BURN, timeout=1)
         group = session_links(session).group
-        assert group is None or not group.weighed
+        assert group is None or not group.weighted
         assert shares(session) == {False}
         assert LONG not in slices(session)
 
@@ -191,7 +191,7 @@ def test_a_cgroup_root_without_weights_still_enforces_the_limits(
         pytest.skip("the folder is that of the limits")
     with Sandbox(fair_share=True, cgroup="require") as sandbox, sandbox.session() as session:
         assert session_links(session).group is not None
-        assert not session_links(session).group.weighed
+        assert not session_links(session).group.weighted
 
 
 def test_a_session_with_many_processes_keeps_its_share(sandbox: Sandbox) -> None:

@@ -19,10 +19,12 @@ TIERS = ("jailed", "confined")
 # The parts of the machinery that code can find from the outside of its Python names.
 FIND = """
 import ctypes, fcntl, gc, mmap, os, signal, socket, stat, struct, threading, time
-from repl_sandbox.snapshots import snapshot_processes as copies
-worker = next(o for o in gc.get_objects() if isinstance(o, copies.SnapshotProcesses))
-recovery, states = worker._recovery, worker._recovery.states
-orders = recovery.orders
+from repl_sandbox.snapshots import snapshot_messages, snapshot_processes
+worker = next(o for o in gc.get_objects() if type(o).__name__ == "BranchFork")
+resources, table = worker._resources, worker._resources.table
+init_socket = resources.init_socket
+def keep(cell):
+    return snapshot_messages.WORKER_MESSAGE.pack(snapshot_messages.KEEP, cell)
 """
 # Seconds. An attack that hangs takes for ever; the speed of a busy machine is not tested.
 SLACK = PATIENCE
@@ -61,49 +63,49 @@ FIRST_WORD = (
     "pid = os.fork()\nif pid == 0:\n"
     "    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])\n    os.setsid()\n"
     "    signal.sigwait([signal.SIGUSR1])\n"
-    "    _, fds, _, _ = socket.recv_fds(orders, 4096, 8)\n"
+    "    _, fds, _, _ = socket.recv_fds(init_socket, 4096, 8)\n"
     "    w = socket.socket(fileno=fds[0])\n    {word}\n    time.sleep(1000)\n"
-    "states.write([(pid, 1)])\nworker._rows = [(pid, 1)]\nworker.due = False\n"
+    "table.write([(pid, 1)])\nworker._rows = [(pid, 1)]\nworker.due = False\n"
     "worker.make = lambda: None"
 )
 ATTACKS = {
-    "table of zeros": "states._page[:] = bytes(4096)",
-    "table of ones": "states._page[:] = b'\\xff' * 4096",
-    "table of random bytes": "states._page[:] = os.urandom(4096)",
+    "table of zeros": "table._page[:] = bytes(4096)",
+    "table of ones": "table._page[:] = b'\\xff' * 4096",
+    "table of random bytes": "table._page[:] = os.urandom(4096)",
     "table while it is read": (
-        "def scribble():\n    while True: states._page[:] = os.urandom(4096)\n"
+        "def scribble():\n    while True: table._page[:] = os.urandom(4096)\n"
         "threading.Thread(target=scribble, daemon=True).start()"
     ),
-    "table of init": "states.write([(1, 0), (0, 0), (-1, 0), (os.getppid(), 1)])",
-    "table of the worker": "states.write([(os.getpid(), n) for n in range(100)])",
-    "table of nobody": "states.write([(n, n) for n in range(30000, 30100)])",
-    "table of one cell many times": "states.write([(os.getpid(), 1)] * 100)",
-    "table of the latest cells": "states.write([(os.getpid(), 2**62)])",
+    "table of init": "table.write([(1, 0), (0, 0), (-1, 0), (os.getppid(), 1)])",
+    "table of the worker": "table.write([(os.getpid(), n) for n in range(100)])",
+    "table of nobody": "table.write([(n, n) for n in range(30000, 30100)])",
+    "table of one cell many times": "table.write([(os.getpid(), 1)] * 100)",
+    "table of the latest cells": "table.write([(os.getpid(), 2**62)])",
     "a copy that is none": (
         "pid = os.fork()\nif pid == 0:\n    os.setsid()\n    while True: time.sleep(1)\n"
-        "states.write([(pid, 1)])"
+        "table.write([(pid, 1)])"
     ),
     "a copy that eats": (
         "pid = os.fork()\nif pid == 0:\n    os.setsid()\n"
         "    signal.signal(signal.SIGUSR1, lambda *_: 0)\n"
         "    while True: 1\n"
-        "states.write([(pid, 1)])"
+        "table.write([(pid, 1)])"
     ),
     "a copy that takes the socket and is silent": (
         "pid = os.fork()\nif pid == 0:\n"
         "    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])\n    os.setsid()\n"
         "    signal.sigwait([signal.SIGUSR1])\n"
-        "    kept = socket.recv_fds(orders, 8, 1)\n    time.sleep(1000)\n"
-        "states.write([(pid, 1)])\nworker._rows = [(pid, 1)]\nworker.due = False\n"
+        "    kept = socket.recv_fds(init_socket, 8, 1)\n    time.sleep(1000)\n"
+        "table.write([(pid, 1)])\nworker._rows = [(pid, 1)]\nworker.due = False\n"
         "worker.make = lambda: None"
     ),
     "a copy that speaks nonsense": (
         "pid = os.fork()\nif pid == 0:\n"
         "    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])\n    os.setsid()\n"
         "    signal.sigwait([signal.SIGUSR1])\n"
-        "    _, fds, _, _ = socket.recv_fds(orders, 8, 1)\n"
+        "    _, fds, _, _ = socket.recv_fds(init_socket, 8, 1)\n"
         "    os.write(fds[0], os.urandom(1 << 16))\n    time.sleep(1000)\n"
-        "states.write([(pid, 1)])\nworker.make = lambda: None"
+        "table.write([(pid, 1)])\nworker.make = lambda: None"
     ),
     **{
         f"a copy whose first word is {name}": FIRST_WORD.format(word=word)
@@ -113,39 +115,37 @@ ATTACKS = {
             "descriptors": "socket.send_fds(w, [b'x'], [0, 1, 2])",
         }.items()
     },
-    "copies killed": (
-        "for pid, _ in states.read(): os.kill(pid, signal.SIGKILL)\nworker.make = lambda: None"
+    "snapshots killed": (
+        "for pid, _ in table.read(): os.kill(pid, signal.SIGKILL)\nworker.make = lambda: None"
     ),
-    "copies stopped": "for pid, _ in states.read(): os.kill(pid, signal.SIGSTOP)",
-    "copies woken": "for pid, _ in states.read(): os.kill(pid, signal.SIGUSR1)",
-    "copies woken by an order of the worker's": (
+    "snapshots stopped": "for pid, _ in table.read(): os.kill(pid, signal.SIGSTOP)",
+    "snapshots activated": "for pid, _ in table.read(): os.kill(pid, signal.SIGUSR1)",
+    "snapshots activated by a command of the worker's": (
         "one, other = socket.socketpair()\n"
-        "for pid, _ in states.read():\n    os.kill(pid, signal.SIGUSR1)\n"
+        "for pid, _ in table.read():\n    os.kill(pid, signal.SIGUSR1)\n"
     ),
     "everybody signalled": (
         "for pid in range(2, 200):\n    for number in (9, 19, 10):\n"
         "        if pid != os.getpid():\n            try: os.kill(pid, number)\n"
         "            except OSError: pass"
     ),
-    "orders read away": (
-        "def steal():\n    while True: orders.recv(8)\n"
+    "commands read away": (
+        "def steal():\n    while True: init_socket.recv(8)\n"
         "threading.Thread(target=steal, daemon=True).start()"
     ),
-    "orders closed": "os.close(orders.fileno())",
-    "orders shut": "orders.shutdown(socket.SHUT_RDWR)",
+    "socket to init closed": "os.close(init_socket.fileno())",
+    "socket to init shut down": "init_socket.shutdown(socket.SHUT_RDWR)",
     "requests in a flood": (
-        "orders.setblocking(False)\nend = time.monotonic() + 0.3\n"
+        "init_socket.setblocking(False)\nend = time.monotonic() + 0.3\n"
         "while time.monotonic() < end:\n"
-        "    try: orders.send(copies.WORD.pack(copies.KEEP, 7) * 100)\n    except OSError: pass"
+        "    try: init_socket.send(keep(7) * 100)\n    except OSError: pass"
     ),
     "requests for all cells": (
-        "for n in range(-50, 50):\n"
-        "    orders.send(copies.WORD.pack(copies.KEEP, n * 2**55)); orders.recv(1)"
+        "for n in range(-50, 50):\n    init_socket.send(keep(n * 2**55)); init_socket.recv(1)"
     ),
-    "requests in pieces": "orders.send(b'abc')",
+    "requests in pieces": "init_socket.send(b'abc')",
     "descriptors with requests": (
-        "try: socket.send_fds(orders, copies.WORD.pack(copies.KEEP, 1), [0] * 10)\n"
-        "except OSError: pass"
+        "try: socket.send_fds(init_socket, keep(1), [0] * 10)\nexcept OSError: pass"
     ),
     "no pids to have": (
         "signal.signal(signal.SIGCHLD, signal.SIG_IGN)\ntry:\n"
@@ -165,13 +165,14 @@ ATTACKS = {
         "import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (4, 4))"
     ),
     "a limit of no process": "import resource\nresource.setrlimit(resource.RLIMIT_NPROC, (0, 0))",
-    "every signal to the copies": (
-        "for pid, _ in states.read():\n"
+    "every signal to the snapshots": (
+        "for pid, _ in table.read():\n"
         "    for number in range(1, 65):\n"
         "        if number not in (9, 19, 32, 33): os.kill(pid, number)"
     ),
     "recovery's names taken away": (
-        "for name in list(vars(copies)): setattr(copies, name, None)\nworker._recovery = None"
+        "for name in list(vars(snapshot_processes)): setattr(snapshot_processes, name, None)\n"
+        "worker._resources = None"
     ),
 }
 
@@ -310,11 +311,11 @@ def test_long_names_of_lost_resources_are_truncated(sandbox: Sandbox, depth: int
 def test_a_cell_ends_in_time_while_its_requests_keep_init_busy(session: Session, load: str) -> None:
     session.run(f"import os\n{load}")
     flood = FIND + (
-        "orders.setblocking(False)\n"
+        "init_socket.setblocking(False)\n"
         "for name in os.listdir()[:1]: os.utime(name) if os.path.isfile(name) else 0\n"
         "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])\n"
         "while True:\n"
-        "    try: orders.send(copies.WORD.pack(copies.KEEP, 1) * 100)\n    except OSError: pass"
+        "    try: init_socket.send(keep(1) * 100)\n    except OSError: pass"
     )
     start = time.monotonic()
     outcome = session.run(flood, timeout=0.5)
@@ -325,8 +326,8 @@ def test_a_cell_ends_in_time_while_its_requests_keep_init_busy(session: Session,
 
 def test_the_losses_that_a_worker_reports_are_bounded(session: Session) -> None:
     code = FIND + (
-        "from repl_sandbox.snapshots import lost_resources as remains\n"
-        "remains.LostResources.bring_back = lambda self, namespace: ['\\x1b' * 10**6] * 1000"
+        "from repl_sandbox.snapshots.lost_resources import LostResources\n"
+        "LostResources.restore = lambda *_: (['\\x1b' * 10**6] * 1000, set())"
     )
     outcome = attack(session, code)
     assert sum(map(len, outcome.lost)) < 1 << 20

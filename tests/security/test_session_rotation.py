@@ -117,13 +117,13 @@ def test_a_fork_bomb_is_throttled_in_every_sandbox_except_its_worker(
 
 def test_a_fork_bomb_has_its_time_slice() -> None:
     rounds = range(3 * throttle.SELDOM)
-    assert [each for each in rounds if throttle.storm_turn(each, 3)] == [
+    assert [each for each in rounds if throttle.fork_bomb_turn(each, 3)] == [
         0,
         throttle.SELDOM,
         2 * throttle.SELDOM,
     ]
-    assert set().union(*(throttle.storm_turn(each, 3) for each in rounds)) == {0, 1, 2}
-    assert throttle.storm_turn(0, 0) == set()
+    assert set().union(*(throttle.fork_bomb_turn(each, 3) for each in rounds)) == {0, 1, 2}
+    assert throttle.fork_bomb_turn(0, 0) == set()
 
 
 def test_an_ended_session_has_no_time_slice(sandbox: Sandbox) -> None:
@@ -136,7 +136,7 @@ def test_an_ended_session_has_no_time_slice(sandbox: Sandbox) -> None:
             eventually(lambda: stopped(two) > 8)
             share = session_share(sandbox, two)
         assert not share.throttled
-        assert not share.waits
+        assert not share.is_stopped
 
 
 def test_every_waiting_session_has_a_time_slice() -> None:

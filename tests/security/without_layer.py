@@ -41,7 +41,9 @@ def share_network() -> None:
     """Leave sessions in the network of the template, which is the host's."""
     networks = module("zygote.network_namespaces").NetworkNamespacePool
     networks.__init__ = networks.enter = networks.leave = networks.forked = lambda *_: None
-    networks.forget = networks.recover = networks.patience = networks.let_go = lambda *_: None
+    networks.forget = networks.recover = networks.timeout_ms = networks.release_free = lambda *_: (
+        None
+    )
 
 
 def drop_namespace(name: str) -> None:
@@ -118,9 +120,9 @@ def drop_no_new_privileges() -> None:
 def drop_group() -> None:
     """Start sessions in the group of the template."""
     zygote = module("zygote.main").Zygote
-    spawns_of, spawn = zygote._spawns_of, zygote._spawn_apart
-    zygote._spawns_of = lambda self, group, descriptors: spawns_of(self, b"0", descriptors)
-    zygote._spawn_apart = lambda self, number, spawns, version, *rest: spawn(
+    spawns_of, spawn = zygote._prepare_spawn, zygote._spawn_isolated
+    zygote._prepare_spawn = lambda self, group, descriptors: spawns_of(self, b"0", descriptors)
+    zygote._spawn_isolated = lambda self, number, spawns, version, *rest: spawn(
         self, number, spawns, 0, *rest
     )
 

@@ -14,10 +14,10 @@ Inside: TypeAlias = Literal["confined", "jailed"]
 
 # A session with the default limits may have 64 processes; PID_MAX_LIMIT bounds all.
 _PROCESSES = 8192
-_MOST_PROCESSES = 1 << 22
+_MAX_PROCESSES = 1 << 22
 # The least for an interpreter, its template and one session.
-_LEAST_MEMORY = 64 << 20
-_LEAST_PROCESSES = 16
+_MIN_MEMORY = 64 << 20
+_MIN_PROCESSES = 16
 # Beginnings of the names of runtimes whose containers have a kernel of their own, as
 # io.containerd.kata.v2. Descriptors cannot be passed into such a container, and its processes are
 # not in this system's /proc: the host reaches the template by a stream. "stream" is for runtimes
@@ -44,12 +44,12 @@ class ContainerLimits:
     def __post_init__(self) -> None:
         if self.memory is not None:
             object.__setattr__(self, "memory", parse_size(self.memory, "memory"))
-            if int(self.memory) < _LEAST_MEMORY:
-                raise ValueError(f"memory must be at least {_LEAST_MEMORY >> 20} MiB")
+            if int(self.memory) < _MIN_MEMORY:
+                raise ValueError(f"memory must be at least {_MIN_MEMORY >> 20} MiB")
         if isinstance(self.processes, bool) or not isinstance(self.processes, int):
             raise TypeError(f"processes must be an int, not {type(self.processes).__name__}")
-        if not _LEAST_PROCESSES <= self.processes <= _MOST_PROCESSES:
-            raise ValueError(f"processes must be from {_LEAST_PROCESSES} to {_MOST_PROCESSES:,}")
+        if not _MIN_PROCESSES <= self.processes <= _MAX_PROCESSES:
+            raise ValueError(f"processes must be from {_MIN_PROCESSES} to {_MAX_PROCESSES:,}")
         if self.cpus is None:
             return
         if isinstance(self.cpus, bool) or not isinstance(self.cpus, (int, float)):
@@ -95,7 +95,7 @@ def check(
         if not isinstance(value, str):
             raise TypeError(f"{name} must be a str, not {type(value).__name__}")
         if not value.strip() or not value.isprintable() or value.startswith("-"):
-            raise ValueError(f"{name}={value!r} is no name")
+            raise ValueError(f"{name}={value!r} is not a valid name")
     if limits is not None and not isinstance(limits, ContainerLimits):
         raise TypeError(
             "container_limits must be a ContainerLimits (from repl_sandbox import ContainerLimits),"
@@ -122,10 +122,13 @@ def _check_how(runtime: str | None, per_session: object, inside: str, *, fair_sh
     if inside not in ("confined", "jailed"):
         raise ValueError(f"inside must be 'confined' or 'jailed', not {inside!r}")
     if inside == "jailed" and per_session:
-        raise ValueError("inside='jailed' divides sessions, and per_session=True has one of them")
+        raise ValueError("inside='jailed' separates sessions, so it needs per_session=False")
     for name, asked in (("inside='jailed'", inside == "jailed"), ("fair_share=True", fair_share)):
         if asked and has_own_kernel(runtime):
-            raise ValueError(f"{name} cannot be had of {runtime!r}, which has a kernel of its own")
+            raise ValueError(
+                f"{name} does not work with runtime {runtime!r}, which has a "
+                "kernel of its own; use the default runtime"
+            )
 
 
 def check_room(limits: Limits, container: ContainerLimits | None) -> None:
@@ -135,7 +138,7 @@ def check_room(limits: Limits, container: ContainerLimits | None) -> None:
         wanted = int(getattr(limits, name))
         if most is not None and wanted > int(most):
             raise ValueError(
-                f"container_limits: {name}={int(most):,} is less than one session may have: "
+                f"container_limits: {name}={int(most):,} is less than the limit of one session: "
                 f"Limits.{name}={wanted:,}"
             )
 

@@ -43,7 +43,7 @@ _MOUNTED = "/opt/repl-env/repl_sandbox"
 _PLACE = "/tmp"
 _PYTHON = "python3"
 # Docker 19.03: the oldest API with every feature in use here.
-_LEAST_API = (1, 40)
+_MIN_API = (1, 40)
 _SECONDS = 60.0
 _START_SECONDS = 60.0
 _MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
@@ -58,7 +58,7 @@ class ContainerLauncher:
 
     def __init__(self, settings: ContainerSettings) -> None:
         self._settings, self._python = settings, settings.python or _PYTHON
-        self.place = _PLACE if settings.inside != "jailed" else ""
+        self.session_root = _PLACE if settings.inside != "jailed" else ""
         self._client = connect()
         # the directory for the sessions' directories, unless root is in the container
         self._scratch = ""
@@ -87,30 +87,30 @@ class ContainerLauncher:
             self._transport.connected()
         return lifeline, child
 
-    def stillborn(
+    def start_error(
         self, child: zygote_process.ZygoteProcess, preload: Sequence[str]
     ) -> SandboxError:
         """As of `ZygoteLauncher`."""
         modules = f" (preload: {', '.join(preload)})" if preload else ""
         return SandboxError(
-            f"the container of image {self._settings.image} ended before it held a template"
+            f"the container of image {self._settings.image} ended before its template was ready"
             f"{modules}: {self._last_words}"
         )
 
-    def outside(self, child: zygote_process.ZygoteProcess) -> IsolationBaseline:
+    def baseline(self, child: zygote_process.ZygoteProcess) -> IsolationBaseline:
         """As of `ZygoteLauncher`."""
-        outside = self._transport.outside()
-        assert outside.enclosure is not None
-        enclosure = replace(outside.enclosure, one=self._settings.per_session)
+        baseline = self._transport.baseline()
+        assert baseline.container is not None
+        container = replace(baseline.container, one=self._settings.per_session)
         return IsolationBaseline(
-            outside.template, enclosure, outside.look if outside.is_apart else None
+            baseline.template, container, baseline.query if baseline.is_remote else None
         )
 
-    def seen(self, path: str) -> str:
+    def host_path(self, path: str) -> str:
         """As of `ZygoteLauncher`."""
         if self._scratch:
             return self._scratch + path.removeprefix(_PLACE)
-        return self._transport.seen(path)
+        return self._transport.host_path(path)
 
     def _check_daemon(self, facts: dict[str, Any]) -> None:
         if facts.get("OSType", "linux") != "linux":
@@ -159,7 +159,7 @@ class ContainerLauncher:
         limits, transport = self._limits, self._transport
         user = container_user.user(facts.get("SecurityOptions") or ())
         shown = {**transport.mounts, _MOUNTED: PACKAGE_DIR, **settings.mounts}
-        mounts = [_bound(inside, outside) for inside, outside in shown.items()]
+        mounts = [_bound(inside, baseline) for inside, baseline in shown.items()]
         if self._scratch:
             mounts.append(_bound(_PLACE, self._scratch, read_only=False))
         else:
@@ -235,7 +235,7 @@ class ContainerLauncher:
 
     def _said(self) -> str:
         """The last lines that the container, which ends or has ended, wrote since it started."""
-        lines = self._transport.said().decode("utf-8", "replace").strip().splitlines()
+        lines = self._transport.output().decode("utf-8", "replace").strip().splitlines()
         return " / ".join(line.strip() for line in lines[-3:])[-500:] or self._last_words
 
     def _forget(self, container: Container) -> None:
@@ -259,10 +259,10 @@ def connect() -> DockerClient:
     except (docker.errors.DockerException, requests.exceptions.RequestException) as error:
         raise IsolationError(TIER, "daemon", f"{path}: {error}") from error
     version = client.api.api_version
-    if tuple(map(int, version.split("."))) < _LEAST_API:
+    if tuple(map(int, version.split("."))) < _MIN_API:
         client.close()
         raise IsolationError(
-            TIER, "daemon", f"it speaks version {version} of the API", "Use Docker 19.03 or newer"
+            TIER, "daemon", f"it has version {version} of the API", "Use Docker 19.03 or newer"
         )
     return client
 
@@ -283,8 +283,8 @@ def translated(image: str = "") -> Iterator[None]:
         raise SandboxError(f"container of image {image}: {error}") from error
 
 
-def _bound(inside: str, outside: str, *, read_only: bool = True) -> Mount:
-    return Mount(inside, outside, type="bind", read_only=read_only)
+def _bound(inside: str, baseline: str, *, read_only: bool = True) -> Mount:
+    return Mount(inside, baseline, type="bind", read_only=read_only)
 
 
 def _remove(container: Container) -> None:

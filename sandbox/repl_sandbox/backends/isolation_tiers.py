@@ -53,7 +53,7 @@ def acceptable(isolation: str, require: str | None) -> tuple[str, ...]:
         raise IsolationError(
             tiers[-1],
             "platform",
-            f"{sys.platform} has none of the facilities that sessions are made of",
+            f"{sys.platform} has no namespaces, seccomp or Landlock, which sessions need",
             "Use Linux, or a remote server",
         )
     return tiers
@@ -88,15 +88,15 @@ def _note(error: SandboxError, refusals: Sequence[IsolationError]) -> None:
         error.add_note(f"and before that: {refusal}")
 
 
-def confirm(tier: str, seen: Isolation) -> None:
+def confirm(tier: str, host_path: Isolation) -> None:
     """Raise IsolationError unless a session of `tier` was seen to have all that the tier needs."""
-    lacking = lacks(tier, [each.name for each in seen.layers if each.active])
-    missing = [each for each in seen.layers if each.name in lacking]
+    lacking = lacks(tier, [each.name for each in host_path.layers if each.active])
+    missing = [each for each in host_path.layers if each.name in lacking]
     if missing:
         found = "; ".join(f"{each.name}: {each.detail}" for each in missing)
         raise IsolationError(
             tier,
             "probe",
-            f"a session was made, and looking at it does not show {found}",
+            f"a test session started, but these layers were not found: {found}",
             known("probe"),
         )

@@ -46,7 +46,7 @@ class SandboxArguments(TypedDict, total=False):
 
 _GROUPINGS = ("auto", "require", "off")
 # Each snapshot is a process; the page that lists them holds 169.
-_MOST_HISTORY = 128
+_MAX_HISTORY = 128
 # Paths that each session has for itself; a mount there would be hidden, or replace a device.
 _OWN_PLACES = ("/proc", "/dev", *PRIVATE)
 
@@ -99,8 +99,8 @@ def check_snapshots(recovery: str, history: int) -> int:
         raise ValueError(f"recovery must be 'snapshot' or 'restart', not {recovery!r}")
     if isinstance(history, bool) or not isinstance(history, int):
         raise TypeError(f"history must be an int, not {type(history).__name__}")
-    if not 0 <= history <= _MOST_HISTORY:
-        raise ValueError(f"history must be from 0 to {_MOST_HISTORY}, not {history}")
+    if not 0 <= history <= _MAX_HISTORY:
+        raise ValueError(f"history must be from 0 to {_MAX_HISTORY}, not {history}")
     return history if recovery == "snapshot" else -1
 
 
@@ -135,20 +135,20 @@ def check_mounts(mounts: Mapping[str, str]) -> dict[str, str]:
     if not isinstance(mounts, Mapping):
         raise TypeError("mounts must be a mapping {path inside: path of the host}")
     checked = {}
-    for inside, outside in mounts.items():
-        for path in (inside, outside):
+    for inside, baseline in mounts.items():
+        for path in (inside, baseline):
             if not isinstance(path, (str, os.PathLike)):
                 raise TypeError(f"mounts: {path!r} is not a path")
             if "\0" in os.fspath(path):
                 raise ValueError(f"mounts: {path!r} must not hold a null character")
-        inside, outside = os.fspath(inside), os.path.realpath(outside)
+        inside, baseline = os.fspath(inside), os.path.realpath(baseline)
         if not os.path.isabs(inside) or os.path.normpath(inside) != inside or inside == "/":
             raise ValueError(
                 f"mounts: {inside!r} must be an absolute, plain path inside the session"
             )
         _check_place(inside)
-        _check_mounted(outside)
-        checked[inside] = outside
+        _check_mounted(baseline)
+        checked[inside] = baseline
     for inside in checked:
         _check_above(inside, {"/usr": "/usr", **checked})
     return checked
@@ -160,7 +160,9 @@ def _check_place(inside: str) -> None:
     """
     below = inside.startswith(("/proc/", "/dev/")) and not inside.startswith("/dev/shm/")
     if inside in _OWN_PLACES or below:
-        raise ValueError(f"mounts: {inside!r} is a place that each session has of its own")
+        raise ValueError(
+            f"mounts: {inside!r} is private to each session; choose another path inside"
+        )
 
 
 def _check_above(inside: str, mounts: Mapping[str, str]) -> None:

@@ -28,7 +28,7 @@ from ..native.libc import set_scheduling
 LONG: Final = 20_000_000
 _ORDINARY: Final = 0
 # Processes changed in one call: those of a fork bomb are always new, and inherit the attributes.
-_MOST: Final = 64
+_MAX_CHANGED: Final = 64
 # Calls: a process that was forked during the first one may have inherited its parent's attributes.
 _RESTORES: Final = 2
 # Errors for a process of another user, and of a kernel without the call.
@@ -54,7 +54,7 @@ class SchedulingPolicy:
         there = {each.pid: each for each in without_init(processes, init)}
         lowered = {pid: began for pid, began in self._lowered.items() if pid in there}
         new = [each for pid, each in there.items() if lowered.get(pid) != each.began]
-        for each in new[:_MOST]:
+        for each in new[:_MAX_CHANGED]:
             self._set(each, os.SCHED_BATCH if batch else os.SCHED_OTHER, LONG)
             lowered[each.pid] = each.began
         self._lowered, self.restores = lowered, _RESTORES

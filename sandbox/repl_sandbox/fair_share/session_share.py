@@ -32,19 +32,19 @@ class SessionShare:
         self._lock = threading.Lock()
         self._links: list[SessionLinks] = []  # of the session and its branches
         self._workers: Collection[int] = ()  # not stopped
-        self.low = False
+        self.slowed = False
         self.throttled = False
-        self.waits = False  # until its turn
+        self.is_stopped = False  # until its turn
 
     @property
     def busy(self) -> bool:
         """Whether the session has to be observed again soon, although no cell runs."""
-        return self.low or self.throttled or self._scheduling.restores > 0
+        return self.slowed or self.throttled or self._scheduling.restores > 0
 
     @property
-    def storms(self) -> bool:
+    def is_fork_bomb(self) -> bool:
         """Whether it is throttled as a fork bomb."""
-        return self.throttled and self._throttle.storms
+        return self.throttled and self._throttle.is_fork_bomb
 
     def join(self, links: SessionLinks) -> None:
         """Add the links of a session or branch."""
@@ -58,12 +58,12 @@ class SessionShare:
         """
         with self._lock:
             self._links.remove(links)
-            self._weigh(links, low=False)
+            self._set_weight(links, slowed=False)
             # a session that ends has no turns any more, and dies although it is stopped
             if not self._links:
-                self.throttled = self.waits = False
+                self.throttled = self.is_stopped = False
 
-    def look(
+    def observe(
         self, links: SessionLinks, pids: Sequence[int], cells: int, now: float, *, full: bool
     ) -> None:
         """Observe `pids`, all processes of the session, and slow them down or stop them
@@ -73,28 +73,28 @@ class SessionShare:
         """
         if not self._charged and len(pids) <= CROWD and not self.throttled:
             return
-        processes = proc_stat.look(pids)
+        processes = proc_stat.read_all(pids)
         # Outside of the lock, for which a caller that ends the session waits.
         used = proc_stat.cpu_seconds(processes)
         wants = self._charged and any(each.wants for each in processes)
         with self._lock:
             if not self._links:
                 return
-            self._throttle.look(processes, full=full)
-            crowds = self._throttle.crowds
+            self._throttle.observe(processes, full=full)
+            is_crowded = self._throttle.is_crowded
             if self._charged:
                 solvent = self._credit.charge(used, cells, now, wants=wants)
                 # A process of low weight that forks holds locks of the kernel for long.
-                self._lower(links, processes, low=not solvent and not crowds)
-            self.throttled = crowds and (self._charged or self._throttle.storms)
+                self._lower(links, processes, slowed=not solvent and not is_crowded)
+            self.throttled = is_crowded and (self._charged or self._throttle.is_fork_bomb)
             if not self.throttled:
                 self._resume()
-            elif self.waits:
+            elif self.is_stopped:
                 self._stop(processes)
 
-    def _lower(self, links: SessionLinks, processes: Sequence[ProcStat], *, low: bool) -> None:
-        grouped = self._weigh(links, low=low)
-        if low:
+    def _lower(self, links: SessionLinks, processes: Sequence[ProcStat], *, slowed: bool) -> None:
+        grouped = self._set_weight(links, slowed=slowed)
+        if slowed:
             self._scheduling.lower(links.pid, processes, batch=not grouped)
         else:
             self._scheduling.restore(processes)
@@ -105,14 +105,14 @@ class SessionShare:
             if self.throttled and self._links:
                 self._workers = workers
                 self._throttle.resume(workers)
-                if not self.waits:
-                    self.waits = True
-                    self._stop(proc_stat.look(descendants(self._links[0].pid)))
+                if not self.is_stopped:
+                    self.is_stopped = True
+                    self._stop(proc_stat.read_all(descendants(self._links[0].pid)))
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Continue the stopped processes."""
         with self._lock:
-            if self.waits and self._links:
+            if self.is_stopped and self._links:
                 self._resume()
 
     def _stop(self, processes: Sequence[ProcStat]) -> None:
@@ -121,13 +121,13 @@ class SessionShare:
 
     def _resume(self) -> None:
         self._throttle.resume_all()
-        self.waits = False
+        self.is_stopped = False
 
-    def _weigh(self, links: SessionLinks, *, low: bool) -> bool:
+    def _set_weight(self, links: SessionLinks, *, slowed: bool) -> bool:
         """Set the weight of the session's cgroup; False if it has none that is weighed."""
-        self.low, group = low, links.group
-        if group is None or not group.weighed:
+        self.slowed, group = slowed, links.group
+        if group is None or not group.weighted:
             return False
         with suppress(OSError):  # the session has ended, or its cgroup was removed
-            group.weigh(low=low)
+            group.set_weight(slowed=slowed)
         return True

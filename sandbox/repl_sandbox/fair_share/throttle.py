@@ -9,7 +9,7 @@ they hold no lock.
 A crowd is a session in which many processes want to run; crowds run in turn, and are stopped as
 they grow: twenty fork bombs have a thousand processes within two seconds, beside which the watchdog
 itself gets no processor. A storm (a fork bomb) is a crowd of more processes than there are
-processors that has as many processes as allowed, or goes on forking. More processes do not speed up
+processors that has as many processes as allowed, or keeps forking. More processes do not speed up
 its work, so while other sessions work its turn comes seldom.
 
 Covers: every process of a session except init and init's helpers. Does not cover: processes that
@@ -46,21 +46,22 @@ class Throttle:
         self._stopped: dict[int, int] = {}  # process id: its start
         self._known: set[tuple[int, int]] = set()  # likewise, all processes of the last observation
         self._floods = 0  # observations in a row that found many new processes
-        self.crowds = False
-        self.storms = False
+        self.is_crowded = False
+        self.is_fork_bomb = False
 
-    def look(self, processes: Sequence[ProcStat], *, full: bool) -> None:
-        """Set `crowds` and `storms` by all `processes` of a session; `full`: no more can be
-        forked.
+    def observe(self, processes: Sequence[ProcStat], *, full: bool) -> None:
+        """Set `is_crowded` and `is_fork_bomb` by all `processes` of a session.
+
+        `full`: no more can be forked.
         """
         there = {(each.pid, each.began) for each in processes}
         self._stopped = {pid: at for pid, at in self._stopped.items() if (pid, at) in there}
         self._floods = self._floods + 1 if len(there - self._known) > CROWD else 0
         self._known = there
         wanting = sum(each.busy or each.pid in self._stopped for each in processes)
-        self.crowds = wanting > CROWD
+        self.is_crowded = wanting > CROWD
         forks = full or self._floods >= _SURE
-        self.storms = wanting > STORM and (forks or bool(self._stopped))
+        self.is_fork_bomb = wanting > STORM and (forks or bool(self._stopped))
 
     def stop(self, processes: Iterable[ProcStat]) -> None:
         """Stop those of `processes` that run."""
@@ -93,10 +94,10 @@ def turn(number: int, crowds: int, *, others: bool) -> set[int]:
     return {(number + place) % crowds for place in range(min(AT_ONCE, crowds))}
 
 
-def storm_turn(number: int, storms: int) -> set[int]:
+def fork_bomb_turn(number: int, bombs: int) -> set[int]:
     """Return the storms, of so many, that run in turn `number` while other sessions work."""
-    place, rest = divmod(number % (SELDOM * max(1, storms)), SELDOM)
-    return set() if rest or not storms else {place}
+    place, rest = divmod(number % (SELDOM * max(1, bombs)), SELDOM)
+    return set() if rest or not bombs else {place}
 
 
 def _send(pid: int, began: int, number: signal.Signals) -> bool:

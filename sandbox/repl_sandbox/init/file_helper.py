@@ -23,7 +23,7 @@ from ..snapshots.workspace import workspace_files
 _BATCH = 1 << 15
 
 
-def be_clerk(jail: Jail, fd: int) -> NoReturn:
+def run_file_helper(jail: Jail, fd: int) -> NoReturn:
     """Serve one request, which arrives on socket `fd`."""
     try:
         _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
@@ -36,7 +36,7 @@ def be_clerk(jail: Jail, fd: int) -> NoReturn:
             _serve(host, jail, request, descriptors)
     # Boundary: this process can report its errors only here, and must not return into init's code.
     except Exception as error:  # noqa: BLE001
-        os.write(2, f"the session's clerk failed: {type(error).__name__}: {error}\n".encode())
+        os.write(2, f"the session's file helper failed: {type(error).__name__}: {error}\n".encode())
     finally:
         os._exit(0)
 

@@ -12,23 +12,24 @@ from collections.abc import Collection, Mapping
 
 from ..jail import processes
 
-_LOOK_ONLY = os.WEXITED | os.WNOHANG | os.WNOWAIT
-_STOPPED_ONLY = os.WSTOPPED | os.WNOHANG | os.WNOWAIT
+_EXITED = os.WEXITED | os.WNOHANG | os.WNOWAIT
+_STOPPED = os.WSTOPPED | os.WNOHANG | os.WNOWAIT
 
 
 def members(
-    branches: Mapping[int, Collection[int]], branch: int | None, besides: Collection[int]
+    branches: Mapping[int, Collection[int]], branch: int | None, excluded: Collection[int]
 ) -> list[int]:
     """Return the living children of this process that are of `branch`, and their descendants.
 
-    None: those of no branch. `branches`: the workers and snapshots of each, alive or not. `besides`
-    count for none. Processes of other branches are not read: there may be many.
+    None: those of no branch. `branches`: the workers and snapshots of each, alive or not.
+    `excluded`: children that belong to no branch. Processes of other branches are not read: there
+    may be many.
     """
     owners = {root: key for key, roots in branches.items() for root in roots}
     return [
         pid
         for child in processes.children()
-        if child not in besides and is_child(child) and _owner(child, owners) == branch
+        if child not in excluded and is_child(child) and _owner(child, owners) == branch
         for pid in processes.descendants(child)
     ]
 
@@ -39,7 +40,7 @@ def is_child(pid: int) -> bool:
     If init has the rights of the host's user, it must signal nothing else.
     """
     try:
-        return pid > 0 and os.waitid(os.P_PID, pid, _LOOK_ONLY) is None
+        return pid > 0 and os.waitid(os.P_PID, pid, _EXITED) is None
     except (ChildProcessError, OverflowError):
         return False
 
@@ -47,7 +48,7 @@ def is_child(pid: int) -> bool:
 def is_stopped(child: int) -> bool:
     """Whether that child of this process is stopped, as by SIGSTOP."""
     try:
-        return os.waitid(os.P_PID, child, _STOPPED_ONLY) is not None
+        return os.waitid(os.P_PID, child, _STOPPED) is not None
     except ChildProcessError:
         return False
 

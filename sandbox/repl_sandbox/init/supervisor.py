@@ -30,8 +30,8 @@ from .worker_entry import run_worker
 from .worker_rollback import WorkerRollback
 
 # Milliseconds between checks whether a worker to be killed has made its snapshot: for so long it
-# may do what nobody waits for.
-_LOOK = 2
+# may do work that no process waits for.
+_CHECK_INTERVAL = 2
 
 # Enough attempts to remove the directory of an ordinary session many times over. The rest is left
 # to the zygote.
@@ -47,15 +47,15 @@ class Init:
         control_fd: int,
         template: Worker,
         worker: int,
-        states: SnapshotTable,
-        revival: WorkerRollback | None,
+        table: SnapshotTable,
+        rollback: WorkerRollback | None,
     ) -> None:
         self._template = template
         self._folder = jail.folder
-        self._lines = [SessionBranch(self, jail, control_fd, worker, states, revival)]
-        self._branches = itertools.count(1)
-        self._woken, wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        self._branches = [SessionBranch(self, jail, control_fd, worker, table, rollback)]
+        self._branch_numbers = itertools.count(1)
+        self._wake_read, wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
         self._ending = False
         if jail.folder:
             _signal.signal(_signal.SIGTERM, self._note_end)
@@ -65,42 +65,44 @@ class Init:
         self._ending = True
 
     def serve(self) -> NoReturn:
-        """Handle orders and reap children, until the host has closed every control socket."""
-        poller, lines = self.poller(), self._lines
+        """Handle commands and reap children, until the host has closed every control socket."""
+        poller, branches = self.poller(), self._branches
         while True:
             # First, because the first worker may have died before SIGCHLD could wake this process.
             self.reap()
             if self._ending:
                 self._end()
-            if lines is not self._lines:
-                poller, lines = self.poller(), self._lines
-            ready = poller.poll(_LOOK if any(line.is_ending for line in lines) else None)
-            self.hear({fd for fd, _ in ready})
+            if branches is not self._branches:
+                poller, branches = self.poller(), self._branches
+            ready = poller.poll(
+                _CHECK_INTERVAL if any(branch.is_ending for branch in branches) else None
+            )
+            self.handle_input({fd for fd, _ in ready})
 
-    def hear(self, ready: set[int]) -> None:
+    def handle_input(self, ready: set[int]) -> None:
         """Handle input on the descriptors that are ready."""
         self._drain()
-        for line in self._lines:
-            if line.revival is not None:
-                line.revival.hear(ready)
-            if line.control_fd in ready:
-                line.obey()
-            if line.is_ending:
-                line.end_worker()
+        for branch in self._branches:
+            if branch.rollback is not None:
+                branch.rollback.handle_input(ready)
+            if branch.control_fd in ready:
+                branch.handle_command()
+            if branch.is_ending:
+                branch.end_worker()
 
     def poller(self) -> select.poll:
         """The poller of all descriptors with input."""
         poller = select.poll()
-        poller.register(self._woken, select.POLLIN)
-        for line in self._lines:
-            poller.register(line.control_fd, select.POLLIN)
-            if line.revival is not None:
-                line.revival.files.listen(poller)
+        poller.register(self._wake_read, select.POLLIN)
+        for branch in self._branches:
+            poller.register(branch.control_fd, select.POLLIN)
+            if branch.rollback is not None:
+                branch.rollback.files.listen(poller)
         return poller
 
     def close(self) -> None:
         """Release the poller's descriptors, in an init that does not serve."""
-        for fd in (self._woken, signal.set_wakeup_fd(-1)):
+        for fd in (self._wake_read, signal.set_wakeup_fd(-1)):
             os.close(fd)
 
     def _end(self) -> NoReturn:
@@ -113,28 +115,28 @@ class Init:
 
     def _drain(self) -> None:
         try:
-            os.read(self._woken, 4096)
+            os.read(self._wake_read, 4096)
         except BlockingIOError:
             pass
 
     def reap(self) -> None:
         """Reap dead children; a branch whose worker is among them is notified."""
         while pid := _first_dead():
-            line = next((line for line in self._lines if line.worker == pid), None)
-            if line is not None:
+            branch = next((branch for branch in self._branches if branch.worker == pid), None)
+            if branch is not None:
                 _, status, usage = os.wait4(pid, 0)
-                line.died(status, usage.ru_utime + usage.ru_stime)
+                branch.died(status, usage.ru_utime + usage.ru_stime)
                 continue
             # wait4 allocates much more than the wait itself: after each cell a snapshot ends.
             os.waitpid(pid, 0)
-            for line in self._lines:
-                if line.revival is not None:
-                    line.revival.trusted.discard(pid)
+            for branch in self._branches:
+                if branch.rollback is not None:
+                    branch.rollback.trusted.discard(pid)
 
     @property
-    def lines(self) -> Sequence[SessionBranch]:
+    def branches(self) -> Sequence[SessionBranch]:
         """All branches of the session."""
-        return self._lines
+        return self._branches
 
     def fork(self) -> int:
         """Fork; 0 in the child, which does not handle init's signals."""
@@ -143,76 +145,84 @@ class Init:
             signal.set_wakeup_fd(-1)
         return pid
 
-    def be_worker(self, line: SessionBranch, fd: int) -> NoReturn:
-        """Be the next worker of `line`, on socket `fd`."""
-        if line.streams is not None:
-            os.dup2(line.streams.stdout, 1)
-            os.dup2(line.streams.stderr, 2)
-        steps = RECIPES[line.jail.tier].worker
-        fds = line.control_fd, fd
-        run_worker(line.jail, steps, *fds, self._template, line.states, line.revival)
+    def become_worker(self, branch: SessionBranch, fd: int) -> NoReturn:
+        """Be the next worker of `branch`, on socket `fd`."""
+        if branch.streams is not None:
+            os.dup2(branch.streams.stdout, 1)
+            os.dup2(branch.streams.stderr, 2)
+        steps = RECIPES[branch.jail.tier].worker
+        fds = branch.control_fd, fd
+        run_worker(branch.jail, steps, *fds, self._template, branch.table, branch.rollback)
 
     # ── branches ──────────────────────────────────────────────────────────────────────────────
 
-    def branch(
-        self, line: SessionBranch, message: control_channel.Message, descriptors: Sequence[int]
+    def make_branch(
+        self, branch: SessionBranch, message: control_channel.Message, descriptors: Sequence[int]
     ) -> bool:
-        """Have the worker of `line` fork a branch; return whether it did.
+        """Have the worker of `branch` fork a branch; return whether it did.
 
         `descriptors`: the branch's control socket, worker socket, stdout, stderr, snapshot table.
         """
-        control_fd, worker, stdout, stderr, states = descriptors
-        place = f"{line.jail.folder or '/tmp'}/branch-{next(self._branches)}"
-        branch = None
-        if line.revival is not None:
-            branch = line.revival.fork_branch(line.worker, message["seed"], place, descriptors[1:])
-        for fd in (worker, states):
+        control_fd, worker, stdout, stderr, table = descriptors
+        place = f"{branch.jail.folder or '/tmp'}/branch-{next(self._branch_numbers)}"
+        forked = None
+        if branch.rollback is not None:
+            forked = branch.rollback.fork_branch(
+                branch.worker, message["seed"], place, descriptors[1:]
+            )
+        for fd in (worker, table):
             os.close(fd)
-        if branch is not None:
-            pid, revival = branch
+        if forked is not None:
+            pid, rollback = forked
             # The worker's report, which code may have forged: no process belongs to two branches.
-            if not any(pid in other.roots | other.copies() for other in self._lines):
+            if not any(pid in other.roots | other.snapshot_pids() for other in self._branches):
                 streams = BranchStreams(stdout, stderr)
                 made = SessionBranch(
-                    self, revival.jail, control_fd, pid, revival.states, revival, streams
+                    self, rollback.jail, control_fd, pid, rollback.table, rollback, streams
                 )
-                self._change([*self._lines, made])
+                self._set_branches([*self._branches, made])
                 return True
-            revival.close()
+            rollback.close()
         for fd in (control_fd, stdout, stderr):
             os.close(fd)
         return False
 
-    def leave(self, line: SessionBranch) -> None:
-        """Handle the end of the host's connection to `line`; with the last one the session ends."""
-        if len(self._lines) == 1:
-            self._end()
-        if line.streams is None:
-            # The original branch stands for the session, and owns the processes of no branch.
-            line.kill_all()
-            line.worker = 0
-            line.hang_up()
-        else:
-            line.close()
-        self._change([other for other in self._lines if other is not line])
-
-    def _change(self, lines: list[SessionBranch]) -> None:
-        """Update the scope of "all processes", which depends on the number of branches."""
-        self._lines = lines
-        for line in lines:
-            if line.revival is not None:
-                alone = len(lines) == 1 and line.streams is None
-                line.revival.members = None if alone else partial(self._members, line)
-
-    def _members(self, line: SessionBranch) -> list[int]:
-        """The living processes of `line`, its snapshots among them.
-
-        Processes of no branch belong to the original, or to nobody when that is gone.
+    def leave(self, branch: SessionBranch) -> None:
+        """Handle the end of the host's connection to `branch`; the last one ends
+        the session.
         """
-        trusted = {pid for each in self._lines if each.revival for pid in each.revival.trusted}
+        if len(self._branches) == 1:
+            self._end()
+        if branch.streams is None:
+            # The original branch stands for the session, and owns the processes of no branch.
+            branch.kill_all()
+            branch.worker = 0
+            branch.disconnect()
+        else:
+            branch.close()
+        self._set_branches([other for other in self._branches if other is not branch])
+
+    def _set_branches(self, branches: list[SessionBranch]) -> None:
+        """Update the scope of "all processes", which depends on the number of branches."""
+        self._branches = branches
+        for branch in branches:
+            if branch.rollback is not None:
+                alone = len(branches) == 1 and branch.streams is None
+                branch.rollback.members = None if alone else partial(self._members, branch)
+
+    def _members(self, branch: SessionBranch) -> list[int]:
+        """The living processes of `branch`, its snapshots among them.
+
+        Processes of no branch belong to the original branch, and to no branch once that is gone.
+        """
+        trusted = {pid for each in self._branches if each.rollback for pid in each.rollback.trusted}
         return process_ownership.members(
-            {id(each): each.roots | each.copies() for each in self._lines if each.streams},
-            id(line) if line.streams else None,
+            {
+                id(each): each.roots | each.snapshot_pids()
+                for each in self._branches
+                if each.streams
+            },
+            id(branch) if branch.streams else None,
             trusted,
         )
 

@@ -18,7 +18,7 @@ from ..jail.recipe.recipe_step import Step
 from ..jail.recipe.step_execution import contain
 from ..jail.session_jail import Jail
 from ..protocol import control_channel
-from ..snapshots.snapshot_processes import SnapshotRecovery
+from ..snapshots.snapshot_resources import SnapshotResources
 from ..snapshots.snapshot_table import SnapshotTable
 from ..worker.display.error_hints import assume_no_jail
 from ..worker.display.tracebacks import show_files_below
@@ -32,18 +32,18 @@ def run_worker(
     control_fd: int,
     worker_fd: int,
     template: Worker,
-    states: SnapshotTable,
-    revival: WorkerRollback | None,
+    table: SnapshotTable,
+    rollback: WorkerRollback | None,
     *,
     kept: Collection[int] = (),
 ) -> NoReturn:
     """Apply `steps` to this process, and serve the host on `worker_fd` until it ends.
 
     `control_fd`: init's, for the case that a step fails; closed before any code runs. `template`: a
-    worker that was made before the fork. `states`, `revival`: shared with init. `kept`: descriptors
+    worker that was made before the fork. `table`, `rollback`: shared with init. `kept`: descriptors
     that steps need, and close.
     """
-    recovery: SnapshotRecovery | None = None
+    resources: SnapshotResources | None = None
     try:
         _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
         if jail.folder:
@@ -51,18 +51,18 @@ def run_worker(
             _signal.pthread_sigmask(_signal.SIG_UNBLOCK, [_signal.SIGTERM])
         elif jail.home:
             os.environ["HOME"] = jail.home
-        high = worker_fd
-        if high != reserved_descriptors.WORKER:
-            high = fcntl.fcntl(worker_fd, fcntl.F_DUPFD_CLOEXEC, reserved_descriptors.WORKER)
-        jail.kept = {*reserved_descriptors.STREAMS, control_fd, high, *limiter_of(jail), *kept}
-        if revival is not None:
-            jail.kept.add(revival.theirs)
+        moved = worker_fd
+        if moved != reserved_descriptors.WORKER:
+            moved = fcntl.fcntl(worker_fd, fcntl.F_DUPFD_CLOEXEC, reserved_descriptors.WORKER)
+        jail.kept = {*reserved_descriptors.STREAMS, control_fd, moved, *limiter_of(jail), *kept}
+        if rollback is not None:
+            jail.kept.add(rollback.worker_end)
         contain(jail, steps)
-        if revival is not None:
-            recovery = revival.recovery()
+        if rollback is not None:
+            resources = rollback.resources()
         # The worker's report on its isolation, before any code of the session runs and could forge
         # it.
-        os.write(control_fd, control_channel.held(jail.held))
+        os.write(control_fd, control_channel.findings(jail.findings))
         os.close(control_fd)
         if jail.folder:
             if jail.tier == "process":
@@ -75,7 +75,7 @@ def run_worker(
         report(control_fd, jail.tier, "worker", error)
         os._exit(1)
     try:
-        template.serve(high, states, recovery)
+        template.serve(moved, table, resources)
     # Boundary: the session ends with its worker, which can only write to its standard error.
     except Exception as error:  # noqa: BLE001
         complain(error)
@@ -93,8 +93,8 @@ def limiter_of(jail: Jail) -> tuple[int, ...]:
     return () if jail.forks is None else (jail.forks.limiter.fileno(),)
 
 
-def report(control_fd: int, tier: str, who: str, error: Exception) -> None:
-    """Report to the host which step of `who` failed."""
+def report(control_fd: int, tier: str, role: str, error: Exception) -> None:
+    """Report to the host which step of `role` failed."""
     if not isinstance(error, IsolationError):
-        error = IsolationError(tier, who, f"{type(error).__name__}: {error}")
+        error = IsolationError(tier, role, f"{type(error).__name__}: {error}")
     control_channel.send(control_channel.open_end(control_fd), control_channel.failure(error))

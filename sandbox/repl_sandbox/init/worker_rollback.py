@@ -20,20 +20,20 @@ from ..jail.session_jail import Jail
 from ..native import process_forks, snapshot
 from ..protocol.snapshot_signals import WAKE_SIGNAL
 from ..snapshots.snapshot_channel import SnapshotChannel
-from ..snapshots.snapshot_messages import BRANCHED, KEEP, ORDER
-from ..snapshots.snapshot_processes import SnapshotRecovery
+from ..snapshots.snapshot_messages import BRANCHED, COMMAND, KEEP
+from ..snapshots.snapshot_resources import SnapshotResources
 from ..snapshots.snapshot_table import Row, SnapshotTable
 from ..snapshots.workspace_snapshots import WorkspaceSnapshots
 from .process_ownership import is_child, is_stopped
 
-# Milliseconds between checks whether the worker is still there, and their number: for eight
-# seconds, less than the host waits. A worker that waits for the order forks in milliseconds, unless
+# Milliseconds between checks whether the worker still exists, and their number: for eight seconds,
+# less than the host waits. A worker that waits for the command forks in milliseconds, unless
 # it is not scheduled; and while the machine stands still, init does not check either.
-_BRANCH_LOOK, _MOST_LOOKS = 20, 400
+_CHECK_INTERVAL, _MAX_CHECKS = 20, 400
 # A check of a stopped worker, which is the code's doing, counts for so many.
-_STOPPED = 3
+_STOPPED_WEIGHT = 3
 # The number of other messages meanwhile: code of the session can send them without end.
-_MOST_WORDS = 10_000
+_MAX_MESSAGES = 10_000
 
 
 class RolledBackWorker(NamedTuple):
@@ -51,38 +51,38 @@ class WorkerRollback:
     """
 
     def __init__(
-        self, jail: Jail, high: int, states: SnapshotTable, orders: SnapshotChannel
+        self, jail: Jail, worker_fd: int, table: SnapshotTable, channel: SnapshotChannel
     ) -> None:
         self.jail = jail
         self._folder = jail.folder
         # The scope of "all processes" if the session has branches; None: all in the namespace.
         self.members: Callable[[], list[int]] | None = None
-        self._kept = jail.states
+        self._max_snapshots = jail.snapshots
         self.trusted: set[int] = set()  # processes of init's own code
-        self.states = states
-        self._high = high
-        self.orders = orders
-        self.files = WorkspaceSnapshots(jail, self.orders, self.states, self.trusted)
+        self.table = table
+        self._worker_fd = worker_fd
+        self.channel = channel
+        self.files = WorkspaceSnapshots(jail, self.channel, self.table, self.trusted)
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self.orders)
+        return iter(self.channel)
 
     @property
-    def theirs(self) -> int:
+    def worker_end(self) -> int:
         """The descriptor of workers and snapshots."""
-        return self.orders.theirs.fileno()
+        return self.channel.worker_end.fileno()
 
     def close(self) -> None:
         """Close the connections to workers and snapshots."""
-        self.orders.close()
-        self.states.close()
+        self.channel.close()
+        self.table.close()
 
-    def recovery(self) -> SnapshotRecovery:
+    def resources(self) -> SnapshotResources:
         """In a worker: its end."""
-        return SnapshotRecovery(
-            self.states,
-            self.orders.theirs,
-            self._kept,
+        return SnapshotResources(
+            self.table,
+            self.channel.worker_end,
+            self._max_snapshots,
             self._workspace(),
             process_forks.fork_beside,
             process_forks.fork_beside_threads,
@@ -96,29 +96,29 @@ class WorkerRollback:
 
     def forget(self) -> None:
         """Forget all snapshots and the snapshot helper, which are gone."""
-        self.states.write(())
-        self.orders.empty()
+        self.table.write(())
+        self.channel.discard_messages()
         self.files.forget()
-        self.orders.renew()
+        self.channel.renew()
 
-    def hear(self, ready: Container[int]) -> None:
+    def handle_input(self, ready: Container[int]) -> None:
         """Handle one message of a worker, if there is one."""
-        if not self.files.hear(ready):
+        if not self.files.handle_input(ready):
             return
         with suppress(BlockingIOError):
-            kind, cell = self.orders.hear()
+            kind, cell = self.channel.receive()
             if kind == KEEP:
-                self.files.keep(cell, self._cells())
+                self.files.keep(cell, self._snapshot_cells())
 
     def keep_for_host(self, cell: int) -> None:
         """Keep the files as those after `cell`, because the host has changed them."""
-        self.files.keep_for_host(cell, self._cells())
+        self.files.keep_for_host(cell, self._snapshot_cells())
 
-    def _cells(self) -> list[int]:
+    def _snapshot_cells(self) -> list[int]:
         """The cells that have snapshots."""
         return [cell for _, cell in self.rows()]
 
-    def halt(self) -> None:
+    def stop_processes(self) -> None:
         """Stop the processes of the dead worker, until the host decides."""
         if self.members is not None:
             processes.stop_all(self.members)
@@ -129,7 +129,7 @@ class WorkerRollback:
         for pid in self.trusted:
             _signal(pid, signal.SIGCONT)
 
-    def wake(self, worker: int, cell: int | None, cpu_left: int, fd: int) -> RolledBackWorker:
+    def activate(self, worker: int, cell: int | None, cpu_left: int, fd: int) -> RolledBackWorker:
         """End all processes except the snapshot of `cell` (None: the latest) and the earlier ones.
 
         `worker` is killed as well, 0 if it is dead. The snapshot gets `fd` to speak on. A living
@@ -141,20 +141,20 @@ class WorkerRollback:
             return RolledBackWorker(0, 0.0, [])
         # An activated snapshot continues with init's list of the earlier ones.
         kept = [] if index is None else rows[: index + 1]
-        self.halt()
+        self.stop_processes()
         cpu = self._end_all({pid for pid, _ in kept} | self.files.processes, worker)
         # The earlier ones stay stopped until they are needed.
         if not kept or not _signal(kept[-1][0], signal.SIGCONT):
             return RolledBackWorker(0, cpu, [])
         pid, after = kept[-1]
         # The others are those that it can return to. Its own list is partly outdated.
-        self.states.write([row for row in kept[:-1] if is_child(row[0])])
+        self.table.write([row for row in kept[:-1] if is_child(row[0])])
         lost = self.files.restore(after)
-        self.orders.empty()  # messages of a worker or a snapshot that is gone
-        # First, because a snapshot that code has woken before must not continue before this is
+        self.channel.discard_messages()  # messages of a worker or a snapshot that is gone
+        # First, because a snapshot that code has signalled before must not continue before this is
         # sent.
         _signal(pid, WAKE_SIGNAL)
-        if not self.orders.give(ORDER.pack(pid, cpu_left, -1, 0), [fd], wait=True):
+        if not self.channel.send_command(COMMAND.pack(pid, cpu_left, -1, 0), [fd], wait=True):
             return RolledBackWorker(0, cpu, [])
         return RolledBackWorker(pid, cpu, lost)
 
@@ -183,38 +183,39 @@ class WorkerRollback:
         `seed`: of its random numbers, -1 to continue the current state. `descriptors`: its worker
         socket, stdout, stderr, snapshot table.
         """
-        worker, stdout, stderr, states = descriptors
+        worker, stdout, stderr, table = descriptors
         path = os.fsencode(workspace)
-        jail = replace(self.jail, home=workspace, kept=set(), held={})
-        revival = WorkerRollback(
-            jail, self._high, SnapshotTable(states), SnapshotChannel(self._high)
+        jail = replace(self.jail, home=workspace, kept=set(), findings={})
+        rollback = WorkerRollback(
+            jail, self._worker_fd, SnapshotTable(table), SnapshotChannel(self._worker_fd)
         )
-        order = ORDER.pack(forker, 0, seed, len(path)) + path
-        given = [worker, revival.orders.theirs.fileno(), states, stdout, stderr]
-        self.files.settle()
-        pid = self._order_branch(forker, order, given)
+        command = COMMAND.pack(forker, 0, seed, len(path)) + path
+        given = [worker, rollback.channel.worker_end.fileno(), table, stdout, stderr]
+        self.files.finish_keeping()
+        pid = self._command_branch(forker, command, given)
         if pid is None:
-            self.orders.empty()  # a worker that gets the next order must not read it
-            revival.files.remove()  # what the worker has copied for it
-            revival.close()
+            # A worker that gets the next command must not read this one.
+            self.channel.discard_messages()
+            rollback.files.remove()  # what the worker has copied for it
+            rollback.close()
             return None
-        return pid, revival
+        return pid, rollback
 
-    def _order_branch(self, forker: int, order: bytes, given: Sequence[int]) -> int | None:
+    def _command_branch(self, forker: int, command: bytes, given: Sequence[int]) -> int | None:
         """Return the process that the worker reports as forked; it may be any child of init's."""
-        self.orders.empty()  # late messages of a stopped worker, and unread ones
+        self.channel.discard_messages()  # late messages of a stopped worker, and unread ones
         # Code of the session may keep the other end from being read, and must not block init.
-        if not self.orders.give(order, given, wait=False):
+        if not self.channel.send_command(command, given, wait=False):
             return None
-        looks = words = 0
-        while looks < _MOST_LOOKS and words < _MOST_WORDS and is_child(forker):
-            word = self.orders.word(_BRANCH_LOOK)
-            if word is None:
-                looks += _STOPPED if is_stopped(forker) else 1
-            elif word[0] == KEEP:
-                words += 1
+        checks = unrelated = 0
+        while checks < _MAX_CHECKS and unrelated < _MAX_MESSAGES and is_child(forker):
+            message = self.channel.next_message(_CHECK_INTERVAL)
+            if message is None:
+                checks += _STOPPED_WEIGHT if is_stopped(forker) else 1
+            elif message[0] == KEEP:
+                unrelated += 1
             else:
-                kind, number = word
+                kind, number = message
                 ours = kind == BRANCHED and number not in (forker, *self.trusted)
                 return number if ours and is_child(number) else None
         return None
@@ -224,10 +225,10 @@ class WorkerRollback:
 
         Return the names of those that could not be restored.
         """
-        self.halt()
+        self.stop_processes()
         self._end_all(self.files.processes, 0)
-        self.states.write(())
-        self.orders.empty()
+        self.table.write(())
+        self.channel.discard_messages()
         return self.files.restore(0)
 
     def rows(self) -> list[Row]:
@@ -237,8 +238,10 @@ class WorkerRollback:
         others: one of each state that is kept, of the current one, and of one that is replacing
         another.
         """
-        said = {pid: cell for pid, cell in self.states.read() if pid not in self.trusted}
-        return [(pid, cell) for pid, cell in said.items() if is_child(pid)][-self._kept - 2 :]
+        listed = {pid: cell for pid, cell in self.table.read() if pid not in self.trusted}
+        return [(pid, cell) for pid, cell in listed.items() if is_child(pid)][
+            -self._max_snapshots - 2 :
+        ]
 
     def _end_all(self, kept: set[int], worker: int) -> float:
         """Kill and reap all processes of the session but `kept`; return the CPU seconds of
@@ -247,10 +250,10 @@ class WorkerRollback:
         if self.members is not None:
             return self.end_members(kept, worker)
         cpu = processes.end_children(kept, worker) if self._folder else _end_others(kept, worker)
-        self.are_gone(kept)
+        self.note_reaped(kept)
         return cpu
 
-    def are_gone(self, kept: Collection[int] = ()) -> None:
+    def note_reaped(self, kept: Collection[int] = ()) -> None:
         """Note that all processes but `kept` were reaped: their numbers may be reused."""
         self.trusted.intersection_update(kept)
 
@@ -258,7 +261,7 @@ class WorkerRollback:
 def _end_others(kept: Container[int], worker: int) -> float:
     """As `processes.end_children`, of all in this pid namespace."""
     cpu = 0.0
-    while others := [pid for pid in _everybody() if pid not in kept]:
+    while others := [pid for pid in _all_processes() if pid not in kept]:
         for pid in others:
             _signal(pid, signal.SIGKILL)
         ended, _, usage = os.wait4(-1, 0)
@@ -272,7 +275,7 @@ def _index(rows: list[Row], cell: int | None) -> int | None:
     return found[-1] if found else None
 
 
-def _everybody() -> list[int]:
+def _all_processes() -> list[int]:
     """All processes of this pid namespace except this one, which is its first."""
     return [int(name) for name in os.listdir("/proc") if name.isdecimal() and name != "1"]
 

@@ -41,7 +41,7 @@ _SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 
 # Read by the dynamic loader, fontconfig, matplotlib and Debian's BLAS; none identifies the host.
 _ETC = ("alternatives", "fonts", "ld.so.cache", "matplotlibrc", "localtime", "mime.types")
-_MOST_ETC = 4 << 20  # the largest, ld.so.cache, has some 30 KiB, on a full desktop 300
+_MAX_ETC = 4 << 20  # the largest, ld.so.cache, has some 30 KiB, on a full desktop 300
 _ETC_FILES = {
     "passwd": "root:x:0:0:root:/root:/usr/sbin/nologin\nuser:x:1000:1000:user:/workspace:/bin/sh\n",
     "group": "root:x:0:\nuser:x:1000:\n",
@@ -125,7 +125,7 @@ def _copy(source: str, target: str) -> None:
             _copy(f"{source}/{name}", f"{target}/{name}")
     else:
         fd = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
-        _write(target, os.read(fd, _MOST_ETC))
+        _write(target, os.read(fd, _MAX_ETC))
         os.close(fd)
 
 

@@ -120,7 +120,7 @@ def _stopped(roots: list[int]) -> set[int]:
 def stop_all(members: Callable[[], Iterable[int]]) -> set[int]:
     """Stop `members`, read again until it names no running process; return those stopped."""
     stopped: set[int] = set()
-    for _ in range(_MOST_ROUNDS):
+    for _ in range(_MAX_ROUNDS):
         found = set(members()) - stopped
         if not found:
             break
@@ -131,7 +131,7 @@ def stop_all(members: Callable[[], Iterable[int]]) -> set[int]:
 
 
 # Rounds of stopping before killing: another process of the session may wake a stopped one.
-_MOST_ROUNDS = 100
+_MAX_ROUNDS = 100
 
 
 def _signal(pid: int, number: int) -> None:

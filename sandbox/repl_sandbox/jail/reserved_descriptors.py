@@ -12,8 +12,8 @@ from typing import Final
 STREAMS: Final = (0, 1, 2)
 
 FIRST: Final = 900
-ORDERS_THEIRS: Final = FIRST  # of workers and snapshots, to init
-ORDERS_OURS: Final = 901  # of init, to workers and snapshots
+CHANNEL_WORKER_END: Final = FIRST  # of workers and snapshots, to init
+CHANNEL_INIT_END: Final = 901  # of init, to workers and snapshots
 CONTROL: Final = 902  # of init, to the host
 MAPPED: Final = 903  # a pipe with a word for each process that waits for the id maps
 CONTAINED: Final = 904  # a pipe with a word when init has taken all its steps
@@ -21,7 +21,7 @@ DONE: Final = 905  # its other end
 WORKER: Final = 1000  # of the worker, to the host
 
 # Descriptors that a process must be allowed to open; 1024 is the default of Linux.
-LEAST_FILES: Final = WORKER + 24
+MIN_FILES: Final = WORKER + 24
 
 # The largest descriptor. close_range(2) of Linux accepts larger numbers, other kernels refuse them.
 LAST: Final = 0x7FFF_FFFF

@@ -38,8 +38,8 @@ def room() -> int:
     and does not report the count. So this is tried: the least power of two under which a fork
     succeeds, times four.
     """
-    most = _LEAST_ROOM
-    while most < _MOST_ROOM and not _forks_under(most):
+    most = _MIN_ROOM
+    while most < _MAX_ROOM and not _forks_under(most):
         most *= 2
     return 4 * most
 
@@ -55,8 +55,8 @@ def open_files(wanted: int, *, own_user: bool) -> int:
 
 
 _LARGEST = (1 << 64) - 1
-_LEAST_ROOM = 256
-_MOST_ROOM = 1 << 20
+_MIN_ROOM = 256
+_MAX_ROOM = 1 << 20
 
 
 def _forks_under(most: int) -> bool:

@@ -25,7 +25,7 @@ TEMPORARY = "tmp"
 _PREFIX = "repl-sandbox-"
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # A file costs more than its data; the number equals that of the private mounts in other tiers.
-_MOST_FILES = 65_536
+_MAX_FILES = 65_536
 _BLOCK = 512  # unit of st_blocks, stat(2)
 _DEEPEST = 64  # a walk takes a descriptor for each level
 _TOO_MUCH = 1 << 62
@@ -170,7 +170,7 @@ def use(folder: str, most: int) -> int:
         for size in _sizes(base_fd, name, _DEEPEST):
             total += size
             files += 1
-            if total > most or files > _MOST_FILES:
+            if total > most or files > _MAX_FILES:
                 return max(total, most + 1)
     finally:
         os.close(base_fd)

@@ -34,9 +34,11 @@ class Jail:
     covered: Mapping[str, str] = field(default_factory=dict)  # from mounts.covered
     # Number of cgroups to join; 0 if the session is born into its cgroup; None without a cgroup.
     groups: int | None = None
-    states: int = -1  # number of snapshots besides the current one; -1: none at all
+    snapshots: int = -1  # number of snapshots besides the current one; -1: none at all
     shared: int = 0  # address of the page that init and worker share; 0: there is none
     kept: set[int] = field(default_factory=set)  # descriptors of the contained process
-    held: dict[str, int] = field(default_factory=dict)  # the worker's measurements, before any code
+    findings: dict[str, int] = field(
+        default_factory=dict
+    )  # the worker's measurements, before any code
     home: str = ""  # the workspace of a branch; "" for the session's own
     forks: ForkLimit | None = None  # where the kernel does not limit the session's processes

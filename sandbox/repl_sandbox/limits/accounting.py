@@ -33,15 +33,15 @@ class SessionUsage:
     def full(self, processes: list[int]) -> bool:
         """Note and return whether `processes`, all of the session, are as many as allowed."""
         # The processes are those of all branches of a session, and so are the limits.
-        look = self.core.links.outside.look
+        query = self.core.links.baseline.query
         most = self.core.limits.processes + self._branches * (self.core.engine_processes + 1) - 1
-        full: bool = look("threads", processes) > most
+        full: bool = query("threads", processes) > most
         if full:
-            self.core.is_full()
+            self.core.note_process_limit()
         # In namespaces the kernel refuses more processes. Elsewhere it counts by user, who may have
         # processes besides the session's.
         counted = full and bool(self.core.links.folder)
-        self._passed = counted and look("running", processes) > most
+        self._passed = counted and query("running", processes) > most
         return full
 
     @property
@@ -72,7 +72,7 @@ class SessionUsage:
         return "workspace" if links.folder and self._overfull() else None
 
     def _cpu_seconds(self, processes: list[int]) -> float:
-        seconds: float = self.core.links.outside.look("cpu_seconds", processes)
+        seconds: float = self.core.links.baseline.query("cpu_seconds", processes)
         return seconds
 
     def _overfull(self) -> bool:
@@ -81,7 +81,7 @@ class SessionUsage:
         if start < self._folder_due:
             return False
         workspace, links = int(self.core.limits.workspace), self.core.links
-        overfull: bool = links.outside.look("use", links.folder, workspace) > workspace
+        overfull: bool = links.baseline.query("use", links.folder, workspace) > workspace
         end = time.monotonic()
         self._folder_due = end + _REST * (end - start)
         return overfull
@@ -93,16 +93,16 @@ class SessionUsage:
         measurement.
         """
         links = self.core.links
-        look = links.outside.look
+        query = links.baseline.query
         # init and the worker are forks of the template: both show its pages, which are shared.
         most = limit + 2 * self._template_memory
-        if look("resident", processes) <= most:
+        if query("resident", processes) <= most:
             return False
-        copies = look(
-            "copies", links.pid, processes, links.family.branches * self.core.engine_processes
+        snapshots = query(
+            "snapshots", links.pid, processes, links.family.branches * self.core.engine_processes
         )
-        processes = [pid for pid in processes if pid not in copies]
-        if look("resident", processes) <= most:
+        processes = [pid for pid in processes if pid not in snapshots]
+        if query("resident", processes) <= most:
             return False
         # That counts a page once for each process that maps it, as after os.fork. The exact
         # measurement walks the page tables, 16 ms for each process's gigabyte, and may take half of
@@ -110,7 +110,7 @@ class SessionUsage:
         start = time.monotonic()
         if start < self._exact_due:
             return None
-        memory = look("proportional", processes) + look("also_held", copies)
+        memory = query("proportional", processes) + query("shared_with_others", snapshots)
         exceeded: bool = memory - self._template_memory > limit
         end = time.monotonic()
         self._exact_due = end + (end - start)
@@ -135,7 +135,8 @@ def group_exceeds(
         if memory <= limit:
             return False
         return (
-            memory - proc_memory.own(proc_memory.copies(init, processes, engine_processes)) > limit
+            memory - proc_memory.own(proc_memory.snapshots(init, processes, engine_processes))
+            > limit
         )
     except FileNotFoundError:
         return False  # the session has ended

@@ -1,6 +1,6 @@
 """The memory, threads and files of a session's processes, from `/proc`.
 
-Mapped files count for nobody. Without a cgroup, shared anonymous memory that is kept but not mapped
+Mapped files do not count. Without a cgroup, shared anonymous memory that is kept but not mapped
 (unmapped in part, or given to madvise) is not seen.
 """
 
@@ -16,7 +16,7 @@ from ..jail.mounts import PRIVATE
 from ..protocol.snapshot_signals import SNAPSHOT_SIGNAL
 
 # Scans of a directory that code made unreadable during a scan.
-_LOOKS = 3
+_MAX_SCANS = 3
 
 # proc(5): private pages, pages of shared memory, page tables.
 _RESIDENT = (b"RssAnon:", b"RssShmem:", b"VmPTE:")
@@ -36,7 +36,7 @@ _PF_ENDING = 0x4 | 0x400
 _ENDED = (b"Z", b"X")  # for kernels without such flags
 
 
-def copies(init: int, processes: Iterable[int], most: int) -> set[int]:
+def snapshots(init: int, processes: Iterable[int], most: int) -> set[int]:
     """The waiting snapshots of a worker among `processes`, at most so many, and all ending
     processes.
 
@@ -110,10 +110,10 @@ def page_tables(processes: Iterable[int]) -> int:
     return sum(_kilobytes(f"/proc/{pid}/status", _PAGE_TABLES) for pid in processes) << 10
 
 
-def also_held(copies: Iterable[int]) -> int:
-    """Bytes of pages that `copies` share with others: their proportional part of them."""
+def shared_with_others(snapshots: Iterable[int]) -> int:
+    """Bytes of pages that `snapshots` share with others: their proportional part of them."""
     total = 0
-    for pid in copies:
+    for pid in snapshots:
         try:
             shares = _kilobytes(f"/proc/{pid}/smaps_rollup", _PROPORTIONAL)
             total += shares - _kilobytes(f"/proc/{pid}/smaps_rollup", _OWN)
@@ -173,7 +173,7 @@ def _kilobytes(path: str, names: tuple[bytes, ...], otherwise: tuple[bytes, ...]
 
 def use(folder: str, most: int) -> int:
     """Bytes of the files of a directory, up to about `most`."""
-    for _ in range(_LOOKS):
+    for _ in range(_MAX_SCANS):
         try:
             return session_directory.use(folder, most)
         except PermissionError:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 # The threads to inspect one by one: as many as an ordinary session may have processes.
-_MOST_THREADS: Final = 64
+_MAX_THREADS: Final = 64
 _RUNS: Final = b"R"
 # proc_pid_stat(5), counted after the name.
 _BEGAN: Final = 19
@@ -37,13 +37,13 @@ class ProcStat:
             return self.state == _RUNS
         path = f"/proc/{self.pid}/task"
         try:
-            names = os.listdir(path)[:_MOST_THREADS]
+            names = os.listdir(path)[:_MAX_THREADS]
         except OSError:
             return False
         return any(_fields(f"{path}/{name}/stat")[:1] == [_RUNS] for name in names)
 
 
-def look(pids: Iterable[int]) -> list[ProcStat]:
+def read_all(pids: Iterable[int]) -> list[ProcStat]:
     """Return those of the processes that still exist."""
     return [stat for pid in pids if (stat := _stat(pid))]
 

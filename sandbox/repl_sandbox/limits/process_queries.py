@@ -1,6 +1,6 @@
 """Queries about processes and their files, by name: for sessions that only another process can see.
 
-`here` answers them itself. The answers are JSON, so that another process can send them.
+`query_here` answers them itself. The answers are JSON, so that another process can send them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 from ..jail import processes
 from . import proc_memory
 
-Look: TypeAlias = Callable[..., Any]
+ProcessQuery: TypeAlias = Callable[..., Any]
 
 # In the order in which they are reported.
 NAMESPACES: Final = ("user", "pid", "mnt", "net", "ipc", "uts", "cgroup")
@@ -70,9 +70,9 @@ def _running(pids: Sequence[int]) -> int:
     return processes.threads(filter(proc_memory.runs, pids))
 
 
-TABLE: Final[Mapping[str, Look]] = {
-    "also_held": proc_memory.also_held,
-    "copies": lambda init, pids, most: sorted(proc_memory.copies(init, pids, most)),
+TABLE: Final[Mapping[str, ProcessQuery]] = {
+    "shared_with_others": proc_memory.shared_with_others,
+    "snapshots": lambda init, pids, most: sorted(proc_memory.snapshots(init, pids, most)),
     "cpu_clock": _cpu_clock,
     "cpu_seconds": processes.cpu_seconds,
     "descendants": lambda pid: list(processes.descendants(pid)),
@@ -92,6 +92,6 @@ TABLE: Final[Mapping[str, Look]] = {
 }
 
 
-def here(name: str, *arguments: Any) -> Any:
+def query_here(name: str, *arguments: Any) -> Any:
     """Answer a query about a process that this one can see; OSError if it cannot."""
     return TABLE[name](*arguments)

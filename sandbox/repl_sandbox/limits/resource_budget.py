@@ -36,13 +36,13 @@ class ResourceBudget:
     """The limits of the sessions of one template.
 
     `snapshots`: the number that a session keeps besides the current one, -1 for not even that.
-    `data_segment` and `room`: the zygote's report of itself. `template_memory`: bytes that it
-    holds. `fair_share`: sessions must not harm others. `own_user`: each has a user of its own.
+    `data_segment`, `process_limit`: the zygote's report of itself. `template_memory`: bytes of the
+    zygote. `fair_share`: sessions must not harm others. `own_user`: each has a user of its own.
     """
 
     snapshots: int
     data_segment: int
-    room: int
+    process_limit: int
     template_memory: int
     fair_share: bool
     own_user: bool
@@ -60,7 +60,7 @@ class ResourceBudget:
             "DATA": self.data_segment + int(limits.memory),
             # The kernel counts by user. If that is also the host's user, this only stops fork
             # bombs, and the watchdog counts the session's processes.
-            "NPROC": self.room or self._processes(limits, 1),
+            "NPROC": self.process_limit or self._processes(limits, 1),
             "NOFILE": open_files(limits.open_files, own_user=self.own_user),
             "FSIZE": int(limits.file_size),
         }
@@ -79,17 +79,17 @@ class ResourceBudget:
         """
         return self._processes(limits, 1) + _EXCESS
 
-    def fit(self, links: SessionLinks, limits: Limits) -> Callable[[int], None]:
+    def adjust(self, links: SessionLinks, limits: Limits) -> Callable[[int], None]:
         """Return a function that adapts the cgroup of the session at `links` to its number of
         branches.
         """
         group = links.group
 
-        def fit(branches: int) -> None:
+        def adjust(branches: int) -> None:
             if group is not None:
                 group.limit(*self.of_group(limits, branches))
 
-        return fit
+        return adjust
 
     def _memory(self, limits: Limits, branches: int) -> int:
         # Memory that a cell rewrites exists twice while a snapshot keeps the old pages.

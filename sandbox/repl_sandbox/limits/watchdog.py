@@ -31,9 +31,9 @@ _IDLE_A_LOOK = 16
 _IDLE_PERIODS = 10
 # Sessions that wait for their turn: little of them runs.
 _WAITING_PERIODS = 10
-# Periods without any session after which the thread waits to be woken. Waking it costs the caller
+# Periods without any session after which the thread sleeps. Waking it costs the caller
 # that opens a session 0.1 ms, so it is not done for each.
-_PATIENCE = 100
+_IDLE_ROUNDS = 100
 
 
 class Watchdog:
@@ -95,33 +95,33 @@ class Watchdog:
             for number, watched in enumerate(due):
                 if number and not number % together and self._closed.wait(pause):
                     return
-                self._look_at(watched)
-            self._shares.take_turns(self._round)
+                self._enforce(watched)
+            self._shares.schedule_round(self._round)
 
-    def _look_at(self, watched: SessionUsage) -> None:
+    def _enforce(self, watched: SessionUsage) -> None:
         core = watched.core
-        generation = core.generation
+        worker_number = core.worker_number
         try:
-            reason = self._look(watched) if id(core) in self._watched else None
+            reason = self._measure(watched) if id(core) in self._watched else None
         except OSError:
             # The host may be out of descriptors for a moment. The thread must not end by that,
             # because no limit would be checked again; the next round is soon.
             return
-        if reason is not None and not self._is_anothers_doing(core):
-            core.breach(reason, generation)
+        if reason is not None and not self._is_caused_by_branch(core):
+            core.breach(reason, worker_number)
 
     def _due(self) -> list[SessionUsage]:
         self._round += 1
         with self._lock:
             everybody = list(self._watched.values())
             self._alone = 0 if everybody else self._alone + 1
-            if self._alone > _PATIENCE and not self._closed.is_set():
+            if self._alone > _IDLE_ROUNDS and not self._closed.is_set():
                 self._wanted.clear()
         # A cell younger than a period is not measured: most steps take microseconds.
         young = time.monotonic() - _PERIOD
         due = [watched for watched in everybody if 0 < watched.core.running_since < young]
         if self._round % _WAITING_PERIODS:
-            due = [watched for watched in due if not self._shares.waits(watched.core)]
+            due = [watched for watched in due if not self._shares.is_stopped(watched.core)]
         if self._round % _IDLE_PERIODS:
             return due
         idle = [watched for watched in everybody if not watched.core.running_since]
@@ -131,7 +131,7 @@ class Watchdog:
             due.append(idle[self._turn % len(idle)])
         return due
 
-    def _is_anothers_doing(self, core: Core) -> bool:
+    def _is_caused_by_branch(self, core: Core) -> bool:
         """Whether a branch of a session does nothing while another one runs.
 
         The measurements are of all branches. The one that runs is measured as well, and is to end.
@@ -142,8 +142,8 @@ class Watchdog:
             others = [watched.core for watched in self._watched.values()]
         return any(each.running_since and each.links.pid == core.links.pid for each in others)
 
-    def _look(self, watched: SessionUsage) -> KillReason | None:
+    def _measure(self, watched: SessionUsage) -> KillReason | None:
         links = watched.core.links
-        processes: list[int] = links.outside.look("descendants", links.pid)
-        self._shares.look(watched.core, processes, full=watched.full(processes))
+        processes: list[int] = links.baseline.query("descendants", links.pid)
+        self._shares.observe(watched.core, processes, full=watched.full(processes))
         return watched.breach(processes)

@@ -1,8 +1,8 @@
-/* The sources and the compiler that this library was built from, as library.py reads them. */
+/* The hash of the sources, and the compiler, of this library; library.py reads them. */
 #include "export.h"
 
 #ifndef REPL_BUILD_HASH
-#error "compile by `make native`, which defines REPL_BUILD_HASH"
+#error "REPL_BUILD_HASH is not defined; compile with `make native`"
 #endif
 
 #ifdef __clang__

@@ -1,4 +1,4 @@
-/* Marks a function or constant that Python looks up by name; all others stay inside the library. */
+/* Marks a function or constant that Python looks up by name; others are local to the library. */
 #ifndef REPL_EXPORT_H
 #define REPL_EXPORT_H
 

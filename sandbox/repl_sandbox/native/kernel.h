@@ -1,4 +1,4 @@
-/* System calls without a C library: the call itself, the numbers and structures used here.
+/* System calls without a C library: the call, and the numbers and structures used here.
 
    Numbers and names are those of the kernel's uapi headers. A result between -4095 and -1 is the
    negative of an errno. */
@@ -67,7 +67,7 @@ static inline long system_call(long number, long a, long b, long c, long d, long
 }
 
 #else
-#error "no system calls are known for this machine"
+#error "no system-call numbers for this architecture; add them to native/kernel.h"
 #endif
 
 enum {
@@ -98,7 +98,7 @@ static inline void set_signal_mask(u64 mask, u64 *before) {
     system_call(SYS_RT_SIGPROCMASK, SIG_SETMASK, (long)&mask, (long)before, SIGNAL_SET_SIZE, 0, 0);
 }
 
-/* Wait until a descriptor can be read, or a signal that `mask` lets through has come. */
+/* Wait until a descriptor is readable, or a signal arrives that `mask` does not block. */
 static inline long wait_for_input(struct pollfd *awaited, long count, u64 mask) {
     return system_call(SYS_PPOLL, (long)awaited, count, 0, (long)&mask, SIGNAL_SET_SIZE, 0);
 }

@@ -21,7 +21,7 @@ _SIGACTION_SIZE: Final = 256
 # not one: if this process is not scheduled for seconds, the other may not be either, and that
 # counts once.
 _WAIT_BETWEEN: Final = 200
-_MOST_WAITS: Final = 10
+_MAX_WAITS: Final = 10
 
 # PyDLL keeps the GIL held: a fork through it leaves the child with the interpreter's lock.
 _libc_with_gil = ctypes.PyDLL(None, use_errno=True)
@@ -124,7 +124,7 @@ def _fork_by_another() -> int:
     finally:
         os.close(reading)
     if answer is None or answer == -1:
-        raise OSError(errno.EAGAIN, "fork: no room for a second one, or no end of the first")
+        raise OSError(errno.EAGAIN, "fork: no room for a second fork, or the first one did not end")
     return answer
 
 
@@ -132,7 +132,7 @@ def _said(reading: int) -> int | None:
     """Return the number read from a pipe; None if none arrives in time."""
     poller = select.poll()
     poller.register(reading, select.POLLIN)
-    for _ in range(_MOST_WAITS):
+    for _ in range(_MAX_WAITS):
         if poller.poll(_WAIT_BETWEEN):
             return int(os.read(reading, 16) or b"-1")
     return None

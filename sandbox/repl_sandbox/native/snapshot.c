@@ -1,56 +1,57 @@
-/* Fork a copy of the worker that waits for a signal before it runs any Python. */
+/* Fork a snapshot of the worker, which waits for a signal before it runs any Python. */
 #include "export.h"
 #include "fork.h"
 
 #define CLONE_PARENT 0x00008000ULL
 
-/* What the caller does once the copy is there: it makes the copy count, in a table that it shares
-   with init, ends the one that is of no use any more, and waits for the host. */
-struct rest {
-    int *child;             /* where the copy's process id goes */
-    unsigned char *half;    /* where `chosen` goes then: which half of the table counts */
-    unsigned char chosen;
-    int ended;              /* process id of the copy to end, or 0 */
-    u64 mask;               /* signals that are blocked while the caller waits */
+/* Work of the worker after the fork: make the snapshot valid in the table that the worker shares
+   with init, kill the snapshot that became obsolete, and wait for the host. */
+struct post_fork_work {
+    int *child;             /* receives the snapshot's process id */
+    unsigned char *half;    /* receives `valid_half` then: the half of the table that is valid */
+    unsigned char valid_half;
+    int ended;              /* process id of the snapshot to kill, or 0 */
+    u64 mask;               /* signals that are blocked while the worker waits */
     struct pollfd host;
 };
 
 struct snapshot {
-    int closed;             /* descriptors from this one on are closed in the copy */
-    int wakes;              /* the signal that wakes the copy */
+    int first_closed;       /* descriptors from this number on are closed in the snapshot */
+    int wake_signal;        /* the signal that activates the snapshot */
     int *thread_id;         /* as of fork_process */
-    struct rest *rest;      /* or null: the caller returns at once */
+    struct post_fork_work *work; /* or null: the worker returns at once */
 };
 
-static void wait_to_be_woken(const struct snapshot *snapshot) {
-    u64 awaited = 1ULL << (snapshot->wakes - 1);
+static void wait_for_activation(const struct snapshot *snapshot) {
+    u64 awaited = 1ULL << (snapshot->wake_signal - 1);
     long signal;
-    /* None of these is refused, not even by a filter of the session: the copy has nobody to tell. */
-    system_call(SYS_CLOSE_RANGE, snapshot->closed, ~0U, 0, 0, 0, 0);
+    /* Errors are ignored: no filter of a session refuses these calls, and the snapshot could report
+       an error to no process. */
+    system_call(SYS_CLOSE_RANGE, snapshot->first_closed, ~0U, 0, 0, 0, 0);
     system_call(SYS_SETPGID, 0, 0, 0, 0, 0, 0);
     do
         signal = system_call(SYS_RT_SIGTIMEDWAIT, (long)&awaited, 0, 0, SIGNAL_SET_SIZE, 0, 0);
     while (signal == -EINTR || signal == -EAGAIN);
-    if (signal != snapshot->wakes)
+    if (signal != snapshot->wake_signal)
         exit_process(1);
 }
 
-static void rest(struct rest *rest, int child) {
-    *rest->child = child;
-    *rest->half = rest->chosen;
-    if (rest->ended)
-        system_call(SYS_KILL, rest->ended, SIGKILL, 0, 0, 0, 0);
-    wait_for_input(&rest->host, 1, rest->mask);
+static void finish_fork(struct post_fork_work *work, int child) {
+    *work->child = child;
+    *work->half = work->valid_half;
+    if (work->ended)
+        system_call(SYS_KILL, work->ended, SIGKILL, 0, 0, 0, 0);
+    wait_for_input(&work->host, 1, work->mask);
 }
 
-/* The copy's process id, 0 in the copy once it is woken, or a negative errno. The copy is the
-   caller's sibling and leads a process group. The caller has one thread and has blocked all
-   signals, which so are the copy's. */
+/* Return the snapshot's process id, 0 in the snapshot once it is activated, or a negative errno.
+   The snapshot is the caller's sibling and leads a process group. The caller has one thread and has
+   blocked all signals, so they are blocked in the snapshot as well. */
 EXPORT long fork_snapshot(struct snapshot *snapshot) {
     long pid = fork_process(CLONE_PARENT, NO_CGROUP, snapshot->thread_id);
     if (pid == 0)
-        wait_to_be_woken(snapshot);
-    else if (pid > 0 && snapshot->rest)
-        rest(snapshot->rest, (int)pid);
+        wait_for_activation(snapshot);
+    else if (pid > 0 && snapshot->work)
+        finish_fork(snapshot->work, (int)pid);
     return pid;
 }

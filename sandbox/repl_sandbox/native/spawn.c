@@ -1,9 +1,8 @@
 /* Clone a session's init, fork its first worker, and let both wait without running Python.
 
-   Three processes return from spawn_session: the zygote at once; init when there is something to
-   hear, a signal has come or a step of its own has failed; the worker when the host has said
-   something or a step has failed. `role` tells which one returns, `failure` of its batch what
-   failed. */
+   Three processes return from spawn_session: the zygote at once; init when input or a signal
+   arrives, or one of its steps fails; the worker when the host sends something, or a step fails.
+   `role` identifies the process that returns, `failure` of its batch the step that failed. */
 #include "spawn.h"
 #include "export.h"
 #include "fork.h"
@@ -20,9 +19,10 @@ struct clone_args { /* of Linux 5.7, which has `cgroup` */
         set_tid_size, cgroup;
 };
 
-/* fork(2) with `flags` of clone(2), into a cgroup of version 2 if there is one: the child's process
-   id, 0 in the child, or a negative errno. For a process with one thread. The child's id goes where
-   the C library keeps it, at `thread_id`, because no function of the C library runs. */
+/* fork(2) with `flags` of clone(2), into a cgroup of version 2 unless `cgroup` is NO_CGROUP. Return
+   the child's process id, 0 in the child, or a negative errno. For a process with one thread. The
+   kernel writes the child's id to `thread_id`, where the C library keeps it, because no function of
+   the C library runs. */
 EXPORT long fork_process(u64 flags, int cgroup, int *thread_id) {
     if (thread_id)
         flags |= CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID;
@@ -37,63 +37,64 @@ EXPORT long fork_process(u64 flags, int cgroup, int *thread_id) {
     return system_call(SYS_CLONE3, (long)&arguments, sizeof arguments, 0, 0, 0, 0);
 }
 
-/* Note a failure that is no row's. */
-static void failed(struct failure *failure, const char *name, long error) {
+/* Record a failure that belongs to no row. */
+static void record_failure(struct failure *failure, const char *name, long error) {
     failure->row = -1;
     failure->name = name;
     failure->error = error;
 }
 
-static int says(long descriptor, struct text text, struct failure *failure) {
-    long said = system_call(SYS_WRITE, descriptor, (long)text.start, text.size, 0, 0, 0);
-    if (said == text.size)
+static int send_text(long descriptor, struct text text, struct failure *failure) {
+    long written = system_call(SYS_WRITE, descriptor, (long)text.start, text.size, 0, 0, 0);
+    if (written == text.size)
         return 1;
-    failed(failure, "handshake", said < 0 ? -said : 0);
+    record_failure(failure, "handshake", written < 0 ? -written : 0);
     return 0;
 }
 
-static void be_worker(struct spawn *spawn) {
+static void run_worker(struct spawn *spawn) {
     struct failure *failure = &spawn->first_worker.failure;
     set_signal_mask(spawn->worker_mask, 0);
     if (run_batch(&spawn->first_worker) || spawn->host.fd < 0)
         return;
     int tried = spawn->first_worker.slots[spawn->trial] == 0;
-    if (!says(spawn->control, tried ? spawn->report : spawn->report_untried, failure))
+    if (!send_text(spawn->control, tried ? spawn->report : spawn->report_untried, failure))
         return;
-    if (!says(spawn->host.fd, spawn->ready, failure))
+    if (!send_text(spawn->host.fd, spawn->ready, failure))
         return;
     system_call(SYS_CLOSE, spawn->control, 0, 0, 0, 0, 0);
     wait_for_input(&spawn->host, 1, spawn->worker_mask);
 }
 
-static void be_init(struct spawn *spawn) {
+static void run_init(struct spawn *spawn) {
     if (run_batch(&spawn->init) || spawn->awaited_count == 0)
         return;
     wait_for_input(spawn->awaited, spawn->awaited_count, 0);
 }
 
-static void begin(struct spawn *spawn) {
+static void run_session(struct spawn *spawn) {
     spawn->role = INIT;
-    if (run_batch(&spawn->birth))
+    if (run_batch(&spawn->spawn_steps))
         return;
     spawn->worker = spawn->fork();
     if (spawn->worker == 0) {
         spawn->role = WORKER;
-        be_worker(spawn);
+        run_worker(spawn);
     } else if (spawn->worker > 0) {
-        be_init(spawn);
+        run_init(spawn);
     } else {
-        failed(&spawn->birth.failure, "worker", *spawn->error);
+        record_failure(&spawn->spawn_steps.failure, "worker", *spawn->error);
     }
 }
 
-/* The session's process id in the zygote, or a negative errno; 0 in the session's processes. */
+/* Return the session's process id in the zygote, or a negative errno; 0 in the session's
+   processes. */
 EXPORT long spawn_session(struct spawn *spawn) {
     u64 before;
     set_signal_mask(EVERY_SIGNAL, &before);
     long pid = fork_process(spawn->flags, (int)spawn->cgroup, spawn->thread_id);
     if (pid == 0)
-        begin(spawn);
+        run_session(spawn);
     set_signal_mask(before, 0);
     return pid;
 }

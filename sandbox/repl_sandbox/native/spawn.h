@@ -1,4 +1,4 @@
-/* What the zygote tells a new session's processes, as native/spawn.py lays it out. */
+/* Settings of the zygote for a new session's processes, laid out by native/spawn.py. */
 #ifndef REPL_SPAWN_H
 #define REPL_SPAWN_H
 
@@ -7,7 +7,7 @@
 
 enum { AWAITED = 4 };
 
-/* In whose process spawn_session returns. */
+/* The process in which spawn_session returns. */
 enum role { ZYGOTE, INIT, WORKER };
 
 struct text {
@@ -17,21 +17,21 @@ struct text {
 
 struct spawn {
     u64 flags;            /* of clone(2): the new namespaces */
-    long cgroup;          /* descriptor of the cgroup (version 2) to be born into, or NO_CGROUP */
+    long cgroup;          /* descriptor of the cgroup (version 2) of the child, or NO_CGROUP */
     int *thread_id;       /* where the C library keeps the id of its main thread, or null */
-    int (*fork)(void);    /* of the C library, which has its handlers to run */
+    int (*fork)(void);    /* of the C library, which runs its own handlers */
     int *error;           /* errno of the C library */
     long role;            /* out */
     long worker;          /* out, in init: the worker's process id */
-    struct batch birth;   /* of both processes, before the first worker is forked */
+    struct batch spawn_steps; /* before the first worker is forked */
     struct batch init;
     struct batch first_worker;
-    long awaited_count;   /* 0: init returns as soon as its steps are taken */
-    struct pollfd awaited[AWAITED]; /* what init waits for */
+    long awaited_count;   /* 0: init returns after its steps */
+    struct pollfd awaited[AWAITED]; /* descriptors on which init waits for input */
     u64 worker_mask;      /* signals that are blocked in a first worker until it returns */
-    long control;         /* descriptor of the worker that hears `report` and is closed then */
-    struct pollfd host;   /* socket of the worker that hears `ready`; fd -1: the worker returns */
-    long trial;           /* slot that says by 0 that the Landlock ruleset could be tried */
+    long control;         /* descriptor that the worker sends `report` to, and closes then */
+    struct pollfd host;   /* socket that the worker sends `ready` to; fd -1: the worker returns */
+    long trial;           /* slot that is 0 if the Landlock ruleset was seen to be in force */
     struct text report, report_untried, ready;
 };
 

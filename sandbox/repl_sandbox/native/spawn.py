@@ -15,7 +15,7 @@ from . import library
 from .steps import Failure, Slot, SyscallBatch, Table
 
 NO_CGROUP: Final = -1
-_MOST_AWAITED: Final = 4
+_MAX_AWAITED: Final = 4
 _PR_GET_TID_ADDRESS: Final = 40  # prctl(2)
 
 
@@ -57,11 +57,11 @@ class _Spawn(ctypes.Structure):
         ("error", ctypes.c_void_p),
         ("role", ctypes.c_long),
         ("worker", ctypes.c_long),
-        ("birth", Table),
+        ("spawn_steps", Table),
         ("init", Table),
         ("first_worker", Table),
         ("awaited_count", ctypes.c_long),
-        ("awaited", Pollfd * _MOST_AWAITED),
+        ("awaited", Pollfd * _MAX_AWAITED),
         ("worker_mask", ctypes.c_uint64),
         ("control", ctypes.c_long),
         ("host", Pollfd),
@@ -95,7 +95,7 @@ class Spawner:
 
     def __init__(
         self,
-        birth: SyscallBatch,
+        spawn_steps: SyscallBatch,
         init: SyscallBatch,
         first_worker: SyscallBatch,
         *,
@@ -109,9 +109,9 @@ class Spawner:
         `worker_mask`: the signals blocked in a first worker. Without a `handshake`, the worker
         returns after its batch.
         """
-        self._batches = birth, init, first_worker
+        self._batches = spawn_steps, init, first_worker
         spawn = self._spawn = _Spawn(thread_id=thread_id_at(), error=_errno_at(), fork=_fork_at())
-        spawn.birth, spawn.init, spawn.first_worker = (each.table for each in self._batches)
+        spawn.spawn_steps, spawn.init, spawn.first_worker = (each.table for each in self._batches)
         spawn.awaited_count = len(awaited)
         for index, fd in enumerate(awaited):
             spawn.awaited[index] = Pollfd.of(fd)
@@ -151,9 +151,9 @@ class Spawner:
         Raises:
             StepError: the failed step.
         """
-        spawn, (birth, init, first_worker) = self._spawn, self._batches
+        spawn, (spawn_steps, init, first_worker) = self._spawn, self._batches
         own = (first_worker, spawn.first_worker) if self.role == Role.WORKER else (init, spawn.init)
-        for batch, table in ((birth, spawn.birth), own):
+        for batch, table in ((spawn_steps, spawn.spawn_steps), own):
             failure: Failure = table.failure
             if failure.name is not None:
                 raise batch.error(failure)

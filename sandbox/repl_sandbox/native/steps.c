@@ -10,7 +10,7 @@ static long failed(struct failure *failure, long row, const char *name, long err
     return -1;
 }
 
-static int is_sound(const struct row *row, long slot_count) {
+static int is_valid(const struct row *row, long slot_count) {
     if (!row->name || row->number < 0 || row->keeps < NO_SLOT || row->keeps >= slot_count)
         return 0;
     for (int i = 0; i < ARGUMENTS; i++)
@@ -42,14 +42,14 @@ static long perform(const struct row *row, const long *slots) {
     return system_call(row->number, a[0], a[1], a[2], a[3], a[4], a[5]);
 }
 
-/* Perform `rows` in order: 0, or -1 with `failure` filled in and no later row performed. A table
-   that is unsound fails with EINVAL before its first call. */
+/* Perform `rows` in order. Return 0, or -1 with `failure` filled in; then no later row was
+   performed. An invalid table fails with EINVAL before its first call. */
 EXPORT long run_steps(const struct row *rows, long count, long *slots, long slot_count,
                       struct failure *failure) {
     if (count < 0 || slot_count < 0 || (count && !rows) || (slot_count && !slots))
         return failed(failure, 0, 0, EINVAL);
     for (long i = 0; i < count; i++)
-        if (!is_sound(&rows[i], slot_count))
+        if (!is_valid(&rows[i], slot_count))
             return failed(failure, i, 0, EINVAL);
     for (long i = 0; i < count; i++) {
         const struct row *row = &rows[i];

@@ -20,9 +20,9 @@ _ROW: Final = struct.Struct("@PiBBhq4h6q")
 _ARGUMENTS: Final = 6
 _TOLERATED: Final = 4
 _NO_SLOT: Final = -1
-_MOST: Final = (1 << 63) - 1
+_MAX_RESULT: Final = (1 << 63) - 1
 # As the least result: the call must fail, with a tolerated errno.
-REFUSED: Final = _MOST
+REFUSED: Final = _MAX_RESULT
 # Raw pointers and masks have the highest bit set; a long has not.
 _SIGN: Final = 1 << 63
 

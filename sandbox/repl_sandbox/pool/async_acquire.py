@@ -11,9 +11,9 @@ from .warm_pool import WarmPool
 
 async def acquire_links(pool: WarmPool, zygote: AnyZygote, limits: Limits) -> SessionLinks:
     """Return the links of a session whose worker has sent its first message, as `WarmPool.take`."""
-    for links in pool.ahead(limits):
+    for links in pool.prestarted(limits):
         await _first_message(zygote, links)
-        if pool.arrives(links):
+        if pool.await_ready(links):
             return links
     links = pool.begin(limits)
     await _first_message(zygote, links)
@@ -21,7 +21,7 @@ async def acquire_links(pool: WarmPool, zygote: AnyZygote, limits: Limits) -> Se
 
 
 async def _first_message(zygote: AnyZygote, links: SessionLinks) -> None:
-    if links.worker_pid or links.speaks:
+    if links.worker_pid or links.has_input:
         return
     try:
         # The next reader of the links reports a message that does not arrive in time.

@@ -12,7 +12,7 @@ from ..zygote.client.session_links import SessionLinks
 
 # The number of returned sessions that are kept besides those started ahead: 3 MB each; so many
 # clients can come and go at the same time without a new session.
-_GIVEN_BACK = 8
+_MAX_RETURNED = 8
 
 
 class ReadySessions:
@@ -28,47 +28,47 @@ class ReadySessions:
         self._size = size
         self._begin = begin
         self._lock = threading.Lock()
-        self._ahead: deque[SessionLinks] = deque()
-        self._beginning = 0
-        self._left_alone = after
+        self._sessions: deque[SessionLinks] = deque()
+        self._starting = 0
+        self._skip = after
         self._closed = False
 
     def __iter__(self) -> Iterator[SessionLinks]:
-        return iter(tuple(self._ahead))
+        return iter(tuple(self._sessions))
 
     def take(self) -> SessionLinks | None:
         """The session that was started first; None if there is none."""
         with self._lock:
-            self._left_alone = max(0, self._left_alone - 1)
-            return self._ahead.popleft() if self._ahead else None
+            self._skip = max(0, self._skip - 1)
+            return self._sessions.popleft() if self._sessions else None
 
     def fill(self) -> None:
         """Start the missing sessions. Raises what `begin` raises."""
-        while self._claims_one():
+        while self._claim_one():
             try:
                 links = self._begin()
             except BaseException:
                 with self._lock:
-                    self._beginning -= 1
+                    self._starting -= 1
                 raise
             with self._lock:
-                self._beginning -= 1
+                self._starting -= 1
                 kept = not self._closed
                 if kept:
-                    self._ahead.append(links)
+                    self._sessions.append(links)
             if not kept:
                 links.close()
 
     @property
-    def lacks(self) -> bool:
+    def is_short(self) -> bool:
         """Whether sessions are missing."""
-        missing = self._size - len(self._ahead) - self._beginning
-        return missing > 0 and not (self._closed or self._left_alone)
+        missing = self._size - len(self._sessions) - self._starting
+        return missing > 0 and not (self._closed or self._skip)
 
     @property
     def wants_more(self) -> bool:
         """Whether a session that was acquired, and not used, is kept for another caller."""
-        return len(self._ahead) < self._size + _GIVEN_BACK
+        return len(self._sessions) < self._size + _MAX_RETURNED
 
     def give_back(self, links: SessionLinks) -> bool:
         """Keep the session, the first to be taken next, because it is ready; False once this is
@@ -76,19 +76,19 @@ class ReadySessions:
         """
         with self._lock:
             if not self._closed:
-                self._ahead.appendleft(links)
+                self._sessions.appendleft(links)
             return not self._closed
 
     def close(self) -> tuple[SessionLinks, ...]:
         """Start no more sessions; return the remaining ones."""
         with self._lock:
             self._closed = True
-            left = tuple(self._ahead)
-            self._ahead.clear()
+            left = tuple(self._sessions)
+            self._sessions.clear()
         return left
 
-    def _claims_one(self) -> bool:
+    def _claim_one(self) -> bool:
         with self._lock:
-            claims = self.lacks
-            self._beginning += claims
-        return claims
+            claimed = self.is_short
+            self._starting += claimed
+        return claimed

@@ -54,7 +54,7 @@ class SessionLifecycle:
         return len(self._limiter)
 
     @property
-    def away(self) -> bool:
+    def is_unusable(self) -> bool:
         """Whether the sandbox is closed, or belongs to the process that forked this one."""
         return self.closed or self.in_forked_child
 
@@ -69,7 +69,7 @@ class SessionLifecycle:
 
     def check_alive(self) -> None:
         """Raise SandboxClosed if the sandbox is closed."""
-        if self.away:
+        if self.is_unusable:
             raise SandboxClosed(
                 "the sandbox is closed, or belongs to the process that forked this one"
             )
@@ -93,7 +93,7 @@ class SessionLifecycle:
         """A block that starts a session, which counts as open from here on."""
         self.check_accepts_sessions()
         try:
-            with self._limiter.taken():
+            with self._limiter.reserved():
                 yield
         except BaseException:
             self.close_if_unused()
@@ -130,38 +130,38 @@ class SessionLifecycle:
 
     # ── branches ──────────────────────────────────────────────────────────────────────────────
 
-    def _widen(self, core: Core) -> None:
+    def _reserve_branch(self, core: Core) -> None:
         """Reserve the resources of one more branch of a session."""
         self.check_alive()
-        with self._limiter.taken():
-            self._join(core)
+        with self._limiter.reserved():
+            self._join_family(core)
 
-    def _join(self, core: Core) -> None:
+    def _join_family(self, core: Core) -> None:
         try:
-            fit = self._budget.fit(core.links, core.limits)
-            joined = core.links.family.join(1 + self._branches, fit)
+            adjust = self._budget.adjust(core.links, core.limits)
+            joined = core.links.family.join(1 + self._branches, adjust)
         except OSError as error:
             raise SandboxError(f"no resources for a branch: {error.strerror}") from error
         if not joined:
             raise SandboxError(
                 f"branches={self._branches} branches of the session are open; close one first, or "
-                "make the sandbox with more"
+                "use Sandbox(branches=...) with a larger number"
             )
 
-    def _narrow(self, core: Core) -> None:
-        """Release what `_widen` reserved, for a branch that could not be made."""
+    def _release_branch(self, core: Core) -> None:
+        """Release what `_reserve_branch` reserved, for a branch that could not be made."""
         self._limiter.give_back()
         if core.links.family.leave():
             # The session was closed meanwhile, and left this call to end its processes.
             self._zygote.kill(core.links)
         else:
-            self._refit(core)
+            self._adjust_limits(core)
         self.close_if_unused()
 
-    def _refit(self, core: Core) -> None:
+    def _adjust_limits(self, core: Core) -> None:
         # Cgroups of version 1 refuse a limit below the current use; the watchdog enforces it then.
         with contextlib.suppress(OSError, IsolationError):
-            core.links.family.refit(self._budget.fit(core.links, core.limits))
+            core.links.family.adjust(self._budget.adjust(core.links, core.limits))
 
     # ── ending ────────────────────────────────────────────────────────────────────────────────
 
@@ -175,10 +175,10 @@ class SessionLifecycle:
             self.end,
             self._end_at_once,
             self._end_soon,
-            self._forget,
+            self._release_ended,
             self._add,
-            self._widen,
-            self._narrow,
+            self._reserve_branch,
+            self._release_branch,
         )
 
     def end(self, core: Core) -> None:
@@ -189,14 +189,14 @@ class SessionLifecycle:
             core.links.close()
             return
         try:
-            if not self._put_back(core) and self._limiter.leave(core):
+            if not self._return_to_pool(core) and self._limiter.leave(core):
                 self._end_removed(core)
         finally:
             self.close_if_unused()
 
     def _end_at_once(self, core: Core) -> bool:
         """Return an untouched session to the warm pool; False if the session is not such a one."""
-        done = self._put_back(core)
+        done = self._return_to_pool(core)
         if done:
             self._close_in_thread()
         return done
@@ -206,7 +206,7 @@ class SessionLifecycle:
         if core.busy.locked() or core.links.family.branches != 1 or self.in_forked_child:
             return None
         core.io.closing = True
-        gone = self._zygote.tell_to_end(core.links)
+        gone = self._zygote.request_end(core.links)
         if gone is None:
             return None
         if not self._limiter.leave(core):  # another thread ends the session, and waits for its end
@@ -216,17 +216,17 @@ class SessionLifecycle:
         core.links.family.leave()
         return gone
 
-    def _forget(self, core: Core) -> None:
+    def _release_ended(self, core: Core) -> None:
         """Release a session that `_end_soon` ended and that is gone."""
-        core.forsake()
+        core.release_resources()
         self._close_in_thread()
 
-    def _put_back(self, core: Core) -> bool:
+    def _return_to_pool(self, core: Core) -> bool:
         """Return an untouched session to the warm pool, if the pool wants one like it."""
-        ends = self.away or self.retired
-        if ends or not self.pool.wants(core.limits):
+        ends = self.is_unusable or self.retired
+        if ends or not self.pool.accepts(core.limits):
             return False
-        links = core.withdraw_untouched()
+        links = core.take_untouched_links()
         if links is None:
             return False
         left = self._limiter.leave(core)
@@ -244,7 +244,7 @@ class SessionLifecycle:
                 self._zygote.kill(core.links)
             else:
                 self._zygote.leave(core.links)
-                self._refit(core)
+                self._adjust_limits(core)
                 core.links.group = None  # the remaining branches use it
         finally:
             # A call in another thread or task sees the session's end and returns first: its
@@ -254,16 +254,16 @@ class SessionLifecycle:
             own = core.holder == threading.get_ident()
             if not own and core.busy.acquire(timeout=_LEAVE_TIMEOUT):
                 core.busy.release()
-            core.forsake()
+            core.release_resources()
 
     def close_if_unused(self) -> None:
         """Close the sandbox if it is retired and has no session."""
-        if self.retired and self._limiter.free and (close := self._close()):
+        if self.retired and self._limiter.is_unused and (close := self._close()):
             close()
 
     def _close_in_thread(self) -> None:
         """As `close_if_unused`, without waiting."""
-        if self.retired and self._limiter.free and (close := self._close()):
+        if self.retired and self._limiter.is_unused and (close := self._close()):
             threading.Thread(target=close, name="repl-close").start()
 
     def end_all(self) -> None:

@@ -65,9 +65,9 @@ class TemplateProcess:
             self.close()
             raise
         self.budget = ResourceBudget(
-            snapshots if zygote.copies else -1,
+            snapshots if zygote.supports_snapshots else -1,
             zygote.data_segment,
-            zygote.room,
+            zygote.process_limit,
             memory,
             fair_share,
             zygote.privileged,
@@ -92,10 +92,10 @@ class TemplateProcess:
             IsolationError: the tier, or the cgroup that `cgroup` requires, does not work here.
             SandboxError: as `ZygoteHandle`.
         """
-        groups = _groups(cgroup, weighed=fair_share) if tier == "jailed" else None
+        groups = _groups(cgroup, weighted=fair_share) if tier == "jailed" else None
         template = cls(start, groups, snapshots, fair_share=fair_share)
         try:
-            template._try(tier, cgroup, limits)
+            template._verify(tier, cgroup, limits)
         except BaseException:
             template.close()
             raise
@@ -107,9 +107,9 @@ class TemplateProcess:
         It is not verified again.
         """
         snapshots, fair_share = self.budget.snapshots, self.budget.fair_share
-        groups = None if self._groups is None else _groups("require", weighed=fair_share)
+        groups = None if self._groups is None else _groups("require", weighted=fair_share)
         return TemplateProcess(
-            lambda: _grown(self.zygote, parcel),
+            lambda: _nest(self.zygote, parcel),
             groups,
             snapshots,
             fair_share=fair_share,
@@ -117,7 +117,7 @@ class TemplateProcess:
 
     def begin(self, limits: Limits) -> SessionLinks:
         """Request a session with these limits, as `ZygoteHandle.begin`."""
-        return self.zygote.begin(*self._terms(limits))
+        return self.zygote.begin(*self._spawn_arguments(limits))
 
     def spawn(self, limits: Limits) -> SessionLinks:
         """Start a session with these limits: its jail is complete and its worker waits.
@@ -136,7 +136,7 @@ class TemplateProcess:
         finally:
             self._remove_groups()
 
-    def _terms(
+    def _spawn_arguments(
         self, limits: Limits
     ) -> tuple[int, int, dict[str, int], SessionCgroup | None, int, int]:
         """The arguments of a request for a session."""
@@ -147,17 +147,17 @@ class TemplateProcess:
         snapshots, most = self.budget.snapshots, self.budget.forked(limits)
         return slot, int(limits.workspace), rlimits, group, snapshots, most
 
-    def _try(self, tier: str, cgroup: Grouping, limits: Limits) -> None:
+    def _verify(self, tier: str, cgroup: Grouping, limits: Limits) -> None:
         try:
-            self._try_session(tier, limits)
+            self._verify_session(tier, limits)
         except IsolationError as error:
             if cgroup != "auto" or self._groups is None or error.step not in _GROUP_STEPS:
                 raise
             # "auto" permits no cgroup; the layer will be reported as not active.
             self._remove_groups()
-            self._try_session(tier, limits)
+            self._verify_session(tier, limits)
 
-    def _try_session(self, tier: str, limits: Limits) -> None:
+    def _verify_session(self, tier: str, limits: Limits) -> None:
         links = self.spawn(limits)
         try:
             confirm(tier, probe(links))
@@ -170,19 +170,19 @@ class TemplateProcess:
             groups.close()
 
 
-def _groups(cgroup: Grouping, *, weighed: bool) -> CgroupPool | None:
+def _groups(cgroup: Grouping, *, weighted: bool) -> CgroupPool | None:
     if cgroup == "off":
         return None
     try:
-        return open_groups(find(), weighed=weighed)
+        return open_groups(find(), weighted=weighted)
     except IsolationError:
         if cgroup == "require":
             raise
         return None
 
 
-def _grown(zygote: AnyZygote, parcel: SharedObjects) -> AnyZygote:
+def _nest(zygote: AnyZygote, parcel: SharedObjects) -> AnyZygote:
     """Fork `zygote` with objects in it."""
     if isinstance(zygote, ZygotePerSession):
-        return zygote.grown(parcel.fd, parcel.manifest)
+        return zygote.nest(parcel.fd, parcel.manifest)
     return NestedZygote(zygote, parcel.fd, parcel.manifest)

@@ -29,9 +29,9 @@ class WarmPool:
         self._fillers: list[threading.Thread] = []
         self._lock = threading.Lock()
         if self._pool is not None:
-            self._begin_ahead(self._pool)
+            self._prestart(self._pool)
 
-    def _begin_ahead(self, pool: ReadySessions) -> None:
+    def _prestart(self, pool: ReadySessions) -> None:
         """Start the first sessions and wait for them: a jail that cannot be built is an error
         now.
         """
@@ -47,11 +47,11 @@ class WarmPool:
     @property
     def ready(self) -> tuple[SessionLinks, ...]:
         """The sessions that are ready to be taken."""
-        return tuple(links for links in self._pool or () if links.worker_pid or links.speaks)
+        return tuple(links for links in self._pool or () if links.worker_pid or links.has_input)
 
-    def ahead(self, limits: Limits) -> Iterator[SessionLinks]:
+    def prestarted(self, limits: Limits) -> Iterator[SessionLinks]:
         """The sessions that were started ahead of time, each to be waited for and passed to
-        `arrives`.
+        `await_ready`.
 
         Raises:
             SandboxClosed: the template has ended.
@@ -63,7 +63,7 @@ class WarmPool:
                 return
             yield links
 
-    def arrives(self, links: SessionLinks) -> bool:
+    def await_ready(self, links: SessionLinks) -> bool:
         """Wait until a session that was started ahead of time is ready; False if it never will be.
 
         Raises:
@@ -86,8 +86,8 @@ class WarmPool:
         Raises:
             SandboxClosed, SandboxError: as of `TemplateProcess.begin`.
         """
-        for links in self.ahead(limits):
-            if self.arrives(links):
+        for links in self.prestarted(limits):
+            if self.await_ready(links):
                 return links
         return self.begin(limits)
 
@@ -98,9 +98,9 @@ class WarmPool:
 
     def refill(self) -> None:
         """Start sessions in place of those that were taken."""
-        if self._pool is None or not self._pool.lacks:
+        if self._pool is None or not self._pool.is_short:
             return
-        if self._zygote.hears:
+        if self._zygote.accepts_requests:
             self._fill(self._pool)
         else:
             filler = threading.Thread(target=self._fill, args=(self._pool,), name="repl-fill")
@@ -115,7 +115,7 @@ class WarmPool:
         except Exception:  # noqa: BLE001
             return
 
-    def wants(self, limits: Limits) -> bool:
+    def accepts(self, limits: Limits) -> bool:
         """Whether an unused session with these limits should be kept."""
         return self._pool is not None and limits == self._limits and self._pool.wants_more
 

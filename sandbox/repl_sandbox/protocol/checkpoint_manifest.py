@@ -20,12 +20,12 @@ KIND = b"ckpt"
 VERSION = 1
 
 # State that a session keeps besides its variables, named as `checkpoint_writer.py` names it.
-_MOST_STATE = 16
-_MOST_PACKAGES = 64
+_MAX_STATE = 16
+_MAX_PACKAGES = 64
 # Variables and cells of one session, far beyond the room in the header.
-_MOST_ROWS = 1 << 20
-_MOST_CELLS = 1 << 31
-_MOST_BYTES = 1 << 50
+_MAX_ROWS = 1 << 20
+_MAX_CELLS = 1 << 31
+_MAX_BYTES = 1 << 50
 
 _dumps = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
@@ -94,7 +94,7 @@ def parse(data: bytes) -> Checkpoint:
     except (KeyError, TypeError, ValueError, RemoteProtocolError) as error:
         raise CheckpointError(f"the checkpoint's manifest is malformed: {error}") from None
     if manifest.size != len(payload):
-        raise CheckpointError("the checkpoint's manifest does not fit what follows it")
+        raise CheckpointError("the checkpoint's manifest does not match its payload")
     return Checkpoint(manifest, payload)
 
 
@@ -142,8 +142,8 @@ def manifest_of(value: JSON) -> Manifest:
     if type(value) is not dict:
         raise TypeError("no object")
     packages = value["packages"]
-    if type(packages) is not dict or len(packages) > _MOST_PACKAGES:
-        raise TypeError(f"packages is no object of at most {_MOST_PACKAGES}")
+    if type(packages) is not dict or len(packages) > _MAX_PACKAGES:
+        raise TypeError(f"packages is not an object of at most {_MAX_PACKAGES}")
     return Manifest(
         python=_text(value["python"], "python", MAX_NAME),
         implementation=_text(value["implementation"], "implementation", MAX_NAME),
@@ -151,16 +151,16 @@ def manifest_of(value: JSON) -> Manifest:
             _text(name, "packages", MAX_NAME): _text(version, "packages", MAX_NAME)
             for name, version in packages.items()
         },
-        variables=tuple(_saved(row) for row in _rows(value, "variables", _MOST_ROWS)),
+        variables=tuple(_saved(row) for row in _rows(value, "variables", _MAX_ROWS)),
         missing=missing_of(value["missing"]),
-        state=tuple(_state(row) for row in _rows(value, "state", _MOST_STATE)),
-        cell=_count(value["cell"], "cell", _MOST_CELLS),
+        state=tuple(_state(row) for row in _rows(value, "state", _MAX_STATE)),
+        cell=_count(value["cell"], "cell", _MAX_CELLS),
     )
 
 
 def missing_of(value: JSON) -> tuple[Missing, ...]:
     """Return the rows of missing variables in `value`; TypeError or ValueError if malformed."""
-    return tuple(_missing(row) for row in _rows({"missing": value}, "missing", _MOST_ROWS))
+    return tuple(_missing(row) for row in _rows({"missing": value}, "missing", _MAX_ROWS))
 
 
 def _saved(row: Any) -> CheckpointInfo:
@@ -168,7 +168,7 @@ def _saved(row: Any) -> CheckpointInfo:
     return CheckpointInfo(
         _text(name, "variables", MAX_NAME),
         _text(kind, "variables", MAX_NAME),
-        _count(size, "variables", _MOST_BYTES),
+        _count(size, "variables", _MAX_BYTES),
     )
 
 
@@ -183,29 +183,29 @@ def _missing(row: Any) -> Missing:
 
 def _state(row: Any) -> tuple[str, int]:
     name, size = _fields(row, 2, "state")
-    return _text(name, "state", MAX_NAME), _count(size, "state", _MOST_BYTES)
+    return _text(name, "state", MAX_NAME), _count(size, "state", _MAX_BYTES)
 
 
 def _rows(value: dict[str, JSON], name: str, most: int) -> list[Any]:
     rows = value[name]
     if type(rows) is not list or len(rows) > most:
-        raise TypeError(f"{name} is no list of at most {most:,}")
+        raise TypeError(f"{name} is not a list of at most {most:,}")
     return rows
 
 
 def _fields(row: Any, count: int, name: str) -> list[Any]:
     if type(row) is not list or len(row) != count:
-        raise TypeError(f"{name} has a row that is no list of {count}")
+        raise TypeError(f"{name} has a row that is not a list of {count}")
     return row
 
 
 def _text(value: Any, name: str, most: int) -> str:
     if type(value) is not str or len(value) > most:
-        raise TypeError(f"{name} has what is no text of at most {most:,} characters")
+        raise TypeError(f"{name} has an entry that is not text of at most {most:,} characters")
     return value
 
 
 def _count(value: Any, name: str, below: int) -> int:
     if type(value) is not int or not 0 <= value < below:
-        raise TypeError(f"{name} has what is no count")
+        raise TypeError(f"{name} has an entry that is not a count")
     return value

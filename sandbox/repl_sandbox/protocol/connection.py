@@ -50,7 +50,7 @@ class _Connection(Generic[_In, _Out]):
         """Return `message` as bytes; LocalProtocolError if the current phase does not allow it."""
         kind = type(message)
         if kind not in self._mine:
-            raise LocalProtocolError(f"{kind.__name__} is the other side's to say")
+            raise LocalProtocolError(f"{kind.__name__} may be sent by the other side only")
         before = self.phase
         after = TRANSITIONS[before].get(kind)
         if after is None:

@@ -52,13 +52,13 @@ def error_of(answer: Message) -> SandboxError:
     return IsolationError(tier, step, message, remedy)
 
 
-def held(found: Mapping[str, int]) -> bytes:
+def findings(found: Mapping[str, int]) -> bytes:
     """Return a worker's measurements of its jail, made before any code runs, as JSON.
 
     The JSON is assembled by hand: an encoder would only copy pages in this process.
     """
     rows = [b'"%b": %d' % (name.encode(), number) for name, number in found.items()]
-    return b'{"held": {%b}}' % b", ".join(rows)
+    return b'{"findings": {%b}}' % b", ".join(rows)
 
 
 def pair() -> tuple[socket.socket, socket.socket]:

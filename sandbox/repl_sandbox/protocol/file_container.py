@@ -51,7 +51,7 @@ def check_beginning(head: bytes, kind: bytes, what: str) -> None:
     """
     expected = MAGIC + kind
     if not expected.startswith(head[: len(expected)]):
-        raise CheckpointError(f"this is no {what}, or its beginning is damaged")
+        raise CheckpointError(f"this is not a {what}, or its beginning is damaged")
 
 
 def unpack(data: bytes, kind: bytes, version: int, what: str) -> tuple[bytes, memoryview]:
@@ -67,7 +67,7 @@ def unpack(data: bytes, kind: bytes, version: int, what: str) -> tuple[bytes, me
         raise TypeError(f"data must be bytes, not {type(data).__name__}")
     view = memoryview(data).cast("B")
     if len(view) < _PREFIX.size + _SUM:
-        raise CheckpointError(f"this is no {what}: {len(view)} bytes are too few")
+        raise CheckpointError(f"this is not a {what}: {len(view)} bytes are too few")
     check_beginning(bytes(view[: _PREFIX.size]), kind, what)
     _, _, number, header_size, size = _PREFIX.unpack_from(view)
     if number != version:
@@ -81,6 +81,6 @@ def unpack(data: bytes, kind: bytes, version: int, what: str) -> tuple[bytes, me
             f"{end + _SUM:,}"
         )
     if hashlib.sha256(view[:end]).digest() != view[end:]:
-        raise CheckpointError(f"the {what} is damaged: its checksum does not fit")
+        raise CheckpointError(f"the {what} is damaged: its checksum does not match")
     start = _PREFIX.size + header_size
     return bytes(view[_PREFIX.size : start]), view[start:end]

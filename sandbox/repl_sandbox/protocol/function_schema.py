@@ -93,7 +93,7 @@ def read(row: Any) -> FunctionSchema:
         raise TypeError("name, docstring or returns of a function is not text")
     for names in lists:
         if type(names) is not list or not all(type(each) is str for each in names):
-            raise TypeError("a function has a field that is no list of names")
+            raise TypeError("a function has a field that is not a list of names")
     told = None if signature is None else _signature(signature)
     return FunctionSchema(name, doc, returns, told, *map(tuple, lists))
 
@@ -103,7 +103,7 @@ def _signature(row: Any) -> Signature:
         raise TypeError("a signature is not a list of 3 fields")
     checked, returns, parameters = row
     if type(checked) is not bool or not _is_text_or_none(returns):
-        raise TypeError("a field of a signature is not what it must be")
+        raise TypeError("a field of a signature has the wrong type")
     return Signature(tuple(map(_parameter, parameters)), returns, checked)
 
 
@@ -112,7 +112,7 @@ def _parameter(row: Any) -> Parameter:
         raise TypeError("a parameter is not a list of 4 fields")
     name, kind, default, annotation = row
     if type(name) is not str or kind not in range(5) or not _is_text_or_none(annotation):
-        raise TypeError("a field of a parameter is not what it must be")
+        raise TypeError("a field of a parameter has the wrong type")
     if default is None:
         return Parameter(name, kind, None, annotation)
     if type(default) is not list or len(default) != 2 or not _is_text_or_none(default[1]):

@@ -34,7 +34,7 @@ class BranchEndpoints(SessionEndpoints):
         self.theirs.append(os.memfd_create("states", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
         os.truncate(self.theirs[-1], mmap.PAGESIZE)
         # Init maps the table, and would die of a bus error if code truncated the file. Besides, the
-        # memory of a file that no process maps counts for nobody.
+        # memory of a file that no process maps counts for no session.
         fcntl.fcntl(self.theirs[-1], fcntl.F_ADD_SEALS, _ONE_PAGE)
 
     def links(self, parent: SessionLinks) -> SessionLinks:

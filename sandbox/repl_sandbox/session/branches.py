@@ -11,13 +11,13 @@ from ..protocol.messages import Fetch, Restored
 from ..snapshots.branch_fork import ASK_FOR_BRANCH
 from ..zygote.client.session_links import SessionLinks
 from .branch_endpoints import BranchEndpoints
-from .io import Ready_, SessionIO
+from .io import ReadyDescriptors, SessionIO
 from .namespace_queries import NamespaceQueries
 from .recovery import RESTART_TIMEOUT, REVIVE_TIMEOUT, Recovery
 from .shielded_operations import ShieldedOperations
 
 # If the worker ends at that moment, a snapshot takes over and gets the request again.
-_MOST_WORKERS = 2
+_MAX_WORKERS = 2
 
 _monotonic = time.monotonic
 
@@ -28,40 +28,40 @@ class Branches:
     def __init__(
         self,
         io: SessionIO,
-        questions: NamespaceQueries,
+        queries: NamespaceQueries,
         recovery: Recovery,
         completion: ShieldedOperations,
     ) -> None:
         self._io, self._worker = io, io.worker
-        self._questions, self._recovery, self._completion = questions, recovery, completion
+        self._queries, self._recovery, self._completion = queries, recovery, completion
 
     def make(
-        self, seed: int | None, take_room: Callable[[], None]
-    ) -> Generator[float, Ready_, SessionLinks]:
+        self, seed: int | None, reserve: Callable[[], None]
+    ) -> Generator[float, ReadyDescriptors, SessionLinks]:
         """Have the worker fork a branch, and return the links to it.
 
-        `take_room` is called once, before the branch exists.
+        `reserve` is called once, before the branch exists.
         """
-        if not self._recovery.keeps:
+        if not self._recovery.has_snapshots:
             raise SandboxError(
-                "branch needs waiting copies: Sandbox(recovery='snapshot'), and a kernel that "
-                "can make them"
+                "branch needs snapshots: use Sandbox(recovery='snapshot') on a kernel that "
+                "supports them"
             )
         ends: BranchEndpoints | None = None
 
         def connect() -> None:
             nonlocal ends
             if ends is None:
-                take_room()
+                reserve()
             ends = BranchEndpoints()
 
         try:
-            for _ in range(_MOST_WORKERS):
+            for _ in range(_MAX_WORKERS):
                 # Before a worker answers anything, it makes a snapshot of its state; a worker that
                 # has answered this query waits for the order.
-                yield from self._questions.ask(Fetch(ASK_FOR_BRANCH), meanwhile=connect)
+                yield from self._queries.ask(Fetch(ASK_FOR_BRANCH), meanwhile=connect)
                 assert ends is not None
-                if (yield from self._completion.of(self._order(seed, ends))):
+                if (yield from self._completion.of(self._fork(seed, ends))):
                     return ends.links(self._io.links)
                 ends.close()
                 if not self._worker.dead:
@@ -71,30 +71,32 @@ class Branches:
                 ends.close()
             raise
         raise SandboxError(
-            "the session could not be copied: there is no room for another process, too many of "
+            "the session could not be branched: there is no room for another process, too many of "
             "its descriptors would be lost (at most three quarters of Limits.open_files), or its "
-            "processes ended the copy"
+            "processes ended the branch"
         )
 
-    def _order(self, seed: int | None, ends: BranchEndpoints) -> Generator[float, Ready_, bool]:
+    def _fork(
+        self, seed: int | None, ends: BranchEndpoints
+    ) -> Generator[float, ReadyDescriptors, bool]:
         """Return whether init has the worker fork a branch. The order is completed: meanwhile
         neither process reads a cell.
         """
-        self._io.init.order_branch(seed, tuple(ends.theirs))
-        ends.close_theirs()
+        self._io.init.request_branch(seed, tuple(ends.theirs))
+        ends.close_remote()
         deadline = _monotonic() + REVIVE_TIMEOUT
         while self._io.init.branched is None:
             self._io.receive((yield deadline))
             if self._worker.init_is_gone or _monotonic() > deadline:
                 raise SandboxError("the session's init does not answer; close the session")
             if self._worker.dead:
-                self._io.turn_from_worker()
+                self._io.ignore_worker()
         if not self._worker.dead:
             # The notice is about a worker that has just ended.
             self._io.receive([(self._io.worker_fd, select.POLLIN)])
         return self._io.init.branched
 
-    def begin(self) -> Generator[float, Ready_, tuple[str, ...]]:
+    def begin(self) -> Generator[float, ReadyDescriptors, tuple[str, ...]]:
         """Wait until the worker of this session, a branch, answers; return what it lost in the
         fork.
         """

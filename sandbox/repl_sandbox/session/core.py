@@ -25,7 +25,7 @@ from .host_functions.function_executor import FunctionExecutor
 from .host_functions.function_registry import FunctionRegistry
 from .host_functions.host_call_handler import HostCallHandler
 from .host_functions.open_calls import OpenCalls
-from .io import Ready_, SessionIO
+from .io import ReadyDescriptors, SessionIO
 from .message_dispatch import MessageDispatch
 from .namespace_queries import NamespaceQueries
 from .output import OutputCapture
@@ -48,7 +48,7 @@ class Core:
 
     Attributes:
         io, output: The data between the host and the session's processes.
-        cells, questions, branches: The operations of the session.
+        cells, queries, branches: The operations of the session.
         recovery, calls: Recovery after deaths; host functions.
         running: The cell that runs, or ran last.
     """
@@ -59,35 +59,37 @@ class Core:
         limits: Limits,
         rlimits: Mapping[str, int],
         *,
-        offers: FunctionRegistry,
+        registry: FunctionRegistry,
         executor: FunctionExecutor,
         seed: int | None,
         answers: str | None,
         on_answer: Accept | None,
         preloaded: bool,
-        states: int,
+        snapshots: int,
         engine_processes: int,
     ) -> None:
         self.links, self.limits = links, limits
-        self._rlimits, self._states = rlimits, states
+        self._rlimits, self._snapshots = rlimits, snapshots
         self.engine_processes = (
             engine_processes  # for the watchdog: processes besides those of the code
         )
         # For the watchdog: bytes of a memfd that the worker maps while it copies them.
         self.lent = 0
         # A preloaded module may have the state of a random generator, which all sessions share
-        # until each is told to draw its own.
-        plain = not (offers.rows or preloaded or answers is not None or seed is not None)
-        configuration = WorkerConfiguration(Configure(offers.rows, seed, answers), plain=plain)
-        open_calls, completion = OpenCalls(offers, executor), ShieldedOperations()
+        # until each session draws its own.
+        optional = not (registry.rows or preloaded or answers is not None or seed is not None)
+        configuration = WorkerConfiguration(
+            Configure(registry.rows, seed, answers), optional=optional
+        )
+        open_calls, completion = OpenCalls(registry, executor), ShieldedOperations()
         cell = self.running = RunningCell(limits.host_timeout)
-        io = self.io = SessionIO(links, cell, configuration, open_calls.wakes)
+        io = self.io = SessionIO(links, cell, configuration, open_calls.reply_fds)
         self.output = OutputCapture(links.stdout, links.stderr, int(limits.output))
         self.calls = HostCallHandler(io, cell, open_calls, self.output, on_answer)
         io.listen(MessageDispatch(io, cell, self.calls, self.output))
-        self.recovery = Recovery(io, cell, completion, rlimits, states)
-        self.questions = NamespaceQueries(io, cell, self.recovery, completion, limits)
-        self.branches = Branches(io, self.questions, self.recovery, completion)
+        self.recovery = Recovery(io, cell, completion, rlimits, snapshots)
+        self.queries = NamespaceQueries(io, cell, self.recovery, completion, limits)
+        self.branches = Branches(io, self.queries, self.recovery, completion)
         self.cells = CellExecution(
             io, cell, self.calls, self.output, self.recovery, completion, limits
         )
@@ -97,18 +99,20 @@ class Core:
         # for signals after a call, and from CPython 3.14 on also within `with`, after `__enter__`:
         # a KeyboardInterrupt there would leave the lock taken for good. Python does not check
         # between the iterator's `next` and the body of a loop.
-        self.takes = map(self.busy.acquire, repeat(False))
+        self.try_acquire = map(self.busy.acquire, repeat(False))
         self.holder = 0  # the thread of the last caller
         self.waiting: Closable | None = None  # the driver's resource for waiting, until the end
-        self.owner: object = None  # a weak reference that warns of a handle that was never closed
+        self.handle_ref: object = (
+            None  # a weak reference that warns of a handle that was never closed
+        )
         self.ended = False  # whether the session has ended, by itself or with its sandbox
-        self._forgone = False
+        self._released = False
 
     def ready(self) -> None:
         """Follow the CPU clock of the worker, which has started; called once, before any
         operation.
         """
-        self.io.worker.follow(self.links.cpu_clock())
+        self.io.worker.set_cpu_clock(self.links.cpu_clock())
 
     # ── for threads that watch sessions ───────────────────────────────────────────────────────
 
@@ -123,54 +127,54 @@ class Core:
         return self.running.running_since
 
     @property
-    def generation(self) -> int:
+    def worker_number(self) -> int:
         """The number of the current worker; each worker has another."""
-        return self.io.init.generation
+        return self.io.init.worker_number
 
     @property
     def interrupting(self) -> bool:
         """Whether the running cell was interrupted and has not ended yet."""
         return self.io.init.interrupting
 
-    def breach(self, reason: KillReason, generation: int) -> None:
+    def breach(self, reason: KillReason, worker_number: int) -> None:
         """Kill the worker of this generation because it exceeded a limit."""
-        self.io.init.breach(reason, generation)
+        self.io.init.breach(reason, worker_number)
 
-    def is_full(self) -> None:
+    def note_process_limit(self) -> None:
         """Note that the session has as many processes as allowed: forks fail."""
-        self.cells.limit_hits.is_full()
+        self.cells.limit_hits.note_process_limit()
 
     # ── branches ──────────────────────────────────────────────────────────────────────────────
 
-    def check_offers(self, offers: FunctionRegistry | None) -> None:
+    def check_registry(self, registry: FunctionRegistry | None) -> None:
         """Raise ValueError unless code of a branch can use these functions as it uses the
         session's.
         """
-        own = self.calls.open_calls.offers
-        if offers is not None and offers.differ(own):
+        own = self.calls.open_calls.registry
+        if registry is not None and registry.differ(own):
             names = sorted(row.name for row in own.rows)
             raise ValueError(
-                f"host must have the names of the session's functions, with their faces: {names}"
+                f"host must have functions with the names and schemas of the session's: {names}"
             )
 
-    def branch_at(
-        self, links: SessionLinks, offers: FunctionRegistry | None, on_answer: Accept | None
+    def branch_core(
+        self, links: SessionLinks, registry: FunctionRegistry | None, on_answer: Accept | None
     ) -> Core:
         """Return the core of the branch at `links`, which has the state of this session.
 
-        `offers` and `on_answer` may be its own; the names of functions stay.
+        `registry` and `on_answer` may be its own; the names of functions stay.
         """
         core = Core(
             links,
             self.limits,
             self._rlimits,
-            offers=self.calls.open_calls.offers if offers is None else offers,
+            registry=self.calls.open_calls.registry if registry is None else registry,
             executor=self.calls.open_calls.executor,
             seed=None,
             answers=self.io.configuration.message.answers,
             on_answer=self.calls.on_answer if on_answer is None else on_answer,
             preloaded=True,
-            states=self._states,
+            snapshots=self._snapshots,
             engine_processes=self.engine_processes,
         )
         core.running.number = self.running.number
@@ -181,7 +185,7 @@ class Core:
 
     # ── leaving in the middle ─────────────────────────────────────────────────────────────────
 
-    def abandon(self) -> Generator[float, Ready_, None]:
+    def abandon(self) -> Generator[float, ReadyDescriptors, None]:
         """End the cell or query whose caller left, and be ready for the next call."""
         cell, worker, init = self.running, self.io.worker, self.io.init
         self.output.begin(None)
@@ -190,36 +194,36 @@ class Core:
             cell.running_since = 0.0  # a cell that waited for it does not start any more
             self.cells.end_job()
             return
-        if self.questions.is_asking:
-            yield from self.questions.outwait()
+        if self.queries.is_waiting:
+            yield from self.queries.discard_answer()
         if cell.running_since and cell.result is None and not worker.dead:
             init.interrupt()
             deadline = _monotonic() + self.limits.grace
-            while (cell.result is None or worker.doomed) and not worker.dead:
+            while (cell.result is None or worker.kill_ordered) and not worker.dead:
                 self.io.receive((yield deadline))
                 if _monotonic() >= deadline:
-                    init.kill_worker(self.recovery.kept_first)
+                    init.kill_worker(self.recovery.awaited_cell)
                     deadline += NOTICE_TIMEOUT
         if cell.running_since:
             yield from self._completion.of(self.cells.finish(None, "kept"))
 
     @property
-    def engaged(self) -> bool:
+    def is_occupied(self) -> bool:
         """Whether the worker is busy with something that the next call would have to wait for."""
         unfinished = self._completion.unfinished is not None
-        return bool(self.running.running_since) or self.questions.is_asking or unfinished
+        return bool(self.running.running_since) or self.queries.is_waiting or unfinished
 
     def release(self) -> None:
         """Release `busy` for the next caller."""
         self.busy.release()
-        self.left()
+        self.finish_end()
 
-    def left(self) -> None:
+    def finish_end(self) -> None:
         """Finish an end of the session that waited for the caller who held `busy`."""
         if self.ended:
-            self.forsake()
+            self.release_resources()
 
-    def withdraw_untouched(self) -> SessionLinks | None:
+    def take_untouched_links(self) -> SessionLinks | None:
         """End the session for its host and return the links, if no code ran in it: another can have
         it.
 
@@ -228,28 +232,28 @@ class Core:
         if not self.busy.acquire(False):
             return None
         try:
-            if self._forgone or not self.io.untouched:
+            if self._released or not self.io.untouched:
                 return None
-            self.ended = self.io.closing = self._forgone = True
-            self.owner = None
+            self.ended = self.io.closing = self._released = True
+            self.handle_ref = None
             self.close()
         finally:
             self.busy.release()
         return self.links
 
-    def forsake(self) -> None:
+    def release_resources(self) -> None:
         """Release the host's resources of the session, which has ended, now or when its caller
         leaves.
 
         That caller may be the one that ends the session, in an `on_output` or a signal handler.
         """
         self.ended = True
-        self.owner = None
+        self.handle_ref = None
         if not self.busy.acquire(False):
             return
         try:
-            if not self._forgone:
-                self._forgone = True
+            if not self._released:
+                self._released = True
                 self.links.close()
                 self.close()
         finally:

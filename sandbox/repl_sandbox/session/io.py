@@ -23,7 +23,7 @@ from .transport.send_buffer import SendBuffer
 from .transport.worker_configuration import WorkerConfiguration
 from .transport.worker_state import WorkerState
 
-Ready_: TypeAlias = "list[tuple[int, int]]"
+ReadyDescriptors: TypeAlias = "list[tuple[int, int]]"
 
 # Bytes of one read from a worker, unless a driver sets another number.
 READ = 1 << 16
@@ -47,8 +47,8 @@ class SessionIO:
             configuration.
         descriptors: The descriptors that drivers wait for. The first is the worker's socket, while
             the worker lives.
-        worker_fd: That socket; `outbox.interest` has the events to wait for there.
-        most_read: Bytes of one read from the worker.
+        worker_fd: That socket; `send_buffer.interest` has the events to wait for there.
+        read_size: Bytes of one read from the worker.
         answer: The last message of the worker that is neither a result nor a host call.
         closing: Whether the sandbox ends the session, perhaps during a call.
     """
@@ -58,23 +58,23 @@ class SessionIO:
         links: SessionLinks,
         cell: RunningCell,
         configuration: WorkerConfiguration,
-        wakes: tuple[int, ...],
+        reply_fds: tuple[int, ...],
     ) -> None:
-        """`wakes`: descriptors to wait for besides those of the session."""
+        """`reply_fds`: descriptors to wait for besides those of the session."""
         self.links = links
         self._cell = cell
         self.configuration = configuration
         self.worker = WorkerState()
         self.init = InitChannel(links, self.worker, cell)
-        self.outbox = SendBuffer(links.worker)
-        self.most_read = READ
+        self.send_buffer = SendBuffer(links.worker)
+        self.read_size = READ
         self.answer: WorkerMessage | None = None
         self.closing = False
         self.worker_fd = links.worker.fileno()
-        self._lending = AttachedFile()
-        self._wakes = wakes
+        self._attached_file = AttachedFile()
+        self._reply_fds = reply_fds
         self._handler: Handler | None = None
-        self.name_descriptors()
+        self.update_descriptors()
 
     def listen(self, handler: Handler | None) -> None:
         """Pass input to `handler` from now on; None: read no more."""
@@ -82,40 +82,40 @@ class SessionIO:
 
     # ── what is waited for ────────────────────────────────────────────────────────────────────
 
-    def name_descriptors(self) -> None:
+    def update_descriptors(self) -> None:
         """Have drivers wait for all descriptors, including the worker's socket."""
         links = self.links
-        others = self.init.fd, links.stdout, links.stderr, *self._wakes
+        others = self.init.fd, links.stdout, links.stderr, *self._reply_fds
         self.descriptors: tuple[int, ...] = (self.worker_fd, *others)
 
-    def wait_also_for(self, wakes: tuple[int, ...]) -> None:
-        """Have drivers wait for `wakes` besides the session's descriptors."""
-        if wakes != self._wakes:
-            self._wakes = wakes
-            self.name_descriptors()
+    def set_reply_fds(self, reply_fds: tuple[int, ...]) -> None:
+        """Have drivers wait for `reply_fds` besides the session's descriptors."""
+        if reply_fds != self._reply_fds:
+            self._reply_fds = reply_fds
+            self.update_descriptors()
 
-    def turn_from_worker(self) -> None:
+    def ignore_worker(self) -> None:
         """Stop waiting for a dead worker: its socket is always readable, and a wait would spin."""
         self.descriptors = tuple(fd for fd in self.descriptors if fd != self.worker_fd)
-        self.outbox = SendBuffer(self.links.worker)
-        self._lending.forget()
+        self.send_buffer = SendBuffer(self.links.worker)
+        self._attached_file.forget()
 
     # ── what comes in ─────────────────────────────────────────────────────────────────────────
 
-    def receive(self, ready: Ready_) -> None:
+    def receive(self, ready: ReadyDescriptors) -> None:
         """Read the descriptors that are ready."""
-        if len(ready) == 1 and ready[0][0] == self.worker_fd and not self.outbox:
+        if len(ready) == 1 and ready[0][0] == self.worker_fd and not self.send_buffer:
             # Output that a cell wrote before its result was in the pipes before the result was in
             # the socket. The socket is polled first, so if nothing else is ready, the pipes are
             # empty.
-            self._cell.quiet = self.take(self.read_worker())
+            self._cell.is_only_result = self.take(self.read_worker())
             return
         for fd, _ in ready:
             if fd == self.worker_fd:
-                if self.outbox and not self.outbox.flush():
+                if self.send_buffer and not self.send_buffer.flush():
                     self.worker.eof = True
-                self._lend()
-                if self.outbox.interest & select.POLLIN:
+                self._send_file()
+                if self.send_buffer.interest & select.POLLIN:
                     self.take(self.read_worker())
             elif fd == self.init.fd:
                 self.init.read()
@@ -124,7 +124,7 @@ class SessionIO:
 
     def read_worker(self) -> bytes:
         """Read once from the worker; empty if there is nothing, or at the end of the stream."""
-        most = self.most_read
+        most = self.read_size
         if most < READ:
             # The rest of a large frame is parsed when the frame is complete.
             most = min(max(most, self.links.connection.missing), READ)
@@ -146,7 +146,7 @@ class SessionIO:
         whole = connection.between_messages
         try:
             for message in connection.receive(data):
-                self._hand(message)
+                self._dispatch(message)
                 whole = whole and cell.result is not None
         except RemoteProtocolError:
             self.worker.breach = "protocol"
@@ -154,15 +154,15 @@ class SessionIO:
             self.init.kill_worker()
         return whole
 
-    def _hand(self, message: WorkerMessage) -> None:
+    def _dispatch(self, message: WorkerMessage) -> None:
         if self._handler is not None:
             self._handler.take(message)
 
     # ── what goes out ─────────────────────────────────────────────────────────────────────────
 
-    def say_first(self) -> None:
+    def send_configuration(self) -> None:
         """Send the configuration, which each worker receives before anything else."""
-        configure = self.configuration.due()
+        configure = self.configuration.take_due()
         if configure is not None:
             self.send(configure)
             if not self.worker.eof:
@@ -170,56 +170,56 @@ class SessionIO:
 
     def send(self, message: HostMessage, descriptors: Sequence[int] = ()) -> None:
         """Send a message to the worker, or keep it until the socket accepts it."""
-        if not self.outbox.send(self.links.connection.send(message), descriptors):
+        if not self.send_buffer.send(self.links.connection.send(message), descriptors):
             self.worker.eof = True
 
     def send_frame(self, frame: bytes) -> bool:
         """Send a frame that the connection has made; return False if the worker is gone."""
-        if self.outbox.send(frame):
+        if self.send_buffer.send(frame):
             return True
         self.worker.eof = True
         return False
 
     def offer(self, memfd: int | None) -> None:
         """Let the worker have the file in memory `memfd` when it asks; None: no file."""
-        self._lending.offer(memfd)
+        self._attached_file.offer(memfd)
 
     def withdraw(self) -> None:
         """Stop offering a file to the worker: the owner closes it."""
-        self._lending.offer(None)
+        self._attached_file.offer(None)
 
-    def ask_for_memfd(self, call: HostCall) -> None:
+    def attach_memfd(self, call: HostCall) -> None:
         """Attach the offered file to the reply to `call`, by which the worker asks for it.
 
         Raises:
             RemoteProtocolError: the worker has already asked, and has no reply yet.
         """
-        self._lending.ask(call)
-        self._lend()
+        self._attached_file.ask(call)
+        self._send_file()
 
-    def _lend(self) -> None:
+    def _send_file(self) -> None:
         # The file travels with the first byte of the reply, so everything before it must be sent
         # first.
-        if not self.outbox and (lent := self._lending.reply()) is not None:
+        if not self.send_buffer and (lent := self._attached_file.reply()) is not None:
             reply, descriptor = lent
             self.send(reply, () if descriptor is None else (descriptor,))
 
     # ── another worker ────────────────────────────────────────────────────────────────────────
 
-    def adopt(self, socket_: socket.socket) -> None:
+    def use_worker(self, socket_: socket.socket) -> None:
         """Switch to another worker, which has not sent anything yet."""
         links = self.links
         links.worker.close()
         links.worker, links.connection, links.worker_pid = socket_, HostConnection(), 0
         self.worker_fd = socket_.fileno()
-        self.name_descriptors()
-        self.outbox = SendBuffer(socket_)
-        self._lending.forget()
-        self.worker.renew()
+        self.update_descriptors()
+        self.send_buffer = SendBuffer(socket_)
+        self._attached_file.forget()
+        self.worker.reset()
         self.answer = None
         self.init.unacknowledged = 0
 
-    def receive_new(self, ready: Ready_) -> None:
+    def receive_new(self, ready: ReadyDescriptors) -> None:
         """As `receive`, while waiting for the first message of a new worker."""
         for fd, _ in ready:
             if fd != self.worker_fd:
@@ -227,9 +227,9 @@ class SessionIO:
             elif self.links.worker_pid:
                 self.take(self.read_worker())
             else:
-                self._hear_new()
+                self._receive_first()
 
-    def _hear_new(self) -> None:
+    def _receive_first(self) -> None:
         links = self.links
         try:
             links.worker_pid = read_ready(links)
@@ -241,11 +241,11 @@ class SessionIO:
             self.worker.eof = True
             return
         links.worker.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
-        self.worker.follow(links.cpu_clock())
-        self.init.worker_came()
+        self.worker.set_cpu_clock(links.cpu_clock())
+        self.init.note_new_worker()
         try:
             for message in links.connection.receive(b""):  # sent in the same chunk
-                self._hand(message)
+                self._dispatch(message)
         except RemoteProtocolError:
             self.worker.eof = True
 
@@ -254,4 +254,4 @@ class SessionIO:
     @property
     def untouched(self) -> bool:
         """Whether no process of the session has received anything, and all of them live."""
-        return self.configuration.silent and not self.init.told and not self.worker.dead
+        return self.configuration.is_unsent and not self.init.was_used and not self.worker.dead

@@ -17,7 +17,7 @@ from collections.abc import Callable
 _READ = 1 << 16
 _LARGE_PIPE = 1 << 20
 # The capacity of the two pipes of a session.
-_MOST_PIPED = 2 * _LARGE_PIPE
+_MAX_PIPED = 2 * _LARGE_PIPE
 
 
 class OutputCapture:
@@ -27,7 +27,7 @@ class OutputCapture:
         self.stdout = Stream(stdout, limit)
         self.stderr = Stream(stderr, limit)
         self.history = History(limit)
-        self.told = False  # whether there is an `on_output`
+        self.is_streaming = False  # whether there is an `on_output`
         self._raised: BaseException | None = None
         self._by_fd = {stdout: self.stdout, stderr: self.stderr}
         self._pipes = select.poll()
@@ -46,7 +46,7 @@ class OutputCapture:
 
     def begin(self, on_output: Callable[[str, str], None] | None) -> None:
         """From now on pass text to `on_output` as well, as it arrives."""
-        self.told, self._raised = on_output is not None, None
+        self.is_streaming, self._raised = on_output is not None, None
         for name, stream in (("stdout", self.stdout), ("stderr", self.stderr)):
             tell = on_output and functools.partial(self._tell, on_output, name)
             stream.begin(tell)
@@ -80,7 +80,7 @@ class OutputCapture:
         writing.
         """
         taken = 0
-        while taken < _MOST_PIPED and self._pipes.poll(0):
+        while taken < _MAX_PIPED and self._pipes.poll(0):
             read = self.stdout.read() + self.stderr.read()
             if not read:  # end of file: init, which held the other ends, is gone
                 return

@@ -16,15 +16,15 @@ from ..protocol.messages import Restored
 from ..types import State
 from .cells.cell_history import CellHistory
 from .cells.running_cell import RunningCell
-from .io import Ready_, SessionIO
+from .io import ReadyDescriptors, SessionIO
 from .shielded_operations import ShieldedOperations
 
 # A worker dies within microseconds of the end of its socket, and init's notice follows. A longer
 # time means that code of the session closed the socket and lives on, or that the machine is
 # overloaded.
 NOTICE_TIMEOUT = 1.0
-# Init obeys in milliseconds; an overloaded machine may not run it for seconds. An init that does
-# not obey by then never will.
+# Init answers in milliseconds; an overloaded machine may not run it for seconds. An init that has
+# not answered by then never will.
 INIT_TIMEOUT = 10.0
 # A fork in init takes milliseconds.
 RESTART_TIMEOUT = 10.0
@@ -47,7 +47,7 @@ class Recovery:
     """The states of one session, and the way back to them.
 
     Attributes:
-        keeps: Whether snapshots are kept at all.
+        has_snapshots: Whether snapshots are kept at all.
         history: The cells that made the namespace.
     """
 
@@ -57,18 +57,18 @@ class Recovery:
         cell: RunningCell,
         completion: ShieldedOperations,
         rlimits: Mapping[str, int],
-        states: int,
+        snapshots: int,
     ) -> None:
-        """`states`: the number kept besides the current one; -1: the worker makes no snapshots."""
+        """`snapshots`: the number kept besides the current one; -1: the worker makes none."""
         self._io, self._cell, self._completion = io, cell, completion
         self._worker, self._init = io.worker, io.init
         self._rlimits = dict(rlimits)
-        self._states = states
-        self.keeps = states >= 0
+        self._snapshots = snapshots
+        self.has_snapshots = snapshots >= 0
         self.history = CellHistory()
 
     @property
-    def kept_first(self) -> int | None:
+    def awaited_cell(self) -> int | None:
         """The cell whose snapshot must exist before a worker is killed, lest its effects are lost;
         None: no cell.
         """
@@ -76,29 +76,29 @@ class Recovery:
 
     # ── after a death ─────────────────────────────────────────────────────────────────────────
 
-    def replace(self) -> Generator[float, Ready_, State]:
+    def replace(self) -> Generator[float, ReadyDescriptors, State]:
         """Read how the worker died, and start another."""
         yield from self.collect_death()
         return (yield from self.revive())
 
-    def collect_death(self) -> Generator[float, Ready_, None]:
+    def collect_death(self) -> Generator[float, ReadyDescriptors, None]:
         """Wait for init's notice that the worker and all its processes are gone."""
         worker = self._worker
-        self._io.turn_from_worker()
+        self._io.ignore_worker()
         deadline = _monotonic() + NOTICE_TIMEOUT
         while worker.notice is None:
             self._io.receive((yield deadline))
             if _monotonic() >= deadline and worker.notice is None:
-                if worker.silent:
+                if worker.is_unresponsive:
                     raise SandboxError(_NO_ANSWER)
-                # If the worker is dead already, the late notice says how it died.
-                worker.silent = True
+                # If the worker is dead already, the late notice has its exit status.
+                worker.is_unresponsive = True
                 self._init.kill_worker()
                 deadline = _monotonic() + INIT_TIMEOUT
         if "failed" in worker.notice:
             raise SandboxError(f"the session's worker: {worker.notice['message']}")
 
-    def revive(self) -> Generator[float, Ready_, State]:
+    def revive(self) -> Generator[float, ReadyDescriptors, State]:
         """Continue in the latest snapshot of the dead worker, else with an empty worker."""
         worker = self._worker
         assert worker.notice is not None
@@ -110,49 +110,49 @@ class Recovery:
                 "the session's init process is gone, or belongs to the process that forked this "
                 "one; open another session"
             )
-        worker.cpu_of_dead += worker.notice["cpu"]
+        worker.cpu_of_ended += worker.notice["cpu"]
         worker.notice["cpu"] = 0.0  # this may be tried again
         # The state before the first cell is empty, and needs no snapshot.
-        if self.keeps and self.history and (yield from self._wake_copy()):
+        if self.has_snapshots and self.history and (yield from self._activate_snapshot()):
             return "rolled_back"
-        whole = self.keeps and not self.history
-        yield from self._start_empty(whole=whole)
-        return "rolled_back" if whole else "restarted"
+        restores_files = self.has_snapshots and not self.history
+        yield from self._start_empty(restores_files=restores_files)
+        return "rolled_back" if restores_files else "restarted"
 
     # ── going back ────────────────────────────────────────────────────────────────────────────
 
-    def rollback(self, cells: int) -> Generator[float, Ready_, tuple[str, ...]]:
+    def rollback(self, cells: int) -> Generator[float, ReadyDescriptors, tuple[str, ...]]:
         """Undo the last `cells` cells; return what could not be restored."""
         self._check_history(cells)
         before = self.history.before(cells)
         self._cell.clear()
-        born = self._worker.born
-        if not (yield from self._completion.of(self._go_back(before))):
-            if self._worker.born != born:
+        worker_number = self._worker.worker_number
+        if not (yield from self._completion.of(self._return_to(before))):
+            if self._worker.worker_number != worker_number:
                 raise SandboxError(
-                    f"the copy made before the last {cells} cells ended as it was woken; "
+                    f"the snapshot from before the last {cells} cells ended when it was activated; "
                     "the session is empty now"
                 )
             raise SandboxError(
-                f"no copy was made before the last {cells} cells, or it is gone: the session may "
+                f"there is no snapshot from before the last {cells} cells: the session may "
                 "have had no room for another process, or too many descriptors that would be lost "
-                "(at most three quarters of Limits.open_files). It was left as it is"
+                "(at most three quarters of Limits.open_files). The session is unchanged"
             )
         lost, self._worker.lost = self._worker.lost, ()
         return lost
 
-    def _go_back(self, cell: int | None) -> Generator[float, Ready_, bool]:
+    def _return_to(self, cell: int | None) -> Generator[float, ReadyDescriptors, bool]:
         """Return whether the session has the state after `cell`; None: the empty one.
 
         Otherwise the session is unchanged, or empty if the snapshot was activated and ended.
         """
         if cell is not None:
-            born = self._worker.born
-            woken = yield from self._wake_copy(cell)
-            if not woken and self._worker.born != born:
-                yield from self._start_empty(whole=False)
-            return woken
-        yield from self._start_empty(whole=True)
+            worker_number = self._worker.worker_number
+            activated = yield from self._activate_snapshot(cell)
+            if not activated and self._worker.worker_number != worker_number:
+                yield from self._start_empty(restores_files=False)
+            return activated
+        yield from self._start_empty(restores_files=True)
         return True
 
     def _check_history(self, cells: int) -> None:
@@ -160,33 +160,36 @@ class Recovery:
             raise TypeError(f"n must be an int, not {type(cells).__name__}")
         if cells < 1:
             raise ValueError(f"n must be at least 1, not {cells}")
-        if self._states < 0:
+        if self._snapshots < 0:
             raise SandboxError(
-                "rollback needs waiting copies: Sandbox(recovery='snapshot'), and a kernel that "
-                "can make them"
+                "rollback needs snapshots: use Sandbox(recovery='snapshot') on a kernel that "
+                "supports them"
             )
-        if cells > self._states:
+        if cells > self._snapshots:
             raise ValueError(
-                f"n={cells}, but {self._states} earlier states are kept: Sandbox(history={cells})"
+                f"n={cells}, but the session keeps {self._snapshots} earlier states; use "
+                f"Sandbox(history={cells})"
             )
 
-    def _wake_copy(self, cell: int | None = None) -> Generator[float, Ready_, bool]:
+    def _activate_snapshot(
+        self, cell: int | None = None
+    ) -> Generator[float, ReadyDescriptors, bool]:
         """Return whether the snapshot of `cell` (None: the latest) was activated and answers."""
         left = self._remaining()["CPU"] if "CPU" in self._rlimits else 0
-        ours = self._order({"op": "revive", "cell": cell, "cpu_left": left})
+        ours = self._command_worker({"op": "revive", "cell": cell, "cpu_left": left})
         try:
-            revived = yield from self._hear_of_copy()
+            revived = yield from self._await_activation()
         except BaseException:
             ours.close()
             raise
         if not revived["revived"]:
             ours.close()
-            self._init.worker_stays()
+            self._init.keep_worker()
             self._worker.lost = tuple(revived["lost"])
             return False
-        self._worker.cpu_of_dead += revived["cpu"]
-        self._worker.born += 1
-        self._io.adopt(ours)
+        self._worker.cpu_of_ended += revived["cpu"]
+        self._worker.worker_number += 1
+        self._io.use_worker(ours)
         deadline = _monotonic() + _RESTORE_TIMEOUT
         while not isinstance(self._io.answer, Restored):
             self._io.receive_new((yield deadline))
@@ -198,10 +201,12 @@ class Recovery:
         self._worker.lost = (*restored.lost, *revived["lost"])
         if undone is not None and cell is None:
             first, last = undone
-            self._worker.lost += (f"what cells {first} to {last} did: no later copy was made",)
+            self._worker.lost += (
+                f"the effects of cells {first} to {last}: no later snapshot was made",
+            )
         return True
 
-    def _hear_of_copy(self) -> Generator[float, Ready_, control_channel.Message]:
+    def _await_activation(self) -> Generator[float, ReadyDescriptors, control_channel.Message]:
         """Wait for init's report on the snapshot that it was to activate."""
         deadline = _monotonic() + REVIVE_TIMEOUT
         while self._init.revived is None:
@@ -210,12 +215,12 @@ class Recovery:
                 raise SandboxError(_NO_ANSWER)
         return self._init.revived
 
-    def _start_empty(self, *, whole: bool) -> Generator[float, Ready_, None]:
-        """Have init start an empty worker; with `whole`, the files are restored as well."""
-        order = {"op": "start", "rlimits": self._remaining(), "files": whole}
-        ours = self._order(order)
-        self._worker.born += 1
-        self._io.adopt(ours)
+    def _start_empty(self, *, restores_files: bool) -> Generator[float, ReadyDescriptors, None]:
+        """Have init start an empty worker, and restore the files if `restores_files`."""
+        command = {"op": "start", "rlimits": self._remaining(), "files": restores_files}
+        ours = self._command_worker(command)
+        self._worker.worker_number += 1
+        self._io.use_worker(ours)
         deadline = _monotonic() + REVIVE_TIMEOUT
         while not self._io.links.worker_pid:
             self._io.receive_new((yield deadline))
@@ -223,13 +228,13 @@ class Recovery:
                 raise SandboxError(
                     f"the session's worker did not start again: {self._worker.notice}"
                 )
-        if whole:
+        if restores_files:
             self._init.read()
-        self._io.configuration.emptied(keeps_variables=whole)
+        self._io.configuration.emptied(keeps_variables=restores_files)
         self.history.clear()
 
-    def _order(self, order: control_channel.Message) -> socket.socket:
-        """Send init an order, with the socket of the next worker; return the host's end.
+    def _command_worker(self, command: control_channel.Message) -> socket.socket:
+        """Send init a command, with the socket of the next worker; return the host's end.
 
         Raises:
             SandboxError: this process has no free descriptors; nothing was done.
@@ -238,17 +243,17 @@ class Recovery:
             ours, theirs = socket.socketpair()
         except OSError as error:
             raise SandboxError(
-                f"the session's next worker could not be connected: {error.strerror}; what is kept "
-                "of the session still is, and the next call tries again"
+                f"the session's next worker could not be connected: {error.strerror}; the kept "
+                "state is intact, and the next call tries again"
             ) from error
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         ours.setblocking(False)
         with theirs:
-            self._init.order_worker(order, theirs.fileno())
+            self._init.request_worker(command, theirs.fileno())
         return ours
 
     def _remaining(self) -> dict[str, int]:
         rlimits = dict(self._rlimits)
         if "CPU" in rlimits:
-            rlimits["CPU"] = max(1, round(rlimits["CPU"] - self._worker.cpu_of_dead))
+            rlimits["CPU"] = max(1, round(rlimits["CPU"] - self._worker.cpu_of_ended))
         return rlimits

@@ -53,10 +53,10 @@ def check_code(code: str) -> bytes:
 
 
 def check_answer_handler(on_output: Callable[[str, str], None]) -> None:
-    """Raise TypeError unless `on_output` is a plain function: nobody would await a coroutine."""
+    """Raise TypeError unless `on_output` is a plain function: the engine awaits none."""
     if not callable(on_output) or inspect.iscoroutinefunction(on_output):
         kind = "coroutine function" if callable(on_output) else type(on_output).__name__
-        raise TypeError(f"on_output must be a plain function, which is not awaited, and no {kind}")
+        raise TypeError(f"on_output must be a plain function, which is not awaited, not a {kind}")
 
 
 def check_timeout(timeout: float | None, limits: Limits, timeout_s: float | None = None) -> float:
@@ -66,7 +66,7 @@ def check_timeout(timeout: float | None, limits: Limits, timeout_s: float | None
     if timeout_s is None:
         return limits.timeout if timeout is None else check_seconds(timeout, "timeout")
     if timeout is not None:
-        raise TypeError("timeout and timeout_s are two names of one argument: give one of them")
+        raise TypeError("timeout and timeout_s are the same argument: give one of them")
     return check_seconds(timeout_s, "timeout_s")
 
 
@@ -79,12 +79,12 @@ def store(core: Core, name: str, value: str | bytes | JSON) -> Generator[float, 
         variable = Assign(name, kind, data)
         if core.io.configuration.add(variable):
             return
-        answer = yield from core.questions.ask(variable)
+        answer = yield from core.queries.ask(variable)
     else:
         fd, size = memfd(source)
         core.lent = size
         try:
-            answer = yield from core.questions.ask(Assign(name, kind, b"", size), fd)
+            answer = yield from core.queries.ask(Assign(name, kind, b"", size), fd)
         finally:
             core.lent = 0
             os.close(fd)
@@ -130,13 +130,13 @@ def memfd(source: str | bytes) -> tuple[int, int]:
 
 def fetch(core: Core, name: str, *, as_answer: bool) -> Generator[float, Any, JSON]:
     """Read a variable; with `as_answer`, raise ValueError if it exceeds the size of an answer."""
-    answer = yield from core.questions.ask(Fetch(check_name(name, "name")))
+    answer = yield from core.queries.ask(Fetch(check_name(name, "name")))
     if isinstance(answer, Failed):
         raise _FETCH_ERRORS.get(answer.kind, SandboxError)(f"{name}: {answer.message}")
     try:
         return (parse_answer if as_answer else parse_json)(_expect(answer, Value).data)
     except RemoteProtocolError:
-        core.breach("protocol", core.generation)
+        core.breach("protocol", core.worker_number)
         raise
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
@@ -151,11 +151,13 @@ _FETCH_ERRORS: dict[str, type[Exception]] = {
 
 def list_variables(core: Core) -> Generator[float, Any, list[Variable]]:
     """List the variables."""
-    answer = yield from core.questions.ask(ListVariables())
+    answer = yield from core.queries.ask(ListVariables())
     return list(_expect(answer, Variables).variables)
 
 
 def _expect(answer: WorkerMessage, kind: type[Any]) -> Any:
     if not isinstance(answer, kind):
-        raise SandboxError(f"the session answered with {type(answer).__name__}; open another")
+        raise SandboxError(
+            f"the session answered with {type(answer).__name__}; open another session"
+        )
     return answer

@@ -22,10 +22,10 @@ from ..worker.namespace.main_namespace import Namespace
 from ..worker.namespace.trusted_imports import import_trusted, loaded, loaded_class
 from .descriptors import open_descriptors, placeholder_descriptors
 from .descriptors.descriptor_holders import holders
-from .descriptors.open_descriptors import DescriptorRange
+from .descriptors.open_descriptors import RestoredDirectory
 
 # So many of each kind are named, the rest counted.
-_MOST_NAMED = 20
+_MAX_NAMED = 20
 _LONGEST = 100  # characters of a variable's name
 # Classes of child process objects, and the attribute that holds the exit status.
 _PROCESSES = (("subprocess", "Popen"), ("multiprocessing.popen_fork", "Popen"))
@@ -40,7 +40,7 @@ _TIMERS = ((ITIMER_REAL, "real"), (ITIMER_VIRTUAL, "virtual"), (ITIMER_PROF, "pr
 class LostResources:
     """The losses of a snapshot made now."""
 
-    descriptors: list[open_descriptors.Held]
+    descriptors: list[open_descriptors.OpenDescriptor]
     names: list[str] = field(default_factory=list)
     generator: object = None  # state of `random`, which a fork of a process with threads reseeds
 
@@ -50,16 +50,16 @@ class LostResources:
 
         A quarter of these is not for lost descriptors: the code will open files again.
         """
-        lost = reserved + sum(not held.returns for held in self.descriptors)
+        lost = reserved + sum(not descriptor.reopens for descriptor in self.descriptors)
         return lost <= numbers - numbers // 4 and _NEEDED + reserved + len(self.descriptors) <= most
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """In the snapshot: close everything that others could notice."""
-        for held in self.descriptors:
-            held.let_go()
+        for descriptor in self.descriptors:
+            descriptor.release()
 
-    def foresee(self, namespace: Namespace) -> list[str] | None:
-        """Return the names that `bring_back` will report in a snapshot made now; None if only that
+    def predict(self, namespace: Namespace) -> list[str] | None:
+        """Return the names that `restore` will report in a snapshot made now; None if only that
         can tell.
         """
         if self.descriptors or namespace.loop is not None:
@@ -69,10 +69,10 @@ class LostResources:
         except OSError:
             return None
         ended = [name for _, name in _children()]
-        return [*self.names, *_cut(ended, "child processes")]
+        return [*self.names, *_shorten(ended, "child processes")]
 
-    def bring_back(
-        self, namespace: Namespace, place: DescriptorRange, reserved: set[int]
+    def restore(
+        self, namespace: Namespace, directory: RestoredDirectory, reserved: set[int]
     ) -> tuple[list[str], set[int]]:
         """In the snapshot that takes over: open files again; return the names of all losses.
 
@@ -82,52 +82,56 @@ class LostResources:
         Raises:
             OSError: they cannot be kept.
         """
-        lost = {held.fd: held.name for held in self.descriptors if not held.returns}
+        lost = {
+            descriptor.fd: descriptor.name
+            for descriptor in self.descriptors
+            if not descriptor.reopens
+        }
         placeholder_descriptors.place({*reserved, *lost})
-        for held in self.descriptors:
-            if held.returns and (name := held.reopen(place)):
-                lost[held.fd] = name
-                placeholder_descriptors.place([held.fd])
+        for descriptor in self.descriptors:
+            if descriptor.reopens and (name := descriptor.reopen(directory)):
+                lost[descriptor.fd] = name
+                placeholder_descriptors.place([descriptor.fd])
         reserved = {*reserved, *lost}
         if (wakeup := set_wakeup_fd(-1)) not in lost:
             with suppress(OSError, ValueError):  # it was closed, or is of another kind by now
                 set_wakeup_fd(wakeup)
-        for fd in _of_loop(namespace.loop):  # no loss: it is replaced
+        for fd in _loop_descriptors(namespace.loop):  # no loss: it is replaced
             lost.pop(fd, None)
         names = _named(lost, namespace)
         try:
             os.getcwd()
         except OSError:
-            os.chdir(os.environ.get("HOME", place.workspace))
+            os.chdir(os.environ.get("HOME", directory.workspace))
             names.append("the working directory, which is gone")
-        names += [*self.names, *_cut(_end_children(), "child processes")]
-        _empty_pools()
+        names += [*self.names, *_shorten(_end_children(), "child processes")]
+        _reset_thread_pools()
         if namespace.loop is not None:
-            names += _cut(top_level_await.replace_loop(namespace), "tasks")
+            names += _shorten(top_level_await.replace_loop(namespace), "tasks")
         if self.generator is not None:
             import_trusted("random").setstate(self.generator)
         return names, placeholder_descriptors.placed(reserved)
 
 
-def look(own: Collection[int], *, threads: bool) -> LostResources:
+def find(own: Collection[int], *, threads: bool) -> LostResources:
     """Return the resources of this process; `import_trusted` are the worker's descriptors, not the
     session's.
     """
-    remains = LostResources(open_descriptors.held(own))
+    found = LostResources(open_descriptors.find_open(own))
     if threads:
-        remains.names += _cut(_threads(), "threads")
+        found.names += _shorten(_threads(), "threads")
         random = loaded("random")
         if random is not None:
-            remains.generator = random.getstate()
+            found.generator = random.getstate()
     for which, name in _TIMERS:
         if getitimer(which)[0]:
-            remains.names.append(f"the {name} timer")
-    return remains
+            found.names.append(f"the {name} timer")
+    return found
 
 
-def _cut(names: list[str], what: str) -> list[str]:
-    more = len(names) - _MOST_NAMED
-    return names if more <= 0 else [*names[:_MOST_NAMED], f"{more:,} more {what}"]
+def _shorten(names: list[str], what: str) -> list[str]:
+    more = len(names) - _MAX_NAMED
+    return names if more <= 0 else [*names[:_MAX_NAMED], f"{more:,} more {what}"]
 
 
 def _named(lost: dict[int, str], namespace: Namespace) -> list[str]:
@@ -142,7 +146,7 @@ def _named(lost: dict[int, str], namespace: Namespace) -> list[str]:
         f"{lost[fd]}, which {held[fd][:_LONGEST]!a} holds" if fd in held else lost[fd]
         for fd in sorted(lost)
     ]
-    names = _cut(names, "descriptors")
+    names = _shorten(names, "descriptors")
     if of_loop:
         names.append(
             f"the event loop that {of_loop[:_LONGEST]!a} holds, which is closed: there is another"
@@ -189,7 +193,7 @@ def _adopt_processes() -> None:
             found.__dict__["_parent_pid"] = me
 
 
-def _empty_pools() -> None:
+def _reset_thread_pools() -> None:
     """Let thread pools start threads: those that they count as idle are gone."""
     kind = loaded_class("concurrent.futures.thread", "ThreadPoolExecutor")
     semaphore = loaded_class("threading", "Semaphore")
@@ -201,7 +205,7 @@ def _empty_pools() -> None:
             found.__dict__["_idle_semaphore"] = semaphore(0)
 
 
-def _of_loop(loop: Any) -> set[int]:
+def _loop_descriptors(loop: Any) -> set[int]:
     """The descriptors of the loop itself."""
     numbers: set[int] = set()
     if loop is None:

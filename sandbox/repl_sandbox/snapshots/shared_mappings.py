@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from typing import Final
 
-from .descriptors.open_descriptors import Held
+from .descriptors.open_descriptors import OpenDescriptor
 
 # Taken once: code may replace those of the module.
 _open, _close = os.open, os.close
@@ -23,7 +23,7 @@ _open, _close = os.open, os.close
 _GONE = " (deleted)"
 _NAMELESS = "/dev/zero"  # the kernel's names for mappings without a file
 _LOCKS = "/dev/shm/sem."  # shared locks, like other locks, stay as they are
-_MOST_NAMED = 20
+_MAX_NAMED = 20
 _PIECE = 1 << 14  # bytes; the kernel gives a page at a time
 _LONGEST: Final = 4096 + len(_GONE)  # PATH_MAX
 # uapi/linux/fs.h of Linux 6.11: PROCMAP_QUERY, and the query for the first writable shared mapping
@@ -55,17 +55,17 @@ def lost(ours: Collection[int], workspace: str = "") -> list[str]:
             path = path.removesuffix(_GONE)
             named = "" if path == _NAMELESS else f" {path!a}"
             names.append(f"shared memory{named}, which is not copied")
-    more = len(names) - _MOST_NAMED
-    return names if more <= 0 else [*names[:_MOST_NAMED], f"{more:,} more pieces of shared memory"]
+    more = len(names) - _MAX_NAMED
+    return names if more <= 0 else [*names[:_MAX_NAMED], f"{more:,} more pieces of shared memory"]
 
 
-def touch(workspace: str, descriptors: Iterable[Held]) -> None:
+def touch(workspace: str, descriptors: Iterable[OpenDescriptor]) -> None:
     """Change the times of the mapped files of `workspace`, because they may have changed.
 
     A process that maps a file usually has it open as well, as Python's mmap does.
     """
     inside = f"{workspace}/"
-    paths = {held.path for held in descriptors if _may_be_mapped(held)}
+    paths = {descriptor.path for descriptor in descriptors if _may_be_mapped(descriptor)}
     mapped = _shared() if paths else None
     if mapped is not None:
         paths = {path for _, path in mapped}
@@ -77,8 +77,8 @@ def touch(workspace: str, descriptors: Iterable[Held]) -> None:
                 os.utime(path, ns=times, follow_symlinks=False)
 
 
-def _may_be_mapped(held: Held) -> bool:
-    return held.kind == stat.S_IFREG and held.flags & os.O_ACCMODE == os.O_RDWR
+def _may_be_mapped(descriptor: OpenDescriptor) -> bool:
+    return descriptor.kind == stat.S_IFREG and descriptor.flags & os.O_ACCMODE == os.O_RDWR
 
 
 def _shared() -> list[tuple[int, str]] | None:

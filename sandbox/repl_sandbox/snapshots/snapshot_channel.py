@@ -15,11 +15,11 @@ from collections.abc import Container, Iterator, Sequence
 from contextlib import suppress
 from fcntl import F_DUPFD_CLOEXEC, fcntl
 
-from .snapshot_messages import KEPT, WORD
+from .snapshot_messages import KEPT, WORKER_MESSAGE
 
 # The distance below the worker's socket at which that of its snapshots lies.
-_BELOW = 100
-_MOST_READS = 1000
+_DISTANCE = 100
+_MAX_READS = 1000
 
 
 class SnapshotChannel:
@@ -28,52 +28,52 @@ class SnapshotChannel:
     Iterating gives the descriptors of both.
     """
 
-    def __init__(self, high: int) -> None:
-        """`high`: the number of a worker's socket."""
-        self._high = high
+    def __init__(self, worker_fd: int) -> None:
+        """`worker_fd`: the number of a worker's socket."""
+        self._worker_fd = worker_fd
         self._open()
 
     @classmethod
-    def at(cls, high: int, ours: int, theirs: int) -> SnapshotChannel:
+    def at(cls, worker_fd: int, init_end: int, worker_end: int) -> SnapshotChannel:
         """The pair that a session will have at these numbers, which are free here."""
-        orders = cls.__new__(cls)
-        orders._high = high
+        channel = cls.__new__(cls)
+        channel._worker_fd = worker_fd
         # While the objects with these numbers are made.
         pair = _socket.socketpair()
-        for end, fd in zip(pair, (ours, theirs), strict=True):
+        for end, fd in zip(pair, (init_end, worker_end), strict=True):
             os.dup2(end.fileno(), fd, inheritable=False)
             end.close()
-        orders._take(_socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, ours), theirs)
-        os.close(ours)
-        os.close(theirs)
-        return orders
+        channel._take(_socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, init_end), worker_end)
+        os.close(init_end)
+        os.close(worker_end)
+        return channel
 
     def _open(self) -> None:
         # A stream, because a session without a network may have no other
         # (jail/seccomp/syscalls.py).
-        ours, theirs = _socket.socketpair()
-        high_fd = fcntl(theirs.fileno(), F_DUPFD_CLOEXEC, self._high - _BELOW)
-        theirs.close()
-        self._take(ours, high_fd)
+        init_end, worker_end = _socket.socketpair()
+        moved = fcntl(worker_end.fileno(), F_DUPFD_CLOEXEC, self._worker_fd - _DISTANCE)
+        worker_end.close()
+        self._take(init_end, moved)
 
-    def _take(self, ours: _socket.socket, theirs: int) -> None:
+    def _take(self, init_end: _socket.socket, worker_end: int) -> None:
         self._shut = False
-        self._ours = ours
-        self.theirs = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, theirs)
-        self._numbers = ours.fileno(), theirs
+        self._init_end = init_end
+        self.worker_end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, worker_end)
+        self._descriptors = init_end.fileno(), worker_end
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self._numbers)
+        return iter(self._descriptors)
 
     def close(self) -> None:
         """Close both ends."""
-        self._ours.close()
-        self.theirs.close()
+        self._init_end.close()
+        self.worker_end.close()
 
-    def drop(self) -> None:
+    def forget(self) -> None:
         """Forget both ends, which are open in no process that has this object."""
-        self._ours.detach()
-        self.theirs.detach()
+        self._init_end.detach()
+        self.worker_end.detach()
 
     def renew(self) -> None:
         """Make another pair if the other end, which no process holds any more, was shut down."""
@@ -84,71 +84,71 @@ class SnapshotChannel:
 
     # ── what comes in ─────────────────────────────────────────────────────────────────────────
 
-    def listen_with(self, poller: select.poll) -> None:
+    def use_poller(self, poller: select.poll) -> None:
         """From now on have `poller` wake init when there is input: see `listen`."""
         self._poller = poller
 
     def listen(self) -> None:
-        """Be woken by input."""
+        """Wake init when there is input."""
         if not self._shut:
-            self._poller.register(self._ours, select.POLLIN)
+            self._poller.register(self._init_end, select.POLLIN)
 
     def ignore(self) -> None:
         """Leave the input unread, however much it is."""
         if not self._shut:
-            self._poller.unregister(self._ours)
+            self._poller.unregister(self._init_end)
 
-    def among(self, ready: Container[int]) -> bool:
+    def is_ready(self, ready: Container[int]) -> bool:
         """Whether there is input."""
-        return self._ours.fileno() in ready
+        return self._init_end.fileno() in ready
 
-    def hear(self) -> tuple[int, int]:
-        """As `word`; nothing more is read once the other end is shut down."""
+    def receive(self) -> tuple[int, int]:
+        """As `next_message`; nothing more is read once the other end is shut down."""
         if self._shut:
             return -1, 0
-        said = self._ours.recv(WORD.size, socket.MSG_DONTWAIT)
-        if not said:
+        data = self._init_end.recv(WORKER_MESSAGE.size, socket.MSG_DONTWAIT)
+        if not data:
             self.ignore()
             self._shut = True
-        return _parsed(said)
+        return _parsed(data)
 
-    def word(self, timeout: int) -> tuple[int, int] | None:
+    def next_message(self, timeout: int) -> tuple[int, int] | None:
         """Return the next message of a worker or a snapshot within so many milliseconds; None: none
         came.
         """
         poller = select.poll()
-        poller.register(self._ours, select.POLLIN)
+        poller.register(self._init_end, select.POLLIN)
         if not poller.poll(timeout):
             return None
         try:
-            return _parsed(self._ours.recv(WORD.size, socket.MSG_DONTWAIT))
+            return _parsed(self._init_end.recv(WORKER_MESSAGE.size, socket.MSG_DONTWAIT))
         except BlockingIOError:  # out-of-band data wakes a reader, and is not read
             return None
 
     # ── what goes out ─────────────────────────────────────────────────────────────────────────
 
-    def tell_kept(self) -> None:
+    def confirm_kept(self) -> None:
         """Tell the worker that its files are kept."""
         # A process that asks and does not read must not block init.
         with suppress(BlockingIOError, BrokenPipeError):
-            self._ours.send(KEPT, socket.MSG_DONTWAIT)
+            self._init_end.send(KEPT, socket.MSG_DONTWAIT)
 
-    def give(self, order: bytes, descriptors: Sequence[int], *, wait: bool) -> bool:
-        """Send an order; return whether it was sent. Without `wait` a full socket is an error."""
+    def send_command(self, command: bytes, descriptors: Sequence[int], *, wait: bool) -> bool:
+        """Send a command; return whether it was sent. Without `wait` a full socket is an error."""
         rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))
         try:
-            self._ours.sendmsg([order], [rights], 0 if wait else socket.MSG_DONTWAIT)
+            self._init_end.sendmsg([command], [rights], 0 if wait else socket.MSG_DONTWAIT)
         except OSError:
             return False
         return True
 
-    def empty(self) -> None:
+    def discard_messages(self) -> None:
         """Drop unread messages of a dead process or to it."""
-        for end in (self._ours, self.theirs):
+        for end in (self._init_end, self.worker_end):
             with suppress(BlockingIOError):
-                for _ in range(_MOST_READS):  # code that goes on filling it cannot keep init busy
+                for _ in range(_MAX_READS):  # code that goes on filling it cannot keep init busy
                     end.recv(4096, socket.MSG_DONTWAIT)
 
 
-def _parsed(said: bytes) -> tuple[int, int]:
-    return WORD.unpack(said) if len(said) == WORD.size else (-1, 0)
+def _parsed(data: bytes) -> tuple[int, int]:
+    return WORKER_MESSAGE.unpack(data) if len(data) == WORKER_MESSAGE.size else (-1, 0)

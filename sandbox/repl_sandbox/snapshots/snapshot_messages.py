@@ -15,14 +15,14 @@ from typing import Final, NamedTuple, cast
 
 # A worker's message: keep the files, as those after that cell number, which is answered; or the
 # process id of the branch that it has forked, -1 if it could not.
-WORD: Final = struct.Struct("=Bq")
+WORKER_MESSAGE: Final = struct.Struct("=Bq")
 KEEP: Final = 0
 BRANCHED: Final = 1
 KEPT: Final = b"k"
 # Init's message to a snapshot, or for a branch to the worker, with the socket to speak on: the pid
 # of the addressee, `SnapshotCommand.cpu_left`, `SnapshotCommand.seed`, and the number of following
 # bytes, those of `SnapshotCommand.workspace`.
-ORDER: Final = struct.Struct("=iiqI")
+COMMAND: Final = struct.Struct("=iiqI")
 # With a branch's socket come that of its own snapshots, their table, and its standard streams.
 _BRANCH_DESCRIPTORS: Final = 5
 _LONGEST: Final = 4096  # PATH_MAX
@@ -49,7 +49,7 @@ class SnapshotCommand(NamedTuple):
             _close(fd)
 
 
-def read(orders: _socket.socket, pid: int, *, wait: bool) -> SnapshotCommand | None:
+def read(init_socket: _socket.socket, pid: int, *, wait: bool) -> SnapshotCommand | None:
     """Read init's next command, perhaps after a `wait`; None if it is not for process `pid`.
 
     Raises:
@@ -58,29 +58,31 @@ def read(orders: _socket.socket, pid: int, *, wait: bool) -> SnapshotCommand | N
             part.
     """
     # The code may have made the socket non-blocking for all processes that hold it.
-    orders.setblocking(True)
+    init_socket.setblocking(True)
     flags = 0 if wait else socket.MSG_DONTWAIT
     # That function needs `recvmsg` alone of a socket.
-    end = cast("socket.socket", orders)
-    said, descriptors, _, _ = socket.recv_fds(end, ORDER.size, _BRANCH_DESCRIPTORS, flags)
-    order = SnapshotCommand(0, -1, "", descriptors)
+    end = cast("socket.socket", init_socket)
+    data, descriptors, _, _ = socket.recv_fds(end, COMMAND.size, _BRANCH_DESCRIPTORS, flags)
+    command = SnapshotCommand(0, -1, "", descriptors)
     try:
-        if not said:
+        if not data:
             raise EOFError("init is gone")
-        if len(said) < ORDER.size:
-            raise ValueError("a part of an order")
-        to, cpu_left, seed, length = ORDER.unpack(said)
+        if len(data) < COMMAND.size:
+            raise ValueError("the command is incomplete")
+        to, cpu_left, seed, length = COMMAND.unpack(data)
         if length > _LONGEST:
-            raise ValueError("no order")
-        workspace = os.fsdecode(orders.recv(length, flags | socket.MSG_WAITALL)) if length else ""
+            raise ValueError("the command is invalid")
+        workspace = (
+            os.fsdecode(init_socket.recv(length, flags | socket.MSG_WAITALL)) if length else ""
+        )
         for index, fd in enumerate(descriptors):
             descriptors[index] = _lifted(fd)
         if to == pid:
-            return order._replace(cpu_left=cpu_left, seed=seed, workspace=workspace)
+            return command._replace(cpu_left=cpu_left, seed=seed, workspace=workspace)
     except BaseException:
-        order.close()
+        command.close()
         raise
-    order.close()
+    command.close()
     return None
 
 

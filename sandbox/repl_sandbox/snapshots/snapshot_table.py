@@ -21,14 +21,14 @@ _COUNT = struct.Struct("=I")
 _ROW = struct.Struct("=iq")
 _FILES = struct.Struct("=I")
 _INTERRUPTED = struct.Struct("=q")
-_CROWDED = struct.Struct("=B")
+_LOSES_TOO_MANY = struct.Struct("=B")
 # The page holds the table twice: at any moment it may be read, or its writer be stopped for ever.
-# At its end are the numbers of `files`, `interrupted` and `crowded`.
+# At its end are the numbers of `file_changes`, `interrupted` and `loses_too_many`.
 _FILES_AT = mmap.PAGESIZE - _FILES.size
 _INTERRUPTED_AT = _FILES_AT - _INTERRUPTED.size
-_CROWDED_AT = _INTERRUPTED_AT - _CROWDED.size
-_SIZE = _CROWDED_AT // 2
-MOST_STATES = (_SIZE - _COUNT.size) // _ROW.size
+_LOSES_TOO_MANY_AT = _INTERRUPTED_AT - _LOSES_TOO_MANY.size
+_SIZE = _LOSES_TOO_MANY_AT // 2
+MAX_SNAPSHOTS = (_SIZE - _COUNT.size) // _ROW.size
 
 
 # Not Python's own mmap, which keeps a descriptor of the file: its number may be the code's.
@@ -67,11 +67,11 @@ class SnapshotTable:
         self._page = memoryview(page).cast("B")
 
     def renew(self) -> None:
-        """Switch to another page, of zeros, which nobody shares yet."""
+        """Switch to another page, of zeros, which no other process shares yet."""
         if _mmap(self.address, mmap.PAGESIZE, _ACCESS, _NEW_INSTEAD, -1, 0) == _FAILED:
             _failed()
 
-    def be(self, fd: int) -> None:
+    def use_page(self, fd: int) -> None:
         """Switch to the page of file `fd`."""
         if _mmap(self.address, mmap.PAGESIZE, _ACCESS, _INSTEAD, fd, 0) == _FAILED:
             _failed()
@@ -85,16 +85,16 @@ class SnapshotTable:
 
     def write(self, rows: Sequence[Row]) -> None:
         """Replace the table atomically: the byte that selects the valid half is written last."""
-        _, half = self.lay(rows)
+        _, half = self.write_inactive(rows)
         _HALF.pack_into(self._page, 0, half)
 
-    def lay(self, rows: Sequence[Row]) -> tuple[int, int]:
+    def write_inactive(self, rows: Sequence[Row]) -> tuple[int, int]:
         """Write a table into the half that is not valid.
 
         Returns: the address of the process id in the last row; the first byte of the page that
         would make this half valid.
         """
-        half = 1 - self._half()
+        half = 1 - self._active_half()
         start = _HALF.size + half * _SIZE
         _COUNT.pack_into(self._page, start, len(rows))
         at = start + _COUNT.size
@@ -104,19 +104,19 @@ class SnapshotTable:
 
     def read(self) -> list[Row]:
         """Return the rows, all of which may be forged."""
-        start = _HALF.size + self._half() * _SIZE
-        count = min(_COUNT.unpack_from(self._page, start)[0], MOST_STATES)
+        start = _HALF.size + self._active_half() * _SIZE
+        count = min(_COUNT.unpack_from(self._page, start)[0], MAX_SNAPSHOTS)
         start += _COUNT.size
         return [_ROW.unpack_from(self._page, start + i * _ROW.size) for i in range(count)]
 
     @property
-    def files(self) -> int:
+    def file_changes(self) -> int:
         """A number that changes when others than the worker have changed or kept its files."""
         return int(_FILES.unpack_from(self._page, _FILES_AT)[0])
 
-    def files_changed(self) -> None:
+    def note_file_changes(self) -> None:
         """In init: note such a change."""
-        _FILES.pack_into(self._page, _FILES_AT, (self.files + 1) & 0xFFFF_FFFF)
+        _FILES.pack_into(self._page, _FILES_AT, (self.file_changes + 1) & 0xFFFF_FFFF)
 
     @property
     def interrupted(self) -> int:
@@ -128,15 +128,15 @@ class SnapshotTable:
         _INTERRUPTED.pack_into(self._page, _INTERRUPTED_AT, cell)
 
     @property
-    def crowded(self) -> bool:
+    def loses_too_many(self) -> bool:
         """Whether the last state has no snapshot, because too many of its descriptors would be
         lost.
         """
-        return bool(_CROWDED.unpack_from(self._page, _CROWDED_AT)[0])
+        return bool(_LOSES_TOO_MANY.unpack_from(self._page, _LOSES_TOO_MANY_AT)[0])
 
-    @crowded.setter
-    def crowded(self, crowded: bool) -> None:
-        _CROWDED.pack_into(self._page, _CROWDED_AT, crowded)
+    @loses_too_many.setter
+    def loses_too_many(self, loses_too_many: bool) -> None:
+        _LOSES_TOO_MANY.pack_into(self._page, _LOSES_TOO_MANY_AT, loses_too_many)
 
-    def _half(self) -> int:
+    def _active_half(self) -> int:
         return int(_HALF.unpack_from(self._page)[0] & 1)

@@ -34,7 +34,7 @@ _PYPLOT = "matplotlib.pyplot"
 _SHORT = 0.001
 # Seconds between two cells below which it pays to copy the pages that the second one will write in
 # advance. That saves the cell some 0.3 ms; a model thinks for longer.
-_HURRY = 0.1
+_RAPID = 0.1
 
 
 class CellRunner:
@@ -71,12 +71,12 @@ class CellRunner:
         """Run a cell and return its result as bytes to send."""
         session, process = self._session, self._process
         session.used = True
-        settle = None
-        copies = session.copies
-        if copies is not None:
-            copies.due, copies.cell = True, cell
-            settle = copies.settle
-            session.hurried = _monotonic() - session.ended < _HURRY
+        wait_until_detached = None
+        snapshots = session.snapshots
+        if snapshots is not None:
+            snapshots.due, snapshots.cell = True, cell
+            wait_until_detached = snapshots.wait_until_detached
+            session.rapid = _monotonic() - session.ended < _RAPID
         self._calls.cell = cell
         try:
             self._interrupts.arm(cell)
@@ -84,7 +84,7 @@ class CellRunner:
                 text = code.decode()
             except UnicodeDecodeError:
                 text = code.decode("utf-8", "surrogatepass")  # slower
-            ran = run_cell(text, cell, self._namespace, session.printed, settle)
+            ran = run_cell(text, cell, self._namespace, session.printed, wait_until_detached)
         except KeyboardInterrupt:
             # The interrupt arrived outside of the cell's own code, at its start or end. Disarm
             # before any call, during which another interrupt would arrive and end the worker:
@@ -92,7 +92,7 @@ class CellRunner:
             ran = CellRun(None, ErrorInfo("KeyboardInterrupt", "", "KeyboardInterrupt\n", None))
         finally:
             self._interrupts.armed = False
-        if process.is_a_child():
+        if process.is_forked_child():
             process.end_child(ran)
         if _gettrace() is not None or _getprofile() is not None:
             _settrace(None)
@@ -102,10 +102,10 @@ class CellRunner:
         # A cell that calls nothing may still drop the object that keeps a descriptor open. In a
         # session whose steps take as long as a dozen of such checks, the next larger cell finds
         # that.
-        look = copies is not None or ran is not NOTHING or b"(" in code
-        self._streams.tidy(look=look)
-        if copies is not None and not copies.is_connected():
-            process.give_up()
+        check_closed = snapshots is not None or ran is not NOTHING or b"(" in code
+        self._streams.restore(check_closed=check_closed)
+        if snapshots is not None and not snapshots.is_connected():
+            process.exit_without_snapshot()
         self._calls.cell = 0
         changes = self._changes.since_last()
         now = _monotonic()
@@ -116,9 +116,9 @@ class CellRunner:
         if ran is NOTHING and not changes and _PYPLOT not in _modules:
             # Loaded first, because CPython 3.11 does not specialise a call of an attribute of an
             # object.
-            say = self._channel.said_of_nothing
-            return say(cell, process.peak_memory)
-        return self._channel.said(self._result(cell, ran, changes))
+            encode_result = self._channel.encode_empty_result
+            return encode_result(cell, process.peak_memory)
+        return self._channel.encoded(self._result(cell, ran, changes))
 
     def run_job(self, cell: int, job: Callable[[int], str]) -> None:
         """Run an internal job, and send its result; like a cell, it may be interrupted.
@@ -135,9 +135,9 @@ class CellRunner:
             ran = CellRun(None, describe(error, 0))
         finally:
             self._interrupts.armed = False
-        if self._process.is_a_child():
+        if self._process.is_forked_child():
             self._process.end_child()
-        self._streams.tidy()
+        self._streams.restore()
         self._channel.send(self._result(cell, ran, []))
 
     def _value_of(self, job: Callable[[int], str]) -> str:

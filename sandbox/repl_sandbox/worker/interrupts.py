@@ -20,7 +20,7 @@ _getsignal, _signal, _SIGINT = signal.getsignal, signal.signal, signal.SIGINT
 class Interrupts:
     """SIGINT handler of a worker. While `armed`, a SIGINT raises.
 
-    `meant` returns the cell that the last interrupt was for; without it, early interrupts are
+    `target_cell` returns the cell that the last interrupt was for; without it, early interrupts are
     dropped.
     """
 
@@ -28,8 +28,8 @@ class Interrupts:
         self.armed = False
         self._held = False
         self._pending = False
-        self._came = False  # a SIGINT arrived while unarmed
-        self.meant: Callable[[], int] | None = None
+        self._arrived_early = False  # a SIGINT arrived while unarmed
+        self.target_cell: Callable[[], int] | None = None
         self._handler = self._handle
 
     def arm(self, cell: int = 0) -> None:
@@ -39,17 +39,17 @@ class Interrupts:
         """
         if _getsignal(_SIGINT) is not self._handler:
             _signal(_SIGINT, self._handler)
-            self._came = (
+            self._arrived_early = (
                 True  # possibly: another handler got it, or before the first cell no handler
             )
         # A signal handler of the session's code that raised may have left interrupts deferred.
         self._held = False
         if self._pending:
-            self._came, self._pending = True, False
+            self._arrived_early, self._pending = True, False
         self.armed = True
-        if self._came and cell:
-            self._came = False
-            if self.meant is not None and self.meant() == cell:
+        if self._arrived_early and cell:
+            self._arrived_early = False
+            if self.target_cell is not None and self.target_cell() == cell:
                 raise KeyboardInterrupt
 
     def hold(self) -> None:
@@ -63,7 +63,7 @@ class Interrupts:
             self._pending = False
             if self.armed:
                 raise KeyboardInterrupt
-            self._came = True
+            self._arrived_early = True
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
         if self._held:
@@ -71,4 +71,4 @@ class Interrupts:
         elif self.armed:
             raise KeyboardInterrupt
         else:
-            self._came = True
+            self._arrived_early = True

@@ -22,7 +22,7 @@ from ..protocol.messages import (
     Save,
 )
 from ..snapshots.branch_fork import ASK_FOR_BRANCH, BranchFork
-from ..snapshots.snapshot_processes import SnapshotRecovery
+from ..snapshots.snapshot_resources import SnapshotResources
 from ..snapshots.snapshot_table import SnapshotTable
 from .cell.standard_streams import StandardStreams
 from .cell_runner import CellRunner
@@ -58,10 +58,10 @@ class Worker:
     def __init__(self, rules: PolicyRules | None = None) -> None:
         self._checks_modules = rules is None or rules.check_module is not None
         # Whether the worker and its host have more than one processor.
-        self._has_company = len(os.sched_getaffinity(0)) > 1
+        self._has_processors = len(os.sched_getaffinity(0)) > 1
         session = self._session = SessionState()
         interrupts = Interrupts()
-        interrupts.meant = session.interrupted
+        interrupts.target_cell = session.interrupted
         channel = self._channel = WorkerChannel(interrupts)
         calls = self._calls = HostCallClient(channel)
         namespace = self._namespace = Namespace()
@@ -69,20 +69,22 @@ class Worker:
         namespace.inject("_out", OutputHistory(calls.call, lambda: calls.cell))
         builtins.HostCallError = HostCallError  # type: ignore[attr-defined]
         if rules is not None:
-            _follow(rules, namespace)
+            _apply_policy(rules, namespace)
         changes = self._changes = VariableChanges(namespace)
         process = self._process = WorkerProcess(streams)
         cells = self._cells = CellRunner(
             session, process, channel, interrupts, calls, streams, namespace, changes
         )
-        self._snapshots = SnapshotControl(session, process, channel, calls, namespace, cells)
-        questions = self._questions = NamespaceRequests(session, channel, calls, namespace, changes)
+        self._snapshot_control = SnapshotControl(session, process, channel, calls, namespace, cells)
+        namespace_requests = self._namespace_requests = NamespaceRequests(
+            session, channel, calls, namespace, changes
+        )
         checkpoints = CheckpointRequests(session, cells, namespace, changes)
         self._between_cells: dict[type, Callable[[Any], None]] = {
-            Configure: questions.configure,
-            Assign: questions.assign,
+            Configure: namespace_requests.configure,
+            Assign: namespace_requests.assign,
             Fetch: self._fetch,
-            ListVariables: questions.list_variables,
+            ListVariables: namespace_requests.list_variables,
             Save: checkpoints.save,
             Load: checkpoints.load,
         }
@@ -97,14 +99,14 @@ class Worker:
 
     def watch_streams(self) -> None:
         """Treat the standard streams as a session's from here on."""
-        self._streams.watches = True
+        self._streams.are_watched = True
 
     def import_from(self, workspace: str) -> None:
         """Import the session's own modules from this folder; call before the session begins."""
         if self._checks_modules:
             MODULES.folder = workspace
 
-    def follow_forks(self) -> None:
+    def watch_forks(self) -> None:
         """Install the hooks for processes that the session's code forks."""
         os.register_at_fork(after_in_child=self._after_fork)
 
@@ -126,59 +128,61 @@ class Worker:
             os.close(fd)
         # Measured here, so that the first cell of each session, usually short, need not.
         self._process.measure()
-        return self._channel.said(Ready(VERSION))
+        return self._channel.encoded(Ready(VERSION))
 
-    def rehearse_branch(self, copies: BranchFork) -> None:
+    def warm_up_branch(self, snapshots: BranchFork) -> None:
         """Fork a branch for a pending command while forks fail (warm-up)."""
-        self._snapshots.rehearse_branch(copies)
+        self._snapshot_control.warm_up_branch(snapshots)
 
-    def rehearse(self, copies: BranchFork) -> None:
-        """Take over by a pending command for `copies`, as a warm-up that ends this process."""
-        self._snapshots.rehearse(copies)
-        copies.close()
+    def warm_up_takeover(self, snapshots: BranchFork) -> None:
+        """Take over by a pending command for `snapshots`, as a warm-up that ends this process."""
+        self._snapshot_control.warm_up_takeover(snapshots)
+        snapshots.close()
         self.close()
 
     # ── in a session ──────────────────────────────────────────────────────────────────────────
 
-    def serve(self, fd: int, states: SnapshotTable, recovery: SnapshotRecovery | None) -> NoReturn:
+    def serve(self, fd: int, table: SnapshotTable, resources: SnapshotResources | None) -> NoReturn:
         """Execute commands from socket `fd` until the host closes it; then end the process.
 
-        `states`, `recovery`: as in `belong_to`.
+        `table`, `resources`: as in `join_session`.
         """
-        self.belong_to(fd, states, recovery)
+        self.join_session(fd, table, resources)
         try:
             self.open(fd)
-            if not self._channel.waits(_SOON):
+            if not self._channel.has_input(_SOON):
                 self._cells.touch_pages()
-            self._obey_always()
+            self._serve()
         except Disconnected:
             _exit(0)
 
-    def serve_on(self) -> None:
-        """`serve` for a worker for which `belong_to` ran before it was forked.
+    def serve_prepared(self) -> None:
+        """`serve` for a worker for which `join_session` ran before it was forked.
 
         The return value of `prepare` has been sent, and a command has arrived. Returns when the
         host has closed the connection.
         """
         self._process.begin()
         try:
-            self._obey_always()
+            self._serve()
         except Disconnected:
             pass
 
-    def belong_to(self, fd: int, states: SnapshotTable, recovery: SnapshotRecovery | None) -> None:
+    def join_session(
+        self, fd: int, table: SnapshotTable, resources: SnapshotResources | None
+    ) -> None:
         """Become the worker of a session that uses socket `fd`.
 
-        `states`: the memory page shared with the session's init. With `recovery`, the worker forks
+        `table`: the memory page shared with the session's init. With `resources`, the worker forks
         a snapshot after each command that changes the state.
         """
-        self._session.states = states
-        self._session.copies = None if recovery is None else BranchFork(recovery, fd)
+        self._session.table = table
+        self._session.snapshots = None if resources is None else BranchFork(resources, fd)
         # A process that sleeps in recvmsg(2) also wakes when the host reads what was sent to it,
         # because there is room to write then (unix_write_space); poll(2) selects the events. It is
         # one call more, and saves nothing where the host has already read: while a snapshot is
         # forked, and with one processor for both.
-        self._channel.polls = recovery is None and self._has_company
+        self._channel.polls = resources is None and self._has_processors
 
     def open(self, fd: int) -> None:
         """Begin the connection on socket `fd`."""
@@ -190,11 +194,11 @@ class Worker:
         """Close the connection."""
         self._channel.close()
 
-    def _obey_always(self) -> NoReturn:
+    def _serve(self) -> NoReturn:
         gc.enable()
         while True:
             try:
-                self.obey()
+                self.handle_command()
             except Disconnected:
                 raise
             # Boundary: a signal handler of the session's code may raise while no cell runs.
@@ -203,12 +207,12 @@ class Worker:
                     raise
                 complain(error)
 
-    def obey(self) -> None:
+    def handle_command(self) -> None:
         """Wait for one command and execute it."""
-        copies = self._session.copies
+        snapshots = self._session.snapshots
         # A snapshot that took over needs a snapshot itself: the worker may die before a cell ends.
-        while copies is not None and copies.due:
-            self._snapshots.make(copies)
+        while snapshots is not None and snapshots.due:
+            self._snapshot_control.make(snapshots)
         command = self._channel.next_command()
         if type(command) is tuple:
             cell, code = command
@@ -218,19 +222,19 @@ class Worker:
             result = self._cells.execute(command.cell, command.code)
             self._channel.end_cell(result)
         else:
-            if copies is not None:
-                copies.settle()
+            if snapshots is not None:
+                snapshots.wait_until_detached()
             self._between_cells[type(command)](command)
 
     def _fetch(self, fetch: Fetch) -> None:
-        copies = self._session.copies
-        if fetch.name == ASK_FOR_BRANCH and copies is not None:
-            self._snapshots.branch(copies)
+        snapshots = self._session.snapshots
+        if fetch.name == ASK_FOR_BRANCH and snapshots is not None:
+            self._snapshot_control.branch(snapshots)
         else:
-            self._questions.fetch(fetch)
+            self._namespace_requests.fetch(fetch)
 
 
-def _follow(rules: PolicyRules, namespace: Namespace) -> None:
+def _apply_policy(rules: PolicyRules, namespace: Namespace) -> None:
     namespace.check = rules.check
     builtins.PolicyError = PolicyError  # type: ignore[attr-defined]
     if rules.builtins is not None:

@@ -37,12 +37,12 @@ class NamespaceRequests:
 
     def configure(self, configure: Configure) -> None:
         """Give the namespace host functions, variables, answer functions and a random seed."""
-        faced = [offered for offered in configure.functions if not offered.is_plain]
+        bound = [offered for offered in configure.functions if not offered.is_plain]
         for offered in configure.functions:
             function = self._calls.function(offered)
             self._namespace.inject(offered.name, function, protected=True)
-        if faced:
-            self._put_faces_on(faced)
+        if bound:
+            self._inject_functions(bound)
         if configure.answers is not None:
             answers = self._session.answers = FinalAnswers(self._namespace, self._calls.answer)
             if configure.answers == "compatible":
@@ -53,10 +53,10 @@ class NamespaceRequests:
         # Injected objects are not changes of the first cell.
         self._changes.since_last()
 
-    def _put_faces_on(self, faced: list[FunctionSchema]) -> None:
+    def _inject_functions(self, bound: list[FunctionSchema]) -> None:
         # Not part of the template: most sessions need no such stubs.
         faces = import_trusted(f"{__package__}.host_stubs.return_types").ReturnTypes(self._calls)
-        for offered in faced:
+        for offered in bound:
             self._namespace.inject(offered.name, faces.function(offered), protected=True)
         for name, error in faces.errors.items():
             self._namespace.inject(name, error, protected=True)

@@ -15,33 +15,33 @@ class SessionState:
     """The state of one session, in its worker and in each fork of the worker.
 
     Attributes:
-        states: memory page that the worker shares with its init.
-        copies: the snapshots; None where the session has no recovery.
+        table: memory page that the worker shares with its init.
+        snapshots: None where the session has no recovery.
         answers: None where the session has no answer functions.
         printed: accepts printed forms of an answer, as `printed` of `run_cell`.
         used: whether code of the session has run.
         ended: end of the last cell, on the monotonic clock.
-        hurried: with snapshots, whether the last cell came soon after the one before.
+        rapid: with snapshots, whether the last cell came soon after the one before.
     """
 
-    __slots__ = ("answers", "copies", "ended", "hurried", "printed", "states", "used")
+    __slots__ = ("answers", "ended", "printed", "rapid", "snapshots", "table", "used")
 
     def __init__(self) -> None:
-        self.states: SnapshotTable | None = None
-        self.copies: BranchFork | None = None
+        self.table: SnapshotTable | None = None
+        self.snapshots: BranchFork | None = None
         self.answers: FinalAnswers | None = None
         self.printed: Callable[[str, bool], None] | None = None
         self.used = False
         self.ended: float = 0  # an int: an object that exists already
-        self.hurried = False
+        self.rapid = False
 
     def changed(self) -> None:
         """Record that the variables differ, or may differ, from those of the last snapshot."""
-        if self.copies is not None:
-            self.copies.due = True
+        if self.snapshots is not None:
+            self.snapshots.due = True
 
     def interrupted(self) -> int:
         """The cell that the last interrupt was for; 0 before there was any."""
         # A branch has another page.
-        states = self.states if self.copies is None else self.copies.states
-        return 0 if states is None else states.interrupted
+        table = self.table if self.snapshots is None else self.snapshots.table
+        return 0 if table is None else table.interrupted

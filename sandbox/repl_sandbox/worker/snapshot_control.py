@@ -9,7 +9,7 @@ import resource
 from ..protocol.messages import VERSION, Ready, Restored
 from ..snapshots.branch_fork import ASK_FOR_BRANCH, BranchFork
 from ..snapshots.lost_resources import LostResources
-from ..snapshots.snapshot_processes import Woken
+from ..snapshots.snapshot_resources import Takeover
 from ..snapshots.workspace import workspace_copy
 from .cell_runner import CellRunner
 from .host_stubs.host_call_client import HostCallClient
@@ -53,88 +53,91 @@ class SnapshotControl:
         self._channel, self._calls = channel, calls
         self._namespace, self._cells = namespace, cells
 
-    def make(self, copies: BranchFork) -> None:
+    def make(self, snapshots: BranchFork) -> None:
         """Keep the state before a command changes it; in an activated snapshot, take over.
 
-        Afterwards `copies.due` may be True again.
+        Afterwards `snapshots.due` may be True again.
         """
         session, channel = self._session, self._channel
-        rests = False
+        waits_for_host = False
         if _thread_count() == 0:
-            said = channel.waits(_PEACE if session.used else _PEACE_UNUSED)
-            rests = not said and not session.hurried
+            is_called = channel.has_input(_PEACE if session.used else _PEACE_UNUSED)
+            waits_for_host = not is_called and not session.rapid
         try:
-            woken = copies.make(rests=rests)
+            takeover = snapshots.make(waits_for_host=waits_for_host)
         # Boundary: the session's code may have replaced anything used here. Without a snapshot the
-        # session goes on, and the state before is the one to return to.
+        # session continues, and a rollback returns to the state before.
         except Exception as error:  # noqa: BLE001
-            _write(2, f"no copy of the session was made: {type(error).__name__}\n".encode())
+            _write(2, f"no snapshot of the session was made: {type(error).__name__}\n".encode())
             return
-        if woken is not None:
-            self._take_over(copies, woken)
+        if takeover is not None:
+            self._take_over(snapshots, takeover)
         # A host that lets the session rest does not notice that the next cell takes longer, because
         # pages that the worker shares with its snapshot are written for the first time.
-        if session.hurried and not channel.waits(0):
+        if session.rapid and not channel.has_input(0):
             self._cells.touch_pages()
-            if _thread_count() == 0 and not channel.waits(_REST):
+            if _thread_count() == 0 and not channel.has_input(_REST):
                 # Another snapshot, which shares all pages.
-                session.hurried, copies.due = False, True
+                session.rapid, snapshots.due = False, True
 
-    def branch(self, copies: BranchFork) -> None:
+    def branch(self, snapshots: BranchFork) -> None:
         """Reply that `ASK_FOR_BRANCH` is unknown, and fork a branch if init commands it."""
-        woken = copies.branch(self._decline, complain, self._foresee)
-        if woken is None:
+        takeover = snapshots.branch(self._decline, complain, self._predict)
+        if takeover is None:
             return
         try:
-            self._take_over(copies, woken)
+            self._take_over(snapshots, takeover)
         # Boundary: a half-made branch must never read from its host.
         except BaseException:  # noqa: BLE001
             _exit(1)
         # Many branches never get a command, and need no snapshot.
-        self._channel.waits(-1)
+        self._channel.has_input(-1)
 
     def _decline(self) -> None:
         self._channel.send(value_transfer.unknown(ASK_FOR_BRANCH))
 
-    def _foresee(self, lacks: LostResources) -> list[str] | None:
-        return lacks.foresee(self._namespace)
+    def _predict(self, lost: LostResources) -> list[str] | None:
+        return lost.predict(self._namespace)
 
-    def _take_over(self, copies: BranchFork, woken: Woken) -> None:
+    def _take_over(self, snapshots: BranchFork, takeover: Takeover) -> None:
         """In a snapshot: become the session's worker, because the last one has ended."""
-        if woken.cpu_left:
-            _setrlimit(_CPU, (woken.cpu_left, woken.cpu_left + 1))
+        if takeover.cpu_left:
+            _setrlimit(_CPU, (takeover.cpu_left, takeover.cpu_left + 1))
         lost = []
-        if woken.moved is not None:
-            if not woken.said:
-                lost = workspace_copy.copy(*woken.moved)
-            workspace_copy.enter(*woken.moved)
-            MODULES.move(woken.moved[1])
-        lost += copies.bring_back(woken, self._namespace)
+        if takeover.workspaces is not None:
+            if not takeover.announced:
+                lost = workspace_copy.copy(*takeover.workspaces)
+            workspace_copy.enter(*takeover.workspaces)
+            MODULES.move(takeover.workspaces[1])
+        lost += snapshots.restore_resources(takeover, self._namespace)
         self._channel.renew()
-        if woken.seed is not None:
-            seed(woken.seed)
+        if takeover.seed is not None:
+            seed(takeover.seed)
         self._calls.forked = False
         self._calls.cell = 0
         self._process.begin()
-        self._channel.open(woken.worker)
-        ready, restored = self._channel.said(Ready(VERSION)), Restored(woken.cell, tuple(lost))
-        if woken.said:
-            self._channel.said(restored)
+        self._channel.open(takeover.worker)
+        ready, restored = (
+            self._channel.encoded(Ready(VERSION)),
+            Restored(takeover.cell, tuple(lost)),
+        )
+        if takeover.announced:
+            self._channel.encoded(restored)
         else:
             self._channel.send(restored, after=ready)
         # This process was its snapshot. Without another one, a cell that dies would also lose the
         # work of the cell before.
-        copies.due = True
+        snapshots.due = True
 
     # ── in a template, before any session ─────────────────────────────────────────────────────
 
-    def rehearse_branch(self, copies: BranchFork) -> None:
+    def warm_up_branch(self, snapshots: BranchFork) -> None:
         """Fork a branch for a pending command while forks fail (warm-up)."""
-        copies.branch(_nothing, complain, self._foresee)
+        snapshots.branch(_nothing, complain, self._predict)
 
-    def rehearse(self, copies: BranchFork) -> None:
-        """Take over by a pending command for `copies` (warm-up)."""
-        self._take_over(copies, copies.rehearse_waking())
+    def warm_up_takeover(self, snapshots: BranchFork) -> None:
+        """Take over by a pending command for `snapshots` (warm-up)."""
+        self._take_over(snapshots, snapshots.warm_up_takeover())
 
 
 def _nothing() -> None:

@@ -29,7 +29,7 @@ _CUT = int(socket.MSG_CTRUNC)  # `&` with a member of an enum runs five function
 _FD_SPACE = socket.CMSG_SPACE(2 * array.array("i").itemsize)  # standard output and error
 
 
-class _Beginning:
+class _ConnectionState:
     """State at the beginning of a connection.
 
     The second connection of a worker gets it from the template: a snapshot that takes over, or a
@@ -66,9 +66,9 @@ class WorkerChannel:
     def __init__(self, interrupts: Interrupts) -> None:
         self._interrupts = interrupts
         self.polls = False
-        self._next: _Beginning | None = None
+        self._prepared: _ConnectionState | None = None
         self.renew()
-        self._next = _Beginning()
+        self._prepared = _ConnectionState()
 
     def renew(self) -> None:
         """Reset to a new connection: pending messages belong to another process.
@@ -78,18 +78,18 @@ class WorkerChannel:
         if hasattr(self, "_socket"):
             self._socket.detach()
             del self._socket
-        beginning, self._next = self._next or _Beginning(), None
-        self._connection = beginning.connection
-        self.said_of_nothing = self._connection.empty_result
-        self._poller = beginning.poller
-        self._command_poller = beginning.command_poller
-        self._lock, self._turn = beginning.lock, beginning.turn
-        self._sending = beginning.sending
+        state, self._prepared = self._prepared or _ConnectionState(), None
+        self._connection = state.connection
+        self.encode_empty_result = self._connection.empty_result
+        self._poller = state.poller
+        self._command_poller = state.command_poller
+        self._lock, self._turn = state.lock, state.turn
+        self._sending = state.sending
         self._leading = 0  # the reading thread: its call number plus one, else below 0
-        self._commands = beginning.commands
-        self._replies = beginning.replies
-        self._awaited = beginning.awaited
-        self._descriptors = beginning.descriptors
+        self._commands = state.commands
+        self._replies = state.replies
+        self._awaited = state.awaited
+        self._descriptors = state.descriptors
 
     def open(self, fd: int) -> None:
         """Use the socket `fd` from now on."""
@@ -106,7 +106,7 @@ class WorkerChannel:
         """Release the socket: this process is a child that the session's code forked."""
         self._socket.close()
 
-    def waits(self, milliseconds: int) -> bool:
+    def has_input(self, milliseconds: int) -> bool:
         """Return whether the host sends something in time. Only the main thread, between cells."""
         return bool(self._commands or self._poller.poll(milliseconds))
 
@@ -116,7 +116,7 @@ class WorkerChannel:
         return self._connection.phase is ProtocolPhase.IDLE
 
     def send(self, message: WorkerMessage, *, after: bytes = b"") -> None:
-        """Send one message whole, `after` the bytes of `said`."""
+        """Send one message whole, `after` the bytes of `encoded`."""
         main = _get_ident() == self._main
         with self._sending:
             if main:
@@ -124,17 +124,17 @@ class WorkerChannel:
             try:
                 self._socket.sendall(after + self._connection.send(message))
             except OSError as error:
-                raise _told_by(error) from None
+                raise _disconnected_by(error) from None
             finally:
                 if main:
                     self._interrupts.allow()
 
-    def said(self, message: WorkerMessage) -> bytes:
+    def encoded(self, message: WorkerMessage) -> bytes:
         """Return the bytes of `message`, for a caller that sends them itself."""
         return self._connection.send(message)
 
     def end_cell(self, result: bytes) -> None:
-        """Send the result of a cell, encoded by `said`; the main thread, between cells."""
+        """Send the result of a cell, encoded by `encoded`; the main thread, between cells."""
         try:
             if _thread_count() == 0:  # no other thread can be sending
                 self._socket.sendall(result)
@@ -142,14 +142,14 @@ class WorkerChannel:
                 with self._sending:
                     self._socket.sendall(result)
         except OSError as error:
-            raise _told_by(error) from None
+            raise _disconnected_by(error) from None
 
     def next_command(self) -> HostMessage | tuple[int, bytes]:
         """Wait for the next command; a cell may be returned as its number and code.
 
         Only the main thread calls this, between cells.
         """
-        # Without another thread, nobody shares the lead.
+        # Without another thread, no thread shares the reading.
         try:
             while self._is_alone():
                 if self.polls:
@@ -161,7 +161,7 @@ class WorkerChannel:
                     return cell
                 self._take(data)
         except OSError as error:
-            raise _told_by(error) from None
+            raise _disconnected_by(error) from None
         while True:
             with self._lock:
                 if self._commands:
@@ -170,7 +170,7 @@ class WorkerChannel:
                     self._turn.wait()
                     continue
                 self._leading = -1
-            self._lead()
+            self._read_for_all()
 
     def _is_alone(self) -> bool:
         """Return whether the main thread is the only one, and no received message is waiting."""
@@ -204,7 +204,7 @@ class WorkerChannel:
                         self._turn.wait()
                         continue
                     self._leading = call + 1
-                self._lead(interruptible=main)
+                self._read_for_all(interruptible=main)
         finally:
             with self._lock:
                 if self._leading == call + 1:
@@ -215,7 +215,7 @@ class WorkerChannel:
                 self._awaited.discard(call)
                 self._replies.pop(call, None)
 
-    def _lead(self, *, interruptible: bool = False) -> None:
+    def _read_for_all(self, *, interruptible: bool = False) -> None:
         """Read once, sort the messages, and hand the lead on."""
         messages: list[HostMessage] = []
         try:
@@ -226,7 +226,7 @@ class WorkerChannel:
         finally:
             with self._lock:
                 self._leading = 0
-                self._sort(messages)
+                self._deliver(messages)
                 self._turn.notify_all()
             if interruptible:
                 self._interrupts.allow()
@@ -235,9 +235,9 @@ class WorkerChannel:
         """Accept the messages in the bytes from the socket."""
         if not data:
             raise Disconnected
-        self._sort(list(self._connection.receive(data)))
+        self._deliver(list(self._connection.receive(data)))
 
-    def _sort(self, messages: list[HostMessage]) -> None:
+    def _deliver(self, messages: list[HostMessage]) -> None:
         for message in messages:
             if type(message) is not HostReply:
                 self._commands.append(message)
@@ -249,7 +249,7 @@ class WorkerChannel:
         try:
             data, ancillary, flags, _ = self._recvmsg(_CHUNK, _FD_SPACE)
         except OSError as error:
-            raise _told_by(error) from None
+            raise _disconnected_by(error) from None
         for level, kind, payload in ancillary:
             if level == _SOL_SOCKET and kind == _SCM_RIGHTS:
                 self._descriptors.extend(array.array("i", payload))
@@ -260,7 +260,7 @@ class WorkerChannel:
         return data
 
 
-def _told_by(error: OSError) -> Exception:
+def _disconnected_by(error: OSError) -> Exception:
     """Return `Disconnected` for an I/O error, unless the session's code raised the error.
 
     Signal handlers of alarms often raise such errors. The socket has no time-out, and its own

@@ -43,7 +43,7 @@ class WorkerProcess:
         """Measure the peak memory."""
         self.peak_memory = _getrusage(_SELF).ru_maxrss * 1024
 
-    def is_a_child(self) -> bool:
+    def is_forked_child(self) -> bool:
         """Return whether this process is a child that the session's code forked."""
         # The kernel always knows: C code forks without running Python's hooks.
         return _getpid() != self._pid
@@ -53,15 +53,15 @@ class WorkerProcess:
 
         It ends like a program with the same last statement.
         """
-        self._streams.watches = False  # the host gives new descriptors to the parent alone
-        self._streams.tidy()
+        self._streams.are_watched = False  # the host gives new descriptors to the parent alone
+        self._streams.restore()
         try:
-            _write(2, ran.parting.encode("utf-8", "backslashreplace"))
+            _write(2, ran.exit_text.encode("utf-8", "backslashreplace"))
         except OSError:
             pass  # it has closed its standard error
         _exit(ran.status)
 
-    def give_up(self) -> NoReturn:
+    def exit_without_snapshot(self) -> NoReturn:
         """Exit: no snapshot was possible, so the session returns to the state before the cell."""
         _write(2, b"the cell closed descriptors of the session itself\n")
         _exit(1)

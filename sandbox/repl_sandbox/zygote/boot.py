@@ -11,8 +11,8 @@ In tier `jailed` an ordinary user's zygote enters a user namespace and starts it
 the memory of a process belongs to the namespace in which its program was started, also after forks
 (mm->user_ns in the kernel). The host's user owns that namespace and so may inspect the sessions'
 processes, which hide their memory; otherwise only root could (__ptrace_may_access). The namespace
-has no uid 0, which would own the files in /proc of such processes (task_dump_owner); so nobody owns
-them.
+has no uid 0, which would own the files in /proc of such processes (task_dump_owner); so no user
+owns them.
 """
 
 import importlib.util
@@ -20,7 +20,7 @@ import os
 import sys
 
 # The image of a container may have any Python, or another program of that name.
-_LEAST = (3, 11)
+_MIN_VERSION = (3, 11)
 
 
 def _load_package() -> None:
@@ -73,7 +73,7 @@ def _main(fd: int, tier: str, *, inside: bool) -> None:
 
 
 if __name__ == "__main__":
-    if sys.version_info < _LEAST or sys.implementation.name != "cpython":
+    if sys.version_info < _MIN_VERSION or sys.implementation.name != "cpython":
         sys.exit("sessions need CPython 3.11 or later, and this is " + sys.version)
     _load_package()
     if sys.argv[1] == "relay":

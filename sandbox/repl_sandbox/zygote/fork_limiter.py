@@ -51,35 +51,35 @@ class ForkLimiter:
     def serve(self) -> NoReturn:
         """Answer forks."""
         while True:
-            for fd, events in self._poller.poll(self._settle()):
+            for fd, events in self._poller.poll(self._answer_forks()):
                 if fd == self._introductions.fileno():
-                    self._meet()
+                    self._add_session()
                 elif events & select.POLLIN:
-                    self._sessions[fd].hear()
+                    self._sessions[fd].read_fork()
                     self._waiting.add(self._sessions[fd])
                 else:
-                    self._part(fd)
+                    self._remove_session(fd)
 
-    def _settle(self) -> float | None:
+    def _answer_forks(self) -> float | None:
         """Answer the forks that can be answered; return milliseconds until the next, None if none
         waits.
         """
         now = time.monotonic()
-        due = {session: when for session in self._waiting if (when := session.settle(now))}
+        due = {session: when for session in self._waiting if (when := session.answer_forks(now))}
         self._waiting = {*due}
         return max(0.0, min(due.values()) - time.monotonic()) * 1000 if due else None
 
-    def _meet(self) -> None:
-        met = fork_notifications.receive(self._introductions)
-        if met is None:
+    def _add_session(self) -> None:
+        introduced = fork_notifications.receive(self._introductions)
+        if introduced is None:
             os._exit(0)
-        init, most, listener = met
+        init, max_processes, listener = introduced
         if listener < 0:
             return  # no descriptors are left: the session cannot fork
-        self._sessions[listener] = _Session(init, most, listener)
+        self._sessions[listener] = _Session(init, max_processes, listener)
         self._poller.register(listener, select.POLLIN)
 
-    def _part(self, listener: int) -> None:
+    def _remove_session(self, listener: int) -> None:
         """Remove a session without processes under the filter."""
         self._waiting.discard(self._sessions[listener])
         self._poller.unregister(listener)
@@ -90,22 +90,22 @@ class ForkLimiter:
 class _Session:
     """One worker, and everything that was ever forked from it."""
 
-    def __init__(self, init: int, most: int, listener: int) -> None:
-        self._init, self._most, self._listener = init, most, listener
-        self._counted = most  # nothing is known yet
+    def __init__(self, init: int, max_processes: int, listener: int) -> None:
+        self._init, self._max_processes, self._listener = init, max_processes, listener
+        self._counted = max_processes  # nothing is known yet
         self._count_due = 0.0  # on the monotonic clock, as all times here
         # times of admitted forks whose children may be uncounted
         self._admitted: deque[float] = deque()
         self._waiting: deque[tuple[int, float]] = deque()  # waiting forks, and since when
         self._answers, self._answers_of = float(_AT_ONCE), time.monotonic()
 
-    def hear(self) -> None:
+    def read_fork(self) -> None:
         """Register a fork that waits."""
-        waiting = fork_notifications.hear(self._listener)
+        waiting = fork_notifications.read_fork(self._listener)
         if waiting is not None:
             self._waiting.append((waiting, time.monotonic()))
 
-    def settle(self, now: float) -> float | None:
+    def answer_forks(self, now: float) -> float | None:
         """Answer the forks that are due; return when to come back, if any is left."""
         self._answers += (now - self._answers_of) * _A_SECOND
         self._answers, self._answers_of = min(self._answers, float(_AT_ONCE)), now
@@ -123,9 +123,9 @@ class _Session:
 
     def _admits(self, now: float, since: float) -> bool | None:
         """Whether the limit admits one more; None: perhaps at the next count."""
-        if self._counted + len(self._admitted) >= self._most and now >= self._count_due:
+        if self._counted + len(self._admitted) >= self._max_processes and now >= self._count_due:
             self._count()
-        if self._counted + len(self._admitted) < self._most:
+        if self._counted + len(self._admitted) < self._max_processes:
             self._admitted.append(now)
             return True
         return False if now >= since + _REFUSED_AFTER else None
@@ -146,9 +146,9 @@ class LimiterLink(NamedTuple):
     introductions: socket.socket
     filter: bytes
 
-    def of(self, most: int) -> ForkLimit:
+    def of(self, max_processes: int) -> ForkLimit:
         """The limiter for sessions with at most so many processes."""
-        return ForkLimit(self.introductions, self.filter, most)
+        return ForkLimit(self.introductions, self.filter, max_processes)
 
 
 def start(host: socket.socket) -> LimiterLink | None:
@@ -167,8 +167,8 @@ def start(host: socket.socket) -> LimiterLink | None:
             os.setsid()
             theirs.close()
             host.close()
-            _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-            resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+            _, max_processes = resource.getrlimit(resource.RLIMIT_NOFILE)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (max_processes, max_processes))
             ForkLimiter(ours).serve()
         finally:
             os._exit(1)

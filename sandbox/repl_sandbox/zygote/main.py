@@ -50,38 +50,40 @@ class Zygote:
         self._limiter = limiter
         self._template = template
         self._networks = networks
-        self._spawns: SessionSpawn | None = None  # of sessions like the one before
+        self._session_spawn: SessionSpawn | None = None  # of sessions like the one before
         self._key: tuple[object, ...] = ()  # the key of the current ones
         self._settings = b""  # of the last session
         self._workspace = 0
         self._rlimits: list[tuple[int, tuple[int, int]]] = []
-        self._states = -1
-        self._most = 0
+        self._snapshots = -1
+        self._max_processes = 0
         self._sessions: dict[int, int] = {}  # number of the request: pid of the init
         self._poller = select.poll()
         self._poller.register(host, select.POLLIN)
-        self._endings = TeardownQueue(self._poller, host.fileno(), jailed=template.tier == "jailed")
+        self._teardowns = TeardownQueue(
+            self._poller, host.fileno(), jailed=template.tier == "jailed"
+        )
         self._removing: dict[int, int] = {}  # pidfd: pid of a process that removes a directory
         self._nested: set[int] = set()  # zygotes that were forked from this one
 
     def serve(self) -> NoReturn:
         """Answer requests until end of file, and report ends."""
-        host, endings, networks = self._host.fileno(), self._endings, self._networks
+        host, teardowns, networks = self._host.fileno(), self._teardowns, self._networks
         while True:
-            patience = endings.patience() if networks is None else networks.patience()
-            ready = self._poller.poll(patience)
+            timeout_ms = teardowns.timeout_ms() if networks is None else networks.timeout_ms()
+            ready = self._poller.poll(timeout_ms)
             for fd, _ in ready:
                 if fd == host:
-                    self._hear()
+                    self._receive()
                 elif fd in self._removing:
                     self._is_removed(fd)
                 else:
-                    self._bury(fd)
-            endings.kill_the_late()
+                    self._reap_session(fd)
+            teardowns.kill_overdue()
             if networks is not None and not ready:
-                networks.let_go()
+                networks.release_free()
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         request, descriptors = spawn_requests.receive(self._host)
         if not request:
             self._leave()
@@ -91,7 +93,7 @@ class Zygote:
             for fd in descriptors:
                 os.close(fd)
 
-    def _say(self, answer: bytes) -> None:
+    def _reply(self, answer: bytes) -> None:
         try:
             self._host.send(answer)
         except OSError:
@@ -102,16 +104,20 @@ class Zygote:
         if kind == b"end":
             self._end(int(rest), int(number))
         elif kind == b"ask":
-            self._say(spawn_requests.said(int(number), self._do(json.loads(rest), descriptors)))
+            self._reply(
+                spawn_requests.answer_to(
+                    int(number), self._handle_rare(json.loads(rest), descriptors)
+                )
+            )
         else:
             try:
                 self._spawn(int(number), rest, descriptors)
             except OSError as error:
-                _tell(descriptors[0], IsolationError(self._template.tier, "zygote", str(error)))
+                _report(descriptors[0], IsolationError(self._template.tier, "zygote", str(error)))
             except IsolationError as error:
-                _tell(descriptors[0], error)
+                _report(descriptors[0], error)
 
-    def _do(
+    def _handle_rare(
         self, question: control_channel.Message, descriptors: list[int]
     ) -> control_channel.Message:
         """Handle a rare request; return the answer."""
@@ -128,31 +134,31 @@ class Zygote:
             error = IsolationError(tier, "single thread", "the template has more than one")
             return control_channel.failure(error)
         if self._networks is not None:
-            self._networks.let_go()  # the child needs some, and their number is limited
+            self._networks.release_free()  # the child needs some, and their number is limited
         try:
             pid = fork()
         except OSError as error:
             return control_channel.failure(IsolationError(tier, "zygote", str(error)))
         if pid == 0:
-            self._be_nested(message, *descriptors)
+            self._run_nested(message, *descriptors)
         self._nested.add(pid)
         return {"pid": pid}
 
-    def _be_nested(self, message: control_channel.Message, fd: int, parcel: int) -> NoReturn:
+    def _run_nested(self, message: control_channel.Message, fd: int, parcel: int) -> NoReturn:
         try:
             # The parent's conversation ends with the parent, whose waiting objects are its own.
             self._host.close()
-            self._endings.forked()
+            self._teardowns.forked()
             for pidfd in self._removing:
                 os.close(pidfd)
-            self._forget_spawns()
+            self._drop_spawn()
             if self._networks is not None:
                 self._networks.forked()
             host = socket.socket(fileno=fd)
             try:
                 template = nested_template.grow(self._template, parcel, message["manifest"])
-            # Boundary: nobody else can report the error, and the parent's code must not continue
-            # here.
+            # Boundary: only this process can report the error, and the parent's code must not
+            # continue here.
             except Exception as error:  # noqa: BLE001
                 control_channel.send(host, control_channel.refusal(error))
             else:
@@ -174,17 +180,17 @@ class Zygote:
         if processes.thread_count() != 1:
             raise IsolationError(template.tier, "single thread", "the template has more than one")
         if settings != self._settings:
-            self._plan(settings)
+            self._read_settings(settings)
         own_slot = int(slot) if template.privileged else None
         if self._networks is None:
-            self._spawn_beside(number, own_slot, descriptors)
+            self._spawn_child(number, own_slot, descriptors)
             return
         key = group, len(descriptors), settings
-        if key != self._key or self._spawns is None:
-            self._forget_spawns()
-            self._spawns, self._key = self._spawns_of(group, descriptors), key
-        self._spawns.jail.slot = own_slot
-        self._spawn_apart(number, self._spawns, int(group), descriptors, self._networks)
+        if key != self._key or self._session_spawn is None:
+            self._drop_spawn()
+            self._session_spawn, self._key = self._prepare_spawn(group, descriptors), key
+        self._session_spawn.jail.slot = own_slot
+        self._spawn_isolated(number, self._session_spawn, int(group), descriptors, self._networks)
 
     def _jail(self, slot: int | None, folder: str = "") -> Jail:
         template = self._template
@@ -199,41 +205,41 @@ class Zygote:
             folder,
             template.interpreter,
             covered=template.covered,
-            states=self._states,
-            forks=None if self._limiter is None else self._limiter.of(self._most),
+            snapshots=self._snapshots,
+            forks=None if self._limiter is None else self._limiter.of(self._max_processes),
         )
 
-    def _spawn_beside(self, number: int, slot: int | None, descriptors: list[int]) -> None:
+    def _spawn_child(self, number: int, slot: int | None, descriptors: list[int]) -> None:
         """Spawn a session as a child among others."""
         jail = self._jail(slot, f"{self._template.base}/{number}")
-        spawns = SessionSpawn(jail, self._template.worker, b"")
+        session_spawn = SessionSpawn(jail, self._template.worker, b"")
         try:
-            self._end_strays()
-            self._sessions[number], written = spawns.spawn(descriptors, 0)
+            self._end_orphans()
+            self._sessions[number], written = session_spawn.spawn(descriptors, 0)
             os.close(written)
         finally:
-            spawns.close()
+            session_spawn.close()
 
-    def _spawns_of(self, group: bytes, descriptors: list[int]) -> SessionSpawn:
+    def _prepare_spawn(self, group: bytes, descriptors: list[int]) -> SessionSpawn:
         """Return the prepared spawn for sessions in namespaces of their own."""
         template, version = self._template, int(group)
         # Any slot: the id maps are written when a session is spawned.
         jail = self._jail(0 if template.privileged else None)
         jail.groups = None if not version else 0 if version == 2 else len(descriptors[4:])
-        spawns = SessionSpawn(jail, template.worker, template.ready)
-        spawns.prepare()
-        return spawns
+        session_spawn = SessionSpawn(jail, template.worker, template.ready)
+        session_spawn.prepare()
+        return session_spawn
 
-    def _forget_spawns(self) -> None:
+    def _drop_spawn(self) -> None:
         """Drop everything that later sessions could share with earlier ones."""
-        if self._spawns is not None:
-            self._spawns.close()
-            self._spawns = None
+        if self._session_spawn is not None:
+            self._session_spawn.close()
+            self._session_spawn = None
 
-    def _spawn_apart(
+    def _spawn_isolated(
         self,
         number: int,
-        spawns: SessionSpawn,
+        session_spawn: SessionSpawn,
         version: int,
         descriptors: list[int],
         networks: NetworkNamespacePool,
@@ -244,7 +250,7 @@ class Zygote:
         cgroup = descriptors[4] if version == 2 else NO_CGROUP
         try:
             networks.enter(number)
-            self._sessions[number], written = spawns.spawn(descriptors, flags, cgroup)
+            self._sessions[number], written = session_spawn.spawn(descriptors, flags, cgroup)
         except OSError as error:
             networks.forget(number)
             networks.leave()
@@ -252,18 +258,18 @@ class Zygote:
             raise remedies.step_error(step, error) from error
         networks.leave()
         try:
-            self._map(number, spawns.jail.slot, written)
+            self._write_id_maps(number, session_spawn.jail.slot, written)
         finally:
             os.close(written)
 
-    def _plan(self, settings: bytes) -> None:
+    def _read_settings(self, settings: bytes) -> None:
         """Read the settings that most sessions of a template share."""
         read = spawn_requests.read_settings(settings)
         self._workspace, self._rlimits = read["workspace"], rlimits.plan(read["rlimits"])
-        self._states, self._most = read["states"], read["processes"]
+        self._snapshots, self._max_processes = read["snapshots"], read["processes"]
         self._settings = settings
 
-    def _map(self, session: int, slot: int | None, written: int) -> None:
+    def _write_id_maps(self, session: int, slot: int | None, written: int) -> None:
         """Write the id maps of the session's init, which waits for a byte in the pipe."""
         try:
             users.map_session(self._sessions[session], slot)
@@ -284,24 +290,24 @@ class Zygote:
         gone.
         """
         pid = self._sessions.pop(session, None)
-        endings = self._endings
-        ending = endings.of(session) if pid is None else endings.begin(session, pid)
+        teardowns = self._teardowns
+        teardown = teardowns.of(session) if pid is None else teardowns.begin(session, pid)
         if number == spawn_requests.UNANSWERED:
             return
-        if ending is None:
-            self._say(spawn_requests.gone(number, known=False))
+        if teardown is None:
+            self._reply(spawn_requests.gone(number, known=False))
         else:
-            ending.asked.append(number)
+            teardown.requests.append(number)
 
-    def _bury(self, pidfd: int) -> None:
-        ending = self._endings.bury(pidfd)
+    def _reap_session(self, pidfd: int) -> None:
+        teardown = self._teardowns.reap(pidfd)
         if self._networks is not None:
-            self._networks.recover(ending.session)
+            self._networks.recover(teardown.session)
         else:
-            self._end_strays()
-            self._remove(f"{self._template.base}/{ending.session}")
-        for number in ending.asked:
-            self._say(spawn_requests.gone(number, known=True))
+            self._end_orphans()
+            self._remove(f"{self._template.base}/{teardown.session}")
+        for number in teardown.requests:
+            self._reply(spawn_requests.gone(number, known=True))
 
     def _remove(self, folder: str) -> None:
         """Remove an init's directory, concurrently with other requests."""
@@ -322,12 +328,12 @@ class Zygote:
         os.close(pidfd)
         os.waitpid(self._removing.pop(pidfd), 0)
 
-    def _end_strays(self) -> None:
+    def _end_orphans(self) -> None:
         """End the sessions of inits that were killed: their processes are this process's children
         by then.
         """
-        ending = (each.pid for each in self._endings)
-        kept = {*self._sessions.values(), *ending, *self._removing.values(), *self._nested}
+        teardown = (each.pid for each in self._teardowns)
+        kept = {*self._sessions.values(), *teardown, *self._removing.values(), *self._nested}
         if self._limiter is not None:
             kept.add(self._limiter.pid)
         processes.end_children(kept)
@@ -337,13 +343,13 @@ class Zygote:
         process.
         """
         if self._template.base and self._template.tier != "alone":
-            self._endings.forget_host()
-            sessions = [*self._sessions, *(each.session for each in self._endings)]
+            self._teardowns.forget_host()
+            sessions = [*self._sessions, *(each.session for each in self._teardowns)]
             for session, pid in self._sessions.items():
-                while self._endings.full:
-                    self._endings.wait()
-                self._endings.begin(session, pid)
-            self._endings.finish()
+                while self._teardowns.full:
+                    self._teardowns.wait()
+                self._teardowns.begin(session, pid)
+            self._teardowns.finish()
             processes.end_children()
             if self._template.nested:
                 for session in sessions:
@@ -353,7 +359,7 @@ class Zygote:
         os._exit(0)
 
 
-def _tell(control_fd: int, error: IsolationError) -> None:
+def _report(control_fd: int, error: IsolationError) -> None:
     """Report through a session's control socket why there is no session."""
     with socket.socket(fileno=os.dup(control_fd)) as session:
         try:

@@ -24,15 +24,15 @@ _TRACES = ("snmp", "netstat")
 _TRACES_OF_IPV6 = "snmp6"  # missing in some kernels
 # Bytes of the longest, four times over. One buffer for all reads: new bytes would be more pages
 # that the zygote writes to for each session.
-_ROOM = 1 << 14
+_BUFFER_SIZE = 1 << 14
 
 # Each takes a descriptor and some 160 kB of the kernel's memory, whether it waits or its session
 # lives; a client that always opens and closes sessions has no more of them about to end.
-_MOST = 32
+_MAX_NAMESPACES = 32
 # The number of these whose files stay open: four more descriptors each. The namespace that was
 # freed last is used first, so few serve nearly all sessions of a client that opens one after the
 # other.
-_MOST_OPEN = 8
+_MAX_OPEN = 8
 # Milliseconds. A client that opens sessions less often can wait for a new namespace; a user has a
 # limited number (user.max_net_namespaces), which others may need.
 _IDLE = 1000
@@ -72,29 +72,29 @@ class NetworkNamespacePool:
     def __init__(self) -> None:
         libc.unshare(libc.CLONE_NEWNET)
         self._home = NetworkNamespace()
-        self._read = bytearray(_ROOM)
+        self._read = bytearray(_BUFFER_SIZE)
         try:
-            self._as_new = self._traces()
+            self._initial = self._traces()
         except OSError:
-            self._as_new = []  # without a reference no namespace is reused
+            self._initial = []  # without a reference no namespace is reused
         self._free: list[NetworkNamespace] = []
-        self._lent: dict[
+        self._in_use: dict[
             int, NetworkNamespace
         ] = {}  # by session, except for the oldest, see `enter`
 
     def enter(self, session: int) -> None:
         """Enter the namespace of a new session; `leave` must follow."""
-        if len(self._lent) == _MOST:
+        if len(self._in_use) == _MAX_NAMESPACES:
             # For a session that has lasted, which may keep its namespace to its end.
-            self.forget(next(iter(self._lent)))
+            self.forget(next(iter(self._in_use)))
         if not self._free:
             libc.unshare(libc.CLONE_NEWNET)
-            self._lent[session] = NetworkNamespace()
+            self._in_use[session] = NetworkNamespace()
             return
         network = self._free.pop()
-        if network in self._lent.values():  # a bug in this file must not cost more
+        if network in self._in_use.values():  # a bug in this file must not cost more
             raise OSError(EEXIST, "the network is another session's")
-        self._lent[session] = network
+        self._in_use[session] = network
         network.join()
 
     def leave(self) -> None:
@@ -107,26 +107,26 @@ class NetworkNamespacePool:
 
     def forget(self, session: int) -> None:
         """Let the namespace of `session` end with it."""
-        if session in self._lent:
-            self._lent.pop(session).close()
+        if session in self._in_use:
+            self._in_use.pop(session).close()
 
     def recover(self, session: int) -> None:
         """Keep the namespace of `session`, which is gone, for another one, unless there are traces
         in it.
         """
-        network = self._lent.pop(session, None)
+        network = self._in_use.pop(session, None)
         if network is None:
             return
-        if len(self._free) < _MOST and self._is_as_new(network):
+        if len(self._free) < _MAX_NAMESPACES and self._is_unchanged(network):
             self._free.append(network)
         else:
             network.close()
 
-    def patience(self) -> int | None:
+    def timeout_ms(self) -> int | None:
         """Milliseconds after which waiting namespaces are released; None: none wait."""
         return _IDLE if self._free else None
 
-    def let_go(self) -> None:
+    def release_free(self) -> None:
         """Release all waiting namespaces."""
         for network in self._free:
             network.close()
@@ -134,32 +134,32 @@ class NetworkNamespacePool:
 
     def forked(self) -> None:
         """In a fork of the zygote: forget the parent's sessions and their namespaces."""
-        self.let_go()
-        for session in list(self._lent):
+        self.release_free()
+        for session in list(self._in_use):
             self.forget(session)
 
-    def _is_as_new(self, network: NetworkNamespace) -> bool:
+    def _is_unchanged(self, network: NetworkNamespace) -> bool:
         """Whether sessions have left nothing in `network`."""
         try:
             if not network.files:
                 self._open_files(network)
-            for fd, (_, whole, begins) in zip(network.files, self._as_new, strict=True):
+            for fd, (_, whole, begins) in zip(network.files, self._initial, strict=True):
                 # The kernel writes each file whole if the buffer suffices.
                 size = os.preadv(fd, (self._read,), 0)
                 if (whole and size != len(begins)) or not self._read.startswith(begins):
                     return False
         except OSError:
             return False
-        return bool(self._as_new)
+        return bool(self._initial)
 
     def _open_files(self, network: NetworkNamespace) -> None:
         """Open the files of a namespace. OSError: it cannot be inspected."""
-        looked_into = [other for other in (*self._lent.values(), *self._free) if other.files]
-        if len(looked_into) >= _MOST_OPEN:
-            looked_into[0].close_files()  # usually the session that has lasted longest
+        opened = [other for other in (*self._in_use.values(), *self._free) if other.files]
+        if len(opened) >= _MAX_OPEN:
+            opened[0].close_files()  # usually the session that has lasted longest
         try:
             network.join()
-            for path, _, _ in self._as_new:
+            for path, _, _ in self._initial:
                 network.files.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
         finally:
             self.leave()
@@ -183,8 +183,8 @@ class NetworkNamespacePool:
                 size = os.preadv(fd, (self._read,), 0)
             finally:
                 os.close(fd)
-            if size == _ROOM:
-                raise OSError(EFBIG, "it is longer than what there is to read it into", path)
+            if size == _BUFFER_SIZE:
+                raise OSError(EFBIG, "the file is longer than the read buffer", path)
             end = self._read.index(b"\n") + 1 if name == _SOCKETS else size
             traces.append((path, end == size, bytes(self._read[:end])))
         return traces

@@ -47,8 +47,8 @@ def _kept_by_init(jail: Jail) -> set[int]:
     }
     if jail.tier == "jailed":
         kept.add(reserved_descriptors.MAPPED)
-    if jail.states >= 0:
-        kept |= {reserved_descriptors.ORDERS_OURS, reserved_descriptors.ORDERS_THEIRS}
+    if jail.snapshots >= 0:
+        kept |= {reserved_descriptors.CHANNEL_INIT_END, reserved_descriptors.CHANNEL_WORKER_END}
     return kept
 
 
@@ -59,8 +59,8 @@ def _kept_by_worker(jail: Jail) -> set[int]:
         reserved_descriptors.CONTAINED,
         reserved_descriptors.WORKER,
     }
-    if jail.states >= 0:
-        kept.add(reserved_descriptors.ORDERS_THEIRS)
+    if jail.snapshots >= 0:
+        kept.add(reserved_descriptors.CHANNEL_WORKER_END)
     return kept
 
 
@@ -76,36 +76,36 @@ class SessionSpawn:
 
         Without that message a first worker takes its steps in Python.
         """
-        self._states = SnapshotTable()
-        jail.shared = self._states.address
-        self.jail, self._worker, self._greets = jail, worker, bool(ready)
-        self._revival = None
-        if jail.states >= 0:
-            orders = SnapshotChannel.at(
+        self._table = SnapshotTable()
+        jail.shared = self._table.address
+        self.jail, self._worker, self._sends_ready = jail, worker, bool(ready)
+        self._rollback = None
+        if jail.snapshots >= 0:
+            channel = SnapshotChannel.at(
                 reserved_descriptors.WORKER,
-                reserved_descriptors.ORDERS_OURS,
-                reserved_descriptors.ORDERS_THEIRS,
+                reserved_descriptors.CHANNEL_INIT_END,
+                reserved_descriptors.CHANNEL_WORKER_END,
             )
-            self._revival = WorkerRollback(jail, reserved_descriptors.WORKER, self._states, orders)
+            self._rollback = WorkerRollback(jail, reserved_descriptors.WORKER, self._table, channel)
         recipe = RECIPES[jail.tier]
-        birth = batch(jail, SPAWN_STEPS)
+        spawn_steps = batch(jail, SPAWN_STEPS)
         init = batch(replace(jail, kept=_kept_by_init(jail)), recipe.init)
         steps = recipe.first_worker if ready else ()
         first_worker = batch(replace(jail, kept=_kept_by_worker(jail)), steps)
-        self._slots = birth.slots
+        self._slots = spawn_steps.slots
         awaited = [reserved_descriptors.CONTROL]
-        if self._revival is not None:
-            awaited.append(reserved_descriptors.ORDERS_OURS)
+        if self._rollback is not None:
+            awaited.append(reserved_descriptors.CHANNEL_INIT_END)
         handshake = Handshake(
             reserved_descriptors.CONTROL,
             reserved_descriptors.WORKER,
             recipe_slots.TRIAL,
-            control_channel.held({"landlock": jail.files.abi}),
-            control_channel.held({}),
+            control_channel.findings({"landlock": jail.files.abi}),
+            control_channel.findings({}),
             ready,
         )
         self._spawner = Spawner(
-            birth,
+            spawn_steps,
             init,
             first_worker,
             # In the other tiers it handles a signal that cannot come yet.
@@ -116,9 +116,9 @@ class SessionSpawn:
 
     def prepare(self) -> None:
         """In the zygote: assign the worker to the sessions that are spawned next."""
-        if self._greets:
-            recovery = None if self._revival is None else self._revival.recovery()
-            self._worker.belong_to(reserved_descriptors.WORKER, self._states, recovery)
+        if self._sends_ready:
+            resources = None if self._rollback is None else self._rollback.resources()
+            self._worker.join_session(reserved_descriptors.WORKER, self._table, resources)
 
     def spawn(self, given: Sequence[int], flags: int, cgroup: int = NO_CGROUP) -> tuple[int, int]:
         """Spawn one; return the pid of its init, and the pipe to write to once it has its id maps.
@@ -133,13 +133,13 @@ class SessionSpawn:
         mapped, written = os.pipe2(os.O_CLOEXEC)
         ours, theirs = _socket.socketpair()
         try:
-            orders = ours.fileno(), theirs.fileno()
-            self._fill(*given[:4], mapped, written, contained, done, *orders)
+            ends = ours.fileno(), theirs.fileno()
+            self._fill(*given[:4], mapped, written, contained, done, *ends)
             for index in range(self.jail.groups or 0):
                 self._slots[recipe_slots.group(index)] = given[4 + index]
             pid = self._spawner.spawn(flags, cgroup)
             if pid == 0:
-                self._be_session()
+                self._run_session()
         except BaseException:
             os.close(written)
             raise
@@ -158,13 +158,13 @@ class SessionSpawn:
 
     def close(self) -> None:
         """In the zygote: release the resources. No session shares them."""
-        if self._revival is not None:
-            self._revival.orders.drop()
-        self._states.close()
+        if self._rollback is not None:
+            self._rollback.channel.forget()
+        self._table.close()
 
     # ── in the session ────────────────────────────────────────────────────────────────────────
 
-    def _be_session(self) -> NoReturn:
+    def _run_session(self) -> NoReturn:
         """Be init, or the first worker, from the first step that needs Python."""
         role, tier = self._spawner.role, self.jail.tier
         try:
@@ -173,15 +173,15 @@ class SessionSpawn:
             except StepError as error:
                 raise step_error(error.step, error, tier) from error
             if role == Role.WORKER:
-                self._be_worker()
+                self._run_worker()
             os.close(reserved_descriptors.DONE)
             Init(
                 self.jail,
                 reserved_descriptors.CONTROL,
                 self._worker,
                 self._spawner.worker,
-                self._states,
-                self._revival,
+                self._table,
+                self._rollback,
             ).serve()
         # Boundary: this process can report its errors only here.
         except Exception as error:  # noqa: BLE001
@@ -190,21 +190,21 @@ class SessionSpawn:
             # In any case, this process must not return into the zygote's code.
             os._exit(1)
 
-    def _be_worker(self) -> NoReturn:
-        if not self._greets:
+    def _run_worker(self) -> NoReturn:
+        if not self._sends_ready:
             run_worker(
                 self.jail,
                 RECIPES[self.jail.tier].first_worker,
                 reserved_descriptors.CONTROL,
                 reserved_descriptors.WORKER,
                 self._worker,
-                self._states,
-                self._revival,
+                self._table,
+                self._rollback,
                 kept=(reserved_descriptors.CONTAINED,),
             )
         _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
         try:
-            self._worker.serve_on()
+            self._worker.serve_prepared()
             os._exit(0)
         # Boundary: the session ends with its worker, which can only write to its standard error.
         except Exception as error:  # noqa: BLE001

@@ -23,13 +23,13 @@ _SOL_SOCKET, _SCM_RIGHTS = int(socket.SOL_SOCKET), int(socket.SCM_RIGHTS)
 
 
 def settings(
-    workspace: int, rlimits: Mapping[str, int], states: int = -1, processes: int = 0
+    workspace: int, rlimits: Mapping[str, int], snapshots: int = -1, processes: int = 0
 ) -> bytes:
     """Encode the settings that most sessions of a template share, so that they are read once."""
     chosen = {
         "workspace": workspace,
         "rlimits": dict(rlimits),
-        "states": states,
+        "snapshots": snapshots,
         "processes": processes,
     }
     return json.dumps(chosen).encode()
@@ -56,7 +56,7 @@ def ask(number: int, question: control_channel.Message) -> bytes:
     return b"ask %d %b" % (number, json.dumps(question).encode())
 
 
-def said(number: int, message: control_channel.Message) -> bytes:
+def answer_to(number: int, message: control_channel.Message) -> bytes:
     """The answer to `ask`."""
     return b"said %d %b" % (number, json.dumps(message).encode())
 

@@ -16,18 +16,18 @@ from dataclasses import dataclass, field
 # Seconds. Ending a session takes milliseconds, or as long as the kernel needs to free its memory.
 _TIMEOUT = 10.0
 # Each needs a descriptor, of which a process has 1,024 by default.
-_MOST = 128
+_MAX_SESSIONS = 128
 
 
 @dataclass(slots=True)
 class SessionTeardown:
-    """One ending session. `asked` are the requests to answer when it has ended."""
+    """One ending session. `requests` are the requests to answer when it has ended."""
 
     session: int
     pid: int
     pidfd: int
-    until: float | None  # by time.monotonic: its init has had too long then
-    asked: list[int] = field(default_factory=list)
+    deadline: float | None  # by time.monotonic: its init has had too long then
+    requests: list[int] = field(default_factory=list)
 
 
 class TeardownQueue:
@@ -49,7 +49,7 @@ class TeardownQueue:
     @property
     def full(self) -> bool:
         """Whether one has to end before another can start ending."""
-        return len(self._by_pidfd) >= _MOST
+        return len(self._by_pidfd) >= _MAX_SESSIONS
 
     def of(self, session: int) -> SessionTeardown | None:
         """The entry of `session`, if it is ending."""
@@ -60,26 +60,26 @@ class TeardownQueue:
         # It may have ended by itself; until it is reaped, the pid is not reused.
         pidfd = os.pidfd_open(pid)
         os.kill(pid, signal.SIGKILL if self._jailed else signal.SIGTERM)
-        ending = SessionTeardown(
+        teardown = SessionTeardown(
             session, pid, pidfd, None if self._jailed else time.monotonic() + _TIMEOUT
         )
-        self._by_pidfd[pidfd] = ending
+        self._by_pidfd[pidfd] = teardown
         self._poller.register(pidfd, select.POLLIN)
         if self.full:
-            self._hear_host(0)
-        return ending
+            self._poll_host(0)
+        return teardown
 
-    def bury(self, pidfd: int) -> SessionTeardown:
+    def reap(self, pidfd: int) -> SessionTeardown:
         """Reap the session whose descriptor reports its end."""
         if self.full:
-            self._hear_host(select.POLLIN)
-        ending = self._by_pidfd.pop(pidfd)
-        os.waitpid(ending.pid, 0)
+            self._poll_host(select.POLLIN)
+        teardown = self._by_pidfd.pop(pidfd)
+        os.waitpid(teardown.pid, 0)
         self._poller.unregister(pidfd)
         os.close(pidfd)
-        return ending
+        return teardown
 
-    def _hear_host(self, events: int) -> None:
+    def _poll_host(self, events: int) -> None:
         if self._host is not None:
             self._poller.modify(self._host, events)
 
@@ -89,29 +89,29 @@ class TeardownQueue:
             self._poller.unregister(self._host)
             self._host = None
 
-    def patience(self) -> float | None:
-        """Milliseconds until `kill_the_late` has something to do; None if never."""
+    def timeout_ms(self) -> float | None:
+        """Milliseconds until `kill_overdue` has something to do; None if never."""
         if self._jailed:
             return None
-        until = [ending.until for ending in self if ending.until is not None]
-        return max(0.0, min(until) - time.monotonic()) * 1000 if until else None
+        deadline = [teardown.deadline for teardown in self if teardown.deadline is not None]
+        return max(0.0, min(deadline) - time.monotonic()) * 1000 if deadline else None
 
-    def kill_the_late(self) -> None:
+    def kill_overdue(self) -> None:
         """Kill each init that has taken too long."""
         if self._jailed:
             return
         now = time.monotonic()
-        for ending in self:
-            if ending.until is not None and ending.until <= now:
-                os.kill(ending.pid, signal.SIGKILL)
-                ending.until = None
+        for teardown in self:
+            if teardown.deadline is not None and teardown.deadline <= now:
+                os.kill(teardown.pid, signal.SIGKILL)
+                teardown.deadline = None
 
     def wait(self) -> None:
         """Wait until one has ended or is late. Other input waits meanwhile."""
-        for fd, _ in self._poller.poll(self.patience()):
+        for fd, _ in self._poller.poll(self.timeout_ms()):
             if fd in self._by_pidfd:
-                self.bury(fd)
-        self.kill_the_late()
+                self.reap(fd)
+        self.kill_overdue()
 
     def finish(self) -> None:
         """Wait for all of them."""

@@ -72,9 +72,10 @@ def test_snapshots_still_work_after_a_branch_ends(session: Session) -> None:
 def test_an_unread_message_does_not_block_a_branch(session: Session) -> None:
     session.run(
         "import gc, struct\nx = 1\n"
-        "copies = next(o for o in gc.get_objects() if type(o).__name__ == 'BranchFork')\n"
-        "import select\ncopies._socket.sendall(struct.pack('=Bq', 0, 1))\n"
-        "answered = select.select([copies._socket], [], [])"  # as if for files, but it is not read
+        "snapshots = next(o for o in gc.get_objects() if type(o).__name__ == 'BranchFork')\n"
+        "import select\ninit_socket = snapshots._sockets.init_socket\n"
+        "init_socket.sendall(struct.pack('=Bq', 0, 1))\n"
+        "answered = select.select([init_socket], [], [])"  # as if for files, but it is not read
     )
     for _ in range(3):
         with session.branch() as branch:
@@ -95,7 +96,7 @@ def test_an_unreadable_process_has_no_branch_until_it_is_readable(session: Sessi
         "import random, threading\nx, random.getstate = random.getstate, None\n"
         "threading.Thread(target=threading.Event().wait, daemon=True).start()"
     )
-    with pytest.raises(SandboxError, match="could not be copied"):
+    with pytest.raises(SandboxError, match="could not be branched"):
         session.branch()
     session.run("random.getstate, x = x, 1")
     with session.branch() as branch:
@@ -115,7 +116,7 @@ def test_code_that_closes_the_control_socket_has_no_branch_and_loses_nothing(
         "    except OSError: pass\n"
         "    end.detach()"  # closing it would end the worker
     )
-    with pytest.raises(SandboxError, match="could not be copied"):
+    with pytest.raises(SandboxError, match="could not be branched"):
         session.branch()
     assert value(session, "x") == "1"
 
@@ -125,24 +126,24 @@ def test_one_worker_that_dies_at_its_fork_is_retried_and_two_fail_the_branch(
     session: Session, monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
     core = session_core(session)
-    tell, shots = core.io.init.tell, []
+    send, shots = core.io.init.send, []
 
-    def shoot_and_tell(order: dict[str, Any], descriptors: tuple[int, ...] = ()) -> None:
+    def shoot_and_send(order: dict[str, Any], descriptors: tuple[int, ...] = ()) -> None:
         if order["op"] == "branch" and len(shots) < times:
             shots.append(core.links.worker_pid)
             os.kill(core.links.worker_pid, signal.SIGKILL)
             select.select([core.links.worker], [], [])
-        tell(order, descriptors)
+        send(order, descriptors)
 
     session.run("x = 1")
     with monkeypatch.context() as patch:
-        patch.setattr(core.io.init, "tell", shoot_and_tell)
+        patch.setattr(core.io.init, "send", shoot_and_send)
         if times == 1:
             with session.branch() as branch:
                 session.run("x += 1")
                 assert (value(branch, "x"), value(session, "x")) == ("1", "2")
         else:
-            with pytest.raises(SandboxError, match="could not be copied"):
+            with pytest.raises(SandboxError, match="could not be branched"):
                 session.branch()
             assert value(session, "x") == "1"
     assert len(shots) == times

@@ -138,14 +138,14 @@ _NAMED = """
 from repl_sandbox.worker.main import Worker
 import ctypes
 import os
-prctl, serve_on = ctypes.CDLL(None).prctl, Worker.serve_on
+prctl, serve_on = ctypes.CDLL(None).prctl, Worker.serve_prepared
 
 def asked(*arguments, **named):
     if os.getpid() == 2:  # and not the template, which does so beforehand
         prctl(15, b"asked", 0, 0, 0)  # PR_SET_NAME
     serve_on(*arguments, **named)
 
-Worker.serve_on = asked
+Worker.serve_prepared = asked
 """
 
 

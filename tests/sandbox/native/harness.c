@@ -21,17 +21,17 @@
 long fork_process(u64 flags, int cgroup, int *thread_id);
 long spawn_session(struct spawn *spawn);
 
-struct rest {
+struct post_fork_work {
     int *child;
     unsigned char *half;
-    unsigned char chosen;
+    unsigned char valid_half;
     int ended;
     u64 mask;
     struct pollfd host;
 };
 struct snapshot {
-    int closed, wakes, *thread_id;
-    struct rest *rest;
+    int first_closed, wake_signal, *thread_id;
+    struct post_fork_work *work;
 };
 long fork_snapshot(struct snapshot *snapshot);
 
@@ -153,16 +153,17 @@ static int no_fork(void) {
     return -1;
 }
 
-/* A session of no namespaces whose batches say what they do: 'b' of the birth, then 'i' and 'w'. */
+/* A session of no namespaces whose batches say what they do: 'b' before the first worker is forked,
+   then 'i' and 'w'. */
 static void spawn_and_fail(const char *where, int expected_role) {
     int ends[2], word[2];
     assert(pipe(ends) == 0 && socketpair(AF_UNIX, SOCK_STREAM, 0, word) == 0);
     struct row bad = row("bad", SYS_close, -1, 0, 0);
-    struct row birth[] = {says(ends[1], "b"), row("good", SYS_getpid, 0, 0, 0)};
+    struct row first[] = {says(ends[1], "b"), row("good", SYS_getpid, 0, 0, 0)};
     struct row init[] = {says(ends[1], "i"), row("good", SYS_getpid, 0, 0, 0)};
     struct row worker[] = {says(ends[1], "w"), row("good", SYS_getpid, 0, 0, 0)};
-    if (strcmp(where, "birth") == 0)
-        birth[1] = bad;
+    if (strcmp(where, "spawn steps") == 0)
+        first[1] = bad;
     if (strcmp(where, "init") == 0)
         init[1] = bad;
     if (strcmp(where, "worker") == 0)
@@ -172,7 +173,7 @@ static void spawn_and_fail(const char *where, int expected_role) {
         .cgroup = -1,
         .fork = strcmp(where, "fork") == 0 ? no_fork : fork,
         .error = &errno,
-        .birth = {birth, 2, slots, SLOTS, {0}},
+        .spawn_steps = {first, 2, slots, SLOTS, {0}},
         .init = {init, 2, slots, SLOTS, {0}},
         .first_worker = {worker, 2, slots, SLOTS, {0}},
         .control = strcmp(where, "handshake") == 0 ? -1 : word[1],
@@ -188,7 +189,7 @@ static void spawn_and_fail(const char *where, int expected_role) {
     long pid = spawn_session(&spawn);
     assert(sigprocmask(SIG_BLOCK, 0, &after) == 0 && memcmp(&before, &after, 8) == 0);
     if (pid == 0) {
-        struct failure *failure = &spawn.birth.failure;
+        struct failure *failure = &spawn.spawn_steps.failure;
         if (spawn.role == WORKER)
             failure = &spawn.first_worker.failure;
         else if (!failure->name)
@@ -221,7 +222,7 @@ static void spawn_and_fail(const char *where, int expected_role) {
     assert(close(ends[0]) == 0 && close(word[0]) == 0 && close(word[1]) == 0);
 }
 
-static void snapshot_waits_and_is_woken(int rests) {
+static void snapshot_waits_and_is_activated(int waits_for_host) {
     int ends[2], host[2], child = 0;
     unsigned char half = 0;
     assert(pipe(ends) == 0 && pipe(host) == 0);
@@ -233,9 +234,10 @@ static void snapshot_waits_and_is_woken(int rests) {
         sigfillset(&all);
         sigprocmask(SIG_BLOCK, &all, 0);
         setsid();
-        struct rest rest = {.child = &child, .half = &half, .chosen = 1, .mask = ~0ULL,
-                            .host = {host[0], POLLIN, 0}};
-        struct snapshot snapshot = {.closed = 100, .wakes = SIGUSR1, .rest = rests ? &rest : 0};
+        struct post_fork_work work = {.child = &child, .half = &half, .valid_half = 1,
+                                      .mask = ~0ULL, .host = {host[0], POLLIN, 0}};
+        struct snapshot snapshot = {.first_closed = 100, .wake_signal = SIGUSR1,
+                                    .work = waits_for_host ? &work : 0};
         assert(dup2(ends[1], 200) == 200);
         assert(write(host[1], "x", 1) == 1);
         long pid = fork_snapshot(&snapshot);
@@ -245,7 +247,7 @@ static void snapshot_waits_and_is_woken(int rests) {
             _exit(0);
         }
         assert(pid > 0 && close(200) == 0);
-        assert(!rests || (child == pid && half == 1));
+        assert(!waits_for_host || (child == pid && half == 1));
         while (getpgid((pid_t)pid) != pid)
             sched_yield();
         kill((pid_t)pid, SIGTERM); /* is blocked */
@@ -267,13 +269,13 @@ int main(void) {
     refuse_corrupt_tables();
     fork_and_refuse();
     spawn_and_fail("nowhere", 0);
-    spawn_and_fail("birth", INIT);
+    spawn_and_fail("spawn steps", INIT);
     spawn_and_fail("fork", INIT);
     spawn_and_fail("init", INIT);
     spawn_and_fail("worker", WORKER);
     spawn_and_fail("handshake", WORKER);
-    snapshot_waits_and_is_woken(0);
-    snapshot_waits_and_is_woken(1);
+    snapshot_waits_and_is_activated(0);
+    snapshot_waits_and_is_activated(1);
     puts("the native core does what it should");
     return 0;
 }

@@ -27,9 +27,9 @@ from tests.sandbox.conftest import STUBBORN
     [
         ({"language": "strict"}, ValueError, "language must be one of full, lint, restricted"),
         ({"language": None}, ValueError, "language"),
-        ({"imports": ["os"]}, ValueError, "imports says nothing under language='full'"),
-        ({"imports": []}, ValueError, "imports says nothing"),
-        ({"calls_denied": ["eval"]}, ValueError, "calls_denied says nothing"),
+        ({"imports": ["os"]}, ValueError, "imports has no effect under language='full'"),
+        ({"imports": []}, ValueError, "imports has no effect"),
+        ({"calls_denied": ["eval"]}, ValueError, "calls_denied has no effect"),
         ({"language": "lint", "imports": "os"}, TypeError, "imports must be a list of names"),
         ({"language": "lint", "imports": 3}, TypeError, "imports must be a list"),
         ({"language": "lint", "imports": [3]}, TypeError, "imports: 3 must be a str"),

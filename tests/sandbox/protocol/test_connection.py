@@ -184,7 +184,7 @@ def test_the_phase_after_a_message_is_the_tables():
 def test_neither_side_sends_messages_of_the_other(phase, kind):
     pair = Pair(phase)
     speaker = pair.worker if kind in FROM_HOST else pair.host
-    with pytest.raises(LocalProtocolError, match="other side's"):
+    with pytest.raises(LocalProtocolError, match="by the other side only"):
         speaker.send(EXAMPLES[kind])
 
 

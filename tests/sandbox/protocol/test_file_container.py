@@ -72,7 +72,7 @@ def test_bytes_that_are_no_container_are_refused(data):
 def test_another_version_or_kind_is_named():
     with pytest.raises(CheckpointError, match=r"version 2 .* reads version 1"):
         read_manifest(file_container.pack(KIND, 2, b"{}", []))
-    with pytest.raises(CheckpointError, match="no checkpoint"):
+    with pytest.raises(CheckpointError, match="not a checkpoint"):
         read_manifest(file_container.pack(b"epis", VERSION, b"{}", []))
 
 

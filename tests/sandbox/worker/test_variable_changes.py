@@ -13,7 +13,7 @@ import pytest
 from repl_sandbox.types import MORE_CHANGES
 from repl_sandbox.worker.cell.cell_evaluation import run_cell
 from repl_sandbox.worker.namespace.main_namespace import Namespace
-from repl_sandbox.worker.variables.variable_changes import MOST_CHANGES, VariableChanges
+from repl_sandbox.worker.variables.variable_changes import MAX_CHANGES, VariableChanges
 
 
 @pytest.fixture
@@ -231,10 +231,10 @@ def test_the_number_of_changes_is_bounded_and_the_rest_is_counted(namespace, cha
     namespace.globals.update({f"v{n}": n for n in range(5_000)})
     found = changes.since_last()
 
-    assert len(found) == MOST_CHANGES + 1
+    assert len(found) == MAX_CHANGES + 1
     assert [c.name for c in found[:3]] == ["v0", "v1", "v2"]
     assert found[-1].name == MORE_CHANGES
-    assert found[-1].preview == f"{5_000 - MOST_CHANGES:,} more changes"
+    assert found[-1].preview == f"{5_000 - MAX_CHANGES:,} more changes"
     assert changes.since_last() == []
 
     namespace.globals["v4999"] = "changed"
@@ -242,7 +242,7 @@ def test_the_number_of_changes_is_bounded_and_the_rest_is_counted(namespace, cha
 
     for n in range(5_000):
         del namespace.globals[f"v{n}"]
-    assert len(changes.since_last()) == MOST_CHANGES + 1
+    assert len(changes.since_last()) == MAX_CHANGES + 1
 
 
 def test_growing_beyond_many_variables_modifies_none(namespace, changes):

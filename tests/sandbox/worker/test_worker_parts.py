@@ -31,15 +31,16 @@ from repl_sandbox.protocol.messages import (
 )
 from repl_sandbox.snapshots.branch_fork import ASK_FOR_BRANCH
 from repl_sandbox.snapshots.lost_resources import LostResources
-from repl_sandbox.snapshots.snapshot_processes import Woken
+from repl_sandbox.snapshots.snapshot_resources import Takeover
 from repl_sandbox.snapshots.snapshot_table import SnapshotTable
 from repl_sandbox.types import Answer, ErrorInfo
-from repl_sandbox.worker import snapshot_control, worker_channel
+from repl_sandbox.worker import snapshot_control as control_module
+from repl_sandbox.worker import worker_channel
 from repl_sandbox.worker.checkpoint_requests import CheckpointRequests
 from repl_sandbox.worker.namespace_requests import NamespaceRequests
 from repl_sandbox.worker.session_state import SessionState
 from repl_sandbox.worker.snapshot_control import SnapshotControl
-from tests.sandbox.worker.worker_peer import Ended, KeptCopies, Peer
+from tests.sandbox.worker.worker_peer import Ended, FakeSnapshots, Peer
 
 LEAVES_TRACERS = "import sys; sys.settrace(lambda *_: None); sys.setprofile(lambda *_: None)"
 INTERRUPTED = ErrorInfo("KeyboardInterrupt", "", "KeyboardInterrupt\n", None)
@@ -47,7 +48,7 @@ INTERRUPTED = ErrorInfo("KeyboardInterrupt", "", "KeyboardInterrupt\n", None)
 
 @pytest.fixture
 def peer(monkeypatch: pytest.MonkeyPatch) -> Iterator[Peer]:
-    for module in (snapshot_control, worker_channel):  # a worker has no threads of the host
+    for module in (control_module, worker_channel):  # a worker has no threads of the host
         monkeypatch.setattr(module, "_thread_count", lambda: 0)
     peer = Peer()
     yield peer
@@ -92,31 +93,29 @@ def test_a_cell_may_call_the_host_until_its_end(peer: Peer) -> None:
 def test_an_interrupt_that_came_before_its_cell_ends_that_one_alone(peer: Peer) -> None:
     assert peer.execute(1, "9").value == "9"
     os.kill(os.getpid(), signal.SIGINT)
-    peer.states.interrupted = 2
+    peer.table.interrupted = 2
     assert peer.execute(2, "9").error == INTERRUPTED
     assert peer.execute(3, "9").value == "9"
 
 
 def test_the_last_snapshot_is_waiting_before_code_runs(peer: Peer) -> None:
-    peer.session.copies = peer.copies
-    peer.namespace.inject("log", peer.copies.log)
+    peer.session.snapshots = peer.snapshots
+    peer.namespace.inject("log", peer.snapshots.log)
     peer.execute(3, "log.append('code')")
-    assert peer.copies.log == ["settle", "code"]
-    assert peer.copies.due and peer.copies.cell == 3
+    assert peer.snapshots.log == ["wait_until_detached", "code"]
+    assert peer.snapshots.due and peer.snapshots.cell == 3
 
 
-@pytest.mark.parametrize(("ago", "hurried"), [(1000, False), (-1000, True)])
-def test_a_cell_soon_after_another_skips_optional_work(
-    peer: Peer, ago: float, hurried: bool
-) -> None:
-    peer.session.copies = peer.copies
+@pytest.mark.parametrize(("ago", "rapid"), [(1000, False), (-1000, True)])
+def test_a_cell_soon_after_another_skips_optional_work(peer: Peer, ago: float, rapid: bool) -> None:
+    peer.session.snapshots = peer.snapshots
     peer.session.ended = time.monotonic() - ago
     peer.execute(1, "1")
-    assert peer.session.hurried is hurried
+    assert peer.session.rapid is rapid
 
 
 def test_a_worker_that_init_cannot_reach_gives_up(peer: Peer) -> None:
-    peer.session.copies, peer.copies.connected = peer.copies, False
+    peer.session.snapshots, peer.snapshots.connected = peer.snapshots, False
     with pytest.raises(Ended):
         peer.execute(1, "1")
     assert not peer.hear()
@@ -138,7 +137,7 @@ def test_a_forked_child_at_the_end_of_a_cell_sends_no_result(
     with pytest.raises(Ended):
         peer.execute(1, code)
     assert peer.process.ran is not None and not peer.hear()
-    assert peer.process.ran.status == status and peer.process.ran.parting.endswith(parting)
+    assert peer.process.ran.status == status and peer.process.ran.exit_text.endswith(parting)
 
 
 def test_prefaulting_pages_changes_no_content(peer: Peer) -> None:
@@ -177,7 +176,7 @@ def _is_interrupted(fd: int) -> str:
 def test_a_job_ends_with_a_result_and_leaves_no_file(
     peer: Peer, job: Callable[[int], str], value: str | None, error: str | None
 ) -> None:
-    peer.session.copies = peer.copies
+    peer.session.snapshots = peer.snapshots
     with open(os.memfd_create("job"), "w+b", buffering=0) as file:
         file.write(b"text")
         peer.calls.file = file.fileno()
@@ -188,7 +187,7 @@ def test_a_job_ends_with_a_result_and_leaves_no_file(
     (result,) = peer.hear()
     assert isinstance(result, Result) and (result.cell, result.value) == (4, value)
     assert (result.error and result.error.type) == error
-    assert peer.session.used and peer.copies.due and not peer.interrupts.armed
+    assert peer.session.used and peer.snapshots.due and not peer.interrupts.armed
 
 
 def test_a_job_without_its_file_fails(peer: Peer) -> None:
@@ -273,13 +272,13 @@ def test_printed_answers_are_found_where_configured(
 def test_a_variable_is_bound_or_refused(
     peer: Peer, questions: NamespaceRequests, kind: str, data: bytes, answer: Value | Failed
 ) -> None:
-    peer.session.copies = peer.copies
+    peer.session.snapshots = peer.snapshots
     questions.assign(peer.ask(Assign("x", kind, data)))
     (told,) = peer.hear()
     bound = isinstance(answer, Value)
     assert type(told) is type(answer) and ("x" in peer.namespace.globals) is bound
     assert isinstance(told, Value) or (isinstance(told, Failed) and told.kind == "too large")
-    assert peer.copies.due is bound and peer.changes.since_last() == []
+    assert peer.snapshots.due is bound and peer.changes.since_last() == []
 
 
 @pytest.mark.parametrize(
@@ -313,98 +312,104 @@ def test_variables_are_listed(peer: Peer, questions: NamespaceRequests) -> None:
 
 
 @pytest.fixture
-def snapshots(peer: Peer) -> SnapshotControl:
+def snapshot_control(peer: Peer) -> SnapshotControl:
     return SnapshotControl(
         peer.session, peer.process, peer.channel, peer.calls, peer.namespace, peer.cells
     )
 
 
-def woken(cell: int = 5, *, said: bool = False) -> tuple[socket.socket, Woken]:
+def takeover(cell: int = 5, *, announced: bool = False) -> tuple[socket.socket, Takeover]:
     """Return the host's end of a new connection, and the state of an activated snapshot for it."""
     ours, theirs = socket.socketpair()
-    return ours, Woken(theirs.detach(), cell, LostResources([], ["a thread"]), 0, said=said)
+    return ours, Takeover(
+        theirs.detach(), cell, LostResources([], ["a thread"]), 0, announced=announced
+    )
 
 
 @pytest.mark.parametrize(
-    ("spoken", "hurried", "rests"),
+    ("spoken", "rapid", "waits_for_host"),
     [(False, False, True), (True, False, False), (True, True, False)],
 )
 def test_an_idle_worker_waits_in_its_snapshot_while_its_host_is_idle(
-    peer: Peer, snapshots: SnapshotControl, spoken: bool, hurried: bool, rests: bool
+    peer: Peer, snapshot_control: SnapshotControl, spoken: bool, rapid: bool, waits_for_host: bool
 ) -> None:
-    peer.session.used, peer.session.hurried = True, hurried
+    peer.session.used, peer.session.rapid = True, rapid
     if spoken:
         peer.socket.sendall(b"x")
-    snapshots.make(peer.copies)
-    assert peer.copies.log == [("make", rests)] and not peer.copies.due
-    assert peer.session.hurried is hurried
+    snapshot_control.make(peer.snapshots)
+    assert peer.snapshots.log == [("make", waits_for_host)] and not peer.snapshots.due
+    assert peer.session.rapid is rapid
 
 
 def test_pages_are_prefaulted_quickly_and_copied_again_later(
-    peer: Peer, snapshots: SnapshotControl
+    peer: Peer, snapshot_control: SnapshotControl
 ) -> None:
-    peer.session.used = peer.session.hurried = True
-    snapshots.make(peer.copies)
-    assert peer.copies.log == [("make", False)]
-    assert peer.copies.due and not peer.session.hurried
+    peer.session.used = peer.session.rapid = True
+    snapshot_control.make(peer.snapshots)
+    assert peer.snapshots.log == [("make", False)]
+    assert peer.snapshots.due and not peer.session.rapid
 
 
 def test_a_worker_goes_on_without_a_snapshot(
-    peer: Peer, snapshots: SnapshotControl, capfd: pytest.CaptureFixture[str]
+    peer: Peer, snapshot_control: SnapshotControl, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    peer.session.used, peer.copies.comes = True, ValueError("of the code's")
-    snapshots.make(peer.copies)
-    assert capfd.readouterr().err == "no copy of the session was made: ValueError\n"
+    peer.session.used, peer.snapshots.comes = True, ValueError("of the code's")
+    snapshot_control.make(peer.snapshots)
+    assert capfd.readouterr().err == "no snapshot of the session was made: ValueError\n"
 
 
-@pytest.mark.parametrize("said", [False, True])
-def test_a_woken_snapshot_is_the_worker(peer: Peer, snapshots: SnapshotControl, said: bool) -> None:
+@pytest.mark.parametrize("announced", [False, True])
+def test_an_activated_snapshot_is_the_worker(
+    peer: Peer, snapshot_control: SnapshotControl, announced: bool
+) -> None:
     peer.calls.cell, peer.calls.forked, peer.session.used = 3, True, True
     peer.socket.close()
-    peer.socket, peer.copies.comes = woken(said=said)
-    snapshots.make(peer.copies)
+    peer.socket, peer.snapshots.comes = takeover(announced=announced)
+    snapshot_control.make(peer.snapshots)
     peer.connection = HostConnection()
     begun = [Ready(VERSION), Restored(5, ("a thread",))]
-    if said:  # by the worker that it was forked from
+    if announced:  # by the worker that it was forked from
         assert not peer.hear()
         other = WorkerConnection()
         assert list(peer.connection.receive(b"".join(map(other.send, begun)))) == begun
     else:
         assert peer.hear() == begun
-    assert (peer.calls.cell, peer.calls.forked, peer.copies.due) == (0, False, True)
+    assert (peer.calls.cell, peer.calls.forked, peer.snapshots.due) == (0, False, True)
     assert peer.process.begun == 1
     result = peer.execute(6, "1")
     assert result.value == "1"
 
 
 def test_a_request_for_a_branch_is_answered_with_no_such_variable(
-    peer: Peer, snapshots: SnapshotControl
+    peer: Peer, snapshot_control: SnapshotControl
 ) -> None:
     peer.ask(Fetch(ASK_FOR_BRANCH))
-    snapshots.branch(peer.copies)
+    snapshot_control.branch(peer.snapshots)
     assert peer.hear() == [Failed("unknown", "no variable ' '")]
-    assert not peer.copies.due
+    assert not peer.snapshots.due
 
 
-def test_a_branch_begins_its_own_conversation(peer: Peer, snapshots: SnapshotControl) -> None:
+def test_a_branch_begins_its_own_conversation(
+    peer: Peer, snapshot_control: SnapshotControl
+) -> None:
     peer.ask(Fetch(ASK_FOR_BRANCH))
-    host, peer.copies.comes = woken()
+    host, peer.snapshots.comes = takeover()
     host.sendall(b"x")  # a branch waits for its first command
-    snapshots.branch(peer.copies)
+    snapshot_control.branch(peer.snapshots)
     assert peer.hear() == [Failed("unknown", "no variable ' '")]
     peer.socket.close()
     peer.socket = host
     assert peer.hear(HostConnection()) == [Ready(VERSION), Restored(5, ("a thread",))]
 
 
-def test_an_incomplete_branch_ends(peer: Peer, snapshots: SnapshotControl) -> None:
+def test_an_incomplete_branch_ends(peer: Peer, snapshot_control: SnapshotControl) -> None:
     peer.ask(Fetch(ASK_FOR_BRANCH))
-    host, peer.copies.comes = woken()
+    host, peer.snapshots.comes = takeover()
     host.close()  # so that it cannot send `Ready`
     pid = os.fork()
     if pid == 0:
         try:
-            snapshots.branch(peer.copies)
+            snapshot_control.branch(peer.snapshots)
         finally:
             os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
@@ -417,14 +422,14 @@ def test_an_interrupt_is_read_from_the_shared_page_of_the_branch() -> None:
     session = SessionState()
     assert session.interrupted() == 0
     session.changed()  # unknown to the host
-    session.states, own = SnapshotTable(), SnapshotTable()
-    session.states.interrupted, own.interrupted = 1, 2
+    session.table, own = SnapshotTable(), SnapshotTable()
+    session.table.interrupted, own.interrupted = 1, 2
     assert session.interrupted() == 1
-    session.copies = KeptCopies(own)
+    session.snapshots = FakeSnapshots(own)
     assert session.interrupted() == 2
     session.changed()
-    assert session.copies.due
-    session.states.close()
+    assert session.snapshots.due
+    session.table.close()
     own.close()
 
 
@@ -439,13 +444,13 @@ from repl_sandbox.worker.cell.standard_streams import StandardStreams
 process = WorkerProcess(StandardStreams(lambda: (1, 2)))
 process.begin()
 process.measure()
-assert process.peak_memory > 1 << 20 and not process.is_a_child()
+assert process.peak_memory > 1 << 20 and not process.is_forked_child()
 pid = os.fork()
 if pid == 0:
-    assert process.is_a_child()
+    assert process.is_forked_child()
     process.end_child(CellRun("value", None, 7, "parting\\n"))
 print("child", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
-process.give_up()
+process.exit_without_snapshot()
 """
 
 

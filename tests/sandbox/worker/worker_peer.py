@@ -18,8 +18,8 @@ from repl_sandbox.protocol.messages import (
     Result,
     WorkerMessage,
 )
-from repl_sandbox.snapshots.branch_fork import BranchFork, Foresee
-from repl_sandbox.snapshots.snapshot_processes import Woken
+from repl_sandbox.snapshots.branch_fork import BranchFork, Predict
+from repl_sandbox.snapshots.snapshot_resources import Takeover
 from repl_sandbox.snapshots.snapshot_table import SnapshotTable
 from repl_sandbox.worker.cell.cell_evaluation import NOTHING, CellRun
 from repl_sandbox.worker.cell.standard_streams import StandardStreams
@@ -42,12 +42,12 @@ class KeptStreams(StandardStreams):
     """Leaves the test's streams as they are; `looks` records whether each cell was checked."""
 
     def __init__(self) -> None:
-        self.watches = True
+        self.are_watched = True
         self.looks: list[bool] = []
 
-    def tidy(self, *, look: bool = True) -> None:
+    def restore(self, *, check_closed: bool = True) -> None:
         """Record the end of a cell."""
-        self.looks.append(look)
+        self.looks.append(check_closed)
 
 
 class LastingProcess(WorkerProcess):
@@ -62,7 +62,7 @@ class LastingProcess(WorkerProcess):
         self.begun += 1
         super().begin()
 
-    def is_a_child(self) -> bool:
+    def is_forked_child(self) -> bool:
         """Return the test's value."""
         return self.forked
 
@@ -71,7 +71,7 @@ class LastingProcess(WorkerProcess):
         self.ran = ran
         raise Ended
 
-    def give_up(self) -> NoReturn:
+    def exit_without_snapshot(self) -> NoReturn:
         """Raise `Ended`."""
         raise Ended
 
@@ -88,46 +88,46 @@ class FileCalls(HostCallClient):
         return os.dup(self.file)
 
 
-class KeptCopies(BranchFork):
+class FakeSnapshots(BranchFork):
     """Makes no snapshots: the test gives their results. `log` records the calls."""
 
-    def __init__(self, states: SnapshotTable) -> None:
+    def __init__(self, table: SnapshotTable) -> None:
         self.due = False
         self.cell = 0
-        self.states = states
+        self.table = table
         self.connected = True
         self.log: list[object] = []
-        self.comes: Woken | Exception | None = None
+        self.comes: Takeover | Exception | None = None
 
-    def settle(self) -> None:
+    def wait_until_detached(self) -> None:
         """Record the call."""
-        self.log.append("settle")
+        self.log.append("wait_until_detached")
 
     def is_connected(self) -> bool:
         """Return the test's value."""
         return self.connected
 
-    def make(self, *, rests: bool = False) -> Woken | None:
+    def make(self, *, waits_for_host: bool = False) -> Takeover | None:
         """Record the call; return or raise the test's outcome."""
         self.due = False
-        self.log.append(("make", rests))
+        self.log.append(("make", waits_for_host))
         return self._outcome()
 
     def branch(
         self,
         answer: Callable[[], None],
         complain: Callable[[BaseException], None],
-        foresee: Foresee,
-    ) -> Woken | None:
+        predict: Predict,
+    ) -> Takeover | None:
         """Answer; return or raise the test's outcome."""
         answer()
         return self._outcome()
 
-    def bring_back(self, woken: Woken, namespace: Namespace) -> list[str]:
+    def restore_resources(self, takeover: Takeover, namespace: Namespace) -> list[str]:
         """Return the lost resources that the test gives."""
-        return list(woken.remains.names)
+        return list(takeover.lost.names)
 
-    def _outcome(self) -> Woken | None:
+    def _outcome(self) -> Takeover | None:
         if isinstance(self.comes, Exception):
             raise self.comes
         return self.comes
@@ -142,12 +142,12 @@ class Peer:
         self._handler = signal.getsignal(signal.SIGINT)
         self.socket, theirs = socket.socketpair()
         self.connection = HostConnection()
-        self.states = SnapshotTable()
+        self.table = SnapshotTable()
         self.session = SessionState()
-        self.session.states = self.states
-        self.copies = KeptCopies(self.states)
+        self.session.table = self.table
+        self.snapshots = FakeSnapshots(self.table)
         self.interrupts = Interrupts()
-        self.interrupts.meant = self.session.interrupted
+        self.interrupts.target_cell = self.session.interrupted
         self.channel = WorkerChannel(self.interrupts)
         self.calls = FileCalls(self.channel)
         self.namespace = Namespace()
@@ -172,7 +172,7 @@ class Peer:
         """Close both ends, and restore the interpreter's state."""
         self.channel.close()
         self.socket.close()
-        self.states.close()
+        self.table.close()
         signal.signal(signal.SIGINT, self._handler)
         sys.modules["__main__"], sys.meta_path[:] = self._main, self._finders
 

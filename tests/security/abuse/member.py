@@ -59,8 +59,8 @@ def _changes(before: dict[str, int], sandbox: Sandbox) -> list[str]:
 
 
 def _held(sandbox: Sandbox) -> dict[str, int]:
-    outside = zygote_client(sandbox)._outside
-    zygote = processes.here(zygote_client(sandbox).pid, outside.look, apart=outside.is_apart)
+    baseline = zygote_client(sandbox)._baseline
+    zygote = processes.here(zygote_client(sandbox).pid, baseline.query, apart=baseline.is_remote)
     return {
         "descriptors of the host": processes.descriptors("self"),
         "descriptors of the zygote": processes.descriptors(zygote),

@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import Any
 
 
-def here(pid: int, look: Callable[..., Any], *, apart: bool) -> int:
+def here(pid: int, query: Callable[..., Any], *, apart: bool) -> int:
     """The id that a session's process `pid` has here.
 
     A session that is `apart` lies in a pid namespace of its container, and tells its processes' ids
-    there; `look` looks at it from inside. The number of a namespace is the same everywhere.
+    there; `query` looks at it from inside. The number of a namespace is the same everywhere.
 
     Raises:
         ProcessLookupError: there is no such process.
     """
     if not apart:
         return pid
-    namespace = look("namespace", "self", "pid")
+    namespace = query("namespace", "self", "pid")
     for each in filter(str.isdigit, os.listdir("/proc")):
         if _link(f"/proc/{each}/ns/pid") != namespace:
             continue

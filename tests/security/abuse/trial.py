@@ -52,8 +52,8 @@ class Trial:
 
 def here(session: Session, pid: int) -> int:
     """The id that the process `pid` of a session has here, wherever the session is."""
-    outside = session_links(session).outside
-    return processes.here(pid, outside.look, apart=outside.is_apart)
+    baseline = session_links(session).baseline
+    return processes.here(pid, baseline.query, apart=baseline.is_remote)
 
 
 def init_of(session: Session) -> int:

@@ -19,18 +19,18 @@ def look(pid: int) -> ContainerIsolation:
 
     A layer that cannot be seen counts as missing. OSError: the process is gone.
     """
-    seen, own = status(pid), status("self")
-    filters = int(seen.get("Seccomp_filters", "0"))
+    host_path, own = status(pid), status("self")
+    filters = int(host_path.get("Seccomp_filters", "0"))
     walls: dict[str, Callable[[], bool]] = {
         **{f"an own {name} namespace": _own(pid, name) for name in _NAMESPACES},
         "a read-only root": lambda: bool(os.statvfs(f"/proc/{pid}/root").f_flag & os.ST_RDONLY),
-        "no capabilities": lambda: all(int(seen[name], 16) == 0 for name in _CAPABILITIES),
-        "no new privileges": lambda: seen["NoNewPrivs"] == "1",
+        "no capabilities": lambda: all(int(host_path[name], 16) == 0 for name in _CAPABILITIES),
+        "no new privileges": lambda: host_path["NoNewPrivs"] == "1",
         "a filter of system calls": lambda: (
-            seen["Seccomp"] == "2" and filters > int(own.get("Seccomp_filters", "0"))
+            host_path["Seccomp"] == "2" and filters > int(own.get("Seccomp_filters", "0"))
         ),
         "no network": lambda: set(_interfaces(pid)) <= {"lo"},
-        "another user than root": lambda: "0" not in seen["Uid"].split(),
+        "another user than root": lambda: "0" not in host_path["Uid"].split(),
     }
     return ContainerIsolation(
         tuple(name for name, stands in walls.items() if not _holds(stands)), filters

@@ -13,7 +13,7 @@ _READ = 1 << 16
 
 def rest(attached: Any) -> bytes:
     """The output of a container that ends or has ended, since `attached` was made."""
-    fd, unwrapper, said = descriptor(attached), Unwrapper(), b""
+    fd, unwrapper, output = descriptor(attached), Unwrapper(), b""
     poller = select.poll()
     poller.register(fd, select.POLLIN)
     while poller.poll():
@@ -23,8 +23,8 @@ def rest(attached: Any) -> bytes:
             break
         if not data:
             break
-        said += b"".join(piece for _, piece in unwrapper.feed(data))
-    return said
+        output += b"".join(piece for _, piece in unwrapper.feed(data))
+    return output
 
 
 def descriptor(attached: Any) -> int:

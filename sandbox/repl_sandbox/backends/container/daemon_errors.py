@@ -14,7 +14,7 @@ def refusal(image: str, told: str) -> SandboxError:
         return SandboxError(f"the daemon's disk is full: {told}")
     if any(each in lower for each in _LOGIN):
         return SandboxError(
-            f"image {image}: the registry lets nobody have it without a login (docker login), or "
+            f"image {image}: the registry requires a login (docker login), or "
             f"has no such image: {told}"
         )
     if "bind source path does not exist" in lower:

@@ -38,7 +38,7 @@ class MountedSocketTransport:
         self._output = container.attach_socket(
             params={"stdout": 1, "stderr": 1, "stream": 1, "logs": 0}
         )
-        undo.callback(self.let_go)
+        undo.callback(self.release)
 
     def meet(
         self, container: Container, seconds: float, forget: Callable[[], None], undo: ExitStack
@@ -72,22 +72,22 @@ class MountedSocketTransport:
         """Accept no further connection: the zygote is connected."""
         self._meeting.close()
 
-    def outside(self) -> IsolationBaseline:
+    def baseline(self) -> IsolationBaseline:
         """The isolation baseline of the sessions."""
-        self.let_go()
+        self.release()
         return IsolationBaseline(self._pid, self._enclosure)
 
-    def seen(self, path: str) -> str:
+    def host_path(self, path: str) -> str:
         """The path by which `IsolationBaseline.look` finds the container's `path`."""
         return f"/proc/{self._pid}/root{path}"
 
-    def said(self) -> bytes:
+    def output(self) -> bytes:
         """The output since the start of a container that ends or has ended."""
-        said = b"" if self._output is None else container_output.rest(self._output)
-        self.let_go()
-        return said
+        output = b"" if self._output is None else container_output.rest(self._output)
+        self.release()
+        return output
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Release the container's output."""
         attached, self._output = self._output, None
         if attached is not None:

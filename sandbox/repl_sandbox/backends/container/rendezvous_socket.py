@@ -78,8 +78,8 @@ class RendezvousSocket:
         if self._listener.fileno() not in ready:
             return None
         accepted, _ = self._listener.accept()
-        said = accepted.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        return Lifeline(fileno=accepted.detach()), _CREDENTIALS.unpack(said)[0]
+        credentials = accepted.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        return Lifeline(fileno=accepted.detach()), _CREDENTIALS.unpack(credentials)[0]
 
     def close(self) -> None:
         """Accept no connections any more."""

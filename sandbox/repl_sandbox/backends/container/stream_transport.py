@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from docker.models.containers import Container
 
 _SECONDS = 30.0
-_MOST = 1 << 17
+_MAX_ANSWER = 1 << 17
 _CAPABILITIES = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
 
 
@@ -48,9 +48,9 @@ class ProcessQueryClient:
         if not isinstance(answer, _KINDS.get(name, object)) or isinstance(answer, bool) != (
             name in _YES_OR_NO
         ):
-            raise OSError(ESRCH, "the container answers with something else")
+            raise OSError(ESRCH, "the container sent an answer of another type")
         if isinstance(answer, list) and not all(type(each) is int for each in answer):
-            raise OSError(ESRCH, "the container answers with something else")
+            raise OSError(ESRCH, "the container sent an answer of another type")
         return answer
 
     def ask(self, name: str, *arguments: Any, seconds: float = _SECONDS) -> Any:
@@ -59,7 +59,7 @@ class ProcessQueryClient:
             try:
                 self._socket.settimeout(seconds)
                 self._socket.send(json.dumps([name, *arguments]).encode())
-                answer = json.loads(self._socket.recv(_MOST) or b"{}")
+                answer = json.loads(self._socket.recv(_MAX_ANSWER) or b"{}")
             except (OSError, ValueError, RecursionError) as error:
                 self._socket.close()  # a late answer would be taken for the next one
                 raise OSError(ESRCH, "the container does not answer") from error
@@ -75,10 +75,10 @@ class ProcessQueryClient:
 
 
 _KINDS: dict[str, Any] = {
-    **dict.fromkeys(("also_held", "parent", "private", "proportional", "resident"), int),
+    **dict.fromkeys(("shared_with_others", "parent", "private", "proportional", "resident"), int),
     **dict.fromkeys(("running", "threads", "use"), int),
     **dict.fromkeys(("cpu_clock", "cpu_seconds"), (int, float)),
-    **dict.fromkeys(("copies", "descendants"), list),
+    **dict.fromkeys(("snapshots", "descendants"), list),
     **dict.fromkeys(("namespace", "read"), str),
     "status": dict,
 }
@@ -93,8 +93,8 @@ _open: weakref.WeakSet[ProcessQueryClient] = weakref.WeakSet()
 
 
 def _drop_all() -> None:
-    for questions in list(_open):
-        questions.close()
+    for client in list(_open):
+        client.close()
 
 
 os.register_at_fork(after_in_child=_drop_all)
@@ -124,9 +124,9 @@ class RelayProcess:
         status = self._process.wait(timeout)
         forget, self._forget = self._forget, None
         if forget is not None and self._process.stdout is not None:
-            with self._process.stdout as output:
-                said = output.read()
-            forget(said)
+            with self._process.stdout as stdout:
+                output = stdout.read()
+            forget(output)
         return status
 
     def kill(self) -> None:
@@ -137,18 +137,18 @@ class RelayProcess:
 class StreamTransport:
     """A relay process carries the data that would otherwise pass through sockets.
 
-    `most`: bytes of the files that the container may send for one request.
+    `max_size`: bytes of the files that the container may send for one request.
     """
 
     takes_input = True
     argument = "stream"
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, max_size: int) -> None:
         self.mounts: dict[str, str] = {}
-        self._most = most
+        self._most = max_size
         self._attached: Any = None
         self._said = b""
-        self._questions: ProcessQueryClient | None = None
+        self._queries: ProcessQueryClient | None = None
         self._relay: RelayProcess | None = None
         self._facts: dict[str, Any] = {}
 
@@ -157,21 +157,21 @@ class StreamTransport:
         self._attached = container.attach_socket(
             params={"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1, "logs": 0}
         )
-        undo.callback(self.let_go)
+        undo.callback(self.release)
 
     def meet(
         self, container: Container, seconds: float, forget: Callable[[], None], undo: ExitStack
     ) -> tuple[Lifeline, zygote_process.ZygoteProcess] | None:
         """As of `MountedSocketTransport`."""
-        lifeline, self._questions = self._start(forget)
+        lifeline, self._queries = self._start(forget)
         undo.callback(lifeline.close)
         relay = self._relay
         assert relay is not None
         undo.callback(relay.wait)
         undo.callback(relay.kill)
-        self.let_go()
+        self.release()
         try:
-            self._facts = self._questions.ask("facts", seconds=seconds)
+            self._facts = self._queries.ask("facts", seconds=seconds)
         except OSError as error:
             if isinstance(error.__cause__, TimeoutError):
                 raise TimeoutError from error
@@ -193,49 +193,49 @@ class StreamTransport:
                 cwd="/",
                 start_new_session=True,
             )
-        self._relay = RelayProcess(relay, lambda said: self._is_over(said, forget))
+        self._relay = RelayProcess(relay, lambda output: self._is_over(output, forget))
         return ours, ProcessQueryClient(asking)
 
-    def _is_over(self, said: bytes, forget: Callable[[], None]) -> None:
-        self._said = said
-        if self._questions is not None:
-            self._questions.close()
+    def _is_over(self, output: bytes, forget: Callable[[], None]) -> None:
+        self._said = output
+        if self._queries is not None:
+            self._queries.close()
         forget()
 
     def connected(self) -> None:
         """As of `MountedSocketTransport`."""
 
-    def outside(self) -> IsolationBaseline:
+    def baseline(self) -> IsolationBaseline:
         """As of `MountedSocketTransport`."""
         found = self._facts.get("zygote")
         zygote = found if type(found) is int else 0
-        return IsolationBaseline(zygote, enclosure(self._facts), self._questions)
+        return IsolationBaseline(zygote, container_isolation(self._facts), self._queries)
 
-    def seen(self, path: str) -> str:
+    def host_path(self, path: str) -> str:
         """As of `MountedSocketTransport`."""
         return path
 
-    def said(self) -> bytes:
+    def output(self) -> bytes:
         """As of `MountedSocketTransport`."""
         return self._said
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """As of `MountedSocketTransport`: the relay has the stream."""
         attached, self._attached = self._attached, None
         if attached is not None:
             container_output.close(attached)
 
 
-def enclosure(facts: dict[str, Any]) -> ContainerIsolation:
+def container_isolation(facts: dict[str, Any]) -> ContainerIsolation:
     """The isolation of a container by its first process's observations, whatever the runtime's
     name.
 
     A kernel of its own, which reports another identity than this system's, needs no namespaces and
     no filter: it neither runs this kernel's processes nor passes on their system calls.
     """
-    seen = facts.get("status") or {}
+    host_path = facts.get("status") or {}
     own_kernel = facts.get("kernel") != [platform.release(), platform.version()]
-    filters, ours = int(seen.get("Seccomp_filters", "0")), status("self")
+    filters, ours = int(host_path.get("Seccomp_filters", "0")), status("self")
     found = facts.get("namespaces") or {}
     walls = {
         **{
@@ -245,13 +245,13 @@ def enclosure(facts: dict[str, Any]) -> ContainerIsolation:
             if name not in ("user", "cgroup")
         },
         "a read-only root": facts.get("read_only") is True,
-        "no capabilities": bool(seen)
-        and all(int(seen.get(name, "0"), 16) == 0 for name in _CAPABILITIES),
+        "no capabilities": bool(host_path)
+        and all(int(host_path.get(name, "0"), 16) == 0 for name in _CAPABILITIES),
         "no new privileges": facts.get("no_new_privs") == 1,
         "a filter of system calls": own_kernel
-        or (seen.get("Seccomp") == "2" and filters > int(ours.get("Seccomp_filters", "0"))),
+        or (host_path.get("Seccomp") == "2" and filters > int(ours.get("Seccomp_filters", "0"))),
         "no network": set(facts.get("interfaces", ["?"])) <= {"lo"},
-        "another user than root": "0" not in seen.get("Uid", "0").split(),
+        "another user than root": "0" not in host_path.get("Uid", "0").split(),
     }
     missing = tuple(name for name, stands in walls.items() if not stands)
     return ContainerIsolation(missing, filters, own_kernel=own_kernel)

@@ -31,7 +31,7 @@ OWN: Final = (
 TRIAL: Final = "/dev/random"
 
 _DEVICES: Final = (
-    Grant("/dev/null", READ | WRITE, "output that nobody wants"),
+    Grant("/dev/null", READ | WRITE, "output that is discarded"),
     Grant("/dev/zero", READ | WRITE, "memory shared with children, by old programs"),
     Grant("/dev/full", READ | WRITE, "programs test by it that they notice a full disk"),
 )

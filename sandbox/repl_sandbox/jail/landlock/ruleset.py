@@ -115,7 +115,7 @@ VERSIONS: Final[tuple[Version, ...]] = (
         "signals, abstract sockets",
         scope=Scope.ABSTRACT_UNIX_SOCKET | Scope.SIGNAL,
     ),
-    Version(AUDIT, "6.15", "what is refused is told to the audit log"),
+    Version(AUDIT, "6.15", "the audit log records refusals"),
     Version(THREADS, "7.0", "all threads at once; a session is restricted while it has one"),
     Version(SOCKETS, "7.1", "sockets by path", FileAccess.RESOLVE_UNIX),
 )

@@ -15,8 +15,8 @@ MAPPED: Final = Slot(4)
 WRITTEN: Final = Slot(5)  # the other end of `MAPPED`
 CONTAINED: Final = Slot(6)
 DONE: Final = Slot(7)
-ORDERS_OURS: Final = Slot(8)
-ORDERS_THEIRS: Final = Slot(9)
+CHANNEL_INIT_END: Final = Slot(8)
+CHANNEL_WORKER_END: Final = Slot(9)
 
 WORD: Final = Slot(10)  # the word read from a pipe
 OPENED: Final = Slot(11)  # the descriptor opened last
@@ -25,10 +25,10 @@ TRIAL: Final = Slot(13)  # 0 once a Landlock ruleset was seen to be in force
 
 # For each cgroup of version 1, the descriptor to join it by.
 GROUPS: Final = 16
-MOST_GROUPS: Final = 16
+MAX_GROUPS: Final = 16
 # Two for each Landlock rule: its rights and its path's descriptor, side by side as the kernel reads
 # them (struct landlock_path_beneath_attr).
-RULES: Final = GROUPS + MOST_GROUPS
+RULES: Final = GROUPS + MAX_GROUPS
 
 
 def group(index: int) -> Slot:

@@ -55,4 +55,4 @@ def _perform(jail: Jail, calls: SyscallBatch) -> None:
 def note_findings(jail: Jail, calls: SyscallBatch) -> None:
     """Store the findings of a batch that has run in the jail."""
     if ruleset.was_tried(calls):
-        jail.held["landlock"] = jail.files.abi
+        jail.findings["landlock"] = jail.files.abi

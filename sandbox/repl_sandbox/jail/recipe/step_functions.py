@@ -48,9 +48,9 @@ def move_descriptors(jail: Jail) -> Rows:
         (recipe_slots.CONTAINED, reserved_descriptors.CONTAINED),
         (recipe_slots.DONE, reserved_descriptors.DONE),
     ]
-    if jail.states >= 0:
-        moved.append((recipe_slots.ORDERS_OURS, reserved_descriptors.ORDERS_OURS))
-        moved.append((recipe_slots.ORDERS_THEIRS, reserved_descriptors.ORDERS_THEIRS))
+    if jail.snapshots >= 0:
+        moved.append((recipe_slots.CHANNEL_INIT_END, reserved_descriptors.CHANNEL_INIT_END))
+        moved.append((recipe_slots.CHANNEL_WORKER_END, reserved_descriptors.CHANNEL_WORKER_END))
     if jail.tier == "jailed":
         moved.append((recipe_slots.MAPPED, reserved_descriptors.MAPPED))
         # Otherwise a reader would wait for ever if the zygote were killed before writing.
@@ -152,7 +152,7 @@ def read_interpreter(jail: Jail) -> None:
 
 
 def note_privileges(jail: Jail) -> None:
-    jail.held["no_new_privs"] = processes.gains_no_privileges()
+    jail.findings["no_new_privs"] = processes.gains_no_privileges()
 
 
 def limit_forks(jail: Jail) -> None:
@@ -164,7 +164,7 @@ def limit_forks(jail: Jail) -> None:
         listener = fork_notifications.load(filter_)
     except OSError:
         return
-    jail.held["forks"] = 1
+    jail.findings["forks"] = 1
     with suppress(OSError):  # the zygote has ended, and the session is about to
         fork_notifications.introduce(listener, limiter, os.getppid(), most)
     limiter.close()

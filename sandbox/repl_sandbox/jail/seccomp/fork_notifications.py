@@ -73,13 +73,13 @@ def load(filter_: bytes) -> int:
     return call_seccomp(SECCOMP_SET_MODE_FILTER, flags, ctypes.addressof(fprog))
 
 
-def introduce(listener: int, limiter: socket.socket, init: int, most: int) -> None:
+def introduce(listener: int, limiter: socket.socket, init: int, max_processes: int) -> None:
     """Leave decisions about forks to `limiter`.
 
-    `init`: all its descendants count. `most`: their maximum number, threads included.
+    `init`: all its descendants count. `max_processes`: their maximum number, threads included.
     """
     try:
-        socket.send_fds(limiter, [_INTRODUCTION.pack(init, most)], [listener])
+        socket.send_fds(limiter, [_INTRODUCTION.pack(init, max_processes)], [listener])
     finally:
         os.close(listener)
 
@@ -93,18 +93,18 @@ def receive(limiter: socket.socket) -> tuple[int, int, int] | None:
     data, ancillary, _, _ = limiter.recvmsg(_INTRODUCTION.size, socket.CMSG_SPACE(4))
     if not data:
         return None
-    init, most = _INTRODUCTION.unpack(data)
+    init, max_processes = _INTRODUCTION.unpack(data)
     if not ancillary:
-        return init, most, -1
+        return init, max_processes, -1
     (listener,) = array.array("i", ancillary[0][2])
     try:
         fcntl.ioctl(listener, _NOTIF_SET_FLAGS, _FD_SYNC_WAKE_UP)
     except OSError:
         pass  # an older kernel
-    return init, most, listener
+    return init, max_processes, listener
 
 
-def hear(listener: int) -> int | None:
+def read_fork(listener: int) -> int | None:
     """Return the next waiting fork, as a number to answer it by; None if it no longer waits."""
     notice = bytearray(_NOTICE_SIZE)
     try:

@@ -251,7 +251,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "kill",
         (NoneOf(0, (EVERY_PROCESS,)),),
         EPERM,
-        "kill(-1) would take the waiting copy of the worker along",
+        "kill(-1) would also kill the waiting snapshot of the worker",
     ),
     Rule(
         "prlimit64",
@@ -270,7 +270,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "fcntl",
         (NoneOf(1, (F_SETLEASE, F_NOTIFY, F_SETPIPE_SZ, F_SETDELEG)),),
         EPERM,
-        "leases hold up whoever else opens a file of the same user, and tell of it, as F_NOTIFY "
+        "leases delay other processes that open the same user's file, and report it, as F_NOTIFY "
         "does; larger pipes take of what the kernel lets the host's user have for pipes",
     ),
     Rule(
@@ -342,13 +342,13 @@ CONFINED: Final[tuple[Rule | Refuse, ...]] = (
     Rule("creat", (NoBits(1, _OTHER_USER),), EPERM, _NO_OTHER_USER),
     Rule("open", (NoBits(2, _OTHER_USER),), EPERM, _NO_OTHER_USER),
     Rule("openat", (NoBits(3, _OTHER_USER),), EPERM, _NO_OTHER_USER),
-    Refuse("openat2", 437, 437, "hides its mode, which no filter can look at", ENOSYS),
+    Refuse("openat2", 437, 437, "hides its mode, which no filter can inspect", ENOSYS),
     Refuse("socket", 41, 198, "the network is the host's", EAFNOSUPPORT),
     Refuse("connect", 42, 203, "the network is the host's, and so are sockets by path"),
     Refuse("bind", 49, 200, "abstract names and ports are the host's to give"),
-    Refuse("listen", 50, 201, "nobody outside is to be answered"),
-    Refuse("accept", 43, 202, "nobody outside is to be answered"),
-    Refuse("accept4", 288, 242, "nobody outside is to be answered"),
+    Refuse("listen", 50, 201, "no process outside may get an answer"),
+    Refuse("accept", 43, 202, "no process outside may get an answer"),
+    Refuse("accept4", 288, 242, "no process outside may get an answer"),
     Rule(
         "socketpair",
         (OneOf(0, (AF_UNIX,)), OneOf(1, (SOCK_STREAM,), mask=SOCK_TYPE_MASK)),
@@ -647,7 +647,9 @@ REFUSE: Final[tuple[Refuse, ...]] = (
     Refuse("pidfd_getfd", 438, 438, "takes a descriptor out of another process"),
     Refuse("kcmp", 312, 272, "compares kernel pointers of two processes"),
     Refuse("perf_event_open", 298, 241, "a wide attack surface; sees other processes"),
-    Refuse("userfaultfd", 323, 282, "stops the kernel inside a copy: the standard aid of exploits"),
+    Refuse(
+        "userfaultfd", 323, 282, "stops the kernel while it copies memory: a common aid of exploits"
+    ),
     Refuse("memfd_secret", 447, 447, "memory that nothing outside can inspect; unused by Python"),
     # Asynchronous I/O: one entry to many calls, past this filter
     Refuse("io_uring_setup", 425, 425, "runs calls past this filter; long list of kernel bugs"),
@@ -663,7 +665,7 @@ REFUSE: Final[tuple[Refuse, ...]] = (
     Refuse("splice", 275, 76, "page-cache writes (CVE-2022-0847 and its successors)"),
     Refuse("tee", 276, 77, "page-cache writes (CVE-2022-0847 and its successors)"),
     Refuse("vmsplice", 278, 75, "page-cache writes (CVE-2022-0847 and its successors)"),
-    Refuse("sendfile", 40, 71, "splice by another name; copies of files go on by read and write"),
+    Refuse("sendfile", 40, 71, "as splice; copies of files use read and write instead"),
     Refuse("cachestat", 451, 451, "tells which host files are in memory"),
     # Code and state of the kernel
     Refuse("bpf", 321, 280, "programs inside the kernel"),

@@ -30,24 +30,24 @@ _OWN = re.compile(r"repl-env-\d+-[0-9a-f]{8}")
 # machine with few processors.
 _SPARE = 32
 # A reaped process still counts until it is switched out: on a busy machine until its next turn.
-_PATIENCE = 10.0
+_TIMEOUT = 10.0
 _PAUSE = 0.002
 
 
 class CgroupPool:
     """The cgroups of one sandbox. Thread-safe; unusable in a forked child.
 
-    `weighed`: their CPU weights can be set, which requires that the root has that controller.
+    `weighted`: their CPU weights can be set, which requires that the root has that controller.
 
     Raises:
         IsolationError: a folder cannot be made, or controllers cannot be enabled.
     """
 
-    def __init__(self, place: CgroupRoot, *, weighed: bool = False) -> None:
-        self.weighed = weighed and bool(place.weighing)
+    def __init__(self, place: CgroupRoot, *, weighted: bool = False) -> None:
+        self.weighted = weighted and bool(place.weighing)
         self._files = VERSIONS[place.version]
         controllers, places = set(NEEDED), place.folders
-        if self.weighed:
+        if self.weighted:
             controllers.add(WEIGHING)
             if place.version == 1:
                 places = (*places, place.weighing)
@@ -63,14 +63,14 @@ class CgroupPool:
             if place.crowded:
                 _move_to_leaf(place.folders[0])
             if place.version == 2:
-                _give_on(places[0], controllers)
+                _reuse(places[0], controllers)
             # A version 1 hierarchy with two controllers has one folder twice.
             for folder in dict.fromkeys(places):
                 sweep(folder)
                 self._locks.append(_make_locked(f"{folder}/{name}"))
             self._folders = tuple(f"{folder}/{name}" for folder in places)
             if place.version == 2:
-                _give_on(self._folders[0], controllers)
+                _reuse(self._folders[0], controllers)
         except OSError as error:
             self._folders = self._folders or tuple(f"{at}/{name}" for at in places)
             self.close()
@@ -102,7 +102,7 @@ class CgroupPool:
             for folder in dict.fromkeys(folders):
                 os.mkdir(folder)
                 made.append(folder)
-            group = SessionCgroup(folders, self._files, memory, processes, weighed=self.weighed)
+            group = SessionCgroup(folders, self._files, memory, processes, weighted=self.weighted)
         except OSError as error:
             for folder in made:
                 _remove(folder)
@@ -148,7 +148,7 @@ class CgroupPool:
             self._all = set()
         self._free.clear()
         for folder in dict.fromkeys(self._folders):
-            _clear(folder, _PATIENCE)
+            _clear(folder, _TIMEOUT)
         while self._locks:
             os.close(self._locks.pop())
 
@@ -158,17 +158,17 @@ class CgroupPool:
             os.close(self._locks.pop())
 
 
-def open_groups(found: CgroupRoot | CgroupUnavailable, *, weighed: bool = False) -> CgroupPool:
-    """Return the cgroups of a sandbox that must have them, weighed if `weighed` and possible.
+def open_groups(found: CgroupRoot | CgroupUnavailable, *, weighted: bool = False) -> CgroupPool:
+    """Return the cgroups of a sandbox that must have them, weighed if `weighted` and possible.
 
     Raises:
         IsolationError: `found` is unavailable, or turns out not to work.
     """
     if isinstance(found, CgroupUnavailable):
         raise IsolationError("jailed", "cgroup", found.reason, found.remedy)
-    if weighed:
+    if weighted:
         with contextlib.suppress(IsolationError):
-            return CgroupPool(found, weighed=True)
+            return CgroupPool(found, weighted=True)
     return CgroupPool(found)
 
 
@@ -209,9 +209,9 @@ def _make_locked(folder: str) -> int:
             _remove(folder)
 
 
-def _clear(folder: str, patience: float) -> None:
+def _clear(folder: str, timeout: float) -> None:
     """Remove `folder` and the cgroups in it, or leave them for a later sweep."""
-    end = time.monotonic() + patience
+    end = time.monotonic() + timeout
     try:
         inside = [entry.path for entry in os.scandir(folder) if entry.is_dir()]
     except OSError:
@@ -238,7 +238,7 @@ def _remove(folder: str) -> bool:
 # ── version 2 ─────────────────────────────────────────────────────────────────────────────────
 
 
-def _give_on(folder: str, controllers: set[str]) -> None:
+def _reuse(folder: str, controllers: set[str]) -> None:
     """Enable the controllers for the cgroups in `folder`."""
     path = f"{folder}/cgroup.subtree_control"
     missing = controllers - set(words(path))
@@ -265,9 +265,9 @@ def _move_to_leaf(folder: str) -> None:
 _alive: weakref.WeakSet[CgroupPool] = weakref.WeakSet()
 
 
-def _let_go() -> None:
+def _forget_in_child() -> None:
     for groups in list(_alive):
         groups.forked()
 
 
-os.register_at_fork(after_in_child=_let_go)
+os.register_at_fork(after_in_child=_forget_in_child)

@@ -41,11 +41,11 @@ class SessionCgroup:
         memory: int,
         processes: int,
         *,
-        weighed: bool = False,
+        weighted: bool = False,
     ) -> None:
         self.folders = folders
-        self.weighed = weighed
-        self._low = False
+        self.weighted = weighted
+        self._slowed = False
         self.version = files.version
         self._files = files
         self._pid = os.getpid()
@@ -121,16 +121,16 @@ class SessionCgroup:
         """
         return rows(self._path((0, "memory.stat")), *self._files.held)
 
-    def weigh(self, *, low: bool) -> None:
-        """Set the low or the ordinary CPU weight, if the cgroup is weighed."""
-        if low != self._low:
+    def set_weight(self, *, slowed: bool) -> None:
+        """Set the CPU weight, if the cgroup has one: low if `slowed`, else ordinary."""
+        if slowed != self._slowed:
             files = self._files
-            put(self._path(files.weight), files.low if low else files.ordinary)
-            self._low = low
+            put(self._path(files.weight), files.low if slowed else files.ordinary)
+            self._slowed = slowed
 
     def reusable(self) -> bool:
         """Whether it has no processes and is as new for the next session."""
-        self.weigh(low=False)
+        self.set_weight(slowed=False)
         if number(self._path(self._files.members)):
             return False
         # The charge is cheaper to read than its parts, and often sufficient.

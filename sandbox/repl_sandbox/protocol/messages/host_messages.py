@@ -167,7 +167,7 @@ def _begun_with(rows: list[Any], data: bytes) -> tuple[Assign, ...]:
     for row in rows:
         name, kind, size = read_row(row, 3, "variable")
         if type(name) is not str or type(size) is not int or not 0 <= size <= len(data):
-            raise TypeError("a variable is not what it must be")
+            raise TypeError("a variable has a field of the wrong type")
         variables.append(Assign(name, _kind(kind), data[:size]))
         data = data[size:]
     if data:

@@ -68,7 +68,7 @@ def read_change(row: Any) -> Change:
         and type(preview) is str
     ):
         return Change(kind, name, type_name, size, preview)  # type: ignore[arg-type]
-    raise TypeError("a field of a change is not what it must be")
+    raise TypeError("a field of a change has the wrong type")
 
 
 def dump_changes(changes: Iterable[Change]) -> str:
@@ -90,7 +90,7 @@ def read_variable(row: Any) -> Variable:
         and 0 <= size < MAX_COUNT
     ):
         return Variable(name, type_name, size, preview)
-    raise TypeError("a field of a variable is not what it must be")
+    raise TypeError("a field of a variable has a field of the wrong type")
 
 
 def read_error(row: Any) -> ErrorInfo:
@@ -100,7 +100,7 @@ def read_error(row: Any) -> ErrorInfo:
         line is None or (type(line) is int and 0 <= line < MAX_COUNT)
     ):
         return ErrorInfo(type_name, message, traceback, line)
-    raise TypeError("a field of the error is not what it must be")
+    raise TypeError("a field of the error has the wrong type")
 
 
 def dump_error(error: ErrorInfo) -> str:

@@ -23,7 +23,7 @@ from .json_keys import check_keys
 
 # Elements of an iterable that is not a list: a generator may have no end, and a range of 10**12
 # numbers is as short to write as a range of ten. The limit equals the values of a call's arguments.
-MOST_ELEMENTS = 1 << 20
+MAX_ELEMENTS = 1 << 20
 
 # Bytes as JSON: an object with only this key, and base64 as its value.
 BYTES: Final = "$bytes"
@@ -46,7 +46,7 @@ def encoded(value: object, *, ascii_only: bool = True, any_keys: bool = False) -
         TypeError: JSON has no form for a part of the value.
         ValueError: a number is not finite, the value contains itself, is nested too deeply, or has
             an
-            iterable of more than `MOST_ELEMENTS`.
+            iterable of more than `MAX_ELEMENTS`.
         Exception: any exception of the value's own classes.
     """
     made: list[object] = []
@@ -169,11 +169,11 @@ def _numbers(value: Any) -> object:
 
 
 def elements(value: Any) -> list[Any]:
-    """Return the elements of an iterable; ValueError for more than `MOST_ELEMENTS`."""
-    found = list(itertools.islice(iter(value), MOST_ELEMENTS + 1))
-    if len(found) > MOST_ELEMENTS:
+    """Return the elements of an iterable; ValueError for more than `MAX_ELEMENTS`."""
+    found = list(itertools.islice(iter(value), MAX_ELEMENTS + 1))
+    if len(found) > MAX_ELEMENTS:
         kind = _name(type(value))
-        raise ValueError(f"an object of type {kind} has more than {MOST_ELEMENTS:,} elements")
+        raise ValueError(f"an object of type {kind} has more than {MAX_ELEMENTS:,} elements")
     return found
 
 

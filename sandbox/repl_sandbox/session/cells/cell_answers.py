@@ -13,10 +13,10 @@ from ...protocol.values.json_text import MAX_ANSWER_VALUES
 from ...types import Answer
 
 # One answer suffices; a loop of answers must not fill the host's memory.
-_MOST = 64
-_MOST_CHARACTERS = 16 << 20
+_MAX_ANSWERS = 64
+_MAX_CHARACTERS = 16 << 20
 # Some 100 bytes each: the values of the four largest answers.
-_MOST_VALUES = 4 * MAX_ANSWER_VALUES
+_MAX_VALUES = 4 * MAX_ANSWER_VALUES
 
 # Accepts an answer, or raises ValueError to refuse it, immediately or when awaited.
 Accept: TypeAlias = Callable[[Answer], Awaitable[None] | None]
@@ -62,11 +62,13 @@ class CellAnswers:
 
     def _check_room(self, new: Answered) -> None:
         held = [*self.kept, *self._undecided.values(), new]
-        many = self._place(new) + len(self._undecided) >= _MOST
-        if many or sum(len(each.answer.text) for each in held) > _MOST_CHARACTERS:
-            raise ValueError(f"a cell may give {_MOST} answers of {_MOST_CHARACTERS:,} characters")
-        if sum(each.values for each in held) > _MOST_VALUES:
-            raise ValueError(f"the answers of a cell may have {_MOST_VALUES:,} values together")
+        many = self._place(new) + len(self._undecided) >= _MAX_ANSWERS
+        if many or sum(len(each.answer.text) for each in held) > _MAX_CHARACTERS:
+            raise ValueError(
+                f"a cell may give {_MAX_ANSWERS} answers of {_MAX_CHARACTERS:,} characters"
+            )
+        if sum(each.values for each in held) > _MAX_VALUES:
+            raise ValueError(f"the answers of a cell may have {_MAX_VALUES:,} values together")
 
     def _keep(self, answered: Answered) -> None:
         place = self._place(answered)

@@ -17,7 +17,7 @@ from ...protocol.messages import HostMessage, Restored, Result
 from ...session_limits import Limits
 from ...types import AnyOutcome, Clock, Figure, Finished, KillReason, State, Usage
 from ..host_functions.host_call_handler import HostCallHandler
-from ..io import Ready_, SessionIO
+from ..io import ReadyDescriptors, SessionIO
 from ..output import OutputCapture
 from ..recovery import INIT_TIMEOUT, NOTICE_TIMEOUT, Recovery
 from ..shielded_operations import ShieldedOperations
@@ -52,10 +52,10 @@ class CellExecution:
         self._worker, self._init = io.worker, io.init
         self._calls, self._recovery, self._completion = calls, recovery, completion
         self._grace = limits.grace
-        self.limit_hits = LimitHits(io.links, cell, copies=recovery.keeps)
+        self.limit_hits = LimitHits(io.links, cell, snapshots=recovery.has_snapshots)
         self._job: tuple[Callable[[int], HostMessage], int] | None = None
         self._last_number = 0  # the number of the last cell, while a job runs
-        self._grace_over: float | None = None
+        self._grace_deadline: float | None = None
 
     # ── the usual cell ────────────────────────────────────────────────────────────────────────
 
@@ -67,7 +67,7 @@ class CellExecution:
         cell.number += 1
         if cell.clocks is not None:
             cell.clear()
-        if on_output is not None or output.told:
+        if on_output is not None or output.is_streaming:
             output.begin(on_output)
         cell.code, cell.timeout = code, timeout
         now = cell.running_since = _monotonic()
@@ -80,45 +80,45 @@ class CellExecution:
         if self._worker.notice is not None:
             # The worker is dead and could not be replaced. `run` tries again when it reads the end
             # of the socket.
-            io.name_descriptors()
-            cell.begun = False
+            io.update_descriptors()
+            cell.was_sent = False
             return
         if not io.configuration.known:
-            io.say_first()
+            io.send_configuration()
         if self._job is None:
             frame = io.links.connection.execute(cell.number, cell.code)
         else:
             message, descriptor = self._job
             io.offer(descriptor)
             frame = io.links.connection.send(message(cell.number))
-        cell.begun = io.send_frame(frame)
+        cell.was_sent = io.send_frame(frame)
 
-    def try_finish(self, ready: Ready_) -> AnyOutcome | None:
+    def try_finish(self, ready: ReadyDescriptors) -> AnyOutcome | None:
         """Process the first input; return the outcome if that was the cell's result and nothing
         else.
         """
         io, cell = self._io, self._cell
-        if len(ready) != 1 or ready[0][0] != io.worker_fd or io.outbox.interest != _POLLIN:
-            cell.follow_clocks()
+        if len(ready) != 1 or ready[0][0] != io.worker_fd or io.send_buffer.interest != _POLLIN:
+            cell.start_clocks()
             io.receive(ready)
             return None
         data = io.read_worker()
         now = _monotonic()
         peak = io.links.connection.empty_result(data, cell.number)
         if peak is not None:
-            outcome = self._usual_outcome(None, peak, now)
+            outcome = self._simple_outcome(None, peak, now)
             if outcome is None:
-                cell.follow_clocks()
+                cell.start_clocks()
                 cell.result = Result(cell.number, None, None, (), (), peak)
             return outcome
-        cell.follow_clocks()
-        cell.quiet = io.take(data)
+        cell.start_clocks()
+        cell.is_only_result = io.take(data)
         result = cell.result
-        if cell.quiet and result is not None and result.error is None:
-            return self._usual_outcome(result, result.peak_memory, now)
+        if cell.is_only_result and result is not None and result.error is None:
+            return self._simple_outcome(result, result.peak_memory, now)
         return None
 
-    def _usual_outcome(self, result: Result | None, peak: int, now: float) -> Finished | None:
+    def _simple_outcome(self, result: Result | None, peak: int, now: float) -> Finished | None:
         """Return the outcome if the result is all there is to consider.
 
         No `result`: the worker reported an empty result.
@@ -127,7 +127,7 @@ class CellExecution:
         took = now - self._cell.running_since
         used = worker.cpu_seconds() - self._cell.cpu_begun
         if (
-            self.limit_hits.is_worth_a_look(took, used)
+            self.limit_hits.needs_check(took, used)
             or self._init.unacknowledged
             or self._job
             or worker.notice
@@ -157,18 +157,18 @@ class CellExecution:
 
     # ── any cell ──────────────────────────────────────────────────────────────────────────────
 
-    def run(self) -> Generator[float, Ready_, AnyOutcome]:
+    def run(self) -> Generator[float, ReadyDescriptors, AnyOutcome]:
         """Run the cell that `begin` started to its outcome."""
         state: State = "kept"
         cell, worker = self._cell, self._worker
-        clocks = cell.follow_clocks()
-        if not cell.begun:
+        clocks = cell.start_clocks()
+        if not cell.was_sent:
             # The worker died between cells, so this cell has not begun: start another worker.
             state = yield from self._completion.of(self._recovery.replace())
             self._send()
         expired: Clock | None = None
         wake = clocks.next_check(cell.running_since, worker.cpu_seconds())
-        while (cell.result is None or worker.doomed) and not worker.dead:
+        while (cell.result is None or worker.kill_ordered) and not worker.dead:
             self._output.check()
             self._io.receive((yield wake))
             now = _monotonic()
@@ -176,34 +176,38 @@ class CellExecution:
                 continue
             cpu = worker.cpu_seconds()
             expired = expired or clocks.expired(now, cpu)
-            wake = clocks.next_check(now, cpu) if expired is None else self._overrun(now, wake)
+            wake = (
+                clocks.next_check(now, cpu) if expired is None else self._handle_overrun(now, wake)
+            )
         outcome = yield from self._completion.of(self.finish(expired, state))
         self._output.check()
         return outcome
 
-    def _overrun(self, now: float, wake: float) -> float:
+    def _handle_overrun(self, now: float, wake: float) -> float:
         """Interrupt a cell whose time is over, later kill its worker. Return the time of the next
         check.
         """
-        if self._grace_over is None:
-            self._grace_over = now + self._grace
+        if self._grace_deadline is None:
+            self._grace_deadline = now + self._grace
             self._init.interrupt()
-            return self._grace_over
+            return self._grace_deadline
         if now < wake:
             return wake
         # A worker that was not scheduled since may not have begun, nor have made its snapshot.
-        self._init.kill_worker(self._recovery.kept_first)
+        self._init.kill_worker(self._recovery.awaited_cell)
         return now + NOTICE_TIMEOUT
 
-    def finish(self, expired: Clock | None, state: State) -> Generator[float, Ready_, AnyOutcome]:
+    def finish(
+        self, expired: Clock | None, state: State
+    ) -> Generator[float, ReadyDescriptors, AnyOutcome]:
         """Return the outcome of a cell that has its result, or whose worker is dead."""
         reason: KillReason | None = None
         cell, worker = self._cell, self._worker
-        clocks = cell.follow_clocks()
+        clocks = cell.start_clocks()
         try:
-            self._calls.refuse_open()
+            self._calls.cancel_open()
             if self._init.unacknowledged:
-                yield from self._settle_interrupts()
+                yield from self._await_interrupts()
             now, cpu = _monotonic(), worker.cpu_seconds()
             if worker.dead:
                 yield from self._recovery.collect_death()
@@ -212,18 +216,18 @@ class CellExecution:
                 forged = worker.breach is not None or reason == "protocol"
                 whole = cell.result is not None and not forged
                 state = yield from self._recovery.revive()
-                if whole and self._was_copied(state):
+                if whole and self._has_snapshot(state):
                     reason, state = None, "kept"
                     self._recovery.history.add(cell.number)
             elif self._job is None:
                 self._recovery.history.add(cell.number)
             else:
                 self._recovery.history.assign()
-            if not cell.quiet:
+            if not cell.is_only_result:
                 self._output.drain()
         finally:
             cell.running_since = 0.0
-            self._grace_over = None
+            self._grace_deadline = None
         if self._job is None and worker.emptied:
             state, worker.emptied = "restarted", False
         output = self._output.end(cell.number if self._job is None else None)
@@ -235,9 +239,9 @@ class CellExecution:
         if worker.lost:
             outcome, worker.lost = replace(outcome, lost=worker.lost), ()
         self.end_job()
-        return self.limit_hits.added_to(outcome)
+        return self.limit_hits.add_to(outcome)
 
-    def _settle_interrupts(self) -> Generator[float, Ready_, None]:
+    def _await_interrupts(self) -> Generator[float, ReadyDescriptors, None]:
         """Wait until init has sent all interrupts of this cell, so that none hits the next cell."""
         deadline = _monotonic() + INIT_TIMEOUT
         while self._init.unacknowledged > 0 and not self._worker.dead:
@@ -246,7 +250,7 @@ class CellExecution:
                 self._init.kill_worker()
                 self._worker.eof = True  # nothing more is read from it
 
-    def _was_copied(self, state: State) -> bool:
+    def _has_snapshot(self, state: State) -> bool:
         """Whether the cell had ended, and its state was in a snapshot, before the worker died."""
         copy = self._io.answer
         return (
@@ -270,7 +274,7 @@ class CellExecution:
         if self.limit_hits.memory_was_hit():  # the kernel's own SIGKILL
             return "memory"
         # it had closed its socket, and lived on until then
-        return "protocol" if worker.silent else "signal"
+        return "protocol" if worker.is_unresponsive else "signal"
 
     # ── internal jobs ─────────────────────────────────────────────────────────────────────────
 

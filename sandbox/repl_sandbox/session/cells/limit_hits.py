@@ -10,14 +10,14 @@ from .running_cell import RunningCell
 
 # Reading the kernel's counters takes microseconds. No process can be started, use up the memory and
 # be killed in less than this; the counters are read after the next cell instead.
-_WORTH_A_LOOK = 0.002
+_CHECK_SECONDS = 0.002
 # Nor in less than this, if the worker used no more CPU time than that: it did nothing else, and the
 # host, which serves other sessions, read the result late.
 _LATE = 0.02
-_WORTH_A_LOOK_OF_CPU = 0.00025
+_CHECK_CPU_SECONDS = 0.00025
 # Added CPU time of a small session's snapshot, which a cell that follows immediately has among its
 # own; with it, a cell that runs a program uses 0.75 ms and more.
-_OF_A_COPY = 0.0005
+_SNAPSHOT_CPU_SECONDS = 0.0005
 
 
 class LimitHits:
@@ -25,22 +25,22 @@ class LimitHits:
     allowed.
     """
 
-    def __init__(self, links: SessionLinks, cell: RunningCell, *, copies: bool) -> None:
-        """`copies`: whether the worker makes a snapshot after each cell."""
+    def __init__(self, links: SessionLinks, cell: RunningCell, *, snapshots: bool) -> None:
+        """`snapshots`: whether the worker makes a snapshot after each cell."""
         self._links, self._cell = links, cell
-        self._cpu = _WORTH_A_LOOK_OF_CPU + (_OF_A_COPY if copies else 0.0)
+        self._cpu = _CHECK_CPU_SECONDS + (_SNAPSHOT_CPU_SECONDS if snapshots else 0.0)
         self._hit: tuple[KillReason, ...] = ()
         self.full = False
 
-    def is_full(self) -> None:
+    def note_process_limit(self) -> None:
         """Note that the session has as many processes as allowed, so forks fail. Called from any
         thread.
         """
         self.full = bool(self._cell.running_since)
 
-    def is_worth_a_look(self, seconds: float, cpu_seconds: float) -> bool:
+    def needs_check(self, seconds: float, cpu_seconds: float) -> bool:
         """Whether a cell of this duration may have hit a limit that the kernel counts."""
-        if seconds <= _WORTH_A_LOOK:
+        if seconds <= _CHECK_SECONDS:
             return False
         return seconds > _LATE or cpu_seconds > self._cpu
 
@@ -50,12 +50,12 @@ class LimitHits:
         self._hit = () if group is None else group.hit()
         return "memory" in self._hit
 
-    def added_to(self, outcome: AnyOutcome) -> AnyOutcome:
+    def add_to(self, outcome: AnyOutcome) -> AnyOutcome:
         """Return `outcome` with the limits that were enforced since the last call."""
         group, usage = self._links.group, outcome.usage
         looks = group is not None and (
             type(outcome) is not Finished
-            or self.is_worth_a_look(usage.execution_seconds, usage.cpu_seconds)
+            or self.needs_check(usage.execution_seconds, usage.cpu_seconds)
             or outcome.state != "kept"
         )
         if not looks and not self.full:

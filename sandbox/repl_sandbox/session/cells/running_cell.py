@@ -16,10 +16,10 @@ class RunningCell:
             this and `number`.
         code, timeout: Kept for a new worker, if the cell must be sent again.
         cpu_begun: CPU seconds of the workers at the start.
-        begun: Whether a worker received the cell.
+        was_sent: Whether a worker received the cell.
         clocks: Made on demand: most cells end before.
         result: The worker's result.
-        quiet: Whether nothing came with the result, nor into the pipes before it.
+        is_only_result: Whether nothing arrived with the result, nor in the pipes before it.
     """
 
     def __init__(self, host_timeout: float) -> None:
@@ -29,24 +29,24 @@ class RunningCell:
         self.code = b""
         self.timeout = 0.0
         self.cpu_begun = 0.0
-        self.begun = True
+        self.was_sent = True
         self.answers = CellAnswers()
         self.clear()
 
     def clear(self) -> None:
         """Forget the result of the last cell."""
-        self.quiet = False
+        self.is_only_result = False
         self.result: Result | None = None
         self.clocks: CellClocks | None = None
         if self.answers.kept:
             self.answers = CellAnswers()
 
-    def follow_clocks(self) -> CellClocks:
+    def start_clocks(self) -> CellClocks:
         """The cell's clocks, started at the start of the cell."""
         if self.clocks is None:
-            begun, cpu = self.running_since, self.cpu_begun
-            self.clocks = CellClocks(self.timeout, self._host_timeout, begun, cpu)
-            self.quiet = False
+            was_sent, cpu = self.running_since, self.cpu_begun
+            self.clocks = CellClocks(self.timeout, self._host_timeout, was_sent, cpu)
+            self.is_only_result = False
         return self.clocks
 
     def is_running(self, number: int) -> bool:

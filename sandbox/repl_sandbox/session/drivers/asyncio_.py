@@ -18,7 +18,7 @@ from ..core import Core
 from ..files.async_session_files import AsyncSessionFiles
 from ..host_functions.function_registry import HostCallable, check
 from ..host_functions.host_function import HostFunction
-from ..io import READ, Ready_
+from ..io import READ, ReadyDescriptors
 from ..session_operations import (
     check_answer_handler,
     check_code,
@@ -30,12 +30,19 @@ from ..session_operations import (
 from ..thread_offload import put_in_thread
 from .descriptor_watch import DescriptorWatch
 from .loop_wait import readable
-from .read_pacing import BREACH, CALL, FREE, LITTLE, LONGEST, ReadPacing
+from .read_pacing import (
+    BREACH_SECONDS,
+    CALL_CREDIT,
+    CALL_SECONDS,
+    MAX_DELAY,
+    SMALL_READ,
+    ReadPacing,
+)
 from .session_handle import SessionHandle, SessionOwner, SessionSlot
 
 _T = TypeVar("_T")
 
-# Seconds between two reads of output past the limit. All of it is dropped, so nobody waits for it,
+# Seconds between two reads of output past the limit. That output is dropped, so no caller waits,
 # and the loop has other sessions to serve; the code waits, with a full pipe.
 _PAUSE = 0.01
 
@@ -45,10 +52,10 @@ _monotonic = time.monotonic
 class AsyncSession(SessionHandle):
     """`Session`, awaited. Cancelling a call interrupts the cell; the session can still be used."""
 
-    def __init__(self, core: Core, home: SessionOwner) -> None:
-        super().__init__(core, home)
+    def __init__(self, core: Core, owner: SessionOwner) -> None:
+        super().__init__(core, owner)
         self._watch = DescriptorWatch()
-        self._pace = ReadPacing()
+        self._pacing = ReadPacing()
         core.output.take_turns()
 
     async def run(
@@ -69,21 +76,21 @@ class AsyncSession(SessionHandle):
             check_answer_handler(on_output)
         core = self._core
         seconds = check_timeout(timeout, core.limits, timeout_s)
-        self._claim()
+        self._acquire()
         try:
             wake = core.cells.begin(data, seconds, on_output)
-            self._pace.begin(self._watch.turns(), core.running.running_since)
+            self._pacing.begin(self._watch.share(), core.running.running_since)
             ready = await self._ready(wake)
             began = _monotonic()
             outcome = core.cells.try_finish(ready)
-            if (took := _monotonic() - began) > FREE:
-                self._pace.book(took - FREE, began)
+            if (took := _monotonic() - began) > CALL_CREDIT:
+                self._pacing.charge(took - CALL_CREDIT, began)
             if outcome is None:
                 outcome = await self._wait(core.cells.run())
                 if isinstance(outcome, Killed) and outcome.reason == "protocol":
-                    await self._pay_for_breach()
+                    await self._delay_after_breach()
         except BaseException:
-            await self._leave()
+            await self._finish_cancelled()
             raise
         core.release()
         return outcome
@@ -113,19 +120,19 @@ class AsyncSession(SessionHandle):
     ) -> AsyncSession:
         """As `Session.branch`."""
         seed = check_seed(seed)
-        offers = None if host is None else check(host)
-        self._core.check_offers(offers)
+        registry = None if host is None else check(host)
+        self._core.check_registry(registry)
         self._check_open()
-        room, links = SessionSlot(self._home, self._core), None
+        slot, links = SessionSlot(self._owner, self._core), None
         try:
-            links = await self._drive(lambda core: core.branches.make(seed, room.take))
-            branch = AsyncSession(self._core.branch_at(links, offers, on_answer), self._home)
+            links = await self._drive(lambda core: core.branches.make(seed, slot.take))
+            branch = AsyncSession(self._core.branch_core(links, registry, on_answer), self._owner)
         except BaseException:
             if links is not None:
                 links.close()
-            room.give_back()
+            slot.give_back()
             raise
-        self._home.add(branch._core)
+        self._owner.add(branch._core)
         try:
             branch._lost = await branch._drive(lambda core: core.branches.begin())
         except BaseException:
@@ -164,26 +171,26 @@ class AsyncSession(SessionHandle):
 
     async def close(self) -> None:
         """As `Session.close`. It completes even if its caller is cancelled."""
-        if self._away:
+        if self._is_unusable:
             # In a forked child nothing may be waited for: the watching loop is the parent's, and
             # both share the descriptors that the loop waits on.
             if not self._closed:
                 self._closed = True
-                self._home.end(self._core)
+                self._owner.end(self._core)
         else:
             self._closed = True
-            if self._home.end_at_once(self._core):
+            if self._owner.end_at_once(self._core):
                 self._watch.close()
                 return
-            gone = self._home.end_soon(self._core)
+            gone = self._owner.end_soon(self._core)
             if gone is None:
-                ending = put_in_thread(lambda: self._home.end(self._core))
+                ending = put_in_thread(lambda: self._owner.end(self._core))
                 ending.add_done_callback(lambda _: self._watch.close())
             else:
-                ending = asyncio.get_running_loop().create_task(self._forgotten(gone))
+                ending = asyncio.get_running_loop().create_task(self._release_when_gone(gone))
             await asyncio.shield(ending)
 
-    async def _forgotten(self, gone: int) -> None:
+    async def _release_when_gone(self, gone: int) -> None:
         """Release the session when the descriptor `gone` reports that all its processes have
         ended.
         """
@@ -191,7 +198,7 @@ class AsyncSession(SessionHandle):
             await readable(gone)
         finally:  # a loop that ends waits for nothing, and the zygote ends the session all the same
             os.close(gone)
-            self._home.forget(self._core)
+            self._owner.forget(self._core)
             self._watch.close()
 
     async def __aenter__(self) -> AsyncSession:
@@ -207,32 +214,32 @@ class AsyncSession(SessionHandle):
         await self.close()
 
     async def _drive(self, operation: Callable[[Core], Generator[float, Any, _T]]) -> _T:
-        self._claim()
+        self._acquire()
         try:
             result = await self._wait(operation(self._core))
         except BaseException:
-            await self._leave()
+            await self._finish_cancelled()
             raise
         self._core.release()
         return result
 
-    async def _leave(self) -> None:
+    async def _finish_cancelled(self) -> None:
         """After a cancellation, or an exception of `on_output`: leave the session so that it can go
         on.
         """
         core = self._core
-        if self._away or not core.engaged:
+        if self._is_unusable or not core.is_occupied:
             core.release()
             return
-        # Shielded: a second cancellation must not leave a cell running that nobody watches.
-        leaving = asyncio.get_running_loop().create_task(self._wait(core.abandon()))
-        leaving.add_done_callback(self._left)
-        await asyncio.shield(leaving)
+        # Shielded: a second cancellation must not leave a cell running without a caller.
+        finishing = asyncio.get_running_loop().create_task(self._wait(core.abandon()))
+        finishing.add_done_callback(self._cancelled_finished)
+        await asyncio.shield(finishing)
 
-    def _left(self, leaving: asyncio.Task[None]) -> None:
+    def _cancelled_finished(self, finishing: asyncio.Task[None]) -> None:
         self._core.release()
-        if not leaving.cancelled():
-            leaving.exception()  # the session was closed meanwhile; there may be no caller left
+        if not finishing.cancelled():
+            finishing.exception()  # the session was closed meanwhile; there may be no caller left
 
     async def _wait(self, steps: Generator[float, Any, _T]) -> _T:
         core = self._core
@@ -244,35 +251,35 @@ class AsyncSession(SessionHandle):
                 try:
                     wake = steps.send(ready)
                 finally:
-                    took = _monotonic() - began + (core.calls.count - called) * CALL
-                    self._pace.book(took, began)
+                    took = _monotonic() - began + (core.calls.count - called) * CALL_SECONDS
+                    self._pacing.charge(took, began)
                 if core.output.overflows:
                     await asyncio.sleep(_PAUSE)
         except StopIteration as end:
             result: _T = end.value
             return result
 
-    async def _ready(self, wake: float) -> Ready_:
+    async def _ready(self, wake: float) -> ReadyDescriptors:
         """Return the descriptors that are ready by the time `wake`; later if the session owes
         time.
         """
-        core, pace, now = self._core, self._pace, _monotonic()
-        core.io.most_read = READ
-        if pace.owes(now):
-            core.io.most_read = LITTLE
-            turn = pace.next_turn(self._watch.turns(), now)
+        core, pacing, now = self._core, self._pacing, _monotonic()
+        core.io.read_size = READ
+        if pacing.is_over_share(now):
+            core.io.read_size = SMALL_READ
+            turn = pacing.next_read(self._watch.share(), now)
             if turn > now:
                 await asyncio.sleep(min(turn, wake) - now)
             return await self._watch.ready(core.io, wake)
         ready = await self._watch.ready(core.io, wake)
-        self._watch.turns().used_at = now
+        self._watch.share().used_at = now
         return ready
 
-    async def _pay_for_breach(self) -> None:
+    async def _delay_after_breach(self) -> None:
         """Book a breach of the protocol, so that code that repeats it cannot keep the machine
         busy.
         """
         now = _monotonic()
-        turn = self._watch.turns().next(BREACH, now)
+        turn = self._watch.share().next(BREACH_SECONDS, now)
         if turn > now:
-            await asyncio.sleep(min(turn - now, LONGEST))
+            await asyncio.sleep(min(turn - now, MAX_DELAY))

@@ -80,7 +80,7 @@ class SessionBatch:
         data = check_code(code)
         cell = _Cell(index, session)
         seconds = check_timeout(timeout, cell.core.limits)
-        session._claim()
+        session._acquire()
         try:
             cell.wake = cell.core.cells.begin(data, seconds, None)
             self._register(session)
@@ -126,7 +126,7 @@ class SessionBatch:
             return outcome
         except Exception as error:  # noqa: BLE001 - as in `run`
             with suppress(SandboxError):  # the session is lost; the first error says so too
-                cell.session._leave()
+                cell.session._finish_cancelled()
             return error
         self._register(cell.session)
         return None
@@ -134,7 +134,7 @@ class SessionBatch:
     def _register(self, session: Session) -> None:
         """Register the session's current descriptors with the poller."""
         core = session._core
-        wanted = core.io.descriptors, core.io.outbox.interest
+        wanted = core.io.descriptors, core.io.send_buffer.interest
         if self._registered.get(session) == wanted:
             return
         self._forget([session])
@@ -159,6 +159,6 @@ class SessionBatch:
         for cell in running.values():
             try:
                 with suppress(SandboxError):
-                    cell.session._leave()
+                    cell.session._finish_cancelled()
             finally:
                 cell.core.release()

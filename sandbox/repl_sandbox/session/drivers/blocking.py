@@ -43,8 +43,8 @@ class Session(SessionHandle):
     session is as before the cell. A context manager; one caller at a time: others get SessionBusy.
     After `close`, calls raise SessionClosed. It is neither pickled nor used after a fork."""
 
-    def __init__(self, core: Core, home: SessionOwner) -> None:
-        super().__init__(core, home)
+    def __init__(self, core: Core, owner: SessionOwner) -> None:
+        super().__init__(core, owner)
         core.waiting = self._waiting = BlockingWait()
 
     def run(
@@ -73,7 +73,7 @@ class Session(SessionHandle):
         core = self._core
         seconds = check_timeout(timeout, core.limits, timeout_s)
         try:
-            for taken in core.takes:
+            for taken in core.try_acquire:
                 if not taken:
                     break
                 try:
@@ -83,13 +83,13 @@ class Session(SessionHandle):
                         outcome = core.cells.try_finish(self._waiting.wait(core.io, seconds))
                         return outcome or self._wait(core.cells.run())
                     except BaseException:
-                        self._leave()
+                        self._finish_cancelled()
                         raise
                 finally:
                     core.busy.release()
         finally:
             if core.ended:
-                core.left()
+                core.finish_end()
         raise self._busy()
 
     def set(self, name: str, value: str | bytes | JSON) -> None:
@@ -153,23 +153,23 @@ class Session(SessionHandle):
             TypeError, ValueError: naming the argument.
         """
         seed = check_seed(seed)
-        offers = None if host is None else check(host)
-        self._core.check_offers(offers)
+        registry = None if host is None else check(host)
+        self._core.check_registry(registry)
         self._check_open()
-        room, links = SessionSlot(self._home, self._core), None
+        slot, links = SessionSlot(self._owner, self._core), None
         try:
-            links = self._drive(lambda core: core.branches.make(seed, room.take))
-            branch = Session(self._core.branch_at(links, offers, on_answer), self._home)
+            links = self._drive(lambda core: core.branches.make(seed, slot.take))
+            branch = Session(self._core.branch_core(links, registry, on_answer), self._owner)
         except BaseException:
             if links is not None:
                 links.close()
-            room.give_back()
+            slot.give_back()
             raise
         branch._begin()
         return branch
 
     def _begin(self) -> None:
-        self._home.add(self._core)
+        self._owner.add(self._core)
         try:
             self._lost = self._drive(lambda core: core.branches.begin())
         except BaseException:
@@ -217,7 +217,7 @@ class Session(SessionHandle):
         """End the session; when this returns, none of its processes is left."""
         if not self._closed:
             self._closed = True
-            self._home.end(self._core)
+            self._owner.end(self._core)
 
     def __enter__(self) -> Session:
         self._check_open()
@@ -233,7 +233,7 @@ class Session(SessionHandle):
 
     def _drive(self, operation: Callable[[Core], Generator[float, Any, _T]]) -> _T:
         try:
-            for taken in self._core.takes:  # as in `run`
+            for taken in self._core.try_acquire:  # as in `run`
                 if not taken:
                     break
                 try:
@@ -241,27 +241,27 @@ class Session(SessionHandle):
                     try:
                         return self._wait(operation(self._core))
                     except BaseException:
-                        self._leave()
+                        self._finish_cancelled()
                         raise
                 finally:
                     self._core.busy.release()
         finally:
-            self._core.left()
+            self._core.finish_end()
         raise self._busy()
 
-    def _leave(self) -> None:
+    def _finish_cancelled(self) -> None:
         """After a KeyboardInterrupt, or an exception of `on_output`: leave the session so that it
         can go on.
         """
-        if not self._away and self._core.engaged:
-            self._leaving = True
+        if not self._is_unusable and self._core.is_occupied:
+            self._is_cancelling = True
             self._wait(self._core.abandon())
-        self._leaving = False
+        self._is_cancelling = False
 
-    def _enter_late(self) -> None:
-        super()._enter_late()
-        if self._leaving:  # another KeyboardInterrupt came meanwhile
-            self._leave()
+    def _handle_change(self) -> None:
+        super()._handle_change()
+        if self._is_cancelling:  # another KeyboardInterrupt came meanwhile
+            self._finish_cancelled()
 
     def _wait(self, steps: Generator[float, Any, _T]) -> _T:
         try:

@@ -6,7 +6,7 @@ import math
 import select
 from contextlib import suppress
 
-from ..io import Ready_, SessionIO
+from ..io import ReadyDescriptors, SessionIO
 
 # Milliseconds; a caller that wakes early checks the clock again. Python runs signal handlers
 # between two of its own instructions: a signal that arrives after the last one before poll(2) does
@@ -46,17 +46,17 @@ class BlockingWait:
         self._poll = poller.poll
         self._descriptors, self._interest = descriptors, interest
 
-    def wait(self, io: SessionIO, seconds: float) -> Ready_:
+    def wait(self, io: SessionIO, seconds: float) -> ReadyDescriptors:
         """Wait at most so long, rounded up, because waking early would spin. Return what is
         ready.
         """
-        descriptors, interest = io.descriptors, io.outbox.interest
+        descriptors, interest = io.descriptors, io.send_buffer.interest
         if self._descriptors is not descriptors or self._interest != interest:
             self.follow(descriptors, io.worker_fd, interest)
         if seconds != self._seconds:
             self._milliseconds = math.ceil(min(seconds * 1000, LONGEST_WAIT))
             self._seconds = seconds
-        ready: Ready_ = self._poll(self._milliseconds)
+        ready: ReadyDescriptors = self._poll(self._milliseconds)
         if ready and ready[-1][0] == self.others and self._epoll is not None:
             ready[-1:] = self._epoll.poll(0)
         return ready

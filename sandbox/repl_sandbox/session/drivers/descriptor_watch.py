@@ -7,7 +7,7 @@ import select
 import time
 
 from ..io import SessionIO
-from .read_pacing import Turns, turns_of
+from .read_pacing import LoopShare, share_of
 
 _POLLIN = select.POLLIN
 _monotonic = time.monotonic
@@ -29,9 +29,9 @@ class DescriptorWatch:
         self._registered: tuple[int, ...] = ()
         self._interest = 0
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._turns: Turns | None = None
+        self._share: LoopShare | None = None
         self._waiter: asyncio.Future[None] | None = None
-        self._stray = False
+        self._has_unread_input = False
         # A timer is kept for the next wait, which mostly ends later: setting and cancelling one for
         # each step would be a tenth of the host's time for the step.
         self._timer: asyncio.TimerHandle | None = None
@@ -39,7 +39,7 @@ class DescriptorWatch:
 
     async def ready(self, io: SessionIO, wake: float) -> list[tuple[int, int]]:
         """The descriptors of `io` that are ready by the time `wake`, or none."""
-        if self._registered is not io.descriptors or self._interest != io.outbox.interest:
+        if self._registered is not io.descriptors or self._interest != io.send_buffer.interest:
             self._register(io)
         loop = _running_loop()
         if loop is not self._loop:
@@ -50,15 +50,15 @@ class DescriptorWatch:
         try:
             await self._waiter
         finally:
-            self._waiter, self._stray = None, False
+            self._waiter, self._has_unread_input = None, False
         return self._poller.poll(0)
 
-    def turns(self) -> Turns:
+    def share(self) -> LoopShare:
         """The time shares of the running loop."""
         loop = _running_loop()
-        if self._turns is None or loop is not self._loop:
-            self._turns = turns_of(loop)
-        return self._turns
+        if self._share is None or loop is not self._loop:
+            self._share = share_of(loop)
+        return self._share
 
     def close(self) -> None:
         """Stop watching; the numbers of the descriptors may be reused from now on."""
@@ -69,9 +69,9 @@ class DescriptorWatch:
         if self._timer is not None:
             self._timer.cancel()
         self._timer_ends = self._wake
-        self._timer = loop.call_later(max(0.0, self._wake - _monotonic()), self._look_up)
+        self._timer = loop.call_later(max(0.0, self._wake - _monotonic()), self._handle_timer)
 
-    def _look_up(self) -> None:
+    def _handle_timer(self) -> None:
         """Handle the timer of a wait, perhaps of an earlier one."""
         self._timer = None
         if self._waiter is None or self._waiter.done() or self._loop is None:
@@ -86,11 +86,11 @@ class DescriptorWatch:
         if waiter is not None:
             if not waiter.done():
                 waiter.set_result(None)
-        elif self._stray:
+        elif self._has_unread_input:
             self._forget()
         else:
             # The loop polled again before the waiting caller could read.
-            self._stray = True
+            self._has_unread_input = True
 
     def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
         self._forget()
@@ -114,7 +114,7 @@ class DescriptorWatch:
                 # It was closed with the worker that it belonged to; the kernel has removed it
                 # already.
                 pass
-        interest = io.outbox.interest
+        interest = io.send_buffer.interest
         for fd in io.descriptors:
             wanted = interest if fd == io.worker_fd else _POLLIN
             self._poller.register(fd, wanted)

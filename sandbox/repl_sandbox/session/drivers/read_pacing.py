@@ -15,24 +15,24 @@ from weakref import WeakKeyDictionary
 # Seconds of a loop that a session's messages may take in each second, and in advance.
 _SHARE, _ADVANCE = 0.02, 0.05
 # Additional seconds for each call of a client, which the client has asked for.
-FREE = 0.0005
+CALL_CREDIT = 0.0005
 # Debtors get one in so many parts of a loop's time.
 _PARTS = 5
 # Seconds for which a session that owes nothing is assumed to need the loop again.
 _RECENT = 0.25
 # Bytes of one read from a debtor: some refused calls, half a millisecond.
-LITTLE = 1 << 10
+SMALL_READ = 1 << 10
 # Seconds of the loop for a call of a host function, besides its message: the function is a task of
 # the loop, or a thread that holds the interpreter lock.
-CALL = 0.0003
+CALL_SECONDS = 0.0003
 # Seconds for a breach of the protocol: another worker must be started, by processes that other
 # sessions need.
-BREACH = 0.02
+BREACH_SECONDS = 0.02
 # The longest time in seconds that a client waits for the outcome of a cell because of that.
-LONGEST = 1.0
+MAX_DELAY = 1.0
 
 
-class Turns:
+class LoopShare:
     """The debtors of one event loop, in turn."""
 
     def __init__(self) -> None:
@@ -48,44 +48,44 @@ class Turns:
         return self._free_at
 
 
-_turns: WeakKeyDictionary[asyncio.AbstractEventLoop, Turns] = WeakKeyDictionary()
+_shares: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopShare] = WeakKeyDictionary()
 
 
-def turns_of(loop: asyncio.AbstractEventLoop) -> Turns:
+def share_of(loop: asyncio.AbstractEventLoop) -> LoopShare:
     """The turns of `loop`, which all its sessions share."""
-    turns = _turns.get(loop)
-    if turns is None:
-        turns = _turns[loop] = Turns()
-    return turns
+    share = _shares.get(loop)
+    if share is None:
+        share = _shares[loop] = LoopShare()
+    return share
 
 
 class ReadPacing:
     """The account of one session. Times are arguments; `now` is monotonic."""
 
     def __init__(self) -> None:
-        self._owed = self._booked_at = 0.0
-        self._since_turn = 0.0
+        self._debt = self._charged_at = 0.0
+        self._since_read = 0.0
 
-    def begin(self, turns: Turns, now: float) -> None:
+    def begin(self, share: LoopShare, now: float) -> None:
         """Credit a call of the session's client, which uses the loop."""
-        if self._owed:
-            self._owed = max(0.0, self._owed - FREE)
-        if not self.owes(now):
-            turns.used_at = now
+        if self._debt:
+            self._debt = max(0.0, self._debt - CALL_CREDIT)
+        if not self.is_over_share(now):
+            share.used_at = now
 
-    def book(self, seconds: float, now: float) -> None:
+    def charge(self, seconds: float, now: float) -> None:
         """Charge `seconds` of the session's messages, until `now`."""
-        paid = (now - self._booked_at) * _SHARE
-        self._owed = max(0.0, self._owed - paid) + seconds
-        self._booked_at = now
-        self._since_turn += seconds
+        paid = (now - self._charged_at) * _SHARE
+        self._debt = max(0.0, self._debt - paid) + seconds
+        self._charged_at = now
+        self._since_read += seconds
 
-    def owes(self, now: float) -> bool:
+    def is_over_share(self, now: float) -> bool:
         """Whether the session's messages took more than their share."""
-        owed = self._owed
-        return owed > _ADVANCE and owed - (now - self._booked_at) * _SHARE > _ADVANCE
+        owed = self._debt
+        return owed > _ADVANCE and owed - (now - self._charged_at) * _SHARE > _ADVANCE
 
-    def next_turn(self, turns: Turns, now: float) -> float:
+    def next_read(self, share: LoopShare, now: float) -> float:
         """The time of the next read from a session that owes."""
-        seconds, self._since_turn = self._since_turn, 0.0
-        return turns.next(seconds, now)
+        seconds, self._since_read = self._since_read, 0.0
+        return share.next(seconds, now)

@@ -24,12 +24,12 @@ from ..core import Core
 _process = object()
 
 
-def _is_a_child() -> None:
+def _mark_forked() -> None:
     global _process  # noqa: PLW0603 (there is one of a process)
     _process = object()
 
 
-os.register_at_fork(after_in_child=_is_a_child)
+os.register_at_fork(after_in_child=_mark_forked)
 
 _get_ident = threading.get_ident
 
@@ -46,8 +46,8 @@ class SessionOwner:
             is gone, for `forget` to be called then; None if only `end` can end the session.
         forget: Releases a session that `end_soon` ended.
         add: Counts and watches a new branch.
-        widen: Reserves the resources of one more branch, before it is made.
-        narrow: Releases what `widen` reserved.
+        reserve_branch: Reserves the resources of one more branch, before it is made.
+        release_branch: Releases what `reserve_branch` reserved.
     """
 
     sandbox: object
@@ -56,30 +56,30 @@ class SessionOwner:
     end_soon: Callable[[Core], int | None]
     forget: Callable[[Core], None]
     add: Callable[[Core], None]
-    widen: Callable[[Core], None]
-    narrow: Callable[[Core], None]
+    reserve_branch: Callable[[Core], None]
+    release_branch: Callable[[Core], None]
 
 
 class SessionSlot:
     """The reservation of one branch of a session."""
 
-    def __init__(self, home: SessionOwner, core: Core) -> None:
-        self._home = home
+    def __init__(self, owner: SessionOwner, core: Core) -> None:
+        self._owner = owner
         self._core = core
         self._taken = False
 
     def take(self) -> None:
         """Reserve a branch; raise SandboxError if none is left."""
-        self._home.widen(self._core)
+        self._owner.reserve_branch(self._core)
         self._taken = True
 
     def give_back(self) -> None:
         """Release the reservation: there is no branch."""
         if self._taken:
-            self._home.narrow(self._core)
+            self._owner.release_branch(self._core)
 
 
-def _dropped(session: str, pid: int, _: object) -> None:
+def _warn_unclosed(session: str, pid: int, _: object) -> None:
     if os.getpid() == pid:  # else it belongs to the process that forked this one
         message = f"unclosed {session}: close it, or use it in a `with` statement"
         warnings.warn(message, ResourceWarning, stacklevel=2)
@@ -89,21 +89,21 @@ class SessionHandle(DisplayedByRepr):
     """The common part of sync and async sessions."""
 
     _missing: tuple[Missing, ...] = ()
-    _leaving = False  # whether a cancelled call is not complete yet
+    _is_cancelling = False  # whether a cancelled call is not complete yet
 
-    def __init__(self, core: Core, home: SessionOwner) -> None:
+    def __init__(self, core: Core, owner: SessionOwner) -> None:
         self._core = core
-        self._home = home
+        self._owner = owner
         self._lost: tuple[str, ...] = ()
         self._process = _process
         self._closed = False
         # The sandbox ends the core, which outlives a handle that nobody closed: a weak reference of
         # the core tells that the handle was dropped.
         session = f"<{type(self).__name__} {core.links.tier}>"
-        core.owner = weakref.ref(self, partial(_dropped, session, os.getpid()))
+        core.handle_ref = weakref.ref(self, partial(_warn_unclosed, session, os.getpid()))
 
     def __repr__(self) -> str:
-        gone = self._away or self._core.ended
+        gone = self._is_unusable or self._core.ended
         condition = "closed" if gone else "busy" if self._core.busy.locked() else "open"
         return f"<{type(self).__name__} {self._core.links.tier}, {condition}>"
 
@@ -128,8 +128,8 @@ class SessionHandle(DisplayedByRepr):
         """
         self._check_open()
         links = self._core.links
-        seconds: float = links.outside.look(
-            "cpu_seconds", links.outside.look("descendants", links.pid)
+        seconds: float = links.baseline.query(
+            "cpu_seconds", links.baseline.query("descendants", links.pid)
         )
         return seconds
 
@@ -139,7 +139,7 @@ class SessionHandle(DisplayedByRepr):
         return self._missing
 
     @property
-    def _away(self) -> bool:
+    def _is_unusable(self) -> bool:
         """Whether the handle is closed, or belongs to another process."""
         return self._closed or self._process is not _process
 
@@ -151,7 +151,7 @@ class SessionHandle(DisplayedByRepr):
         if self._core.ended:
             raise SessionClosed("the session is closed: its sandbox is")
 
-    def _claim(self) -> None:
+    def _acquire(self) -> None:
         if not self._core.busy.acquire(False):
             raise self._busy()
         try:
@@ -168,10 +168,10 @@ class SessionHandle(DisplayedByRepr):
         """Do the checks at the start of a call, which holds `busy`."""
         core = self._core
         core.holder = _get_ident()
-        if self._closed or self._process is not _process or core.ended or self._leaving:
-            self._enter_late()
+        if self._closed or self._process is not _process or core.ended or self._is_cancelling:
+            self._handle_change()
 
-    def _enter_late(self) -> None:
+    def _handle_change(self) -> None:
         """Handle a change since the last call."""
         self._check_open()
 

@@ -84,7 +84,7 @@ class AsyncSessionFiles:
         """
         core = self._handle._core
         chunks = archiving(core, path, most_bytes(core, limit, streamed=True))
-        self._claim()
+        self._acquire()
         try:
             while (chunk := await _finished(put_in_thread(lambda: next(chunks, None)))) is not None:
                 yield chunk
@@ -92,14 +92,14 @@ class AsyncSessionFiles:
             chunks.close()
             core.release()
 
-    def _claim(self) -> None:
-        self._handle._claim()
+    def _acquire(self) -> None:
+        self._handle._acquire()
         # The claim is taken before a thread begins, because a thread cannot be cancelled.
-        self._handle._core.io.init.told = True
+        self._handle._core.io.init.was_used = True
 
     async def _do(self, operation: Callable[[], _T]) -> _T:
         core = self._handle._core
-        self._claim()
+        self._acquire()
         try:
             doing = put_in_thread(operation)
         except BaseException:

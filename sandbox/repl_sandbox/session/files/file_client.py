@@ -143,7 +143,7 @@ def _asked(
     with ours:
         with theirs:
             control_channel.send(ours, request, given)
-            core.io.init.told = True
+            core.io.init.was_used = True
             try:
                 control_channel.send(core.links.control, {"op": op}, (theirs.fileno(),))
             except BlockingIOError:

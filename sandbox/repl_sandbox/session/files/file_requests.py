@@ -26,14 +26,14 @@ from .workspace_file import WorkspaceFile
 from .workspace_paths import parse
 
 # Entries of one listing.
-MOST_ROWS = 1_000_000
+MAX_ROWS = 1_000_000
 # Bytes that a caller holds in memory, unless it asks for more.
 IN_MEMORY = 64 << 20
 _SLOWEST = 4 << 20  # bytes per second that any disk achieves
 _SLOWEST_ROWS = 10_000  # entries per second that any directory listing achieves
 # Bounds of the files that one helper writes: bytes of their names, in one message, and bytes of
 # their contents, in memory.
-_MOST_TEXT, _MOST_BYTES = 48 << 10, 16 << 20
+_MAX_TEXT, _MAX_BYTES = 48 << 10, 16 << 20
 
 
 def putting(core: Core, path: str, data: Source | MemoryFile) -> Callable[[], None]:
@@ -85,7 +85,7 @@ def _kept(core: Core) -> Iterator[None]:
     try:
         yield
     finally:
-        if core.recovery.keeps:
+        if core.recovery.has_snapshots:
             have_kept(core)
 
 
@@ -105,7 +105,7 @@ def _batches(coming: Iterable[_Coming]) -> Iterator[list[_Coming]]:
     text = size = 0
     for each in coming:
         row = len(json.dumps([each.names, each.size])) + 2
-        if batch and (text + row > _MOST_TEXT or size + each.size > _MOST_BYTES):
+        if batch and (text + row > _MAX_TEXT or size + each.size > _MAX_BYTES):
             yield batch
             batch, text, size = [], 0, 0
         batch.append(each)
@@ -185,8 +185,8 @@ def listing(core: Core, path: str, limit: int) -> Callable[[], Listing]:
     names = parse(path, core.links.tier)
     if isinstance(limit, bool) or not isinstance(limit, int):
         raise TypeError(f"limit must be an int, not {type(limit).__name__}")
-    if not 0 < limit <= MOST_ROWS:
-        raise ValueError(f"limit must be from 1 to {MOST_ROWS:,}")
+    if not 0 < limit <= MAX_ROWS:
+        raise ValueError(f"limit must be from 1 to {MAX_ROWS:,}")
     request = {"op": "list", "names": names, "limit": limit}
     return lambda: ask(core, [path], request, _rows, (), limit / _SLOWEST_ROWS)
 

@@ -120,7 +120,7 @@ class SessionFiles:
     def _do(self, operation: Callable[[], _T]) -> _T:
         core = self._handle._core
         try:
-            for taken in core.takes:  # as in `Session.run`
+            for taken in core.try_acquire:  # as in `Session.run`
                 if not taken:
                     break
                 try:
@@ -129,5 +129,5 @@ class SessionFiles:
                 finally:
                     core.busy.release()
         finally:
-            core.left()
+            core.finish_end()
         raise self._handle._busy()

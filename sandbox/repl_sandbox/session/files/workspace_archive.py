@@ -15,7 +15,7 @@ from ...session_limits import parse_size
 from ...types import File
 from ..core import Core
 from .file_client import FileClient, conversation, error_of
-from .file_requests import IN_MEMORY, MOST_ROWS, listing
+from .file_requests import IN_MEMORY, MAX_ROWS, listing
 from .local_files import Target, check_target, write
 from .workspace_file import WorkspaceFile
 
@@ -56,7 +56,7 @@ def archiving(core: Core, path: str, most: int) -> Generator[bytes, None, None]:
         OSError: as `list` raises; EFBIG, before the first chunk, if the files have more than `most`
             bytes.
     """
-    rows = listing(core, path, MOST_ROWS)
+    rows = listing(core, path, MAX_ROWS)
 
     def chunks() -> Iterator[bytes]:
         files = rows()

@@ -88,7 +88,7 @@ def _value(raw: Raw) -> object:
     try:
         return read_text(raw.data)
     except UnicodeDecodeError:
-        raise RemoteProtocolError("a raw text is no UTF-8") from None
+        raise RemoteProtocolError("a raw text is not UTF-8") from None
 
 
 def size(call: HostCall) -> int:

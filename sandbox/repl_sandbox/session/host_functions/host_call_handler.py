@@ -21,7 +21,7 @@ from .output_paging import PAGING, page
 
 _monotonic = time.monotonic
 
-_CALL_IS_LATE = "the cell that made this call has ended"
+_CELL_ENDED = "the cell that made this call has ended"
 
 
 class HostCallHandler:
@@ -47,15 +47,15 @@ class HostCallHandler:
             RemoteProtocolError: the engine's own worker never sends such a call.
         """
         if call.name == MEMFD:
-            self._io.ask_for_memfd(call)
+            self._io.attach_memfd(call)
         elif call.name == STREAMS:
-            self._give_streams(call)
+            self._send_streams(call)
         elif not self._cell.is_running(call.cell):
-            self._refuse(call.call, "Cancelled", _CALL_IS_LATE)
+            self._refuse(call.call, "Cancelled", _CELL_ENDED)
         elif call.call in self.open_calls.running:
             raise RemoteProtocolError("a call number is used twice")
         elif call.name in PAGING:
-            self._io.send(page(self._output.history, call, len(self._io.outbox)))
+            self._io.send(page(self._output.history, call, len(self._io.send_buffer)))
         else:
             self._begin(call)
 
@@ -90,33 +90,33 @@ class HostCallHandler:
         self._pause_clock()
         call = HostCall(answered.call, self._cell.number, "on_answer", b"")
         self.open_calls.wait_for(verdict, call, len(answered.answer.text))
-        self._io.wait_also_for(self.open_calls.wakes)
+        self._io.set_reply_fds(self.open_calls.reply_fds)
 
     def reply(self) -> None:
         """Send the replies of functions that have ended."""
         cell = self._cell
         for reply in self.open_calls.replies(cell.number):
-            self._go_on_clock()
+            self._resume_clock()
             cell.answers.decided(reply.call, reply.ok)
             self._io.send(reply)
 
-    def refuse_open(self) -> None:
+    def cancel_open(self) -> None:
         """End the open calls of the cell, which is over."""
         if not self.open_calls.running:
             return
         self._cell.answers.leave_undecided()
         for call in self.open_calls.end():
             if not self._io.worker.dead:
-                self._refuse(call, "Cancelled", _CALL_IS_LATE)
-            self._go_on_clock()
+                self._refuse(call, "Cancelled", _CELL_ENDED)
+            self._resume_clock()
 
-    def _give_streams(self, call: HostCall) -> None:
+    def _send_streams(self, call: HostCall) -> None:
         """Send the worker its standard output and error again, which code has closed.
 
         A worker that does not read them cannot get more.
         """
         late = call.cell != self._cell.number or self._cell.result is not None
-        if late or not self._io.outbox.is_read():
+        if late or not self._io.send_buffer.is_read():
             self._refuse(call.call, "Cancelled", "there are no streams now")
             return
         links = self._io.links
@@ -135,8 +135,8 @@ class HostCallHandler:
         self._io.send(refusal(call, kind, message))
 
     def _pause_clock(self) -> None:
-        self._cell.follow_clocks().call_begins(_monotonic(), self._io.worker.cpu_seconds())
+        self._cell.start_clocks().call_begins(_monotonic(), self._io.worker.cpu_seconds())
 
-    def _go_on_clock(self) -> None:
+    def _resume_clock(self) -> None:
         if self._cell.clocks is not None:
             self._cell.clocks.call_ends(_monotonic(), self._io.worker.cpu_seconds())

@@ -97,7 +97,7 @@ class HostFunction:
         names = {each.arg for each in _named(parameters)}
         for name in self.raw:
             if name not in names and parameters.kwarg is None:
-                raise ValueError(f"raw: {name!r} is no parameter of {self.signature}")
+                raise ValueError(f"raw: {name!r} is not a parameter of {self.signature}")
 
     @property
     def parameters(self) -> Signature | None:

@@ -16,23 +16,23 @@ MAX_OPEN_BYTES = 256 << 20
 
 
 class OpenCalls:
-    """Those of one session: `offers` says what may be called, `executor` runs it."""
+    """Those of one session: `registry` says what may be called, `executor` runs it."""
 
-    def __init__(self, offers: FunctionRegistry, executor: FunctionExecutor) -> None:
-        self.offers = offers
+    def __init__(self, registry: FunctionRegistry, executor: FunctionExecutor) -> None:
+        self.registry = registry
         self.executor = executor
         # Made when first needed: a descriptor for each session, and one more to wait for.
-        self._replies = CallReplies() if offers.rows else None
+        self._replies = CallReplies() if registry.rows else None
         self.running: dict[int, RunningCall] = {}  # by call number
 
     @property
-    def wakes(self) -> tuple[int, ...]:
+    def reply_fds(self) -> tuple[int, ...]:
         """The descriptors that are readable while there are `replies`."""
         return () if self._replies is None else (self._replies.wake_fd,)
 
     def refused(self, call: HostCall) -> HostReply | None:
         """Return the reason why `call` cannot be opened; None if it can."""
-        if call.name not in self.offers.functions or self._replies is None:
+        if call.name not in self.registry.functions or self._replies is None:
             return refusal(call.call, "NameError", f"the host offers no function {call.name!r}")
         if len(self.running) >= MAX_OPEN_CALLS:
             message = f"{MAX_OPEN_CALLS} calls to the host are open"
@@ -50,7 +50,7 @@ class OpenCalls:
         """
         assert self._replies is not None
         self.running[call.call] = running = RunningCall(size(call))
-        function, places = self.offers.functions[call.name], self.offers.places(call.name)
+        function, places = self.registry.functions[call.name], self.registry.places(call.name)
         put = functools.partial(self._replies.put, cell)
         self.executor.start(function, call, places, running, put)
 

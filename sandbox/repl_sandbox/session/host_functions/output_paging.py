@@ -12,9 +12,9 @@ from ..output import History
 from .function_executor import arguments, refusal, success
 
 # One chunk from a worker can request hundreds of pages; so many threads may read at once.
-_MOST_PAGED = 16 * PAGE
+_MAX_PAGED = 16 * PAGE
 # Bytes of a call's arguments: three numbers and the name of a stream.
-_MOST_ARGUMENTS = 1 << 10
+_MAX_ARGUMENTS = 1 << 10
 
 
 def page(history: History, call: HostCall, unread: int) -> HostReply:
@@ -23,10 +23,10 @@ def page(history: History, call: HostCall, unread: int) -> HostReply:
     Raises:
         RemoteProtocolError: the arguments are not those that `_out` sends.
     """
-    if len(call.data) > _MOST_ARGUMENTS or call.parts:
+    if len(call.data) > _MAX_ARGUMENTS or call.parts:
         _bad_paging(call)
     args, _ = arguments(call)
-    if unread > _MOST_PAGED:
+    if unread > _MAX_PAGED:
         return refusal(call.call, "TooManyCalls", "earlier pages are not read yet")
     return PAGING[call.name](history, call, args)
 

@@ -30,9 +30,9 @@ from ...protocol.function_schema import (
 
 # Characters. Names of modes and separators are shorter, keys and tokens longer.
 _LONGEST_TEXT = 20
-_MOST_ELEMENTS = 8
+_MAX_ELEMENTS = 8
 _LONGEST_ANNOTATION = 200
-_MOST_PARAMETERS = 100
+_MAX_PARAMETERS = 100
 _LISTS = (tuple, list, set, frozenset)
 # From 3.14 on annotations are evaluated when they are read, and may name what only a type checker
 # imports.
@@ -59,25 +59,25 @@ def signature_of(function: Callable[..., Any]) -> Signature | None:
 
 def _read(function: Callable[..., Any]) -> Signature | None:
     try:
-        told = inspect.signature(function, **_OPTIONS)
-        if len(told.parameters) > _MOST_PARAMETERS:
+        described = inspect.signature(function, **_OPTIONS)
+        if len(described.parameters) > _MAX_PARAMETERS:
             return None
         bound = _bound(function)
-        rows = tuple(_parameter(each, bound) for each in told.parameters.values())
-        returns = _annotation(told.return_annotation)
+        rows = tuple(_parameter(each, bound) for each in described.parameters.values())
+        returns = _annotation(described.return_annotation)
     # Boundary: the function may be any object of the caller's, with attributes that raise anything.
     except Exception:  # noqa: BLE001
         return None
-    return Signature(rows, returns, _is_own(function, told))
+    return Signature(rows, returns, _is_own(function, described))
 
 
-def _is_own(function: Any, told: inspect.Signature) -> bool:
+def _is_own(function: Any, described: inspect.Signature) -> bool:
     """Whether the signature is that of `function` itself; a wrapper may take other arguments."""
     try:
         own = inspect.signature(function, follow_wrapped=False, **_OPTIONS)
     except ValueError:  # a C function, such as functools.cache returns
         return False
-    return own == told and not hasattr(function, "__signature__")
+    return own == described and not hasattr(function, "__signature__")
 
 
 def of_text(parameters: ast.arguments) -> Signature:
@@ -122,16 +122,16 @@ def _bound(function: Any) -> frozenset[str]:
 def _parameter(parameter: inspect.Parameter, bound: frozenset[str]) -> Parameter:
     default = None
     if parameter.default is not inspect.Parameter.empty:
-        hidden = parameter.name in bound or not _may_be_told(parameter.default)
-        default = Default(text=HIDDEN) if hidden else _told(parameter.default)
+        hidden = parameter.name in bound or not _is_literal(parameter.default)
+        default = Default(text=HIDDEN) if hidden else _literal_text(parameter.default)
     return Parameter(
         parameter.name, int(parameter.kind), default, _annotation(parameter.annotation)
     )
 
 
-def _may_be_told(value: Any) -> bool:
+def _is_literal(value: Any) -> bool:
     if type(value) in _LISTS:
-        return len(value) <= _MOST_ELEMENTS and all(map(_may_be_told, value))
+        return len(value) <= _MAX_ELEMENTS and all(map(_is_literal, value))
     if type(value) is str:
         return len(value) <= _LONGEST_TEXT
     return (
@@ -139,7 +139,7 @@ def _may_be_told(value: Any) -> bool:
     )
 
 
-def _told(value: Any) -> Default:
+def _literal_text(value: Any) -> Default:
     return Default(value) if _is_scalar(value) else Default(text=repr(value))
 
 

@@ -17,19 +17,19 @@ class InitChannel:
 
     Attributes:
         fd: The descriptor to wait for.
-        told: Whether init has received anything; if so, another caller cannot have the session.
+        was_used: Whether init has received anything; if so, another caller cannot have the session.
         unacknowledged: The number of interrupts that init has not yet reported as sent.
-        generation: The number of the current worker, for threads that look at processes.
-        revived, branched: Init's reports on the last order to activate a snapshot, or to fork a
+        worker_number: The number of the current worker, for threads that inspect processes.
+        revived, branched: Init's reports on the last command to activate a snapshot, or to fork a
             branch.
     """
 
     def __init__(self, links: SessionLinks, worker: WorkerState, cell: RunningCell) -> None:
         self._links, self._worker, self._cell = links, worker, cell
         self.fd = links.control.fileno()
-        self.told = False
+        self.was_used = False
         self.unacknowledged = 0
-        self.generation = 0
+        self.worker_number = 0
         self.revived: control_channel.Message | None = None
         self.branched: bool | None = None
         self._branches = 0  # the number of ordered interrupts
@@ -38,11 +38,11 @@ class InitChannel:
         self._interrupted = 0  # the last cell that was interrupted
         self._lock = threading.Lock()
 
-    # ── orders ────────────────────────────────────────────────────────────────────────────────
+    # ── commands ────────────────────────────────────────────────────────────────────────────────
 
-    def tell(self, message: control_channel.Message, descriptors: tuple[int, ...] = ()) -> None:
+    def send(self, message: control_channel.Message, descriptors: tuple[int, ...] = ()) -> None:
         """Send a message, with descriptors. `read` finds out whether init is gone."""
-        self.told = True
+        self.was_used = True
         try:
             control_channel.send(self._links.control, message, descriptors)
         except OSError:
@@ -52,30 +52,30 @@ class InitChannel:
         """Have init kill the worker, but not before there is a snapshot of the state after cell
         `after`.
         """
-        self._worker.doomed = True
-        self.tell({"op": "kill"} if after is None else {"op": "kill", "after": after})
+        self._worker.kill_ordered = True
+        self.send({"op": "kill"} if after is None else {"op": "kill", "after": after})
 
-    def order_worker(self, order: control_channel.Message, end: int) -> None:
+    def request_worker(self, order: control_channel.Message, end: int) -> None:
         """Have init replace the worker by another, which will speak on descriptor `end`."""
         self.revived = None
         with self._lock:
             self._replacing = True
-        self.tell(order, (end,))
+        self.send(order, (end,))
 
-    def order_branch(self, seed: int | None, ends: tuple[int, ...]) -> None:
+    def request_branch(self, seed: int | None, ends: tuple[int, ...]) -> None:
         """Have init tell the worker to fork a branch, which is connected by `ends`."""
         self.branched, self._branches = None, self._branches + 1
         order = {"op": "branch", "seed": -1 if seed is None else seed, "number": self._branches}
-        self.tell(order, ends)
+        self.send(order, ends)
 
-    def worker_stays(self) -> None:
+    def keep_worker(self) -> None:
         """Note that no other worker replaces this one."""
         self._replacing = False
 
-    def worker_came(self) -> None:
+    def note_new_worker(self) -> None:
         """Note that there is another worker: observations of the last one are void."""
         with self._lock:
-            self.generation += 1
+            self.worker_number += 1
             self._replacing = False
 
     # ── from any thread ───────────────────────────────────────────────────────────────────────
@@ -87,22 +87,22 @@ class InitChannel:
                 return
             self.unacknowledged += 1
             self._interrupted = self._cell.number
-            self.tell({"op": "interrupt", "cell": self._cell.number})
+            self.send({"op": "interrupt", "cell": self._cell.number})
 
     @property
     def interrupting(self) -> bool:
         """Whether the running cell was interrupted and has not ended yet."""
         return bool(self._cell.running_since) and self._interrupted == self._cell.number
 
-    def breach(self, reason: KillReason, generation: int) -> None:
+    def breach(self, reason: KillReason, worker_number: int) -> None:
         """Kill the worker because it exceeded a limit.
 
-        `generation`: that of the worker that exceeded it; its successor is spared.
+        `worker_number`: that of the worker that exceeded it; its successor is spared.
         """
         with self._lock:
-            if generation == self.generation and not self._replacing:
+            if worker_number == self.worker_number and not self._replacing:
                 self._worker.breach = reason
-                self.tell({"op": "kill", "reason": reason})
+                self.send({"op": "kill", "reason": reason})
 
     # ── notices ───────────────────────────────────────────────────────────────────────────────
 
@@ -126,8 +126,8 @@ class InitChannel:
             with self._lock:
                 # An interrupt that its worker did not live to get needs no acknowledgement.
                 self.unacknowledged = max(0, self.unacknowledged - 1)
-        elif "held" in message:
-            self._links.held = message["held"]
+        elif "findings" in message:
+            self._links.findings = message["findings"]
         elif "revived" in message:
             self.revived = message
         elif "branched" in message:
@@ -135,8 +135,8 @@ class InitChannel:
                 self.branched = message["branched"]
         elif "lost" in message:
             worker.lost = tuple(message["lost"])
-        elif 0 < message.get("died", 0) < worker.born:
+        elif 0 < message.get("died", 0) < worker.worker_number:
             # the notice of a worker that was replaced meanwhile
-            worker.cpu_of_dead += message["cpu"]
+            worker.cpu_of_ended += message["cpu"]
         elif "died" in message or "failed" in message:
             worker.notice = message

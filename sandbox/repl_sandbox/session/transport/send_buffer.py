@@ -13,7 +13,7 @@ import termios
 from collections.abc import Sequence
 
 # Unread bytes above which nothing more is read from the worker.
-_MOST_UNREAD = 1 << 20
+_MAX_UNREAD = 1 << 20
 
 _UNREAD = termios.TIOCOUTQ  # SIOCOUTQ: bytes of kernel memory
 
@@ -74,6 +74,6 @@ class SendBuffer:
         self._set_interest()
 
     def _set_interest(self) -> None:
-        self.interest = select.POLLIN if len(self._unread) < _MOST_UNREAD else 0
+        self.interest = select.POLLIN if len(self._unread) < _MAX_UNREAD else 0
         if self._unread:
             self.interest |= select.POLLOUT

@@ -11,7 +11,7 @@ from ...protocol.messages import Assign, Configure
 from ...protocol.values.json_text import MAX_DEPTH, MAX_DIGITS
 
 # Bytes of variables besides those of the template, with their names: one write to a socket.
-_MOST_VARIABLES = 1 << 14
+_MAX_VARIABLES = 1 << 14
 # Bytes of a variable's row in the header, besides its name, each byte of which may be an escape of
 # six.
 _ROW, _ESCAPE = 32, 6
@@ -20,12 +20,12 @@ _ROW, _ESCAPE = 32, 6
 class WorkerConfiguration:
     """The configuration, and whether the current worker has it."""
 
-    def __init__(self, message: Configure, *, plain: bool) -> None:
-        """`plain`: a worker works without it."""
+    def __init__(self, message: Configure, *, optional: bool) -> None:
+        """`optional`: a worker works without it."""
         self.message = message
-        self._plain = plain
+        self._optional = optional
         self.known = False  # whether this worker has the configuration, or needs none
-        self.silent = True  # whether no worker has received anything so far
+        self.is_unsent = True  # whether no worker has received anything so far
         self._was_sent = False  # whether a worker has received it
         self._size = 0  # bytes of the variables in it
 
@@ -36,28 +36,28 @@ class WorkerConfiguration:
         False also for a variable that a worker might refuse: the worker has to be asked.
         """
         size = self._size + _ROW + _ESCAPE * len(variable.name.encode()) + len(variable.data)
-        if not self.silent or size > _MOST_VARIABLES or not _is_readable(variable):
+        if not self.is_unsent or size > _MAX_VARIABLES or not _is_readable(variable):
             return False
         self._size = size
         self.message = replace(self.message, variables=(*self.message.variables, variable))
-        self._plain = self.known = False
+        self._optional = self.known = False
         return True
 
-    def due(self) -> Configure | None:
+    def take_due(self) -> Configure | None:
         """Return the message if this worker must receive it before the next one."""
-        self.silent = False
+        self.is_unsent = False
         if self.known:
             return None
         self.known = True
-        return None if self._plain else self.message
+        return None if self._optional else self.message
 
     def was_sent(self) -> None:
-        """Note that a worker has received the message of `due`."""
+        """Note that a worker has received the message of `take_due`."""
         self._was_sent = True
 
     def restored(self) -> None:
         """Note that a snapshot took over: it has the configuration of its original."""
-        self.known, self.silent = True, False
+        self.known, self.is_unsent = True, False
 
     def emptied(self, *, keeps_variables: bool) -> None:
         """Note that an empty worker took over, which has no configuration.
@@ -66,7 +66,7 @@ class WorkerConfiguration:
         """
         if self._was_sent and not keeps_variables:
             self.message = replace(self.message, variables=())
-        self.known = self._plain
+        self.known = self._optional
 
 
 def _is_readable(variable: Assign) -> bool:

@@ -16,27 +16,27 @@ class WorkerState:
     Attributes:
         notice: Init's message that the worker has died, or that init itself is gone.
         eof: Whether nothing more comes from the worker, or is read from it.
-        doomed: Whether its end was ordered; a result that it still sends does not count.
-        silent: Whether it was killed because no notice of its death came.
+        kill_ordered: Whether its end was requested; a result that it still sends does not count.
+        is_unresponsive: Whether it was killed because no notice of its death came.
         breach: The limit or rule because of which it is killed.
-        born: Its number, as init counts.
-        cpu_of_dead: CPU seconds of the workers before it.
+        worker_number: Its number, as init counts.
+        cpu_of_ended: CPU seconds of the workers before it.
         lost: Descriptions of what recovery could not restore, until an outcome reports them.
         emptied: Whether the namespace was emptied between two cells, until an outcome reports it.
     """
 
     def __init__(self) -> None:
-        self.born = 1
-        self.cpu_of_dead = 0.0
+        self.worker_number = 1
+        self.cpu_of_ended = 0.0
         self._cpu_clock: Callable[[], float] = float
         self.lost: tuple[str, ...] = ()
         self.emptied = False
-        self.renew()
+        self.reset()
 
-    def renew(self) -> None:
+    def reset(self) -> None:
         """Note that there is another worker, of which nothing is known yet."""
         self.notice: control_channel.Message | None = None
-        self.eof = self.doomed = self.silent = False
+        self.eof = self.kill_ordered = self.is_unresponsive = False
         self.breach: KillReason | None = None
 
     @property
@@ -49,7 +49,7 @@ class WorkerState:
         """Whether the session's init has ended, and with it the session."""
         return self.notice is not None and "init" in self.notice
 
-    def follow(self, cpu_clock: Callable[[], float]) -> None:
+    def set_cpu_clock(self, cpu_clock: Callable[[], float]) -> None:
         """Measure CPU time by `cpu_clock` from now on. Reading it raises OSError if the process is
         gone.
         """
@@ -58,8 +58,8 @@ class WorkerState:
     def cpu_seconds(self) -> float:
         """The CPU time of the session's workers so far."""
         try:
-            return self.cpu_of_dead + self._cpu_clock()
+            return self.cpu_of_ended + self._cpu_clock()
         except OSError:
             # The process is gone; init's notice will have its CPU time.
             dead = 0.0 if self.notice is None else float(self.notice.get("cpu", 0.0))
-            return self.cpu_of_dead + dead
+            return self.cpu_of_ended + dead

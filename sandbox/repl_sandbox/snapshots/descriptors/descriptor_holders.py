@@ -22,7 +22,7 @@ from typing import Any
 from ...worker.namespace.trusted_imports import loaded_class
 
 # The most objects to inspect: the process that takes over is waited for.
-_MOST_OBJECTS = 100_000
+_MAX_OBJECTS = 100_000
 _ASKED: tuple[tuple[type, Callable[[Any], int]], ...] = (
     (io.FileIO, io.FileIO.fileno),
     (_socket.socket, _socket.socket.fileno),
@@ -68,7 +68,7 @@ def _reached(variables: Iterable[tuple[str, object]]) -> Iterator[tuple[str, obj
             each = waiting.pop()
             if issubclass(type(each), _PASSED_BY) or id(each) in seen:
                 continue
-            if len(seen) >= _MOST_OBJECTS:
+            if len(seen) >= _MAX_OBJECTS:
                 return
             seen.add(id(each))
             yield name, each

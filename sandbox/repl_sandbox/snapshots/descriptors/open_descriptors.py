@@ -1,7 +1,7 @@
 """The descriptors of a process and of its waiting snapshot.
 
-Open descriptors of a snapshot would have effects: the reader of a pipe would wait for a writer that
-nobody knows of, a lock on a file would outlive its file. So a snapshot closes all descriptors of
+Open descriptors of a snapshot would have effects: the reader of a pipe would wait for a hidden
+writer, a lock on a file would outlive its file. So a snapshot closes all descriptors of
 its worker. When it takes over, it opens files again by their paths, at their last positions; pipes,
 sockets and the like have another end, which lives on or is gone, and are lost. A placeholder keeps
 their numbers (see `placeholder_descriptors`).
@@ -34,28 +34,29 @@ Identity = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class DescriptorRange:
+class RestoredDirectory:
     """The directory whose files are restored with a session's state: a path in it stays valid.
 
-    `left`: the directory of the same files in the session that a branch was made of, "" if none.
+    `old_workspace`: the directory of the same files in the session that a branch was made of; ""
+    for a session that is no branch.
     """
 
     workspace: str
-    left: str = ""
+    old_workspace: str = ""
 
     def find(self, path: str) -> tuple[str, bool]:
         """Return the present path of the file `path`, and whether that file was restored."""
-        if self.left and f"{path}/".startswith(f"{self.left}/"):
-            path = self.workspace + path[len(self.left) :]
+        if self.old_workspace and f"{path}/".startswith(f"{self.old_workspace}/"):
+            path = self.workspace + path[len(self.old_workspace) :]
         return path, f"{path}/".startswith(f"{self.workspace}/")
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class OpenDescriptor:
     """One open descriptor.
 
     `kind` is its file's, as stat.S_IFMT; `path` "" if none leads there; `file` its device and
-    inode. `stream`: the standard stream that it is a duplicate of, -1 for none. `returns`: whether
+    inode. `stream`: the standard stream that it is a duplicate of, -1 for none. `reopens`: whether
     a snapshot can open it again.
     """
 
@@ -67,15 +68,15 @@ class Held:
     inheritable: bool
     file: Identity
     stream: int
-    returns: bool
+    reopens: bool
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Close it, unless the snapshot keeps it, because nothing else leads to a file without a
         name.
 
         Likewise where the kernel does not report the name.
         """
-        if self.path or not self.returns or self.stream >= 0:
+        if self.path or not self.reopens or self.stream >= 0:
             self.close()
 
     def close(self) -> None:
@@ -88,13 +89,13 @@ class Held:
         """The name of one that is lost because of its kind."""
         return f"descriptor {self.fd}, {_KINDS.get(self.kind, 'of the kernel')}"
 
-    def reopen(self, place: DescriptorRange) -> str:
-        """Open one that `returns` again, as it was; return its name if that fails, else ""."""
+    def reopen(self, directory: RestoredDirectory) -> str:
+        """Open one that `reopens` again, as it was; return its name if that fails, else ""."""
         try:
             if self.stream >= 0:
                 _dup2(self.stream, self.fd, self.inheritable)
             elif self.path:
-                self._open(*place.find(self.path))
+                self._open(*directory.find(self.path))
             if self.kind == stat.S_IFREG and not self.flags & os.O_PATH:
                 _lseek(self.fd, self.offset, os.SEEK_SET)
         except OSError as error:
@@ -103,10 +104,10 @@ class Held:
             return f"descriptor {self.fd}, {name or 'a file'}: {error.strerror}"
         return ""
 
-    def _open(self, path: str, put_back: bool) -> None:
+    def _open(self, path: str, restored: bool) -> None:
         fd = _open(path, self.flags & ~_ONLY_ONCE | os.O_CLOEXEC)
         try:
-            if not put_back and _identity(_fstat(fd)) != self.file:
+            if not restored and _identity(_fstat(fd)) != self.file:
                 raise OSError(errno.ESTALE, "another file has that name")
             if fd != self.fd:
                 _dup2(fd, self.fd, self.inheritable)
@@ -115,21 +116,21 @@ class Held:
                 _close(fd)
 
 
-def held(besides: Collection[int]) -> list[Held]:
-    """The open descriptors of this process, except those of `besides`, which are distinct."""
-    if _only(besides):
+def find_open(excluded: Collection[int]) -> list[OpenDescriptor]:
+    """The open descriptors of this process, except those of `excluded`, which are distinct."""
+    if _are_all_open(excluded):
         return []
-    numbers = _open_numbers().difference(besides)
+    numbers = _open_numbers().difference(excluded)
     if not numbers:
         return []
-    found, streams = [], _identities()
+    found, streams = [], _stream_identities()
     for fd in sorted(numbers):
         with contextlib.suppress(OSError):  # closed by now: the descriptor of the listing itself
-            found.append(_look(fd, streams))
+            found.append(_inspect(fd, streams))
     return found
 
 
-def _only(expected: Collection[int]) -> bool:
+def _are_all_open(expected: Collection[int]) -> bool:
     """Whether these and no others are open; False also where that would need a look at each.
 
     Since Linux 6.2 the size of the directory is their number. Listing it takes eight times as long.
@@ -144,27 +145,29 @@ def _only(expected: Collection[int]) -> bool:
     return True
 
 
-def _look(fd: int, streams: Sequence[Identity]) -> Held:
+def _inspect(fd: int, streams: Sequence[Identity]) -> OpenDescriptor:
     status = _fstat(fd)
     kind, file = stat.S_IFMT(status.st_mode), _identity(status)
     flags = _fcntl(fd, fcntl.F_GETFL)
     path, offset = "", 0
     stream = streams.index(file) if kind == stat.S_IFIFO and file in streams else -1
     terminal = kind == stat.S_IFCHR and os.major(status.st_rdev) in _TERMINALS
-    returns = stream >= 0 or (kind in _BY_PATH and not terminal)
-    if returns and status.st_nlink and stream < 0:
+    reopens = stream >= 0 or (kind in _BY_PATH and not terminal)
+    if reopens and status.st_nlink and stream < 0:
         with contextlib.suppress(OSError):
             path = _readlink(f"{_FOLDER}/{fd}")
     if kind == stat.S_IFREG and not flags & os.O_PATH:
         offset = _lseek(fd, 0, os.SEEK_CUR)
-    return Held(fd, kind, path, flags, offset, _get_inheritable(fd), file, stream, returns)
+    return OpenDescriptor(
+        fd, kind, path, flags, offset, _get_inheritable(fd), file, stream, reopens
+    )
 
 
 def _identity(status: os.stat_result) -> Identity:
     return status.st_dev, status.st_ino
 
 
-def _identities() -> list[Identity]:
+def _stream_identities() -> list[Identity]:
     """The identities of the files of the standard streams; none of a closed one."""
     found: list[Identity] = []
     for fd in _STREAMS:

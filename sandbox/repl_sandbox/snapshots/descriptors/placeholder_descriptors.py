@@ -4,9 +4,9 @@ A copied object has its descriptor's number. If that were free, the next `open` 
 the object would write into that file, or close it when it is collected.
 
 A placeholder is an O_PATH descriptor of a symbolic link: reading, writing, mapping, polling or
-locking it is EBADF, as for a closed one, nothing can be opened through it, and nobody waits for its
-end. The object that has the number closes the placeholder as it would have closed its file; then
-the number is free.
+locking it is EBADF, as for a closed one, nothing can be opened through it, and no process waits for
+its end. The object that has the number closes the placeholder as it would have closed its file;
+then the number is free.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ import time
 
 # The most files and directories to check and keep (workspace_versions.py): each takes microseconds,
 # after every cell that changes one. More count as changed.
-MOST_FILES = 10_000
+MAX_FILES = 10_000
 
 # Nanoseconds. Two writes within this time may leave the same time of change: before Linux 6.13 that
 # is the time of the last tick, of which there are at least a hundred a second.
@@ -26,15 +26,15 @@ class FileChanges:
     def __init__(self, path: str) -> None:
         self._path = path
         self._seen: dict[str, _Key] = {}
-        self._told = 0
+        self._marker = 0
         self._fresh = False  # files may have changed again without a trace
 
-    def changed(self, told: int) -> bool:
+    def changed(self, marker: int) -> bool:
         """Whether anything is new or different since the last call.
 
-        `told` is a number that others change when they change something, or note its state.
+        `marker` is a number that others change when they change something, or note its state.
         """
-        others, self._told = told != self._told, told
+        others, self._marker = marker != self._marker, marker
         try:
             if not self._seen and not others and not os.listdir(self._path):
                 return False
@@ -43,7 +43,7 @@ class FileChanges:
         others = others or self._fresh
         seen = self._seen
         young = unsettled()
-        self._seen = _look(self._path)
+        self._seen = _scan(self._path)
         self._fresh = any(key[4] >= young for key in self._seen.values())
         return others or seen != self._seen
 
@@ -55,10 +55,10 @@ def unsettled() -> int:
     return min(time.time_ns() - _TICK, time.clock_gettime_ns(_COARSE))
 
 
-def _look(path: str) -> dict[str, _Key]:
+def _scan(path: str) -> dict[str, _Key]:
     found: dict[str, _Key] = {}
     left = [path]
-    while left and len(found) < MOST_FILES:
+    while left and len(found) < MAX_FILES:
         try:
             with os.scandir(left.pop()) as entries:
                 for entry in entries:

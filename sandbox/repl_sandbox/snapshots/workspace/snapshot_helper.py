@@ -45,7 +45,7 @@ def answer(sock: socket.socket) -> list[str] | None:
     return names
 
 
-def be_keeper(jail: Jail, sock: socket.socket) -> NoReturn:
+def run_snapshot_helper(jail: Jail, sock: socket.socket) -> NoReturn:
     """Be the snapshot helper of a session, at the other end of `sock`."""
     try:
         _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
@@ -53,11 +53,13 @@ def be_keeper(jail: Jail, sock: socket.socket) -> NoReturn:
         jail.kept = {0, 1, 2, sock.fileno()}
         contain(jail, RECIPES[jail.tier].file_helper)
         # Of the states kept, of the current one, and of that which it replaces.
-        versions = WorkspaceVersions(workspace_files.root(jail), jail.states + 2)
+        versions = WorkspaceVersions(workspace_files.root(jail), jail.snapshots + 2)
         _serve(sock, versions)
     # Boundary: as in the file helper. Init sees end of file, and the files stay as they are.
     except Exception as error:  # noqa: BLE001
-        os.write(2, f"the session's keeper failed: {type(error).__name__}: {error}\n".encode())
+        os.write(
+            2, f"the session's snapshot helper failed: {type(error).__name__}: {error}\n".encode()
+        )
     finally:
         os._exit(0)
 

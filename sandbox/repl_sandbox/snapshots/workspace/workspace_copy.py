@@ -6,7 +6,7 @@ import os
 import stat
 from contextlib import suppress
 
-_MOST_NAMED = 20
+_MAX_NAMED = 20
 _PIECE = 1 << 20
 # The amount that is copied in a millisecond or two.
 _FEW_FILES, _FEW_BYTES = 64, 1 << 20
@@ -44,8 +44,8 @@ def copy(old: str, new: str) -> list[str]:
         os.makedirs(new, exist_ok=True)
     _copy_below(old, new, left)
     names = [f"file {path!a}: not copied" for path in left]
-    more = len(names) - _MOST_NAMED
-    return names if more <= 0 else [*names[:_MOST_NAMED], f"{more:,} more files"]
+    more = len(names) - _MAX_NAMED
+    return names if more <= 0 else [*names[:_MAX_NAMED], f"{more:,} more files"]
 
 
 def enter(old: str, new: str) -> None:

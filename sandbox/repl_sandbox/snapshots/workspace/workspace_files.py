@@ -27,7 +27,7 @@ PLACE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # Non-blocking: otherwise it waits for the other end of a FIFO, or for the holder of a lease.
 PLAIN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _PIECE = 1 << 20
-_MOST_TEXT = 16 << 20  # of the paths of one listing
+_MAX_TEXT = 16 << 20  # of the paths of one listing
 
 _KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "symlink"}
 
@@ -54,7 +54,7 @@ def open_file(root: int, names: Sequence[str]) -> int:
     """Open the regular file at `names` below `root`, to read."""
     opened: list[int] = []
     try:
-        folder, name = descend(root, names[:-1], opened=opened), names[-1]
+        folder, name = open_directory(root, names[:-1], opened=opened), names[-1]
         # Check the name first, so that only a regular file is opened, unless it is replaced just
         # now.
         _check_regular(os.stat(name, dir_fd=folder, follow_symlinks=False))
@@ -87,7 +87,7 @@ def store(root: int, names: Sequence[str], content: FileContent, token: str) -> 
     made: list[tuple[int, str]] = []
     opened: list[int] = []
     try:
-        folder, name = descend(root, names[:-1], made, opened), names[-1]
+        folder, name = open_directory(root, names[:-1], made, opened), names[-1]
         part = f".{token}.part"
         try:
             _copy(content, folder, part, _replaced(folder, name))
@@ -106,7 +106,7 @@ def store(root: int, names: Sequence[str], content: FileContent, token: str) -> 
             os.close(fd)
 
 
-def descend(
+def open_directory(
     root: int,
     names: Sequence[str],
     made: list[tuple[int, str]] | None = None,
@@ -179,8 +179,8 @@ class DirectoryListing:
     def __init__(self, root: int, names: Sequence[str], limit: int) -> None:
         self.complete = True
         self._room = limit
-        self._text = _MOST_TEXT
-        self._top = _listable(".", descend(root, names))
+        self._text = _MAX_TEXT
+        self._top = _listable(".", open_directory(root, names))
         self._names = list(names)
 
     def rows(self) -> Iterator[list[Any]]:

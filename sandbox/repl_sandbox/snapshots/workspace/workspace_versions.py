@@ -8,14 +8,14 @@ from contextlib import suppress
 from typing import TypeAlias
 
 from . import workspace_entries
-from .file_changes import MOST_FILES
+from .file_changes import MAX_FILES
 from .workspace_entries import WorkspaceEntry
 
 # Bytes of files: reading so much takes some 30 ms, for which the next cell waits.
 BUDGET = 64 << 20
 # The most entries that are removed if there are too many: a second.
-_MOST_REMOVED = 100_000
-_MOST_LOST = 20
+_MAX_REMOVED = 100_000
+_MAX_LOST = 20
 _LONGEST_NAME = 200  # characters
 
 Version: TypeAlias = dict[str, WorkspaceEntry]
@@ -48,7 +48,7 @@ class WorkspaceVersions:
     def _content(self, latest: Version) -> Version:
         room = BUDGET
         version: Version = {}
-        for path, status in workspace_entries.walk(self._root, MOST_FILES):
+        for path, status in workspace_entries.walk(self._root, MAX_FILES):
             entry = workspace_entries.note(self._root, path, status, latest.get(path), room)
             room -= len(entry.data or b"")
             version[path] = entry
@@ -67,8 +67,8 @@ class WorkspaceVersions:
             lost = self._make(version, opened)
         finally:
             workspace_entries.chmod(self._root, self._mode)
-        more = len(lost) - _MOST_LOST
-        return lost if more <= 0 else [*lost[:_MOST_LOST], f"{more:,} more files"]
+        more = len(lost) - _MAX_LOST
+        return lost if more <= 0 else [*lost[:_MAX_LOST], f"{more:,} more files"]
 
     def _open_up(self) -> set[str]:
         """Give this process access to every directory; return the modes of those that it
@@ -76,13 +76,13 @@ class WorkspaceVersions:
         """
         workspace_entries.chmod(self._root, self._mode | stat.S_IRWXU)
         opened: set[str] = set()
-        for path, status in workspace_entries.walk(self._root, _MOST_REMOVED, opened):
+        for path, status in workspace_entries.walk(self._root, _MAX_REMOVED, opened):
             if stat.S_ISREG(status.st_mode) and not status.st_mode & stat.S_IWUSR:
                 workspace_entries.change_mode(self._root, path, status.st_mode | stat.S_IWUSR)
         return opened
 
     def _make(self, version: Version, opened: set[str]) -> list[str]:
-        there = dict(workspace_entries.walk(self._root, _MOST_REMOVED))
+        there = dict(workspace_entries.walk(self._root, _MAX_REMOVED))
         lost = [
             f"file {_shown(path)}: cannot be removed"
             for path in sorted(there.keys() - version.keys(), reverse=True)

@@ -44,13 +44,13 @@ _modules = sys.modules
 class CellRun(NamedTuple):
     """Result of a cell: its last expression as displayed, or the error that ended it.
 
-    `status` is the exit status of a program with the same end, and `parting` its last message.
+    `status` is the exit status of a program with the same end, and `exit_text` its last message.
     """
 
     value: str | None
     error: ErrorInfo | None
     status: int = 0
-    parting: str = ""
+    exit_text: str = ""
 
 
 NOTHING = CellRun(None, None)
@@ -61,15 +61,16 @@ def run_cell(
     number: int,
     namespace: Namespace,
     printed: Callable[[str, bool], None] | None = None,
-    settle: Callable[[], None] | None = None,
+    before_first_code: Callable[[], None] | None = None,
 ) -> CellRun:
     """Run `source` as cell `number`. Never raises, except for an interrupt during its return.
 
     A last statement that is an expression is displayed, and bound to `_`, unless it is None or
     followed by a semicolon. `printed` is called with each printed form of an answer (see
     `printed_answers.py`) when it is evaluated, and with whether it is the cell's last expression;
-    without `printed`, no such form is recognised. `settle` is called when the code is compiled, and
-    returns when it may run. Number 0 is none of the session's cells, and writes no output.
+    without `printed`, no such form is recognised. `before_first_code` is called when the code is
+    compiled, and returns when it may run. Number 0 is none of the session's cells, and writes no
+    output.
     """
     code: CodeType | list[CodeType] | None = None
     try:
@@ -103,8 +104,8 @@ def run_cell(
             code = [whole] if awaits else whole
         else:
             code = _compiled(source, name, namespace, forms=forms)
-        if settle is not None:
-            settle()
+        if before_first_code is not None:
+            before_first_code()
         value = _eval(code, everything) if type(code) is CodeType else _run(code, namespace)
         if value is None:
             return NOTHING

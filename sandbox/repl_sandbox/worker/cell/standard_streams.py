@@ -105,21 +105,21 @@ class StandardStreams:
     """The streams of one worker, restored after each cell.
 
     Attributes:
-        watches: whether to restore the descriptors, too, as for a session.
+        are_watched: whether to restore the descriptors, too, as for a session.
     """
 
     def __init__(self, ask: Callable[[], tuple[int, int]]) -> None:
         """`ask` returns new descriptors of the two pipes to the host; OSError if there are none."""
-        self.watches = False
+        self.are_watched = False
         self._ask = ask
         self._streams = tuple(map(_install, range(len(_NAMES))))
         _, self._stdout, self._stderr = self._streams
 
-    def tidy(self, *, look: bool = True) -> None:
+    def restore(self, *, check_closed: bool = True) -> None:
         """Restore streams after a cell that closed, deleted or replaced them.
 
-        The note about this is output of the cell. Without `look`, the descriptors are assumed to be
-        there; checking takes three system calls.
+        The note about this is output of the cell. Without `check_closed`, the descriptors count as
+        open; checking takes three system calls.
         """
         try:
             if (
@@ -127,7 +127,7 @@ class StandardStreams:
                 and sys.stderr is self._stderr
                 and not _lost
                 and (
-                    not (look and self.watches)
+                    not (check_closed and self.are_watched)
                     or (
                         _fcntl(STDOUT, ASK) == _MARK_OF_STDOUT
                         and _fcntl(STDERR, ASK) == _MARK_OF_STDERR
@@ -143,7 +143,7 @@ class StandardStreams:
             _say("".join(notes))
 
     def _put_descriptors_back(self) -> Iterator[str]:
-        lost = [fd for fd in range(len(_NAMES)) if self.watches and not is_marked(fd)]
+        lost = [fd for fd in range(len(_NAMES)) if self.are_watched and not is_marked(fd)]
         if not lost:
             return
         try:
@@ -160,8 +160,8 @@ class StandardStreams:
             yield f"a standard stream that was closed cannot be opened again: {error.strerror}\n"
             return
         # A kernel without marks does not show them, and asking again is useless.
-        self.watches = all(map(is_marked, lost))
-        if self.watches:
+        self.are_watched = all(map(is_marked, lost))
+        if self.are_watched:
             for fd in lost:
                 what = f"descriptor {fd} (sys.{_NAMES[fd]})"
                 yield f"{what} was closed or replaced, and was put back\n"

@@ -17,7 +17,7 @@ from ..namespace.trusted_imports import import_trusted
 from .checkpoint_writer import words
 
 # After the check above, which reports a missing cloudpickle.
-from .variable_pickler import BEGINNING, offer  # isort: skip
+from .variable_pickler import BEGINNING, offered  # isort: skip
 
 if TYPE_CHECKING:
     from ..variables.final_answers import FinalAnswers
@@ -39,7 +39,7 @@ def load(
     records = _Reader(fd, namespace)
     waiting = records.of(manifest)
     failed: list[_Failure] = []
-    offer(namespace.injected)
+    offered(namespace.injected)
     try:
         while waiting:
             failed = [failure for record in waiting if (failure := records.load(record, answers))]
@@ -47,7 +47,7 @@ def load(
                 break
             waiting = [failure.record for failure in failed]
     finally:
-        offer({})
+        offered({})
         records.close()
     return json.dumps([failure.row for failure in failed])
 

@@ -64,7 +64,7 @@ _PACKAGES = ("cloudpickle", "numpy", "pandas", "torch")
 
 # Removing a record visits every object in the file: half a second for a million. After so many
 # removals, each record is tried separately before it is written.
-_MOST_TAKEN_BACK = 4
+_MAX_TAKEN_BACK = 4
 
 
 # Nested calls, of which pickle takes up to three for each level of nesting: a list of linked nodes
@@ -127,7 +127,7 @@ class _Records:
         """
         start = self._sink.place
         record = [name, value]
-        if self._failures >= _MOST_TAKEN_BACK:
+        if self._failures >= _MAX_TAKEN_BACK:
             self._new(_Nowhere()).dump(record)
         try:
             self._pickler.dump(record)

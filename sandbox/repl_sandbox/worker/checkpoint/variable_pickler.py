@@ -57,7 +57,7 @@ _ALIAS: type | None = getattr(typing, "TypeAliasType", None)  # since 3.12
 _offered: Mapping[str, object] = {}
 
 
-def offer(injected: Mapping[str, object]) -> None:
+def offered(injected: Mapping[str, object]) -> None:
     """Set the objects that `injected_as` finds."""
     global _offered  # noqa: PLW0603 (pickles call functions, not methods)
     _offered = injected

@@ -34,18 +34,18 @@ class HostCallClient:
         self.cell = 0
         self.forked = False
 
-    def function(self, offered: FunctionSchema) -> Callable[..., Any]:
+    def function(self, schema: FunctionSchema) -> Callable[..., Any]:
         """Return a function that calls the host function with JSON arguments and a JSON result."""
-        name = offered.name
-        like = None if offered.signature is None else stand_in(name, offered.signature)
-        check = like if offered.signature and offered.signature.checked else None
+        name = schema.name
+        like = None if schema.signature is None else stand_in(name, schema.signature)
+        check = like if schema.signature and schema.signature.checked else None
 
         def call(*args: Any, **kwargs: Any) -> Any:
             if check is not None:
                 check(*args, **kwargs)
             return self.call(name, args, kwargs)
 
-        dress(call, offered, like)
+        dress(call, schema, like)
         return call
 
     def call(

@@ -28,7 +28,7 @@ _SYSTEM_ERROR = re.compile(r"\[Errno (-?\d{1,9})\] (.*?)(?:: '([^'\\]*)')?", re.
 _KEY = re.compile(r"'([^'\\]*)'|(-?\d{1,18})")
 
 # Names come from the host, and a host may create classes without end.
-_MOST_CLASSES = 256
+_MAX_CLASSES = 256
 _classes: dict[tuple[str, str], type[HostCallError]] = {}
 
 
@@ -44,7 +44,7 @@ def host_error(kind: str, message: str, base: str = "") -> HostCallError:
     made = _classes.get((kind, base))
     if made is None:
         made = _class(kind, base)
-        if len(_classes) < _MOST_CLASSES:
+        if len(_classes) < _MAX_CLASSES:
             _classes[kind, base] = made
     return made(message)  # type: ignore[call-arg]
 

@@ -206,12 +206,12 @@ class ReturnTypes:
         self._calls = calls
         self.errors: dict[str, type[HostCallError]] = {}
 
-    def function(self, offered: FunctionSchema) -> Callable[..., Any]:
+    def function(self, schema: FunctionSchema) -> Callable[..., Any]:
         """Return the stub of a host function."""
-        name = offered.name
-        for error in offered.raises:
+        name = schema.name
+        for error in schema.raises:
             self.errors.setdefault(error, _error_class(error))
-        raw, signature = frozenset(offered.raw), offered.signature
+        raw, signature = frozenset(schema.raw), schema.signature
         like = None if signature is None else stand_in(name, signature)
         check = like if signature is not None and signature.checked else None
         positions = () if signature is None or check is None else signature.by_position
@@ -222,25 +222,25 @@ class ReturnTypes:
             parts: list[tuple[Place, Raw]] = []
             if raw:
                 args, kwargs = _take_raw(args, kwargs, raw, positions, parts)
-            return convert(self._ask(offered, name, args, kwargs, parts))
+            return convert(self._ask(schema, name, args, kwargs, parts))
 
         def convert(value: Any) -> Any:
-            return _RETURN_TYPES[offered.returns](call, value)
+            return _RETURN_TYPES[schema.returns](call, value)
 
-        dress(call, offered, like)
-        if offered.methods:
-            self._add_methods(call, offered)
+        dress(call, schema, like)
+        if schema.methods:
+            self._add_methods(call, schema)
         return call
 
-    def _add_methods(self, call: Any, offered: FunctionSchema) -> None:
-        call.methods = {each: self._method(offered, each) for each in offered.methods}
-        _makers[offered.name] = call
+    def _add_methods(self, call: Any, schema: FunctionSchema) -> None:
+        call.methods = {each: self._method(schema, each) for each in schema.methods}
+        _makers[schema.name] = call
         if "wait" in call.methods:
             call.as_completed = _as_completed(call.methods["wait"])
 
-    def _method(self, offered: FunctionSchema, name: str) -> Callable[..., Any]:
+    def _method(self, schema: FunctionSchema, name: str) -> Callable[..., Any]:
         def method(*args: Any) -> Any:
-            return self._ask(offered, f"{offered.name}.{name}", args, {}, [])
+            return self._ask(schema, f"{schema.name}.{name}", args, {}, [])
 
         method.__name__ = method.__qualname__ = name
         method.__module__ = "host"
@@ -248,7 +248,7 @@ class ReturnTypes:
 
     def _ask(
         self,
-        offered: FunctionSchema,
+        schema: FunctionSchema,
         name: str,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
@@ -257,7 +257,7 @@ class ReturnTypes:
         try:
             return self._calls.call(name, args, kwargs, tuple(parts))
         except HostCallError as error:
-            if error.type not in offered.raises:
+            if error.type not in schema.raises:
                 raise
             raised = self.errors[error.type](error.message)  # type: ignore[call-arg]
         raise raised  # raised here, so that the other exception is no context of it

@@ -58,10 +58,10 @@ def stand_in(name: str, signature: Signature) -> Any:
     return made
 
 
-def dress(call: Any, offered: FunctionSchema, like: Any) -> None:
+def dress(call: Any, schema: FunctionSchema, like: Any) -> None:
     """Give `call` the signature and docs of the host function; `like` is its `stand_in`, if any."""
-    call.__name__ = call.__qualname__ = offered.name
-    call.__doc__ = offered.doc or f"{offered.name}: a function of the host."
+    call.__name__ = call.__qualname__ = schema.name
+    call.__doc__ = schema.doc or f"{schema.name}: a function of the host."
     call.__module__ = "host"
     call.__annotations__ = {}
     if like is not None:

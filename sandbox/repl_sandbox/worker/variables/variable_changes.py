@@ -17,8 +17,8 @@ from ..namespace.main_namespace import Namespace
 from ..namespace.safe_inspect import type_name
 from .fingerprints import SAMPLE, is_scalar, is_small, mark
 
-# More changes than this are counted, not listed: nobody reads them, and each costs a preview.
-MOST_CHANGES = 200
+# More changes than this are counted, not listed: each costs a preview.
+MAX_CHANGES = 200
 
 # Beyond this many variables, fewer items of each are compared, so that each variable costs a few
 # microseconds.
@@ -88,7 +88,7 @@ class VariableChanges:
     def since_last(self) -> list[Change]:
         """Return the changes since the last call, in the order of the namespace, deleted ones last.
 
-        At most `MOST_CHANGES`; if there are more, one further Change follows, whose name is
+        At most `MAX_CHANGES`; if there are more, one further Change follows, whose name is
         `MORE_CHANGES` and whose preview gives the number. Those are not reported again.
         """
         everything = self._namespace.globals
@@ -158,7 +158,7 @@ class VariableChanges:
             else:
                 self._loose.discard(name)
                 self._settled[name] = value
-            if len(changes) < MOST_CHANGES:
+            if len(changes) < MAX_CHANGES:
                 seen.size = shallow_size(value)
                 seen.preview = preview(value)
                 changes.append(Change(kind, name, seen.type, seen.size, seen.preview))
@@ -179,7 +179,7 @@ class VariableChanges:
             seen = self._seen.pop(name)
             self._settled.pop(name, None)
             self._loose.discard(name)
-            if len(changes) < MOST_CHANGES:
+            if len(changes) < MAX_CHANGES:
                 changes.append(Change("deleted", name, seen.type, seen.size, seen.preview))
             else:
                 unlisted += 1

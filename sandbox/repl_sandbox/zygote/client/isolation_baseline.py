@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from ...limits.process_queries import NAMESPACES, Look, here, namespace, read, status
+from ...limits.process_queries import NAMESPACES, ProcessQuery, namespace, query_here, read, status
 
 __all__ = ["NAMESPACES", "ContainerIsolation", "IsolationBaseline", "namespace", "read", "status"]
 
@@ -33,37 +33,40 @@ class IsolationBaseline:
 
     Each fact is read once, when it is needed, with OSError if it cannot be read: changes of the
     host do not concern its sessions, which are forked from the template. Made before the template
-    serves, because the template enters another network for each session. `enclosure`: the container
-    that the template is in. `look`: queries processes where these are; "self" is then the process
+    serves, because the template enters another network for each session. `container`: the container
+    that the template is in. `query`: queries processes where these are; "self" is then the process
     that answers.
     """
 
     def __init__(
-        self, template: int, enclosure: ContainerIsolation | None = None, look: Look | None = None
+        self,
+        template: int,
+        container: ContainerIsolation | None = None,
+        query: ProcessQuery | None = None,
     ) -> None:
         self.template = template
-        self.enclosure = enclosure
-        self.look = look or here
-        self.is_apart = look is not None
+        self.container = container
+        self.query = query or query_here
+        self.is_remote = query is not None
         with contextlib.suppress(OSError):
             _ = self.namespaces
 
     def of(self, template: int) -> IsolationBaseline:
         """The baseline of a template that was forked from this one."""
-        return IsolationBaseline(template, self.enclosure, self.look if self.is_apart else None)
+        return IsolationBaseline(template, self.container, self.query if self.is_remote else None)
 
     @cached_property
     def namespaces(self) -> Mapping[str, frozenset[str]]:
         """The namespaces of the host and of the template, by name."""
         return {
-            name: frozenset(self.look("namespace", pid, name) for pid in ("self", self.template))
+            name: frozenset(self.query("namespace", pid, name) for pid in ("self", self.template))
             for name in NAMESPACES
         }
 
     @cached_property
     def uid_map(self) -> str:
         """The host's uid map: its users in terms of the parent namespace."""
-        text: str = self.look("read", "self", "uid_map")
+        text: str = self.query("read", "self", "uid_map")
         return text
 
     @cached_property
@@ -71,7 +74,7 @@ class IsolationBaseline:
         """The users of the host and of the template."""
         uids = {os.geteuid()}
         with contextlib.suppress(OSError):
-            uids.add(int(self.look("status", self.template)["Uid"].split()[0]))
+            uids.add(int(self.query("status", self.template)["Uid"].split()[0]))
         return frozenset(uids)
 
     @cached_property
@@ -80,6 +83,6 @@ class IsolationBaseline:
 
         A container may have added them around the host, or around the template alone.
         """
-        if self.enclosure is not None:
-            return self.enclosure.filters
+        if self.container is not None:
+            return self.container.filters
         return int(status("self").get("Seccomp_filters", "0"))

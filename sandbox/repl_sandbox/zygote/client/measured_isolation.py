@@ -48,25 +48,25 @@ def probe(links: SessionLinks) -> Isolation:
     Raises:
         SandboxError: the session's processes are gone.
     """
-    pid, outside = links.worker_pid, links.outside
+    pid, baseline = links.worker_pid, links.baseline
     try:
-        seen: dict[str, str] = outside.look("status", pid)
+        status: dict[str, str] = baseline.query("status", pid)
     except OSError as error:
-        raise SandboxError(f"the session's process cannot be looked at: {error}") from error
-    uid = int(seen["Uid"].split()[0])
-    abi, forks = links.held.get("landlock", 0), links.held.get("forks", 0)
+        raise SandboxError(f"the session's process cannot be inspected: {error}") from error
+    uid = int(status["Uid"].split()[0])
+    abi, forks = links.findings.get("landlock", 0), links.findings.get("forks", 0)
     # If /proc does not show it, the worker reported it before any code ran.
-    privileges = seen.setdefault("NoNewPrivs", str(links.held.get("no_new_privs", "?")))
+    privileges = status.setdefault("NoNewPrivs", str(links.findings.get("no_new_privs", "?")))
     layers = (
-        *(_namespace(pid, outside, name) for name in NAMESPACES),
-        _root(pid, outside),
-        _users(pid, outside, uid),
-        _own_user(uid, outside),
-        _capabilities(seen),
+        *(_namespace(pid, baseline, name) for name in NAMESPACES),
+        _root(pid, baseline),
+        _users(pid, baseline, uid),
+        _own_user(uid, baseline),
+        _capabilities(status),
         Layer("no_new_privs", privileges == "1", f"NoNewPrivs {privileges}"),
-        _seccomp(seen, outside, forks),
+        _seccomp(status, baseline, forks),
         _landlock(abi),
-        *_container(outside, seen),
+        *_container(baseline, status),
     )
     active = {layer.name for layer in layers if layer.active}
     tier = next(tier for tier in TIERS if not lacks(tier, active))
@@ -74,28 +74,28 @@ def probe(links: SessionLinks) -> Isolation:
     return Isolation(tier, (*layers, _signals(abi, active), _group(links)))
 
 
-def _namespace(pid: int, outside: IsolationBaseline, name: str) -> Layer:
+def _namespace(pid: int, baseline: IsolationBaseline, name: str) -> Layer:
     """Own if it is neither the host's nor that of the template, which is every session's parent."""
     try:
-        own, others = outside.look("namespace", pid, name), outside.namespaces[name]
+        own, others = baseline.query("namespace", pid, name), baseline.namespaces[name]
     except OSError as error:
         return Layer(f"{name} namespace", active=False, detail=_unseen(error))
     return Layer(f"{name} namespace", own not in others, own)
 
 
-def _root(pid: int, outside: IsolationBaseline) -> Layer:
+def _root(pid: int, baseline: IsolationBaseline) -> Layer:
     try:
-        read_only: bool = outside.look("is_read_only", pid)
+        read_only: bool = baseline.query("is_read_only", pid)
     except OSError as error:
         return Layer("root", active=False, detail=_unseen(error))
     return Layer("root", read_only, f"/ is {'read-only' if read_only else 'writable'}")
 
 
-def _users(pid: int, outside: IsolationBaseline, uid: int) -> Layer:
+def _users(pid: int, baseline: IsolationBaseline, uid: int) -> Layer:
     """Whether every user that the session can be is another than root outside."""
     try:
-        rows: str = outside.look("read", pid, "uid_map")
-        shared = rows == outside.uid_map
+        rows: str = baseline.query("read", pid, "uid_map")
+        shared = rows == baseline.uid_map
     except OSError as error:
         return Layer("uid", active=False, detail=_unseen(error))
     # Without a namespace of its own the map is the host's, and uids mean the same.
@@ -109,21 +109,21 @@ def _group(links: SessionLinks) -> Layer:
         return Layer("cgroup", active=False, detail="none; a watchdog adds up what processes hold")
     names = {os.sep.join(folder.rsplit(os.sep, 2)[1:]) for folder in links.group.folders}
     try:
-        rows = links.outside.look("read", links.worker_pid, "cgroup").splitlines()
+        rows = links.baseline.query("read", links.worker_pid, "cgroup").splitlines()
         memory, processes = links.group.limits()
     except OSError as error:
         return Layer("cgroup", active=False, detail=_unseen(error))
     inside = [row for row in rows if row.endswith(tuple(names))]
-    held = len(inside) >= len(set(links.group.folders)) and memory > 0 and processes > 0
+    limited = len(inside) >= len(set(links.group.folders)) and memory > 0 and processes > 0
     detail = f"version {links.group.version}, {memory >> 20} MiB, {processes} processes"
-    return Layer("cgroup", held, detail)
+    return Layer("cgroup", limited, detail)
 
 
-def _own_user(uid: int, outside: IsolationBaseline) -> Layer:
+def _own_user(uid: int, baseline: IsolationBaseline) -> Layer:
     """Whether the session's user differs from the host's and the template's, and the
     consequences.
     """
-    others = outside.uids
+    others = baseline.uids
     if uid not in others:
         told = f"uid {uid}, the host's is {', '.join(map(str, sorted(others)))}"
         return Layer("own uid", active=True, detail=told)
@@ -131,19 +131,19 @@ def _own_user(uid: int, outside: IsolationBaseline) -> Layer:
     return Layer("own uid", active=False, detail=f"uid {uid} is also {whose}")
 
 
-def _container(outside: IsolationBaseline, seen: dict[str, str]) -> tuple[Layer, ...]:
+def _container(baseline: IsolationBaseline, status: dict[str, str]) -> tuple[Layer, ...]:
     """The layer of the container that the session is in, if any, with all that it must have."""
-    if outside.enclosure is None:
+    if baseline.container is None:
         return ()
-    missing = list(outside.enclosure.missing)
-    if not outside.is_apart and len(seen.get("NSpid", "").split()) < 2:
+    missing = list(baseline.container.missing)
+    if not baseline.is_remote and len(status.get("NSpid", "").split()) < 2:
         missing.append("a process id of the container's")
     whole = "its own, with every wall"
-    if outside.enclosure.own_kernel:
+    if baseline.container.own_kernel:
         whole += ", and a kernel of its own"
     told = f"not seen: {', '.join(missing)}" if missing else whole
     layer = Layer("container", not missing, told)
-    if not outside.enclosure.one:
+    if not baseline.container.one:
         return (layer,)
     return (layer, Layer(OWN_CONTAINER, not missing, "no other session is in its container"))
 
@@ -152,25 +152,25 @@ def _unseen(error: OSError) -> str:
     return f"not visible: {error.strerror}"
 
 
-def _capabilities(seen: dict[str, str]) -> Layer:
-    sets = {name: seen.get(name, "?") for name in ("CapInh", "CapPrm", "CapEff")}
-    sets["CapAmb"] = seen.get("CapAmb", seen.get("CapInh", "?"))  # a part of those
-    if seen.get("NoNewPrivs") != "1":  # else it cannot be limited
-        sets["CapBnd"] = seen.get("CapBnd", "?")
+def _capabilities(status: dict[str, str]) -> Layer:
+    sets = {name: status.get(name, "?") for name in ("CapInh", "CapPrm", "CapEff")}
+    sets["CapAmb"] = status.get("CapAmb", status.get("CapInh", "?"))  # a part of those
+    if status.get("NoNewPrivs") != "1":  # else it cannot be limited
+        sets["CapBnd"] = status.get("CapBnd", "?")
     none = all(set(value) == {"0"} for value in sets.values())
     detail = "none" if none else ", ".join(f"{name} {value}" for name, value in sets.items())
     return Layer("capabilities", none, detail)
 
 
-def _seccomp(seen: dict[str, str], outside: IsolationBaseline, others: int) -> Layer:
+def _seccomp(status: dict[str, str], baseline: IsolationBaseline, others: int) -> Layer:
     """`others`: filters that forbid nothing."""
     # The template's filter alone also reads as mode 2; the session's own makes two.
-    if "Seccomp_filters" not in seen:
-        told = f"mode {seen.get('Seccomp')}, by a kernel that does not count filters"
-        return Layer("seccomp", seen.get("Seccomp") == "2", told)
-    filters = int(seen["Seccomp_filters"]) - outside.filters - others
-    active = seen.get("Seccomp") == "2" and filters >= 2
-    return Layer("seccomp", active, f"mode {seen.get('Seccomp')}, {filters} filters")
+    if "Seccomp_filters" not in status:
+        told = f"mode {status.get('Seccomp')}, by a kernel that does not count filters"
+        return Layer("seccomp", status.get("Seccomp") == "2", told)
+    filters = int(status["Seccomp_filters"]) - baseline.filters - others
+    active = status.get("Seccomp") == "2" and filters >= 2
+    return Layer("seccomp", active, f"mode {status.get('Seccomp')}, {filters} filters")
 
 
 def _signals(abi: int, active: Collection[str]) -> Layer:

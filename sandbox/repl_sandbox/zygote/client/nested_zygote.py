@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 from ...errors import SandboxError
 from ...jail.processes import descendants
-from ...limits.process_queries import Look
+from ...limits.process_queries import ProcessQuery
 from ...protocol import control_channel
 from .isolation_baseline import status
 from .zygote_handle import SPAWN_TIMEOUT, ZygoteHandle
@@ -37,44 +37,44 @@ class NestedZygote(ZygoteHandle):
     """
 
     def __init__(self, parent: ZygoteHandle, parcel: int, manifest: tuple[int, int]) -> None:
-        ours, theirs = control_channel.lifeline()
-        self._hold(ours, parent.tier)
+        host_end, zygote_end = control_channel.lifeline()
+        self._connect(host_end, parent.tier)
         # One for the whole family, because their sessions' directories are in one directory.
         self._numbers = parent._numbers
         request = {"op": "nest", "manifest": list(manifest)}
         try:
-            with theirs:
-                forked = parent.ask(request, (theirs.fileno(), parcel))
+            with zygote_end:
+                forked = parent.ask(request, (zygote_end.fileno(), parcel))
             self._process = _forked_from(parent, forked["pid"])
         except BaseException:
             self._closed = True
-            ours.close()
+            host_end.close()
             raise
         try:
-            answer = control_channel.receive(ours)
+            answer = control_channel.receive(host_end)
             if answer is None:
                 raise SandboxError(
-                    "the template of shared objects ended; there may be no memory for it"
+                    "the template of shared objects ended; there may not be enough memory"
                 )
             if "failed" in answer:
                 raise control_channel.error_of(answer)
-            ours.settimeout(SPAWN_TIMEOUT)
+            host_end.settimeout(SPAWN_TIMEOUT)
         except BaseException as error:
             self.close()
             if isinstance(error, TimeoutError):
                 raise SandboxError("the template of shared objects was not made in time") from None
             raise
-        outside = parent._outside
-        self._learn(
+        baseline = parent._baseline
+        self._read_report(
             {
                 "data_segment": answer["data_segment"],
                 "privileged": parent.privileged,
-                "copies": parent.copies,
-                "room": parent.room,
+                "supports_snapshots": parent.supports_snapshots,
+                "room": parent.process_limit,
                 "python": parent.interpreter[0],
                 "implementation": parent.interpreter[1],
             },
-            outside.of(self._process.pid),
+            baseline.of(self._process.pid),
             parent._base,
         )
 
@@ -82,17 +82,17 @@ class NestedZygote(ZygoteHandle):
 def _forked_from(parent: ZygoteHandle, number: int) -> ZygoteProcess:
     """The process that `parent`'s zygote forked, by the process id it reported."""
     pid = number
-    if parent._outside.is_apart:
-        return DistantProcess(number, parent._outside.look, parent.forget)
-    if parent._outside.enclosure is not None:
+    if parent._baseline.is_remote:
+        return RemoteProcess(number, parent._baseline.query, parent.forget)
+    if parent._baseline.container is not None:
         # A container has its own process ids; the kernel shows both.
-        pid = next((each for each in descendants(parent.pid) if _number_of(each) == number), 0)
+        pid = next((each for each in descendants(parent.pid) if _inner_pid(each) == number), 0)
         if not pid:
             raise ZygoteGone
     return ForkedProcess(pid, lambda _: parent.forget(number))
 
 
-def _number_of(pid: int) -> int:
+def _inner_pid(pid: int) -> int:
     """The process id of `pid` in the innermost namespace that has the process; 0 if it is gone."""
     try:
         return int(status(pid)["NSpid"].split()[-1])
@@ -100,18 +100,18 @@ def _number_of(pid: int) -> int:
         return 0
 
 
-class DistantProcess:
-    """As `ForkedProcess`, for a process that only `look` can see."""
+class RemoteProcess:
+    """As `ForkedProcess`, for a process that only `query` can see."""
 
-    def __init__(self, pid: int, look: Look, forget: Callable[[int], None]) -> None:
+    def __init__(self, pid: int, query: ProcessQuery, forget: Callable[[int], None]) -> None:
         self.pid = pid
-        self._look = look
+        self._query = query
         self._forget: Callable[[int], None] | None = forget
 
     def poll(self) -> int | None:
         """None while it lives."""
         try:
-            return None if self._look("runs", self.pid) else 0
+            return None if self._query("runs", self.pid) else 0
         except OSError:
             return 0
 
@@ -130,7 +130,7 @@ class DistantProcess:
     def kill(self) -> None:
         """Kill it."""
         with contextlib.suppress(OSError):
-            self._look("kill", self.pid)
+            self._query("kill", self.pid)
 
 
 class ForkedProcess:
@@ -147,24 +147,24 @@ class ForkedProcess:
             self._fd = os.pidfd_open(pid)
         except ProcessLookupError:
             raise ZygoteGone from None
-        self._let_go = weakref.finalize(self, os.close, self._fd)
+        self._close_fd = weakref.finalize(self, os.close, self._fd)
 
     def poll(self) -> int | None:
         """None while it lives."""
-        return 0 if not self._let_go.alive or self._ended(0) else None
+        return 0 if not self._close_fd.alive or self._ended(0) else None
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for its end; subprocess.TimeoutExpired after `timeout` seconds."""
-        if self._let_go.alive:
+        if self._close_fd.alive:
             if not self._ended(timeout):
                 raise subprocess.TimeoutExpired("zygote", timeout or 0)
             self._forget(self.pid)
-            self._let_go()
+            self._close_fd()
         return 0
 
     def kill(self) -> None:
         """Kill it."""
-        if self._let_go.alive:
+        if self._close_fd.alive:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._fd, signal.SIGKILL)
 

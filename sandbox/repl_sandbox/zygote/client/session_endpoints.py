@@ -53,7 +53,7 @@ class SessionEndpoints:
         (stdout, stderr), self._pipes = self._pipes, []
         return control_end, worker, stdout, stderr
 
-    def close_theirs(self) -> None:
+    def close_remote(self) -> None:
         """Close the other ends, which have been sent."""
         theirs, self.theirs = self.theirs, []
         for fd in theirs:
@@ -61,7 +61,7 @@ class SessionEndpoints:
 
     def close(self) -> None:
         """Close everything: there will be no session."""
-        self.close_theirs()
+        self.close_remote()
         sockets, self._sockets = self._sockets, []
         pipes, self._pipes = self._pipes, []
         for end in sockets:

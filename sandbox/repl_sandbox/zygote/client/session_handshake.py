@@ -37,12 +37,12 @@ def await_ready(links: SessionLinks, seconds: float) -> bool:
         raise SandboxError(f"the zygote did not answer within {seconds} s")
     pid = read_ready(links)
     if pid:
-        _hear(links)
+        _read_report(links)
         links.worker.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
         links.worker_pid, links.pid = pid, _parent(pid, links)
         return True
     links.control.settimeout(1.0)
-    report = _hear(links)
+    report = _read_report(links)
     if report is None:
         return False
     if "failed" in report:
@@ -54,7 +54,7 @@ def read_ready(links: SessionLinks) -> int:
     """Return the pid of the worker that has just sent `Ready`; 0 if it is gone without a
     message.
     """
-    apart = links.outside.is_apart
+    apart = links.baseline.is_remote
     # For a worker of this kernel there is no buffer for descriptors, which the kernel then closes;
     # for the relay's messages there is a buffer for one.
     space = socket.CMSG_SPACE(_CREDENTIALS.size) + (socket.CMSG_LEN(_RIGHT.size) if apart else 0)
@@ -62,7 +62,7 @@ def read_ready(links: SessionLinks) -> int:
     pids = {kind: _pid(kind, payload) for _, kind, payload in ancillary}
     for message in links.connection.receive(data):
         if not isinstance(message, Ready) or message.version != VERSION:
-            raise RemoteProtocolError("the worker speaks another version of the protocol")
+            raise RemoteProtocolError("the worker has another version of the protocol")
         # For a worker elsewhere the kernel there reported the pid, and here reports the relay.
         return pids.get(socket.SCM_RIGHTS if apart else socket.SCM_CREDENTIALS, 0)
     return 0
@@ -77,15 +77,15 @@ def _pid(kind: int, payload: bytes) -> int:
         return int(os.pread(file.fileno(), 20, 0) or 0)
 
 
-def _hear(links: SessionLinks) -> control_channel.Message | None:
+def _read_report(links: SessionLinks) -> control_channel.Message | None:
     """Read the other messages of the session's processes or the zygote: how the session failed.
 
     The worker's report on its isolation, which comes before, is kept.
     """
     try:
         message = control_channel.receive(links.control)
-        if message is not None and "held" in message:
-            links.held = message["held"]
+        if message is not None and "findings" in message:
+            links.findings = message["findings"]
             message = control_channel.receive(links.control)
         return message
     except OSError:
@@ -95,9 +95,9 @@ def _hear(links: SessionLinks) -> control_channel.Message | None:
 def _parent(pid: int, links: SessionLinks) -> int:
     """The parent of process `pid`."""
     try:
-        parent: int = links.outside.look("parent", pid)
+        parent: int = links.baseline.query("parent", pid)
     except FileNotFoundError as error:
-        if not links.outside.is_apart and _lives(pid):
+        if not links.baseline.is_remote and _lives(pid):
             raise step_error("probe", error, links.tier) from None
         raise
     return parent

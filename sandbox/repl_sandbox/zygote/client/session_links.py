@@ -22,20 +22,20 @@ from .isolation_baseline import IsolationBaseline
 class SessionFamily:
     """The number of open branches of one session, the session itself included.
 
-    The callers' `fit` adapts the resources to that number; one at a time, and never after the last
-    left.
+    The callers' `adjust` adapts the resources to that number: one call at a time, and none after
+    the last branch has left.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.branches = 1
 
-    def join(self, most: int, fit: Callable[[int], None]) -> bool:
+    def join(self, most: int, adjust: Callable[[int], None]) -> bool:
         """Add one, unless there are `most`; return whether it was added."""
         with self._lock:
             if self.branches >= most:
                 return False
-            fit(self.branches + 1)
+            adjust(self.branches + 1)
             self.branches += 1
             return True
 
@@ -45,11 +45,11 @@ class SessionFamily:
             self.branches -= 1
             return not self.branches
 
-    def refit(self, fit: Callable[[int], None]) -> None:
+    def adjust(self, adjust: Callable[[int], None]) -> None:
         """Release the resources of those that have left."""
         with self._lock:
             if self.branches:
-                fit(self.branches)
+                adjust(self.branches)
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -64,10 +64,10 @@ class SessionLinks:
     stdout: int
     stderr: int
     connection: HostConnection
-    outside: IsolationBaseline
+    baseline: IsolationBaseline
     group: SessionCgroup | None = None
     # The worker's report, before any code ran, on layers that cannot be seen from outside.
-    held: dict[str, int] = field(default_factory=dict)
+    findings: dict[str, int] = field(default_factory=dict)
     folder: str = ""  # its own directory, if it has no private mounts
     tier: str = "jailed"
     interpreter: tuple[str, str] = ("", "")  # version and implementation
@@ -85,12 +85,12 @@ class SessionLinks:
 
     def cpu_clock(self) -> Callable[[], float]:
         """Return the clock of the current worker's CPU time."""
-        if self.outside.is_apart:
-            return partial(self.outside.look, "cpu_clock", self.worker_pid)
+        if self.baseline.is_remote:
+            return partial(self.baseline.query, "cpu_clock", self.worker_pid)
         return partial(time.clock_gettime, process_cpu(self.worker_pid))
 
     @property
-    def speaks(self) -> bool:
+    def has_input(self) -> bool:
         """Whether the worker has sent something that was not read yet, or is gone."""
         poller = select.poll()
         poller.register(self.worker, select.POLLIN)
@@ -107,7 +107,7 @@ class SessionLinks:
         if group is not None:
             group.release()
 
-    def lead_to(self, fd: int) -> None:
+    def redirect(self, fd: int) -> None:
         """Replace every descriptor of these by `fd`, under its number."""
         for end in (self.control.fileno(), self.worker.fileno(), self.stdout, self.stderr):
             if end >= 0:
@@ -131,7 +131,7 @@ def _cut() -> None:
         other.close()
         with ended:
             for links in list(_open):
-                links.lead_to(ended.fileno())
+                links.redirect(ended.fileno())
 
 
 os.register_at_fork(after_in_child=_cut)

@@ -26,7 +26,7 @@ from ...protocol.values.variable_names import check_free
 from ..template.shared_object_loader import FORMAT, Row
 
 # For all objects of one call together, in bytes as packed.
-MOST_SHARED = 16 << 30
+MAX_SHARED = 16 << 30
 # Smaller str and bytes are marshalled: a page of their own would cost more than it saves.
 _RAW = 1 << 16
 _PIECE = 1 << 20
@@ -140,7 +140,9 @@ class _Packing:
             self._write(name, memoryview(value))
         elif _is_array(value):
             if not arrays:
-                raise TypeError(f"{name}: the policy's cells have no numpy, and so no arrays")
+                raise TypeError(
+                    f"{name}: cells under this policy have no numpy, so arrays cannot be shared"
+                )
             kind, form = "array", self._array(name, value)
         else:
             kind = "value"
@@ -160,8 +162,8 @@ class _Packing:
             data = data[written:]
 
     def _check_room(self, name: str, size: int) -> None:
-        if self._end + size > MOST_SHARED:
-            raise ValueError(f"{name}: the limit of shared objects is {MOST_SHARED:,} bytes in all")
+        if self._end + size > MAX_SHARED:
+            raise ValueError(f"{name}: the limit of shared objects is {MAX_SHARED:,} bytes in all")
 
     def _text(self, name: str, text: str) -> tuple[int, int]:
         """Write the characters in the narrowest encoding that has them all; (width, largest)."""

@@ -39,7 +39,7 @@ SPAWN_TIMEOUT = 30.0
 _LEAVE_TIMEOUT = 30.0
 
 # Bytes of settings: the rest of the message is their names and a number.
-_MOST_SETTINGS = control_channel.MAX_MESSAGE - 256
+_MAX_SETTINGS = control_channel.MAX_MESSAGE - 256
 
 
 class ZygoteHandle:
@@ -62,59 +62,59 @@ class ZygoteHandle:
             "preload": list(preload),
             "mounts": dict(mounts),
             "policy": None if policy is None else asdict(policy),
-            "place": launcher.place,
+            "place": launcher.session_root,
         }
         _check_size(configuration)
         self._numbers = itertools.count(1)
-        ours, self._process = launcher.start(hash_seed)
-        self._hold(ours, tier)
+        host_end, self._process = launcher.start(hash_seed)
+        self._connect(host_end, tier)
         try:
             answer = self._configure(configuration)
-            ours.settimeout(SPAWN_TIMEOUT)
+            host_end.settimeout(SPAWN_TIMEOUT)
         except ZygoteGone as error:
             self.close()
-            raise launcher.stillborn(self._process, preload) from error
+            raise launcher.start_error(self._process, preload) from error
         except BaseException:
             self.close()
             raise
-        base = launcher.seen(answer["base"]) if answer["base"] else ""
-        self._learn(answer, launcher.outside(self._process), base)
+        base = launcher.host_path(answer["base"]) if answer["base"] else ""
+        self._read_report(answer, launcher.baseline(self._process), base)
 
-    def _hold(self, ours: socket.socket, tier: str) -> None:
-        """Start the conversation on socket `ours`, which is the zygote's lifeline."""
-        ours.settimeout(START_TIMEOUT)
+    def _connect(self, host_end: socket.socket, tier: str) -> None:
+        """Start the conversation on socket `host_end`, which is the zygote's lifeline."""
+        host_end.settimeout(START_TIMEOUT)
         self.tier = tier
-        self._conversation = ZygoteRequests(ours)
+        self._requests = ZygoteRequests(host_end)
         self._lock = threading.Lock()
         self._pid = os.getpid()
         self._closed = False
         _alive.add(self)
 
-    def _learn(
-        self, answer: control_channel.Message, outside: IsolationBaseline, base: str
+    def _read_report(
+        self, answer: control_channel.Message, baseline: IsolationBaseline, base: str
     ) -> None:
         """Read a zygote's report of itself when it can serve.
 
         `base`: the host's path of the directory of the sessions' directories.
         """
-        self._outside = outside
+        self._baseline = baseline
         self.data_segment: int = answer["data_segment"]
         self.privileged: bool = answer["privileged"]
         # Whether snapshots of a worker can take over: its kernel makes siblings by clone(2).
-        self.copies: bool = answer.get("copies", True) is True
+        self.supports_snapshots: bool = answer.get("supports_snapshots", True) is True
         self._base = base
         self.interpreter: tuple[str, str] = (answer["python"], answer["implementation"])
         # The limit of processes of a session that shares its user with the host; 0 if none does.
-        self.room: int = answer["room"]
+        self.process_limit: int = answer["room"]
 
     @property
     def pid(self) -> int:
         """The zygote's process id, in its namespace."""
-        return self._outside.template
+        return self._baseline.template
 
     def private_memory(self) -> int:
         """Bytes of anonymous memory of the zygote."""
-        memory: int = self._outside.look("private", self.pid)
+        memory: int = self._baseline.query("private", self.pid)
         return memory
 
     def begin(
@@ -123,13 +123,13 @@ class ZygoteHandle:
         workspace: int,
         rlimits: Mapping[str, int],
         group: SessionCgroup | None = None,
-        states: int = -1,
+        snapshots: int = -1,
         processes: int = 0,
     ) -> SessionLinks:
         """Request a session without waiting for it; `finish` must follow.
 
         `group` is the cgroup of the session from its first moment; it is released in any case.
-        `states` is the number of snapshots kept besides the current one, -1 for not even that.
+        `snapshots` is the number of snapshots kept besides the current one, -1 for not even that.
         `processes`: the limit where neither a user of its own nor a cgroup limits them.
         """
         try:
@@ -139,21 +139,21 @@ class ZygoteHandle:
                 group.release()
             raise
         number, version = next(self._numbers), 0 if group is None else group.version
-        settings = spawn_requests.settings(workspace, rlimits, states, processes)
+        settings = spawn_requests.settings(workspace, rlimits, snapshots, processes)
         request = spawn_requests.spawn(number, slot, version, settings)
-        links = SessionLinks(number, 0, 0, *ends.take(), HostConnection(), self._outside, group)
+        links = SessionLinks(number, 0, 0, *ends.take(), HostConnection(), self._baseline, group)
         links.folder = f"{self._base}/{number}" if self._base else ""
         links.tier = self.tier
         links.interpreter = self.interpreter
         try:
             with _entrance(group) as entrance:
                 self._check_open()
-                self._conversation.send(request, (*ends.theirs, *entrance))
+                self._requests.send(request, (*ends.theirs, *entrance))
         except BaseException:
             self.abandon(links)
             raise
         finally:
-            ends.close_theirs()
+            ends.close_remote()
         return links
 
     def finish(self, links: SessionLinks) -> None:
@@ -163,7 +163,7 @@ class ZygoteHandle:
         try:
             # Waits for the session and not for the zygote, so callers need not wait for one
             # another.
-            if not await_ready(links, self._conversation.seconds):
+            if not await_ready(links, self._requests.seconds):
                 self.check_alive()
                 raise SandboxError("the session did not start: its init is gone")
             # The kernel ends a session with its zygote from the session's first moment. If the
@@ -194,7 +194,7 @@ class ZygoteHandle:
         except ZygoteGone:
             pass  # and the session with it: the kernel kills each init when its zygote ends
 
-    def tell_to_end(self, links: SessionLinks) -> int | None:
+    def request_end(self, links: SessionLinks) -> int | None:
         """Request the end of a session without waiting; return a descriptor that reports it.
 
         None if the end cannot be observed so, or the zygote is busy: then nothing may have been
@@ -208,7 +208,7 @@ class ZygoteHandle:
             return None
         # While a process has the other end, the pid is still that of the session's init, with which
         # the kernel ends all processes of its namespace.
-        if links.ended or not self._conversation.offer(
+        if links.ended or not self._requests.try_send(
             spawn_requests.end(spawn_requests.UNANSWERED, links.number)
         ):
             os.close(gone)
@@ -216,14 +216,14 @@ class ZygoteHandle:
         return gone
 
     @property
-    def hears(self) -> bool:
+    def accepts_requests(self) -> bool:
         """Whether a request can be sent without waiting."""
-        return self._conversation.has_room
+        return self._requests.can_send
 
     @property
     def seconds(self) -> float:
         """The limit in seconds for the start of a session."""
-        return self._conversation.seconds
+        return self._requests.seconds
 
     def leave(self, links: SessionLinks) -> None:
         """End one branch of a session that has others: when this returns its processes are gone."""
@@ -246,7 +246,7 @@ class ZygoteHandle:
         links.close()
         # If the request cannot be sent, the zygote is gone, or ends the session when the start is
         # done.
-        self._conversation.drop(spawn_requests.end(spawn_requests.UNANSWERED, links.number))
+        self._requests.send_unless_gone(spawn_requests.end(spawn_requests.UNANSWERED, links.number))
 
     def forget(self, pid: int) -> None:
         """Have the zygote reap a nested one with this pid, which has ended."""
@@ -275,7 +275,7 @@ class ZygoteHandle:
 
         A process that the kernel ends closes its descriptors first, and exists for a while yet.
         """
-        if self._conversation.over or self._process.poll() is not None:
+        if self._requests.is_over or self._process.poll() is not None:
             raise ZygoteGone
 
     def _check_open(self) -> None:
@@ -295,7 +295,7 @@ class ZygoteHandle:
 
     def _ask(self, number: int, request: bytes, descriptors: Sequence[int] = ()) -> bytes:
         self._check_open()
-        return self._conversation.ask(number, request, descriptors)
+        return self._requests.ask(number, request, descriptors)
 
     def close(self) -> None:
         """End the zygote and all its sessions. In a forked child: only close the socket."""
@@ -304,9 +304,9 @@ class ZygoteHandle:
                 return
             self._closed = True
         if os.getpid() != self._pid:
-            self._conversation.forked()
+            self._requests.forked()
             return
-        self._conversation.hang_up()
+        self._requests.hang_up()
         if self.tier != "jailed":
             # It ends its sessions, which the kernel would not.
             try:
@@ -314,7 +314,7 @@ class ZygoteHandle:
             except subprocess.TimeoutExpired:
                 pass
         self._end_process()
-        self._conversation.close()
+        self._requests.close()
 
     def _end_process(self) -> None:
         """Kill the zygote, whose lifeline is closed, if it hangs."""
@@ -331,17 +331,17 @@ class ZygoteHandle:
     def forked(self) -> None:
         """In a child of the host: close the lifeline, so that only the host has it."""
         self._closed = True
-        self._conversation.forked()
+        self._requests.forked()
 
 
 def _check_size(configuration: control_channel.Message) -> None:
     """Raise ValueError, naming the largest setting, if the settings exceed one message."""
     sizes = {name: len(json.dumps(value)) for name, value in configuration.items()}
-    if sum(sizes.values()) > _MOST_SETTINGS:
+    if sum(sizes.values()) > _MAX_SETTINGS:
         name = max(sizes, key=lambda name: sizes[name])
         raise ValueError(
             f"{name}: {sizes[name]:,} bytes; the limit of all settings of a template together is "
-            f"{_MOST_SETTINGS:,}"
+            f"{_MAX_SETTINGS:,}"
         )
 
 

@@ -34,12 +34,12 @@ class ZygotePerSession:
         self._closing = ExitStack()
         first = self._spare = start()
         self._spares = [first]
-        self.copies = first.copies
+        self.supports_snapshots = first.supports_snapshots
         self.tier, self.pid, self.interpreter = first.tier, first.pid, first.interpreter
-        self.data_segment, self.privileged, self.room = (
+        self.data_segment, self.privileged, self.process_limit = (
             first.data_segment,
             first.privileged,
-            first.room,
+            first.process_limit,
         )
 
     def private_memory(self) -> int:
@@ -52,13 +52,13 @@ class ZygotePerSession:
         workspace: int,
         rlimits: Mapping[str, int],
         group: SessionCgroup | None = None,
-        states: int = -1,
+        snapshots: int = -1,
         processes: int = 0,
     ) -> SessionLinks:
         """As of `ZygoteHandle`, when its zygote has started."""
         handle = self._next()
         try:
-            links = handle.begin(slot, workspace, rlimits, group, states, processes)
+            links = handle.begin(slot, workspace, rlimits, group, snapshots, processes)
         except BaseException:
             handle.close()
             raise
@@ -73,7 +73,7 @@ class ZygotePerSession:
     def finish(self, links: SessionLinks) -> None:
         """As of `ZygoteHandle`."""
         try:
-            self._of(links).finish(links)
+            self._zygote_of(links).finish(links)
         except BaseException:
             self._end(links)
             raise
@@ -93,12 +93,12 @@ class ZygotePerSession:
         """As of `ZygoteHandle`, for a branch, whose zygote is its session's."""
         ZygoteHandle.leave(self._spare, links)
 
-    def tell_to_end(self, links: SessionLinks) -> int | None:
+    def request_end(self, links: SessionLinks) -> int | None:
         """As of `ZygoteHandle`: never, because ending a container takes its time."""
         return None
 
     @property
-    def hears(self) -> bool:
+    def accepts_requests(self) -> bool:
         """As of `ZygoteHandle`: never, because starting a session starts a container."""
         return False
 
@@ -117,25 +117,25 @@ class ZygotePerSession:
         if self._closed:
             raise SandboxClosed("the sandbox is closed")
 
-    def grown(self, parcel: int, manifest: tuple[int, int]) -> ZygotePerSession:
+    def nest(self, parcel: int, manifest: tuple[int, int]) -> ZygotePerSession:
         """Return one whose zygotes have the objects in file `parcel`, which the caller closes."""
         kept = os.dup(parcel)
 
         def start() -> ZygoteHandle:
             base = self._start()
             try:
-                return _Grown(base, kept, manifest)
+                return _OwnedNestedZygote(base, kept, manifest)
             except BaseException:
                 base.close()
                 raise
 
         try:
-            grown = ZygotePerSession(start)
+            nest = ZygotePerSession(start)
         except BaseException:
             os.close(kept)
             raise
-        grown._closing.callback(os.close, kept)
-        return grown
+        nest._closing.callback(os.close, kept)
+        return nest
 
     def close(self) -> None:
         """End all zygotes."""
@@ -155,7 +155,7 @@ class ZygotePerSession:
                 return self._spares.pop()
         return self._start()
 
-    def _of(self, links: SessionLinks) -> ZygoteHandle:
+    def _zygote_of(self, links: SessionLinks) -> ZygoteHandle:
         with self._lock:
             handle = self._serving.get(links.family)
         if handle is None:
@@ -169,7 +169,7 @@ class ZygotePerSession:
             handle.close()
 
 
-class _Grown(NestedZygote):
+class _OwnedNestedZygote(NestedZygote):
     """A fork of `base`'s zygote, which ends with it."""
 
     def __init__(self, base: ZygoteHandle, parcel: int, manifest: tuple[int, int]) -> None:

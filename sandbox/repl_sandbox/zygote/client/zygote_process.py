@@ -64,11 +64,11 @@ class ZygoteProcess(Protocol):
 class ZygoteLauncher(Protocol):
     """Starts a zygote's process, and maps its processes and paths to the host's.
 
-    `place`: where the zygote may make directories, as the zygote names it.
+    `session_root`: where the zygote may make directories, as the zygote names it.
     """
 
     @property
-    def place(self) -> str:
+    def session_root(self) -> str:
         """The directory for the directories of sessions; "" if each session mounts its own."""
 
     def start(self, hash_seed: int | None) -> tuple[Lifeline, ZygoteProcess]:
@@ -78,13 +78,13 @@ class ZygoteLauncher(Protocol):
             SandboxError: it cannot be started.
         """
 
-    def stillborn(self, process: ZygoteProcess, preload: Sequence[str]) -> SandboxError:
+    def start_error(self, process: ZygoteProcess, preload: Sequence[str]) -> SandboxError:
         """The error for a `process` that ended before it could answer."""
 
-    def outside(self, process: ZygoteProcess) -> IsolationBaseline:
-        """The isolation baseline for the sessions of `process`, which is a zygote by now."""
+    def baseline(self, process: ZygoteProcess) -> IsolationBaseline:
+        """The isolation baseline for the sessions of `process`, once that is a zygote."""
 
-    def seen(self, path: str) -> str:
+    def host_path(self, path: str) -> str:
         """The host's path of the zygote's `path`."""
 
 
@@ -92,7 +92,7 @@ class LocalLauncher:
     """The launcher of zygotes that are children of this process."""
 
     def __init__(self, python: str, tier: str) -> None:
-        self.place = tempfile.gettempdir() if tier != "jailed" else ""
+        self.session_root = tempfile.gettempdir() if tier != "jailed" else ""
         self._python = python
         self._tier = tier
 
@@ -106,15 +106,15 @@ class LocalLauncher:
             ours.close()
             raise
 
-    def stillborn(self, process: ZygoteProcess, preload: Sequence[str]) -> SandboxError:
+    def start_error(self, process: ZygoteProcess, preload: Sequence[str]) -> SandboxError:
         """As of `ZygoteLauncher`."""
-        return stillborn(process, self._python, preload)
+        return start_error(process, self._python, preload)
 
-    def outside(self, process: ZygoteProcess) -> IsolationBaseline:
+    def baseline(self, process: ZygoteProcess) -> IsolationBaseline:
         """As of `ZygoteLauncher`."""
         return IsolationBaseline(process.pid)
 
-    def seen(self, path: str) -> str:
+    def host_path(self, path: str) -> str:
         """As of `ZygoteLauncher`."""
         return path
 
@@ -135,7 +135,9 @@ def start(python: str, tier: str, hash_seed: int | None, fd: int) -> ZygoteProce
             archive.
     """
     if not os.path.isfile(BOOT):
-        raise SandboxError(f"sessions need repl_sandbox in a folder, and there is no file {BOOT}")
+        raise SandboxError(
+            f"sessions need repl_sandbox unpacked in a directory, and there is no file {BOOT}"
+        )
     path = f"{os.path.dirname(python)}:/usr/local/bin:/usr/bin:/bin"
     flags, seeded = flags_of(hash_seed)
     passed = -1
@@ -171,12 +173,12 @@ def _standard_error() -> int | None:
         return subprocess.DEVNULL
 
 
-def stillborn(process: ZygoteProcess, python: str, preload: Sequence[str]) -> SandboxError:
+def start_error(process: ZygoteProcess, python: str, preload: Sequence[str]) -> SandboxError:
     """The error for an interpreter that ended before it could answer."""
     status = process.wait()
     ended = f"by signal {-status}" if status < 0 else f"with exit status {status}"
     modules = f" (preload: {', '.join(preload)})" if preload else ""
     return SandboxError(
-        f"python: {python} ended {ended} before it was a template{modules}; "
+        f"python: {python} ended {ended} before it was ready as a template{modules}; "
         "its standard error says why"
     )

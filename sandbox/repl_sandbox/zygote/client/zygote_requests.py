@@ -3,8 +3,8 @@ answers.
 
 Requests and answers are numbered; answers come in the order in which the work was done. Of the
 waiting callers one reads for all. A caller may leave before its answer comes, by a time-out or
-Ctrl-C; the next reader skips a late answer. Only waiting callers read, so a request for which
-nobody waits must not be answered: the zygote would block.
+Ctrl-C; the next reader skips a late answer. Only waiting callers read, so a request without a
+waiting caller must not be answered: the zygote would block.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class ZygoteRequests:
         return self._socket.gettimeout() or 0.0
 
     @property
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         """Whether the zygote has closed its end, or no more requests will be sent."""
         return self._over or _has_hung_up(self._socket)
 
@@ -83,14 +83,14 @@ class ZygoteRequests:
                     raise SandboxError(f"nothing can be sent to the zygote: {error}") from error
                 raise ZygoteGone from error
 
-    def drop(self, request: bytes) -> None:
+    def send_unless_gone(self, request: bytes) -> None:
         """Send a request without an answer, if it can be sent."""
         try:
             self._socket.send(request)
         except OSError:
             pass
 
-    def offer(self, request: bytes) -> bool:
+    def try_send(self, request: bytes) -> bool:
         """Send a request without an answer if that needs no waiting; return whether it was sent."""
         try:
             self._socket.send(request, socket.MSG_DONTWAIT)
@@ -99,7 +99,7 @@ class ZygoteRequests:
         return True
 
     @property
-    def has_room(self) -> bool:
+    def can_send(self) -> bool:
         """Whether a request can be sent without waiting."""
         poller = select.poll()
         try:

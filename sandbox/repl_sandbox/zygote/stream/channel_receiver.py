@@ -39,9 +39,14 @@ class ChannelReceiver:
             kept, handed_on = descriptor_passing.make_ends(description)
             delivery.descriptors.append(handed_on)
             kind = descriptor_passing.other_end(description.kind)
-            asks_who = kind == descriptor_passing.BYTES
+            needs_sender = kind == descriptor_passing.BYTES
             self._channels.open(
-                description.number, kind, kept, group, with_pipes=with_pipes, asks_who=asks_who
+                description.number,
+                kind,
+                kept,
+                group,
+                with_pipes=with_pipes,
+                needs_sender=needs_sender,
             )
         if channel is None:
             delivery.drop()  # the processes with the other ends see that they are closed
@@ -60,7 +65,7 @@ class ChannelReceiver:
         """Deliver data, after everything that its session has written before."""
         self._side.prepare_delivery(channel, delivery)
         channel.received += len(delivery.data)
-        if channel.received - channel.delivered > WINDOW + 2 * stream_frames.MOST:
+        if channel.received - channel.delivered > WINDOW + 2 * stream_frames.MAX_PAYLOAD:
             raise BrokenStreamError("more data than the window of a channel permits")
         if channel.ordered and channel.group is not None:
             delivery.after = channel.group.undelivered()
@@ -71,14 +76,14 @@ class ChannelReceiver:
         """Write as much as possible now."""
         while channel.pending:
             delivery = channel.pending[0]
-            heard = channel.group is None or channel.group.heard
-            if heard and not delivery.may_go():
+            has_reader = channel.group is None or channel.group.has_reader
+            if has_reader and not delivery.is_due():
                 break
             if delivery.ends:
                 self._end(channel, closes=delivery.closes)
                 return
             try:
-                sent = channel.give(delivery)
+                sent = channel.send(delivery)
             except BlockingIOError:
                 break
             except OSError:
@@ -87,7 +92,7 @@ class ChannelReceiver:
             delivery.drop()
             delivery.data = delivery.data[sent:]
             channel.delivered += sent
-            channel.owed += sent
+            channel.unacknowledged += sent
             if not delivery.data:
                 channel.pending.popleft()
         self._acknowledge(channel)
@@ -104,9 +109,9 @@ class ChannelReceiver:
 
     def _acknowledge(self, channel: StreamChannel) -> None:
         """Acknowledge delivered bytes to the other side."""
-        if channel.owed > WINDOW // 4 or (channel.owed and not channel.pending):
-            owed, channel.owed = channel.owed, 0
-            self._writer.send_number(stream_frames.CREDIT, channel.number, owed)
+        if channel.unacknowledged > WINDOW // 4 or (channel.unacknowledged and not channel.pending):
+            unacknowledged, channel.unacknowledged = channel.unacknowledged, 0
+            self._writer.send_number(stream_frames.CREDIT, channel.number, unacknowledged)
 
     def _end(self, channel: StreamChannel, *, closes: bool) -> None:
         channel.pending.popleft()

@@ -32,7 +32,7 @@ class ChannelSender:
 
     def credit(self, channel: StreamChannel, size: int) -> None:
         """Note that the other side has delivered `size` bytes."""
-        channel.under_way = max(0, channel.under_way - size)
+        channel.in_transit = max(0, channel.in_transit - size)
         if channel.kind == descriptor_passing.READ and channel.group is not None:
             for each in channel.group.ordered:
                 if each.waits_for and not each.closed and self._is_in_turn(each):
@@ -65,7 +65,7 @@ class ChannelSender:
         if channel.closed:
             return False
         try:
-            data, descriptors, pid = channel.take()
+            data, descriptors, pid = channel.receive()
         except BlockingIOError:
             return False
         if not data:
@@ -82,7 +82,7 @@ class ChannelSender:
             for fd in descriptors:
                 os.close(fd)
         channel.sent += len(data)
-        channel.under_way += len(data)
+        channel.in_transit += len(data)
         if rows:
             described = json.dumps(rows).encode()
             head = stream_frames.LENGTH.pack(len(described)) + described
@@ -95,7 +95,7 @@ class ChannelSender:
         """Handle the end of the data that this side's process writes."""
         channel.all_read = True
         if channel.ordered and channel.kind == descriptor_passing.MESSAGES and channel.group:
-            channel.group.heard = False
+            channel.group.has_reader = False
         poller = select.poll()
         poller.register(channel.fd, 0)
         if channel.kind == descriptor_passing.READ or channel.all_written or poller.poll(0):

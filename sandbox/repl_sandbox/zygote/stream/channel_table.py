@@ -50,11 +50,11 @@ class ChannelTable:
         group: ChannelGroup | None,
         *,
         with_pipes: bool,
-        asks_who: bool = False,
+        needs_sender: bool = False,
     ) -> None:
         """Serve this side's end of a new channel, whose descriptor came `with_pipes` or without."""
         ordered = group is not None and (kind == BYTES or (with_pipes and kind not in PIPES))
-        channel = StreamChannel(number, kind, fd, group, ordered, asks_who)
+        channel = StreamChannel(number, kind, fd, group, ordered, needs_sender)
         if group is not None:
             if kind in PIPES:
                 group.pipes.append(channel)
@@ -65,7 +65,7 @@ class ChannelTable:
     def release_lent(self, number: int) -> None:
         """Release the file `number`, which need not be returned."""
         for channel in self._by_number.values():
-            channel.let_go(number)
+            channel.release_lent_file(number)
 
     def close(self, channel: StreamChannel, *, tell: bool = True) -> None:
         """Close a channel; `tell` the other side."""
@@ -98,7 +98,7 @@ class ChannelTable:
         wanted = 0
         if channel.reads and not channel.waits_for:
             wanted |= select.EPOLLIN
-        if channel.pending and channel.pending[0].may_go():
+        if channel.pending and channel.pending[0].is_due():
             wanted |= select.EPOLLOUT
         if not wanted and channel.kind != WRITTEN:
             # Otherwise the end of the other process would wake this loop again and again.

@@ -37,13 +37,13 @@ def split_streams() -> int:
     zygote = os.fork()
     if zygote == 0:
         ours.close()
-        _let_stream_go()
+        _close_streams()
         return theirs.detach()
     theirs.close()
     _serve(ours.detach(), zygote, facts)
 
 
-def _let_stream_go() -> None:
+def _close_streams() -> None:
     nothing = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
     for fd in (0, 1):
         os.dup2(nothing, fd)
@@ -55,7 +55,7 @@ def _serve(lifeline: int, zygote: int, facts: dict[str, Any]) -> NoReturn:
     # Orphans that no process of a session adopts are this process's to reap.
     signal.signal(signal.SIGCHLD, lambda *_: _reap())
     stream = os.dup(0), os.dup(1)
-    _let_stream_go()
+    _close_streams()
     try:
         # The host is trusted: its files have any size.
         files = ReceivedFiles(_MAX_FILES, None)
@@ -131,6 +131,6 @@ class AgentSide:
         # Boundary: the container must not end by a query that this kernel answers unexpectedly.
         except Exception:  # noqa: BLE001
             return json.dumps({"errno": EIO}).encode()
-        if len(answer) > stream_frames.MOST // 2:
+        if len(answer) > stream_frames.MAX_PAYLOAD // 2:
             return json.dumps({"errno": E2BIG}).encode()
         return answer

@@ -39,7 +39,7 @@ class Delivery:
     ends: bool = False  # nothing comes after it
     closes: bool = False  # likewise, and nothing more is read
 
-    def may_go(self) -> bool:
+    def is_due(self) -> bool:
         """Whether the pipes have received what was written before this was sent."""
         return all(pipe.closed or pipe.delivered >= most for pipe, most in self.after)
 
@@ -56,7 +56,7 @@ class ChannelGroup:
 
     pipes: list[StreamChannel] = field(default_factory=list)
     ordered: list[StreamChannel] = field(default_factory=list)
-    heard: bool = True  # the host reads the pipes
+    has_reader: bool = True  # the host reads the pipes
 
     @classmethod
     def of(
@@ -70,8 +70,8 @@ class ChannelGroup:
 
     def unsent(self) -> list[tuple[StreamChannel, int]]:
         """The pipes with unread data, and how far each must be sent to contain that data."""
-        waiting = ((pipe, pipe.there()) for pipe in self.pipes if pipe.kind == READ)
-        return [(pipe, pipe.sent + there) for pipe, there in waiting if there]
+        waiting = ((pipe, pipe.unread_size()) for pipe in self.pipes if pipe.kind == READ)
+        return [(pipe, pipe.sent + unread_size) for pipe, unread_size in waiting if unread_size]
 
     def undelivered(self) -> list[tuple[StreamChannel, int]]:
         """The pipes with data that is not written yet, and how far each must be written."""
@@ -97,12 +97,12 @@ class StreamChannel:
     fd: int
     group: ChannelGroup | None = None
     ordered: bool = False
-    asks_who: bool = False  # whether the kernel reports the sender
+    needs_sender: bool = False  # whether the kernel reports the sender
     sent: int = 0
-    under_way: int = 0
+    in_transit: int = 0
     received: int = 0
     delivered: int = 0
-    owed: int = 0  # delivered, and not acknowledged yet
+    unacknowledged: int = 0  # delivered, and not acknowledged yet
     peer: int = 0
     closed: bool = False
     all_read: bool = False
@@ -115,15 +115,15 @@ class StreamChannel:
     @property
     def reads(self) -> bool:
         """Whether there may be data that the window permits to read."""
-        return self.kind in _READABLE and not self.all_read and self.under_way < WINDOW
+        return self.kind in _READABLE and not self.all_read and self.in_transit < WINDOW
 
-    def there(self) -> int:
+    def unread_size(self) -> int:
         """The number of bytes in a pipe."""
         if self.closed or self.all_read:
             return 0
         return int.from_bytes(fcntl.ioctl(self.fd, termios.FIONREAD, bytes(4)), sys.byteorder)
 
-    def take(self) -> tuple[bytes, list[int], int]:
+    def receive(self) -> tuple[bytes, list[int], int]:
         """Return data, its descriptors, and the sender's pid or 0.
 
         Raises:
@@ -138,9 +138,9 @@ class StreamChannel:
             except OSError:
                 return b"", [], 0
         with _borrowed(self) as end:
-            return _receive(end.socket, self.asks_who)
+            return _receive(end.socket, self.needs_sender)
 
-    def give(self, delivery: Delivery) -> int:
+    def send(self, delivery: Delivery) -> int:
         """Write as much as possible; return the number of bytes.
 
         Raises:
@@ -167,7 +167,7 @@ class StreamChannel:
                 except OSError:
                     pass  # the reader is gone
 
-    def let_go(self, number: int) -> None:
+    def release_lent_file(self, number: int) -> None:
         """Release the file with this number: it need not be returned."""
         for each in [each for each in self.lent if each[0] == number]:
             self.lent.remove(each)
@@ -202,9 +202,9 @@ class _borrowed:  # noqa: N801
         self.socket.detach()
 
 
-def _receive(end: socket.socket, asks_who: bool) -> tuple[bytes, list[int], int]:
+def _receive(end: socket.socket, needs_sender: bool) -> tuple[bytes, list[int], int]:
     flags = socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT
-    space = _CREDENTIALS if asks_who else _RIGHTS
+    space = _CREDENTIALS if needs_sender else _RIGHTS
     try:
         data, ancillary, _, _ = end.recvmsg(CHUNK, space, flags)
     except BlockingIOError:

@@ -8,7 +8,7 @@ from typing import Final
 
 HEADER: Final = struct.Struct("!BII")
 # The largest payload. A message of the control sockets has up to half of it.
-MOST: Final = 1 << 17
+MAX_PAYLOAD: Final = 1 << 17
 CHUNK: Final = 1 << 16
 
 MAKE: Final = 1  # a file with this number: its size
@@ -58,7 +58,7 @@ class Parser:
         start = 0
         while len(self._data) - start >= HEADER.size:
             kind, channel, length = HEADER.unpack_from(self._data, start)
-            if kind not in _KINDS or length > MOST:
+            if kind not in _KINDS or length > MAX_PAYLOAD:
                 raise BrokenStreamError(f"a frame of kind {kind} with {length} bytes")
             end = start + HEADER.size + length
             if len(self._data) < end:

@@ -35,7 +35,7 @@ from ..warmup.heap_compaction import compact_heap
 from ..warmup.immortal_objects import immortalise
 from ..warmup.init_warmup import warm_up_init
 from ..warmup.worker_warmup import warm_up_worker
-from .template_base import TemplateBase, ground_of
+from .template_base import TemplateBase, prepare_base
 
 if TYPE_CHECKING:
     from ...policies.rules import PolicyRules
@@ -86,69 +86,42 @@ def build(
             or the tier does not support `mounted`.
     """
     library.load()
-    ground = ground_of(tier, mounted, place, privileged)
+    base = prepare_base(tier, mounted, place, privileged)
     try:
-        return _seal(ground, preload, policy, tier, privileged=privileged and tier != "process")
+        return _seal(base, preload, policy, tier, privileged=privileged and tier != "process")
     except BaseException:
-        if ground.base:
-            session_directory.remove_base(ground.base)
+        if base.base:
+            session_directory.remove_base(base.base)
         raise
 
 
 def _seal(
-    ground: TemplateBase,
+    base: TemplateBase,
     preload: Sequence[str],
     policy: Policy | None,
     tier: str,
     *,
     privileged: bool,
 ) -> SealedTemplate:
-    # Paths outside of the view cannot be imported, and are private to the host.
-    sys.path[:] = [path for path in sys.path if ground.shows(path)]
-    sys.argv[:] = [""]
-    start_by_fork()
-    with _scratch(tier, ground) if preload else contextlib.nullcontext():
-        for name in preload:
-            _preload(name)
-    if "numpy" in sys.modules:
-        # numpy imports it lazily; each session needs it to seed its generator.
-        _preload("numpy.random")
+    """Import modules, restrict this process, warm it up, and freeze its heap, in this order."""
+    _import_modules(base, preload, tier)
     rules = None if policy is None else _rules(policy)
     if processes.thread_count() != 1:
         raise IsolationError(tier, "single thread", f"a module of {list(preload)} left a thread")
-    spawn.thread_id_at()  # for all forks: the filter forbids to ask the kernel
-    if ground.base_filter:
-        processes.forbid_new_privileges()
-        seccomp_filters.load(ground.base_filter)
-    note_library()
-    hide_files_of_library()
-    if rules is None or rules.check_module is not None:
-        MODULES.install(None if rules is None else rules.check_module)
-    attribute_to_cells()
-    install_lookup()
-    keep_library()
-    warm_up_init(Jail(None, 0, [], 0, b"", ground.files, tier, states=0), Worker(rules))
+    _load_filter(base)
+    _install_hooks(rules)
+    warm_up_init(Jail(None, 0, [], 0, b"", base.files, tier, snapshots=0), Worker(rules))
     warm_up_worker(rules)
     gc.collect()
     filled = compact_heap()
-    worker = Worker(rules)
-    worker.follow_forks()
-    worker.watch_streams()
-    if tier == "jailed":
-        worker.import_from(mounts.WORKSPACE)
+    worker = _make_worker(rules, tier)
     # The first steps of the other tiers' workers are more than system calls.
     ready = worker.prepare(reserved_descriptors.WORKER) if tier == "jailed" else b""
     gc.collect()
     filled += compact_heap()
     immortalise()
     gc.freeze()
-    # The current size: a session's memory counts from there on, and would grow again after
-    # shrinking.
-    grown = data_segment()
-    heap_memory.keep_freed(_KEPT_FREE)
-    heap_memory.trim_heap()  # each fork copies an entry for each page
-    heap_memory.empty_end(_KEPT_FREE)  # after `keep_freed`: so much comes from the heap by now
-    grown = max(grown, data_segment())
+    grown = _fix_heap_size()
     count_memory_from(grown)
     # A collection would write to, and so copy, pages that init and the zygote only read.
     gc.disable()
@@ -156,12 +129,12 @@ def _seal(
         tier,
         privileged,
         capabilities.last_capability(),
-        ground.final_filter,
-        ground.files,
-        ground.base,
-        ground.interpreter,
-        ground.covered,
-        ground.pinned,
+        base.final_filter,
+        base.files,
+        base.base,
+        base.interpreter,
+        base.covered,
+        base.pinned,
         worker,
         grown,
         filled,
@@ -169,10 +142,64 @@ def _seal(
     )
 
 
-def _scratch(tier: str, ground: TemplateBase) -> AbstractContextManager[None]:
+def _import_modules(base: TemplateBase, preload: Sequence[str], tier: str) -> None:
+    # Paths outside of the view cannot be imported, and are private to the host.
+    sys.path[:] = [path for path in sys.path if base.shows(path)]
+    sys.argv[:] = [""]
+    start_by_fork()
+    with _scratch(tier, base) if preload else contextlib.nullcontext():
+        for name in preload:
+            _preload(name)
+    if "numpy" in sys.modules:
+        # numpy imports it lazily; each session needs it to seed its generator.
+        _preload("numpy.random")
+
+
+def _load_filter(base: TemplateBase) -> None:
+    spawn.thread_id_at()  # for all forks: the filter refuses this query
+    if base.base_filter:
+        processes.forbid_new_privileges()
+        seccomp_filters.load(base.base_filter)
+
+
+def _install_hooks(rules: PolicyRules | None) -> None:
+    """Change modules of the library for sessions, and keep the engine's own copies of others."""
+    note_library()
+    hide_files_of_library()
+    if rules is None or rules.check_module is not None:
+        MODULES.install(None if rules is None else rules.check_module)
+    attribute_to_cells()
+    install_lookup()
+    keep_library()
+
+
+def _make_worker(rules: PolicyRules | None, tier: str) -> Worker:
+    """Make the worker of all sessions."""
+    worker = Worker(rules)
+    worker.watch_forks()
+    worker.watch_streams()
+    if tier == "jailed":
+        worker.import_from(mounts.WORKSPACE)
+    return worker
+
+
+def _fix_heap_size() -> int:
+    """Release free memory that sessions do not need; return the size of the data segment.
+
+    A session's memory counts from that size on, and would grow again after shrinking, so the larger
+    of the sizes before and after counts.
+    """
+    before = data_segment()
+    heap_memory.keep_freed(_KEPT_FREE)
+    heap_memory.trim_heap()  # each fork copies an entry for each page
+    heap_memory.empty_end(_KEPT_FREE)  # after `keep_freed`, from when on the heap keeps so much
+    return max(before, data_segment())
+
+
+def _scratch(tier: str, base: TemplateBase) -> AbstractContextManager[None]:
     """A writable directory for modules that write when they are imported, such as matplotlib."""
     # The other tiers have a directory of the template's own.
-    return mounts.writable(ground.covered) if tier == "jailed" else contextlib.nullcontext()
+    return mounts.writable(base.covered) if tier == "jailed" else contextlib.nullcontext()
 
 
 def _preload(name: str) -> None:

@@ -38,14 +38,16 @@ class TemplateBase:
         return os.path.exists(path) and f"{path}/".startswith(roots)
 
 
-def ground_of(tier: str, mounted: Mapping[str, str], place: str, privileged: bool) -> TemplateBase:
+def prepare_base(
+    tier: str, mounted: Mapping[str, str], place: str, privileged: bool
+) -> TemplateBase:
     """Make the base of sessions of `tier`; the arguments are those of `sealed_template.build`.
 
     Raises:
         IsolationError: a part of it cannot be made here.
         SandboxError: the tier does not support `mounted`.
     """
-    return _GROUNDS[tier](mounted, place, privileged)
+    return _BASES[tier](mounted, place, privileged)
 
 
 def _prepare_alone(mounted: Mapping[str, str], place: str, privileged: bool) -> TemplateBase:
@@ -124,7 +126,7 @@ def _prepare_process(mounted: Mapping[str, str], place: str, privileged: bool) -
     return TemplateBase(ruleset.plan((), 0), base=base)
 
 
-_GROUNDS: Mapping[str, Callable[[Mapping[str, str], str, bool], TemplateBase]] = {
+_BASES: Mapping[str, Callable[[Mapping[str, str], str, bool], TemplateBase]] = {
     "jailed": _prepare_jailed,
     "confined": _prepare_confined,
     "alone": _prepare_alone,

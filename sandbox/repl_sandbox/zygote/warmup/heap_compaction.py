@@ -22,7 +22,7 @@ _BYTES = sys.getsizeof(b"")
 _NUMBER = 2 * _STEP
 # The most holes of one size. If no new pool comes after so many, as in builds without this
 # allocator, there are none to fill.
-_MOST = 1 << 14
+_MAX_HOLES = 1 << 14
 # Adjacent objects by which a new pool is recognised: its first place alone may be a hole of
 # another.
 _IN_A_ROW = 3
@@ -48,7 +48,7 @@ def _holes(size: int) -> list[object] | None:
     # The integers that are compared here are allocated between the objects of that size.
     in_a_row = 1 if size == _NUMBER else _IN_A_ROW
     taken: list[object] = []
-    for _ in range(_MOST):
+    for _ in range(_MAX_HOLES):
         made = make()
         taken.append(made)
         row = row + 1 if id(made) % _POOL == _HEAD + row * size else 0

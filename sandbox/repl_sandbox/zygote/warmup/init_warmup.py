@@ -18,11 +18,11 @@ from errno import EAGAIN
 from ...init.supervisor import Init
 from ...init.worker_rollback import WorkerRollback
 from ...jail.recipe.step_execution import contain
-from ...jail.reserved_descriptors import LEAST_FILES, WORKER
+from ...jail.reserved_descriptors import MIN_FILES, WORKER
 from ...jail.session_jail import Jail
 from ...snapshots.branch_fork import BranchFork
 from ...snapshots.snapshot_channel import SnapshotChannel
-from ...snapshots.snapshot_messages import ORDER
+from ...snapshots.snapshot_messages import COMMAND
 from ...snapshots.snapshot_table import SnapshotTable
 from ...worker.main import Worker
 
@@ -31,7 +31,7 @@ _RUNS = 16
 
 
 def warm_up_init(jail: Jail, template: Worker) -> None:
-    """Make inits without a session, as `be_session` does, and have them poll once.
+    """Make inits without a session, as `SessionSpawn` does, and have them poll once.
 
     Also have its worker do what precedes a snapshot, and what a snapshot does when it is activated.
     `template`: a worker, of no use then.
@@ -45,42 +45,44 @@ def warm_up_init(jail: Jail, template: Worker) -> None:
 
 def _once(jail: Jail, template: Worker) -> None:
     contain(jail, ())
-    states = SnapshotTable()
-    revival = WorkerRollback(jail, WORKER, states, SnapshotChannel(WORKER))
-    recovery = replace(revival.recovery(), fork_beside=_no_fork)
-    copies = BranchFork(recovery, WORKER)
+    table = SnapshotTable()
+    rollback = WorkerRollback(jail, WORKER, table, SnapshotChannel(WORKER))
+    resources = replace(rollback.resources(), fork_beside=_no_fork)
+    snapshots = BranchFork(resources, WORKER)
     if jail.tier == "jailed":  # else there is no workspace yet
-        copies.rehearse(_open())
-        _branch(copies, revival, recovery.workspace, template)
-    _wake(copies, revival, template)
+        snapshots.warm_up(_open())
+        _branch(snapshots, rollback, resources.workspace, template)
+    _take_over(snapshots, rollback, template)
     control = os.eventfd(0)
-    init = Init(jail, control, template, 0, states, revival)
-    init.hear({fd for fd, _ in init.poller().poll(0)})
+    init = Init(jail, control, template, 0, table, rollback)
+    init.handle_input({fd for fd, _ in init.poller().poll(0)})
     init.close()
-    revival.close()
+    rollback.close()
     os.close(control)
 
 
-def _branch(copies: BranchFork, revival: WorkerRollback, workspace: str, worker: Worker) -> None:
+def _branch(
+    snapshots: BranchFork, rollback: WorkerRollback, workspace: str, worker: Worker
+) -> None:
     """Have `worker` do everything for a branch but the fork, with an empty workspace."""
     place = os.fsencode(workspace)
-    order = ORDER.pack(os.getpid(), 0, -1, len(place)) + place
-    revival.orders.give(order, [0, 0, 0, 0, 0], wait=True)
-    worker.rehearse_branch(copies)
-    revival.orders.word(0)
+    command = COMMAND.pack(os.getpid(), 0, -1, len(place)) + place
+    rollback.channel.send_command(command, [0, 0, 0, 0, 0], wait=True)
+    worker.warm_up_branch(snapshots)
+    rollback.channel.next_message(0)
 
 
-def _wake(copies: BranchFork, revival: WorkerRollback, worker: Worker) -> None:
+def _take_over(snapshots: BranchFork, rollback: WorkerRollback, worker: Worker) -> None:
     """Have `worker` take over as an activated snapshot does."""
     host, theirs = socket.socketpair()
-    revival.orders.give(ORDER.pack(os.getpid(), 0, -1, 0), [theirs.fileno()], wait=True)
+    rollback.channel.send_command(COMMAND.pack(os.getpid(), 0, -1, 0), [theirs.fileno()], wait=True)
     theirs.close()
-    worker.rehearse(copies)
+    worker.warm_up_takeover(snapshots)
     host.close()
 
 
 def _no_fork() -> int:
-    raise OSError(EAGAIN, "a rehearsal")
+    raise OSError(EAGAIN, "a warm-up")
 
 
 @contextlib.contextmanager
@@ -89,7 +91,7 @@ def _few_descriptors() -> Iterator[None]:
     numbers.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (LEAST_FILES, hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (MIN_FILES, hard))
     try:
         yield
     finally:

@@ -15,22 +15,22 @@ from typing import Final
 _NAMES: Final = (
     # A worker and its connection.
     "_answers _begin _calls _cells _changes _channel _command_poller _commands _connection "
-    "_copies _interrupts _is_alone _mine _namespace _obey_always _out _pid _process _reader "
-    "_recv _result _session _snapshots _socket _states _streams _theirs _used answers copies "
-    "end_cell ended execute hurried is_a_child measured obey page phase polls printed said "
-    "send serve_on take unpack_from used waits "
+    "_interrupts _is_alone _mine _namespace _serve _out _pid _process _reader _recv _result "
+    "_session _snapshot_control _socket _table _streams _theirs _used answers snapshots "
+    "end_cell ended execute rapid is_forked_child measured handle_command page phase polls "
+    "printed encoded send serve_prepared take unpack_from used has_input "
     # A cell, its syntax tree and its result.
-    "__warningregistry__ _came _handler _seen allow arm armed body cell changes "
-    "check cls co_flags col_offset ctx enable end_col_offset end_lineno eval figures "
-    "future globals held hides hold identity injected int interrupted keywords kind "
-    "lineno lost mark meant null peak_memory preview protected ru_maxrss sample settle "
-    "shown some surrogatepass tidy type_ignores "
+    "__warningregistry__ _arrived_early _handler _seen allow arm armed body cell changes "
+    "check cls co_flags col_offset ctx enable end_col_offset end_lineno eval figures future "
+    "globals held hides hold identity injected int interrupted keywords kind lineno lost mark "
+    "target_cell null peak_memory preview protected ru_maxrss sample wait_until_detached "
+    "shown some surrogatepass restore type_ignores "
     # A snapshot.
-    "_page descriptor due rested states "
+    "_page descriptor due table "
     # The zygote's objects for a session.
-    "begin contained descriptors disable done first full gid_map jail "
-    "mapped nested of pinned pipe2 revival seal setns slot st_nlink steps uid_map worker "
-    "written _fill _key _be_session _be_worker _spawner _spawns _slots _spawn role "
+    "begin contained descriptors disable done first full gid_map jail mapped nested of pinned "
+    "pipe2 rollback seal setns slot st_nlink steps uid_map worker written _fill _key "
+    "_run_session _run_worker _spawner _session_spawn _slots _spawn role "
 )
 # Interning makes them the strings of all code that is loaded later.
 NAMES: Final = tuple(map(sys.intern, _NAMES.split()))

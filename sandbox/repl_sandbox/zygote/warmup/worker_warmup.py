@@ -35,17 +35,17 @@ def warm_up_worker(rules: PolicyRules | None = None) -> None:
     """Have a temporary worker run some cells, first without and then with answers."""
     ours, theirs = socket.socketpair()
     host = HostConnection()
-    worker, states = Worker(rules), SnapshotTable()
+    worker, table = Worker(rules), SnapshotTable()
     with ours:
         number = theirs.detach()
         # As in a session: code is specialised for objects with the same attributes.
-        worker.belong_to(number, states, None)
+        worker.join_session(number, table, None)
         worker.open(number)
         list(host.receive(ours.recv(_READ)))
 
         def ask(message: HostMessage) -> None:
             ours.sendall(host.send(message))
-            worker.obey()
+            worker.handle_command()
             list(host.receive(ours.recv(_READ)))
 
         cells = itertools.count(1)
@@ -54,13 +54,13 @@ def warm_up_worker(rules: PolicyRules | None = None) -> None:
                 ask(Execute(next(cells), code.format(run).encode()))
         for _ in range(_RUNS):
             ours.sendall(host.send(_CONFIGURE))  # which is not answered
-            worker.obey()
+            worker.handle_command()
             ask(Assign("x", "str", b""))
             ask(Execute(next(cells), b"x"))
     for _ in range(_RUNS):  # the host has left
-        worker.serve_on()
+        worker.serve_prepared()
     worker.close()
-    states.close()
+    table.close()
     cell_sources.forget()
     _wait_for_a_signal()
 
