@@ -62,20 +62,34 @@ def _group() -> None:
 
 @bench_tasks.command()
 def make(
-    out: Annotated[Path, typer.Option(help="Dataset to write, one task in each line.")],
+    out: Annotated[
+        Path, typer.Option(metavar="FILE", help="Dataset to write, one task in each line.")
+    ],
     kind: Annotated[
         str,
-        typer.Option(help="all, or some of single-needle, multi-needle, aggregation, pairs."),
+        typer.Option(
+            metavar="KINDS",
+            help="Kinds of tasks: all, or some of single-needle, multi-needle, aggregation and "
+            "pairs, separated by commas.",
+        ),
     ] = "all",
     n: Annotated[
         int, typer.Option(min=1, max=_SEEDS, help="Number of tasks, kinds alternating.")
     ] = 100,
-    size: Annotated[str, typer.Option(help="Characters of a context: 5000, 100k, 10M.")] = "100k",
+    size: Annotated[
+        str,
+        typer.Option(
+            metavar="SIZE", help="Length of a context in characters, such as 100k or 10M."
+        ),
+    ] = "100k",
     seed: Annotated[
         int, typer.Option(min=0, help="Seed of the generator; another seed makes other tasks.")
     ] = 1,
     context_files: Annotated[
-        Path | None, typer.Option(help="Write contexts as files to this folder, not into lines.")
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="Folder for the contexts as files, instead of the dataset."
+        ),
     ] = None,
     force: Annotated[bool, typer.Option(help="Replace a dataset that is there.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,

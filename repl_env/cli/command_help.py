@@ -133,7 +133,8 @@ def _term(parameter: Any, kind: type | None) -> str:
 def argument_name(parameter: Any) -> str:
     """The name of an argument in capitals, as it stands in the line of usage."""
     name = parameter.metavar or parameter.name.upper()
-    name = name if parameter.nargs == 1 else f"{name}..."
+    if parameter.nargs != 1:
+        name = f"{name.removesuffix('...')}..."
     return name if parameter.required else f"[{name}]"
 
 

@@ -51,15 +51,15 @@ class Trial:
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
     require: Annotated[
-        Tier, typer.Option(help="Weakest tier to accept; the default is that of a sandbox.")
+        Tier, typer.Option(metavar="TIER", help="Weakest isolation tier to accept.")
     ] = Tier.CONFINED,
     image: Annotated[
         str | None,
-        typer.Option(metavar="IMAGE", help="Try tier container too, with a container of IMAGE."),
+        typer.Option(metavar="IMAGE", help="Image with which tier container is tried too."),
     ] = None,
     runtime: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Container runtime of the daemon for that container."),
+        typer.Option(metavar="NAME", help="Container runtime that the daemon uses for --image."),
     ] = None,
     clean: Annotated[
         bool,

@@ -11,20 +11,31 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .exit_status import ExitStatus
+from .options.help_groups import OUTPUT
 from .options.page_options import PagePath, PageSize, check_page, write_page_file
 
 if TYPE_CHECKING:
     from repl_env.rlm.trajectory.trajectory import Run, Trajectory
     from repl_env.rlm.trajectory_rerun import RunDifference
 
+_RERUN = "Another run of the code"  # a heading of the help screen
+
 
 def replay(
     trajectory: Annotated[Path, typer.Argument(help="Trajectory file of a run.")],
     run: Annotated[
-        str | None, typer.Option(help="Show only this run and the runs below it, such as 0.3.")
+        str | None,
+        typer.Option(
+            metavar="RUN",
+            help="Show only this run and the runs below it, such as 0.3.",
+            rich_help_panel=OUTPUT,
+        ),
     ] = None,
     show: Annotated[
-        bool, typer.Option("--show", help="Show messages, code and outputs in full.")
+        bool,
+        typer.Option(
+            "--show", help="Show messages, code and outputs in full.", rich_help_panel=OUTPUT
+        ),
     ] = False,
     execute: Annotated[
         bool,
@@ -32,15 +43,20 @@ def replay(
             "--execute",
             help="Run the code again in new sessions with the recorded model replies; exit 1 if an "
             "output or answer differs.",
+            rich_help_panel=_RERUN,
         ),
     ] = False,
     context: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="[NAME=]FILE", help="With --execute: a context that is not in the file."
+            metavar="[NAME=]FILE",
+            help="With --execute: a context that is not in the file.",
+            rich_help_panel=_RERUN,
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON instead of text.", rich_help_panel=OUTPUT)
+    ] = False,
     html: PagePath = None,
     max_size: PageSize = None,
 ) -> None:

@@ -23,6 +23,7 @@ from repl_env.rlm.failure_streak import FailureStreak
 if TYPE_CHECKING:
     from repl_env.evaluation.dataset import EvalTask
     from repl_env.rlm.events import AnyEvent, EventHandler
+    from repl_env.rlm.run_result import RLMRunResult
     from repl_sandbox.types import JSON
 
 _LONGEST_NAME = 200  # bytes; file systems take 255
@@ -166,7 +167,7 @@ class RLMSolver:
             stop_reason=result.stop_reason,
             error_kind=result.error_kind,
             spent=result.usage,
-            error=None if result.final_answer is not None else str(streak) or None,
+            error=None if result.final_answer is not None else _error(result, streak),
             trajectory=path,
         )
 
@@ -181,6 +182,11 @@ class RLMSolver:
         await self._model.close()
         if (sub_model := self._options.get("sub_model")) is not None:
             await sub_model.close()
+
+
+def _error(result: RLMRunResult, streak: FailureStreak) -> str | None:
+    """Why there is no answer: the part of the budget that ended the run, and its last errors."""
+    return "; ".join(filter(None, (result.reason, str(streak)))) or None
 
 
 def _both(first: EventHandler, second: EventHandler | None) -> EventHandler:

@@ -214,6 +214,11 @@ def test_a_run_without_an_answer_has_the_error_of_its_last_cells(
     assert done.returncode == 0
     (failed,) = read_results(out).results
     assert (failed.score, failed.stop_reason) == (0.0, "max_iterations")
-    assert failed.error == (
-        "the last 3 cells raised NameError: name 'nothing_of_that_name' is not defined"
+    raised = "raised NameError: name 'nothing_of_that_name' is not defined"
+    assert failed.error == f"the last 3 cells {raised}"
+
+    evaluate(
+        *("--model", model, "--limit", "1", "--out", str(out), "--fresh", "--budget-calls", "1")
     )
+    (failed,) = read_results(out).results
+    assert failed.error == f"budget: 1 of 1 calls are used; the last cell {raised}"

@@ -17,7 +17,7 @@ PagePath: TypeAlias = Annotated[
     typer.Option(
         "--html",
         metavar="OUT",
-        help="Write a page that shows it in a browser: one file, which works from disk.",
+        help="Write a page for a browser: one HTML file, which works from disk.",
         rich_help_panel=OUTPUT,
     ),
 ]

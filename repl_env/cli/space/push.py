@@ -29,7 +29,9 @@ def push(
     folder: Annotated[
         Path | None,
         typer.Option(
-            "--folder", metavar="DIR", help="Made by `space make`; without it one is made now."
+            "--folder",
+            metavar="DIR",
+            help="Folder made by `space make`; by default one is made now.",
         ),
     ] = None,
     keyed: Keyed = False,
@@ -42,21 +44,21 @@ def push(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Keys, by `repl-env keys`: their hashes become a secret of the Space.",
+            help="File of `repl-env keys`; the hashes in it become a secret of the Space.",
         ),
     ] = None,
     login: Annotated[
         bool,
-        typer.Option("--login", help="Take the token of `hf auth login` if HF_TOKEN is not set."),
+        typer.Option("--login", help="Use the token of `hf auth login` if HF_TOKEN is not set."),
     ] = False,
     replace: Annotated[
         bool, typer.Option("--replace", help="Overwrite a Space that this command did not make.")
     ] = False,
     as_json: AsJSON = False,
 ) -> None:
-    """Upload a Space to the hub, a new one or a new version; HF_TOKEN is the token.
+    """Upload a new Space, or a new version of a Space, to the hub, with the token in HF_TOKEN.
 
-    Exit 1: the hub refuses it. Exit 5: the hub was not reached, or failed.
+    Exit status 1: the hub refuses the Space. 5: the hub was not reached, or failed.
     """
     if folder is not None and (keyed or title or base):
         raise typer.BadParameter("--keyed, --title and --base are of a Space that is made now")

@@ -20,7 +20,7 @@ Keyed: TypeAlias = Annotated[
     ),
 ]
 Title: TypeAlias = Annotated[
-    str | None, typer.Option(help="The title of the Space; `repl-env` without it.")
+    str | None, typer.Option(help="Title of the Space; by default repl-env.")
 ]
 Base: TypeAlias = Annotated[
     str | None,

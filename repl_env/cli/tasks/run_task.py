@@ -25,7 +25,7 @@ def run(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Evaluate a submission, and print its score. Status 1: the submission failed."""
+    """Evaluate a submission, and print its score. Exit status 1: the submission failed."""
     from repl_env.tasks import evaluate, load
 
     with failures_told():

@@ -17,7 +17,8 @@ def keys(
         str, typer.Argument(help="Name of the key's user, which quotas and logs refer to.")
     ],
     file: Annotated[
-        Path | None, typer.Option(help="Key file to add the key to; created if missing.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Key file to add the key to; created if missing."),
     ] = None,
 ) -> None:
     """Create an API key and print it once; only its hash is stored."""
