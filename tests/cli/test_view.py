@@ -86,3 +86,12 @@ def test_an_evaluation_is_written_as_a_page(tmp_path, capsys, monkeypatch):
     assert '"score":1.0' in out.read_text()
     # Before any task is run.
     assert evaluate(*arguments, str(tasks)).returncode == 2
+
+
+def test_a_system_that_cannot_refuse_links_is_an_error(trajectory, capsys, monkeypatch):
+    for name in ("O_NOFOLLOW", "O_CLOEXEC", "O_NONBLOCK", "O_DIRECTORY"):  # Windows has none
+        monkeypatch.delattr("os." + name)
+    done = caller("view", capsys, monkeypatch)("--no-open", str(trajectory))
+
+    assert done.returncode == 2
+    assert "Linux, macOS or WSL" in " ".join(done.stderr.split())

@@ -13,8 +13,10 @@ SUFFIX: Final = ".jsonl"  # of files below a folder; a file that is named itself
 DEEPEST: Final = 4  # folders below a named one
 MOST: Final = 10_000  # files; the list of runs stays quick to send
 
-# O_NONBLOCK: opening a pipe must not wait for its writer.
-_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+
+def _flags() -> int:
+    # O_NONBLOCK: opening a pipe must not wait for its writer.
+    return os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +45,11 @@ class NamedFile:
                 link.
         """
         folders = os.O_DIRECTORY if self.parts else 0
-        file = os.open(self.path, _FLAGS | folders)
+        file = os.open(self.path, _flags() | folders)
         for number, part in enumerate(self.parts, 1):
             more = os.O_DIRECTORY if number < len(self.parts) else 0
             try:
-                below = os.open(part, _FLAGS | more, dir_fd=file)
+                below = os.open(part, _flags() | more, dir_fd=file)
             finally:
                 os.close(file)
             file = below
@@ -67,10 +69,13 @@ class NamedFiles:
     """The regular files among `paths` and in the folders among them, which may change.
 
     Raises:
-        OSError: a path does not exist, is a link, or cannot be read.
+        OSError: a path does not exist, is a link, or cannot be read; the system, as Windows, cannot
+            open files without following links.
     """
 
     def __init__(self, paths: Sequence[Path]) -> None:
+        if not hasattr(os, "O_NOFOLLOW"):
+            raise OSError("this system opens links unseen: use Linux, macOS or WSL for the viewer")
         self._paths = tuple(dict.fromkeys(paths))
         self._known: dict[tuple[Path, tuple[str, ...]], NamedFile] = {}
         self._by_id: dict[str, NamedFile] = {}
@@ -80,7 +85,7 @@ class NamedFiles:
                 raise OSError(f"{path} is a symbolic link; name its target instead")
             if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
                 raise OSError(f"{path} is neither a file nor a folder")
-            os.close(os.open(path, _FLAGS))
+            os.close(os.open(path, _flags()))
         self.files()
 
     def files(self) -> list[NamedFile]:
@@ -108,7 +113,7 @@ class NamedFiles:
 def _regular(path: Path) -> Iterator[tuple[str, ...]]:
     """Yield () for a file; for a folder the parts of each file of the suffix below it."""
     try:
-        folder = os.open(path, _FLAGS | os.O_DIRECTORY)
+        folder = os.open(path, _flags() | os.O_DIRECTORY)
     except NotADirectoryError:
         yield ()
         return
@@ -129,7 +134,7 @@ def _below(folder: int, parts: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
             yield here
         elif entry.is_dir(follow_symlinks=False) and len(here) <= DEEPEST:
             try:
-                below = os.open(entry.name, _FLAGS | os.O_DIRECTORY, dir_fd=folder)
+                below = os.open(entry.name, _flags() | os.O_DIRECTORY, dir_fd=folder)
             except OSError:  # not ours to read, or replaced by a link meanwhile
                 continue
             try:
