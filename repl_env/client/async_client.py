@@ -230,9 +230,9 @@ class REPLEnv(DisplayedByRepr):
         rlm_max_iterations: int | None = None,
         on_upload: OnUpload | None = None,
     ) -> Result:
-        """Begin an episode, in a new session of the engine; see `LocalREPLEnv.reset`.
+        """Begin an episode, in a new session of the engine.
 
-        None means the server's default. Contexts from 1 MiB on are first uploaded by HTTP, unless
+        The arguments are those of `LocalREPLEnv.reset`. None means the server's default. Contexts from 1 MiB on are first uploaded by HTTP, unless
         the server has them already: `on_upload` is called with the bytes sent and the bytes in
         total. A `pathlib.Path` is read here, not on the server. A token, key or expected answer is
         sent if it is given, and never taken from the environment. A type as `answer_schema` is sent
@@ -301,7 +301,11 @@ class REPLEnv(DisplayedByRepr):
         )
 
     async def submit_final_answer(self, answer: JSON) -> Result:
-        """End the episode with `answer` in one step, unless its schema refuses the answer."""
+        """End the episode with `answer` in one step.
+
+        An answer that `answer_schema` refuses is a step with the `error_kind` "answer", and the
+        episode goes on. Raises NotReset, EpisodeDone.
+        """
         return await self.step(REPLAction(is_final=True, final_answer=answer))
 
     async def get_variable(self, name: str) -> Result:
@@ -317,7 +321,11 @@ class REPLEnv(DisplayedByRepr):
         answer_schema: Any = None,
         variables: Mapping[str, str | bytes | JSON] | None = None,
     ) -> Result:
-        """Begin another episode in the current session; see `LocalREPLEnv.follow_up`."""
+        """Begin another episode in the current session, for a further question on it.
+
+        Variables, files and the context stay; iterations, answer and score start anew, spending on
+        sub-calls does not. `variables` are set first. The other arguments are as in `reset`.
+        """
         data = follow_up_data(FollowUpOptions.of(locals()))
         return reply_results.step_result(
             await self._session_client.ask(RequestFrame("follow_up", data))
