@@ -233,10 +233,11 @@ class REPLEnv(DisplayedByRepr):
         """Begin an episode, in a new session of the engine.
 
         The arguments are those of `LocalREPLEnv.reset`. None means the server's default. Contexts
-        from 1 MiB on are first uploaded by HTTP, unless the server has them already: `on_upload` is called with the bytes sent and the bytes in
-        total. A `pathlib.Path` is read here, not on the server. A token, key or expected answer is
-        sent if it is given, and never taken from the environment. A type as `answer_schema` is sent
-        as its JSON schema, which checks answers without converting them.
+        from 1 MiB on are first uploaded by HTTP, unless the server has them already: `on_upload` is
+        called with the bytes sent and the bytes in total. A `pathlib.Path` is read here, not on the
+        server. A token, key or expected answer is sent if it is given, and never taken from the
+        environment. A type as `answer_schema` is sent as its JSON schema, which checks answers
+        without converting them.
 
         Raises:
             TypeError, ValueError, OSError: naming the argument; the previous episode is untouched.
