@@ -7,7 +7,7 @@ once (`Sandbox.with_shared`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self, overload
@@ -22,13 +22,12 @@ from repl_env.env.environment import REPLEnvironment
 from repl_env.env.lifecycle.current_episode import CallGuard, Mode
 from repl_env.env.local_env import LocalREPLEnv, Result
 from repl_env.env.vector.shared_contexts import SharedContexts
+from repl_env.env.vector.vector_outcomes import VectorOutcomes
 from repl_env.env.vector.vector_resets import Requests, resets_of
-from repl_env.env.vector.vector_results import last_of, unrewarded
 from repl_env.episode.batch_effects import run_batch
 from repl_env.episode.call_options import RESET_NAMES
 from repl_env.episode.effects import Effects
-from repl_env.errors import EpisodeDone, NotReset
-from repl_env.models import REPLAction, REPLObservation, result_of
+from repl_env.models import REPLAction, REPLObservation
 from repl_sandbox.errors import SandboxError
 from repl_sandbox.session.drivers.batch import SessionBatch
 from repl_sandbox.session_limits import check_seconds
@@ -56,12 +55,10 @@ class REPLVectorEnv(DisplayedByRepr, Closeable):
     twice.
 
     A reset or step that fails in some environments completes in the others, then raises the first
-    error. The outcomes are in these attributes:
+    error; `results` and `errors` have the outcomes of all.
 
     Attributes:
         environments: the n environments.
-        results: of the last reset or step; None for no action, and after a failure.
-        errors: of the last reset or step, by the number of the environment.
 
     Raises:
         TypeError, ValueError: naming the argument.
@@ -95,14 +92,20 @@ class REPLVectorEnv(DisplayedByRepr, Closeable):
         self._mode: Mode | None = None
         # Two concurrent calls would each take some of the steps.
         self._call_guard = CallGuard("the environments are", "reset or step")
-        self._last: list[Result | None] = [None] * n
-        # numbers of the environments without an episode after a failed reset
-        self._reset_failures: dict[int, str] = {}
-        self.results: list[Result | None] = [None] * n
-        self.errors: dict[int, BaseException] = {}
+        self._outcomes = VectorOutcomes(n)
+
+    @property
+    def results(self) -> list[Result | None]:
+        """The results of the last reset or step; None for no action, and after a failure."""
+        return self._outcomes.results
+
+    @property
+    def errors(self) -> dict[int, BaseException]:
+        """The errors of the last reset or step, by the number of the environment."""
+        return self._outcomes.errors
 
     def __repr__(self) -> str:
-        begun = [last for last in self._last if last is not None]
+        begun = [last for last in self._outcomes.last if last is not None]
         done = sum(last.done for last in begun)
         condition = f"{done} of {len(begun)} episodes done" if begun else "without episodes"
         return f"<REPLVectorEnv of {len(self)}, {condition}>"
@@ -178,7 +181,7 @@ class REPLVectorEnv(DisplayedByRepr, Closeable):
                 self._inner(index)._episodes.take_step("plain", action, timeout_s, {})
                 for index, action in taken.items()
             ]
-            return self._record_steps(taken, self._run_effects(effects))
+            return self._outcomes.record_steps(taken, self._run_effects(effects))
 
     @overload
     async def areset(
@@ -224,7 +227,7 @@ class REPLVectorEnv(DisplayedByRepr, Closeable):
             coroutines = [
                 self._inner(index).step_async(action, timeout_s) for index, action in taken.items()
             ]
-            return self._record_steps(taken, await _gather(coroutines))
+            return self._outcomes.record_steps(taken, await _gather(coroutines))
 
     def close(self) -> None:
         """Close all sessions. RuntimeError after `areset`, which needs `aclose`."""
@@ -274,16 +277,12 @@ class REPLVectorEnv(DisplayedByRepr, Closeable):
         except BaseException:
             for index in numbers:
                 if self._inner(index)._state is None:
-                    self._last[index], self._reset_failures[index] = None, "it was interrupted"
+                    self._outcomes.interrupt(index)
             raise
 
     def _end(self) -> None:
-        self._mode, self._last, self._reset_failures = None, [None] * len(self), {}
-        self._forget()
+        self._mode, self._outcomes = None, VectorOutcomes(len(self))
         self._threads.end()
-
-    def _forget(self) -> None:
-        self.results, self.errors = [None] * len(self), {}
 
     def _reset_arguments(
         self,
@@ -295,9 +294,7 @@ class REPLVectorEnv(DisplayedByRepr, Closeable):
         """Return the arguments of each reset, by the number of its environment."""
         self._check_mode(mode)
         resets = resets_of(len(self), requests, only, shared, self._request_names)
-        self._forget()
-        for index in resets:
-            self._reset_failures.pop(index, None)
+        self._outcomes.begin_resets(resets)
         return resets
 
     def _begin_effects(
@@ -311,17 +308,11 @@ class REPLVectorEnv(DisplayedByRepr, Closeable):
         numbers: Iterable[int],
         ended: Sequence[REPLObservation | BaseException],
     ) -> list[Result | None]:
-        for index, end in zip(numbers, ended, strict=True):
-            if isinstance(end, BaseException):
-                self._last[index], self.errors[index] = None, end
-                self._reset_failures[index] = f"{type(end).__name__}: {end}"
-            else:
-                self._last[index] = self.results[index] = result_of(end)
-                self._mode = mode
-        if any(isinstance(error, SandboxError) for error in self.errors.values()):
+        if not all(isinstance(end, BaseException) for end in ended):
+            self._mode = mode
+        if any(isinstance(end, SandboxError) for end in ended):
             self._shared.clear()  # may belong to a template; the next reset makes new ones
-        self._raise(f" of {len(self)}")
-        return list(self.results)
+        return self._outcomes.record_resets(numbers, ended)
 
     def _actions_by_index(
         self, actions: Sequence[str | REPLAction | None], timeout_s: float | None
@@ -329,57 +320,9 @@ class REPLVectorEnv(DisplayedByRepr, Closeable):
         """Return the actions to take, by environment."""
         if timeout_s is not None:
             check_seconds(timeout_s, "timeout_s")
-        # A container without an order, or with keys for items, would run code in arbitrary
-        # environments.
-        wrong = isinstance(actions, (str, Mapping, set, frozenset)) or not isinstance(
-            actions, Sized
-        )
-        if wrong or len(actions) != len(self):
-            raise ValueError(f"actions must be a list of {len(self)}, one for each environment")
-        taken = {}
-        for index, action in enumerate(actions):
-            if action is None:
-                continue
-            if not isinstance(action, (str, REPLAction)):
-                raise TypeError(f"actions[{index}] must be str, REPLAction or None")
-            if self._last[index] is None:
-                raise self._not_reset(index)
-            taken[index] = REPLAction(code=action) if isinstance(action, str) else action
-        self._forget()
+        taken = self._outcomes.actions_by_number(actions)
+        self._outcomes.clear()
         return taken
-
-    def _not_reset(self, index: int) -> NotReset:
-        """Return the error of an environment without an episode."""
-        if index not in self._reset_failures:
-            return NotReset()
-        why = self._reset_failures[index]
-        return NotReset(f"environment {index}: its reset failed, so it has no episode: {why}")
-
-    def _record_steps(
-        self, taken: Mapping[int, REPLAction], ended: Sequence[REPLObservation | BaseException]
-    ) -> list[Result | None]:
-        for index, end in zip(taken, ended, strict=True):
-            before = self._last[index]
-            assert before is not None
-            last = last_of(before, end)
-            if last is None:  # not of the environment: a bug of a rubric, for example
-                assert isinstance(end, BaseException)
-                self.errors[index] = end
-                continue
-            again = isinstance(end, (EpisodeDone, NotReset))
-            self._last[index], self.results[index] = last, unrewarded(last) if again else last
-        self._raise(f" of {len(self)}; the others have taken their steps")
-        return list(self.results)
-
-    def _raise(self, suffix: str) -> None:
-        """Raise the first error, if there is one."""
-        if not self.errors:
-            return
-        (index, first), *more = self.errors.items()
-        first.add_note(f"environment {index}{suffix}")
-        for other, error in more:
-            first.add_note(f"environment {other} failed too: {type(error).__name__}: {error}")
-        raise first
 
     def _run_effects(self, effects: Sequence[Effects[Any]]) -> list[Any]:
         return run_batch(effects, self._batch, self._threads.threads)
