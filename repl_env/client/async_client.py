@@ -350,6 +350,16 @@ class REPLEnv(DisplayedByRepr):
         )
         return list(map(str, names))
 
+    async def rollback(self, cells: int = 1) -> tuple[str, ...]:
+        """Undo the last `cells` cells; see `REPLEnvironment.rollback`.
+
+        The server keeps as many earlier states as its operator chose (`repl-env serve --undo`).
+        Returns descriptions of what could not be restored.
+        """
+        request = RequestFrame("rollback", {"cells": plain_int(cells)})
+        lost = reply_results.field(await self._session_client.ask(request), "lost", list)
+        return tuple(map(str, lost))
+
     async def branch(self, *, seed: int | None = None) -> Self:
         """Return another client in the middle of the same episode, in a copy of the session.
 

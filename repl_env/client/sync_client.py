@@ -234,6 +234,10 @@ class SyncREPLEnv(DisplayedByRepr):
         """The names in the session: the context, the policy's variables and the host functions."""
         return self._ask(self._client.list_variables())
 
+    def rollback(self, cells: int = 1) -> tuple[str, ...]:
+        """Undo the last `cells` cells; see `REPLEnv.rollback`."""
+        return self._ask(self._client.rollback(cells))
+
     def branch(self, *, seed: int | None = None) -> SyncREPLEnv:
         """Return another client in the middle of the same episode, in a copy of the session.
 

@@ -138,6 +138,10 @@ class AsyncLocalREPLEnv(AsyncEpisode, LocalBase):
             path, hf_token=hf_token, llm_model=llm_model, llm=llm, answer_schema=answer_schema
         )
 
+    async def rollback(self, cells: int = 1) -> tuple[str, ...]:
+        """Undo the last `cells` cells; see `REPLEnvironment.rollback`."""
+        return await self._env.rollback_async(cells)
+
     async def branch(self, *, seed: int | None = None) -> AsyncLocalREPLEnv:
         """Copy this environment in the middle of its episode; both continue independently.
 

@@ -252,6 +252,10 @@ class LocalREPLEnv(LocalBase, Closeable):
             path, hf_token=hf_token, llm_model=llm_model, llm=llm, answer_schema=answer_schema
         )
 
+    def rollback(self, cells: int = 1) -> tuple[str, ...]:
+        """Undo the last `cells` cells; see `REPLEnvironment.rollback`."""
+        return self._env.rollback(cells)
+
     def branch(self, *, seed: int | None = None) -> LocalREPLEnv:
         """Copy this environment in the middle of its episode; both continue independently.
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from repl_env import NotReset, REPLAction, REPLEnvironment
+from repl_env import AsyncLocalREPLEnv, LocalREPLEnv, NotReset, REPLAction, REPLEnvironment
 from repl_sandbox import AsyncSandbox, Sandbox, SandboxError
 
 
@@ -35,6 +35,23 @@ def test_variables_and_files_go_back_and_the_episode_does_not():
             with pytest.raises(error):
                 env.rollback(cells)
         env.close()
+
+
+def test_the_local_doors_have_it_too():
+    async def scenario():
+        async with AsyncSandbox() as sandbox, AsyncLocalREPLEnv(sandbox=sandbox) as env:
+            await env.reset()
+            await env.execute("x = 1")
+            await env.execute("x = 2")
+            await env.rollback()
+            return (await env.execute("x")).observation.result.value
+
+    assert asyncio.run(scenario()) == "1"
+    with Sandbox() as sandbox, LocalREPLEnv(sandbox=sandbox) as env:
+        env.reset()
+        env.execute("x = 1")
+        env.rollback()
+        assert "x" not in env.list_variables()
 
 
 def test_a_session_without_such_a_state_is_left_as_it_is():

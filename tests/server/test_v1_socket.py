@@ -6,6 +6,8 @@ import threading
 
 import pytest
 
+from repl_env import REPLEnv
+from repl_env.errors import ServerError
 from repl_sandbox import Limits
 from repl_server.quotas.tenant_quota import TenantQuota
 from tests.server.conftest import peer, serving
@@ -230,6 +232,17 @@ def test_a_rollback_undoes_cells_and_no_more():
         assert one.ask("state")["data"]["iteration"] == 4
         error = one.ask("rollback", {"cells": 3})["data"]
         assert error["code"] == "EXECUTION_ERROR" and "2 earlier states" in error["message"]
+
+
+def test_a_client_undoes_cells():
+    with serving({"recovery": "snapshot"}) as server, REPLEnv(server.url).sync() as env:
+        env.reset()
+        env.execute("x = 1")
+        env.execute("x = 2")
+        assert env.rollback() == ()
+        assert env.execute("x").observation.result.value == "1"
+        with pytest.raises(ServerError, match="earlier states"):
+            env.rollback(9)
 
 
 def test_an_answer_stays_after_a_rollback():

@@ -23,6 +23,7 @@ REPLIES: Mapping[str, str] = {
     "variables": "variables",
     "follow_up": "observation",
     "draft": "draft",
+    "rollback": "rollback",
     "branch": "branch",
 }
 # Values in the lists and objects of one reply; the longest, of variables, has 10,000.
