@@ -97,9 +97,13 @@ def read_results(path: str | os.PathLike[str]) -> RecordedResults:
     """
     path = as_path(path, "path")
     try:
-        return parse_results(path.read_bytes(), path)
+        with path.open("rb") as file:
+            if stat.S_ISCHR(os.fstat(file.fileno()).st_mode):  # may have no end
+                raise ResultsError(f"{path} is not a regular file")
+            content = file.read()
     except OSError as error:
         raise ResultsError(f"{path}: {error.strerror or error}") from error
+    return parse_results(content, path)
 
 
 def parse_results(content: bytes, path: Path) -> RecordedResults:

@@ -92,6 +92,12 @@ def test_a_file_is_found_in_the_working_directory(name: str) -> None:
     assert shown("eval")["--concurrency"] == (3, name)
 
 
+def test_a_byte_order_mark_and_line_ends_of_windows_are_read() -> None:
+    written("\ufeff[eval]\r\nconcurrency = 3\r\n")
+
+    assert shown("eval")["--concurrency"] == (3, "repl-env.toml")
+
+
 def test_a_file_of_other_programs_is_not_read() -> None:
     written("[tool.other]\nmodel = 1\n", "pyproject.toml")
     assert shown("eval")["--model"] == (None, "default")

@@ -137,6 +137,11 @@ def test_a_result_with_a_value_that_no_evaluation_writes_is_refused(
         read_results(path)
 
 
+def test_a_device_is_no_file_of_results() -> None:
+    with pytest.raises(ResultsError, match="/dev/zero is not a regular file"):
+        read_results("/dev/zero")
+
+
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ResultsError, match="absent: No such file"):
         read_results(tmp_path / "absent")

@@ -60,8 +60,7 @@ def _found(path: Path) -> Mapping[str, Any] | None:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        with path.open("rb") as file:
-            return tomllib.load(file)
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise config_error(f"{path}: {error.strerror or error}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
