@@ -36,6 +36,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Rewrite links, whose paths are those of the repository, and drop attributes for tests."""
     on_site = page.file.src_uri
+    if on_site == "index.md":  # a section of one page needs no list of its pages
+        page.meta["hide"] = ["navigation"]
     source = {there: name for name, there in ROOT_PAGES.items()}.get(on_site, f"docs/{on_site}")
     parts = _BLOCKS.split(markdown)
     parts[::2] = [_with_site_links(text, source, on_site) for text in parts[::2]]
