@@ -22,6 +22,7 @@ from playwright.sync_api import expect
 
 from tests.web.playground_page import Playground
 
+CONTRAST = Path(__file__).with_name("contrast.js")
 KEY, LINE = new_key("alice")
 SETTINGS = {"recovery": "snapshot", "limits": Limits(memory="1GiB", timeout=60.0), "grace_s": 30.0}
 
@@ -305,3 +306,23 @@ def test_many_variables_do_not_stop_the_page(started) -> None:
     started.run("globals().update({f'v{i}': i for i in range(20_000)})")
     expect(started.page.get_by_text("more", exact=False).last).to_be_visible()
     expect(started.run("v7").locator(".value")).to_contain_text("7")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_texts_have_enough_contrast(server, open_page, scheme) -> None:
+    page = open_page(server.url, color_scheme=scheme)
+    playground, faint = Playground(page, server.url), CONTRAST.read_text()
+    playground.button("Fill in an example").click()
+    assert page.evaluate(faint) == []
+    playground.start(expected="Lisbon")
+    playground.run("import sys\nx = 1  # one\nprint('a'); print('b', file=sys.stderr)\n'v'")
+    playground.run("1 / 0")
+    playground.run("y = 2")
+    playground.button("Undo").click()
+    expect(playground.cell(3)).to_contain_text("undone")
+    assert page.evaluate(faint) == []
+    playground.run("FINAL('Lisbon')")
+    assert page.evaluate(faint) == []
+    page.goto(f"{server.url}/docs")
+    page.locator("summary", has_text="/step").click()
+    assert page.evaluate(faint) == []
