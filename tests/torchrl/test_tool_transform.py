@@ -286,7 +286,7 @@ def test_group_on_one_context_has_one_template():
     text = "word " * 400_000
     td = env.reset(asked(*"qqqq", context=[text] * 4))
     td, _ = play(env, td, *[block("len(context.split())")] * 4)
-    assert len(env.transform.rows.environments._shared._held) == 1
+    assert len(env.transform.rows.environments._shared._templates) == 1
     assert [row[-1] for row in texts(td)] == ["400000"] * 4
     env.close()
 
