@@ -529,3 +529,14 @@ def test_a_session_at_its_process_limit_has_no_process_for_files(small: Sandbox)
         do(session, "for child in children:\n    os.kill(child, signal.SIGKILL); os.wait()")
         session.files.put("x", b"y")
         assert session.files.get("x") == b"y"
+
+
+def test_caches_of_libraries_are_outside_the_workspace(small: Sandbox) -> None:
+    with small.session() as session:
+        do(
+            session,
+            "import os\nfor name in ('XDG_CACHE_HOME', 'MPLCONFIGDIR'):\n"
+            "    os.makedirs(os.environ[name])\n"
+            "    open(os.environ[name] + '/x', 'w').close()",
+        )
+        assert not session.files.list()

@@ -132,6 +132,7 @@ def enter_directory(jail: Jail) -> None:
     os.environ["HOME"] = jail.home or f"{jail.folder}/{session_directory.WORKSPACE}"
     os.environ["TMPDIR"] = f"{jail.folder}/{session_directory.TEMPORARY}"
     os.environ["MPLCONFIGDIR"] = f"{jail.folder}/{session_directory.TEMPORARY}/matplotlib"
+    os.environ["XDG_CACHE_HOME"] = f"{jail.folder}/{session_directory.TEMPORARY}/cache"
     if "tempfile" in sys.modules:
         sys.modules["tempfile"].tempdir = None  # type: ignore[attr-defined]  # the template's
     # Code of an earlier worker may have removed them.

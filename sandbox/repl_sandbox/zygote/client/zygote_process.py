@@ -36,6 +36,8 @@ ENVIRONMENT = {
     "PIP_RETRIES": "0",  # there is no network, and it would wait for one for eight seconds
     "MPLBACKEND": "Agg",  # there is no display
     "MPLCONFIGDIR": "/tmp/matplotlib",
+    # Otherwise a plot would leave the cache of fontconfig among the files of the workspace.
+    "XDG_CACHE_HOME": "/tmp/cache",
     # Threads would make each fork one of a multi-threaded process, and sessions share the cores.
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",

@@ -158,6 +158,7 @@ def _make_base(tier: str, mounted: Mapping[str, str], place: str) -> str:
         raise remedies.step_error("folder", error, tier) from error
     os.environ["HOME"] = os.environ["TMPDIR"] = f"{base}/template"
     os.environ["MPLCONFIGDIR"] = f"{base}/template/matplotlib"
+    os.environ["XDG_CACHE_HOME"] = f"{base}/template/cache"
     return base
 
 
