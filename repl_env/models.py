@@ -184,9 +184,8 @@ class CodeBlockResult(Printed):
 
     `stdout` ends with the value of the last expression, as in a REPL; `value` is that text alone.
     `locals_snapshot` holds short previews of new and modified variables, `changes` those and the
-    deleted
-    ones with kind, type and size in bytes. `figures` are PNG images in base64. `exception` is None
-    unless the code failed. `execution_time` is in seconds, without waiting.
+    deleted ones with kind, type and size in bytes. `figures` are PNG images in base64. `exception`
+    is None unless the code failed. `execution_time` is in seconds, without waiting.
     """
 
     stdout: str = ""
@@ -197,9 +196,7 @@ class CodeBlockResult(Printed):
     exception: str | None = None
     value: str | None = None
     changes: list[dict[str, str | int]] = Field(default_factory=list, repr=False)
-    figures: list[Annotated[str, AfterValidator(EncodedFigure)]] = Field(
-        default_factory=list, repr=False
-    )
+    figures: list[Annotated[str, AfterValidator(EncodedFigure)]] = Field(default_factory=list)
     truncated: bool = False
 
 

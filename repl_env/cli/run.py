@@ -280,7 +280,9 @@ def _schema(path: Path | None) -> Any:
 
 def _writable(path: Path | None) -> Path | None:
     if path is not None and path.exists():
-        raise typer.BadParameter(f"{path} is there already", param_hint="--trajectory")
+        raise typer.BadParameter(
+            f"{path} is there already; name another file, or remove it", param_hint="--trajectory"
+        )
     if path is not None and not path.absolute().parent.is_dir():
         raise typer.BadParameter(
             f"{path}: there is no directory {path.absolute().parent}", param_hint="--trajectory"

@@ -10,7 +10,7 @@ from repl_env.common.displayed import DisplayedByRepr
 from repl_env.env.assignable_attribute import of_inner
 from repl_env.env.environment import REPLEnvironment
 from repl_env.env.options import ConstructorOptions
-from repl_env.episode.call_options import options_in
+from repl_env.episode.call_options import ResetOptions, options_in
 from repl_env.episode.contexts import ContextPart
 from repl_env.episode.previews import Preview
 from repl_env.models import (
@@ -145,17 +145,20 @@ class LocalBase(DisplayedByRepr):
         return made
 
 
-# Fields of constructor arguments that users mistake for arguments.
+# Fields of constructor arguments, and arguments of a reset, that users mistake for arguments.
 _PLACES = {
     **{each.name: f"limits=Limits({each.name}=...)" for each in fields(Limits)},
     "timeout_s": "limits=Limits(timeout=...)",
     **{each.name: f'policy=Policy("lint", {each.name}=...)' for each in fields(Policy)},
     "language": "policy=Policy(...)",
 }
+_OF_RESET = frozenset(each.name for each in fields(ResetOptions))
 
 
 def _meant(name: str) -> str:
-    """Return a hint if an unknown argument is a field of `Limits` or `Policy`."""
+    """Return a hint if an unknown argument is a field of `Limits` or `Policy`, or is of a reset."""
+    if name in _OF_RESET:
+        return f"; pass reset({name}=...)"
     place = _PLACES.get(name)
     if place is None:
         return ""

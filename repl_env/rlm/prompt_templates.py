@@ -191,7 +191,8 @@ def shown_result(result: CodeBlockResult, limit: int = 20_000) -> str:
     elif result.stderr.strip():
         text += f"\n\nSTDERR: {result.stderr.strip()}"
     if result.figures:
-        text += f"\n\n({len(result.figures)} figures)"
+        count = len(result.figures)
+        text += f"\n\n({count} figure{'s' * (count > 1)})"
     # The end of an output holds the error, so the middle is cut.
     if len(text) > limit:
         head, tail = limit - limit // 2, limit // 2

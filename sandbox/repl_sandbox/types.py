@@ -151,7 +151,7 @@ class Outcome(Displayed):
     value: str | None = None
     error: ErrorInfo | None = None
     changes: tuple[Change, ...] = ()
-    figures: tuple[Figure, ...] = field(default=(), repr=False)
+    figures: tuple[Figure, ...] = ()
     answers: tuple[Answer, ...] = ()
     usage: Usage = Usage()
     state: State = "kept"
@@ -240,7 +240,8 @@ class Listing(tuple[File, ...]):  # noqa: SLOT001 - a tuple has no room for slot
         return self
 
     def __repr__(self) -> str:
-        return f"<Listing, {len(self):,} entries, complete={self.complete}>"
+        noun = "entry" if len(self) == 1 else "entries"
+        return f"<Listing, {len(self):,} {noun}, complete={self.complete}>"
 
     def _repr_html_(self) -> str:
         from .object_display import html_of_rows

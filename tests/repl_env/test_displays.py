@@ -159,6 +159,8 @@ def test_a_repr_names_attributes_alone_and_leaves_out_defaults() -> None:
                 hasattr(each, name) for each in (*owners, outcome.changes[0], observation.result)
             )
     assert "final_answer='4'" in repr(observation)
+    assert f"{len(PNG)} bytes of PNG" in repr(Finished(figures=(Figure(PNG),)))
+    assert "bytes of PNG" in repr(CodeBlockResult(figures=[base64.b64encode(PNG).decode()]))
 
 
 def test_html_shows_texts_tables_and_pictures() -> None:
@@ -199,6 +201,7 @@ def test_a_figure_is_its_bytes_and_an_object(tmp_path: Path) -> None:
 def test_a_listing_and_a_session_are_shown(sandbox: Sandbox) -> None:
     listing = Listing([File(EVIL, 1, "file", 0.0)] * 5000, complete=False)
     assert repr(listing) == "<Listing, 5,000 entries, complete=False>"
+    assert repr(Listing(listing[:1], complete=True)) == "<Listing, 1 entry, complete=True>"
     assert "4,980 more rows" in check(listing)
     with sandbox.session() as session:
         outcome = session.run("print(1)")

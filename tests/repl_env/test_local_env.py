@@ -328,5 +328,7 @@ def test_the_repr_of_a_vector_counts_its_episodes() -> None:
 def test_a_wrong_call_is_an_error_with_the_name_of_the_called_class(environment) -> None:
     with pytest.raises(TypeError, match=f"^{environment.__name__} has no argument 'nope'"):
         environment(nope=1)
+    with pytest.raises(TypeError, match=r"'max_iterations'; pass reset\(max_iterations=\.\.\.\)$"):
+        environment(max_iterations=5)
     with pytest.raises(TypeError, match=f"^{environment.__name__} takes its arguments by name"):
         environment("a context")

@@ -148,7 +148,8 @@ def cell_block(cell: Cell | CellRan, full: bool) -> Group:
         style = "yellow" if result.success else "red"
         parts.append(_block(result.stderr, full, tail=True, style=style))
     if result.figures:
-        parts.append(Text(f"({len(result.figures)} figures)", style="dim"))
+        count = len(result.figures)
+        parts.append(Text(f"({count} figure{'s' * (count > 1)})", style="dim"))
     return Group(*parts)
 
 
