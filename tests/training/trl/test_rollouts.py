@@ -137,7 +137,7 @@ def test_sessions_that_cannot_be_opened(played, monkeypatch, refused):
         yield
 
     for number in refused:
-        monkeypatch.setattr(episodes_of(environments[number]), "resetting", reset)
+        monkeypatch.setattr(episodes_of(environments[number]), "begin_episode", reset)
     if len(refused) == 4:
         with pytest.raises(SandboxClosed):
             played([[RIGHT]] * 4, dataset, rollouts)
