@@ -237,7 +237,8 @@ def as_model(given: object, name: str = "model") -> ChatModel:
     if callable(given):
         check_takes(given, "messages", name)
         return CallableModel(given)
-    raise TypeError(f"{name} must be a model or a function, not {type(given).__name__}")
+    hint = "; OpenAIModel(name) is the model of that name" if isinstance(given, str) else ""
+    raise TypeError(f"{name} must be a model or a function, not {type(given).__name__}{hint}")
 
 
 def _bytes_of(message: Message) -> int:

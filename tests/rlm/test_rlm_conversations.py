@@ -115,6 +115,7 @@ def test_the_endpoint_is_a_choice_of_each_run(rlm):
         ({"model": str, "budget": 5}, TypeError, "budget"),
         ({"model": str, "colour": "red"}, TypeError, "colour"),
         ({"model": str, "sub_model": "gpt"}, TypeError, "sub_model"),
+        ({"model": "gpt-5"}, TypeError, r"not str; OpenAIModel\(name\) is the model of that name$"),
     ],
 )
 def test_wrong_arguments_are_named(arguments, error, name):
