@@ -67,7 +67,7 @@ STUBBORN = f"signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])\n{HARM}wh
 _LONG_AGO = 6
 # Interrupts in a row that a machine with much to do may leave no time for.
 _LATE_AT_MOST = 20
-_CELLS_LOST = re.compile(r"what cells (\d+) to (\d+) did")
+_CELLS_LOST = re.compile(r"the effects of cells (\d+) to (\d+)")
 
 
 class Unlike(AssertionError):
