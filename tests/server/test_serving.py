@@ -298,7 +298,8 @@ def test_a_port_in_use_is_reported(monkeypatch):
         done = CliRunner().invoke(build(), ["serve", "--port", str(port), "--recovery", "restart"])
 
     assert done.exit_code == 1
-    assert "failed to start" in done.stderr and "Traceback" not in done.stderr
+    assert f"failed to start on 127.0.0.1:{port}" in done.stderr and "--port" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_garbage_collection_skips_loaded_modules():

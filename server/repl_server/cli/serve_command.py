@@ -63,7 +63,14 @@ def _run(server: Server) -> None:
         server.run()
     except SystemExit as error:
         # Uvicorn's exit status would mean that an isolation tier is unavailable.
-        typer.echo("repl-env: the server failed to start or to stop; see the log", err=True)
+        address = f"{server.config.host}:{server.config.port}"
+        failed = (
+            "failed to stop; the log above says why"
+            if server.started
+            else f"failed to start on {address}, for the reason in the log above;"
+            " --host and --port choose another address"
+        )
+        typer.echo(f"repl-env: the server {failed}", err=True)
         raise typer.Exit(ExitStatus.FAILED) from error
 
 
