@@ -157,14 +157,16 @@ def test_a_few_busy_sessions_all_run_while_there_are_processors(
 
 def test_no_signal_goes_to_a_later_process_of_the_same_number() -> None:
     with subprocess.Popen(["sleep", "600"]) as process:
-        shown = psutil.Process(process.pid)
-        (now,) = proc_stat.look([process.pid])
-        running = replace(now, state=b"R")
-        crowd = throttle.Throttle()
-        crowd.stop([replace(running, began=now.began - 1)])
-        assert shown.status() != psutil.STATUS_STOPPED
-        crowd.stop([running])
-        eventually(lambda: shown.status() == psutil.STATUS_STOPPED)
-        crowd.resume_all()
-        eventually(lambda: shown.status() != psutil.STATUS_STOPPED)
-        process.kill()
+        try:
+            shown = psutil.Process(process.pid)
+            (now,) = proc_stat.read_all([process.pid])
+            running = replace(now, state=b"R")
+            crowd = throttle.Throttle()
+            crowd.stop([replace(running, began=now.began - 1)])
+            assert shown.status() != psutil.STATUS_STOPPED
+            crowd.stop([running])
+            eventually(lambda: shown.status() == psutil.STATUS_STOPPED)
+            crowd.resume_all()
+            eventually(lambda: shown.status() != psutil.STATUS_STOPPED)
+        finally:
+            process.kill()
