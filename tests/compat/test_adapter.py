@@ -92,7 +92,7 @@ def test_auto_env_makes_the_client_of_a_distribution_with_its_prefix(
     stories: dict[str, Any],
 ) -> None:
     assert stories["discovery_of_a_space"] == {
-        "client": "repl_env.client.async_client.REPLEnv",
+        "client": "repl_env.REPLEnv",
         "value": "42",
     }
 

@@ -67,7 +67,7 @@ def test_autoenv_finds_what_the_space_installs(
     story = told(generation, "looking_up.py", str(site), str(tmp_path / "cache"), our_server)
 
     assert story["looked up"] == {
-        "client": "repl_env.client.async_client.REPLEnv",
+        "client": "repl_env.REPLEnv",
         "action": "REPLAction",
         "reward": 1.0,
         "package": "openenv-repl-env",
