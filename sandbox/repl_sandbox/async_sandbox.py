@@ -26,12 +26,14 @@ from .session.host_functions.function_registry import HostCallable
 from .session.host_functions.host_function import HostFunction
 from .session.thread_offload import put_in_thread
 from .session_limits import Limits
+from .set_module import set_module
 from .types import Answers, Statistics
 
 if TYPE_CHECKING:
     from .zygote.client.shared_objects import Shareable, SharedObjects
 
 
+@set_module("repl_sandbox")
 class AsyncSandbox(DisplayedByRepr):
     """`Sandbox` for asyncio: `async with`, sessions awaited. Arguments are those of `Sandbox`.
 

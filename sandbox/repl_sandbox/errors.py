@@ -19,6 +19,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from .set_module import set_module
+
 __all__ = [
     "CheckpointError",
     "HostCallError",
@@ -32,10 +34,12 @@ __all__ = [
 ]
 
 
+@set_module("repl_sandbox")
 class SandboxError(Exception):
     """The engine could not do what the caller requested."""
 
 
+@set_module("repl_sandbox")
 class IsolationError(SandboxError):
     """A layer of isolation could not be set up; the engine did not use a weaker one instead.
 
@@ -57,24 +61,29 @@ class IsolationError(SandboxError):
         return IsolationError, (self.tier, self.step, self.message, self.remedy), vars(self)
 
 
+@set_module("repl_sandbox")
 class SandboxClosed(SandboxError):
     """The sandbox is closed, its template has ended, or it belongs to another process."""
 
 
+@set_module("repl_sandbox")
 class SessionClosed(SandboxError):
     """The session is closed, by itself or with its sandbox, or belongs to another process."""
 
 
+@set_module("repl_sandbox")
 class SessionBusy(SandboxError):
     """The session is running another call; one caller at a time."""
 
 
+@set_module("repl_sandbox")
 class CheckpointError(SandboxError):
     """A checkpoint could not be made, is damaged, or does not load; the message says which and
     why.
     """
 
 
+@set_module("repl_sandbox")
 class ProtocolError(SandboxError):
     """A rule of docs/protocol.md was broken."""
 
@@ -87,6 +96,7 @@ class RemoteProtocolError(ProtocolError):
     """The other side broke the protocol; its further messages are ignored."""
 
 
+@set_module("repl_sandbox")
 class HostCallError(Exception):
     """Raised inside a cell when a host function failed.
 

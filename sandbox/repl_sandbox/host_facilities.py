@@ -13,7 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from .set_module import set_module
 
+
+@set_module("repl_sandbox")
 @dataclass(frozen=True, slots=True)
 class Facility:
     """A facility of the system, and whether it works here.
@@ -33,6 +36,7 @@ class Facility:
     remedy: str
 
 
+@set_module("repl_sandbox")
 def probe() -> tuple[Facility, ...]:
     """Try every facility that sessions can use; off Linux only those that exist everywhere."""
     checks = CHECKS if sys.platform == "linux" else CHECKS[:2]

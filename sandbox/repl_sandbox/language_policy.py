@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from .set_module import set_module
+
 Language: TypeAlias = Literal["full", "lint", "restricted"]
 
 LANGUAGES: tuple[Language, ...] = ("full", "lint", "restricted")
@@ -16,6 +18,7 @@ _MAX_NAMES = 256
 _LONGEST_NAME = 100
 
 
+@set_module("repl_sandbox")
 @dataclass(frozen=True)
 class Policy:
     """The part of Python that the cells of a sandbox may use: a rule for well-meant code, not

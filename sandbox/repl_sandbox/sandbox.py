@@ -28,6 +28,7 @@ from .session.host_functions.function_executor import FunctionExecutor, LoopFunc
 from .session.host_functions.function_registry import HostCallable
 from .session.host_functions.host_function import HostFunction
 from .session_limits import Limits
+from .set_module import set_module
 from .types import Answers, Statistics
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ _START_AHEAD_AFTER = 2
 NO_PICKLE = "cannot be pickled: it is a live process; make one in the process that uses it"
 
 
+@set_module("repl_sandbox")
 class Sandbox(DisplayedByRepr):
     """A warm, sealed template process, and the sessions that are forked from it.
 

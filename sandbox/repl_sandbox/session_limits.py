@@ -7,6 +7,8 @@ import re
 from dataclasses import dataclass
 from operator import index
 
+from .set_module import set_module
+
 _UNITS = {"": 1, **{unit: 1000**n for n, unit in enumerate("KMGT", 1)}}
 _UNITS |= {f"{unit}I": 1024**n for n, unit in enumerate("KMGT", 1)}
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]I?)?B?\s*", re.IGNORECASE)
@@ -43,6 +45,7 @@ _MAX_COUNTED = 1 << 22
 _MIN_MEMORY = 16 << 20
 
 
+@set_module("repl_sandbox")
 @dataclass(frozen=True)
 class Limits:
     """The limits of one session. Sizes are bytes or text such as "512MiB"; times are seconds.

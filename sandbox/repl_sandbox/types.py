@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias
 from .displayed import Displayed
 from .language_policy import Policy
 from .session_limits import Limits
+from .set_module import set_module
 
 __all__ = [
     "Answer",
@@ -54,6 +55,7 @@ FileKind: TypeAlias = Literal["file", "directory", "symlink", "other"]
 ANSWER_NAMES = ("answer", "FINAL", "FINAL_VAR", "SUBMIT", "final_answer", "SHOW_VARS")
 
 
+@set_module("repl_sandbox")
 @dataclass(frozen=True, slots=True, repr=False)
 class ErrorInfo(Displayed):
     """An exception that a cell raised. `line` is the line of the cell, or None."""
@@ -64,6 +66,7 @@ class ErrorInfo(Displayed):
     line: int | None
 
 
+@set_module("repl_sandbox")
 @dataclass(frozen=True, slots=True, repr=False)
 class Variable(Displayed):
     """A variable of a session. `size` is shallow, in bytes; `preview` is short and may be cut."""
@@ -74,6 +77,7 @@ class Variable(Displayed):
     preview: str
 
 
+@set_module("repl_sandbox")
 @dataclass(frozen=True, slots=True, repr=False)
 class Missing(Displayed):
     """A variable of a session that a checkpoint, or the session restored from it, lacks.
@@ -90,6 +94,7 @@ class Missing(Displayed):
 MORE_CHANGES = "..."
 
 
+@set_module("repl_sandbox")
 @dataclass(frozen=True, slots=True, repr=False)
 class Change(Displayed):
     """A variable that a cell made, changed or deleted.
@@ -105,6 +110,7 @@ class Change(Displayed):
 
 
 # Without slots, like the outcomes: `session/cells/cell_execution.py` sets their fields directly.
+@set_module("repl_sandbox")
 @dataclass(frozen=True)
 class Usage:
     """The resources that a cell used, as the host measured them; the session reports `peak_memory`.
@@ -120,6 +126,7 @@ class Usage:
     peak_memory: int = 0
 
 
+@set_module("repl_sandbox")
 @dataclass(frozen=True, slots=True, repr=False)
 class Answer(Displayed):
     """A final answer that a cell gave.
@@ -135,6 +142,7 @@ class Answer(Displayed):
     printed: str | None = None
 
 
+@set_module("repl_sandbox")
 @dataclass(frozen=True, repr=False)
 class Outcome(Displayed):
     """The outcome of a cell; one of `Finished`, `Raised`, `TimedOut`, `Killed`.
@@ -164,16 +172,19 @@ class Outcome(Displayed):
         return isinstance(self, Finished)
 
 
+@set_module("repl_sandbox")
 @dataclass(frozen=True, repr=False)
 class Finished(Outcome):
     """The cell ran to its end. `value` is its last expression as a REPL displays it."""
 
 
+@set_module("repl_sandbox")
 @dataclass(frozen=True, repr=False)
 class Raised(Outcome):
     """The cell raised, or could not be compiled; `error` has the exception and the line."""
 
 
+@set_module("repl_sandbox")
 @dataclass(frozen=True, repr=False)
 class TimedOut(Outcome):
     """A clock stopped the cell: its own execution time, or the time of its host calls."""
@@ -181,6 +192,7 @@ class TimedOut(Outcome):
     clock: Clock = "execution"
 
 
+@set_module("repl_sandbox")
 @dataclass(frozen=True, repr=False)
 class Killed(Outcome):
     """The process that ran the cell is gone; `reason` names the limit or the event."""
@@ -191,6 +203,7 @@ class Killed(Outcome):
 AnyOutcome: TypeAlias = "Finished | Raised | TimedOut | Killed"
 
 
+@set_module("repl_sandbox")
 @dataclass(frozen=True, slots=True, repr=False)
 class File(Displayed):
     """An entry of a session's workspace, as the session reports it: untrusted data.
@@ -206,6 +219,7 @@ class File(Displayed):
     modified: float
 
 
+@set_module("repl_sandbox")
 class Figure(bytes):
     """A picture that a cell has drawn: the bytes of a PNG file, which a notebook shows."""
 
@@ -228,6 +242,7 @@ class Figure(bytes):
         return self.png
 
 
+@set_module("repl_sandbox")
 class Listing(tuple[File, ...]):  # noqa: SLOT001 - a tuple has no room for slots with values
     """The entries of a workspace by path. `complete` is False if a bound left some out."""
 
@@ -249,6 +264,7 @@ class Listing(tuple[File, ...]):  # noqa: SLOT001 - a tuple has no room for slot
         return html_of_rows(self, self)
 
 
+@set_module("repl_sandbox")
 @dataclass(frozen=True, slots=True, repr=False)
 class Layer(Displayed):
     """One layer of isolation, as found by probing a session: `active`, and the observation."""
@@ -258,6 +274,7 @@ class Layer(Displayed):
     detail: str
 
 
+@set_module("repl_sandbox")
 @dataclass(frozen=True, slots=True, repr=False)
 class Isolation(Displayed):
     """The isolation tier of a session, and its layers as probed, not as configured."""
@@ -266,6 +283,7 @@ class Isolation(Displayed):
     layers: tuple[Layer, ...]
 
 
+@set_module("repl_sandbox")
 @dataclass(frozen=True, slots=True)
 class Statistics:
     """A sandbox at one moment: the numbers of sessions open, ready in the pool, and started so

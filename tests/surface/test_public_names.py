@@ -17,6 +17,7 @@ import pytest
 
 from repl_env import CodeBlockResult, REPLObservation
 from repl_env.rlm import RunConfig
+from repl_sandbox import Change, Limits, Outcome
 from tests.surface.counts import PACKAGES, public
 from tests.surface.exports import found, names_of
 from tests.surface.names import ROOT, SAME, importable, listed
@@ -67,15 +68,18 @@ def test_a_package_exports_no_name_outside_its_list(module: str) -> None:
         assert offered - parts - {"TYPE_CHECKING", "annotations"} == set(names_of(module))
 
 
-# verifiers starts the module that a tool set names, as a program.
-PROGRAMS = {("repl_env.integrations.verifiers", "REPLToolset")}
+ELSEWHERE = {
+    # verifiers starts the module that a tool set names, as a program.
+    ("repl_env.integrations.verifiers", "REPLToolset"),
+    # Tracebacks in a session name it without a module, as Python's own exceptions.
+    ("repl_sandbox", "PolicyError"),
+}
 HOMES = [
     (module, name)
     for module in MODULES
-    if module.startswith("repl_env")
     for name, text in SURFACE[module].items()
     if "." not in name and not text.startswith(("constant", SAME))
-    if (module, name) not in PROGRAMS
+    if (module, name) not in ELSEWHERE
 ]
 
 
@@ -90,6 +94,8 @@ def test_a_public_object_names_the_module_that_documents_it(module: str, name: s
 def test_annotations_of_a_public_class_are_evaluated_where_it_is_defined() -> None:
     assert get_type_hints(REPLObservation)["result"] is CodeBlockResult
     assert get_type_hints(RunConfig)["timeout_s"] == float | None
+    assert get_type_hints(Outcome)["changes"] == tuple[Change, ...]
+    assert get_type_hints(Limits)["cpu_seconds"] == float | None
 
 
 def test_each_integration_that_exports_names_is_listed() -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from ..session_limits import Limits, parse_size
+from ..set_module import set_module
 
 # The tier of the sessions inside their container.
 Inside: TypeAlias = Literal["confined", "jailed"]
@@ -25,6 +26,7 @@ _MIN_PROCESSES = 16
 OWN_KERNEL = ("runsc", "gvisor", "kata", "krun", "firecracker", "stream")
 
 
+@set_module("repl_sandbox")
 @dataclass(frozen=True)
 class ContainerLimits:
     """The limits of a container of tier "container", with all its sessions.

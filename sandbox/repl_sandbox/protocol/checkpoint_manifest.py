@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import CheckpointError, RemoteProtocolError
+from ..set_module import set_module
 from ..types import JSON, Missing
 from . import file_container
 from .header_limits import MAX_MESSAGE, MAX_NAME
@@ -30,6 +31,7 @@ _MAX_BYTES = 1 << 50
 _dumps = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
+@set_module("repl_sandbox")
 @dataclass(frozen=True, slots=True)
 class CheckpointInfo:
     """A variable in a checkpoint. `size`: bytes of its pickle, without shared parts."""
@@ -39,6 +41,7 @@ class CheckpointInfo:
     size: int
 
 
+@set_module("repl_sandbox")
 @dataclass(frozen=True, slots=True)
 class Manifest:
     """Description of a checkpoint, written by a session and therefore only a claim.
@@ -76,6 +79,7 @@ class Checkpoint:
     payload: memoryview
 
 
+@set_module("repl_sandbox")
 def read_manifest(data: bytes) -> Manifest:
     """Return the manifest of the checkpoint `data` without unpickling anything.
 

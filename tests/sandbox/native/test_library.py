@@ -35,7 +35,7 @@ def engine(tmp_path: Path) -> Path:
     package = Path(sources.FOLDER).parent
     copy = tmp_path / "repl_sandbox"
     shutil.copytree(package / "native", copy / "native")
-    for name in ("__init__.py", "errors.py"):
+    for name in ("__init__.py", "errors.py", "set_module.py"):
         shutil.copy(package / name, copy)
     return tmp_path
 

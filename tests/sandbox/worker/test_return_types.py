@@ -412,7 +412,7 @@ def test_an_error_of_the_host_has_its_class_where_that_is_available(cells: Cells
     assert other is not None
     assert (other.type, other.message) == ("host.LookupError", "no such model")
     # Not an error class of this function: the name alone does not make it one.
-    assert outcomes[3].stdout == ("<class 'repl_sandbox.errors.HostCallError'> BudgetExceeded\n")
+    assert outcomes[3].stdout == ("<class 'repl_sandbox.HostCallError'> BudgetExceeded\n")
 
 
 def test_errors_can_be_copied_and_saved_and_are_put_back(jailed: Sandbox) -> None:

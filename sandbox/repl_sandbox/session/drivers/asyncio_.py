@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from ...protocol.checkpoint_manifest import Checkpoint
 from ...session_limits import check_seed, parse_size
+from ...set_module import set_module
 from ...types import JSON, AnyOutcome, Killed, Variable
 from ..cells.cell_answers import Accept
 from ..checkpoint_jobs import DEFAULT_LIMIT, loading, saving
@@ -49,6 +50,7 @@ _PAUSE = 0.01
 _monotonic = time.monotonic
 
 
+@set_module("repl_sandbox")
 class AsyncSession(SessionHandle):
     """`Session`, awaited. Cancelling a call interrupts the cell; the session can still be used."""
 

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from ...protocol.checkpoint_manifest import Checkpoint
 from ...session_limits import check_seed, parse_size
+from ...set_module import set_module
 from ...types import JSON, AnyOutcome, Variable
 from ..cells.cell_answers import Accept
 from ..checkpoint_jobs import DEFAULT_LIMIT, loading, saving
@@ -30,6 +31,7 @@ from .session_handle import SessionHandle, SessionOwner, SessionSlot
 _T = TypeVar("_T")
 
 
+@set_module("repl_sandbox")
 class Session(SessionHandle):
     """One persistent namespace in a sandbox of its own, from `Sandbox.session()`.
 

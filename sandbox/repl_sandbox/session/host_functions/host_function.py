@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from ...protocol.function_schema import Signature
 from ...protocol.values.variable_names import check_name
+from ...set_module import set_module
 from .signatures import of_text, signature_of
 
 Returns: TypeAlias = Literal["plain", "text", "texts", "handle"]
@@ -24,6 +25,7 @@ _LONGEST_NAME = 60
 _LONGEST_SIGNATURE = 2_000
 
 
+@set_module("repl_sandbox")
 @dataclass(frozen=True)
 class HostFunction:
     """A function for `Sandbox.session(host=)` that takes or returns more than JSON.
