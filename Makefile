@@ -46,7 +46,7 @@ test-docs: $(DOCS)/.native     ## the site asks nothing of another origin; the n
 
 test-native:                   ## the native core outside Python, under the sanitizers; needs gcc or clang
 	$(CC) -std=gnu11 -g -O1 -fsanitize=address,undefined -fno-sanitize-recover=all -Wall -Wextra -Werror \
-		-o $(HARNESS) tests/sandbox/native/harness.c $(addprefix sandbox/repl_sandbox/native/,steps.c spawn.c snapshot.c)
+		-o $(HARNESS) tests/sandbox/native/harness.c $(addprefix sandbox/repl_sandbox/native/,steps.c spawn.c snapshot.c hooked_fork.c)
 	$(HARNESS); status=$$?; rm -f $(HARNESS); exit $$status
 
 test-slow: $(DEV)/.native      ## what tests show with larger numbers: 1,000 sessions, 500 trees, longer soaks

@@ -107,6 +107,15 @@ def test_a_session_that_died_between_cells_says_that_it_was_brought_back(session
     assert (outcome.value, outcome.state) == ("1", "rolled_back")
 
 
+def test_a_state_beside_a_busy_thread_is_the_one_to_return_to(session: Session) -> None:
+    spin = "def spin():\n    while True: pass"
+    session.run(f"import os, sys, threading\nsys.setswitchinterval(1e-6)\n{spin}")
+    for number in range(12):
+        session.run(f"x = {number}\nthreading.Thread(target=spin, daemon=True).start()")
+        assert session.run("os._exit(0)").state == "rolled_back"
+        assert session.run("x").value == str(number)
+
+
 def test_a_forked_child_of_a_cell_does_not_answer_for_it(session: Session) -> None:
     outcome = session.run(
         "import os\npid = os.fork()\nif pid: os.waitpid(pid, 0)\n"

@@ -10,9 +10,10 @@ import errno
 import os
 import select
 from _signal import SIGCHLD, SIGKILL  # plain numbers, unlike those of the public module
-from typing import Final
+from functools import cache
+from typing import Any, Final
 
-from . import spawn
+from . import library, spawn
 from .libc import CLONE_PARENT, check
 
 # Bytes; more than struct sigaction has in any C library.
@@ -99,12 +100,9 @@ def _has_ended() -> bool:
 
 
 def _fork_by_another() -> int:
-    hooks = ctypes.pythonapi
     reading, writing = os.pipe2(os.O_CLOEXEC)
-    hooks.PyOS_BeforeFork()
-    between = _fork()
+    between = _fork_with_hooks()
     if between == 0:
-        hooks.PyOS_AfterFork_Child()
         child = _fork()
         if child == 0:
             os.close(reading)
@@ -112,11 +110,10 @@ def _fork_by_another() -> int:
             return 0
         os.write(writing, str(child).encode())
         os._exit(0)
-    hooks.PyOS_AfterFork_Parent()
     os.close(writing)
     try:
-        check(between, "fork")
-        answer = _said(reading)
+        spawn.checked(between, "fork")
+        answer = _reported(reading)
         if answer is None:
             # Blocked by a hook of session code, or by a lock of a C library that a thread held.
             os.kill(between, SIGKILL)
@@ -128,7 +125,38 @@ def _fork_by_another() -> int:
     return answer
 
 
-def _said(reading: int) -> int | None:
+class _HookedFork(ctypes.Structure):
+    """hooked_fork.c, struct hooked_fork."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_void_p)
+        for name in ("before", "fork", "after_in_child", "after_in_parent", "error")
+    )
+
+
+def _fork_with_hooks() -> int:
+    """fork(3) and CPython's hooks; a negative errno if there is no child."""
+    return int(_hooked_fork()(ctypes.byref(_hooks())))
+
+
+@cache
+def _hooked_fork() -> Any:
+    return library.load().function("fork_with_hooks", ctypes.c_long, ctypes.c_void_p)
+
+
+@cache
+def _hooks() -> _HookedFork:
+    functions = (
+        ctypes.pythonapi.PyOS_BeforeFork,
+        _fork,
+        ctypes.pythonapi.PyOS_AfterFork_Child,
+        ctypes.pythonapi.PyOS_AfterFork_Parent,
+    )
+    addresses = [ctypes.cast(function, ctypes.c_void_p) for function in functions]
+    return _HookedFork(*addresses, spawn.errno_at())
+
+
+def _reported(reading: int) -> int | None:
     """Return the number read from a pipe; None if none arrives in time."""
     poller = select.poll()
     poller.register(reading, select.POLLIN)

@@ -110,7 +110,7 @@ class Spawner:
         returns after its batch.
         """
         self._batches = spawn_steps, init, first_worker
-        spawn = self._spawn = _Spawn(thread_id=thread_id_at(), error=_errno_at(), fork=_fork_at())
+        spawn = self._spawn = _Spawn(thread_id=thread_id_at(), error=errno_at(), fork=_fork_at())
         spawn.spawn_steps, spawn.init, spawn.first_worker = (each.table for each in self._batches)
         spawn.awaited_count = len(awaited)
         for index, fd in enumerate(awaited):
@@ -133,7 +133,7 @@ class Spawner:
         """
         spawn = self._spawn
         spawn.flags, spawn.cgroup = flags, cgroup
-        return _checked(_spawn_session()(ctypes.byref(spawn)), "clone")
+        return checked(_spawn_session()(ctypes.byref(spawn)), "clone")
 
     @property
     def role(self) -> Role:
@@ -164,10 +164,11 @@ def fork_process(flags: int = 0, cgroup: int = NO_CGROUP) -> int:
 
     No hooks of CPython and no handlers of the C library run. The GIL stays with the caller.
     """
-    return _checked(_fork_process()(flags, cgroup, thread_id_at()), "clone")
+    return checked(_fork_process()(flags, cgroup, thread_id_at()), "clone")
 
 
-def _checked(result: int, call: str) -> int:
+def checked(result: int, call: str) -> int:
+    """Return `result`; OSError if it is a negative errno, a failure of `call`."""
     if result < 0:
         raise OSError(-result, f"{call}: {os.strerror(-result)}")
     return result
@@ -188,7 +189,8 @@ def thread_id_at() -> int:
 
 
 @cache
-def _errno_at() -> int:
+def errno_at() -> int:
+    """Return the address of this thread's errno in the C library."""
     function = ctypes.PyDLL(None)["__errno_location"]
     function.restype = ctypes.c_void_p
     address: int = function()

@@ -21,6 +21,15 @@
 long fork_process(u64 flags, int cgroup, int *thread_id);
 long spawn_session(struct spawn *spawn);
 
+struct hooked_fork {
+    void (*before)(void);
+    int (*fork)(void);
+    void (*after_in_child)(void);
+    void (*after_in_parent)(void);
+    const int *error;
+};
+long fork_with_hooks(const struct hooked_fork *call);
+
 struct post_fork_work {
     int *child;
     unsigned char *half;
@@ -262,6 +271,26 @@ static void snapshot_waits_and_is_activated(int waits_for_host) {
     assert(close(ends[0]) == 0 && close(host[0]) == 0 && close(host[1]) == 0);
 }
 
+static char hooks[8];
+
+static void hook_before(void) { strcat(hooks, "b"); }
+static void hook_child(void) { strcat(hooks, "c"); }
+static void hook_parent(void) { strcat(hooks, "p"); }
+
+static void fork_calls_its_hooks(void) {
+    struct hooked_fork call = {hook_before, fork, hook_child, hook_parent, &errno};
+    hooks[0] = 0;
+    long pid = fork_with_hooks(&call);
+    if (pid == 0)
+        _exit(strcmp(hooks, "bc") == 0 ? 0 : 1);
+    int status;
+    assert(pid > 0 && waitpid((pid_t)pid, &status, 0) == pid && status == 0);
+    assert(strcmp(hooks, "bp") == 0);
+    hooks[0] = 0;
+    call.fork = no_fork;
+    assert(fork_with_hooks(&call) == -EAGAIN && strcmp(hooks, "bp") == 0);
+}
+
 int main(void) {
     fail_everywhere();
     pass_on_results();
@@ -276,6 +305,7 @@ int main(void) {
     spawn_and_fail("handshake", WORKER);
     snapshot_waits_and_is_activated(0);
     snapshot_waits_and_is_activated(1);
+    fork_calls_its_hooks();
     puts("the native core does what it should");
     return 0;
 }
