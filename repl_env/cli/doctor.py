@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from .exit_status import ExitStatus
+from .options.tier_trial import Trial, try_tier
 from .render.copyable_text import copyable
 from .render.fitted_table import FittedTable
 
@@ -30,22 +31,6 @@ class Tier(StrEnum):
 
 # Tried only with an image, which nobody but the caller can choose; between the first two.
 CONTAINER = "container"
-
-
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """A session that was started to see: its layers, or the step that failed."""
-
-    tier: str
-    works: bool
-    layers: tuple[dict[str, Any], ...] = ()
-    step: str = ""
-    message: str = ""
-    remedy: str = ""
-
-    def has(self, layer: str) -> bool:
-        """Whether the session was seen to have `layer`."""
-        return any(each["name"] == layer and each["active"] for each in self.layers)
 
 
 def doctor(
@@ -100,29 +85,6 @@ def remove_containers() -> None:
         typer.echo(f"removed container {name}")
     if not removed:
         typer.echo("no container outlived its host")
-
-
-def try_tier(tier: str, **arguments: str | None) -> Trial:
-    """Start a sandbox of `tier`, open a session in it and ask what holds it."""
-    try:
-        from repl_sandbox import Sandbox
-        from repl_sandbox.errors import IsolationError
-    except (ImportError, OSError) as error:
-        # The engine's host side loads only where its system calls exist.
-        return Trial(tier, False, step="import", message=str(error))
-    try:
-        settings: Any = {"isolation": tier, **arguments}
-        with Sandbox(**settings) as sandbox, sandbox.session() as session:
-            answered = session.run("1 + 1").value == "2"
-            isolation = session.isolation
-    except IsolationError as error:
-        return Trial(tier, False, step=error.step, message=str(error), remedy=error.remedy)
-    except Exception as error:  # noqa: BLE001 (a diagnosis reports what went wrong, whatever it is)
-        return Trial(tier, False, step="session", message=f"{type(error).__name__}: {error}")
-    layers = tuple(asdict(layer) for layer in isolation.layers)
-    if not answered:
-        return Trial(tier, False, layers, "session", "the session does not answer `1 + 1`")
-    return Trial(tier, isolation.tier == tier, layers)
 
 
 def report(facilities: Sequence[Facility], trials: Sequence[Trial]) -> dict[str, Any]:

@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from repl_env.episode.sandbox_provider import SandboxProvider, SandboxSettings
-from repl_env.tasks.task import Task
 from repl_env.tasks.task_errors import TaskError
 from repl_sandbox import Limits, Sandbox
 from repl_sandbox.errors import SandboxError
 from repl_sandbox.types import JSON
+
+if TYPE_CHECKING:
+    from repl_env.tasks.task import Task
 
 _HIDDEN = Path(__file__).with_name("hidden")
 _READY = Path(__file__).with_name("session_code") / "check_packages.py"

@@ -11,12 +11,15 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from repl_env.episode.sandbox_provider import SandboxProvider
-from repl_env.tasks.task import Task
 from repl_sandbox import Limits
 from repl_sandbox.errors import SandboxClosed, SandboxError
 from repl_sandbox.types import JSON, AnyOutcome, Killed, TimedOut
+
+if TYPE_CHECKING:
+    from repl_env.tasks.task import Task
 
 MAX_REPLY = 4 << 20  # characters of JSON that a call may return
 MAX_FILE = 16 << 20  # bytes of a submission's file

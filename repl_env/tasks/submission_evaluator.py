@@ -12,18 +12,22 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from repl_env.common.set_module import set_module
 from repl_env.episode.sandbox_provider import SandboxProvider
+from repl_env.tasks.gain_range import MIN_GAIN
 from repl_env.tasks.readiness import provider_for
 from repl_env.tasks.submission import Submission, SubmissionFailure
-from repl_env.tasks.task import EVALUATE, LEAST_GAIN, Task
 from repl_env.tasks.task_errors import EvaluatorError, TaskError
+from repl_env.tasks.task_folder import EVALUATOR_FILE
 from repl_sandbox import Limits, Sandbox
 from repl_sandbox.errors import SandboxError
 from repl_sandbox.session.session_operations import MAX_CODE
 from repl_sandbox.types import JSON, AnyOutcome, Killed, TimedOut
+
+if TYPE_CHECKING:
+    from repl_env.tasks.task import Task
 
 _MAX_MESSAGE = 2_000  # characters of an evaluator's error
 
@@ -76,7 +80,7 @@ class Evaluator:
     ) -> None:
         self.task = task
         self._files = task.evaluator_files()
-        self._source_code = _source_code(task, self._files[EVALUATE])
+        self._source_code = _source_code(task, self._files[EVALUATOR_FILE])
         self.sandbox_provider = provider_for(task, sandbox, isolation=isolation, require=require)
 
     def evaluate(self, files: Mapping[str, bytes | str]) -> SubmissionEvaluation:
@@ -140,7 +144,7 @@ class Evaluator:
         if failure is not None or scored is None:
             kind, message = (failure.kind, failure.message) if failure else ("crash", "")
             return SubmissionEvaluation(
-                score=None, gain=LEAST_GAIN, failure=kind, message=message, **common
+                score=None, gain=MIN_GAIN, failure=kind, message=message, **common
             )
         return SubmissionEvaluation(
             score=scored.value, gain=task.gain(scored.value), details=scored.details, **common
@@ -244,13 +248,13 @@ def _why(outcome: AnyOutcome, task: Task) -> str:
     return "the evaluator failed"
 
 
-def _source_code(task: Task, sandbox_provider: bytes) -> str:
+def _source_code(task: Task, source: bytes) -> str:
     """The evaluator's code, as a cell takes it."""
-    message = f"{task.name}: {EVALUATE} cannot be run:"
-    if len(sandbox_provider) > MAX_CODE:
+    message = f"{task.name}: {EVALUATOR_FILE} cannot be run:"
+    if len(source) > MAX_CODE:
         raise TaskError(f"{message} it has more than {MAX_CODE >> 20} MiB; put data beside it")
     try:
-        return sandbox_provider.decode("utf-8")
+        return source.decode("utf-8")
     except UnicodeDecodeError as error:
         raise TaskError(f"{message} {error}") from None
 

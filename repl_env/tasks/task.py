@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from repl_env.common.set_module import set_module
+from repl_env.tasks.gain_range import in_gain_range
 from repl_env.tasks.task_errors import TaskError
+from repl_env.tasks.task_folder import EVALUATOR_FILE, read_folder
 
 if TYPE_CHECKING:
     from repl_env.tasks.episodes.task_env import TaskEnv
 
 Direction: TypeAlias = Literal["maximize", "minimize"]
-
-# Gains are cut to this range, so that rewards have a known one. A failed submission gets the least.
-LEAST_GAIN, MOST_GAIN = -1.0, 2.0
-MOST_BYTES = 64 << 20  # of the files of one folder of a task: they are held in memory
-EVALUATE = "evaluate.py"
 
 
 @set_module("repl_env.tasks")
@@ -82,8 +79,7 @@ class Task:
 
     def gain(self, score: float) -> float:
         """How far `score` is from the baseline (0) to the reference (1), from -1 to 2."""
-        gained = (score - self.baseline) / (self.reference - self.baseline)
-        return max(LEAST_GAIN, min(MOST_GAIN, gained)) + 0.0  # never -0.0
+        return in_gain_range((score - self.baseline) / (self.reference - self.baseline))
 
     def better(self, one: float, other: float) -> bool:
         """Whether the score `one` is better than `other`."""
@@ -129,8 +125,8 @@ class Task:
         if self.evaluator is None:
             raise TaskError(f"{self.name}: {_without_evaluator(self)}")
         files = self._files(self.evaluator.name)
-        if EVALUATE not in files:
-            raise TaskError(f"{self.name}: {self.evaluator / EVALUATE} is not there")
+        if EVALUATOR_FILE not in files:
+            raise TaskError(f"{self.name}: {self.evaluator / EVALUATOR_FILE} is not there")
         return files
 
     def open(self, **arguments: Any) -> TaskEnv:
@@ -145,26 +141,8 @@ class Task:
             raise TaskError(f"{self.name}: {folder}/{missing[0]} is not there")
         return files
 
-    def _files(self, folder: str, without: set[str] | None = None) -> dict[str, bytes]:
-        root = self.directory / folder
-        left = MOST_BYTES
-        files: dict[str, bytes] = {}
-        for path in sorted(root.rglob("*")):
-            name = path.relative_to(root).as_posix()
-            if path.is_symlink():
-                raise TaskError(f"{self.name}: {folder}/{name} is a link; put the file there")
-            if not path.is_file() or "__pycache__" in path.parts or name in (without or ()):
-                continue
-            left -= path.stat().st_size
-            if left < 0:
-                raise TaskError(f"{self.name}: {folder}/ has more than {MOST_BYTES >> 20} MiB")
-            files[name] = path.read_bytes()
-        return files
-
-
-def how_scored(task: Task) -> Mapping[str, Any]:
-    """The metric, its direction and the baseline's score, as `validate()` tells them."""
-    return {"metric": task.metric, "direction": task.direction, "baseline": task.baseline}
+    def _files(self, folder: str, without: Collection[str] = ()) -> dict[str, bytes]:
+        return read_folder(self.name, self.directory, folder, without)
 
 
 def _how(task: Task) -> str:
@@ -184,4 +162,4 @@ def _without_evaluator(task: Task) -> str:
             "tests/ has no evaluate.py. Its test.sh needs a container of Harbor's; an evaluate.py "
             "beside it is run here (docs/tasks.md)"
         )
-    return f"there is no evaluator: {task.directory / 'evaluator' / EVALUATE} is missing"
+    return f"there is no evaluator: {task.directory / 'evaluator' / EVALUATOR_FILE} is missing"

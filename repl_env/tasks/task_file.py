@@ -10,8 +10,9 @@ from dataclasses import fields
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from repl_env.tasks.task import EVALUATE, Task, TaskLimits
+from repl_env.tasks.task import Task, TaskLimits
 from repl_env.tasks.task_errors import TaskError
+from repl_env.tasks.task_folder import EVALUATOR_FILE
 
 FILE = "task.toml"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -253,7 +254,7 @@ def _instruction(directory: Path, given: TaskFields) -> str:
 
 
 def _evaluator(folder: Path) -> Path | None:
-    return folder if (folder / EVALUATE).is_file() else None
+    return folder if (folder / EVALUATOR_FILE).is_file() else None
 
 
 def _optional(given: TaskFields, key: str) -> str | None:

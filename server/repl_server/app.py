@@ -16,8 +16,8 @@ from starlette.routing import WebSocketRoute
 import repl_env
 from repl_env.models import REPLAction, REPLObservation, REPLState, State
 
-from .auth.api_keys import APIKeys
 from .auth.authenticator import Authenticator
+from .auth.key_file import configured_keys
 from .mcp.http_routes import mcp_router
 from .mcp.jsonrpc_socket import MCPSocketRoute
 from .mcp.tool_server import MCPToolServer
@@ -77,7 +77,7 @@ def create_app(
     settings = settings or Settings()
     check_list(settings.llm_urls)
     check_own(settings.llm)
-    keys = APIKeys.of(settings)
+    keys = configured_keys(settings)
     manager = SessionManager(
         settings,
         keys=keys,

@@ -14,6 +14,7 @@ from uvicorn.server import ServerState
 
 from repl_server.auth.api_keys import APIKeys
 from repl_server.auth.authenticator import Authenticator
+from repl_server.auth.key_file import configured_keys
 from repl_server.limits.bounded_connection import ConnectionContext
 from repl_server.limits.connection_limits import ConnectionLimits
 from repl_server.limits.receive_buffers import ReceiveBuffers
@@ -54,7 +55,7 @@ class Served:
 async def serve(app: Any, settings: Settings, keys: APIKeys | None = None) -> AsyncIterator[Served]:
     """Serve `app` behind the guard, by the protocols with limits, whatever `settings.host` is."""
     telemetry, inbound = Telemetry(), ReceiveBuffers(settings)
-    identity = Authenticator(settings, keys or APIKeys.of(settings))
+    identity = Authenticator(settings, keys or configured_keys(settings))
     rules = GuardContext(
         settings,
         identity,

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from websockets.exceptions import InvalidStatus
 
 from repl_server.auth.api_keys import APIKeys, lines_of, new_key
+from repl_server.auth.key_file import configured_keys
 from repl_server.cli.keys_command import append, keys
 from repl_server.settings import Settings
 from repl_server.tenants.tenant import Tenant
@@ -187,7 +188,7 @@ def test_without_a_file_the_line_is_shown_for_one() -> None:
 def test_a_key_file_is_read_again_when_it_changed(tmp_path, caplog) -> None:
     path, (key, line), (later, other) = tmp_path / "keys", new_key("first"), new_key("second")
     path.write_text(f"{line}\n")
-    keys = APIKeys.of(Settings(api_keys=path))
+    keys = configured_keys(Settings(api_keys=path))
     assert keys.tenant(key) == Tenant("key", "first")
 
     path.write_text(f"{other}\n")

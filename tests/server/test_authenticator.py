@@ -9,6 +9,7 @@ import pytest
 from repl_server.auth.allowed_origins import normal
 from repl_server.auth.api_keys import APIKeys, new_key
 from repl_server.auth.authenticator import Authenticator
+from repl_server.auth.key_file import configured_keys
 from repl_server.protocol.request_error import RequestError
 from repl_server.settings import Settings
 from repl_server.tenants.tenant import Tenant
@@ -130,14 +131,15 @@ def test_an_empty_key_file_still_requires_keys(tmp_path) -> None:
 
     with pytest.raises(ValueError, match="create a key"):
         Authenticator(
-            Settings(api_keys=tmp_path / "keys"), APIKeys.of(Settings(api_keys=tmp_path / "keys"))
+            Settings(api_keys=tmp_path / "keys"),
+            configured_keys(Settings(api_keys=tmp_path / "keys")),
         )
 
 
 def test_keys_come_from_the_file_and_the_environment(tmp_path) -> None:
     (tmp_path / "keys").write_text(LINE)
     settings = Settings(host="0.0.0.0", api_keys=tmp_path / "keys", hashed_keys=(OTHER_LINE,))
-    identity = Authenticator(settings, APIKeys.of(settings))
+    identity = Authenticator(settings, configured_keys(settings))
 
     assert identity.authenticate(scope(x_api_key=KEY)).name == "alice"
     assert identity.authenticate(scope(x_api_key=OTHER)).name == "bob"

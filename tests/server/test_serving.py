@@ -18,11 +18,11 @@ import psutil
 import pytest
 from typer.testing import CliRunner
 
-from repl_env.cli.doctor import Trial
 from repl_env.cli.main import build
+from repl_env.cli.options.tier_trial import Trial
 from repl_sandbox.errors import IsolationError
 from repl_sandbox.native import libc
-from repl_server.auth.api_keys import APIKeys
+from repl_server.auth.key_file import configured_keys
 from repl_server.cli.serve_options import of_variables
 from repl_server.quotas.tenant_quota import ADDRESS_QUOTA, TenantQuota
 from tests.server.conftest import ask, peer, serving
@@ -279,7 +279,9 @@ def test_where_tier_confined_works_the_refusal_names_the_command_that_accepts_it
 
     arguments = ["serve", "--port", "0", *options]
     monkeypatch.setattr("repl_env.episode.sandbox_provider.Sandbox", refuse)
-    monkeypatch.setattr("repl_env.cli.doctor.try_tier", lambda tier: Trial(tier, works))
+    monkeypatch.setattr(
+        "repl_env.cli.options.session_options.try_tier", lambda tier: Trial(tier, works)
+    )
     monkeypatch.setattr(sys, "argv", ["repl-env", *arguments])
     done = CliRunner().invoke(build(), arguments)
 
@@ -394,7 +396,7 @@ def test_options_are_variables_of_the_environment_too(monkeypatch):
     assert settings.quota == TenantQuota(sessions=8, steps_per_second=0.5)
     assert settings.message_bytes == 1 << 20
     assert settings.fair_share is False
-    assert len(APIKeys.of(settings)) == 2
+    assert len(configured_keys(settings)) == 2
 
 
 def test_a_quota_for_anonymous_clients_keeps_the_limits_that_it_does_not_name(monkeypatch):

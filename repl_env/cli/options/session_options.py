@@ -12,6 +12,7 @@ import typer
 
 from ..exit_status import ExitStatus
 from .help_groups import ISOLATION, LIMITS
+from .tier_trial import try_tier
 
 if TYPE_CHECKING:
     from repl_sandbox import Policy
@@ -175,6 +176,4 @@ def opening(weaker: str = "") -> Generator[None]:
 
 
 def _is_confined_possible() -> bool:
-    from ..doctor import try_tier
-
     return try_tier(Isolation.CONFINED).works

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from repl_env.integrations.torchrl.torchrl_imports import needing_torchrl
 
 if TYPE_CHECKING:
-    from repl_env.integrations.torchrl.chat.chat_env import REPLChatEnv
-    from repl_env.integrations.torchrl.chat.dataset_chat_env import DatasetREPLChatEnv
+    from repl_env.integrations.torchrl.chat.chat_env import DatasetREPLChatEnv, REPLChatEnv
     from repl_env.integrations.torchrl.chat.task_primer import TaskPrimer
     from repl_env.integrations.torchrl.mlgym import (
         ConditionalSkip,
@@ -32,8 +31,7 @@ if TYPE_CHECKING:
     from repl_env.integrations.torchrl.tool_transform import REPLToolTransform
 
 _NAMES_BY_MODULE = {
-    "repl_env.integrations.torchrl.chat.chat_env": ("REPLChatEnv",),
-    "repl_env.integrations.torchrl.chat.dataset_chat_env": ("DatasetREPLChatEnv",),
+    "repl_env.integrations.torchrl.chat.chat_env": ("DatasetREPLChatEnv", "REPLChatEnv"),
     "repl_env.integrations.torchrl.mlgym": (
         "ConditionalSkip",
         "EvaluationOutputParser",

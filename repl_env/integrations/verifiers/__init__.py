@@ -15,9 +15,8 @@ if TYPE_CHECKING:
     from repl_env.integrations.verifiers.harness import REPLHarness, REPLHarnessConfig
     from repl_env.integrations.verifiers.record import EpisodeRecord
     from repl_env.integrations.verifiers.sessions import SessionConfig
+    from repl_env.integrations.verifiers.task_request import REPLData, REPLState
     from repl_env.integrations.verifiers.tasks import (
-        REPLData,
-        REPLState,
         REPLTask,
         REPLTaskConfig,
         REPLTaskset,
@@ -31,9 +30,8 @@ _MODULES = {
     "repl_env.integrations.verifiers.harness": ["REPLHarness", "REPLHarnessConfig"],
     "repl_env.integrations.verifiers.record": ["EpisodeRecord"],
     "repl_env.integrations.verifiers.sessions": ["SessionConfig"],
+    "repl_env.integrations.verifiers.task_request": ["REPLData", "REPLState"],
     "repl_env.integrations.verifiers.tasks": [
-        "REPLData",
-        "REPLState",
         "REPLTask",
         "REPLTaskConfig",
         "REPLTaskset",

@@ -14,7 +14,7 @@ from repl_env.env.vector.episode_rows import message_of
 from repl_env.env.vector.reply_actions import action_of_reply
 from repl_env.integrations.verifiers.record import EpisodeRecord
 from repl_env.integrations.verifiers.sessions import Episode, SessionConfig, infrastructure
-from repl_env.integrations.verifiers.tasks import question_of, request_of, turns_of
+from repl_env.integrations.verifiers.task_request import question_of, request_of, turns_of
 
 
 @set_module("repl_env.integrations.verifiers")

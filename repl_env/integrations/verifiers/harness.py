@@ -17,7 +17,7 @@ from repl_env import ModelError
 from repl_env.common.set_module import set_module
 from repl_env.integrations.verifiers.record import EpisodeRecord
 from repl_env.integrations.verifiers.sessions import SessionConfig, infrastructure
-from repl_env.integrations.verifiers.tasks import REPLData, question_of, request_of
+from repl_env.integrations.verifiers.task_request import REPLData, question_of, request_of
 from repl_env.models import DEFAULT_MAX_ITERATIONS
 from repl_env.rlm import RLM, Budget, ModelRequest, OpenAIModel, RequestGate, RLMRunResult
 from repl_env.rlm.events import AnyEvent, CellRan

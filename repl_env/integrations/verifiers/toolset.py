@@ -14,7 +14,12 @@ from repl_env import EpisodeAborted, EpisodeDone, REPLAction, REPLObservation, S
 from repl_env.env.vector.chat_escaping import escaped
 from repl_env.env.vector.episode_rows import message_of
 from repl_env.integrations.verifiers.sessions import LOST, Episode
-from repl_env.integrations.verifiers.tasks import REPLState, question_of, request_of, turns_of
+from repl_env.integrations.verifiers.task_request import (
+    REPLState,
+    question_of,
+    request_of,
+    turns_of,
+)
 from repl_env.integrations.verifiers.toolset_config import REPLToolsetConfig
 
 _OVER = "The episode is over: the answer was submitted, or the turns are used up."

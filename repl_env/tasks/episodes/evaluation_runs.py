@@ -11,12 +11,14 @@ import binascii
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from repl_env.tasks.submission import MAX_FILE
 from repl_env.tasks.submission_evaluator import Evaluator, SubmissionEvaluation
-from repl_env.tasks.task import Task, how_scored
 from repl_sandbox.types import JSON
+
+if TYPE_CHECKING:
+    from repl_env.tasks.task import Task
 
 Pay: TypeAlias = Literal["submit", "improvement"]
 PAYS: tuple[Pay, ...] = ("submit", "improvement")
@@ -110,7 +112,9 @@ class EvaluationRuns:
     def _report(self, evaluation: SubmissionEvaluation) -> dict[str, JSON]:
         report: dict[str, JSON] = {
             "score": evaluation.score,
-            **how_scored(self.task),
+            "metric": self.task.metric,
+            "direction": self.task.direction,
+            "baseline": self.task.baseline,
             "validations_left": self.task.limits.validations - self._validations,
         }
         return (

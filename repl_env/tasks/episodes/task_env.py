@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from repl_env.common.argument_checks import one_of
 from repl_env.common.closeable import Closeable
@@ -19,8 +19,10 @@ from repl_env.models import (
 from repl_env.tasks.episodes.evaluation_runs import PAYS, Pay
 from repl_env.tasks.episodes.task_environment import TaskEnvironment
 from repl_env.tasks.submission_evaluator import Evaluator, SubmissionEvaluation
-from repl_env.tasks.task import Task
 from repl_sandbox import Sandbox
+
+if TYPE_CHECKING:
+    from repl_env.tasks.task import Task
 
 
 @set_module("repl_env.tasks")

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Never
+from typing import TYPE_CHECKING, Any, Never
 
 from repl_env.concurrency.offload import BlockingCall
 from repl_env.env.lifecycle.current_episode import CurrentEpisode, Mode
@@ -19,8 +19,10 @@ from repl_env.models import REPLAction, REPLObservation
 from repl_env.tasks.episodes.evaluation_runs import EvaluationRuns, Pay
 from repl_env.tasks.submission import MAX_FILE
 from repl_env.tasks.submission_evaluator import Evaluator
-from repl_env.tasks.task import Task
 from repl_sandbox.errors import SandboxError
+
+if TYPE_CHECKING:
+    from repl_env.tasks.task import Task
 
 _SESSION_FUNCTIONS = Path(__file__).parents[1] / "session_code" / "task_functions.py"
 

@@ -12,9 +12,10 @@ from typing import Any
 from repl_env.common.argument_checks import as_path, one_of
 from repl_env.common.set_module import set_module
 from repl_env.tasks.mlgym.mlgym_files import SCRIPT, Checkout
-from repl_env.tasks.task import EVALUATE, Task
+from repl_env.tasks.task import Task
 from repl_env.tasks.task_errors import TaskError
 from repl_env.tasks.task_file import FILE, read_task
+from repl_env.tasks.task_folder import EVALUATOR_FILE
 
 _BRIDGE = Path(__file__).parents[1] / "session_code" / "mlgym_bridge.py"
 _LONGEST = 600.0  # seconds of an evaluation, whatever `training_timeout` is
@@ -86,7 +87,7 @@ def from_mlgym(
         parts.write(target)
         (target / "instruction.md").write_text(found.instruction(), encoding="utf-8")
         (target / "evaluator" / "mlgym.json").write_text(json.dumps(how), encoding="utf-8")
-        shutil.copyfile(_BRIDGE, target / "evaluator" / EVALUATE)
+        shutil.copyfile(_BRIDGE, target / "evaluator" / EVALUATOR_FILE)
         (target / FILE).write_text(_toml(table, scores=scores, limits=limits), encoding="utf-8")
         return read_task(target)
     except BaseException:

@@ -16,12 +16,8 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..tenants.tenant import Tenant
-
-if TYPE_CHECKING:
-    from ..settings import Settings
 
 # Environment variable with lines of a key file, separated by commas or line breaks.
 VARIABLE = "REPL_ENV_API_KEYS"
@@ -54,18 +50,6 @@ class APIKeys:
             if os.fstat(file.fileno()).st_mode & stat.S_IWOTH:
                 raise ValueError(f"{path} is writable by everybody: chmod o-w {path}")
             return cls.parse(file, str(path))
-
-    @classmethod
-    def of(cls, settings: Settings) -> APIKeys:
-        """The keys of a server, from its key file, as long as the server runs, and the environment.
-
-        Raises:
-            ValueError, OSError: as `read` and `parse`.
-        """
-        from .key_file import KeyFile
-
-        further = cls.parse(settings.hashed_keys)
-        return further if settings.api_keys is None else KeyFile(settings.api_keys, further)
 
     @classmethod
     def parse(cls, lines: Iterable[str], source: str = VARIABLE) -> APIKeys:

@@ -1,14 +1,17 @@
-"""`KeyFile`: the keys of a file that may change while the server runs."""
+"""`KeyFile`: the keys of a file that may change while the server runs; the keys of a server."""
 
 from __future__ import annotations
 
 import logging
 import os
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from ..tenants.tenant import Tenant
 from .api_keys import APIKeys
+
+if TYPE_CHECKING:
+    from ..settings import Settings
 
 logger = logging.getLogger("repl_server")
 
@@ -56,6 +59,16 @@ class KeyFile(APIKeys):
             logger.warning("the key file cannot be read again, and its keys stay: %s", error)
         else:
             logger.info("the key file was read again: %d keys", len(self._hashes))
+
+
+def configured_keys(settings: Settings) -> APIKeys:
+    """Return the keys of a server: of its key file, as long as it runs, and of the environment.
+
+    Raises:
+        ValueError, OSError: as `APIKeys.read` and `APIKeys.parse`.
+    """
+    further = APIKeys.parse(settings.hashed_keys)
+    return further if settings.api_keys is None else KeyFile(settings.api_keys, further)
 
 
 def _version(path: Path) -> _Version:

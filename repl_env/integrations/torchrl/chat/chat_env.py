@@ -1,23 +1,33 @@
-"""`REPLChatEnv`: TorchRL's `ChatEnv`, over an episode of the environment in each row."""
+"""`REPLChatEnv` and `DatasetREPLChatEnv`: TorchRL's `ChatEnv` and `DatasetChatEnv`, over episodes.
+
+Both are here because each makes the other: `REPLChatEnv.from_dataloader` as in TorchRL.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from tensordict import TensorDictBase
 from torchrl.data import Composite
 from torchrl.envs import EnvBase, TransformedEnv
 
-from repl_env.common.argument_checks import at_least, one_of
+from repl_env.common.argument_checks import one_of
 from repl_env.common.set_module import set_module
 from repl_env.env.vector.episode_rows import EpisodeRows, RowResult
 from repl_env.integrations.torchrl.chat.chat_episodes import ChatEpisodes
 from repl_env.integrations.torchrl.chat.chat_history import queries, stacked
-from repl_env.integrations.torchrl.chat.chat_prompts import HistoryPrompts, Prompts, TextPrompts
+from repl_env.integrations.torchrl.chat.chat_options import (
+    MODES,
+    InputMode,
+    batch_shape,
+    prompt_limit,
+    prompts_of,
+)
 from repl_env.integrations.torchrl.chat.chat_rows import TASK_COLUMNS, RowTask
-from repl_env.integrations.torchrl.chat.token_prompts import TokenPrompts, mark_sampled
+from repl_env.integrations.torchrl.chat.dataset_env import DatasetEnv
+from repl_env.integrations.torchrl.chat.token_prompts import mark_sampled
 from repl_env.integrations.torchrl.chat.tokenizer_template import ChatTemplate
 from repl_env.integrations.torchrl.data.dataset_columns import with_state_columns
 from repl_env.integrations.torchrl.data.history_rows import rows_of
@@ -30,12 +40,6 @@ from repl_env.integrations.torchrl.reward_signals import (
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
-
-InputMode = Literal["history", "text", "tokens"]
-MODES = ("history", "text", "tokens")
-
-# A tokenizer without a limit has a number of this size.
-_NO_LIMIT = 10**9
 
 
 class _WithTokenizer(type(EnvBase)):  # type: ignore[misc]
@@ -131,13 +135,13 @@ class REPLChatEnv(EnvBase, metaclass=_WithTokenizer):
         self.tokenizer = tokenizer
         self.template_kwargs = template_kwargs or {}
         self.system_role, self.user_role, self.policy_role = system_role, user_role, policy_role
-        self.max_prompt_tokens = _window(max_prompt_tokens, tokenizer)
+        self.max_prompt_tokens = prompt_limit(max_prompt_tokens, tokenizer)
         self.max_iterations = max_iterations
         template = ChatTemplate(tokenizer, self.template_kwargs, user_role, policy_role)
         self._chat = ChatEpisodes(
             EpisodeRows(shape.numel(), template_tokens=template.tokens, **arguments),
             template,
-            _prompts_of(input_mode, template, user_role, policy_role),
+            prompts_of(input_mode, template, user_role, policy_role),
             self.max_prompt_tokens,
         )
         self._make_specs()
@@ -168,8 +172,6 @@ class REPLChatEnv(EnvBase, metaclass=_WithTokenizer):
 
         The arguments are those of `DatasetREPLChatEnv.from_dataloader`.
         """
-        from repl_env.integrations.torchrl.chat.dataset_chat_env import DatasetREPLChatEnv
-
         return DatasetREPLChatEnv.from_dataloader(
             dataloader=dataloader,
             repeats=repeats,
@@ -296,32 +298,39 @@ class REPLChatEnv(EnvBase, metaclass=_WithTokenizer):
         return {number: RowTask.of(each, rows[number]) for number, each in found.items()}
 
 
-def batch_shape(given: Sequence[int] | int | None) -> torch.Size:
-    """The batch size that an argument says; ValueError if it is empty."""
-    given = (1,) if given is None else given
-    sizes = tuple(given) if isinstance(given, Iterable) else (given,)
-    if not sizes:
-        raise ValueError("batch_size must have at least one dimension")
-    return torch.Size([at_least(size, 1, "batch_size") for size in sizes])
+@set_module("repl_env.integrations.torchrl")
+class DatasetREPLChatEnv(DatasetEnv):
+    """A `REPLChatEnv` whose resets take their rows from a data set.
 
+    Arguments are those of `torchrl.envs.llm.DatasetChatEnv`. A row's columns those of
+    `REPLChatEnv`: `query` (or `text`), `context`, `expected_answer`, `task_prompt`, `task_id`.
 
-def _prompts_of(
-    mode: InputMode, template: ChatTemplate, user_role: str, policy_role: str
-) -> Prompts:
-    match mode:
-        case "history":
-            return HistoryPrompts(template, user_role, policy_role)
-        case "text":
-            return TextPrompts(template)
-        case "tokens":
-            return TokenPrompts(template)
+    ```python
+    tasks = [{"text": "How many words?", "context": "a b c", "expected_answer": 3}]
+    env = DatasetREPLChatEnv(dataset=tasks, num_envs=1, repeats=8, group_repeats=True, seed=0)
+    ```
+    Args:
+        dataset: a name of the Hub or a path, for `datasets`; a JSONL file; a list of dicts or
+            texts, or another table with rows by number; or a DataLoader, whose own order, batches
+            and `collate_fn` stay.
+        shuffle: shuffle the rows anew in each pass.
+        name: a configuration of the data set.
+        split: default "train" where there is one.
+        num_envs: the rows of the batch.
+        repeats: how many times each row is given, one after another.
+        batch_size_dl: rows that are read at once.
+        seed: of the order.
+        group_repeats: the batch is `num_envs * repeats` rows: the repeats of a row are beside each
+            other, and share its context in memory.
+        apply_template: accepted as TorchRL does; the modes "text" and "tokens" apply the template.
+        collate_fn: makes a batch of a list of rows. The default renames "text" to "query", or to
+            `data_key`, and gives each row of a list the columns of all, None where it has none.
+        primers: specs of the columns; default: from the first row.
+        ray_backend, dataloader_actor_name: load in an actor, by TorchRL's `RayDataLoadingPrimer`.
+        arguments: further ones of `REPLChatEnv`.
 
+    Raises:
+        TypeError, ValueError: naming the argument or the row.
+    """
 
-def _window(given: int | None, tokenizer: Any) -> int | None:
-    """The most tokens of a prompt."""
-    if given is not None:
-        if tokenizer is None:
-            raise ValueError("max_prompt_tokens needs a tokenizer")
-        return at_least(given, 1, "max_prompt_tokens")
-    known = getattr(tokenizer, "model_max_length", None)
-    return int(known) if known is not None and known < _NO_LIMIT else None
+    _environment_class: ClassVar[type[REPLChatEnv]] = REPLChatEnv

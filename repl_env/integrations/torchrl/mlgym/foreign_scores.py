@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from repl_env.integrations.torchrl.mlgym.mlgym_config import as_fields
-from repl_env.tasks.task import LEAST_GAIN, MOST_GAIN
+from repl_env.tasks.gain_range import MIN_GAIN, in_gain_range
 
 
 class MLGymScores:
@@ -49,7 +49,7 @@ class MLGymScores:
         metric = next((name for name in self._baseline if name in scores), None)
         metric = metric or next(iter(scores), None)
         if metric is None:
-            self._last = {"score": None, "gain": LEAST_GAIN, "failure": "invalid"}
+            self._last = {"score": None, "gain": MIN_GAIN, "failure": "invalid"}
             return 0.0
         gain = self._gain(scores[metric], self._baseline.get(metric, 0.0))
         self._last = {"score": scores[metric], "gain": gain, "failure": None, "metric": metric}
@@ -60,7 +60,7 @@ class MLGymScores:
     def _gain(self, score: float, baseline: float) -> float:
         gained = (score - baseline) / (abs(baseline) or 1.0)
         gained = gained if self._direction == "maximize" else -gained
-        return max(LEAST_GAIN, min(MOST_GAIN, gained)) + 0.0
+        return in_gain_range(gained)
 
 
 def _numbers(scores: Any) -> dict[str, float]:

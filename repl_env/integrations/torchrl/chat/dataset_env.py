@@ -1,18 +1,17 @@
-"""`DatasetREPLChatEnv`: TorchRL's `DatasetChatEnv`, over episodes."""
+"""`DatasetEnv`: a chat environment whose resets take their rows from a data set."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 from tensordict import list_to_stack
 from torchrl.envs import TransformedEnv
 
 from repl_env.common.argument_checks import at_least
-from repl_env.common.set_module import set_module
-from repl_env.integrations.torchrl.chat.chat_env import InputMode, REPLChatEnv, batch_shape
+from repl_env.integrations.torchrl.chat.chat_options import InputMode, batch_shape
 from repl_env.integrations.torchrl.chat.task_primer import TaskPrimer
 from repl_env.integrations.torchrl.data.task_data import loader
 
@@ -21,41 +20,10 @@ if TYPE_CHECKING:
     from torchrl.data import Composite
 
 
-@set_module("repl_env.integrations.torchrl")
-class DatasetREPLChatEnv(TransformedEnv):
-    """A `REPLChatEnv` whose resets take their rows from a data set.
+class DatasetEnv(TransformedEnv):
+    """Base of `DatasetREPLChatEnv`, which names the environment and documents the arguments."""
 
-    Arguments are those of `torchrl.envs.llm.DatasetChatEnv`. A row's columns those of
-    `REPLChatEnv`: `query` (or `text`), `context`, `expected_answer`, `task_prompt`, `task_id`.
-
-    ```python
-    tasks = [{"text": "How many words?", "context": "a b c", "expected_answer": 3}]
-    env = DatasetREPLChatEnv(dataset=tasks, num_envs=1, repeats=8, group_repeats=True, seed=0)
-    ```
-    Args:
-        dataset: a name of the Hub or a path, for `datasets`; a JSONL file; a list of dicts or
-            texts, or another table with rows by number; or a DataLoader, whose own order, batches
-            and `collate_fn` stay.
-        shuffle: shuffle the rows anew in each pass.
-        name: a configuration of the data set.
-        split: default "train" where there is one.
-        num_envs: the rows of the batch.
-        repeats: how many times each row is given, one after another.
-        batch_size_dl: rows that are read at once.
-        seed: of the order.
-        group_repeats: the batch is `num_envs * repeats` rows: the repeats of a row are beside each
-            other, and share its context in memory.
-        apply_template: accepted as TorchRL does; the modes "text" and "tokens" apply the template.
-        collate_fn: makes a batch of a list of rows. The default renames "text" to "query", or to
-            `data_key`, and gives each row of a list the columns of all, None where it has none.
-        primers: specs of the columns; default: from the first row.
-        ray_backend, dataloader_actor_name: load in an actor, by TorchRL's `RayDataLoadingPrimer`.
-        arguments: further ones of `REPLChatEnv`.
-
-    Raises:
-        TypeError, ValueError: naming the argument or the row.
-    """
-
+    _environment_class: ClassVar[Any]
     SYSTEM_PROMPT: str | None = None
 
     def __init__(
@@ -92,7 +60,7 @@ class DatasetREPLChatEnv(TransformedEnv):
             batch_size_dl=batch_size_dl,
             shuffle=shuffle,
             collate_fn=collate_fn,
-            data_key=REPLChatEnv.data_key if data_key is None else data_key,
+            data_key=self._environment_class.data_key if data_key is None else data_key,
         )
         self._made(
             dataloader_factory=factory,
@@ -179,7 +147,7 @@ class DatasetREPLChatEnv(TransformedEnv):
         shape = batch_shape(batch_size)
         if group_repeats and repeats:
             shape = torch.Size([shape[0] * repeats, *shape[1:]])
-        env = REPLChatEnv(
+        env = self._environment_class(
             batch_size=shape,
             system_prompt=self.SYSTEM_PROMPT if system_prompt is None else system_prompt,
             device=device,

@@ -1,0 +1,51 @@
+"""Arguments of `REPLChatEnv`: the form of prompts, the shape of the batch, the prompt limit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, TypeAlias
+
+import torch
+
+from repl_env.common.argument_checks import at_least
+from repl_env.integrations.torchrl.chat.chat_prompts import HistoryPrompts, Prompts, TextPrompts
+from repl_env.integrations.torchrl.chat.token_prompts import TokenPrompts
+from repl_env.integrations.torchrl.chat.tokenizer_template import ChatTemplate
+
+InputMode: TypeAlias = Literal["history", "text", "tokens"]
+MODES: tuple[InputMode, ...] = ("history", "text", "tokens")
+
+# A tokenizer without a limit has a number of this size.
+_NO_LIMIT = 10**9
+
+
+def batch_shape(given: Sequence[int] | int | None) -> torch.Size:
+    """Return the batch size that an argument gives; ValueError if it is empty."""
+    given = (1,) if given is None else given
+    sizes = tuple(given) if isinstance(given, Iterable) else (given,)
+    if not sizes:
+        raise ValueError("batch_size must have at least one dimension")
+    return torch.Size([at_least(size, 1, "batch_size") for size in sizes])
+
+
+def prompts_of(
+    mode: InputMode, template: ChatTemplate, user_role: str, policy_role: str
+) -> Prompts:
+    """Return the prompts of an input mode."""
+    match mode:
+        case "history":
+            return HistoryPrompts(template, user_role, policy_role)
+        case "text":
+            return TextPrompts(template)
+        case "tokens":
+            return TokenPrompts(template)
+
+
+def prompt_limit(given: int | None, tokenizer: Any) -> int | None:
+    """Return the maximum number of tokens of a prompt; None without a limit."""
+    if given is not None:
+        if tokenizer is None:
+            raise ValueError("max_prompt_tokens needs a tokenizer")
+        return at_least(given, 1, "max_prompt_tokens")
+    known = getattr(tokenizer, "model_max_length", None)
+    return int(known) if known is not None and known < _NO_LIMIT else None
