@@ -53,7 +53,7 @@ test-slow: $(DEV)/.native      ## what tests show with larger numbers: 1,000 ses
 	$(DEV)/bin/python -m pytest -m slow
 
 test-older: $(OLDER)/.native   ## tests of models and of the hub with the older majors of openai and huggingface_hub
-	$(OLDER)/bin/python -m pytest tests/rlm tests/space/test_push.py
+	$(OLDER)/bin/python -m pytest tests/repl_env/rlm tests/repl_env/llm tests/space/test_push.py
 
 test-compat: $(DEV)/.native $(OPENENV:%=$(COMPAT)/%/.ready) ## OpenEnv's clients and checks, of three generations
 	REPL_TEST_COMPAT=$(COMPAT) $(DEV)/bin/python -m pytest tests/compat

@@ -75,7 +75,7 @@ async def _together(call: Callable[[], Awaitable[str]]) -> float:
 @contextmanager
 def _endpoint() -> Iterator[str]:
     """The endpoint of the tests as a process of its own: it must not share our interpreter."""
-    command = [sys.executable, "-m", "tests.rlm.endpoint", "--delay", str(_DELAY)]
+    command = [sys.executable, "-m", "tests.repl_env.llm.endpoint", "--delay", str(_DELAY)]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=_ROOT
     ) as process:

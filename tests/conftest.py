@@ -17,7 +17,7 @@ from repl_sandbox.native.sources import file_name
 from tests.security.abuse.interpreters import open_to_all
 
 if TYPE_CHECKING:
-    from tests.rlm.endpoint import Answers, Endpoint
+    from tests.repl_env.llm.endpoint import Answers, Endpoint
 
 with suppress(ModuleNotFoundError):  # the environment of TorchRL's tests has none
     from hypothesis import HealthCheck, settings
@@ -68,8 +68,8 @@ def wheel_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def endpoint() -> Iterator[Callable[[Answers], Endpoint]]:
-    """Starts fake endpoints of models; tests/rlm/endpoint.py says what they can do."""
-    from tests.rlm.endpoint import Endpoint
+    """Starts fake endpoints of models; tests/repl_env/llm/endpoint.py says what they can do."""
+    from tests.repl_env.llm.endpoint import Endpoint
 
     with ExitStack() as stack:
         yield lambda answers="ok": stack.enter_context(Endpoint(answers))

@@ -20,7 +20,7 @@ from typing import IO
 
 # The folders of the second half, which takes about as long as the first. A folder belongs to one
 # half: its modules share expensive fixtures, and tests/security has fixed ports and files.
-SECOND = ("tests/security", "tests/cli", "tests/server")
+SECOND = ("tests/security", "tests/repl_env/cli", "tests/server")
 
 _COUNT = re.compile(r"(\d+) (passed|failed|errors?|skipped|deselected|xfailed|xpassed|warnings?)\b")
 

@@ -16,7 +16,7 @@ from repl_env.errors import (
     TooLarge,
 )
 from tests.compat.environments import HERE, NEWEST, program, served, wanted
-from tests.repl_env.client.relay import Relay
+from tests.repl_env.client.connection.relay import Relay
 
 pytestmark = wanted
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.pages.blocks import PAGES, PARSED, ROOT, RUN, blocks
-from tests.rlm.endpoint import Endpoint
+from tests.repl_env.llm.endpoint import Endpoint
 from tests.server.conftest import serving
 
 RUNNER = Path(__file__).with_name("page_runner.py")

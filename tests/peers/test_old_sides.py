@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.pages.blocks import ROOT, blocks
-from tests.rlm.endpoint import Endpoint
+from tests.repl_env.llm.endpoint import Endpoint
 
 PYTHON = os.environ.get("REPL_TEST_PEERS", "")
 DIFFS = [block for block in blocks(ROOT / "docs" / "migrating.md") if block.peer]

@@ -1,4 +1,4 @@
-"""One real sandbox for all tests of episodes, environments on it, and timeouts for clients."""
+"""One real sandbox for all tests, environments and runs on it, and timeouts for clients."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 from repl_env import LocalREPLEnv
 from repl_env.client.connection import reconnecting_socket, websocket_client
 from repl_env.client.session import resumable_session
+from repl_env.rlm import RLM
 from repl_sandbox import Sandbox
 from tests.limits import PATIENT
 
@@ -38,6 +39,16 @@ def make(sandbox):
 @pytest.fixture
 def env(make):
     return make()
+
+
+@pytest.fixture
+def rlm(sandbox):
+    """Makes an `RLM` on the one sandbox."""
+
+    def make(model, **arguments):
+        return RLM(model, sandbox=sandbox, **arguments)
+
+    return make
 
 
 @pytest.fixture(autouse=True)

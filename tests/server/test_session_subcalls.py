@@ -10,7 +10,7 @@ from repl_env.rlm.budget.budget_limits import Budget
 from repl_sandbox import Limits
 from repl_server.quotas.tenant_quota import TenantQuota
 from repl_server.tenants.tenant import Tenant
-from tests.rlm.endpoint import Raw, Status
+from tests.repl_env.llm.endpoint import Raw, Status
 from tests.server.conftest import ask, peer, serving
 from tests.waiting import eventually
 
@@ -21,7 +21,7 @@ FIRST, SECOND = "127.0.0.2", "127.0.0.3"
 
 @pytest.fixture(scope="module")
 def served():
-    from tests.rlm.endpoint import Endpoint
+    from tests.repl_env.llm.endpoint import Endpoint
 
     with Endpoint("yes") as endpoint:
         yield endpoint

@@ -20,7 +20,7 @@ from repl_env.integrations.hf_space.space_folder import make_space
 from repl_server.auth.trusted_proxies import TrustedProxies
 from repl_server.cli.serve_options import of_variables
 from repl_server.cli.serve_options import settings as options
-from tests.cli.calls import Call, caller
+from tests.repl_env.cli.calls import Call, caller
 from tests.space.image import Image
 
 GIB = 1 << 30

@@ -16,7 +16,7 @@ import pytest
 from repl_env.integrations.hf_space.credential_scan import credential_in
 from repl_env.integrations.hf_space.space_config import SpaceConfig
 from repl_env.integrations.hf_space.space_folder import make_space
-from tests.cli.calls import Call, caller
+from tests.repl_env.cli.calls import Call, caller
 from tests.space.hub import TOKEN, Hub, Space
 
 # `huggingface_hub` sends files in a way that its library of HTTP will give up.

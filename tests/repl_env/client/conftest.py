@@ -6,7 +6,7 @@ import pytest
 
 from repl_env.client.connection import timeouts
 from repl_env.client.upload import resumable_upload
-from tests.repl_env.client.upload_server import KIB
+from tests.repl_env.client.upload.upload_server import KIB
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from tests.rlm.endpoint import Endpoint, Reply
+from tests.repl_env.llm.endpoint import Endpoint, Reply
 
 from .abusers import Abuser
 from .server_ends import drains, kill, left

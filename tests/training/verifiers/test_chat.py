@@ -79,7 +79,7 @@ async def test_a_lost_session_is_a_retried_error_and_no_reward(endpoint, monkeyp
 
 
 async def test_an_endpoint_that_fails_is_the_provider_s_error(endpoint):
-    from tests.rlm.endpoint import Status
+    from tests.repl_env.llm.endpoint import Status
 
     episode = await play(endpoint(Status(400, {"error": {"message": "no"}})), task())
     assert not episode.ok and episode.traces[0].last_error.type == "ProviderError"

@@ -4,7 +4,7 @@ import pytest
 import verifiers.v1 as vf
 
 from repl_env.integrations.verifiers import EpisodeRecord, REPLHarness
-from tests.rlm.endpoint import Reply, Status
+from tests.repl_env.llm.endpoint import Reply, Status
 from tests.training.replies import code
 from tests.training.verifiers.scripted_episodes import play, plugin, task
 
