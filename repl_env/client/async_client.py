@@ -59,7 +59,7 @@ class REPLEnv(DisplayedByRepr):
     async with REPLEnv("http://localhost:8000") as env:
         await env.reset(context="a long text", task_prompt="How many words?")
         result = await env.execute("FINAL(len(context.split()))", timeout_s=5)
-        print(result.done, result.metadata["final_answer"])
+        print(result.done, result.metadata["final_answer"])  # True 3
     ```
     In blocking code: `with REPLEnv(url).sync() as env:`, the same without `await`.
 
@@ -140,7 +140,14 @@ class REPLEnv(DisplayedByRepr):
 
     @property
     def files(self) -> RemoteFiles:
-        """The files of the session's workspace: `put`, `get`, `list`, `archive`, awaited."""
+        """The files of the session's workspace: `put`, `get`, `list`, `archive`, awaited.
+
+        ```python
+        await env.files.put("train.csv", "a,b\\n1,2\\n")
+        await env.execute("rows = open('train.csv').read().split()")
+        print(await env.files.get("train.csv"))  # b'a,b\\n1,2\\n'
+        ```
+        """
         from repl_env.client.files.remote_files import RemoteFiles
 
         return RemoteFiles(self._session_client)
@@ -296,7 +303,13 @@ class REPLEnv(DisplayedByRepr):
         timeout: float | None = None,
         on_output: OutputCallback | None = None,
     ) -> Result:
-        """Run `code` in one step, for at most `timeout_s` (or `timeout`) seconds of execution."""
+        """Run `code` in one step, for at most `timeout_s` (or `timeout`) seconds of execution.
+
+        ```python
+        result = await env.execute("FINAL(len(context.split()))", timeout_s=5)
+        print(result.reward)  # 1.0
+        ```
+        """
         return await self.step(
             action_of(code), timeout_s=timeout_s, timeout=timeout, on_output=on_output
         )
@@ -326,6 +339,11 @@ class REPLEnv(DisplayedByRepr):
 
         Variables, files and the context stay; iterations, answer and score start anew, spending on
         sub-calls does not. `variables` are set first. The other arguments are as in `reset`.
+        ```python
+        await env.execute("words = context.split()\\nFINAL(len(words))")
+        await env.follow_up(task_prompt="How many letters?", expected_answer="11")
+        print((await env.execute("FINAL(sum(map(len, words)))")).reward)  # 1.0
+        ```
         """
         data = follow_up_data(FollowUpOptions.of(locals()))
         return reply_results.step_result(
@@ -365,6 +383,12 @@ class REPLEnv(DisplayedByRepr):
 
         Both continue independently. `seed` seeds the branch's random numbers. See
         `LocalREPLEnv.branch`. Close both.
+        ```python
+        await env.execute("words = context.split()")
+        async with await env.branch(seed=1) as branch:
+            print((await branch.execute("FINAL(len(words))")).reward)  # 1.0
+        print((await env.state()).final_answer)  # None
+        ```
         """
         request = RequestFrame("branch", {} if seed is None else {"seed": plain_int(seed)})
         token = reply_results.field(await self._session_client.ask(request), "token", str)

@@ -41,7 +41,7 @@ class SyncREPLEnv(DisplayedByRepr):
     with REPLEnv("http://127.0.0.1:8000").sync() as env:
         env.reset(context="a long text", task_prompt="How many words?", expected_answer="3")
         result = env.execute("FINAL(len(context.split()))", timeout_s=5)
-        print(result.reward, result.done)
+        print(result.reward, result.done)  # 1.0 True
     ```
     The methods are those of `LocalREPLEnv` that a remote session can have; see `REPLEnv`, whose
     arguments and errors apply. `on_output` and `on_upload` are called in the caller's thread.
@@ -74,7 +74,14 @@ class SyncREPLEnv(DisplayedByRepr):
 
     @property
     def files(self) -> SyncRemoteFiles:
-        """The files of the session's workspace: `put`, `get`, `list`, `archive`."""
+        """The files of the session's workspace: `put`, `get`, `list`, `archive`.
+
+        ```python
+        env.files.put("train.csv", "a,b\\n1,2\\n")
+        env.execute("rows = open('train.csv').read().split()")
+        print(env.files.get("train.csv"))  # b'a,b\\n1,2\\n'
+        ```
+        """
         from repl_env.client.files.sync_remote_files import SyncRemoteFiles
 
         return SyncRemoteFiles(self._client.files, self._ask)
@@ -155,6 +162,11 @@ class SyncREPLEnv(DisplayedByRepr):
     ) -> Result:
         """Take one step: run the action's code, or submit its answer.
 
+        ```python
+        env.step(REPLAction(code="words = context.split()"))
+        result = env.step(REPLAction(is_final=True, final_answer=3))
+        print(result.reward, result.done)  # 1.0 True
+        ```
         Args:
             action: `REPLAction(code=...)`; or with `is_final=True` and `final_answer`; or with
                 `format_error`, for a reply that held no action.
@@ -190,7 +202,15 @@ class SyncREPLEnv(DisplayedByRepr):
     ) -> Result:
         """Run `code` in one step: `step(REPLAction(code=code))`, with its arguments and errors.
 
-        Example: `env.execute("FINAL(6 * 7)", timeout_s=5).reward`
+        ```python
+        printed = []
+        result = env.execute(
+            "for word in context.split(): print(word)",
+            timeout_s=5,
+            on_output=lambda stream, text: printed.append(text),
+        )
+        print("".join(printed) == result.observation.result.stdout)  # True
+        ```
         """
         return self.step(action_of(code), timeout_s=timeout_s, timeout=timeout, on_output=on_output)
 
@@ -219,6 +239,11 @@ class SyncREPLEnv(DisplayedByRepr):
 
         Variables, files and the context stay; iterations, answer and score start anew, spending on
         sub-calls does not. `variables` are set first. The other arguments are as in `reset`.
+        ```python
+        env.execute("words = context.split()\\nFINAL(len(words))")
+        env.follow_up(task_prompt="How many letters?", expected_answer="11")
+        print(env.execute("FINAL(sum(map(len, words)))").reward)  # 1.0
+        ```
         """
         return self._ask(self._client.follow_up(**options_in(FollowUpOptions, locals())))
 
@@ -243,6 +268,12 @@ class SyncREPLEnv(DisplayedByRepr):
 
         Both continue independently; close both. `seed` seeds the branch's random numbers. Raises
         NotReset, CapacityReached, and NotSupported on OpenEnv's servers.
+        ```python
+        env.execute("words = context.split()")
+        with env.branch(seed=1) as branch:
+            print(branch.execute("FINAL(len(words))").reward)  # 1.0
+        print(env.state().final_answer)  # None
+        ```
         """
         return SyncREPLEnv(self._ask(self._client.branch(seed=seed)))
 

@@ -42,6 +42,11 @@ class AsyncEpisode:
     ) -> Result:
         """Take one step: run the action's code, or submit its answer.
 
+        ```python
+        await env.step(REPLAction(code="words = context.split()"))
+        result = await env.step(REPLAction(is_final=True, final_answer=3))
+        print(result.reward, result.done)  # 1.0 True
+        ```
         Args:
             action: `REPLAction(code=...)`; or with `is_final=True` and `final_answer`; or with
                 `format_error`, for a reply that held no action.
@@ -73,7 +78,10 @@ class AsyncEpisode:
     ) -> Result:
         """Run `code` in one step: `step(REPLAction(code=code))`, with its arguments and errors.
 
-        Example: `(await env.execute("FINAL(6 * 7)", timeout_s=5)).reward`
+        ```python
+        result = await env.execute("FINAL(len(context.split()))", timeout_s=5)
+        print(result.reward)  # 1.0
+        ```
         """
         return await self.step(
             action_of(code), timeout_s=timeout_s, timeout=timeout, on_output=on_output
@@ -93,7 +101,13 @@ class AsyncEpisode:
         return await self.execute(showing(name))
 
     async def draft(self) -> JSON:
-        """The present value of `answer["content"]`, or None."""
+        """The present value of `answer["content"]`, or None.
+
+        ```python
+        await env.execute("answer['content'] = 'at least two'")
+        print(await env.draft())  # at least two
+        ```
+        """
         return await self._env.draft_async()
 
     async def run_after(self, code: str) -> None:
@@ -104,6 +118,11 @@ class AsyncEpisode:
         """End the episode as if its iterations were used up, and score it.
 
         `answer["content"]` counts as the answer if it is a valid one.
+        ```python
+        await env.execute("answer['content'] = '3'")
+        result = await env.give_up()
+        print(result.reward, result.done)  # 1.0 True
+        ```
         """
         return result_of(await self._env.give_up_async())
 

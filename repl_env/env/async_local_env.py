@@ -29,7 +29,7 @@ class AsyncLocalREPLEnv(AsyncEpisode, LocalBase):
     async with AsyncLocalREPLEnv() as env:
         await env.reset(context="a long text", task_prompt="How many words?", expected_answer="3")
         result = await env.execute("FINAL(len(context.split()))", timeout_s=5)
-        print(result.reward, result.done)
+        print(result.reward, result.done)  # 1.0 True
     ```
     Arguments, defaults and errors are those of `LocalREPLEnv`. Rubrics, tools and functions for
     sub-calls may be coroutine functions. `state`, `list_variables` and `draft` are awaited too.
@@ -96,6 +96,11 @@ class AsyncLocalREPLEnv(AsyncEpisode, LocalBase):
 
         Variables, files and the context stay; iterations, answer and score start anew, spending on
         sub-calls does not. `variables` are set first. The other arguments are as in `reset`.
+        ```python
+        await env.execute("words = context.split()\\nFINAL(len(words))")
+        await env.follow_up(task_prompt="How many letters?", expected_answer="11")
+        print((await env.execute("FINAL(sum(map(len, words)))")).reward)  # 1.0
+        ```
         """
         options = options_in(FollowUpOptions, locals())
         return result_of(await self._env.follow_up_async(**options))
@@ -116,6 +121,13 @@ class AsyncLocalREPLEnv(AsyncEpisode, LocalBase):
 
         The file has variables, files of the workspace, score, iterations and the expected answer.
         Returns the variables and files that could not be saved.
+        ```python
+        await env.execute("words = context.split()")
+        await env.save("episode.ckpt")
+        async with AsyncLocalREPLEnv() as other:
+            await other.load("episode.ckpt")
+            print((await other.execute("FINAL(len(words))")).reward)  # 1.0
+        ```
         """
         return await self._env.save_async(path)
 
@@ -148,7 +160,12 @@ class AsyncLocalREPLEnv(AsyncEpisode, LocalBase):
         `seed` seeds the branch's random numbers. Close both. Raises NotReset, and SandboxError
         if the sandbox keeps no snapshots.
 
-        Example: `branch = await env.branch(seed=1)`
+        ```python
+        await env.execute("words = context.split()")
+        async with await env.branch(seed=1) as branch:
+            print((await branch.execute("FINAL(len(words))")).reward)  # 1.0
+        print((await env.state()).final_answer)  # None
+        ```
         """
         return self.of(await self._env.branch_async(seed=seed))
 

@@ -53,6 +53,13 @@ if TYPE_CHECKING:
 class REPLEnvironment(DisplayedByRepr, EnvironmentAttributes):
     """Episodes of a policy that writes Python code, each in its own session.
 
+    ```python
+    environment = REPLEnvironment(task_prompt="How many words?")
+    environment.reset(context="a long text", expected_answer="3")
+    observation = environment.step(REPLAction(code="FINAL(len(context.split()))"), timeout_s=5)
+    print(observation.reward, observation.done, environment.state.final_answer)  # 1.0 True 3
+    environment.close()
+    ```
     The positional arguments are OpenEnv's. Sessions come from `sandbox`, or from one that equal
     environments share and that the first reset starts with `isolation`, `require`, `image`,
     `runtime`, `limits`, `policy` and `preload` (see `repl_sandbox.Sandbox`).
@@ -182,7 +189,16 @@ class REPLEnvironment(DisplayedByRepr, EnvironmentAttributes):
         llm_model: str | None = None,
         **kwargs: Any,
     ) -> REPLObservation:
-        """`reset` for an event loop; `step_async` then steps the episode."""
+        """`reset` for an event loop; `step_async` then steps the episode.
+
+        ```python
+        environment = REPLEnvironment()
+        await environment.reset_async(context="a b c", expected_answer="3")
+        action = REPLAction(code="FINAL(len(context.split()))")
+        print((await environment.step_async(action)).reward)  # 1.0
+        await environment.close_async()
+        ```
+        """
         arguments = options_in(ResetOptions, locals()) | kwargs
         return await run_async(self._episodes.begin_episode("async", arguments))
 
@@ -244,7 +260,12 @@ class REPLEnvironment(DisplayedByRepr, EnvironmentAttributes):
         the episode and the expected answer: keep it out of reach of the policy's code. It holds no
         token, key or function. Returns the variables and files that could not be saved, with the
         reasons.
-
+        ```python
+        environment.step(REPLAction(code="words = context.split()"))
+        environment.save("episode.ckpt")
+        environment.load("episode.ckpt")  # or in another environment of equal settings
+        print(environment.step(REPLAction(code="FINAL(len(words))")).reward)  # 1.0
+        ```
         Raises:
             NotReset: no episode has begun.
             CheckpointError: the session could not be saved, or its files exceed 256 MiB.
@@ -302,7 +323,16 @@ class REPLEnvironment(DisplayedByRepr, EnvironmentAttributes):
         The episode does not go back: its steps, costs, rewards and answer stay. The sandbox must
         keep so many earlier states (`Sandbox(history=)`). Returns descriptions of what could not be
         restored, such as open sockets.
-
+        ```python
+        with Sandbox(history=2) as sandbox:
+            environment = REPLEnvironment(sandbox=sandbox)
+            environment.reset(context="a b c")
+            environment.step(REPLAction(code="words = context.split()"))
+            environment.step(REPLAction(code="del words"))
+            environment.rollback()
+            print("words" in environment.variables)  # True
+            environment.close()
+        ```
         Raises:
             NotReset: no episode has begun.
             SandboxError: no snapshot of that state exists.
@@ -325,7 +355,13 @@ class REPLEnvironment(DisplayedByRepr, EnvironmentAttributes):
         Tools and functions for sub-calls are the same objects, called for the new episode. Its id
         is this episode's with "/" and a number unique among the branches of this episode: "e1/2",
         and for a branch of that "e1/2/1". Close both, in any order.
-
+        ```python
+        environment.step(REPLAction(code="words = context.split()"))
+        other = environment.branch(seed=1)
+        print(other.step(REPLAction(code="FINAL(len(words))")).reward)  # 1.0
+        print(environment.state.final_answer)  # None
+        other.close()
+        ```
         Raises:
             NotReset: no episode has begun.
             SandboxError: the session cannot branch (`Sandbox(recovery=, branches=)`).

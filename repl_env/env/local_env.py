@@ -46,7 +46,7 @@ class LocalREPLEnv(LocalBase, Closeable):
     with LocalREPLEnv() as env:
         env.reset(context="a long text", task_prompt="How many words?", expected_answer="3")
         result = env.execute("FINAL(len(context.split()))")
-        print(result.reward, result.done)
+        print(result.reward, result.done)  # 1.0 True
     ```
     All arguments are given by name. The first reset starts a sandbox, which environments of equal
     settings share; each reset opens a session in it.
@@ -82,9 +82,9 @@ class LocalREPLEnv(LocalBase, Closeable):
 
         They stay readable after the end of the episode, until the next reset or `close`.
         ```python
-        env.files.put("train.csv", rows)
-        env.execute(code)
-        submission = env.files.get("submission.csv")  # bytes
+        env.files.put("train.csv", "a,b\\n1,2\\n")
+        env.execute("open('result.csv', 'w').write(open('train.csv').read().upper())")
+        print(env.files.get("result.csv"))  # b'A,B\\n1,2\\n'
         env.files.archive(to="workspace.tar")
         ```
         Raises:
@@ -147,6 +147,11 @@ class LocalREPLEnv(LocalBase, Closeable):
     ) -> Result:
         """Take one step: run the action's code, or submit its answer.
 
+        ```python
+        env.step(REPLAction(code="words = context.split()"))
+        result = env.step(REPLAction(is_final=True, final_answer=3))
+        print(result.reward, result.done)  # 1.0 True
+        ```
         Args:
             action: `REPLAction(code=...)`; or with `is_final=True` and `final_answer`; or with
                 `format_error`, for a reply that held no action.
@@ -174,7 +179,15 @@ class LocalREPLEnv(LocalBase, Closeable):
     ) -> Result:
         """Run `code` in one step: `step(REPLAction(code=code))`, with its arguments and errors.
 
-        Example: `env.execute("FINAL(6 * 7)", timeout_s=5).reward`
+        ```python
+        printed = []
+        result = env.execute(
+            "for word in context.split(): print(word)",
+            timeout_s=5,
+            on_output=lambda stream, text: printed.append(text),
+        )
+        print("".join(printed) == result.observation.result.stdout)  # True
+        ```
         """
         return self.step(action_of(code), timeout_s=timeout_s, timeout=timeout, on_output=on_output)
 
@@ -183,13 +196,21 @@ class LocalREPLEnv(LocalBase, Closeable):
 
         An answer that `answer_schema` refuses is a step with the `error_kind` "answer", and the
         episode goes on. Raises NotReset, EpisodeDone.
+        ```python
+        env.execute("words = context.split()")
+        print(env.submit_final_answer(3).reward)  # 1.0
+        ```
         """
         return result_of(self._env.step(REPLAction(is_final=True, final_answer=answer)))
 
     def get_variable(self, name: str) -> Result:
         """Print the repr of a variable, or of a dotted path from one, in one step.
 
-        Example: `env.get_variable("rows").observation.result.stdout`
+        ```python
+        env.execute("words = context.split()")
+        result = env.get_variable("words")
+        print(result.observation.result.stdout.rstrip())  # ['one', 'two', 'three']
+        ```
         """
         return self.execute(showing(name))
 
@@ -206,18 +227,33 @@ class LocalREPLEnv(LocalBase, Closeable):
 
         Variables, files and the context stay; iterations, answer and score start anew, spending on
         sub-calls does not. `variables` are set first. The other arguments are as in `reset`.
+        ```python
+        env.execute("words = context.split()\\nFINAL(len(words))")
+        env.follow_up(task_prompt="How many letters?", expected_answer="11")
+        print(env.execute("FINAL(sum(map(len, words)))").reward)  # 1.0
+        ```
         """
         options = options_in(FollowUpOptions, locals())
         return result_of(self._env.follow_up(**options))
 
     def draft(self) -> JSON:
-        """The present value of `answer["content"]`, the draft of the answer, or None."""
+        """The present value of `answer["content"]`, the draft of the answer, or None.
+
+        ```python
+        env.execute("answer['content'] = 'at least two'")
+        print(env.draft())  # at least two
+        ```
+        """
         return self._env.draft()
 
     def state(self) -> REPLState:
         """The episode so far: step count, iteration, answer, usage. NotReset if none has begun.
 
         A method, as in OpenEnv's local environment; `REPLEnvironment.state` is a property.
+        ```python
+        env.execute("FINAL(3)")
+        print(env.state().iteration, env.state().final_answer)  # 1 3
+        ```
         """
         return self._env.state
 
@@ -230,6 +266,13 @@ class LocalREPLEnv(LocalBase, Closeable):
 
         The file has variables, files of the workspace, score, iterations and the expected answer.
         Returns the variables and files that could not be saved.
+        ```python
+        env.execute("words = context.split()")
+        env.save("episode.ckpt")
+        with LocalREPLEnv() as other:
+            other.load("episode.ckpt")
+            print(other.execute("FINAL(len(words))").reward)  # 1.0
+        ```
         """
         return self._env.save(path)
 
@@ -253,7 +296,18 @@ class LocalREPLEnv(LocalBase, Closeable):
         )
 
     def rollback(self, cells: int = 1) -> tuple[str, ...]:
-        """Undo the last `cells` cells; see `REPLEnvironment.rollback`."""
+        """Undo the last `cells` cells; see `REPLEnvironment.rollback`.
+
+        The sandbox has to keep earlier states, which those of environments do not by default:
+        ```python
+        with Sandbox(history=2) as sandbox, LocalREPLEnv(sandbox=sandbox) as env:
+            env.reset(context="one two three", expected_answer="3")
+            env.execute("words = context.split()")
+            env.execute("words.clear()")
+            env.rollback()
+            print(env.execute("FINAL(len(words))").reward)  # 1.0
+        ```
+        """
         return self._env.rollback(cells)
 
     def branch(self, *, seed: int | None = None) -> LocalREPLEnv:
@@ -262,8 +316,12 @@ class LocalREPLEnv(LocalBase, Closeable):
         Session, episode and rubric are copies; tools and functions for sub-calls are the same
         objects. `seed` seeds the branch's random numbers.
         ```python
-        candidates = [env.branch(seed=n) for n in range(4)]
-        results = [branch.execute(code) for branch, code in zip(candidates, proposals)]
+        proposals = ["FINAL(len(context))", "FINAL(len(context.split()))"]
+        rewards = []
+        for seed, code in enumerate(proposals):
+            with env.branch(seed=seed) as branch:
+                rewards.append(branch.execute(code).reward)
+        print(rewards)  # [0.0, 1.0]
         ```
         """
         return self.of(self._env.branch(seed=seed))

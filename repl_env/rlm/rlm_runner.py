@@ -48,7 +48,7 @@ class RLM:
     ```python
     with OpenAIModel("gpt-5-mini", base_url=url, api_key=key) as model:
         result = RLM(model).run("Which chapters mention the sea?", context=pathlib.Path("book.txt"))
-        print(result.final_answer)
+        print(result.final_answer)  # yes
     ```
     The method is described in arXiv 2512.24601. Safe to use from several threads and tasks: each
     run has its own session, ledger and conversation.
@@ -175,6 +175,10 @@ class RLM:
     ) -> RLMRunResult:
         """Answer a question; works in any context, in notebooks too.
 
+        ```python
+        result = rlm.run("How many chapters?", contexts={"a": "One", "b": "Two"}, timeout_s=60)
+        print(result.final_answer, result.stop_reason, result.usage.calls)  # yes answer 1
+        ```
         Args:
             question: the question.
             context, contexts, files, expected_answer, answer_schema, seed: as in
@@ -224,7 +228,13 @@ class RLM:
         task: GivenTask | None = None,
         group_id: str | None = None,
     ) -> RLMRunResult:
-        """`run` for an event loop. Cancelling it ends every run and request below it."""
+        """`run` for an event loop. Cancelling it ends every run and request below it.
+
+        ```python
+        runs = [rlm.arun("Is the sea named?", context=text) for text in ("A road.", "The sea.")]
+        print([result.final_answer for result in await asyncio.gather(*runs)])  # ['yes', 'yes']
+        ```
+        """
         conversation = self.conversation(
             context, contexts=contexts, files=files, llm=llm, seed=seed
         )
@@ -250,6 +260,12 @@ class RLM:
     ) -> RunConversation:
         """Begin a conversation: several questions on one context, in one session, within one
         budget.
+        ```python
+        async with rlm.conversation(context="A road. The sea.") as talk:
+            first = await talk.ask("Is the sea named?")
+            second = await talk.ask("And a road?")  # in the same session
+            print(first.final_answer, second.final_answer)  # yes yes
+        ```
         """
         initial_arguments = {"context": context, "contexts": contexts, "files": files, "seed": seed}
         return RunConversation(self._tree_config, initial_arguments, llm)

@@ -35,14 +35,15 @@ class Recorder(Closeable):
     """An environment that records the current episode. A context manager.
 
     ```python
-    recorder = Recorder(env)
-    recorder.reset(context="apples 3", seed=7)
-    recorder.execute("print(context)", timeout_s=5)
-    text = recorder.recording.to_json()
+    with Recorder(LocalREPLEnv()) as recorder:
+        recorder.reset(context="apples 3", seed=7)
+        recorder.execute("print(context)", timeout_s=5)
+        text = recorder.recording.to_json()
+    print(Recording.from_json(text).actions[0].code)  # print(context)
     ```
     It has the methods of `LocalREPLEnv` except `follow_up` and `load`, whose episodes do not begin
-    with
-    a reset. Code that runs directly in `session`, and files put with `files`, are not recorded.
+    with a reset. Code that runs directly in `session`, and files put with `files`, are not
+    recorded.
     """
 
     def __init__(self, environment: Steppable) -> None:

@@ -37,6 +37,11 @@ if TYPE_CHECKING:
 class AsyncSandbox(DisplayedByRepr):
     """`Sandbox` for asyncio: `async with`, sessions awaited. Arguments are those of `Sandbox`.
 
+    ```python
+    async with AsyncSandbox(limits=Limits(memory="512MiB")) as sandbox:
+        async with await sandbox.session() as session:
+            print((await session.run("1 + 1")).value)  # 2
+    ```
     Raises:
         TypeError: there is no such argument. `start` checks the values.
     """

@@ -193,7 +193,11 @@ class Sandbox(DisplayedByRepr):
         that a session makes to a variable stay in that session. Closing this sandbox closes the
         returned one first. The returned sandbox has as many ready sessions as this one; if that is
         none, it starts one ahead of time after its second session was opened.
-
+        ```python
+        with sandbox.with_shared(text="one long text\\n" * 100_000) as shared:
+            with shared.session() as first, shared.session() as second:
+                print(first.run("len(text)").value, second.run("text[:3]").value)  # 1400000 'one'
+        ```
         Raises:
             TypeError, ValueError: naming the object: its type is not supported, JSON cannot carry
                 it, its name is not a variable's, or all objects together exceed 16 GiB.
@@ -249,6 +253,11 @@ class Sandbox(DisplayedByRepr):
     ) -> Session:
         """Open a session.
 
+        ```python
+        limits = Limits(memory="256MiB", timeout=5)
+        with sandbox.session(host={"shout": str.upper}, limits=limits, seed=1) as session:
+            print(session.run("shout('hello')").value)  # 'HELLO'
+        ```
         Args:
             host: {name: function}, sync or async: functions that code in the session can call with
                 JSON arguments, and that return JSON. A `HostFunction` says more of its function.
@@ -287,7 +296,13 @@ class Sandbox(DisplayedByRepr):
         `timeout` seconds. `files` ({path: content}) are put into the workspace before, for modules
         that are imported from there. `session` describes the other arguments. `Session.missing`
         lists the variables that were not saved, or did not load.
-
+        ```python
+        with sandbox.session() as session:
+            session.run("total = 7")
+            data = session.checkpoint()
+        with sandbox.restore(data) as session:
+            print(session.get("total"))  # 7
+        ```
         Raises:
             CheckpointError: `data` is not a checkpoint, is damaged, is of another version of
                 Python, or did not load; or this sandbox has a language policy, which loading would

@@ -7,15 +7,12 @@ import os
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from tests.pages.blocks import PAGES, PARSED, ROOT, RUN, blocks
-from tests.repl_env.llm.endpoint import Endpoint
-from tests.server.conftest import serving
 
 RUNNER = Path(__file__).with_name("page_runner.py")
 BLOCKS = [block for page in PAGES for block in blocks(page)]
@@ -32,39 +29,27 @@ FILES = {
     "data.csv": "a,b\n1,2\n",
     "cells.py": "n = 6\nn * 7\n",
 }
-ANSWER = '```repl\nFINAL("yes")\n```'
 
 
-@pytest.fixture(scope="module")
-def places() -> Iterator[dict[str, str]]:
-    """What stands on pages for a server and for an endpoint of models, and where these are here."""
-    with serving() as server, Endpoint(ANSWER) as endpoint:
-        yield {
-            "http://localhost:8000/v1": endpoint.base_url,
-            "http://127.0.0.1:8000": server.url,
-            "OPENAI_BASE_URL": endpoint.base_url,
-        }
-
-
-def ready(text: str, places: dict[str, str]) -> str:
+def ready(text: str, addresses: dict[str, str]) -> str:
     """Put addresses and limits of this run into a block."""
-    for there, here in [*places.items(), *LONGER.items()]:
+    for there, here in [*addresses.items(), *LONGER.items()]:
         text = text.replace(there, here)
     return text
 
 
 @pytest.mark.parametrize("page", RUNNING)
-def test_the_blocks_of_a_page_run_in_their_order(page, places, tmp_path) -> None:
+def test_the_blocks_of_a_page_run_in_their_order(page, addresses, tmp_path) -> None:
     for name, text in FILES.items():
         (tmp_path / name).write_text(text)
     shown = [asdict(block) for block in BLOCKS if block.page == page and block.runs]
-    given = [block | {"code": ready(block["code"], places)} for block in shown]
+    given = [block | {"code": ready(block["code"], addresses)} for block in shown]
     settings = {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "HOME": str(tmp_path),
         "MPLCONFIGDIR": str(tmp_path / "matplotlib"),
         "COLUMNS": "100",
-        "OPENAI_BASE_URL": places["OPENAI_BASE_URL"],
+        "OPENAI_BASE_URL": addresses["OPENAI_BASE_URL"],
         "OPENAI_API_KEY": "stand-in",
     }
     done = subprocess.run(

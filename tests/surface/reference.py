@@ -19,6 +19,7 @@ HEAD = """\
 Every public name, by module. Names that are not on this page are internal and may change. The page
 is written by `python -m tests.surface --write` from docs/public_names.toml and the docstrings.
 """
+_EXAMPLE = re.compile(r"^```python\n.*?^```$", re.MULTILINE | re.DOTALL)
 _FIELD = re.compile(r"^    (\w[\w, `*]*): (.*)$")
 
 
@@ -75,9 +76,11 @@ def _members(name: str, names: dict[str, str], cls: object) -> Iterator[str]:
         owner, _, member = key.rpartition(".")
         if owner == name:
             shown = f"`{_declaration(member, text)}`"
-            told = _first_paragraph(inspect.getattr_static(cls, member, None)).replace("\n", " ")
-            if told and not text.startswith("attribute"):
-                rows.append(f"- {shown}: {told}")
+            value = inspect.getattr_static(cls, member, None)
+            meaning = _first_paragraph(value).replace("\n", " ")
+            if meaning and not text.startswith("attribute"):
+                rows.append(f"- {shown}: {meaning}")
+                rows += [f"\n{textwrap.indent(code, '    ')}\n" for code in _examples(value)]
             else:
                 plain.append(shown)
     if plain:
@@ -113,6 +116,11 @@ def _document(value: object) -> str:
         else:
             lines.append(f"  {line.strip()}" if line.startswith("     ") else line.strip())
     return "\n".join(lines)
+
+
+def _examples(value: object) -> list[str]:
+    """Return the fenced examples of a docstring."""
+    return _EXAMPLE.findall(_doc(value))
 
 
 def _first_paragraph(value: object) -> str:

@@ -44,7 +44,7 @@ class REPLVectorEnv(DisplayedByRepr, Closeable):
     with REPLVectorEnv(8) as envs:
         envs.reset(context="a long text", task_prompt="How many words?", expected_answer="3")
         results = envs.step(["FINAL(len(context.split()))"] * 8)
-        print([result.reward for result in results])
+        print([result.reward for result in results[:3]])  # [1.0, 1.0, 1.0]
     ```
     The arguments are those of `LocalREPLEnv`. Results are in the order of the actions. A branch of
     one of the environments is independent and outlives the group; its creator closes it.
@@ -137,8 +137,11 @@ class REPLVectorEnv(DisplayedByRepr, Closeable):
         `only`, the episodes of the other environments go on, and their results here are None;
         `requests` may then have one mapping for each number in `only`, in its order.
         ```python
+        tasks = iter([{"context": "a b", "expected_answer": "2"}, {"context": "c"}])
+        results = envs.step(["FINAL(len(context.split()))", "words = context.split()"])
         done = [number for number, result in enumerate(results) if result.done]
         begun = envs.reset([next(tasks) for _ in done], only=done)
+        print(done, [result is not None for result in begun])  # [0] [True, False]
         ```
 
         Raises:
@@ -166,7 +169,11 @@ class REPLVectorEnv(DisplayedByRepr, Closeable):
         """Take one action in each environment concurrently; None is no action, and no result.
 
         A str is code. `timeout_s`, or `timeout`, limits each execution, as in `LocalREPLEnv.step`.
-
+        ```python
+        envs.step(["words = context.split()", None])
+        first, second = envs.step(["FINAL(len(words))", REPLAction(is_final=True, final_answer=4)])
+        print(first.reward, second.reward)  # 1.0 0.0
+        ```
         Raises:
             NotReset: no episode has begun in the named environment; nothing was run.
             TypeError, ValueError: naming the action; nothing was run.
@@ -200,7 +207,15 @@ class REPLVectorEnv(DisplayedByRepr, Closeable):
         only: Iterable[int] | None = None,
         **shared: Any,
     ) -> Sequence[Result | None]:
-        """`reset` for an event loop; `astep` then steps the episodes."""
+        """`reset` for an event loop; `astep` then steps the episodes.
+
+        ```python
+        async with REPLVectorEnv(2) as group:
+            await group.areset(context="a b c", expected_answer="3")
+            results = await group.astep(["FINAL(len(context.split()))", "FINAL(4)"])
+            print([result.reward for result in results])  # [1.0, 0.0]
+        ```
+        """
         with self._call_guard:
             resets = self._reset_arguments("async", requests, only, shared)
             for _ in self._shared.plan(resets):

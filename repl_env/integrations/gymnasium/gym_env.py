@@ -34,6 +34,8 @@ class REPLGymEnv(gymnasium.Env[str, str]):
     options = {"context": "a b c", "task_prompt": "How many words?", "expected_answer": 3}
     observation, info = env.reset(seed=1, options=options)
     observation, reward, terminated, truncated, info = env.step("FINAL(len(context.split()))")
+    print(reward, terminated)  # 1.0 True
+    env.close()
     ```
     An observation is the text that a policy is shown; no token of a chat template stands in it. An
     answer terminates an episode; a limit, or the loss of its session, truncates it. `info` has

@@ -34,6 +34,7 @@ class REPLGymVectorEnv(VectorEnv[Observations, Sequence[str], np.ndarray]):
     envs = gymnasium.make_vec("repl_env/REPL-v0", num_envs=8, tasks=tasks)
     observations, infos = envs.reset(seed=1)
     observations, rewards, terminations, truncations, infos = envs.step(["print(context)"] * 8)
+    envs.close()
     ```
     Each row does what a `REPLGymEnv` of the same arguments and seed does. Observations and actions
     are tuples of texts.

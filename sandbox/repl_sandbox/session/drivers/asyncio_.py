@@ -52,7 +52,15 @@ _monotonic = time.monotonic
 
 @set_module("repl_sandbox")
 class AsyncSession(SessionHandle):
-    """`Session`, awaited. Cancelling a call interrupts the cell; the session can still be used."""
+    """`Session`, awaited. Cancelling a call interrupts the cell; the session can still be used.
+
+    ```python
+    async with AsyncSandbox() as sandbox, await sandbox.session() as session:
+        await session.set("price", 3)
+        outcome = await session.run("2 * price", timeout=5)  # seconds
+        print(outcome.ok, outcome.value, await session.get("price"))  # True 6 3
+    ```
+    """
 
     def __init__(self, core: Core, owner: SessionOwner) -> None:
         super().__init__(core, owner)

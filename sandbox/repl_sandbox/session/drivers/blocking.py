@@ -39,7 +39,7 @@ class Session(SessionHandle):
     with Sandbox() as sandbox, sandbox.session(host={"double": lambda n: 2 * n}) as session:
         session.set("price", 3)
         outcome = session.run("double(price)", timeout=5)  # seconds
-        print(outcome.ok, outcome.value, session.get("price"))
+        print(outcome.ok, outcome.value, session.get("price"))  # True 6 3
     ```
     A cell that raises, times out or crashes is an outcome, not an exception; after a crash the
     session is as before the cell. A context manager; one caller at a time: others get SessionBusy.
@@ -63,7 +63,13 @@ class Session(SessionHandle):
         `Limits.timeout`. `timeout_s` is another name of it, as the environment has it.
         `on_output("stdout" | "stderr", text)` is called as output arrives, in the thread of the
         caller; it is a plain function, and its exception ends the cell.
-
+        ```python
+        print(session.run("sum(range(4))").value)  # 6
+        outcome = session.run("1 / 0")
+        print(outcome.ok, outcome.error.type)  # False ZeroDivisionError
+        outcome = session.run("while True: pass", timeout=0.5)
+        print(type(outcome).__name__)  # TimedOut
+        ```
         Raises:
             TypeError, ValueError: `code` is not a str, or is over 8 MiB; `timeout` is not a number
                 of seconds, or is given under both names; `on_output` is not a plain function.
@@ -97,6 +103,11 @@ class Session(SessionHandle):
     def set(self, name: str, value: str | bytes | JSON) -> None:
         """Bind `name` in the namespace to a copy of `value`.
 
+        ```python
+        session.set("row", {"name": "Ann", "score": 12})
+        session.run("row['score'] += 1")
+        print(session.get("row"))  # {'name': 'Ann', 'score': 13}
+        ```
         Raises:
             TypeError, ValueError: `name` is not an identifier, or JSON cannot carry `value`.
             SandboxError: the session's memory does not suffice.
@@ -115,7 +126,13 @@ class Session(SessionHandle):
         return self._drive(lambda core: fetch(core, name, as_answer=as_answer))
 
     def variables(self) -> list[Variable]:
-        """The user's variables, in the order in which they were first bound."""
+        """The user's variables, in the order in which they were first bound.
+
+        ```python
+        session.run("n, name = 6, 'Ann'")
+        print([(each.name, each.type) for each in session.variables()][1])  # ('name', 'str')
+        ```
+        """
         return self._drive(list_variables)
 
     def rollback(self, n: int = 1) -> tuple[str, ...]:
@@ -123,7 +140,12 @@ class Session(SessionHandle):
 
         Return descriptions of what could not be restored: threads, child processes, connections.
         Effects outside of the session remain: calls of host functions, answers.
-
+        ```python
+        session.run("n = 1")
+        session.run("n = 2")
+        session.rollback()
+        print(session.get("n"))  # 1
+        ```
         Raises:
             TypeError, ValueError: `n` is not a positive integer, or more than `Sandbox(history=)`
                 keeps or than cells have run.
@@ -148,7 +170,12 @@ class Session(SessionHandle):
         others of the same names, `on_answer` the receiver of answers.
 
         Branches of a session trust one another: they share users, namespaces and the mount table.
-
+        ```python
+        session.run("n = 1")
+        with session.branch() as branch:
+            branch.run("n += 1")
+            print(branch.get("n"), session.get("n"))  # 2 1
+        ```
         Raises:
             SandboxError: the sandbox keeps no snapshots, or the resources for one more branch are
                 missing.
@@ -180,7 +207,14 @@ class Session(SessionHandle):
 
     @property
     def files(self) -> SessionFiles:
-        """The files of the session's workspace: `put`, `get`, `list`."""
+        """The files of the session's workspace: `put`, `get`, `list`.
+
+        ```python
+        session.files.put("data.csv", "a,b\\n1,2\\n")
+        session.run("open('out.txt', 'w').write(open('data.csv').read().upper())")
+        print(session.files.get("out.txt"))  # b'A,B\\n1,2\\n'
+        ```
+        """
         return SessionFiles(self)
 
     def checkpoint(
@@ -211,7 +245,14 @@ class Session(SessionHandle):
         self._missing = self._drive(lambda core: loading(core, saved, seconds))
 
     def interrupt(self) -> None:
-        """Raise KeyboardInterrupt in the running cell, if any. From any thread."""
+        """Raise KeyboardInterrupt in the running cell, if any. From any thread.
+
+        ```python
+        endless = "while True: print('working')"
+        outcome = session.run(endless, on_output=lambda stream, text: session.interrupt())
+        print(outcome.error.type)  # KeyboardInterrupt
+        ```
+        """
         self._check_open()
         self._core.io.init.interrupt()
 
