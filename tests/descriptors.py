@@ -10,7 +10,7 @@ def opened(pid: int | str) -> frozenset[str]:
     """The numbers of the descriptors of a process, except networks that a zygote keeps for
     sessions.
 
-    Those are kept on purpose, and bounded: `security/test_networks.py`.
+    Those are kept on purpose, and bounded: `security/jail/test_networks.py`.
     """
     folder = f"/proc/{pid}/fd"
     found = set()

@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.compat.environments import HERE, NEWEST, ROOT, program, served, told
 
-FILE = ROOT / "tests" / "server" / "openenv_frames.json"
+FILE = ROOT / "tests" / "server" / "transport" / "openenv_frames.json"
 STORIES = ("episode", "refusals")
 
 # Fields whose values say what a frame is, so that they belong to its shape.

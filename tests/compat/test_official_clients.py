@@ -152,7 +152,7 @@ def test_a_key_goes_into_the_url_or_the_headers(
 
 
 def test_each_generation_sends_what_the_fast_tests_replay(stories: dict[str, Any]) -> None:
-    """tests/server/openenv_frames.json has the frames; its server is OpenEnv's."""
+    """tests/server/transport/openenv_frames.json has the frames; its server is OpenEnv's."""
     kept = json.loads(FILE.read_text(encoding="utf-8"))
 
     for name in STORIES:

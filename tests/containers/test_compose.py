@@ -121,7 +121,7 @@ def secrets(folder: Path) -> dict[str, str]:
 def test_each_tenant_has_one_server_and_the_example_passes_on_both(stack: Stack) -> None:
     used: dict[str, str] = {}
     for owner in OWNERS:
-        stack.ask(HERE / "owner.py", owner=owner)
+        stack.ask(HERE / "inside" / "owner.py", owner=owner)
         (server,) = stack.holding(owner)
         used.setdefault(server, owner)
         if len(used) == len(SERVERS):
@@ -137,7 +137,7 @@ def test_each_tenant_has_one_server_and_the_example_passes_on_both(stack: Stack)
 
 def test_prometheus_reads_both_servers(stack: Stack) -> None:
     def found() -> str:
-        return stack.ask(HERE / "targets.py").strip()
+        return stack.ask(HERE / "inside" / "targets.py").strip()
 
     eventually(lambda: found() == "127.0.0.1:8001 up, 127.0.0.1:8002 up", found)
 

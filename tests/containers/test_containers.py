@@ -70,7 +70,7 @@ def given(client: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     fetched = wheels(folder, *asked.stdout.split())
     if fetched.returncode != 0:
         pytest.skip(f"no wheels for {IMAGE}: {fetched.stderr.strip()}")
-    shutil.copy(HERE / "cases.py", folder)
+    shutil.copy(HERE / "inside" / "cases.py", folder)
     shutil.copytree(
         HERE.parent / "security",
         folder / "tests" / "security",

@@ -86,9 +86,9 @@ def test_the_server_image_is_small_and_runs_as_an_unprivileged_user(
 def test_images_have_the_pinned_versions_and_no_other(
     engine: Engine, server: str, session: str
 ) -> None:
-    base = set(json.loads(engine.program(IMAGE, HERE / "versions.py")).items())
-    own = set(json.loads(engine.program(server, HERE / "versions.py")).items())
-    rich = set(json.loads(engine.program(session, HERE / "versions.py")).items())
+    base = set(json.loads(engine.program(IMAGE, HERE / "inside" / "versions.py")).items())
+    own = set(json.loads(engine.program(server, HERE / "inside" / "versions.py")).items())
+    rich = set(json.loads(engine.program(session, HERE / "inside" / "versions.py")).items())
 
     assert {name for name, _ in own - base - pinned("requirements.lock")} == {"repl-env"}
     assert rich - base <= pinned("docker/session.lock")
@@ -114,7 +114,7 @@ def test_a_server_in_a_container_is_healthy_isolates_sessions_and_drains(
     engine: Engine, server: str
 ) -> None:
     with serving(engine, server, *CONFINED, "--env=REPL_ENV_NO_AUTH=1") as name:
-        with (HERE / "asking.py").open("rb") as program:
+        with (HERE / "inside" / "asking.py").open("rb") as program:
             asked = engine("exec", "--interactive", name, "python", "-", stdin=program)
         with (ROOT / "examples" / "remote.py").open("rb") as example:
             address = ("-", "http://127.0.0.1:8000", "20")
@@ -143,7 +143,7 @@ def test_the_health_check_fails_where_nothing_answers(engine: Engine, server: st
 
 
 def test_the_session_image_has_its_declared_modules(engine: Engine, session: str) -> None:
-    engine.program(session, HERE / "imports.py", *IMPORTED)
+    engine.program(session, HERE / "inside" / "imports.py", *IMPORTED)
 
 
 def test_a_host_outside_uses_the_session_image(daemon: None, session: str) -> None:
@@ -159,7 +159,7 @@ def test_a_server_on_the_session_image_has_its_modules(engine: Engine, session: 
     settings = ("--env=REPL_ENV_NO_AUTH=1", "--env=REPL_ENV_PRELOAD=numpy pandas")
 
     with serving(engine, rich, *CONFINED, *settings) as name:
-        with (HERE / "asking.py").open("rb") as program:
+        with (HERE / "inside" / "asking.py").open("rb") as program:
             command = (
                 "exec",
                 "--interactive",

@@ -46,7 +46,7 @@ def test_the_server_runs_as_user_1000_in_the_tier_of_a_space(engine: Engine, spa
             lambda: "repl-env serves on http://0.0.0.0:8000" in engine("logs", name),
             lambda: engine("logs", name),
         )
-        with (HERE / "asking.py").open("rb") as program:
+        with (HERE / "inside" / "asking.py").open("rb") as program:
             asked = engine("exec", "--interactive", name, "python", "-", stdin=program)
         first = engine("exec", name, "cat", "/proc/1/cmdline")
         engine("exec", "--user=1000", name, "cat", "/proc/1/environ", status=1)

@@ -19,12 +19,15 @@ DEPENDENT = (
         "tests/sandbox/jail/test_seccomp_filters.py",
         "tests/sandbox/jail/test_syscalls.py",
     ),
-    *("tests/sandbox/test_session_spawn.py", "tests/sandbox/jail/test_first_worker.py"),
-    *("tests/sandbox/native/test_snapshot_fork.py", "tests/sandbox/test_immortal_objects.py"),
-    *("tests/sandbox/test_recovery.py", "tests/sandbox/test_copied_state.py"),
-    *("tests/security/test_landlock.py", "tests/security/test_jail_powers.py"),
-    *("tests/security/test_jail_view.py", "tests/security/test_cgroups.py"),
-    "tests/security/test_cgroup_removal.py",
+    *("tests/sandbox/native/test_session_spawn.py", "tests/sandbox/jail/test_first_worker.py"),
+    *(
+        "tests/sandbox/native/test_snapshot_fork.py",
+        "tests/sandbox/zygote/test_immortal_objects.py",
+    ),
+    *("tests/sandbox/snapshots/test_recovery.py", "tests/sandbox/snapshots/test_copied_state.py"),
+    *("tests/security/jail/test_landlock.py", "tests/security/jail/test_jail_powers.py"),
+    *("tests/security/jail/test_jail_view.py", "tests/security/cgroups/test_cgroups.py"),
+    "tests/security/cgroups/test_cgroup_removal.py",
 )
 
 

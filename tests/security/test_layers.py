@@ -110,7 +110,7 @@ EXCUSED = {"landlock": kernel_abi() == 0}
 NEEDED_BY = {"no_new_privs": ("Landlock", "seccomp")}
 
 
-VIEW, POWERS, CONFINED = "test_jail_view", "test_jail_powers", "test_confined"
+VIEW, POWERS, CONFINED = "jail/test_jail_view", "jail/test_jail_powers", "tiers/test_confined"
 PUBLIC = ("/tmp", "/var/tmp", "/dev/shm")  # where every user may leave files
 ITSELF = "test_layers.py::test_a_missing_layer_is_detected"
 # Tier and layer: a test that fails without it, though the probe lets such sandboxes begin.
@@ -124,7 +124,7 @@ HELD_BY: Mapping[tuple[str, str], str] = {
         "ipc namespace": f"{VIEW}.py::test_isolation_reports_every_layer_active",
         "uts namespace": f"{VIEW}.py::test_the_host_name_is_hidden",
         "cgroup namespace": (
-            "test_cgroups.py"
+            "cgroups/test_cgroups.py"
             "::test_init_worker_and_children_are_in_the_group_and_see_nothing_above_it"
         ),
         "root": f"{VIEW}.py::test_nothing_can_be_written_outside_the_private_places",
@@ -132,9 +132,11 @@ HELD_BY: Mapping[tuple[str, str], str] = {
         "capabilities": f"{VIEW}.py::test_no_capability_is_in_any_set",
         "no_new_privs": f"{VIEW}.py::test_a_filter_is_loaded_and_privileges_cannot_be_gained",
         "seccomp": f"{POWERS}.py::test_a_call_that_would_open_the_jail_is_refused",
-        "landlock": "test_landlock.py::test_accesses_allowed_by_permissions_and_mounts_are_refused",
+        "landlock": (
+            "jail/test_landlock.py::test_accesses_allowed_by_permissions_and_mounts_are_refused"
+        ),
         "resource limits": f"{VIEW}.py::test_a_resource_limit_is_hard",
-        "cgroup": "test_cgroups.py::test_the_layer_reports_the_limits_that_the_kernel_has",
+        "cgroup": "cgroups/test_cgroups.py::test_the_layer_reports_the_limits_that_the_kernel_has",
         "process group": ITSELF,
         "descriptors": f"{VIEW}.py::test_descriptors_are_the_streams_and_the_worker_s",
         "memory access": ITSELF,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from repl_sandbox import Sandbox, Session
-from tests.security.fork_bombs import HEAD, STORMS
+from tests.security.attacks.fork_bombs import HEAD, STORMS
 
 # Seconds of a fork bomb's cell, and between the steps of its neighbour.
 _TIMEOUT, _PAUSE = 5.0, 0.005

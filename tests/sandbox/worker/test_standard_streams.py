@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from repl_sandbox import Finished, Killed, Limits, Raised, Sandbox, Session
-from tests.security.test_hostile_worker import PRELUDE
+from tests.security.attacks.test_hostile_worker import PRELUDE
 
 BEGIN = """
 import contextlib, io, logging, os, subprocess, sys

@@ -10,9 +10,9 @@ from contextlib import ExitStack, contextmanager
 from repl_sandbox import Finished, Sandbox, SandboxError
 from repl_sandbox.types import AnyOutcome
 
-from . import fixtures
 from .case import SLACK, Case
-from .host_checks import Closing, Open
+from .host import fixtures
+from .host.host_checks import Closing, Open
 from .meters import Meters
 from .tiers import INSIDE
 from .trial import Trial, init_of, outer_uid, text_of

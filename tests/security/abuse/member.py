@@ -14,8 +14,9 @@ from typing import Any
 
 from repl_sandbox import Sandbox
 
-from . import fixtures, processes
+from . import processes
 from .case import SLACK, parse
+from .host import fixtures
 from .internals import zygote_client
 from .judge import judge
 from .tiers import Unavailable, open_sandbox

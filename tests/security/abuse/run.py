@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from unittest import mock
 
-from . import fixtures, host
 from .case import Case, load
 from .crew import Crew
+from .host import fixtures, host_state
 from .identity import Identity, myself, ordinary
 from .table import Column
 from .tiers import forbidden
@@ -49,19 +49,19 @@ def run(
     work = [case for case in every if case.id.startswith(only) and case.group not in without]
     report = Report()
     with ExitStack() as stack:
-        host.adopt()
+        host_state.adopt()
         stack.enter_context(fixtures.laid())
         stack.enter_context(mock.patch.dict(os.environ, fixtures.ENVIRONMENT))
         sentinel = stack.enter_context(fixtures.sentinel())
         listeners = stack.enter_context(closing(fixtures.Listeners(files)))
         identities: list[Identity | str] = [myself(), stack.enter_context(ordinary())]
-        before = host.look()
+        before = host_state.look()
         names = ("root" if os.geteuid() == 0 else "user", "ordinary")
         for name, identity in zip(names, identities, strict=True):
             if name in users:
                 for tier in tiers:
                     _column(report, name, identity, tier, work, sentinel, size)
-        report.changed += host.changes(before, report.supervisors)
+        report.changed += host_state.changes(before, report.supervisors)
         report.changed += [f"{kind} listener: {hits} hits" for kind, hits in listeners.hits.items()]
     return report
 

@@ -10,8 +10,8 @@ from repl_sandbox import Sandbox, Session
 from repl_sandbox.types import AnyOutcome, Isolation
 
 from . import processes
-from .broker import Broker
 from .case import SLACK, Case
+from .host.broker import Broker
 from .internals import session_links
 from .meters import Meters
 
