@@ -68,8 +68,8 @@ class AsyncSandbox(DisplayedByRepr):
             TypeError: `sandbox` is not a Sandbox.
         """
         if not isinstance(sandbox, Sandbox):
-            told = "sandbox must be a Sandbox (from repl_sandbox import Sandbox)"
-            raise TypeError(f"{told}, not {type(sandbox).__name__}")
+            message = "sandbox must be a Sandbox (from repl_sandbox import Sandbox)"
+            raise TypeError(f"{message}, not {type(sandbox).__name__}")
         made = cls()
         made._sandbox, made._owner = sandbox, False
         return made

@@ -47,11 +47,11 @@ class Policy:
         if self.imports is not None:
             object.__setattr__(self, "imports", _dotted_names(self.imports, "imports"))
         object.__setattr__(self, "calls_denied", _dotted_names(self.calls_denied, "calls_denied"))
-        for name, given in (
+        for name, is_set in (
             ("imports", self.imports is not None),
             ("calls_denied", self.calls_denied),
         ):
-            if given and self.language == "full":
+            if is_set and self.language == "full":
                 raise ValueError(
                     f"{name} has no effect under language='full'; use 'lint' or 'restricted'"
                 )

@@ -15,11 +15,11 @@ from html import escape
 from typing import Any
 
 # Characters of a repr, and of one value in it.
-MOST_REPR, _MOST_VALUE = 299, 70
+MAX_REPR, _MAX_VALUE = 299, 70
 # Bounds of the HTML: characters of one text and of all, rows and columns of a table, characters of
 # a cell, figures, their bytes, and levels of values in values.
-_MOST_TEXT, _MOST_ALL, _MOST_ROWS, _MOST_COLUMNS, _MOST_CELL = 10_000, 60_000, 20, 8, 100
-_MOST_FIGURES, _MOST_FIGURE_BYTES, _DEEPEST = 10, 4 << 20, 3
+_MAX_TEXT, _MAX_ALL, _MAX_ROWS, _MAX_COLUMNS, _MAX_CELL = 10_000, 60_000, 20, 8, 100
+_MAX_FIGURES, _MAX_FIGURE_BYTES, _DEEPEST = 10, 4 << 20, 3
 _PNG = b"\x89PNG\r\n\x1a\n"
 # Fields that HTML shows although no repr does. Others may be secret.
 _ALSO = frozenset({"figures", "changes"})
@@ -41,19 +41,19 @@ class _Short(reprlib.Repr):
 
 
 _short = _Short()
-_short.maxstring = _short.maxother = _short.maxlong = _MOST_VALUE
+_short.maxstring = _short.maxother = _short.maxlong = _MAX_VALUE
 _short.maxlist = _short.maxtuple = _short.maxdict = _short.maxset = _short.maxfrozenset = 3
 _short.maxlevel = 2
 
 
-def short_repr(value: object, most: int = MOST_REPR) -> str:
+def short_repr(value: object, limit: int = MAX_REPR) -> str:
     """Return `Class(field=value, ...)` of the fields that have no default value, short ones first.
 
-    It has at most `most` characters, where that is enough for the name of the class.
+    It has at most `limit` characters, where that is enough for the name of the class.
     """
     name = type(value).__qualname__
     parts: list[str] = []
-    room = most - len(name) - len("(, ...)")
+    room = limit - len(name) - len("(, ...)")
     for field, content in sorted(_fields(value), key=lambda each: not _is_brief(each[1])):
         part = f"{field}={_brief(content, room - len(field) - 3)}"
         room -= len(part) + 2
@@ -66,7 +66,7 @@ def short_repr(value: object, most: int = MOST_REPR) -> str:
 
 def _is_brief(content: object) -> bool:
     if isinstance(content, str):
-        return len(content) <= _MOST_VALUE
+        return len(content) <= _MAX_VALUE
     return content is None or isinstance(content, (bool, int, float))
 
 
@@ -76,8 +76,8 @@ def _brief(content: object, room: int) -> str:
         return short_repr(content, room)
     if isinstance(content, float):
         return repr(round(content, 6))
-    if type(content) is str and len(content) > (most := min(_MOST_VALUE, max(room - 40, 10))):
-        return f"{content[:most]!r}... ({len(content):,} characters)"
+    if type(content) is str and len(content) > (limit := min(_MAX_VALUE, max(room - 40, 10))):
+        return f"{content[:limit]!r}... ({len(content):,} characters)"
     return _short.repr(content)
 
 
@@ -93,15 +93,15 @@ def html_of_rows(value: object, rows: Iterable[object]) -> str:
 
 def html_of_repr(value: object) -> str:
     """Return the repr of `value` as HTML, for objects that are shown by their condition."""
-    return f"<code>{_escaped(repr(value)[:MOST_REPR])}</code>"
+    return f"<code>{_escaped(repr(value)[:MAX_REPR])}</code>"
 
 
 class _HTML:
     """Builds one HTML text within the bounds."""
 
     def __init__(self) -> None:
-        self._room = _MOST_ALL
-        self._figures, self._figure_bytes = _MOST_FIGURES, _MOST_FIGURE_BYTES
+        self._room = _MAX_ALL
+        self._figures, self._figure_bytes = _MAX_FIGURES, _MAX_FIGURE_BYTES
 
     def card(self, value: object, levels: int) -> str:
         rows, blocks = [], []
@@ -116,7 +116,7 @@ class _HTML:
 
     def _is_short(self, content: object) -> bool:
         if isinstance(content, str):
-            return len(content) <= _MOST_CELL and "\n" not in content
+            return len(content) <= _MAX_CELL and "\n" not in content
         return content is None or isinstance(content, (bool, int, float))
 
     def _block(self, name: str, content: Any, levels: int) -> str:
@@ -125,7 +125,7 @@ class _HTML:
         if isinstance(content, str):
             return self._labelled(name, self._text(content))
         if name == "figures" and isinstance(content, (tuple, list)):
-            return self._labelled(name, "".join(map(self._picture, content[:_MOST_FIGURES])))
+            return self._labelled(name, "".join(map(self._picture, content[:_MAX_FIGURES])))
         if name == "roots" and len(content) == 1:
             (content,) = content
         if _has_fields(content):
@@ -141,19 +141,19 @@ class _HTML:
         return f"<dl><dt><em>{_escaped(name)}</em></dt><dd>{block}</dd></dl>" if block else ""
 
     def _text(self, text: str) -> str:
-        most = min(_MOST_TEXT, max(self._room, 0))
-        self._room -= min(len(text), most)
-        if len(text) > most:
-            tail = most // 4
-            gone = f"\n... ({len(text) - most:,} characters left out) ...\n"
-            text = text[: most - tail] + gone + (text[-tail:] if tail else "")
+        limit = min(_MAX_TEXT, max(self._room, 0))
+        self._room -= min(len(text), limit)
+        if len(text) > limit:
+            tail = limit // 4
+            notice = f"\n... ({len(text) - limit:,} characters left out) ...\n"
+            text = text[: limit - tail] + notice + (text[-tail:] if tail else "")
         return f"<pre>{_escaped(text)}</pre>"
 
     def table(self, rows: Iterable[Any]) -> str:
         shown = list(rows)
-        records = [_record(row) for row in shown[:_MOST_ROWS]]
+        records = [_record(row) for row in shown[:_MAX_ROWS]]
         columns = list(dict.fromkeys(name for record in records for name in record))
-        columns = columns[:_MOST_COLUMNS]
+        columns = columns[:_MAX_COLUMNS]
         lines = [
             "".join(f"<td>{self._cell(record.get(name, ''))}</td>" for name in columns)
             for record in records
@@ -168,8 +168,8 @@ class _HTML:
         if isinstance(content, (tuple, list, Mapping)):
             text = f"{len(content):,} items"
         else:
-            text = content if isinstance(content, str) else _brief(content, _MOST_CELL)
-        text = text if len(text) <= _MOST_CELL else f"{text[:_MOST_CELL]}..."
+            text = content if isinstance(content, str) else _brief(content, _MAX_CELL)
+        text = text if len(text) <= _MAX_CELL else f"{text[:_MAX_CELL]}..."
         self._room -= len(text)
         return _escaped(text)
 
@@ -192,7 +192,7 @@ def _record(row: Any) -> dict[str, Any]:
     if _has_fields(row):
         return dict(_fields(row, whole=True))
     if isinstance(row, Mapping):
-        return {str(name): row[name] for name in list(row)[:_MOST_COLUMNS]}
+        return {str(name): row[name] for name in list(row)[:_MAX_COLUMNS]}
     return {"": row}
 
 
@@ -206,8 +206,8 @@ def _fields(
     """Yield the fields of a value that its repr shows, without those that have their default."""
     for name, in_repr, default in _declared(value):
         content = getattr(value, name, default)
-        told = whole or not (content is None or _is_default(content, default))
-        if told and (in_repr or name in also):
+        is_shown = whole or not (content is None or _is_default(content, default))
+        if is_shown and (in_repr or name in also):
             yield name, content
     for name in getattr(type(value), "_DISPLAYED_TOO", ()):
         try:

@@ -105,10 +105,14 @@ def check(
         )
     _check_how(runtime, per_session, inside, fair_share=fair_share)
     if isolation != "container":
-        given: dict[str, object] = {"image": image, "runtime": runtime, "container_limits": limits}
-        given |= {"per_session": per_session}
-        given |= {"inside": inside if inside != "confined" else None}
-        for name in (name for name, value in given.items() if value is not None):
+        settings: dict[str, object] = {
+            "image": image,
+            "runtime": runtime,
+            "container_limits": limits,
+        }
+        settings |= {"per_session": per_session}
+        settings |= {"inside": inside if inside != "confined" else None}
+        for name in (name for name, value in settings.items() if value is not None):
             raise ValueError(f"{name} is for isolation='container' alone, not for {isolation!r}")
     elif image is None:
         raise ValueError(
@@ -125,8 +129,11 @@ def _check_how(runtime: str | None, per_session: object, inside: str, *, fair_sh
         raise ValueError(f"inside must be 'confined' or 'jailed', not {inside!r}")
     if inside == "jailed" and per_session:
         raise ValueError("inside='jailed' separates sessions, so it needs per_session=False")
-    for name, asked in (("inside='jailed'", inside == "jailed"), ("fair_share=True", fair_share)):
-        if asked and has_own_kernel(runtime):
+    for name, requested in (
+        ("inside='jailed'", inside == "jailed"),
+        ("fair_share=True", fair_share),
+    ):
+        if requested and has_own_kernel(runtime):
             raise ValueError(
                 f"{name} does not work with runtime {runtime!r}, which has a "
                 "kernel of its own; use the default runtime"
@@ -136,12 +143,12 @@ def _check_how(runtime: str | None, per_session: object, inside: str, *, fair_sh
 def check_room(limits: Limits, container: ContainerLimits | None) -> None:
     """Raise ValueError if one session with `limits` could exceed its container."""
     container = container or ContainerLimits()
-    for name, most in (("memory", container.memory), ("processes", container.processes)):
-        wanted = int(getattr(limits, name))
-        if most is not None and wanted > int(most):
+    for name, limit in (("memory", container.memory), ("processes", container.processes)):
+        needed = int(getattr(limits, name))
+        if limit is not None and needed > int(limit):
             raise ValueError(
-                f"container_limits: {name}={int(most):,} is less than the limit of one session: "
-                f"Limits.{name}={wanted:,}"
+                f"container_limits: {name}={int(limit):,} is less than the limit of one session: "
+                f"Limits.{name}={needed:,}"
             )
 
 

@@ -63,7 +63,7 @@ class ContainerLauncher:
         # the directory for the sessions' directories, unless root is in the container
         self._scratch = ""
         self._transport: MountedSocketTransport | StreamTransport
-        self._last_words = "it said nothing"
+        self._last_output = "it wrote nothing"
 
     def start(self, hash_seed: int | None) -> tuple[Lifeline, zygote_process.ZygoteProcess]:
         """As of `ZygoteLauncher`."""
@@ -94,7 +94,7 @@ class ContainerLauncher:
         modules = f" (preload: {', '.join(preload)})" if preload else ""
         return SandboxError(
             f"the container of image {self._settings.image} ended before its template was ready"
-            f"{modules}: {self._last_words}"
+            f"{modules}: {self._last_output}"
         )
 
     def baseline(self, child: zygote_process.ZygoteProcess) -> IsolationBaseline:
@@ -142,9 +142,11 @@ class ContainerLauncher:
     def _pull(self, name: str) -> None:
         """Have the daemon pull an image; raise the error that ends its progress report."""
         repository, tag = parse_repository_tag(name)
-        for told in self._client.api.pull(repository, tag or "latest", stream=True, decode=True):
-            if "error" in told:
-                raise refusal(name, str(told["error"]))
+        for progress in self._client.api.pull(
+            repository, tag or "latest", stream=True, decode=True
+        ):
+            if "error" in progress:
+                raise refusal(name, str(progress["error"]))
 
     @property
     def _limits(self) -> ContainerLimits:
@@ -182,7 +184,7 @@ class ContainerLauncher:
             memswap_limit=memory,
             nano_cpus=int((limits.cpus or int(facts["NCPU"])) * 1_000_000_000),
             ulimits=[
-                Ulimit(name=name, soft=most, hard=most) for name, most in container_user.limits()
+                Ulimit(name=name, soft=limit, hard=limit) for name, limit in container_user.limits()
             ],
             runtime=settings.runtime,
             auto_remove=True,
@@ -229,18 +231,19 @@ class ContainerLauncher:
             ) from None
         if met is None:
             raise SandboxError(
-                f"python: {self._python} in image {image} ended before it connected: {self._said()}"
+                f"python: {self._python} in image {image} ended before it connected: "
+                f"{self._last_lines()}"
             )
         return met
 
-    def _said(self) -> str:
+    def _last_lines(self) -> str:
         """The last lines that the container, which ends or has ended, wrote since it started."""
         lines = self._transport.output().decode("utf-8", "replace").strip().splitlines()
-        return " / ".join(line.strip() for line in lines[-3:])[-500:] or self._last_words
+        return " / ".join(line.strip() for line in lines[-3:])[-500:] or self._last_output
 
     def _forget(self, container: Container) -> None:
         """Note that the zygote has ended, and the container with it."""
-        self._last_words = self._said()
+        self._last_output = self._last_lines()
         _remove(container)
         if self._scratch:
             shutil.rmtree(self._scratch, ignore_errors=True)
@@ -273,8 +276,8 @@ def translated(image: str = "") -> Iterator[None]:
     try:
         yield
     except docker.errors.APIError as error:
-        told = " ".join(str(error.explanation or error).split())
-        raise refusal(image, told) from error
+        message = " ".join(str(error.explanation or error).split())
+        raise refusal(image, message) from error
     except docker.errors.DockerException as error:
         raise SandboxError(f"container of image {image}: {error}") from error
     except requests.exceptions.RequestException as error:

@@ -16,9 +16,9 @@ def remove() -> list[str]:
     try:
         with translated():
             found = client.containers.list(all=True, filters={"label": container_labels.OWNER})
-            left = [each for each in found if container_labels.is_left(each.labels)]
-            for container in left:
+            orphans = [each for each in found if container_labels.is_left(each.labels)]
+            for container in orphans:
                 container.remove(force=True, v=True)
-            return [str(container.name) for container in left]
+            return [str(container.name) for container in orphans]
     finally:
         client.close()

@@ -53,8 +53,8 @@ _OWN_PLACES = ("/proc", "/dev", *PRIVATE)
 
 def check_limits(limits: Limits | None) -> Limits | None:
     if limits is not None and not isinstance(limits, Limits):
-        told = "limits must be a Limits (from repl_sandbox import Limits)"
-        raise TypeError(f"{told}, not {type(limits).__name__}")
+        message = "limits must be a Limits (from repl_sandbox import Limits)"
+        raise TypeError(f"{message}, not {type(limits).__name__}")
     return limits
 
 
@@ -63,8 +63,8 @@ def check_policy(policy: Policy | None) -> Policy | None:
     if policy is None:
         return None
     if not isinstance(policy, Policy):
-        told = "policy must be a Policy (from repl_sandbox import Policy)"
-        raise TypeError(f"{told}, not {type(policy).__name__}")
+        message = "policy must be a Policy (from repl_sandbox import Policy)"
+        raise TypeError(f"{message}, not {type(policy).__name__}")
     if policy.language == "restricted":
         modules.check(policy.imports)
     return None if policy.language == "full" else policy

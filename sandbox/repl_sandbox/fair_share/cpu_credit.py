@@ -37,7 +37,7 @@ class CpuCredit:
         self._since = now
         self._used = 0.0
         self._saved = FIRST
-        self._wanted = False
+        self._was_busy = False
 
     def charge(self, used: float, cells: int, now: float, *, wants: bool) -> bool:
         """Return whether the session has credit now, after `used` CPU seconds since it began.
@@ -48,11 +48,11 @@ class CpuCredit:
         """
         rest = now - self._since
         if wants:
-            rest = 0.0 if self._wanted else max(0.0, rest - _STANDS)
+            rest = 0.0 if self._was_busy else max(0.0, rest - _STANDS)
         had = self._saved + EARNED * rest + A_CELL * cells
         saved = had - max(0.0, used - self._used)
         self._saved = min(SAVED, max(-OWED, saved))
-        self._since, self._used, self._wanted = now, used, wants
+        self._since, self._used, self._was_busy = now, used, wants
         # The threshold for recovering is a little above that for running out, so that the state
         # does not change at each observation.
         self.solvent = self._saved >= (0.0 if self.solvent else FIRST)

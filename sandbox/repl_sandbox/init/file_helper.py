@@ -28,7 +28,7 @@ def run_file_helper(jail: Jail, fd: int) -> NoReturn:
     try:
         _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
         _signal.signal(_signal.SIGTERM, _signal.SIG_DFL)
-        jail.kept = {0, 1, 2, fd}
+        jail.descriptors = {0, 1, 2, fd}
         contain(jail, RECIPES[jail.tier].file_helper)
         host = socket.socket(fileno=fd)
         request, descriptors = control_channel.receive_with_descriptors(host)
@@ -50,7 +50,7 @@ def refuse(fd: int, error: OSError) -> None:
 
 
 def _serve(
-    host: socket.socket, jail: Jail, request: control_channel.Message, given: list[int]
+    host: socket.socket, jail: Jail, request: control_channel.Message, descriptors: list[int]
 ) -> None:
     at = 0  # of several files, the current one
     try:
@@ -62,7 +62,7 @@ def _serve(
         elif request["op"] == "put":
             offset = 0
             for names, size in request["files"]:
-                content = workspace_files.FileContent(given[0], offset, size)
+                content = workspace_files.FileContent(descriptors[0], offset, size)
                 workspace_files.store(root, names, content, request["token"])
                 offset, at = offset + size, at + 1
             control_channel.send(host, {})

@@ -35,13 +35,13 @@ def run_worker(
     table: SnapshotTable,
     rollback: WorkerRollback | None,
     *,
-    kept: Collection[int] = (),
+    needed: Collection[int] = (),
 ) -> NoReturn:
     """Apply `steps` to this process, and serve the host on `worker_fd` until it ends.
 
     `control_fd`: init's, for the case that a step fails; closed before any code runs. `template`: a
-    worker that was made before the fork. `table`, `rollback`: shared with init. `kept`: descriptors
-    that steps need, and close.
+    worker that was made before the fork. `table`, `rollback`: shared with init. `needed`: the
+    descriptors that steps use and close.
     """
     resources: SnapshotResources | None = None
     try:
@@ -54,9 +54,15 @@ def run_worker(
         moved = worker_fd
         if moved != reserved_descriptors.WORKER:
             moved = fcntl.fcntl(worker_fd, fcntl.F_DUPFD_CLOEXEC, reserved_descriptors.WORKER)
-        jail.kept = {*reserved_descriptors.STREAMS, control_fd, moved, *limiter_of(jail), *kept}
+        jail.descriptors = {
+            *reserved_descriptors.STREAMS,
+            control_fd,
+            moved,
+            *limiter_of(jail),
+            *needed,
+        }
         if rollback is not None:
-            jail.kept.add(rollback.worker_end)
+            jail.descriptors.add(rollback.worker_end)
         contain(jail, steps)
         if rollback is not None:
             resources = rollback.resources()

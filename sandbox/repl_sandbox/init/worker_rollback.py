@@ -140,15 +140,15 @@ class WorkerRollback:
         if index is None and worker:
             return RolledBackWorker(0, 0.0, [])
         # An activated snapshot continues with init's list of the earlier ones.
-        kept = [] if index is None else rows[: index + 1]
+        remaining = [] if index is None else rows[: index + 1]
         self.stop_processes()
-        cpu = self._end_all({pid for pid, _ in kept} | self.files.processes, worker)
+        cpu = self._end_all({pid for pid, _ in remaining} | self.files.processes, worker)
         # The earlier ones stay stopped until they are needed.
-        if not kept or not _signal(kept[-1][0], signal.SIGCONT):
+        if not remaining or not _signal(remaining[-1][0], signal.SIGCONT):
             return RolledBackWorker(0, cpu, [])
-        pid, after = kept[-1]
+        pid, after = remaining[-1]
         # The others are those that it can return to. Its own list is partly outdated.
-        self.table.write([row for row in kept[:-1] if is_child(row[0])])
+        self.table.write([row for row in remaining[:-1] if is_child(row[0])])
         lost = self.files.restore(after)
         self.channel.discard_messages()  # messages of a worker or a snapshot that is gone
         # First, because a snapshot that code has signalled before must not continue before this is
@@ -158,12 +158,12 @@ class WorkerRollback:
             return RolledBackWorker(0, cpu, [])
         return RolledBackWorker(pid, cpu, lost)
 
-    def end_members(self, kept: set[int], worker: int) -> float:
+    def end_members(self, excluded: set[int], worker: int) -> float:
         """As `_end_all`, of this branch alone; other dead children are not reaped."""
         assert self.members is not None
         cpu = 0.0
         members = self.members
-        while others := processes.stop_all(lambda: set(members()) - kept):
+        while others := processes.stop_all(lambda: set(members()) - excluded):
             for pid in others:
                 _signal(pid, signal.SIGKILL)
             for pid in others:
@@ -185,14 +185,14 @@ class WorkerRollback:
         """
         worker, stdout, stderr, table = descriptors
         path = os.fsencode(workspace)
-        jail = replace(self.jail, home=workspace, kept=set(), findings={})
+        jail = replace(self.jail, home=workspace, descriptors=set(), findings={})
         rollback = WorkerRollback(
             jail, self._worker_fd, SnapshotTable(table), SnapshotChannel(self._worker_fd)
         )
         command = COMMAND.pack(forker, 0, seed, len(path)) + path
-        given = [worker, rollback.channel.worker_end.fileno(), table, stdout, stderr]
+        passed = [worker, rollback.channel.worker_end.fileno(), table, stdout, stderr]
         self.files.finish_keeping()
-        pid = self._command_branch(forker, command, given)
+        pid = self._command_branch(forker, command, passed)
         if pid is None:
             # A worker that gets the next command must not read this one.
             self.channel.discard_messages()
@@ -201,11 +201,13 @@ class WorkerRollback:
             return None
         return pid, rollback
 
-    def _command_branch(self, forker: int, command: bytes, given: Sequence[int]) -> int | None:
+    def _command_branch(
+        self, forker: int, command: bytes, descriptors: Sequence[int]
+    ) -> int | None:
         """Return the process that the worker reports as forked; it may be any child of init's."""
         self.channel.discard_messages()  # late messages of a stopped worker, and unread ones
         # Code of the session may keep the other end from being read, and must not block init.
-        if not self.channel.send_command(command, given, wait=False):
+        if not self.channel.send_command(command, descriptors, wait=False):
             return None
         checks = unrelated = 0
         while checks < _MAX_CHECKS and unrelated < _MAX_MESSAGES and is_child(forker):
@@ -243,25 +245,29 @@ class WorkerRollback:
             -self._max_snapshots - 2 :
         ]
 
-    def _end_all(self, kept: set[int], worker: int) -> float:
-        """Kill and reap all processes of the session but `kept`; return the CPU seconds of
+    def _end_all(self, excluded: set[int], worker: int) -> float:
+        """Kill and reap all processes of the session but `excluded`; return the CPU seconds of
         `worker`.
         """
         if self.members is not None:
-            return self.end_members(kept, worker)
-        cpu = processes.end_children(kept, worker) if self._folder else _end_others(kept, worker)
-        self.note_reaped(kept)
+            return self.end_members(excluded, worker)
+        cpu = (
+            processes.end_children(excluded, worker)
+            if self._folder
+            else _end_others(excluded, worker)
+        )
+        self.note_reaped(excluded)
         return cpu
 
-    def note_reaped(self, kept: Collection[int] = ()) -> None:
-        """Note that all processes but `kept` were reaped: their numbers may be reused."""
-        self.trusted.intersection_update(kept)
+    def note_reaped(self, excluded: Collection[int] = ()) -> None:
+        """Note that all processes but `excluded` were reaped: their numbers may be reused."""
+        self.trusted.intersection_update(excluded)
 
 
-def _end_others(kept: Container[int], worker: int) -> float:
+def _end_others(excluded: Container[int], worker: int) -> float:
     """As `processes.end_children`, of all in this pid namespace."""
     cpu = 0.0
-    while others := [pid for pid in _all_processes() if pid not in kept]:
+    while others := [pid for pid in _all_processes() if pid not in excluded]:
         for pid in others:
             _signal(pid, signal.SIGKILL)
         ended, _, usage = os.wait4(-1, 0)

@@ -52,9 +52,9 @@ def hide_memory_rows() -> Rows:
     yield call("prctl", libc.PR_SET_DUMPABLE, 0)
 
 
-def keep_descriptors_rows(kept: set[int]) -> Rows:
-    """Return the rows that close every descriptor except `kept`."""
-    for first, last in reserved_descriptors.gaps(kept):
+def keep_descriptors_rows(descriptors: set[int]) -> Rows:
+    """Return the rows that close every descriptor except `descriptors`."""
+    for first, last in reserved_descriptors.gaps(descriptors):
         yield call("close_range", first, last, 0)
 
 
@@ -92,22 +92,22 @@ def stop_children() -> None:
     _stopped(children())
 
 
-def end_children(kept: Container[int] = (), asked: int = 0) -> float:
-    """End all descendants of this process except the children `kept`; the process has one thread.
+def end_children(excluded: Container[int] = (), measured: int = 0) -> float:
+    """End all descendants of this process, which has one thread, except the children `excluded`.
 
-    Returns the CPU seconds of child `asked`, 0 if it was not among them.
+    Returns the CPU seconds of child `measured`, 0 if it was not among the ended ones.
 
     Without a pid namespace no call reaches all processes at once, and a process that forks all the
     time outruns single kills. So all are first stopped, until none is left that could fork, and
     then killed. This process adopts the orphans of each, so none can escape.
     """
     cpu = 0.0
-    while mine := [pid for pid in children() if pid not in kept]:
-        for pid in _stopped(mine):
+    while ended := [pid for pid in children() if pid not in excluded]:
+        for pid in _stopped(ended):
             _signal(pid, signal.SIGKILL)
-        for pid in mine:
+        for pid in ended:
             _, _, usage = os.wait4(pid, 0)
-            if pid == asked:
+            if pid == measured:
                 cpu = usage.ru_utime + usage.ru_stime
     return cpu
 

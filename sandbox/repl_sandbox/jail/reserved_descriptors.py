@@ -27,10 +27,10 @@ MIN_FILES: Final = WORKER + 24
 LAST: Final = 0x7FFF_FFFF
 
 
-def gaps(kept: set[int]) -> Iterator[tuple[int, int]]:
-    """Yield first and last of the ranges below, between and above the descriptors `kept`."""
+def gaps(descriptors: set[int]) -> Iterator[tuple[int, int]]:
+    """Yield first and last of the ranges below, between and above `descriptors`."""
     start = 0
-    for fd in sorted(kept):
+    for fd in sorted(descriptors):
         if fd > start:
             yield start, fd - 1
         start = fd + 1

@@ -38,20 +38,22 @@ def room() -> int:
     and does not report the count. So this is tried: the least power of two under which a fork
     succeeds, times four.
     """
-    most = _MIN_ROOM
-    while most < _MAX_ROOM and not _forks_under(most):
-        most *= 2
-    return 4 * most
+    limit = _MIN_ROOM
+    while limit < _MAX_ROOM and not _forks_under(limit):
+        limit *= 2
+    return 4 * limit
 
 
-def open_files(wanted: int, *, own_user: bool) -> int:
+def open_files(requested: int, *, own_user: bool) -> int:
     """Return the limit of descriptors of a session; `own_user`: its user is not the host's.
 
     If a user has more descriptors on their way through sockets than a process may open, that
     process can send no more (unix(7), ETOOMANYREFS). Code with the host's limit could keep the
     host, and each init, from sending any.
     """
-    return wanted if own_user else min(wanted, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+    if own_user:
+        return requested
+    return min(requested, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
 
 
 _LARGEST = (1 << 64) - 1
@@ -59,12 +61,12 @@ _MIN_ROOM = 256
 _MAX_ROOM = 1 << 20
 
 
-def _forks_under(most: int) -> bool:
-    """Return whether a process of this user may fork under a limit of `most`; tried in a child."""
+def _forks_under(limit: int) -> bool:
+    """Return whether a process of this user may fork under a limit of `limit`; tried in a child."""
     child = process_forks.fork()
     if child == 0:
         try:
-            resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
+            resource.setrlimit(resource.RLIMIT_NPROC, (limit, limit))
             if process_forks.fork() == 0:
                 os._exit(0)
         except (OSError, ValueError):
@@ -83,12 +85,12 @@ def plan(limits: dict[str, int]) -> list[tuple[int, tuple[int, int]]]:
     for name, value in {**_NONE, **_CORE, **_SIGNALS, **_STACK, **limits}.items():
         number = getattr(resource, f"RLIMIT_{name}")
         _, hard = resource.getrlimit(number)
-        most = value + 1 if name == "CPU" else value
+        ceiling = value + 1 if name == "CPU" else value
         if hard != resource.RLIM_INFINITY:
-            value, most = min(value, hard), min(most, hard)
+            value, ceiling = min(value, hard), min(ceiling, hard)
         if name == "NOFILE":
             value -= SPARE_FILES
-        rows.append((number, (value, most)))
+        rows.append((number, (value, ceiling)))
     return rows
 
 

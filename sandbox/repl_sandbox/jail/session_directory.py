@@ -109,7 +109,7 @@ def _insist(act: Callable[[], None]) -> bool:
     return False
 
 
-def _remove(base: str, name: str, until: float, kept: Collection[str] = ()) -> None:
+def _remove(base: str, name: str, until: float, excluded: Collection[str] = ()) -> None:
     base_fd = _open_base(base)
     try:
         # Directories from within are moved beside it as "NAME.TOKEN", one level deep, because a
@@ -117,7 +117,7 @@ def _remove(base: str, name: str, until: float, kept: Collection[str] = ()) -> N
         while found := [
             each
             for each in os.listdir(base_fd)
-            if each.partition(".")[0] == name and each not in kept
+            if each.partition(".")[0] == name and each not in excluded
         ]:
             for each in found:
                 _empty(base_fd, each, name, until)
@@ -126,18 +126,18 @@ def _remove(base: str, name: str, until: float, kept: Collection[str] = ()) -> N
         os.close(base_fd)
 
 
-def _clear(base: str, name: str, kept: set[str]) -> None:
+def _clear(base: str, name: str, emptied: set[str]) -> None:
     never = float("inf")
     base_fd = _open_base(base)
     try:
         fd = _open(base_fd, name)
         try:
-            for each in kept & {*os.listdir(fd)}:
+            for each in emptied & {*os.listdir(fd)}:
                 with suppress(NotADirectoryError):  # the code has replaced it
                     _empty(fd, each, name, never)
         finally:
             os.close(fd)
-        _empty(base_fd, name, name, never, kept)
+        _empty(base_fd, name, name, never, emptied)
     finally:
         os.close(base_fd)
     _remove(base, name, never, (name,))
@@ -155,8 +155,8 @@ def remove_base(base: str) -> None:
     os.rmdir(base)
 
 
-def use(folder: str, most: int) -> int:
-    """Return the bytes used by files below `folder`; the walk stops beyond `most`.
+def use(folder: str, limit: int) -> int:
+    """Return the bytes used by files below `folder`; the walk stops beyond `limit`.
 
     More than 65,536 files, or directories nested over 64 deep, count as more than any size.
 
@@ -170,8 +170,8 @@ def use(folder: str, most: int) -> int:
         for size in _sizes(base_fd, name, _DEEPEST):
             total += size
             files += 1
-            if total > most or files > _MAX_FILES:
-                return max(total, most + 1)
+            if total > limit or files > _MAX_FILES:
+                return max(total, limit + 1)
     finally:
         os.close(base_fd)
     return total
@@ -191,10 +191,10 @@ def _open_base(base: str) -> int:
         os.close(place_fd)
 
 
-def _empty(base: int, name: str, stem: str, until: float, kept: Collection[str] = ()) -> None:
+def _empty(base: int, name: str, stem: str, until: float, excluded: Collection[str] = ()) -> None:
     """Unlink the files in directory `name` of `base`; move the directories in it to `base`.
 
-    Names in `kept` stay.
+    Names in `excluded` stay.
     """
     fd = _open(base, name)
     try:
@@ -204,7 +204,7 @@ def _empty(base: int, name: str, stem: str, until: float, kept: Collection[str] 
             try:
                 os.unlink(entry, dir_fd=fd)
             except (IsADirectoryError, PermissionError):
-                if entry in kept:
+                if entry in excluded:
                     continue
                 os.close(_open(fd, entry))  # a directory must be writable to get another parent
                 moved = f"{stem}.{_token()}"

@@ -15,7 +15,7 @@ class ForkLimit(NamedTuple):
 
     limiter: socket.socket
     filter: bytes  # from fork_notifications.program
-    most: int
+    limit: int
 
 
 @dataclass(slots=True)
@@ -36,7 +36,7 @@ class Jail:
     groups: int | None = None
     snapshots: int = -1  # number of snapshots besides the current one; -1: none at all
     shared: int = 0  # address of the page that init and worker share; 0: there is none
-    kept: set[int] = field(default_factory=set)  # descriptors of the contained process
+    descriptors: set[int] = field(default_factory=set)  # those that the contained process keeps
     findings: dict[str, int] = field(
         default_factory=dict
     )  # the worker's measurements, before any code

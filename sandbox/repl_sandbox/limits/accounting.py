@@ -34,14 +34,14 @@ class SessionUsage:
         """Note and return whether `processes`, all of the session, are as many as allowed."""
         # The processes are those of all branches of a session, and so are the limits.
         query = self.core.links.baseline.query
-        most = self.core.limits.processes + self._branches * (self.core.engine_processes + 1) - 1
-        full: bool = query("threads", processes) > most
+        limit = self.core.limits.processes + self._branches * (self.core.engine_processes + 1) - 1
+        full: bool = query("threads", processes) > limit
         if full:
             self.core.note_process_limit()
         # In namespaces the kernel refuses more processes. Elsewhere it counts by user, who may have
         # processes besides the session's.
         counted = full and bool(self.core.links.folder)
-        self._passed = counted and query("running", processes) > most
+        self._passed = counted and query("running", processes) > limit
         return full
 
     @property
@@ -57,8 +57,10 @@ class SessionUsage:
             return "processes"
         exceeds = None
         if links.group is not None:
-            most = limit + self._template_memory
-            exceeds = group_exceeds(links, processes, most, branches * self.core.engine_processes)
+            allowed = limit + self._template_memory
+            exceeds = group_exceeds(
+                links, processes, allowed, branches * self.core.engine_processes
+            )
         if exceeds is None:
             exceeds = self._exceeds(processes, limit + self.core.lent)
         # The memory of a snapshot that is ending is in no process, but still in the cgroup.
@@ -95,14 +97,14 @@ class SessionUsage:
         links = self.core.links
         query = links.baseline.query
         # init and the worker are forks of the template: both show its pages, which are shared.
-        most = limit + 2 * self._template_memory
-        if query("resident", processes) <= most:
+        allowed = limit + 2 * self._template_memory
+        if query("resident", processes) <= allowed:
             return False
         snapshots = query(
             "snapshots", links.pid, processes, links.family.branches * self.core.engine_processes
         )
         processes = [pid for pid in processes if pid not in snapshots]
-        if query("resident", processes) <= most:
+        if query("resident", processes) <= allowed:
             return False
         # That counts a page once for each process that maps it, as after os.fork. The exact
         # measurement walks the page tables, 16 ms for each process's gigabyte, and may take half of
@@ -126,12 +128,12 @@ def group_exceeds(
     try:
         if group.version == 1:  # its total includes page tables, which version 1 does not report
             limit -= proc_memory.page_tables(processes)
-        if group.held() <= limit:
+        if group.memory_used() <= limit:
             return False
         # Files of the session's tmpfs are charged to the cgroup as well. They change between the
         # two readings: the larger amount, before or after, is subtracted.
         files = proc_memory.in_files(init)
-        memory = group.held() - max(files, proc_memory.in_files(init))
+        memory = group.memory_used() - max(files, proc_memory.in_files(init))
         if memory <= limit:
             return False
         return (

@@ -36,7 +36,7 @@ _PF_ENDING = 0x4 | 0x400
 _ENDED = (b"Z", b"X")  # for kernels without such flags
 
 
-def snapshots(init: int, processes: Iterable[int], most: int) -> set[int]:
+def snapshots(init: int, processes: Iterable[int], limit: int) -> set[int]:
     """The waiting snapshots of a worker among `processes`, at most so many, and all ending
     processes.
 
@@ -52,7 +52,7 @@ def snapshots(init: int, processes: Iterable[int], most: int) -> set[int]:
         for pid, state in seen.items()
         if pid not in ending and state is not None and state.waits(pid, init)
     ]
-    return ending | set(waiting[:most])
+    return ending | set(waiting[:limit])
 
 
 def runs(pid: int) -> bool:
@@ -87,8 +87,8 @@ def _state(pid: int) -> _State | None:
         return None
 
     def signals(name: bytes) -> int:
-        told = status.partition(name)[2].split(None, 1)
-        return int(told[0], 16) if told else 0
+        words = status.partition(name)[2].split(None, 1)
+        return int(words[0], 16) if words else 0
 
     pending = signals(b"SigPnd:") | signals(b"ShdPnd:")
     ending = bool(pending & _KILL) or bool(int(fields[6]) & _PF_ENDING) or fields[0] in _ENDED
@@ -171,13 +171,13 @@ def _kilobytes(path: str, names: tuple[bytes, ...], otherwise: tuple[bytes, ...]
     return sum(int(row.split()[1]) for row in found)
 
 
-def use(folder: str, most: int) -> int:
-    """Bytes of the files of a directory, up to about `most`."""
+def use(folder: str, limit: int) -> int:
+    """Bytes of the files of a directory, up to about `limit`."""
     for _ in range(_MAX_SCANS):
         try:
-            return session_directory.use(folder, most)
+            return session_directory.use(folder, limit)
         except PermissionError:
             continue
         except OSError:
             return 0  # the session has ended
-    return most + 1  # a directory that code makes unreadable again and again counts as too large
+    return limit + 1  # a directory that code makes unreadable again and again counts as too large

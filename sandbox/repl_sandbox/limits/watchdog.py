@@ -49,7 +49,7 @@ class Watchdog:
         self._template_memory = memory
         self._watched: dict[int, SessionUsage] = {}
         self._lock = threading.Lock()
-        self._wanted = threading.Event()
+        self._has_work = threading.Event()
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
         self._turn = 0
@@ -65,8 +65,8 @@ class Watchdog:
                 name = "repl-watchdog"
                 self._thread = threading.Thread(target=self._watch, name=name, daemon=True)
                 self._thread.start()
-            if not self._wanted.is_set():
-                self._wanted.set()
+            if not self._has_work.is_set():
+                self._has_work.set()
 
     def remove(self, core: Core) -> None:
         """Stop watching a session, which is about to end."""
@@ -78,7 +78,7 @@ class Watchdog:
         """End the thread, and wait for its end."""
         with self._lock:
             self._closed.set()
-            self._wanted.set()
+            self._has_work.set()
             thread = self._thread
         if thread is not None:
             thread.join()
@@ -86,7 +86,7 @@ class Watchdog:
     def _watch(self) -> None:
         pause = _PERIOD
         while True:
-            self._wanted.wait()
+            self._has_work.wait()
             if self._closed.wait(pause):
                 return
             due = self._due()
@@ -116,7 +116,7 @@ class Watchdog:
             everybody = list(self._watched.values())
             self._alone = 0 if everybody else self._alone + 1
             if self._alone > _IDLE_ROUNDS and not self._closed.is_set():
-                self._wanted.clear()
+                self._has_work.clear()
         # A cell younger than a period is not measured: most steps take microseconds.
         young = time.monotonic() - _PERIOD
         due = [watched for watched in everybody if 0 < watched.core.running_since < young]

@@ -55,21 +55,21 @@ def compile_library(machine: str, target: Path, *, strict: bool = False) -> None
     Raises:
         BuildError: no compiler here builds the library.
     """
-    said = [f"no compiler here builds the native library for {machine}"]
+    report = [f"no compiler here builds the native library for {machine}"]
     with tempfile.TemporaryDirectory() as folder:
         built = Path(folder, "library.so")
         for compiler in _compilers(machine):
             try:
                 _compile(compiler, machine, sources.c_files(), built)
             except BuildError as error:
-                said.append(f"$ {shlex.join(compiler)}\n{error}")
+                report.append(f"$ {shlex.join(compiler)}\n{error}")
                 if strict and _proven(compiler, machine):
                     break
             else:
                 _replace(target, built.read_bytes())
                 return
-    said.append(f"Install gcc or clang, or run `pip install '{ZIG}'`")
-    raise BuildError("\n".join(said))
+    report.append(f"Install gcc or clang, or run `pip install '{ZIG}'`")
+    raise BuildError("\n".join(report))
 
 
 def build_in_place() -> None:

@@ -101,7 +101,7 @@ class SyscallBatch:
 
     def __init__(self, steps: Iterable[tuple[str, Rows]]) -> None:
         """Lay the rows out, in the order of `steps`."""
-        self._held: list[object] = []  # objects that rows point to
+        self._referenced: list[object] = []  # objects that rows point to
         self._rows: list[SyscallRow] = []
         presets: list[Preset] = []
         named: list[tuple[int, SyscallRow]] = []
@@ -177,9 +177,9 @@ class SyscallBatch:
             return self._slots_at + argument.slot * ctypes.sizeof(ctypes.c_long)
         return self._address_of(argument)
 
-    def _address_of(self, held: bytes | ctypes.Structure | ctypes.Array[ctypes.c_char]) -> int:
-        buffer = ctypes.create_string_buffer(held) if isinstance(held, bytes) else held
-        self._held.append(buffer)
+    def _address_of(self, value: bytes | ctypes.Structure | ctypes.Array[ctypes.c_char]) -> int:
+        buffer = ctypes.create_string_buffer(value) if isinstance(value, bytes) else value
+        self._referenced.append(buffer)
         return ctypes.addressof(buffer)
 
 

@@ -49,9 +49,9 @@ def refuse(violations: list[Violation]) -> None:
 
 def listed(names: Collection[str]) -> str:
     """Return names as text for a message."""
-    wanted = sorted(name for name in names if name != "__future__")  # no reader needs it
-    shown = ", ".join(wanted[:_LISTED])
-    more = len(wanted) - _LISTED
+    listed_names = sorted(name for name in names if name != "__future__")  # no reader needs it
+    shown = ", ".join(listed_names[:_LISTED])
+    more = len(listed_names) - _LISTED
     return f"{shown} and {more} more" if more > 0 else shown or "none"
 
 

@@ -62,16 +62,16 @@ class ModuleProxies:
         if not fromlist:
             return self._proxies[name.partition(".")[0]]
         # Otherwise the interpreter would look in sys.modules for names that the proxy lacks.
-        for wanted in fromlist:
-            if reason := self.missing(name, wanted):
+        for imported in fromlist:
+            if reason := self.missing(name, imported):
                 raise PolicyError(reason)
         return self._proxies[name]
 
     def missing(self, module: str, name: str) -> str:
         """Return why the proxy of an allowed `module` has no `name`, or "" if it has."""
-        if name in (held := self._names(self._proxies[module])):
+        if name in (offered := self._names(self._proxies[module])):
             return ""
-        return f"{module}.{name} is not offered; {module} offers {listed(held)}"
+        return f"{module}.{name} is not offered; {module} offers {listed(offered)}"
 
     def knows(self, module: str) -> bool:
         """Return whether `module` is allowed."""

@@ -268,11 +268,11 @@ def offered(imports: Iterable[str] | None) -> frozenset[str]:
     """Return the modules with a row that `imports` allows; a name allows the rows below it."""
     if imports is None:
         return frozenset(row.module for row in TABLE if row.default)
-    wanted = tuple(imports)
+    requested = tuple(imports)
     return frozenset(
         module
         for module in ROWS
-        if module == "__future__" or any(f"{module}.".startswith(f"{name}.") for name in wanted)
+        if module == "__future__" or any(f"{module}.".startswith(f"{name}.") for name in requested)
     )
 
 

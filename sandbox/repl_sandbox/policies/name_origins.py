@@ -75,8 +75,8 @@ class NameOrigins:
         importers = self.of(call.func) & IMPORTERS
         if not importers:
             return None
-        given = [*call.args[:1], *(k.value for k in call.keywords if k.arg == "name")]
-        match given:
+        arguments = [*call.args[:1], *(k.value for k in call.keywords if k.arg == "name")]
+        match arguments:
             case [Constant(value=str(module))]:
                 top = "importlib.import_module" not in importers
                 return frozenset({module.partition(".")[0] if top else module})

@@ -85,14 +85,14 @@ class GuardTransformer(MatchPatterns):
         if len(node.targets) == 1 or not any(isinstance(t, ast.Tuple) for t in node.targets):
             return super().visit_Assign(node)
         self._values += 1
-        held = f"<value {self._values}>"  # no identifier, so no cell can write it
-        first = ast.Assign([ast.Name(held, ast.Store())], self.visit(node.value))
+        temporary = f"<value {self._values}>"  # no identifier, so no cell can write it
+        first = ast.Assign([ast.Name(temporary, ast.Store())], self.visit(node.value))
         body: list[ast.stmt] = []
         for target in node.targets:
-            each = ast.Assign([target], ast.Name(held, ast.Load()))
+            each = ast.Assign([target], ast.Name(temporary, ast.Load()))
             guarded: Any = super().visit_Assign(_placed(each, node))
             body += guarded if isinstance(guarded, list) else [guarded]
-        last = ast.Delete([ast.Name(held, ast.Del())])
+        last = ast.Delete([ast.Name(temporary, ast.Del())])
         return [_placed(first, node), _placed(ast.Try(body, [], [], [last]), node)]
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> Any:  # noqa: N802

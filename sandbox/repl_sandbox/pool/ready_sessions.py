@@ -53,10 +53,10 @@ class ReadySessions:
                 raise
             with self._lock:
                 self._starting -= 1
-                kept = not self._closed
-                if kept:
+                is_open = not self._closed
+                if is_open:
                     self._sessions.append(links)
-            if not kept:
+            if not is_open:
                 links.close()
 
     @property
@@ -83,9 +83,9 @@ class ReadySessions:
         """Start no more sessions; return the remaining ones."""
         with self._lock:
             self._closed = True
-            left = tuple(self._sessions)
+            unused = tuple(self._sessions)
             self._sessions.clear()
-        return left
+        return unused
 
     def _claim_one(self) -> bool:
         with self._lock:

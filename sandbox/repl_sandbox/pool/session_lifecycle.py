@@ -206,15 +206,15 @@ class SessionLifecycle:
         if core.busy.locked() or core.links.family.branches != 1 or self.in_forked_child:
             return None
         core.io.closing = True
-        gone = self._zygote.request_end(core.links)
-        if gone is None:
+        pidfd = self._zygote.request_end(core.links)
+        if pidfd is None:
             return None
         if not self._limiter.leave(core):  # another thread ends the session, and waits for its end
-            os.close(gone)
+            os.close(pidfd)
             return None
         self.watchdog.remove(core)
         core.links.family.leave()
-        return gone
+        return pidfd
 
     def _release_ended(self, core: Core) -> None:
         """Release a session that `_end_soon` ended and that is gone."""
@@ -229,10 +229,10 @@ class SessionLifecycle:
         links = core.take_untouched_links()
         if links is None:
             return False
-        left = self._limiter.leave(core)
+        was_open = self._limiter.leave(core)
         self.watchdog.remove(core)
         # Otherwise the sandbox was closed meanwhile, and the session ends with it.
-        if not left or not self.pool.give_back(links):
+        if not was_open or not self.pool.give_back(links):
             links.close()
         return True
 

@@ -144,8 +144,8 @@ class TemplateProcess:
         group = None
         if self._groups is not None:
             group = self._groups.take(*self.budget.of_group(limits))
-        snapshots, most = self.budget.snapshots, self.budget.forked(limits)
-        return slot, int(limits.workspace), rlimits, group, snapshots, most
+        snapshots, max_processes = self.budget.snapshots, self.budget.forked(limits)
+        return slot, int(limits.workspace), rlimits, group, snapshots, max_processes
 
     def _verify(self, tier: str, cgroup: Grouping, limits: Limits) -> None:
         try:

@@ -129,12 +129,12 @@ class WarmPool:
         A session that is being started in a thread is waited for: its container is gone when this
         returns.
         """
-        left = () if self._pool is None else self._pool.close()
+        unused = () if self._pool is None else self._pool.close()
         with self._lock:
             fillers = self._fillers
         for filler in fillers:
             filler.join()
-        return left
+        return unused
 
     def _begin(self) -> SessionLinks:
         return self.begin(self._limits)

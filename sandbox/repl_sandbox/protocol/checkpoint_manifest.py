@@ -131,11 +131,11 @@ def report(text: str, *, python: str, implementation: str, cell: int) -> Manifes
     try:
         if len(data) > file_container.MAX_HEADER:
             raise ValueError(f"{len(data):,} bytes")
-        told = parse_json(data)
-        if type(told) is not dict:
+        fields = parse_json(data)
+        if type(fields) is not dict:
             raise TypeError("no object")
-        told |= {"python": python, "implementation": implementation, "cell": cell}
-        return manifest_of(told)
+        fields |= {"python": python, "implementation": implementation, "cell": cell}
+        return manifest_of(fields)
     except (KeyError, TypeError, ValueError, RemoteProtocolError) as error:
         message = f"the session's report of what it saved is malformed: {error}"
         raise CheckpointError(message) from None
@@ -190,10 +190,10 @@ def _state(row: Any) -> tuple[str, int]:
     return _text(name, "state", MAX_NAME), _count(size, "state", _MAX_BYTES)
 
 
-def _rows(value: dict[str, JSON], name: str, most: int) -> list[Any]:
+def _rows(value: dict[str, JSON], name: str, limit: int) -> list[Any]:
     rows = value[name]
-    if type(rows) is not list or len(rows) > most:
-        raise TypeError(f"{name} is not a list of at most {most:,}")
+    if type(rows) is not list or len(rows) > limit:
+        raise TypeError(f"{name} is not a list of at most {limit:,}")
     return rows
 
 
@@ -203,9 +203,9 @@ def _fields(row: Any, count: int, name: str) -> list[Any]:
     return row
 
 
-def _text(value: Any, name: str, most: int) -> str:
-    if type(value) is not str or len(value) > most:
-        raise TypeError(f"{name} has an entry that is not text of at most {most:,} characters")
+def _text(value: Any, name: str, limit: int) -> str:
+    if type(value) is not str or len(value) > limit:
+        raise TypeError(f"{name} has an entry that is not text of at most {limit:,} characters")
     return value
 
 

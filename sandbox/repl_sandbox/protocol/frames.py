@@ -69,8 +69,12 @@ class FrameReader:
     @property
     def missing(self) -> int:
         """Bytes that would complete the current frame; 0 without one or without its lengths."""
-        held = self.buffered
-        return sum(_unpack(self.pending, self._start)) + _PREFIX - held if held >= _PREFIX else 0
+        buffered = self.buffered
+        return (
+            sum(_unpack(self.pending, self._start)) + _PREFIX - buffered
+            if buffered >= _PREFIX
+            else 0
+        )
 
     def feed(self, data: bytes) -> None:
         """Add bytes in any chunking."""

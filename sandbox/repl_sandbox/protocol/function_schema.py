@@ -52,8 +52,8 @@ class Signature:
 
 def _parameter_row(parameter: Parameter) -> list[Any]:
     default = parameter.default
-    told = None if default is None else [default.value, default.text]
-    return [parameter.name, parameter.kind, told, parameter.annotation]
+    row = None if default is None else [default.value, default.text]
+    return [parameter.name, parameter.kind, row, parameter.annotation]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +94,8 @@ def read(row: Any) -> FunctionSchema:
     for names in lists:
         if type(names) is not list or not all(type(each) is str for each in names):
             raise TypeError("a function has a field that is not a list of names")
-    told = None if signature is None else _signature(signature)
-    return FunctionSchema(name, doc, returns, told, *map(tuple, lists))
+    parsed = None if signature is None else _signature(signature)
+    return FunctionSchema(name, doc, returns, parsed, *map(tuple, lists))
 
 
 def _signature(row: Any) -> Signature:

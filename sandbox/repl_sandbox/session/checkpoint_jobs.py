@@ -53,18 +53,18 @@ class Draft:
         return checkpoint_manifest.pack(self.manifest, payload)
 
 
-def saving(core: Core, most: int, timeout: float) -> Generator[float, Any, Draft]:
-    """Have the session pickle its variables, into at most `most` bytes."""
-    fd = _writable(most)
+def saving(core: Core, limit: int, timeout: float) -> Generator[float, Any, Draft]:
+    """Have the session pickle its variables, into at most `limit` bytes."""
+    fd = _writable(limit)
     try:
-        outcome = yield from _carry_out(core, lambda cell: Save(cell, most), fd, most, timeout)
+        outcome = yield from _carry_out(core, lambda cell: Save(cell, limit), fd, limit, timeout)
         text = _value(outcome)
         if outcome.state == "restarted":
             raise CheckpointError("the session's process had died, and its namespace with it")
         python, implementation = core.links.interpreter
-        told = {"python": python, "implementation": implementation, "cell": core.cell}
-        manifest = checkpoint_manifest.report(text, **told)  # type: ignore[arg-type]
-        if manifest.size > most:
+        facts = {"python": python, "implementation": implementation, "cell": core.cell}
+        manifest = checkpoint_manifest.report(text, **facts)  # type: ignore[arg-type]
+        if manifest.size > limit:
             raise CheckpointError("the session's report tells of more than there is room for")
         return Draft(manifest, fd)
     except BaseException:

@@ -124,12 +124,12 @@ class SessionIO:
 
     def read_worker(self) -> bytes:
         """Read once from the worker; empty if there is nothing, or at the end of the stream."""
-        most = self.read_size
-        if most < READ:
+        size = self.read_size
+        if size < READ:
             # The rest of a large frame is parsed when the frame is complete.
-            most = min(max(most, self.links.connection.missing), READ)
+            size = min(max(size, self.links.connection.missing), READ)
         try:
-            data = self.links.worker.recv(most)
+            data = self.links.worker.recv(size)
         except BlockingIOError:
             return b""
         except ConnectionResetError:

@@ -79,12 +79,12 @@ class OutputCapture:
         """Read what the cell has written; bounded, because its background processes may go on
         writing.
         """
-        taken = 0
-        while taken < _MAX_PIPED and self._pipes.poll(0):
+        total = 0
+        while total < _MAX_PIPED and self._pipes.poll(0):
             read = self.stdout.read() + self.stderr.read()
             if not read:  # end of file: init, which held the other ends, is gone
                 return
-            taken += read
+            total += read
 
     def end(self, cell: int | None) -> tuple[str, str]:
         """Return the texts of both streams since the last end, and keep them as those of `cell`."""
@@ -158,8 +158,8 @@ class Stream:
         """
         if self._read_size == _READ:
             return _READ
-        held = int.from_bytes(fcntl.ioctl(self.fd, termios.FIONREAD, bytes(4)), sys.byteorder)
-        return min(max(held, 1), self._read_size)
+        size = int.from_bytes(fcntl.ioctl(self.fd, termios.FIONREAD, bytes(4)), sys.byteorder)
+        return min(max(size, 1), self._read_size)
 
     def _enlarge(self) -> None:
         try:

@@ -175,8 +175,8 @@ class Recovery:
         self, cell: int | None = None
     ) -> Generator[float, ReadyDescriptors, bool]:
         """Return whether the snapshot of `cell` (None: the latest) was activated and answers."""
-        left = self._remaining()["CPU"] if "CPU" in self._rlimits else 0
-        ours = self._command_worker({"op": "revive", "cell": cell, "cpu_left": left})
+        cpu_left = self._remaining()["CPU"] if "CPU" in self._rlimits else 0
+        ours = self._command_worker({"op": "revive", "cell": cell, "cpu_left": cpu_left})
         try:
             revived = yield from self._await_activation()
         except BaseException:

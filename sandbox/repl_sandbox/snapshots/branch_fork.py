@@ -163,8 +163,8 @@ class BranchFork(SnapshotProcesses):
         if command is None:
             raise ValueError("the command is for another process")
         try:
-            left = workspace_copy.copy(self._workspace, command.workspace)
-            restored = Restored(self.cell, (*left, *lost, *found.shared))
+            not_copied = workspace_copy.copy(self._workspace, command.workspace)
+            restored = Restored(self.cell, (*not_copied, *lost, *found.shared))
             return _Prepared(command, encode(Ready(VERSION)) + encode(restored))
         except BaseException:
             command.close()

@@ -44,14 +44,16 @@ class LostResources:
     names: list[str] = field(default_factory=list)
     generator: object = None  # state of `random`, which a fork of a process with threads reseeds
 
-    def fits(self, numbers: int, most: int, reserved: int) -> bool:
-        """Whether a snapshot can take over: with `most` numbers for descriptors, as many as
+    def fits(self, numbers: int, limit: int, reserved: int) -> bool:
+        """Whether a snapshot can take over: with `limit` numbers for descriptors, as many as
         `reserved` of which have placeholders already, and the code with `numbers` of them.
 
         A quarter of these is not for lost descriptors: the code will open files again.
         """
         lost = reserved + sum(not descriptor.reopens for descriptor in self.descriptors)
-        return lost <= numbers - numbers // 4 and _NEEDED + reserved + len(self.descriptors) <= most
+        return (
+            lost <= numbers - numbers // 4 and _NEEDED + reserved + len(self.descriptors) <= limit
+        )
 
     def release(self) -> None:
         """In the snapshot: close everything that others could notice."""

@@ -188,7 +188,7 @@ class SnapshotProcesses:
         rows = self._rows
         if rows and rows[-1][1] == self.cell:  # before the host set a variable
             return rows[-1][0]
-        return rows[0][0] if len(rows) > self._resources.kept else 0
+        return rows[0][0] if len(rows) > self._resources.history else 0
 
     def _fork(self, *, threads: bool) -> int:
         resources = self._resources
@@ -265,8 +265,8 @@ class SnapshotProcesses:
         _sigmask(_SETMASK, before)
         self._rows = rows
         # Numbers that are opened again there, or kept.
-        taken = {*self._reserved, *(descriptor.fd for descriptor in lost.descriptors)}
-        self._sockets.move_up(command.descriptors[0], taken)
+        reserved = {*self._reserved, *(descriptor.fd for descriptor in lost.descriptors)}
+        self._sockets.move_up(command.descriptors[0], reserved)
         workspaces = (self._workspace, command.workspace) if command.workspace else None
         if workspaces:
             self._workspace, self._files = command.workspace, FileChanges(command.workspace)

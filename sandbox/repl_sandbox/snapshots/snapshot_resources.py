@@ -38,15 +38,15 @@ class PostForkWork(NamedTuple):
 class SnapshotResources:
     """The resources of a session's snapshots, made by its init before the first worker.
 
-    `init_socket` connects the worker and the snapshots with init. `kept` is the number of snapshots
-    besides the current one. The files of `workspace` belong to a snapshot. The forks are those of
-    `native.process_forks`; `snapshot_fork` makes most snapshots. A process that takes over may use
-    `spare_files` more descriptors than code.
+    `init_socket` connects the worker and the snapshots with init. `history` is the number of
+    snapshots besides the current one. The files of `workspace` belong to a snapshot. The
+    forks are those of `native.process_forks`; `snapshot_fork` makes most snapshots. A process that
+    takes over may use `spare_files` more descriptors than code.
     """
 
     table: SnapshotTable
     init_socket: socket.socket
-    kept: int
+    history: int
     workspace: str
     fork_beside: Callable[[], int]
     fork_beside_threads: Callable[[], int]

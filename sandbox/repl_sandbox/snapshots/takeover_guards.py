@@ -38,7 +38,7 @@ class TakeoverGuards:
         """Raise the limit of descriptors above the code's, and disable garbage collection."""
         self.hold_garbage()
         self._file_limit = _getrlimit(_NOFILE)
-        _setrlimit(_NOFILE, (self._most_files(self._file_limit), self._file_limit[1]))
+        _setrlimit(_NOFILE, (self._raised_limit(self._file_limit), self._file_limit[1]))
 
     def end(self) -> None:
         """Restore the limit of descriptors, and garbage collection."""
@@ -48,9 +48,9 @@ class TakeoverGuards:
     def file_limits(self) -> tuple[int, int]:
         """The most descriptors of the code, and of a process that takes over."""
         limit = _getrlimit(_NOFILE)
-        return limit[0], self._most_files(limit)
+        return limit[0], self._raised_limit(limit)
 
-    def _most_files(self, limit: tuple[int, int]) -> int:
+    def _raised_limit(self, limit: tuple[int, int]) -> int:
         soft, hard = limit
-        most = soft + self._spare_files
-        return most if hard == _UNLIMITED else min(most, hard)
+        raised = soft + self._spare_files
+        return raised if hard == _UNLIMITED else min(raised, hard)

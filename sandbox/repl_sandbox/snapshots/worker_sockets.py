@@ -39,23 +39,23 @@ class WorkerSockets:
         _close(self.init_socket.detach())
         self.init = fd
 
-    def move_up(self, host: int, taken: Collection[int]) -> None:
-        """Move both sockets to the highest possible numbers outside `taken`, the host's above.
+    def move_up(self, host: int, used: Collection[int]) -> None:
+        """Move both sockets to the highest possible numbers outside `used`, the host's above.
 
         `host`: the new socket to the host.
         """
-        most, init = _sysconf("SC_OPEN_MAX"), self.init
+        limit, init = _sysconf("SC_OPEN_MAX"), self.init
         self.init_socket.detach()
-        self.host = _move_below(host, most, {*taken, init})
-        self.init = _move_below(init, self.host, taken)
+        self.host = _move_below(host, limit, {*used, init})
+        self.init = _move_below(init, self.host, used)
         # As made in C: `socket` wraps it in Python, which writes to more pages.
         self.init_socket = _socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, self.init)
 
 
-def _move_below(fd: int, limit: int, taken: Collection[int]) -> int:
-    """Move `fd` to the highest number below `limit` that is not among `taken`."""
+def _move_below(fd: int, limit: int, used: Collection[int]) -> int:
+    """Move `fd` to the highest number below `limit` that is not among `used`."""
     for number in range(limit - 1, fd if fd < limit else _STDERR, -1):
-        if number not in taken:
+        if number not in used:
             try:
                 _dup2(fd, number, inheritable=False)
             except OSError:

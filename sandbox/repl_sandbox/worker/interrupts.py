@@ -26,7 +26,7 @@ class Interrupts:
 
     def __init__(self) -> None:
         self.armed = False
-        self._held = False
+        self._deferred = False
         self._pending = False
         self._arrived_early = False  # a SIGINT arrived while unarmed
         self.target_cell: Callable[[], int] | None = None
@@ -43,7 +43,7 @@ class Interrupts:
                 True  # possibly: another handler got it, or before the first cell no handler
             )
         # A signal handler of the session's code that raised may have left interrupts deferred.
-        self._held = False
+        self._deferred = False
         if self._pending:
             self._arrived_early, self._pending = True, False
         self.armed = True
@@ -54,11 +54,11 @@ class Interrupts:
 
     def hold(self) -> None:
         """Defer interrupts during a section that must not be torn."""
-        self._held = True
+        self._deferred = True
 
     def allow(self) -> None:
         """Raise the deferred interrupt, if there is one, and stop deferring."""
-        self._held = False
+        self._deferred = False
         if self._pending:
             self._pending = False
             if self.armed:
@@ -66,7 +66,7 @@ class Interrupts:
             self._arrived_early = True
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
-        if self._held:
+        if self._deferred:
             self._pending = True
         elif self.armed:
             raise KeyboardInterrupt

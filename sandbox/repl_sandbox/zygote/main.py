@@ -333,10 +333,10 @@ class Zygote:
         by then.
         """
         teardown = (each.pid for each in self._teardowns)
-        kept = {*self._sessions.values(), *teardown, *self._removing.values(), *self._nested}
+        excluded = {*self._sessions.values(), *teardown, *self._removing.values(), *self._nested}
         if self._limiter is not None:
-            kept.add(self._limiter.pid)
-        processes.end_children(kept)
+            excluded.add(self._limiter.pid)
+        processes.end_children(excluded)
 
     def _leave(self) -> NoReturn:
         """Handle the host's end: end the sessions if the kernel does not end them with this

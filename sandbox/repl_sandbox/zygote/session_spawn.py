@@ -38,30 +38,33 @@ from ..worker.main import Worker
 _MASK: Final = sum(1 << (number - 1) for number in ALL_SIGNALS if number != SNAPSHOT_SIGNAL)
 
 
-def _kept_by_init(jail: Jail) -> set[int]:
-    kept = {
+def _descriptors_of_init(jail: Jail) -> set[int]:
+    descriptors = {
         *reserved_descriptors.STREAMS,
         reserved_descriptors.CONTROL,
         reserved_descriptors.DONE,
         *limiter_of(jail),
     }
     if jail.tier == "jailed":
-        kept.add(reserved_descriptors.MAPPED)
+        descriptors.add(reserved_descriptors.MAPPED)
     if jail.snapshots >= 0:
-        kept |= {reserved_descriptors.CHANNEL_INIT_END, reserved_descriptors.CHANNEL_WORKER_END}
-    return kept
+        descriptors |= {
+            reserved_descriptors.CHANNEL_INIT_END,
+            reserved_descriptors.CHANNEL_WORKER_END,
+        }
+    return descriptors
 
 
-def _kept_by_worker(jail: Jail) -> set[int]:
-    kept = {
+def _descriptors_of_worker(jail: Jail) -> set[int]:
+    descriptors = {
         *reserved_descriptors.STREAMS,
         reserved_descriptors.CONTROL,
         reserved_descriptors.CONTAINED,
         reserved_descriptors.WORKER,
     }
     if jail.snapshots >= 0:
-        kept.add(reserved_descriptors.CHANNEL_WORKER_END)
-    return kept
+        descriptors.add(reserved_descriptors.CHANNEL_WORKER_END)
+    return descriptors
 
 
 class SessionSpawn:
@@ -89,9 +92,9 @@ class SessionSpawn:
             self._rollback = WorkerRollback(jail, reserved_descriptors.WORKER, self._table, channel)
         recipe = RECIPES[jail.tier]
         spawn_steps = batch(jail, SPAWN_STEPS)
-        init = batch(replace(jail, kept=_kept_by_init(jail)), recipe.init)
+        init = batch(replace(jail, descriptors=_descriptors_of_init(jail)), recipe.init)
         steps = recipe.first_worker if ready else ()
-        first_worker = batch(replace(jail, kept=_kept_by_worker(jail)), steps)
+        first_worker = batch(replace(jail, descriptors=_descriptors_of_worker(jail)), steps)
         self._slots = spawn_steps.slots
         awaited = [reserved_descriptors.CONTROL]
         if self._rollback is not None:
@@ -120,11 +123,13 @@ class SessionSpawn:
             resources = None if self._rollback is None else self._rollback.resources()
             self._worker.join_session(reserved_descriptors.WORKER, self._table, resources)
 
-    def spawn(self, given: Sequence[int], flags: int, cgroup: int = NO_CGROUP) -> tuple[int, int]:
+    def spawn(
+        self, descriptors: Sequence[int], flags: int, cgroup: int = NO_CGROUP
+    ) -> tuple[int, int]:
         """Spawn one; return the pid of its init, and the pipe to write to once it has its id maps.
 
-        `given`: its control socket, worker socket, stdout and stderr, and the entrances of its
-        cgroups of version 1. `flags`, `cgroup`: as of `Spawner.spawn`.
+        `descriptors`: its control socket, worker socket, stdout and stderr, and the entrances of
+        its cgroups of version 1. `flags`, `cgroup`: as of `Spawner.spawn`.
 
         Raises:
             OSError: as of clone(2), or there are too many descriptors.
@@ -134,9 +139,9 @@ class SessionSpawn:
         ours, theirs = _socket.socketpair()
         try:
             ends = ours.fileno(), theirs.fileno()
-            self._fill(*given[:4], mapped, written, contained, done, *ends)
+            self._fill(*descriptors[:4], mapped, written, contained, done, *ends)
             for index in range(self.jail.groups or 0):
-                self._slots[recipe_slots.group(index)] = given[4 + index]
+                self._slots[recipe_slots.group(index)] = descriptors[4 + index]
             pid = self._spawner.spawn(flags, cgroup)
             if pid == 0:
                 self._run_session()
@@ -200,7 +205,7 @@ class SessionSpawn:
                 self._worker,
                 self._table,
                 self._rollback,
-                kept=(reserved_descriptors.CONTAINED,),
+                needed=(reserved_descriptors.CONTAINED,),
             )
         _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
         try:

@@ -58,7 +58,7 @@ def ask(number: int, question: control_channel.Message) -> bytes:
 
 def answer_to(number: int, message: control_channel.Message) -> bytes:
     """The answer to `ask`."""
-    return b"said %d %b" % (number, json.dumps(message).encode())
+    return b"answer %d %b" % (number, json.dumps(message).encode())
 
 
 def gone(number: int, *, known: bool) -> bytes:

@@ -61,7 +61,7 @@ telling, told = os.pipe()
 jail = Jail(None, 1 << 20, [], 40, b"", landlock.plan((), 0))
 kept = {{0, 1, 2, descriptors.CONTROL, descriptors.MAPPED, descriptors.DONE, told}}
 birth = batch(jail, [*SPAWN_STEPS, *{born}])
-init = batch(replace(jail, kept=kept), [*RECIPES["jailed"].init, *{more}])
+init = batch(replace(jail, descriptors=kept), [*RECIPES["jailed"].init, *{more}])
 spawner = Spawner(
     birth, init, batch(jail, ()),
     awaited=(descriptors.CONTROL,), worker_mask=0, handshake=None,

@@ -34,14 +34,14 @@ def user(options: Sequence[str]) -> str:
 def limits() -> Iterator[tuple[str, int]]:
     """At most this process's own limits: the engine's may be more than it can grant."""
     for name, (number, enough) in _LIMITS.items():
-        _, most = resource.getrlimit(number)
-        yield name, enough if most == resource.RLIM_INFINITY else min(most, enough)
+        _, hard = resource.getrlimit(number)
+        yield name, enough if hard == resource.RLIM_INFINITY else min(hard, enough)
 
 
 def check_readable() -> None:
     """Raise IsolationError if a user who owns nothing cannot read this package."""
-    for path, wanted in ((PACKAGE_DIR, 0o005), (f"{PACKAGE_DIR}/zygote/boot.py", 0o004)):
-        if os.stat(path).st_mode & wanted != wanted:
+    for path, needed in ((PACKAGE_DIR, 0o005), (f"{PACKAGE_DIR}/zygote/boot.py", 0o004)):
+        if os.stat(path).st_mode & needed != needed:
             raise IsolationError(
                 "container",
                 "package",

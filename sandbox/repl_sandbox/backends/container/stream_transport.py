@@ -63,11 +63,11 @@ class ProcessQueryClient:
             except (OSError, ValueError, RecursionError) as error:
                 self._socket.close()  # a late answer would be taken for the next one
                 raise OSError(ESRCH, "the container does not answer") from error
-        if not isinstance(answer, dict) or "told" not in answer:
+        if not isinstance(answer, dict) or "result" not in answer:
             errno = answer.get("errno") if isinstance(answer, dict) else None
             number = errno if type(errno) is int else ESRCH
             raise OSError(number, os.strerror(number))
-        return answer["told"]
+        return answer["result"]
 
     def close(self) -> None:
         """Ask no more."""
@@ -145,9 +145,9 @@ class StreamTransport:
 
     def __init__(self, max_size: int) -> None:
         self.mounts: dict[str, str] = {}
-        self._most = max_size
+        self._max_size = max_size
         self._attached: Any = None
-        self._said = b""
+        self._last_output = b""
         self._queries: ProcessQueryClient | None = None
         self._relay: RelayProcess | None = None
         self._facts: dict[str, Any] = {}
@@ -181,11 +181,15 @@ class StreamTransport:
 
     def _start(self, forget: Callable[[], None]) -> tuple[Lifeline, ProcessQueryClient]:
         ours, theirs = control_channel.lifeline()
-        asking, asked = control_channel.pair()
-        with theirs, asked:
-            ends = (container_output.descriptor(self._attached), theirs.fileno(), asked.fileno())
+        query_end, relay_query_end = control_channel.pair()
+        with theirs, relay_query_end:
+            ends = (
+                container_output.descriptor(self._attached),
+                theirs.fileno(),
+                relay_query_end.fileno(),
+            )
             relay = subprocess.Popen(
-                [sys.executable, "-I", BOOT, "relay", *map(str, (*ends, self._most))],
+                [sys.executable, "-I", BOOT, "relay", *map(str, (*ends, self._max_size))],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 pass_fds=ends,
@@ -194,10 +198,10 @@ class StreamTransport:
                 start_new_session=True,
             )
         self._relay = RelayProcess(relay, lambda output: self._is_over(output, forget))
-        return ours, ProcessQueryClient(asking)
+        return ours, ProcessQueryClient(query_end)
 
     def _is_over(self, output: bytes, forget: Callable[[], None]) -> None:
-        self._said = output
+        self._last_output = output
         if self._queries is not None:
             self._queries.close()
         forget()
@@ -217,7 +221,7 @@ class StreamTransport:
 
     def output(self) -> bytes:
         """As of `MountedSocketTransport`."""
-        return self._said
+        return self._last_output
 
     def release(self) -> None:
         """As of `MountedSocketTransport`: the relay has the stream."""

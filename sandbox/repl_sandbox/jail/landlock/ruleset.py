@@ -223,8 +223,8 @@ def restrict_rows(plan: Plan, more: Iterable[tuple[str, int]] = ()) -> Rows:
 def _try(trial: str) -> Rows:
     # access(2) checks permissions alone; the ruleset refuses only to open.
     path = trial.encode()
-    asked = AT_FDCWD, path, os.W_OK
-    yield call("faccessat", *asked, keeps=recipe_slots.TRIAL, tolerated=_NOT_PERMITTED)
+    arguments = AT_FDCWD, path, os.W_OK
+    yield call("faccessat", *arguments, keeps=recipe_slots.TRIAL, tolerated=_NOT_PERMITTED)
     opened = AT_FDCWD, path, os.O_WRONLY | os.O_CLOEXEC, 0
     why = f"the ruleset is loaded, and {trial} can be written"
     yield call("openat", *opened, least=REFUSED, tolerated=_REFUSALS, why=why)

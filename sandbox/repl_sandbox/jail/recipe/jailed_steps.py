@@ -52,7 +52,7 @@ INIT: Sequence[Step] = (
     Step(
         "descriptors",
         "descriptors of the template belong to the host",
-        lambda jail: processes.keep_descriptors_rows(jail.kept),
+        lambda jail: processes.keep_descriptors_rows(jail.descriptors),
     ),
     Step(
         "id maps",
@@ -119,7 +119,7 @@ WORKER: Sequence[Step] = (
     Step(
         "descriptors",
         "the code must not use init's descriptors",
-        lambda jail: processes.keep_descriptors_rows(jail.kept),
+        lambda jail: processes.keep_descriptors_rows(jail.descriptors),
     ),
     Step(
         "single thread",

@@ -160,12 +160,12 @@ def limit_forks(jail: Jail) -> None:
     # Where the kernel cannot make forks wait, the watchdog limits them.
     if jail.forks is None:
         return
-    limiter, filter_, most = jail.forks
+    limiter, filter_, limit = jail.forks
     try:
         listener = fork_notifications.load(filter_)
     except OSError:
         return
     jail.findings["forks"] = 1
     with suppress(OSError):  # the zygote has ended, and the session is about to
-        fork_notifications.introduce(listener, limiter, os.getppid(), most)
+        fork_notifications.introduce(listener, limiter, os.getppid(), limit)
     limiter.close()

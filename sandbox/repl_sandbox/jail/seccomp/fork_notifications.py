@@ -85,7 +85,7 @@ def introduce(listener: int, limiter: socket.socket, init: int, max_processes: i
 
 
 def receive(limiter: socket.socket) -> tuple[int, int, int] | None:
-    """Return the message of `introduce`: init, most, the listener; None once all senders are gone.
+    """Return the message of `introduce`: init, limit, listener; None once all senders are gone.
 
     The listener is -1 where this process may open no more descriptors.
     """

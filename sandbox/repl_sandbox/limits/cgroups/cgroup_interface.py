@@ -33,7 +33,7 @@ class CgroupInterface:
     refusals: File  # row max
     members: File  # the number of processes and threads in it
     used: File  # all charged memory, including what the kernel can reclaim
-    held: tuple[bytes, ...]  # rows of memory.stat: memory of processes and tmpfs
+    counted: tuple[bytes, ...]  # rows of memory.stat: memory of processes and tmpfs
     weight: File  # the share of a contended processor; only if cgroups are weighed
     ordinary: int  # the kernel's default
     low: int  # one hundredth of it, the ratio of nice 19 to nice 0
@@ -51,7 +51,7 @@ VERSION_1: Final = CgroupInterface(
     refusals=(1, "pids.events"),
     members=(1, "pids.current"),
     used=(0, "memory.usage_in_bytes"),
-    held=(b"rss", b"shmem"),
+    counted=(b"rss", b"shmem"),
     weight=(2, "cpu.shares"),
     ordinary=1024,
     low=10,
@@ -66,7 +66,7 @@ VERSION_2: Final = CgroupInterface(
     refusals=(0, "pids.events"),
     members=(0, "pids.current"),
     used=(0, "memory.current"),
-    held=(b"anon", b"shmem", b"pagetables"),
+    counted=(b"anon", b"shmem", b"pagetables"),
     weight=(0, "cpu.weight"),
     ordinary=100,
     low=1,

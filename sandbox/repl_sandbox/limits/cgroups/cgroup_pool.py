@@ -107,13 +107,13 @@ class CgroupPool:
             for folder in made:
                 _remove(folder)
             raise refusal(error) from error
-        group.gone = self._gone
+        group.on_removed = self._note_removed
         with self._lock:
             self._all.add(group)
             self._remove_leaving()
         return group
 
-    def _gone(self, group: SessionCgroup) -> None:
+    def _note_removed(self, group: SessionCgroup) -> None:
         """Handle the end of the session of `group`, which has ended or will."""
         with self._lock:
             if group not in self._all:  # the sandbox was closed first

@@ -50,7 +50,7 @@ class SessionCgroup:
         self._files = files
         self._pid = os.getpid()
         self._memory = self._processes = 0
-        self.gone: Callable[[SessionCgroup], None] = lambda group: None
+        self.on_removed: Callable[[SessionCgroup], None] = lambda group: None
         self.limit(memory, processes)
         self._seen = self._counts()
 
@@ -114,12 +114,12 @@ class SessionCgroup:
         files = self._files
         return rows(self._path(files.kills), b"oom_kill"), rows(self._path(files.refusals), b"max")
 
-    def held(self) -> int:
+    def memory_used(self) -> int:
         """Bytes charged to it that the kernel cannot reclaim, files in tmpfs included.
 
         Page tables among them on version 2 only.
         """
-        return rows(self._path((0, "memory.stat")), *self._files.held)
+        return rows(self._path((0, "memory.stat")), *self._files.counted)
 
     def set_weight(self, *, slowed: bool) -> None:
         """Set the CPU weight, if the cgroup has one: low if `slowed`, else ordinary."""
@@ -134,7 +134,7 @@ class SessionCgroup:
         if number(self._path(self._files.members)):
             return False
         # The charge is cheaper to read than its parts, and often sufficient.
-        if number(self._path(self._files.used)) > _CLEAN and self.held() > _CLEAN:
+        if number(self._path(self._files.used)) > _CLEAN and self.memory_used() > _CLEAN:
             return False
         self._seen = self._counts()
         return True
@@ -144,4 +144,4 @@ class SessionCgroup:
         it.
         """
         if os.getpid() == self._pid:
-            self.gone(self)
+            self.on_removed(self)

@@ -40,11 +40,11 @@ def read_text_field(header: Header, name: str) -> str:
     return value
 
 
-def read_list(header: Header, name: str, most: int) -> list[Any]:
-    """Return the field `name`, which must be a list of at most `most` items."""
+def read_list(header: Header, name: str, limit: int) -> list[Any]:
+    """Return the field `name`, which must be a list of at most `limit` items."""
     value = header[name]
-    if type(value) is not list or len(value) > most:
-        raise TypeError(f"{name} is not a list of at most {most}")
+    if type(value) is not list or len(value) > limit:
+        raise TypeError(f"{name} is not a list of at most {limit}")
     return value
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 _text = json.JSONEncoder().encode
-_HOLD = (dict, list, tuple)
+_CONTAINERS = (dict, list, tuple)
 _TEXTS = frozenset({str})
 
 
@@ -21,20 +21,20 @@ def check_keys(value: Any, *, texts_only: bool = False) -> None:
     JSON must be able to carry `value`: no cycles, bounded depth. With `texts_only`, a key that is
     not text raises TypeError, although JSON could carry it as text.
     """
-    rest = [value] if isinstance(value, _HOLD) else []
+    rest = [value] if isinstance(value, _CONTAINERS) else []
     while rest:
-        held = rest.pop()
-        parts: Iterable[Any] = held
-        if isinstance(held, dict):
-            if not _TEXTS.issuperset(map(type, held)):
-                _check(held, texts_only)
-            parts = list(held.values())  # a copy, because another thread may change the dict
-        rest += [each for each in parts if isinstance(each, _HOLD)]
+        container = rest.pop()
+        parts: Iterable[Any] = container
+        if isinstance(container, dict):
+            if not _TEXTS.issuperset(map(type, container)):
+                _check(container, texts_only)
+            parts = list(container.values())  # a copy, because another thread may change the dict
+        rest += [each for each in parts if isinstance(each, _CONTAINERS)]
 
 
-def _check(held: dict[Any, Any], texts_only: bool) -> None:
+def _check(mapping: dict[Any, Any], texts_only: bool) -> None:
     seen: dict[str, Any] = {}
-    keys = list(held)
+    keys = list(mapping)
     for key in keys:
         text = key if isinstance(key, str) else _text(key)
         if text in seen:

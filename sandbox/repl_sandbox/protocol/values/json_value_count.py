@@ -17,18 +17,18 @@ _NEXT = re.compile(
 )
 
 
-def more_values(data: bytes, most: int) -> bool:
-    """Return whether the JSON text `data` has more than `most` values, plus or minus two.
+def more_values(data: bytes, limit: int) -> bool:
+    """Return whether the JSON text `data` has more than `limit` values, plus or minus two.
 
     Counting stops as soon as the limit is exceeded.
     """
-    return len(data) > most and values(data, most) is None
+    return len(data) > limit and values(data, limit) is None
 
 
-def values(data: bytes, most: int) -> int | None:
-    """Return about how many values the JSON text `data` has; None for more than `most`."""
+def values(data: bytes, limit: int) -> int | None:
+    """Return about how many values the JSON text `data` has; None for more than `limit`."""
     # Iterators in C: no Python code runs for each value.
     numbered = zip(itertools.count(1), _NEXT.finditer(data), strict=False)
-    last = deque(itertools.islice(numbered, most + 3), maxlen=1)
+    last = deque(itertools.islice(numbered, limit + 3), maxlen=1)
     found = last[0][0]
-    return found if found < most + 3 else None
+    return found if found < limit + 3 else None

@@ -73,11 +73,11 @@ def cut(rows: Any, blob: bytes) -> tuple[bytes, Parts]:
             raise ValueError("parts have a place twice")
         places.add(place)
         if kind == "list":
-            held: list[RawArgument | None] = []
+            elements: list[RawArgument | None] = []
             for row in rest:
-                held.append(row and RawArgument(row[0], blob[start : start + row[1]]))
+                elements.append(row and RawArgument(row[0], blob[start : start + row[1]]))
                 start += row[1] if row else 0
-            parts.append((place, tuple(held)))
+            parts.append((place, tuple(elements)))
         else:
             parts.append((place, RawArgument(kind, blob[start : start + rest])))
             start += rest

@@ -23,16 +23,16 @@ Accept: TypeAlias = Callable[[Answer], Awaitable[None] | None]
 
 
 class CellAnswers:
-    """The answers of the running cell; `kept` is empty when a cell begins."""
+    """The answers of the running cell; `accepted` is empty when a cell begins."""
 
     def __init__(self) -> None:
-        self.kept: list[Answered] = []
+        self.accepted: list[Answered] = []
         # by the number of the host call that brought the answer
         self._undecided: dict[int, Answered] = {}
 
     def all(self) -> tuple[Answer, ...]:
         """The answers that were kept."""
-        return tuple(each.answer for each in self.kept)
+        return tuple(each.answer for each in self.accepted)
 
     def offer(self, answered: Answered, accept: Accept | None) -> Awaitable[None] | None:
         """Keep an answer if the limits allow it and `accept` accepts it.
@@ -50,10 +50,10 @@ class CellAnswers:
         self._keep(answered)
         return None
 
-    def decided(self, call: int, taken: bool) -> None:
+    def decided(self, call: int, accepted: bool) -> None:
         """Keep or drop the answer of host call number `call`, if that call brought an answer."""
         answered = self._undecided.pop(call, None)
-        if answered is not None and taken:
+        if answered is not None and accepted:
             self._keep(answered)
 
     def leave_undecided(self) -> None:
@@ -61,22 +61,22 @@ class CellAnswers:
         self._undecided.clear()
 
     def _check_room(self, new: Answered) -> None:
-        held = [*self.kept, *self._undecided.values(), new]
+        answers = [*self.accepted, *self._undecided.values(), new]
         many = self._place(new) + len(self._undecided) >= _MAX_ANSWERS
-        if many or sum(len(each.answer.text) for each in held) > _MAX_CHARACTERS:
+        if many or sum(len(each.answer.text) for each in answers) > _MAX_CHARACTERS:
             raise ValueError(
                 f"a cell may give {_MAX_ANSWERS} answers of {_MAX_CHARACTERS:,} characters"
             )
-        if sum(each.values for each in held) > _MAX_VALUES:
+        if sum(each.values for each in answers) > _MAX_VALUES:
             raise ValueError(f"the answers of a cell may have {_MAX_VALUES:,} values together")
 
     def _keep(self, answered: Answered) -> None:
         place = self._place(answered)
-        self.kept[place:] = [answered, *self.kept[place + 1 :]]
+        self.accepted[place:] = [answered, *self.accepted[place + 1 :]]
 
     def _place(self, answered: Answered) -> int:
         if answered.answer.form == "answer":
-            for place, kept in enumerate(self.kept):
-                if kept.answer.form == "answer":
+            for place, earlier in enumerate(self.accepted):
+                if earlier.answer.form == "answer":
                     return place
-        return len(self.kept)
+        return len(self.accepted)

@@ -38,7 +38,7 @@ class RunningCell:
         self.is_only_result = False
         self.result: Result | None = None
         self.clocks: CellClocks | None = None
-        if self.answers.kept:
+        if self.answers.accepted:
             self.answers = CellAnswers()
 
     def start_clocks(self) -> CellClocks:

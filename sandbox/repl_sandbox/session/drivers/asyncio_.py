@@ -164,8 +164,8 @@ class AsyncSession(SessionHandle):
     ) -> bytes:
         """As `Session.checkpoint`."""
         seconds = check_timeout(timeout, self._core.limits, timeout_s)
-        most = parse_size(limit, "limit")
-        draft = await self._drive(lambda core: saving(core, most, seconds))
+        max_bytes = parse_size(limit, "limit")
+        draft = await self._drive(lambda core: saving(core, max_bytes, seconds))
         return await asyncio.shield(put_in_thread(draft.finish))
 
     async def _load(
@@ -192,22 +192,22 @@ class AsyncSession(SessionHandle):
             if self._owner.end_at_once(self._core):
                 self._watch.close()
                 return
-            gone = self._owner.end_soon(self._core)
-            if gone is None:
+            pidfd = self._owner.end_soon(self._core)
+            if pidfd is None:
                 ending = put_in_thread(lambda: self._owner.end(self._core))
                 ending.add_done_callback(lambda _: self._watch.close())
             else:
-                ending = asyncio.get_running_loop().create_task(self._release_when_gone(gone))
+                ending = asyncio.get_running_loop().create_task(self._release_when_gone(pidfd))
             await asyncio.shield(ending)
 
-    async def _release_when_gone(self, gone: int) -> None:
-        """Release the session when the descriptor `gone` reports that all its processes have
+    async def _release_when_gone(self, pidfd: int) -> None:
+        """Release the session when the descriptor `pidfd` reports that all its processes have
         ended.
         """
         try:
-            await readable(gone)
+            await readable(pidfd)
         finally:  # a loop that ends waits for nothing, and the zygote ends the session all the same
-            os.close(gone)
+            os.close(pidfd)
             self._owner.forget(self._core)
             self._watch.close()
 

@@ -134,16 +134,16 @@ class SessionBatch:
     def _register(self, session: Session) -> None:
         """Register the session's current descriptors with the poller."""
         core = session._core
-        wanted = core.io.descriptors, core.io.send_buffer.interest
-        if self._registered.get(session) == wanted:
+        registration = core.io.descriptors, core.io.send_buffer.interest
+        if self._registered.get(session) == registration:
             return
         self._forget([session])
-        descriptors, interest = wanted
+        descriptors, interest = registration
         for fd in descriptors:
             # The order matters for poll(2): see `SessionIO.receive`.
             self._poller.register(fd, interest if fd == core.io.worker_fd else select.POLLIN)
             self._owners[fd] = session
-        self._registered[session] = wanted
+        self._registered[session] = registration
 
     def _forget(self, sessions: Sequence[Session]) -> None:
         for session in sessions:

@@ -81,8 +81,8 @@ class Session(SessionHandle):
         core = self._core
         seconds = check_timeout(timeout, core.limits, timeout_s)
         try:
-            for taken in core.try_acquire:
-                if not taken:
+            for acquired in core.try_acquire:
+                if not acquired:
                     break
                 try:
                     self._enter()
@@ -237,8 +237,8 @@ class Session(SessionHandle):
             TypeError, ValueError: naming the argument.
         """
         seconds = check_timeout(timeout, self._core.limits, timeout_s)
-        most = parse_size(limit, "limit")
-        return self._drive(lambda core: saving(core, most, seconds)).finish()
+        max_bytes = parse_size(limit, "limit")
+        return self._drive(lambda core: saving(core, max_bytes, seconds)).finish()
 
     def _load(self, saved: Checkpoint, timeout: float | None, timeout_s: float | None) -> None:
         seconds = check_timeout(timeout, self._core.limits, timeout_s)
@@ -276,8 +276,8 @@ class Session(SessionHandle):
 
     def _drive(self, operation: Callable[[Core], Generator[float, Any, _T]]) -> _T:
         try:
-            for taken in self._core.try_acquire:  # as in `run`
-                if not taken:
+            for acquired in self._core.try_acquire:  # as in `run`
+                if not acquired:
                     break
                 try:
                     self._enter()

@@ -116,7 +116,7 @@ class DescriptorWatch:
                 pass
         interest = io.send_buffer.interest
         for fd in io.descriptors:
-            wanted = interest if fd == io.worker_fd else _POLLIN
-            self._poller.register(fd, wanted)
-            self._epoll.register(fd, wanted)
+            events = interest if fd == io.worker_fd else _POLLIN
+            self._poller.register(fd, events)
+            self._epoll.register(fd, events)
         self._registered, self._interest = io.descriptors, interest

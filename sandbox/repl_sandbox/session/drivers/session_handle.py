@@ -103,8 +103,8 @@ class SessionHandle(DisplayedByRepr):
         core.handle_ref = weakref.ref(self, partial(_warn_unclosed, session, os.getpid()))
 
     def __repr__(self) -> str:
-        gone = self._is_unusable or self._core.ended
-        condition = "closed" if gone else "busy" if self._core.busy.locked() else "open"
+        ended = self._is_unusable or self._core.ended
+        condition = "closed" if ended else "busy" if self._core.busy.locked() else "open"
         return f"<{type(self).__name__} {self._core.links.tier}, {condition}>"
 
     @property

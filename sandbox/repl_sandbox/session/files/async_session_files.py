@@ -10,7 +10,7 @@ from ...types import Listing
 from ..thread_offload import put_in_thread
 from . import file_requests as requests
 from .local_files import MemoryFile, Source, Target
-from .workspace_archive import archiving, most_bytes, packing
+from .workspace_archive import archiving, byte_limit, packing
 from .workspace_file import WorkspaceFile
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class AsyncSessionFiles:
         The session is busy until the iterator ends or is closed.
         """
         core = self._handle._core
-        chunks = archiving(core, path, most_bytes(core, limit, streamed=True))
+        chunks = archiving(core, path, byte_limit(core, limit, streamed=True))
         self._acquire()
         try:
             while (chunk := await _finished(put_in_thread(lambda: next(chunks, None)))) is not None:

@@ -78,7 +78,7 @@ def ask(
     paths: Sequence[str],
     request: control_channel.Message,
     take: Callable[[control_channel.Message, FileClient, int], _T],
-    given: Sequence[int] = (),
+    descriptors: Sequence[int] = (),
     longer: float = 0.0,
 ) -> _T:
     """Run a helper, and return what `take` makes of its answer: message, data, descriptor.
@@ -91,14 +91,14 @@ def ask(
     """
     for _ in range(_ATTEMPTS):
         with (
-            _asked(core, "files", request, given, _PATIENCE + longer) as clerk,
+            _request(core, "files", request, descriptors, _PATIENCE + longer) as helper,
             suppress(_NoAnswer),
         ):
-            message, fd = clerk.receive()
+            message, fd = helper.receive()
             try:
                 if "errno" in message:
                     raise refusal(core, message["errno"], paths[message.get("at", 0)])
-                return take(message, clerk, fd)
+                return take(message, helper, fd)
             finally:
                 if fd >= 0:
                     os.close(fd)
@@ -112,7 +112,7 @@ def conversation(core: Core, path: str, request: control_channel.Message) -> Ite
     Raises:
         OSError, SandboxError, SessionClosed: as `ask`, also in the block.
     """
-    with _asked(core, "files", request, (), _PATIENCE) as helper:
+    with _request(core, "files", request, (), _PATIENCE) as helper:
         try:
             message, _ = helper.receive()
             if "errno" in message:
@@ -125,15 +125,19 @@ def conversation(core: Core, path: str, request: control_channel.Message) -> Ite
 def _ended(core: Core, path: str) -> SandboxError:
     """The error for a helper that ended before it answered."""
     if core.io.closing:
-        return _gone(core)
+        return _closed_error(core)
     return SandboxError(
         f"{path or '.'}: processes of the session ended the one that works on its files"
     )
 
 
 @contextmanager
-def _asked(
-    core: Core, op: str, request: control_channel.Message, given: Sequence[int], patience: float
+def _request(
+    core: Core,
+    op: str,
+    request: control_channel.Message,
+    descriptors: Sequence[int],
+    patience: float,
 ) -> Iterator[FileClient]:
     """Return the host's end of a socket with `request` in it; init gets the other end for `op`.
 
@@ -142,7 +146,7 @@ def _asked(
     ours, theirs = control_channel.pair()
     with ours:
         with theirs:
-            control_channel.send(ours, request, given)
+            control_channel.send(ours, request, descriptors)
             core.io.init.was_used = True
             try:
                 control_channel.send(core.links.control, {"op": op}, (theirs.fileno(),))
@@ -150,7 +154,7 @@ def _asked(
                 message = "the session's init does not answer; close the session"
                 raise SandboxError(message) from None
             except OSError as error:
-                raise _gone(core) from error
+                raise _closed_error(core) from error
         yield FileClient(ours, patience)
 
 
@@ -160,14 +164,14 @@ def have_kept(core: Core) -> None:
     Raises:
         SandboxError, SessionClosed: init does not answer, or is gone.
     """
-    with _asked(core, "keep", {"cell": core.recovery.history.last}, (), _PATIENCE) as init:
+    with _request(core, "keep", {"cell": core.recovery.history.last}, (), _PATIENCE) as init:
         try:
             init.receive()
         except _NoAnswer:
-            raise _gone(core) from None
+            raise _closed_error(core) from None
 
 
-def _gone(core: Core) -> SessionClosed:
+def _closed_error(core: Core) -> SessionClosed:
     """The error for an init that does not answer any more."""
     if core.io.closing:
         return SessionClosed(CLOSED_AMID)

@@ -12,28 +12,28 @@ from .file_client import error_of
 from .local_files import MemoryFile, Source, content_of, pieces
 
 
-def in_memory(data: Source | MemoryFile, path: str, most: int) -> tuple[int, int]:
+def in_memory(data: Source | MemoryFile, path: str, limit: int) -> tuple[int, int]:
     """Return the descriptor of a file in memory with the content `data`, and the content's size.
 
     Raises:
-        OSError: the content, of the file `path`, exceeds `most` bytes, or cannot be read.
+        OSError: the content, of the file `path`, exceeds `limit` bytes, or cannot be read.
     """
     if isinstance(data, MemoryFile):
-        _check_size(data.size, path, most)
+        _check_size(data.size, path, limit)
         return os.dup(data.fd), data.size
     if isinstance(data, (bytes, bytearray, memoryview, str)):
         content = content_of(data, "data")
-        _check_size(len(content), path, most)
+        _check_size(len(content), path, limit)
         return memfd(content)
-    return _copied(pieces(data), path, most)
+    return _copied(pieces(data), path, limit)
 
 
-def _copied(source: Iterable[bytes], path: str, most: int) -> tuple[int, int]:
+def _copied(source: Iterable[bytes], path: str, limit: int) -> tuple[int, int]:
     fd, size = os.memfd_create("repl", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), 0
     try:
         for piece in source:
             size += len(piece)
-            _check_size(size, path, most)
+            _check_size(size, path, limit)
             _write_all(fd, piece)
         seal(fd)
     except BaseException:
@@ -42,9 +42,9 @@ def _copied(source: Iterable[bytes], path: str, most: int) -> tuple[int, int]:
     return fd, size
 
 
-def _check_size(size: int, path: str, most: int) -> None:
-    if size > most:
-        raise error_of(EFBIG, path, f"the limit is {most:,} bytes (file_size)")
+def _check_size(size: int, path: str, limit: int) -> None:
+    if size > limit:
+        raise error_of(EFBIG, path, f"the limit is {limit:,} bytes (file_size)")
 
 
 def _write_all(fd: int, data: bytes) -> None:

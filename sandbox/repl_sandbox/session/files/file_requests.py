@@ -46,7 +46,7 @@ def putting(core: Core, path: str, data: Source | MemoryFile) -> Callable[[], No
         try:
             coming = [_Coming(path, names, size)]
             _check_room(core, coming)
-            with _kept(core):
+            with _included_in_state(core):
                 _send(core, coming, source)
         finally:
             os.close(source)
@@ -56,11 +56,11 @@ def putting(core: Core, path: str, data: Source | MemoryFile) -> Callable[[], No
 
 def putting_all(core: Core, files: Mapping[str, bytes | str]) -> Callable[[], None]:
     """The steps of `put_all`, after the checks of its arguments."""
-    most = int(core.limits.file_size)
+    limit = int(core.limits.file_size)
     coming, contents = [], {}
     for path, content in contents_of(files):
-        if len(content) > most:
-            raise error_of(EFBIG, path, f"the limit is {most:,} bytes (file_size)")
+        if len(content) > limit:
+            raise error_of(EFBIG, path, f"the limit is {limit:,} bytes (file_size)")
         coming.append(_Coming(path, _named(core, path), len(content)))
         contents[path] = content
 
@@ -68,7 +68,7 @@ def putting_all(core: Core, files: Mapping[str, bytes | str]) -> Callable[[], No
         if not coming:
             return
         _check_room(core, coming)
-        with _kept(core):
+        with _included_in_state(core):
             for batch in _batches(coming):
                 source, _ = memfd(b"".join(contents[each.path] for each in batch))
                 try:
@@ -80,7 +80,7 @@ def putting_all(core: Core, files: Mapping[str, bytes | str]) -> Callable[[], No
 
 
 @contextmanager
-def _kept(core: Core) -> Iterator[None]:
+def _included_in_state(core: Core) -> Iterator[None]:
     """Have the files that the block writes belong to the state that recovery may restore."""
     try:
         yield
@@ -125,16 +125,16 @@ def _send(core: Core, batch: Sequence[_Coming], source: int) -> None:
     ask(core, [each.path for each in batch], request, _done, (source,), longer)
 
 
-def opening(core: Core, path: str, most: int | None = None) -> Callable[[], WorkspaceFile]:
+def opening(core: Core, path: str, limit: int | None = None) -> Callable[[], WorkspaceFile]:
     """The steps of `open`, and of `get`, after the checks of their arguments.
 
-    The file has at most `most` bytes, by default as many as the session may write.
+    The file has at most `limit` bytes, by default as many as the session may write.
     """
     names = _named(core, path)
-    most = int(core.limits.file_size) if most is None else most
+    limit = int(core.limits.file_size) if limit is None else limit
 
     def opened(message: control_channel.Message, helper: FileClient, fd: int) -> WorkspaceFile:
-        return WorkspaceFile(path, os.dup(fd), most)
+        return WorkspaceFile(path, os.dup(fd), limit)
 
     return lambda: ask(core, [path], {"op": "get", "names": names}, opened)
 
@@ -143,8 +143,8 @@ def getting(
     core: Core, path: str, to: Target | None, limit: int | str | None
 ) -> Callable[[], bytes | int]:
     """The steps of `get`, after the checks of its arguments."""
-    most = IN_MEMORY if to is None else int(core.limits.file_size)
-    opened = opening(core, path, most if limit is None else parse_size(limit, "limit"))
+    default = IN_MEMORY if to is None else int(core.limits.file_size)
+    opened = opening(core, path, default if limit is None else parse_size(limit, "limit"))
     check_target(to)
 
     def get() -> bytes | int:
@@ -159,22 +159,22 @@ def getting_all(
 ) -> Callable[[], dict[str, bytes | OSError]]:
     """The steps of `get_all`, after the checks of its arguments."""
     named = [(path, _named(core, path)) for path in paths]
-    most = parse_size(limit, "limit")
+    max_bytes = parse_size(limit, "limit")
 
     def read(
         message: control_channel.Message, helper: FileClient, fd: int
     ) -> dict[str, bytes | OSError]:
         found: dict[str, bytes | OSError] = {}
-        left = most
+        remaining = max_bytes
         for path, names in named:
-            found[path] = content = _read_next(helper, path, names, left)
-            left -= len(content) if isinstance(content, bytes) else 0
+            found[path] = content = _read_next(helper, path, names, remaining)
+            remaining -= len(content) if isinstance(content, bytes) else 0
         return found
 
     def get() -> dict[str, bytes | OSError]:
         if not named:
             return {}
-        longer = most / _SLOWEST + len(named) / _SLOWEST_ROWS
+        longer = max_bytes / _SLOWEST + len(named) / _SLOWEST_ROWS
         return ask(core, [named[0][0]], {"op": "each"}, read, (), longer)
 
     return get
@@ -222,12 +222,12 @@ def _done(message: control_channel.Message, helper: FileClient, fd: int) -> None
     return None
 
 
-def _read_next(helper: FileClient, path: str, names: Sequence[str], most: int) -> bytes | OSError:
+def _read_next(helper: FileClient, path: str, names: Sequence[str], limit: int) -> bytes | OSError:
     message, fd = helper.next({"names": names})
     if "errno" in message:
         return error_of(message["errno"], path)
     try:
-        with WorkspaceFile(path, fd, most) as file:
+        with WorkspaceFile(path, fd, limit) as file:
             return file.read()
     except OSError as error:
         return error

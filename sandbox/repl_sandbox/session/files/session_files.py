@@ -120,8 +120,8 @@ class SessionFiles:
     def _do(self, operation: Callable[[], _T]) -> _T:
         core = self._handle._core
         try:
-            for taken in core.try_acquire:  # as in `Session.run`
-                if not taken:
+            for acquired in core.try_acquire:  # as in `Session.run`
+                if not acquired:
                     break
                 try:
                     self._handle._enter()

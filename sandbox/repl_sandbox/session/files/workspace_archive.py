@@ -26,7 +26,7 @@ _CHUNK = 1 << 18
 _END = bytes(2 * tarfile.BLOCKSIZE)
 
 
-def most_bytes(core: Core, limit: int | str | None, *, streamed: bool) -> int:
+def byte_limit(core: Core, limit: int | str | None, *, streamed: bool) -> int:
     """Return the bytes that an archive may hold, by the argument `limit` or its default."""
     if limit is not None:
         return parse_size(limit, "limit")
@@ -38,7 +38,7 @@ def packing(
 ) -> Callable[[], bytes | int]:
     """The steps of `archive`, after the checks of its arguments."""
     check_target(to)
-    chunks = archiving(core, path, most_bytes(core, limit, streamed=to is not None))
+    chunks = archiving(core, path, byte_limit(core, limit, streamed=to is not None))
 
     def pack() -> bytes | int:
         with closing(chunks):
@@ -47,45 +47,45 @@ def packing(
     return pack
 
 
-def archiving(core: Core, path: str, most: int) -> Generator[bytes, None, None]:
+def archiving(core: Core, path: str, limit: int) -> Generator[bytes, None, None]:
     """Return the chunks of the archive, after the checks of the arguments.
 
     The session must be claimed until the iterator ends or is closed.
 
     Raises:
-        OSError: as `list` raises; EFBIG, before the first chunk, if the files have more than `most`
-            bytes.
+        OSError: as `list` raises; EFBIG, before the first chunk, if the files have more than
+            `limit` bytes.
     """
     rows = listing(core, path, MAX_ROWS)
 
     def chunks() -> Iterator[bytes]:
         files = rows()
         total = sum(file.size for file in files)
-        if total > most:
-            raise error_of(EFBIG, path or ".", f"{total:,} bytes; the limit is {most:,}")
+        if total > limit:
+            raise error_of(EFBIG, path or ".", f"{total:,} bytes; the limit is {limit:,}")
         with conversation(core, path, {"op": "each"}) as helper:
-            left = most
+            remaining = limit
             for file in files:
                 if file.kind == "directory":
                     yield _header(file, f"{file.path}/", 0, 0o755)
-                elif file.kind == "file" and (opened := _opened(helper, file, left)):
+                elif file.kind == "file" and (opened := _opened(helper, file, remaining)):
                     with opened:
-                        left -= opened.size
+                        remaining -= opened.size
                         yield from _member(opened, file)
         yield _END
 
     return _joined(chunks())
 
 
-def _opened(helper: FileClient, file: File, most: int) -> WorkspaceFile | None:
+def _opened(helper: FileClient, file: File, limit: int) -> WorkspaceFile | None:
     """Open a file; None if it is gone, or closed to the session's own code.
 
     Raises:
-        OSError: it has grown since it was listed, beyond `most` bytes.
+        OSError: it has grown since it was listed, beyond `limit` bytes.
     """
     helper.renew()
     message, fd = helper.next({"names": file.path.split("/")})
-    return None if "errno" in message else WorkspaceFile(file.path, fd, most)
+    return None if "errno" in message else WorkspaceFile(file.path, fd, limit)
 
 
 def _member(opened: WorkspaceFile, file: File) -> Iterator[bytes]:

@@ -27,15 +27,15 @@ class WorkspaceFile:
         executable: Whether its owner may execute it.
     """
 
-    def __init__(self, path: str, fd: int, most: int) -> None:
+    def __init__(self, path: str, fd: int, limit: int) -> None:
         """Take over the descriptor `fd`, which is closed after an error."""
         self._file = open(fd, "rb", buffering=0)  # noqa: SIM115 - closed by `close`
         try:
             status = os.fstat(fd)
             if not stat.S_ISREG(status.st_mode):
                 raise error_of(EISDIR if stat.S_ISDIR(status.st_mode) else EINVAL, path)
-            if status.st_size > most:
-                raise error_of(EFBIG, path, f"{status.st_size:,} bytes; the limit is {most:,}")
+            if status.st_size > limit:
+                raise error_of(EFBIG, path, f"{status.st_size:,} bytes; the limit is {limit:,}")
         except OSError:
             self._file.close()
             raise
@@ -49,16 +49,16 @@ class WorkspaceFile:
         Raises:
             OSError: the file became shorter, unless that is `shortened`; or the disk failed.
         """
-        left = self.size - offset if count is None else count
+        remaining = self.size - offset if count is None else count
         pieces = []
-        while left > 0:
-            piece = os.pread(self._file.fileno(), left, offset)
+        while remaining > 0:
+            piece = os.pread(self._file.fileno(), remaining, offset)
             if not piece and not shortened:
                 raise OSError(EIO, "The file became shorter while it was read", self.path)
             if not piece:
                 break
             pieces.append(piece)
-            left, offset = left - len(piece), offset + len(piece)
+            remaining, offset = remaining - len(piece), offset + len(piece)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def chunks(self) -> Iterator[bytes]:

@@ -282,11 +282,11 @@ def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
             except (KeyboardInterrupt, SystemExit):
                 continue  # the exception of a task, which has it; other tasks go on
             break
-        left = asyncio.all_tasks(loop)
-        for task in left:
+        unfinished = asyncio.all_tasks(loop)
+        for task in unfinished:
             task.cancel()
-        if left:
-            loop.run_until_complete(asyncio.wait(left))
+        if unfinished:
+            loop.run_until_complete(asyncio.wait(unfinished))
     finally:
         loop.close()
 

@@ -60,12 +60,14 @@ def check(host: Mapping[str, HostCallable | HostFunction] | None) -> FunctionReg
         raise TypeError(f"host must be a dict of functions, not {type(host).__name__}")
     functions: dict[str, HostCallable] = {}
     rows, errors, places = [], set(), {}
-    for name, given in host.items():
-        if not isinstance(name, str) or not (callable(given) or isinstance(given, HostFunction)):
+    for name, function in host.items():
+        if not isinstance(name, str) or not (
+            callable(function) or isinstance(function, HostFunction)
+        ):
             raise TypeError(f"host[{name!r}] must be a function, and its name a str")
         check_function_name(name, "host")
-        described = given if isinstance(given, HostFunction) else None
-        functions[name] = given if described is None else described.function  # type: ignore[assignment]
+        described = function if isinstance(function, HostFunction) else None
+        functions[name] = function if described is None else described.function  # type: ignore[assignment]
         row = _row(name, functions[name], described)
         rows.append(row)
         if described is not None:

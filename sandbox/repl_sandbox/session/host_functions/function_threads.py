@@ -14,8 +14,8 @@ class HostThreads:
     Ctrl-C during a blocking call would have to wait for its end.
     """
 
-    def __init__(self, most: int, name: str) -> None:
-        self._most = most
+    def __init__(self, max_threads: int, name: str) -> None:
+        self._max_threads = max_threads
         self._name = name
         self._changed = threading.Condition()
         self._waiting: deque[Callable[[], None]] = deque()
@@ -31,7 +31,7 @@ class HostThreads:
         with self._changed:
             if self._closed:
                 return
-            if len(self._waiting) >= self._idle and self._count < self._most:
+            if len(self._waiting) >= self._idle and self._count < self._max_threads:
                 name = f"{self._name}_{self._count}"
                 threading.Thread(target=self._serve, name=name, daemon=True).start()
                 self._count += 1

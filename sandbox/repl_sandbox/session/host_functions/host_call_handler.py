@@ -120,15 +120,15 @@ class HostCallHandler:
             self._refuse(call.call, "Cancelled", "there are no streams now")
             return
         links = self._io.links
-        given: list[int] = []
+        descriptors: list[int] = []
         try:
             for stream, fd in enumerate((links.stdout, links.stderr), 1):
-                given.append(write_end(fd, stream))
-            self._io.send(HostReply(call.call, True, b"null"), given)
+                descriptors.append(write_end(fd, stream))
+            self._io.send(HostReply(call.call, True, b"null"), descriptors)
         except OSError as error:
             self._refuse(call.call, "OSError", f"{error.strerror}")
         finally:
-            for fd in given:
+            for fd in descriptors:
                 os.close(fd)
 
     def _refuse(self, call: int, kind: str, message: str) -> None:

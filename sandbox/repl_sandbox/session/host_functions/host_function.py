@@ -84,12 +84,12 @@ class HostFunction:
         for name, method in self.methods.items():
             if not callable(method):
                 raise TypeError(f"methods[{name!r}] must be callable, not {type(method).__name__}")
-        given, needed = set(self.methods), _METHODS if self.returns == "handle" else frozenset()
-        if not needed <= given <= (needed and needed | _OPTIONAL):
+        names, needed = set(self.methods), _METHODS if self.returns == "handle" else frozenset()
+        if not needed <= names <= (needed and needed | _OPTIONAL):
             raise ValueError(
                 f"methods of a function that returns {self.returns!r} must be "
                 f"{sorted(needed) or 'none'}, "
-                f"not {sorted(given)}"
+                f"not {sorted(names)}"
             )
 
     def _check_signature(self) -> None:

@@ -16,11 +16,11 @@ class AttachedFile:
     offered: afterwards its number may be another file's.
     """
 
-    __slots__ = ("_asked", "_offered")
+    __slots__ = ("_call", "_offered")
 
     def __init__(self) -> None:
         self._offered: int | None = None
-        self._asked: HostCall | None = None
+        self._call: HostCall | None = None
 
     def offer(self, descriptor: int | None) -> None:
         """Offer `descriptor` to the worker; None: no file."""
@@ -32,17 +32,17 @@ class AttachedFile:
         Raises:
             RemoteProtocolError: it has already asked, and has no reply yet.
         """
-        if self._asked is not None:
+        if self._call is not None:
             raise RemoteProtocolError(f"{MEMFD} is called twice")
-        self._asked = call
+        self._call = call
 
     def forget(self) -> None:
         """Forget the request of a worker that is gone."""
-        self._asked = None
+        self._call = None
 
     def reply(self) -> tuple[HostReply, int | None] | None:
         """Return the reply and its descriptor; None if the worker has not asked."""
-        call, self._asked = self._asked, None
+        call, self._call = self._call, None
         if call is None:
             return None
         descriptor, self._offered = self._offered, None

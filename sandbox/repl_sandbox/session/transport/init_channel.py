@@ -115,8 +115,8 @@ class InitChannel:
         except OSError:
             message = None
         if message is None:
-            gone = {"died": 0, "status": signal.SIGKILL, "cpu": 0.0, "init": True}
-            self._worker.notice, self._worker.eof = gone, True
+            notice = {"died": 0, "status": signal.SIGKILL, "cpu": 0.0, "init": True}
+            self._worker.notice, self._worker.eof = notice, True
         else:
             self._take(message)
 

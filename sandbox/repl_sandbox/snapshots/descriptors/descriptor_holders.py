@@ -23,7 +23,7 @@ from ...worker.namespace.trusted_imports import loaded_class
 
 # The most objects to inspect: the process that takes over is waited for.
 _MAX_OBJECTS = 100_000
-_ASKED: tuple[tuple[type, Callable[[Any], int]], ...] = (
+_FILENO_METHODS: tuple[tuple[type, Callable[[Any], int]], ...] = (
     (io.FileIO, io.FileIO.fileno),
     (_socket.socket, _socket.socket.fileno),
     (select.epoll, select.epoll.fileno),
@@ -91,8 +91,8 @@ def _number(each: object) -> int:
     """The descriptor of an object that has one, -1 of any other."""
     kind = type(each)
     try:
-        for asked, fileno in _ASKED:
-            if issubclass(kind, asked):
+        for cls, fileno in _FILENO_METHODS:
+            if issubclass(kind, cls):
                 return fileno(each)
         connection = loaded_class("multiprocessing.connection", "Connection")
         if connection is not None and issubclass(kind, connection):

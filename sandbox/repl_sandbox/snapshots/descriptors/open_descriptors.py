@@ -184,9 +184,9 @@ def _open_numbers() -> set[int]:
     except OSError:
         # Unreadable in tier "confined" for a process that took over, because the Landlock rules
         # name the directory of the first worker. poll(2) reports the numbers that are not open.
-        most = _sysconf("SC_OPEN_MAX")
+        limit = _sysconf("SC_OPEN_MAX")
         poller = select.poll()
-        for fd in range(most):
+        for fd in range(limit):
             poller.register(fd, 0)
         closed = {fd for fd, event in poller.poll(0) if event & select.POLLNVAL}
-        return set(range(most)) - closed
+        return set(range(limit)) - closed

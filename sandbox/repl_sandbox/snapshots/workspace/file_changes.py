@@ -57,10 +57,10 @@ def unsettled() -> int:
 
 def _scan(path: str) -> dict[str, _Key]:
     found: dict[str, _Key] = {}
-    left = [path]
-    while left and len(found) < MAX_FILES:
+    pending = [path]
+    while pending and len(found) < MAX_FILES:
         try:
-            with os.scandir(left.pop()) as entries:
+            with os.scandir(pending.pop()) as entries:
                 for entry in entries:
                     status = entry.stat(follow_symlinks=False)
                     found[entry.path] = (
@@ -71,7 +71,7 @@ def _scan(path: str) -> dict[str, _Key]:
                         status.st_ctime_ns,
                     )
                     if stat.S_ISDIR(status.st_mode):
-                        left.append(entry.path)
+                        pending.append(entry.path)
         except OSError:
             continue  # gone by now, or closed by its owner
     return found

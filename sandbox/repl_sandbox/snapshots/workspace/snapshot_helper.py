@@ -50,7 +50,7 @@ def run_snapshot_helper(jail: Jail, sock: socket.socket) -> NoReturn:
     try:
         _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
         _signal.signal(_signal.SIGTERM, _signal.SIG_DFL)
-        jail.kept = {0, 1, 2, sock.fileno()}
+        jail.descriptors = {0, 1, 2, sock.fileno()}
         contain(jail, RECIPES[jail.tier].file_helper)
         # Of the states kept, of the current one, and of that which it replaces.
         versions = WorkspaceVersions(workspace_files.root(jail), jail.snapshots + 2)

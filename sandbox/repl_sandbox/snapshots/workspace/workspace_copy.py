@@ -37,13 +37,13 @@ def copy(old: str, new: str) -> list[str]:
     Raises:
         OSError: the directory cannot be made.
     """
-    left: list[str] = []
+    not_copied: list[str] = []
     try:
         os.mkdir(new)
     except OSError:
         os.makedirs(new, exist_ok=True)
-    _copy_below(old, new, left)
-    names = [f"file {path!a}: not copied" for path in left]
+    _copy_below(old, new, not_copied)
+    names = [f"file {path!a}: not copied" for path in not_copied]
     more = len(names) - _MAX_NAMED
     return names if more <= 0 else [*names[:_MAX_NAMED], f"{more:,} more files"]
 
@@ -63,7 +63,7 @@ def enter(old: str, new: str) -> None:
         os.environ["HOME"] = new
 
 
-def _copy_below(old: str, new: str, left: list[str]) -> None:
+def _copy_below(old: str, new: str, not_copied: list[str]) -> None:
     # No recursion: code decides how deeply directories are nested.
     waiting = [""]
     copied: dict[int, str] = {}  # by inode, where files with other names are
@@ -72,7 +72,7 @@ def _copy_below(old: str, new: str, left: list[str]) -> None:
         try:
             entries = list(os.scandir(f"{old}/{folder}"))
         except OSError:
-            left.append(folder or ".")
+            not_copied.append(folder or ".")
             continue
         for entry in entries:
             path = f"{folder}{entry.name}"
@@ -81,9 +81,9 @@ def _copy_below(old: str, new: str, left: list[str]) -> None:
                     os.mkdir(f"{new}/{path}", stat.S_IMODE(entry.stat().st_mode) | 0o700)
                     waiting.append(f"{path}/")
                 elif not _copy(entry, f"{new}/{path}", copied):
-                    left.append(path)
+                    not_copied.append(path)
             except OSError:
-                left.append(path)
+                not_copied.append(path)
 
 
 def _copy(entry: os.DirEntry[str], target: str, copied: dict[int, str]) -> bool:

@@ -145,30 +145,30 @@ def chmod(fd: int, mode: int) -> None:
         os.chmod(f"/proc/self/fd/{fd}", stat.S_IMODE(mode) & 0o777)
 
 
-def walk(root: int, most: int, opened: set[str] | None = None) -> list[tuple[str, os.stat_result]]:
+def walk(root: int, limit: int, opened: set[str] | None = None) -> list[tuple[str, os.stat_result]]:
     """Yield every path below `root`, a directory before its entries.
 
     With `opened`, every directory is made accessible; the names of those that cannot be are added.
 
     Raises:
-        OSError: there are more than `most`, or some are too deep, or unreadable.
+        OSError: there are more than `limit`, or some are too deep, or unreadable.
     """
     found: list[tuple[str, os.stat_result]] = []
-    left = [""]
-    while left:
-        above = left.pop()
+    pending = [""]
+    while pending:
+        above = pending.pop()
         if above.count("/") > workspace_files.DEEPEST:
             raise OSError(0, f"directories more than {workspace_files.DEEPEST} deep")
         with closing(_inside(root, above)) as inside:
             for path, status in inside:
                 found.append((path, status))
                 if stat.S_ISDIR(status.st_mode):
-                    left.append(f"{path}/")
+                    pending.append(f"{path}/")
                     if opened is not None and status.st_mode & stat.S_IRWXU != stat.S_IRWXU:
                         change_mode(root, path, status.st_mode | stat.S_IRWXU)
                         opened.add(path)
-                if len(found) > most:
-                    raise OSError(0, f"more than {most:,} files")
+                if len(found) > limit:
+                    raise OSError(0, f"more than {limit:,} files")
     return found
 
 

@@ -22,28 +22,32 @@ Version: TypeAlias = dict[str, WorkspaceEntry]
 
 
 class WorkspaceVersions:
-    """The contents of directory `root` after some cells, by number: the `most` latest of them.
+    """The contents of directory `root` after some cells, by number: the `count` latest of them.
 
     And those before the first cell, a state that needs no snapshot of the worker.
     """
 
-    def __init__(self, root: int, most: int) -> None:
+    def __init__(self, root: int, count: int) -> None:
         self._root = root
-        self._most = most
+        self._count = count
         self._mode = os.fstat(root).st_mode
         # In place of a content: the reason why it could not be kept.
-        self._kept: dict[int, Version | str] = {}
+        self._versions: dict[int, Version | str] = {}
 
     def keep(self, cell: int, needed: list[int]) -> None:
         """Keep the present content as that after `cell`; forget those of no `needed` cell."""
-        last = self._kept.get(max(self._kept, default=0), {})
+        last = self._versions.get(max(self._versions, default=0), {})
         try:
-            self._kept[cell] = self._content({} if isinstance(last, str) else last)
+            self._versions[cell] = self._content({} if isinstance(last, str) else last)
         except OSError as error:
-            self._kept[cell] = error.strerror or "they cannot be read"
-        latest = sorted({self._before(number) for number in (*needed, cell)})[-self._most :]
-        wanted = {self._before(0), *latest}
-        self._kept = {number: kept for number, kept in self._kept.items() if number in wanted}
+            self._versions[cell] = error.strerror or "they cannot be read"
+        latest = sorted({self._before(number) for number in (*needed, cell)})[-self._count :]
+        needed_numbers = {self._before(0), *latest}
+        self._versions = {
+            number: content
+            for number, content in self._versions.items()
+            if number in needed_numbers
+        }
 
     def _content(self, latest: Version) -> Version:
         room = BUDGET
@@ -58,8 +62,10 @@ class WorkspaceVersions:
         """Restore the content from after `cell`; return the names of entries that could not be
         restored.
         """
-        version = self._kept.get(self._before(cell), {})
-        self._kept = {number: kept for number, kept in self._kept.items() if number <= cell}
+        version = self._versions.get(self._before(cell), {})
+        self._versions = {
+            number: content for number, content in self._versions.items() if number <= cell
+        }
         if isinstance(version, str):
             return [f"files: {version}; they are as the code left them"]
         try:
@@ -115,7 +121,7 @@ class WorkspaceVersions:
         return workspace_entries.content(self._root, path, status, BUDGET) == entry.data
 
     def _before(self, cell: int) -> int:
-        return max((number for number in self._kept if number <= cell), default=-1)
+        return max((number for number in self._versions if number <= cell), default=-1)
 
     def _remove(self, path: str, status: os.stat_result) -> bool:
         with suppress(OSError), workspace_entries.placed(self._root, path) as (folder, name):

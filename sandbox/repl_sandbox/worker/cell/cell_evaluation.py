@@ -115,17 +115,17 @@ def run_cell(
     # result of the cell.
     except BaseException as error:  # noqa: BLE001
         raised = error if code is not None else _refused(error, source, number)
-        told = describe(raised, number, namespace)
-        return CellRun(None, told, *_end(raised, told))
+        info = describe(raised, number, namespace)
+        return CellRun(None, info, *_end(raised, info))
 
 
-def _end(error: BaseException, told: ErrorInfo) -> tuple[int, str]:
+def _end(error: BaseException, info: ErrorInfo) -> tuple[int, str]:
     if type(error) is not SystemExit:
-        return 1, told.traceback
+        return 1, info.traceback
     code = error.code
     if code is None or type(code) in (int, bool):
         return int(code or 0) & 0xFF, ""
-    return 1, f"{told.message}\n"
+    return 1, f"{info.message}\n"
 
 
 def _put_back(namespace: Namespace) -> None:

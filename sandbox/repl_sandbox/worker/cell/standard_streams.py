@@ -179,7 +179,7 @@ class StandardStreams:
                     yield f"sys.{name} was closed, and was opened again\n"
             elif not _may_stay(current, fd):
                 setattr(sys, name, ours)
-                yield f"sys.{name} was {_left(current)}, and was put back\n"
+                yield f"sys.{name} was {_replacement(current)}, and was put back\n"
 
 
 def _place(fd: int, target: int) -> None:
@@ -198,7 +198,7 @@ def _say(text: str) -> None:
         pass  # it is closed, and could not be restored
 
 
-def _left(stream: Any) -> str:
+def _replacement(stream: Any) -> str:
     return "None or deleted" if stream is None else f"left replaced by {type_name(stream)}"
 
 

@@ -80,15 +80,15 @@ class _Full(Exception):
 class _Sink:
     """The file of pickles as a shared mapping: the limit of file sizes does not apply to it."""
 
-    def __init__(self, fd: int, most: int) -> None:
-        self._map = mmap.mmap(fd, most, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
-        self._most = most
+    def __init__(self, fd: int, limit: int) -> None:
+        self._map = mmap.mmap(fd, limit, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+        self._limit = limit
         self.place = 0
         self.full = False
 
     def write(self, data: Any) -> int:
         size = memoryview(data).nbytes
-        if self.place + size > self._most:
+        if self.place + size > self._limit:
             self.full = True
             raise _Full
         self._map[self.place : self.place + size] = data
@@ -111,7 +111,7 @@ class _Records:
 
     def __init__(self, sink: _Sink, namespace: Namespace) -> None:
         self._sink = sink
-        self._most = sink._most
+        self._limit = sink._limit
         self._namespace = namespace
         self._failures = 0
         self._pickler = self._new(sink)
@@ -143,7 +143,7 @@ class _Records:
     def _check_room(self, name: str) -> None:
         if self._sink.full:
             raise CheckpointError(
-                f"the namespace needs more than {self._most:,} bytes, the limit of this "
+                f"the namespace needs more than {self._limit:,} bytes, the limit of this "
                 f"checkpoint; {name!r} did not fit"
             )
 
@@ -153,16 +153,16 @@ class _Records:
         self._sink.place = start
         memo = self._pickler.memo.copy()
         number, _ = memo.get(id(record), (len(memo), record))
-        self._pickler.memo = {key: held for key, held in memo.items() if held[0] < number}
+        self._pickler.memo = {key: entry for key, entry in memo.items() if entry[0] < number}
 
 
-def save(namespace: Namespace, answers: FinalAnswers | None, fd: int, most: int) -> str:
-    """Write at most `most` bytes of pickles into the file `fd`; return the report as JSON.
+def save(namespace: Namespace, answers: FinalAnswers | None, fd: int, limit: int) -> str:
+    """Write at most `limit` bytes of pickles into the file `fd`; return the report as JSON.
 
     Raises:
         CheckpointError: there is more, or it has too many names.
     """
-    sink = _Sink(fd, most)
+    sink = _Sink(fd, limit)
     deepest = sys.getrecursionlimit()
     try:
         sys.setrecursionlimit(max(deepest, _DEEPEST))
@@ -170,13 +170,13 @@ def save(namespace: Namespace, answers: FinalAnswers | None, fd: int, most: int)
     finally:
         sys.setrecursionlimit(deepest)
         sink.close()
-    told = json.dumps({"packages": _packages(), **report})
-    if len(told) > MAX_HEADER:
+    text = json.dumps({"packages": _packages(), **report})
+    if len(text) > MAX_HEADER:
         raise CheckpointError(
-            f"the names of its variables take {len(told):,} bytes; a checkpoint has room for "
+            f"the names of its variables take {len(text):,} bytes; a checkpoint has room for "
             f"{MAX_HEADER:,}"
         )
-    return told
+    return text
 
 
 def _written(
@@ -256,7 +256,7 @@ def _state(
     """Return the state besides variables, under names that `checkpoint_reader.py` knows."""
     yield "future", lambda: namespace.future
     yield "sys.path", _own_places
-    yield "sources", cell_sources.kept
+    yield "sources", cell_sources.texts
     if "_" in namespace.globals:
         yield "_", lambda: namespace.globals["_"]
     if answers is not None:

@@ -47,20 +47,20 @@ def _exception(error: Any) -> tuple[Any, ...]:
 
 
 def _dispatching(function: Any) -> tuple[Any, ...]:
-    more = {name: held for name, held in function.__dict__.items() if name not in _OWN}
+    more = {name: value for name, value in function.__dict__.items() if name not in _OWN}
     state = dict(function.registry), more
     return make_dispatching, (function.__wrapped__,), state, None, None, fill_dispatching
 
 
 def _cached_property(cached: Any) -> tuple[Any, ...]:
     """Reduce a cached_property without its lock, which it has before Python 3.12."""
-    state = {name: held for name, held in vars(cached).items() if name != "lock"}
+    state = {name: value for name, value in vars(cached).items() if name != "lock"}
     return functools.cached_property, (cached.func,), state
 
 
 def _dispatching_method(method: Any) -> tuple[Any, ...]:
     """Reduce a singledispatchmethod without its cache, which some Pythons 3.12 and 3.13 have."""
-    state = {name: held for name, held in vars(method).items() if name != "_method_cache"}
+    state = {name: value for name, value in vars(method).items() if name != "_method_cache"}
     return functools.singledispatchmethod, (method.func,), state
 
 

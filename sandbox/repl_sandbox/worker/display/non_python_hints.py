@@ -95,12 +95,12 @@ def _of_magic(sign: str, name: str) -> str:
 
 def _of_help(line: str, is_known: Callable[[str], bool]) -> str:
     """Return the hint for `?name`, `name?` and `name??`."""
-    asked = _HELP(line)
-    if asked is None or bool(asked[1]) is bool(asked[3]):
+    match = _HELP(line)
+    if match is None or bool(match[1]) is bool(match[3]):
         return ""
-    name = asked[2]
+    name = match[2]
     if not is_known(name.partition(".")[0]):
         return ""
-    if "??" in (asked[1], asked[3]):
+    if "??" in (match[1], match[3]):
         return f"'??' is IPython's; inspect.getsource({name}) is the source."
     return f"'?' is IPython's; help({name}) shows the documentation."

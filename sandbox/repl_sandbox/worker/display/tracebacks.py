@@ -209,8 +209,8 @@ def _group(members: tuple[BaseException, ...], depth: int) -> str:
         text += f"  +---------------- {index} ----------------\n"
         for line in _block(member, _message(member), depth + 1).splitlines():
             text += f"  | {line}\n"
-    left = len(members) - _MEMBERS
-    return text + (f"  +---- and {left} more\n" if left > 0 else "  +---\n")
+    omitted = len(members) - _MEMBERS
+    return text + (f"  +---- and {omitted} more\n" if omitted > 0 else "  +---\n")
 
 
 def _stack(error: BaseException) -> str:

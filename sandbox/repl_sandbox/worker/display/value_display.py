@@ -130,7 +130,7 @@ class _End:
 
     def __init__(self, room: int, backward: bool) -> None:
         self.pieces: list[str] = []
-        self._room = self._left = room
+        self._room = self._remaining = room
         self._backward = backward
         self._path: set[int] = set()
 
@@ -157,7 +157,7 @@ class _End:
         if self._backward and id(type(value)) in _ORDERED:
             items = reversed(items)
         for number, item in enumerate(items):
-            if self._left <= 0:
+            if self._remaining <= 0:
                 return
             if number:
                 self._add(", ")
@@ -170,4 +170,4 @@ class _End:
 
     def _add(self, text: str) -> None:
         self.pieces.append(text)
-        self._left -= len(text)
+        self._remaining -= len(text)

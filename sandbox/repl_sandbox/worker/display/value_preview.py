@@ -145,8 +145,8 @@ def _sequence(opening: str, closing: str, base: Any) -> Callable[[Any, int, int]
         count = base.__len__(value)
         if count and not depth:
             return f"{opening}...{closing}"
-        held = islice(base.__iter__(value), _ITEMS)
-        items = (_preview(item, room // 2, depth - 1) for item in held)
+        first = islice(base.__iter__(value), _ITEMS)
+        items = (_preview(item, room // 2, depth - 1) for item in first)
         end = "," + closing if base is tuple and count == 1 else closing
         return _items(opening, end, items, count, room) if count else _empty(base)
 
@@ -274,8 +274,8 @@ def _subclass(value: Any, render: Callable[[Any, int, int], str], room: int, dep
         return f"{name}.{member}"
     fields = lookup(type(value), "_fields")
     if issubclass(type(value), tuple) and type(fields) is tuple:
-        held = zip(fields, tuple.__iter__(value), strict=False)
-        return _fields(name, held, room, depth)
+        pairs = zip(fields, tuple.__iter__(value), strict=False)
+        return _fields(name, pairs, room, depth)
     return f"{name}({render(value, room - len(name) - 2, depth)})"
 
 
@@ -288,20 +288,22 @@ def _enum_member(value: object) -> str | None:
     return member if type(member) is str else None
 
 
-def _fields(name: str, held: Iterable[tuple[Any, object]], room: int, depth: int) -> str:
-    pairs = list(islice(held, _ITEMS))
+def _fields(name: str, pairs: Iterable[tuple[Any, object]], room: int, depth: int) -> str:
+    shown = list(islice(pairs, _ITEMS))
     if not depth:
         return f"{name}(...)"
     half = (room - len(name)) // 2
-    items = (f"{plain(field)}={_preview(item, half, depth - 1)}" for field, item in pairs)
-    return _items(f"{name}(", ")", items, len(pairs), room)
+    items = (f"{plain(field)}={_preview(item, half, depth - 1)}" for field, item in shown)
+    return _items(f"{name}(", ")", items, len(shown), room)
 
 
 def _object(value: object, room: int, depth: int) -> str:
     if (member := _enum_member(value)) is not None:
         return f"{type_name(value)}.{member}"
-    held = list(islice(attributes(value), _ITEMS))
-    return _fields(type_name(value), held, room, depth) if held else f"<{type_name(value)} object>"
+    pairs = list(islice(attributes(value), _ITEMS))
+    return (
+        _fields(type_name(value), pairs, room, depth) if pairs else f"<{type_name(value)} object>"
+    )
 
 
 def shallow_size(value: object) -> int:

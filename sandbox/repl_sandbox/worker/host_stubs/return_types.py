@@ -75,7 +75,7 @@ show(Text, str)
 def _text(name: str, value: Any) -> Text:
     if type(value) is not dict or type(value.get("text")) is not str:
         raise HostCallError("TypeError", f"{name} returned no text, but {type_name(value)}")
-    found = {key: held for key, held in value.items() if key in _FIELDS}
+    found = {key: content for key, content in value.items() if key in _FIELDS}
     return Text(**found)
 
 
@@ -186,8 +186,8 @@ def _as_completed(wait: Callable[..., Any]) -> Callable[..., Iterator[Handle]]:
         waiting = {handle.id: handle for handle in handles}
         count, deadline = len(waiting), None if timeout is None else _monotonic() + timeout
         while waiting:
-            left = None if deadline is None else max(0.0, deadline - _monotonic())
-            done = [number for number in wait(list(waiting), left) or () if number in waiting]
+            remaining = None if deadline is None else max(0.0, deadline - _monotonic())
+            done = [number for number in wait(list(waiting), remaining) or () if number in waiting]
             if not done:
                 raise TimeoutError(f"{len(waiting)} of {count} have no result yet")
             for number in done:
@@ -264,10 +264,10 @@ class ReturnTypes:
 
 
 def _handle(call: Any, value: Any) -> Handle:
-    held = value.get("id") if type(value) is dict else None
-    if not isinstance(held, (int, str)):
+    identifier = value.get("id") if type(value) is dict else None
+    if not isinstance(identifier, (int, str)):
         raise HostCallError("TypeError", f"{call.__name__} returned no id of a handle")
-    return Handle(call, held)
+    return Handle(call, identifier)
 
 
 _RETURN_TYPES: dict[str, Callable[[Any, Any], Any]] = {

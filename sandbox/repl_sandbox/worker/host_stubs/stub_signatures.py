@@ -79,10 +79,10 @@ def _default(parameter: Parameter) -> object:
 
 
 def _annotations(signature: Signature) -> dict[str, object]:
-    told = {each.name: each.annotation for each in signature.parameters}
-    told["return"] = signature.returns
+    texts = {each.name: each.annotation for each in signature.parameters}
+    texts["return"] = signature.returns
     return {
         name: None if text == "None" else _types.get(text) or StubSignature(text)
-        for name, text in told.items()
+        for name, text in texts.items()
         if text is not None
     }

@@ -52,10 +52,10 @@ def _lines(source: str) -> list[str]:
 
 
 def _trim() -> None:
-    kept = sum(entry[0] for entry in _entries)
-    while len(_entries) > KEPT_CELLS or (kept > KEPT_CHARACTERS and len(_entries) > 1):
+    total = sum(entry[0] for entry in _entries)
+    while len(_entries) > KEPT_CELLS or (total > KEPT_CHARACTERS and len(_entries) > 1):
         oldest = _entries.popleft()
-        kept -= oldest[0]
+        total -= oldest[0]
         if _cache.get(oldest[3]) is oldest:
             del _cache[oldest[3]]
 
@@ -90,7 +90,7 @@ def source_line(name: str, number: int | None) -> str | None:
     return next(iter(_entries[-1][2][number - 1 : number]), None) if number > 0 else None
 
 
-def kept() -> list[tuple[int, str]]:
+def texts() -> list[tuple[int, str]]:
     """Return the kept cells by number, the oldest first."""
     numbered = ((entry[3].removeprefix("<cell ")[:-1], entry[2]) for entry in _entries)
     return [(int(number), "".join(lines)[:-1]) for number, lines in numbered]

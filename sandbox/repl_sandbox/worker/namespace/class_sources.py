@@ -34,7 +34,7 @@ def _cell_of(cls: type) -> str | None:
     """Return the cell with the source of `cls`; None if it is not kept, or ambiguous."""
     cells = {
         cell_sources.cell_name(number): text
-        for number, text in cell_sources.kept()
+        for number, text in cell_sources.texts()
         if _defines(text, cls)
     }
     for code in _codes(cls):

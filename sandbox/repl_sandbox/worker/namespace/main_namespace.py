@@ -104,6 +104,6 @@ class Namespace:
 
     def show(self, value: object) -> None:
         """Bind a displayed `value` to `_`, unless the user keeps a value of their own there."""
-        held = self.globals.get("_", _MISSING)
-        if held is _MISSING or held is self._shown:
+        previous = self.globals.get("_", _MISSING)
+        if previous is _MISSING or previous is self._shown:
             self.globals["_"] = self._shown = value

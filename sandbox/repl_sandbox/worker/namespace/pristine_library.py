@@ -23,9 +23,9 @@ _copies: dict[int, ModuleType] = {}  # by the ids of the modules
 
 def keep_library() -> None:
     """In a template, before it forks: copy these modules for all modules of the engine."""
-    kept = {name: _copy(sys.modules[name]) for name in _MODULES if name in sys.modules}
-    vars(kept["os"])["path"] = kept["posixpath"]
-    _copies.update({id(sys.modules[name]): copy for name, copy in kept.items()})
+    copies = {name: _copy(sys.modules[name]) for name in _MODULES if name in sys.modules}
+    vars(copies["os"])["path"] = copies["posixpath"]
+    _copies.update({id(sys.modules[name]): copy for name, copy in copies.items()})
     use_kept()
 
 

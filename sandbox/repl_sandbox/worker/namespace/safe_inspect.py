@@ -95,12 +95,12 @@ def attributes(value: object) -> Iterator[tuple[str, object]]:
             continue
         for name, entry in class_dict(base).items():
             if type(entry) is MemberDescriptorType and type(name) is str and name[:2] != "__":
-                held = read(value, name)
-                if held is not MISSING:
-                    yield name, held
-    held = instance_dict(value)
-    if held is not None:
-        for name, attribute in dict.items(held):
+                content = read(value, name)
+                if content is not MISSING:
+                    yield name, content
+    content = instance_dict(value)
+    if content is not None:
+        for name, attribute in dict.items(content):
             if type(name) is str:
                 yield name, attribute
 

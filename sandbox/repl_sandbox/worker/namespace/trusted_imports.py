@@ -96,5 +96,5 @@ def loaded_class(module: str, name: str) -> type | None:
 
 def loaded(name: str) -> Any:
     """Return the library's module `name` if it has been imported by anyone, else None."""
-    held = _held.get(name)
-    return held if held is not None or name in MODULES.found else _modules.get(name)
+    saved = _held.get(name)
+    return saved if saved is not None or name in MODULES.found else _modules.get(name)

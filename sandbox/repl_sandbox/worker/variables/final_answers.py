@@ -31,30 +31,30 @@ class AnswerDict(dict[str, Any]):
     A copy or pickle is a plain dict.
     """
 
-    __slots__ = ("_tell",)
+    __slots__ = ("_on_change",)
 
-    def __init__(self, tell: Callable[[dict[Any, Any]], None]) -> None:
+    def __init__(self, on_change: Callable[[dict[Any, Any]], None]) -> None:
         super().__init__(content="", ready=False)
-        self._tell = tell
+        self._on_change = on_change
 
     def __reduce_ex__(self, protocol: object) -> tuple[type, tuple[dict[str, Any]]]:
         return dict, (dict(self),)
 
 
-def _telling(name: str) -> Callable[..., object]:
+def _reporting(name: str) -> Callable[..., object]:
     change = getattr(dict, name)
 
     def changed(self: AnswerDict, *args: object, **fields: object) -> object:
         result = change(self, *args, **fields)
-        self._tell(self)
+        self._on_change(self)
         return result
 
     return changed
 
 
 for _name in ("__setitem__", "__delitem__", "__ior__", "clear", "pop", "popitem", "setdefault"):
-    setattr(AnswerDict, _name, _telling(_name))
-AnswerDict.update = _telling("update")  # type: ignore[assignment,method-assign]
+    setattr(AnswerDict, _name, _reporting(_name))
+AnswerDict.update = _reporting("update")  # type: ignore[assignment,method-assign]
 
 
 class FinalAnswers:
@@ -68,23 +68,23 @@ class FinalAnswers:
     def __init__(self, namespace: Namespace, submit: Callable[[Answer], None]) -> None:
         self._namespace = namespace
         self._submit = submit
-        self._told: tuple[str, JSON] | None = None
+        self._last_sent: tuple[str, JSON] | None = None
         for function in (*_capitals(self), _final_answer(self)):
             # The name in call errors and in the display, without the enclosing function.
             name = function.__qualname__ = function.__name__
             namespace.inject(name, function, protected=name.isupper())
-        namespace.inject("answer", AnswerDict(self._tell))
+        namespace.inject("answer", AnswerDict(self._send_if_ready))
 
     def poll(self) -> None:
         """Check `answer` when a cell ends: it may be a new dict by now, or changed deep inside.
 
         A refusal is written to standard error, and `ready` is set to False.
         """
-        held = self._namespace.globals.get("answer")
-        if not issubclass(type(held), dict):
+        answer = self._namespace.globals.get("answer")
+        if not issubclass(type(answer), dict):
             return
         try:
-            self._tell(held)  # type: ignore[arg-type]
+            self._send_if_ready(answer)  # type: ignore[arg-type]
         # Boundary: the cell has ended, so exceptions of its values on conversion to text cannot be
         # raised in it any more.
         except Exception as error:  # noqa: BLE001
@@ -94,23 +94,23 @@ class FinalAnswers:
 
     def forget(self) -> None:
         """Send the next answer even if it was sent before: the host has set `answer` anew."""
-        self._told = None
+        self._last_sent = None
 
     def state(self) -> tuple[dict[Any, Any] | None, object]:
         """Return the state for a checkpoint: the content of `answer`, and its last answer.
 
         Without content if a cell replaced `answer`.
         """
-        held: Any = self._namespace.injected["answer"]
-        ours = self._namespace.globals.get("answer") is held
-        return (dict(held) if ours else None), self._told
+        answer: Any = self._namespace.injected["answer"]
+        ours = self._namespace.globals.get("answer") is answer
+        return (dict(answer) if ours else None), self._last_sent
 
     def restore(self, state: tuple[dict[Any, Any] | None, Any]) -> None:
         """Restore a result of `state`; answers sent before are not sent again."""
-        content, self._told = state
+        content, self._last_sent = state
         if content is not None:
-            held: Any = self._namespace.injected["answer"]
-            dict.update(held, content)
+            answer: Any = self._namespace.injected["answer"]
+            dict.update(answer, content)
 
     def printed(self, text: str, last: bool) -> None:
         """Send the printed form at the start of `text`; an incomplete form is none.
@@ -163,19 +163,19 @@ class FinalAnswers:
         types = {name: type_name(value) for name, value in variables if name != "answer"}
         return f"Available variables: {types}" if types else "No variables created yet."
 
-    def _tell(self, held: dict[Any, Any]) -> None:
+    def _send_if_ready(self, answer: dict[Any, Any]) -> None:
         """Send the content of `answer` if it is ready and was not sent yet."""
-        if not dict.get(held, "ready"):
-            self._told = None
+        if not dict.get(answer, "ready"):
+            self._last_sent = None
             return
-        content = dict.get(held, "content", "")
+        content = dict.get(answer, "content", "")
         try:
-            told = _as_text(content), _as_json(content)
-            if told != self._told:
-                self._submit(Answer("answer", *told))
-                self._told = told
+            sent = _as_text(content), _as_json(content)
+            if sent != self._last_sent:
+                self._submit(Answer("answer", *sent))
+                self._last_sent = sent
         except Exception:
-            dict.__setitem__(held, "ready", False)
+            dict.__setitem__(answer, "ready", False)
             raise
 
 

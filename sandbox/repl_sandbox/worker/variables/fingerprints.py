@@ -122,8 +122,8 @@ def _bytearray(value: bytearray, sample: int) -> object:
 
 
 def _attributes(value: object, sample: int) -> object:
-    held = instance_dict(value)
-    return None if held is None else _dict(held, sample)
+    attributes = instance_dict(value)
+    return None if attributes is None else _dict(attributes, sample)
 
 
 def _array(value: Any) -> object:

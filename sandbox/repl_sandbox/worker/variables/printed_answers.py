@@ -117,8 +117,8 @@ def install(printed: Callable[[str, bool], None]) -> None:
 
     It stays set: functions keep the calls that they were compiled with.
     """
-    held = _builtins.get(HOOK)
-    if type(held) is not _Hook or held.printed is not printed:
+    hook = _builtins.get(HOOK)
+    if type(hook) is not _Hook or hook.printed is not printed:
         _builtins[HOOK] = _Hook(printed)
 
 

@@ -35,24 +35,24 @@ _Changed: TypeAlias = tuple[str, object, Literal["new", "modified"]]
 class _Seen:
     """Facts about a variable at the last inspection."""
 
-    __slots__ = ("cls", "held", "identity", "mark", "preview", "sample", "size", "type")
+    __slots__ = ("cls", "identity", "mark", "preview", "sample", "size", "type", "value")
 
     def __init__(self, value: object, sample: int) -> None:
         # Identities and not the objects: they belong to the user, and may be freed at any time. A
         # small scalar may be kept, and while it is kept no other object has its identity.
-        self.held = value if is_small(value) else _NOTHING
+        self.value = value if is_small(value) else _NOTHING
         self.identity = id(value)
         self.cls = id(type(value))
         self.sample = sample
-        self.mark = _mark(value, sample) if self.held is _NOTHING else None
+        self.mark = _mark(value, sample) if self.value is _NOTHING else None
         self.type = type_name(value)
         self.size = 0
         self.preview = ""
 
     def is_still(self, value: object) -> bool:
         """Return whether `value` is unchanged, as far as a fingerprint shows."""
-        if self.held is not _NOTHING:
-            return type(value) is type(self.held) and value == self.held
+        if self.value is not _NOTHING:
+            return type(value) is type(self.value) and value == self.value
         if id(value) != self.identity and not is_scalar(value):
             return False
         return id(type(value)) == self.cls and _mark(value, self.sample) == self.mark
@@ -100,11 +100,11 @@ class VariableChanges:
                         break
                 else:
                     return []
-            changed, gone = self._look(everything)
+            changed, deleted = self._look(everything)
         except RuntimeError:  # a thread of the user bound a name meanwhile
-            changed, gone = self._look(everything.copy())
-        if changed or gone:
-            return self._told(changed, gone)
+            changed, deleted = self._look(everything.copy())
+        if changed or deleted:
+            return self._recorded(changed, deleted)
         if id(everything.get("_")) != self._shown:
             self._settle()
         return []
@@ -124,7 +124,7 @@ class VariableChanges:
     def _look(self, everything: dict[str, object]) -> tuple[list[_Changed], bool]:
         """Return the bindings that differ from the last inspection, and whether any are missing."""
         changed: list[_Changed] = []
-        left = len(self._seen)
+        unseen = len(self._seen)
         seen_as, injected, constants = self._seen.get, self._namespace.injected.get, self._constants
         hides = self._namespace.hides
         # The usual case first: no change, found without allocating an object.
@@ -139,20 +139,20 @@ class VariableChanges:
                     and not hides(name, value)
                 ):
                     changed.append((name, value, "new"))
-            elif value is seen.held:
-                left -= 1
+            elif value is seen.value:
+                unseen -= 1
             elif not hides(name, value):
-                left -= 1
+                unseen -= 1
                 if not seen.is_still(value):
                     changed.append((name, value, "modified"))
-        return changed, left > 0
+        return changed, unseen > 0
 
-    def _told(self, changed: list[_Changed], gone: bool) -> list[Change]:
+    def _recorded(self, changed: list[_Changed], deleted: bool) -> list[Change]:
         changes: list[Change] = []
         sample = SAMPLE if len(self._namespace.globals) <= _MANY else _SMALL_SAMPLE
         for name, value, kind in changed:
             seen = self._seen[name] = _Seen(value, sample)
-            if seen.held is _NOTHING:
+            if seen.value is _NOTHING:
                 self._loose.add(name)
                 self._settled.pop(name, None)
             else:
@@ -163,11 +163,11 @@ class VariableChanges:
                 seen.preview = preview(value)
                 changes.append(Change(kind, name, seen.type, seen.size, seen.preview))
         unlisted = len(changed) - len(changes)
-        if gone:
+        if deleted:
             unlisted += self._forget(changes)
         if unlisted:
             changes.append(Change("modified", MORE_CHANGES, "", 0, f"{unlisted:,} more changes"))
-        if gone or self._ours != len(self._namespace.injected):
+        if deleted or self._ours != len(self._namespace.injected):
             self._settle()
         return changes
 

@@ -125,8 +125,8 @@ def _own_user(uid: int, baseline: IsolationBaseline) -> Layer:
     """
     others = baseline.uids
     if uid not in others:
-        told = f"uid {uid}, the host's is {', '.join(map(str, sorted(others)))}"
-        return Layer("own uid", active=True, detail=told)
+        detail = f"uid {uid}, the host's is {', '.join(map(str, sorted(others)))}"
+        return Layer("own uid", active=True, detail=detail)
     whose = "the host's" if uid == os.geteuid() else "that of all sessions of the template"
     return Layer("own uid", active=False, detail=f"uid {uid} is also {whose}")
 
@@ -141,8 +141,8 @@ def _container(baseline: IsolationBaseline, status: dict[str, str]) -> tuple[Lay
     whole = "its own, with every wall"
     if baseline.container.own_kernel:
         whole += ", and a kernel of its own"
-    told = f"not seen: {', '.join(missing)}" if missing else whole
-    layer = Layer("container", not missing, told)
+    detail = f"not seen: {', '.join(missing)}" if missing else whole
+    layer = Layer("container", not missing, detail)
     if not baseline.container.one:
         return (layer,)
     return (layer, Layer(OWN_CONTAINER, not missing, "no other session is in its container"))
@@ -166,8 +166,8 @@ def _seccomp(status: dict[str, str], baseline: IsolationBaseline, others: int) -
     """`others`: filters that forbid nothing."""
     # The template's filter alone also reads as mode 2; the session's own makes two.
     if "Seccomp_filters" not in status:
-        told = f"mode {status.get('Seccomp')}, by a kernel that does not count filters"
-        return Layer("seccomp", status.get("Seccomp") == "2", told)
+        detail = f"mode {status.get('Seccomp')}, by a kernel that does not count filters"
+        return Layer("seccomp", status.get("Seccomp") == "2", detail)
     filters = int(status["Seccomp_filters"]) - baseline.filters - others
     active = status.get("Seccomp") == "2" and filters >= 2
     return Layer("seccomp", active, f"mode {status.get('Seccomp')}, {filters} filters")
@@ -189,9 +189,9 @@ def _landlock(abi: int) -> Layer:
     """The worker's report before any code ran: no file in /proc shows it from outside."""
     if not abi:
         return Layer("landlock", active=False, detail="no ruleset was seen to hold")
-    return Layer("landlock", active=True, detail=f"ABI {abi}: {_kept(abi)}")
+    return Layer("landlock", active=True, detail=f"ABI {abi}: {_restrictions(abi)}")
 
 
 @cache
-def _kept(abi: int) -> str:
+def _restrictions(abi: int) -> str:
     return ", ".join(version.reason for version in VERSIONS[:abi] if version.restricts)

@@ -30,10 +30,10 @@ class SessionFamily:
         self._lock = threading.Lock()
         self.branches = 1
 
-    def join(self, most: int, adjust: Callable[[int], None]) -> bool:
-        """Add one, unless there are `most`; return whether it was added."""
+    def join(self, limit: int, adjust: Callable[[int], None]) -> bool:
+        """Add one, unless there are `limit`; return whether it was added."""
         with self._lock:
-            if self.branches >= most:
+            if self.branches >= limit:
                 return False
             adjust(self.branches + 1)
             self.branches += 1

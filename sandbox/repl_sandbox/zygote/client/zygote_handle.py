@@ -203,7 +203,7 @@ class ZygoteHandle:
         if self.tier != "jailed" or self._closed or os.getpid() != self._pid:
             return None  # elsewhere a session may outlive its init
         try:
-            gone = os.pidfd_open(links.pid)
+            pidfd = os.pidfd_open(links.pid)
         except OSError:
             return None
         # While a process has the other end, the pid is still that of the session's init, with which
@@ -211,9 +211,9 @@ class ZygoteHandle:
         if links.ended or not self._requests.try_send(
             spawn_requests.end(spawn_requests.UNANSWERED, links.number)
         ):
-            os.close(gone)
+            os.close(pidfd)
             return None
-        return gone
+        return pidfd
 
     @property
     def accepts_requests(self) -> bool:
@@ -264,8 +264,8 @@ class ZygoteHandle:
             SandboxError: the zygote is gone, or could not do it.
         """
         number = next(self._numbers)
-        said = self._ask(number, spawn_requests.ask(number, question), descriptors)
-        answer: control_channel.Message = json.loads(said)
+        reply = self._ask(number, spawn_requests.ask(number, question), descriptors)
+        answer: control_channel.Message = json.loads(reply)
         if "failed" in answer:
             raise control_channel.error_of(answer)
         return answer

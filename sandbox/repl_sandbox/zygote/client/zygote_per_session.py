@@ -119,12 +119,12 @@ class ZygotePerSession:
 
     def nest(self, parcel: int, manifest: tuple[int, int]) -> ZygotePerSession:
         """Return one whose zygotes have the objects in file `parcel`, which the caller closes."""
-        kept = os.dup(parcel)
+        copy = os.dup(parcel)
 
         def start() -> ZygoteHandle:
             base = self._start()
             try:
-                return _OwnedNestedZygote(base, kept, manifest)
+                return _OwnedNestedZygote(base, copy, manifest)
             except BaseException:
                 base.close()
                 raise
@@ -132,9 +132,9 @@ class ZygotePerSession:
         try:
             nest = ZygotePerSession(start)
         except BaseException:
-            os.close(kept)
+            os.close(copy)
             raise
-        nest._closing.callback(os.close, kept)
+        nest._closing.callback(os.close, copy)
         return nest
 
     def close(self) -> None:

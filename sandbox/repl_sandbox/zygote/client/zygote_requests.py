@@ -136,15 +136,15 @@ class ZygoteRequests:
         until = time.monotonic() + self.seconds
         with self._waiting:
             while (answer := self._answers[number]) is None:
-                left = until - time.monotonic()
+                remaining = until - time.monotonic()
                 if self._over:
                     raise ZygoteGone
-                if left <= 0:
+                if remaining <= 0:
                     raise self._late()
                 if self._reading:
-                    self._waiting.wait(left)
+                    self._waiting.wait(remaining)
                 else:
-                    self._read(left)
+                    self._read(remaining)
         return answer
 
     def _read(self, seconds: float) -> None:

@@ -36,14 +36,14 @@ class ChannelReceiver:
             if description.kind == descriptor_passing.FILE:
                 delivery.descriptors.append(self._finish_file(channel, description))
                 continue
-            kept, handed_on = descriptor_passing.make_ends(description)
-            delivery.descriptors.append(handed_on)
+            own, passed = descriptor_passing.make_ends(description)
+            delivery.descriptors.append(passed)
             kind = descriptor_passing.other_end(description.kind)
             needs_sender = kind == descriptor_passing.BYTES
             self._channels.open(
                 description.number,
                 kind,
-                kept,
+                own,
                 group,
                 with_pipes=with_pipes,
                 needs_sender=needs_sender,

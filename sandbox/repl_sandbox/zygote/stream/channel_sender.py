@@ -48,15 +48,15 @@ class ChannelSender:
             return True
         if not channel.waits_for:
             channel.waits_for = channel.group.unsent()
-        for pipe, most in channel.waits_for:
-            while pipe.sent < most and pipe.reads and not pipe.closed:
+        for pipe, offset in channel.waits_for:
+            while pipe.sent < offset and pipe.reads and not pipe.closed:
                 if not self._take(pipe):
                     break
             self._channels.rearm(pipe)
         channel.waits_for = [
-            (pipe, most)
-            for pipe, most in channel.waits_for
-            if pipe.sent < most and not pipe.closed and not pipe.all_read
+            (pipe, offset)
+            for pipe, offset in channel.waits_for
+            if pipe.sent < offset and not pipe.closed and not pipe.all_read
         ]
         return not channel.waits_for
 

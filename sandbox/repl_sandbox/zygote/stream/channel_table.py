@@ -95,31 +95,31 @@ class ChannelTable:
         """Wait for what the channel's state permits."""
         if channel.closed:
             return
-        wanted = 0
+        events = 0
         if channel.reads and not channel.waits_for:
-            wanted |= select.EPOLLIN
+            events |= select.EPOLLIN
         if channel.pending and channel.pending[0].is_due():
-            wanted |= select.EPOLLOUT
-        if not wanted and channel.kind != WRITTEN:
+            events |= select.EPOLLOUT
+        if not events and channel.kind != WRITTEN:
             # Otherwise the end of the other process would wake this loop again and again.
             self._unregister(channel)
             return
         known = self._interest.get(channel.fd)
         if known is None:
-            self._poll.register(channel.fd, wanted)
-        elif known != wanted:
-            self._poll.modify(channel.fd, wanted)
-        self._interest[channel.fd] = wanted
+            self._poll.register(channel.fd, events)
+        elif known != events:
+            self._poll.modify(channel.fd, events)
+        self._interest[channel.fd] = events
 
-    def watch_sink(self, wanted: bool) -> None:
+    def watch_sink(self, writable: bool) -> None:
         """Wait until the stream accepts data, or no longer."""
-        if wanted == self._sink_polled:
+        if writable == self._sink_polled:
             return
-        self._sink_polled = wanted
+        self._sink_polled = writable
         if self._sink == self._source:
-            events = select.EPOLLIN | (select.EPOLLOUT if wanted else 0)
+            events = select.EPOLLIN | (select.EPOLLOUT if writable else 0)
             self._poll.modify(self._source, events)
-        elif wanted:
+        elif writable:
             self._poll.register(self._sink, select.EPOLLOUT)
         else:
             self._poll.unregister(self._sink)

@@ -121,11 +121,11 @@ class AgentSide:
         name, *arguments = json.loads(question)
         try:
             if name == "facts":
-                told: Any = self._facts
+                result: Any = self._facts
             else:
                 call: Callable[..., Any] = process_queries.TABLE[name]
-                told = call(*arguments)
-            answer = json.dumps({"told": told}).encode()
+                result = call(*arguments)
+            answer = json.dumps({"result": result}).encode()
         except OSError as error:
             return json.dumps({"errno": error.errno}).encode()
         # Boundary: the container must not end by a query that this kernel answers unexpectedly.

@@ -82,20 +82,20 @@ def make_ends(description: DescriptorDescription) -> tuple[int, int]:
     on.
     """
     if description.kind in SOCKETS:
-        kept_socket, given_socket = socket.socketpair(socket.AF_UNIX, SOCKETS[description.kind])
-        for end in (kept_socket, given_socket):
+        own_socket, passed_socket = socket.socketpair(socket.AF_UNIX, SOCKETS[description.kind])
+        for end in (own_socket, passed_socket):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
         if description.kind == BYTES:  # so that the kernel reports the sender of the first message
-            kept_socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        kept, given = kept_socket.detach(), given_socket.detach()
+            own_socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        own, passed = own_socket.detach(), passed_socket.detach()
     elif description.kind == WRITTEN:
-        kept, given = os.pipe2(os.O_CLOEXEC)
+        own, passed = os.pipe2(os.O_CLOEXEC)
     else:
-        given, kept = os.pipe2(os.O_CLOEXEC)
-    os.set_blocking(kept, False)
+        passed, own = os.pipe2(os.O_CLOEXEC)
+    os.set_blocking(own, False)
     if description.signal:
-        _mark(given, description.signal)
-    return kept, given
+        _mark(passed, description.signal)
+    return own, passed
 
 
 def other_end(kind: str) -> str:

@@ -41,7 +41,7 @@ class Delivery:
 
     def is_due(self) -> bool:
         """Whether the pipes have received what was written before this was sent."""
-        return all(pipe.closed or pipe.delivered >= most for pipe, most in self.after)
+        return all(pipe.closed or pipe.delivered >= offset for pipe, offset in self.after)
 
     def drop(self) -> None:
         """Close the descriptors."""
@@ -129,10 +129,10 @@ class StreamChannel:
         Raises:
             BlockingIOError: there is nothing now.
         """
-        most = CHUNK
+        size = CHUNK
         if self.kind == READ:
             try:
-                return os.read(self.fd, most), [], 0
+                return os.read(self.fd, size), [], 0
             except BlockingIOError:
                 raise
             except OSError:

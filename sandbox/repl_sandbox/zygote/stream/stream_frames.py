@@ -77,20 +77,20 @@ class Unwrapper:
 
     def __init__(self) -> None:
         self._header = b""
-        self._left = 0
+        self._remaining = 0
         self._stream = 0
 
     def feed(self, data: bytes) -> Iterator[tuple[bool, bytes]]:
         """Return pieces: whether they are of standard output, and their bytes."""
         while data:
-            if not self._left:
+            if not self._remaining:
                 missing = _DOCKER.size - len(self._header)
                 self._header, data = self._header + data[:missing], data[missing:]
                 if len(self._header) < _DOCKER.size:
                     return
-                self._stream, self._left = _DOCKER.unpack(self._header)
+                self._stream, self._remaining = _DOCKER.unpack(self._header)
                 self._header = b""
                 continue
-            piece, data = data[: self._left], data[self._left :]
-            self._left -= len(piece)
+            piece, data = data[: self._remaining], data[self._remaining :]
+            self._remaining -= len(piece)
             yield self._stream == _STDOUT, piece

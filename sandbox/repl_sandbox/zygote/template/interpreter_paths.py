@@ -15,13 +15,13 @@ def directories() -> dict[str, str]:
     which would lead nowhere in a view of its own, and libraries are found by either.
     """
     named = {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix, PACKAGE_DIR}
-    wanted = named | {os.path.realpath(path) for path in named}
+    candidates = named | {os.path.realpath(path) for path in named}
     covered = ("/usr/",)
     return {
         path: os.path.realpath(path)
-        for path in sorted(wanted)
+        for path in sorted(candidates)
         if not f"{path}/".startswith(covered)
-        and not any(path.startswith(f"{other}/") for other in wanted)
+        and not any(path.startswith(f"{other}/") for other in candidates)
     }
 
 

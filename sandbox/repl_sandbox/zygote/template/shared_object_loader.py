@@ -53,12 +53,12 @@ def _read(fd: int, offset: int, size: int) -> bytearray:
     return data
 
 
-def _fill(left: memoryview, fd: int, offset: int) -> None:
-    while left:
-        taken = os.preadv(fd, [left], offset)
-        if not taken:
+def _fill(remaining: memoryview, fd: int, offset: int) -> None:
+    while remaining:
+        size = os.preadv(fd, [remaining], offset)
+        if not size:
             raise EOFError("the parcel is shorter than its manifest says")
-        left, offset = left[taken:], offset + taken
+        remaining, offset = remaining[size:], offset + size
 
 
 def _fill_at(address: int, fd: int, offset: int, size: int) -> None:

@@ -33,13 +33,13 @@ def compact_heap() -> list[object]:
 
     It is half a MB of a template's memory, which its sessions share.
     """
-    taken: list[object] = []
+    filled: list[object] = []
     for size in range(_STEP, _LARGEST + 1, _STEP):
         holes = _holes(size)
         if holes is None:
             return []
-        taken += holes
-    return taken
+        filled += holes
+    return filled
 
 
 def _holes(size: int) -> list[object] | None:
@@ -47,14 +47,14 @@ def _holes(size: int) -> list[object] | None:
     make, row = _maker(size), 0
     # The integers that are compared here are allocated between the objects of that size.
     in_a_row = 1 if size == _NUMBER else _IN_A_ROW
-    taken: list[object] = []
+    objects: list[object] = []
     for _ in range(_MAX_HOLES):
         made = make()
-        taken.append(made)
+        objects.append(made)
         row = row + 1 if id(made) % _POOL == _HEAD + row * size else 0
         if row == in_a_row:
-            del taken[-in_a_row:]
-            return taken
+            del objects[-in_a_row:]
+            return objects
     return None
 
 

@@ -297,7 +297,7 @@ def test_files_outlive_the_worker(held: Session) -> None:
 def test_an_init_that_ends_before_storing_a_file_ends_the_session(
     held: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    init, ask = psutil.Process(init_pid(held)), file_client._asked
+    init, ask = psutil.Process(init_pid(held)), file_client._request
 
     @contextmanager
     def ended(core: Core, op: str, *rest: Any) -> Iterator[Any]:
@@ -308,7 +308,7 @@ def test_an_init_that_ends_before_storing_a_file_ends_the_session(
                 init.kill()
             yield answerer
 
-    monkeypatch.setattr(file_client, "_asked", ended)
+    monkeypatch.setattr(file_client, "_request", ended)
     with pytest.raises(SessionClosed, match="init process is gone"):
         held.files.put("name", b"1")
 
@@ -316,7 +316,7 @@ def test_an_init_that_ends_before_storing_a_file_ends_the_session(
 def test_a_call_during_which_the_session_is_closed_raises(
     small: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ask = file_client._asked
+    ask = file_client._request
     with small.session() as session:
         closing = threading.Thread(target=session.close)
         init = psutil.Process(init_pid(session))
@@ -328,7 +328,7 @@ def test_a_call_during_which_the_session_is_closed_raises(
                 eventually(lambda: not init.is_running())
                 yield clerk  # which answers for each file, and only when it is asked
 
-        monkeypatch.setattr(file_client, "_asked", closed)
+        monkeypatch.setattr(file_client, "_request", closed)
         with pytest.raises(SessionClosed, match="was closed amid this call"):
             session.files.get_all(["one"])
         closing.join()
