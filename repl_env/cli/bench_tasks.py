@@ -69,7 +69,7 @@ def make(
         str,
         typer.Option(
             metavar="KINDS",
-            help="Kinds of tasks: all, or some of single-needle, multi-needle, aggregation and "
+            help="Kinds of tasks: all, or some of single_needle, multi_needle, aggregation and "
             "pairs, separated by commas.",
         ),
     ] = "all",
@@ -99,17 +99,12 @@ def make(
     if out.exists() and not force:
         raise typer.BadParameter(f"{out} exists; --force replaces it", param_hint="'--out'")
     digest, written = _written(plan, out)
-    kinds = [shown(kind) for kind in plan.kinds[:n]]
+    kinds = plan.kinds[:n]
     facts = {"out": str(out), "n": n, "kinds": kinds, "size": plan.size, "seed": seed}
     if as_json:
         typer.echo(json.dumps({**facts, "bytes": written, "sha256": digest}))
     else:
         typer.echo(f"{out}: {n} tasks of {plan.size:,} characters ({', '.join(kinds)})")
-
-
-def shown(kind: str) -> str:
-    """The name of a kind as `--kind` takes it; datasets have the other."""
-    return kind.replace("_", "-")
 
 
 def _written(plan: BenchTaskPlan, out: Path) -> tuple[str, int]:
@@ -155,16 +150,17 @@ def _write(plan: BenchTaskPlan, out: Path) -> tuple[str, int]:
 
 def _kinds(given: str) -> tuple[str, ...]:
     from repl_env.tasks.generators import KINDS
+    from repl_env.tasks.generators.task_kinds import kind_named
 
-    names = [name.strip().replace("-", "_") for name in given.split(",") if name.strip()]
-    if names == ["all"]:
-        return tuple(KINDS)
-    if unknown := [name for name in names if name not in KINDS]:
-        known = ", ".join(map(shown, KINDS))
-        raise typer.BadParameter(f"{unknown[0]!r} is none of {known}", param_hint="'--kind'")
+    names = [name.strip() for name in given.split(",") if name.strip()]
     if not names:
         raise typer.BadParameter("names no kind", param_hint="'--kind'")
-    return tuple(dict.fromkeys(names))
+    if names == ["all"]:
+        return tuple(KINDS)
+    try:
+        return tuple(dict.fromkeys(map(kind_named, names)))
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="'--kind'") from error
 
 
 def _characters(given: str) -> int:

@@ -70,7 +70,7 @@ def replay(
     except OSError as error:
         raise typer.BadParameter(f"{trajectory}: {error.strerror}") from error
     except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
+        raise typer.BadParameter(f"{error}{_hint(trajectory)}") from error
     if html is not None:
         if execute or run is not None or as_json:
             raise typer.BadParameter("--html goes without --execute, --run and --json")
@@ -85,6 +85,20 @@ def replay(
     if context:
         raise typer.BadParameter("--context goes with --execute")
     _show(loaded, run, show, as_json)
+
+
+def _hint(path: Path) -> str:
+    """Return the commands for a file that is a recorded episode."""
+    from repl_env.storage.recordings import Recording
+
+    try:
+        Recording.from_json(path.read_text(encoding="utf-8"))
+    except ValueError:
+        return ""
+    return (
+        f". It is a recorded episode: `repl-env view {path}` shows it, and repl_env.replay runs "
+        "its cells again"
+    )
 
 
 def _write_page(trajectory: Path, out: Path, size: int | None) -> None:

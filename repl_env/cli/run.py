@@ -98,6 +98,12 @@ def run(
             rich_help_panel=OUTPUT,
         ),
     ] = None,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force", help="Replace a trajectory file that is there.", rich_help_panel=OUTPUT
+        ),
+    ] = False,
     schema: Annotated[
         Path | None,
         typer.Option(
@@ -147,7 +153,7 @@ def run(
         raise typer.BadParameter("--quiet and --verbose exclude each other")
     prices = prices_from(price or ())
     budget = budget_from(budget_calls, budget_tokens, budget_usd, budget_seconds)
-    file = _writable(trajectory)
+    file = _writable(trajectory, force=force)
     asked = {"answer_schema": _schema(schema), **_about(context or (), stdin=stdin)}
     with opening():
         limits = limits_of_runs(
@@ -246,6 +252,8 @@ async def _asked(
     from asyncio import CancelledError
 
     try:
+        if (file := arguments["trajectory"]) is not None:
+            file.unlink(missing_ok=True)  # only `--force` has let a file through to here
         return await rlm.arun(question, **asked)
     except CancelledError as error:
         ending.result = getattr(error, "result", None)
@@ -278,13 +286,25 @@ def _schema(path: Path | None) -> Any:
         raise typer.BadParameter(f"{path} is not JSON: {error}", param_hint="--schema") from error
 
 
-def _writable(path: Path | None) -> Path | None:
-    if path is not None and path.exists():
-        raise typer.BadParameter(
-            f"{path} is there already; name another file, or remove it", param_hint="--trajectory"
-        )
-    if path is not None and not path.absolute().parent.is_dir():
-        raise typer.BadParameter(
-            f"{path}: there is no directory {path.absolute().parent}", param_hint="--trajectory"
-        )
-    return path
+def _writable(path: Path | None, *, force: bool) -> Path | None:
+    """Return the path of the file to write; for a link, its target."""
+    from repl_env.common.replace_target import replace_target
+
+    if path is None:
+        if force:
+            raise typer.BadParameter("--force goes with --trajectory")
+        return None
+    try:
+        target = replace_target(path)
+    except OSError as error:
+        message = f"{path}: {error.strerror or error}"
+        raise typer.BadParameter(message, param_hint="--trajectory") from error
+    if not target.parent.is_dir():
+        message = f"{path}: there is no directory {target.parent}"
+    elif target.is_dir():
+        message = f"{path} is a directory"
+    elif target.exists() and not force:
+        message = f"{path} exists; --force replaces it"
+    else:
+        return target
+    raise typer.BadParameter(message, param_hint="--trajectory")

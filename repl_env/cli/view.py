@@ -1,11 +1,15 @@
-"""`repl-env view PATH...`: a local page about trajectories and results of evaluations."""
+"""`repl-env view PATH...`: a local page about runs, episodes and evaluations."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from repl_env.display.viewer.view_server import ViewServer
 
 
 def view(
@@ -13,7 +17,8 @@ def view(
         list[Path],
         typer.Argument(
             metavar="PATH...",
-            help="Trajectory files, results of `repl-env eval`, or folders of them.",
+            help="Trajectory files, results of `repl-env eval`, or folders of them; or recorded "
+            "episodes, such as a download of the playground.",
             show_default=False,
         ),
     ],
@@ -24,21 +29,26 @@ def view(
         bool, typer.Option("--open/--no-open", help="Open the page in a browser.")
     ] = True,
 ) -> None:
-    """Show recorded runs and evaluations in a browser, until Ctrl-C."""
+    """Show recorded runs, episodes and evaluations in a browser, until Ctrl-C."""
     from repl_env.display.viewer.named_files import NamedFiles
-    from repl_env.display.viewer.view_data import ViewData, kind_of
+    from repl_env.display.viewer.recorded_episode import viewable
+    from repl_env.display.viewer.view_data import ViewData
     from repl_env.display.viewer.view_server import ViewServer
 
-    try:
-        files = NamedFiles(paths)
-        for file in files.files():
-            if not file.parts and kind_of(file) == "other":
-                raise typer.BadParameter(f"{file.path}: neither a trajectory nor results of eval")
-        server = ViewServer(ViewData(files), port)
-    except OSError as error:
-        raise typer.BadParameter(_reason(error)) from error
+    with TemporaryDirectory(prefix="repl-env-view-") as made:
+        try:
+            files = NamedFiles([viewable(path, Path(made)) for path in paths])
+            server = ViewServer(ViewData(files), port)
+        except OSError as error:
+            raise typer.BadParameter(_reason(error)) from error
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from error
+        _serve(server, len(files.files()), open_browser=open_browser)
+
+
+def _serve(server: ViewServer, files: int, *, open_browser: bool) -> None:
     with server:
-        typer.echo(f"Showing {len(files.files())} files at {server.url}")
+        typer.echo(f"Showing {files} {'file' if files == 1 else 'files'} at {server.url}")
         typer.echo("Ctrl-C ends it.", err=True)
         if open_browser:
             import webbrowser

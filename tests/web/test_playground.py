@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from repl_env.display.viewer.recorded_episode import viewable
 from repl_env.storage.recordings import Recording
 from repl_sandbox import Limits
 from repl_server.auth.api_keys import new_key
@@ -72,7 +73,7 @@ def started(playground):
     return playground
 
 
-def test_an_episode_from_context_to_reward(playground) -> None:
+def test_an_episode_from_context_to_reward(playground, tmp_path) -> None:
     playground.start("one two three", "How many words?", "3")
     first = playground.run("n = len(context.split())\nn")
     expect(first.locator(".value")).to_contain_text("3")
@@ -87,7 +88,9 @@ def test_an_episode_from_context_to_reward(playground) -> None:
     )
     with playground.page.expect_download() as downloading:
         playground.button("Download").click()
-    recording = Recording.from_json(Path(downloading.value.path()).read_text())
+    download = Path(downloading.value.path())
+    assert viewable(download, tmp_path) != download
+    recording = Recording.from_json(download.read_text())
     assert [action.code for action in recording.actions][-1] == "FINAL(n)"
     assert recording.reset["expected_answer"] == "3"
     assert recording.observations[-1].reward == 1.0

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
 
+from repl_env import LocalREPLEnv, Recorder
+from repl_env.display.viewer.recorded_episode import viewable
 from repl_env.rlm import Trajectory, TrajectoryWriter
 from tests.web.hostile_runs import HOSTILE, hostile_events
 from tests.web.large_runs import write_large
@@ -66,6 +69,34 @@ def test_exactly_what_the_model_was_shown_can_be_opened(open_page, serve, record
         if not messages.nth(index).evaluate("element => element.open"):
             messages.nth(index).locator("summary").click()
         expect(messages.nth(index).locator("pre")).to_have_text(message["content"].strip())
+
+
+LABELS = {
+    0.000001: "0 | 0.2 µs | 0.4 µs | 0.6 µs | 0.8 µs | 1 µs",
+    0.00005: "0 | 10 µs | 20 µs | 30 µs | 40 µs | 50 µs",
+    0.0013: "0 | 0.5 ms | 1 ms",
+    0.61: "0 | 0.2 s | 0.4 s | 0.6 s",
+    7: "0 | 2 s | 4 s | 6 s",
+    33: "0 | 10 s | 20 s | 30 s",
+    90: "0 | 20 s | 40 s | 1 min | 1 min 20 s",
+    299: "0 | 1 min | 2 min | 3 min | 4 min",
+    3599: "0 | 15 min | 30 min | 45 min",
+    20_000: "0 | 2 h | 4 h",
+    90_000: "0 | 6 h | 12 h | 18 h | 1 d",
+    200_000: "0 | 12 h | 1 d | 1 d 12 h | 2 d",
+    3e7: "0 | 100 d | 200 d | 300 d",
+}
+
+
+def test_ticks_of_a_time_axis_are_round_and_equally_far_apart(open_page, serve, recorded):
+    page = open_viewer(open_page, serve(recorded / "run.jsonl"))
+    module = "/web/viewer/parts/time_ticks.js"
+    ticks_of = f"(seconds) => import({module!r}).then((it) => it.timeTicks(seconds, 6))"
+    for seconds, labels in LABELS.items():
+        ticks = page.evaluate(ticks_of, seconds)
+        assert " | ".join(tick["label"] for tick in ticks) == labels
+        steps = {round((b["at"] - a["at"]) / seconds, 6) for a, b in pairwise(ticks)}
+        assert len(steps) == 1
 
 
 def test_the_keyboard_walks_and_folds_the_tree(open_page, serve, recorded):
@@ -162,6 +193,23 @@ def test_hostile_content_stays_text(open_page, serve, tmp_path, place):
     assert page.locator(MARKUP).count() == 0
     for address in page.locator("a").evaluate_all("all => all.map(a => a.href.baseVal ?? a.href)"):
         assert address.startswith(("#/", page.url.partition("#")[0]))
+
+
+def test_a_recorded_episode_shows_its_cells_and_no_replies(open_page, serve, tmp_path):
+    with LocalREPLEnv() as environment:
+        recorder = Recorder(environment)
+        recorder.reset(context="one two", task_prompt="How many words?")
+        recorder.execute("print(context.split())")
+        (tmp_path / "episode.json").write_text(recorder.recording.to_json())
+    page = open_viewer(open_page, serve(viewable(tmp_path / "episode.json", tmp_path)))
+    page.get_by_role("link", name="episode.json").click()
+
+    expect(page.locator(".detail h1")).to_contain_text("not ended")
+    expect(page.locator(".detail")).to_contain_text("No times are recorded.")
+    page.get_by_role("treeitem").filter(has_text="context.split").get_by_role("link").click()
+    expect(page.locator(".output")).to_have_text("['one', 'two']")
+    expect(page.locator(".detail")).to_contain_text("No reply of a model is recorded.")
+    expect(page.locator(".panel.sampled")).to_have_count(0)
 
 
 def test_without_the_token_there_is_no_data(open_page, serve, recorded, browser):

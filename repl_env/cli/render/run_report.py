@@ -39,7 +39,10 @@ class RunReport:
             why = "the budget ran out" if exceeded is None else refusal_text(exceeded)
             has = _get(result, "final_answer") is not None
             self.reason = f"{why}; {'the answer is what there was' if has else 'no answer'}"
-        elif self.status is not ExitStatus.OK:
+        elif self.status is ExitStatus.OK:
+            if _get(result, "stop_reason") == "max_iterations":
+                self.reason = "no answer within --max-iterations; the answer is from one more reply"
+        else:
             self.reason = f"no answer: {_get(result, 'error_kind') or _get(result, 'stop_reason')}"
         streak = str(self.progress.tree.streak)
         if self.reason is not None and streak and _get(result, "final_answer") is None:

@@ -86,6 +86,8 @@ class RLM:
                 return self._result(None, "max_iterations")
             case "none":
                 return self._result(None, "max_iterations")
+            case "last-reply":
+                return self._result("I do not know", "max_iterations")
             case "lost":
                 return self._result(None, "aborted", error_kind="sandbox")
         return self._result("42\x1b[2J", "answer", value=42)

@@ -20,7 +20,7 @@ def make(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_dataset_has_the_kinds_in_turn_and_can_be_read(make: Call, tmp_path: Path) -> None:
-    done = make(tmp_path / "d", "--n", "10", "--kind", "pairs, single-needle")
+    done = make(tmp_path / "d", "--n", "10", "--kind", "pairs, single-needle, single_needle")
     dataset = read_dataset(tmp_path / "d")
 
     assert done.returncode == 0, done.stderr
@@ -37,15 +37,15 @@ def test_the_same_options_make_the_same_bytes(make: Call, tmp_path: Path) -> Non
 
     assert [report["sha256"] for report in reports] == digests
     assert digests[0] == digests[1] != digests[2]
-    assert reports[0]["kinds"] == ["single-needle", "multi-needle", "aggregation", "pairs"]
+    assert reports[0]["kinds"] == ["single_needle", "multi_needle", "aggregation", "pairs"]
 
 
 def test_the_report_names_the_kinds_that_were_written(make: Call, tmp_path: Path) -> None:
     told = make(tmp_path / "a", "--n", "2").stdout
     report = json.loads(make(tmp_path / "b", "--n", "2", "--json").stdout)
 
-    assert told == f"{tmp_path / 'a'}: 2 tasks of 2,000 characters (single-needle, multi-needle)\n"
-    assert report["kinds"] == ["single-needle", "multi-needle"]
+    assert told == f"{tmp_path / 'a'}: 2 tasks of 2,000 characters (single_needle, multi_needle)\n"
+    assert report["kinds"] == ["single_needle", "multi_needle"]
 
 
 def test_contexts_may_be_files_of_their_own(make: Call, tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_a_file_that_is_there_is_kept_unless_forced(make: Call, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("--kind", "haystack"), "none of single-needle, multi-needle"),
+        (("--kind", "haystack"), "one of single_needle, multi_needle"),
         (("--kind", " , "), "names no kind"),
         (("--size", "ten"), "is no size"),
         (("--size", "10"), "1,000 to 1,000,000,000"),

@@ -14,6 +14,7 @@ import typer
 from typer.testing import CliRunner
 
 from repl_env.cli.run import run
+from repl_env.rlm import Trajectory
 from repl_env.rlm.budget.budget_limits import Budget, Price
 from tests.repl_env.cli import stand_in_runner
 from tests.waiting import LONG, PATIENCE
@@ -85,6 +86,7 @@ def test_json_is_one_object_with_the_totals(ask):
         ("exceeded", 4, "", "no calls are left (--budget-calls sets the limit)"),
         ("failing", 1, "", "no answer: max_iterations; the last 2 cells raised NameError: name"),
         ("none", 1, "", "no answer: max_iterations"),
+        ("last-reply", 0, "I do not know\n", "max-iterations; the answer is from one more reply"),
         ("lost", 5, "", "no answer: sandbox"),
         ("model-error", 5, "so far\n", "connection: no such host"),
     ],
@@ -206,6 +208,9 @@ def test_standard_input_that_is_no_text_stays_bytes(ask):
         (["--schema", "{tmp}/model.py"], "is not JSON"),
         (["--schema", "{tmp}/deep.json"], "is not JSON"),
         (["--trajectory", "{tmp}/none/run.jsonl"], "no directory"),
+        (["--trajectory", "{tmp}", "--force"], "is a directory"),
+        (["--trajectory", "/dev/null", "--force"], "/dev/null: Not a regular file"),
+        (["--force"], "--force goes with --trajectory"),
         (["--price", "model=1"], "must be MODEL=IN:OUT"),
         (["--price", "model=1:nan"], "must be MODEL=IN:OUT"),
         (["--budget-tokens", "many"], "'many' is no number"),
@@ -342,13 +347,18 @@ def test_a_budget_that_is_too_small_names_its_option_and_the_next_reservation(sc
     assert budget[0] == "--budget-calls" or "the next call would reserve" in done.stderr
 
 
-def test_a_trajectory_that_is_there_is_not_replaced(script, tmp_path):
+def test_a_trajectory_that_is_there_is_replaced_by_force_alone(script, tmp_path):
     app = typer.Typer(add_completion=False)
     app.command()(run)
-    (tmp_path / "run.jsonl").write_text("mine")
-    given = ["?", "--model", f"script:{script}:reply", "--trajectory", str(tmp_path / "run.jsonl")]
-    done = CliRunner(env={"COLUMNS": "200"}).invoke(app, given)
+    link, file = tmp_path / "link.jsonl", tmp_path / "run.jsonl"
+    file.write_text("mine")
+    link.symlink_to(file)
+    given = ["?", "--model", f"script:{script}:reply", "--trajectory", str(link)]
+    refused = CliRunner(env={"COLUMNS": "200"}).invoke(app, given)
 
-    assert done.exit_code == 2
-    assert "is there already" in done.stderr
-    assert (tmp_path / "run.jsonl").read_text() == "mine"
+    assert refused.exit_code == 2
+    assert f"{link} exists; --force replaces it" in refused.stderr
+    assert file.read_text() == "mine"
+    done = CliRunner(env={"COLUMNS": "200"}).invoke(app, [*given, "--force"])
+    assert (done.exit_code, done.stdout) == (0, "42\n")
+    assert link.is_symlink() and Trajectory.load(file).root.final_answer == "42"

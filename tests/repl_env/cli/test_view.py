@@ -12,6 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from repl_env import LocalREPLEnv, Recorder
+from repl_env.display.viewer.named_files import NamedFiles
+from repl_env.display.viewer.recorded_episode import viewable
+from repl_env.display.viewer.view_data import ViewData
 from repl_env.rlm import TrajectoryWriter
 from tests.repl_env.cli.calls import caller
 from tests.repl_env.rlm.trajectory.account import account
@@ -40,10 +44,65 @@ def test_the_printed_address_opens_the_page_until_the_command_is_interrupted(tra
         assert process.wait(20) == 0
 
 
+@pytest.fixture
+def recording(tmp_path: Path) -> Path:
+    """A recorded episode, as a download of the playground is."""
+    with LocalREPLEnv() as environment:
+        recorder = Recorder(environment)
+        recorder.reset(context="one two", task_prompt="How many words?", expected_answer="2")
+        recorder.execute("words = context.split()\nprint(words)")
+        recorder.execute("1 / 0")
+        recorder.execute("FINAL(len(words))")
+        (tmp_path / "episode.json").write_text(recorder.recording.to_json())
+    return tmp_path / "episode.json"
+
+
+def test_a_recorded_episode_is_shown_as_a_run_of_its_cells(tmp_path, recording):
+    files = NamedFiles([viewable(recording, tmp_path)])
+    data = ViewData(files)
+    (listed,) = data.listing()["files"]
+    (root,) = listed["roots"]
+
+    assert (listed["name"], listed["kind"]) == ("episode.json", "trajectory")
+    assert (root["question"], root["answer"]) == ("How many words?", "2")
+    assert (root["reward"], root["stop_reason"], root["iterations"]) == (1.0, "answer", 3)
+    rows = data.rows(listed["id"], 0, 0)["rows"]
+    assert [row["event"] for row in rows] == [
+        "header",
+        "run_started",
+        *["cell_ran"] * 3,
+        "run_ended",
+    ]
+    assert [row["ok"] for row in rows[2:5]] == [True, False, True]
+    event = json.loads(data.part(listed["id"], rows[2]["at"], rows[2]["at"] + rows[2]["size"]))
+    assert event["observation"]["result"]["stdout"] == "['one', 'two']\n"
+
+
+def test_a_recorded_episode_without_an_end_and_without_code(tmp_path, recording):
+    fields = json.loads(recording.read_text())
+    fields["actions"][1] = {"code": "", "is_final": True, "final_answer": [1]}
+    fields["actions"][2] = {"code": "", "format_error": "no code"}
+    fields["observations"][-1] |= {"done": False, "metadata": {}}
+    recording.write_text(json.dumps(fields))
+    rows = ViewData(NamedFiles([viewable(recording, tmp_path)])).rows("0", 0, 0)["rows"]
+
+    assert rows[3]["text"] == "# submitted without code: [1]"
+    assert rows[4]["text"] == "# a reply without code"
+    assert rows[5]["stop_reason"] == "not ended" and "reward" not in rows[5]
+
+
+def test_replay_names_the_command_for_a_recorded_episode(recording, capsys, monkeypatch):
+    done = caller("replay", capsys, monkeypatch)(str(recording))
+
+    assert done.returncode == 2
+    assert f"`repl-env view {recording}` shows it" in " ".join(done.stderr.split())
+
+
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("none", "No such file"), ("link", "symbolic link"), ("text", "neither a trajectory"),
+        ("none", "No such file"), ("link", "symbolic link"),
+        ("text", "not a trajectory, results of eval, or a recorded episode"),
         ("/dev/null", "neither a file nor a folder"),
     ],
 )  # fmt: skip

@@ -68,6 +68,10 @@ def test_another_seed_is_another_task(kind: str) -> None:
     assert len({task.answer_text for task in tasks}) > 5
 
 
+def test_a_kind_may_be_written_as_an_option_would_be() -> None:
+    assert make_task("single-needle", 1_000, 1) == make_task("single_needle", 1_000, 1)
+
+
 def test_needles_stand_anywhere_in_the_text() -> None:
     depths = []
     for seed in range(60):
@@ -104,6 +108,7 @@ def test_answer_texts_and_values_agree() -> None:
     ("arguments", "error", "says"),
     [
         (("needle", 1_000, 1), ValueError, "kind must be one of single_needle, "),
+        ((None, 1_000, 1), TypeError, "kind must be a str, not NoneType"),
         (("pairs", 999, 1), ValueError, "size must be from 1000 "),
         (("pairs", 2_000_000_000, 1), ValueError, "size must be from 1000 "),
         (("pairs", 1e6, 1), TypeError, "size must be an int, not float"),

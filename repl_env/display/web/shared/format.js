@@ -36,6 +36,7 @@ export function duration(seconds) {
   if (!isNumber(seconds)) return NONE;
   if (seconds < 0) return `−${duration(-seconds)}`;
   if (seconds === 0) return "0 s";
+  if (seconds < 0.0009995) return `${Number((seconds * 1e6).toPrecision(3))} µs`;
   if (seconds < 0.0995) return `${(seconds * 1000).toFixed(seconds < 0.00995 ? 1 : 0)} ms`;
   if (seconds < 9.95) return `${seconds.toFixed(1)} s`;
   if (seconds < 59.5) return `${seconds.toFixed(0)} s`;
@@ -44,7 +45,9 @@ export function duration(seconds) {
     const whole = Math.floor(Math.round(seconds) / 60);
     return `${whole} min ${String(Math.round(seconds) % 60).padStart(2, "0")} s`;
   }
-  return `${Math.floor(minutes / 60)} h ${String(minutes % 60).padStart(2, "0")} min`;
+  if (minutes < 1440) return `${Math.floor(minutes / 60)} h ${String(minutes % 60).padStart(2, "0")} min`;
+  const hours = Math.round(seconds / 3600);
+  return `${Math.floor(hours / 24)} d ${String(hours % 24).padStart(2, "0")} h`;
 }
 
 export function bytes(value) {

@@ -20,7 +20,7 @@ function Facts({ run, facts, event }) {
     ${facts.model ? html`<${Fact} name="model">${facts.model}<//>` : null}
     <${Fact} name="turns">${count(facts.turns)}${isNumber(facts.limit) ? ` of ${count(facts.limit)}` : ""}<//>
     <${SpentFacts} spent=${facts.total} seconds=${facts.seconds} />
-    ${run.started === null ? null : html`<${Fact} name="began">${moment(run.started.time)}<//>`}
+    ${run.started?.time === undefined ? null : html`<${Fact} name="began">${moment(run.started.time)}<//>`}
     ${["name", "group_id", "split", "difficulty"].map((name) => (task[name]
       ? html`<${Fact} key=${name} name=${name === "name" ? "task" : name.replace("_id", "")}>${asText(task[name])}<//>` : null))}
   </dl>`;

@@ -3,10 +3,12 @@
 import { html, useLayoutEffect, useMemo, useRef, useState } from "../../vendor/preact-htm.module.js";
 import { duration } from "../../shared/format.js";
 import { link } from "../data/router.js";
+import { timeTicks } from "./time_ticks.js";
 
 const LANE = 26;
 const LABEL = 64;
 const MOST_LANES = 12;
+const TICK = 84; // pixels for a label, at least
 const KINDS = { model: "model calls", cell: "cells", wait: "waits for sub-calls" };
 
 // Pieces of a run: { kind, from, to, turn }, those of a kind in order.
@@ -68,7 +70,7 @@ function sums(pieces) {
 function timesOf(tree, run) {
   const lanes = [run, ...run.children].slice(0, MOST_LANES);
   const from = run.started?.time ?? tree.first;
-  const to = Math.max(run.ended?.time ?? tree.latest, from + 0.001);
+  const to = Math.max(run.ended?.time ?? tree.latest, from + 1e-6);
   const all = lanes.map((each) => piecesOf(each, each.ended?.time ?? to));
   return { lanes, from, to, all, total: sums(all[0]) };
 }
@@ -103,13 +105,13 @@ function drawing(file, run, { lanes, from, to, all, total }, width) {
   const room = width - LABEL - 8;
   const scale = room / (to - from);
   const height = lanes.length * LANE + 22;
-  const ticks = width < 480 ? [0, 0.5, 1] : [0, 0.25, 0.5, 0.75, 1];
+  const ticks = timeTicks(to - from, Math.floor(room / TICK) + 1).map(({ at, label }) => ({ x: at * scale, label }));
   const text = Object.entries(KINDS).map(([kind, name]) => `${duration(total[kind])} in ${name}`).join(", ");
   return html`<svg width=${width} height=${height} role="img" aria-label=${`Timeline of run ${run.id}: ${text}`}>
-      ${ticks.map((share) => html`<g key=${share}>
-        <line class="tick" x1=${LABEL + share * room} x2=${LABEL + share * room} y1="0" y2=${height - 18} />
-        <text class="tick" x=${LABEL + share * room} y=${height - 4}
-          text-anchor=${share === 0 ? "start" : share === 1 ? "end" : "middle"}>${duration(share * (to - from))}</text></g>`)}
+      ${ticks.map(({ x, label }) => html`<g key=${label}>
+        <line class="tick" x1=${LABEL + x} x2=${LABEL + x} y1="0" y2=${height - 18} />
+        <text class="tick" x=${LABEL + x} y=${height - 4}
+          text-anchor=${x === 0 ? "start" : x > room - TICK / 2 ? "end" : "middle"}>${label}</text></g>`)}
       ${lanes.map((each, lane) => html`<g key=${each.id} transform=${`translate(0 ${lane * LANE})`}>
         <a href=${link(["run", file, each.id])} tabindex="-1"><text class="lane" x="0" y="17">${shortId(each.id)}</text></a>
         ${merged(all[lane], scale).map((piece) => {

@@ -76,7 +76,7 @@ function TurnLine({ node: { turn, many } }) {
     ${pictures ? html`<span title="has figures" aria-label="has figures">▦</span>` : null}
     ${failed ? html`<span class="badge bad">error</span>` : null}
     ${many === 0 ? null : html`<span class="badge">${plural(many, "call")}</span>`}
-    <span class="number muted time">${duration(turn.row?.seconds)}</span>`;
+    <span class="number muted time">${duration(turn.row?.seconds ?? cell?.ran?.seconds)}</span>`;
 }
 
 function CallLine({ node: { call } }) {

@@ -37,21 +37,20 @@ export function TurnDetail({ store, turn }) {
       ${row?.last ? html` <span class="badge">answer only</span>` : null}
       ${row?.truncated ? html` <span class="badge warn">reply cut</span>` : null}</h1>
       <${Neighbours} file=${store.file} turn=${turn} /></div>
-    <dl class="facts">
-      ${row?.model === undefined ? null : html`<${Fact} name="model">${row.model}<//>`}
-      <${Fact} name="tokens">${count(row?.input_tokens)} in, ${count(row?.output_tokens)} out<//>
-      ${row?.usd === undefined ? null : html`<${Fact} name="cost">${dollars(row.usd)}<//>`}
-      <${Fact} name="time">${duration(row?.seconds)}<//>
+    ${row === null ? html`<p class="muted">No reply of a model is recorded.</p>` : html`<dl class="facts">
+      ${row.model === undefined ? null : html`<${Fact} name="model">${row.model}<//>`}
+      <${Fact} name="tokens">${count(row.input_tokens)} in, ${count(row.output_tokens)} out<//>
+      ${row.usd === undefined ? null : html`<${Fact} name="cost">${dollars(row.usd)}<//>`}
+      <${Fact} name="time">${duration(row.seconds)}<//>
       ${completion.finish_reason ? html`<${Fact} name="finish">${asText(completion.finish_reason)}<//>` : null}
       ${tokenFacts(completion.tokens)}
     </dl>
     <section class="panel injected"><header><h2>Shown to the model</h2></header>
-      <div class="body">${row === null ? html`<p class="muted">The reply is not recorded.</p>`
-        : html`<${MessageList} key=${row.index} store=${store} turn=${turn} />`}</div></section>
+      <div class="body"><${MessageList} key=${row.index} store=${store} turn=${turn} /></div></section>
     <section class="panel sampled"><header><h2>Reply</h2><span class="badge sampled">sampled</span></header>
       <div class="body">${error !== null ? html`<${Failure} error=${error} />`
-        : value === null ? html`<p class="muted">${row === null ? "None." : "Loading…"}</p>`
-        : html`<${ReplyText} value=${completion.text} />`}</div></section>
+        : value === null ? html`<p class="muted">Loading…</p>`
+        : html`<${ReplyText} value=${completion.text} />`}</div></section>`}
     ${turn.cells.length === 0 ? null : html`<section class="panel"><header><h2>Code that ran</h2></header>
       <div class="body cells">${turn.cells.map((cell) => html`<${CellView} key=${`${run.id} ${cell.number}`} store=${store} cell=${cell} />`)}</div></section>`}
     ${calls.length === 0 ? null : html`<${CallTable} file=${store.file} calls=${calls} />`}
