@@ -77,6 +77,9 @@ class REPLError(RuntimeError):
         return _copied, (type(self), self.args), vars(self)
 
 
+CLOSED = "The environment is closed. Call reset() to begin an episode in a new session."
+
+
 @set_module("repl_env")
 class NotReset(REPLError):
     """No episode has begun, or the environment is closed."""

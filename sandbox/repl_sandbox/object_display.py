@@ -64,6 +64,21 @@ def short_repr(value: object, limit: int = MAX_REPR) -> str:
     return f"{name}({', '.join(parts)})"
 
 
+def repr_of_methods(value: object) -> str:
+    """Return the class of `value` and its public methods, for objects without fields to show."""
+    return f"<{type(value).__qualname__} with {_methods(value)}>"
+
+
+def unknown_method(value: object, name: str) -> AttributeError:
+    """Return the error of an attribute that `value` lacks, with the methods that it has."""
+    text = f"{type(value).__qualname__!r} object has no attribute {name!r}"
+    return AttributeError(f"{text}; it has {_methods(value)}", name=name, obj=value)
+
+
+def _methods(value: object) -> str:
+    return ", ".join(name for name in dir(type(value)) if not name.startswith("_"))
+
+
 def _is_brief(content: object) -> bool:
     if isinstance(content, str):
         return len(content) <= _MAX_VALUE

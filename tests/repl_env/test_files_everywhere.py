@@ -213,6 +213,16 @@ async def test_results_and_errors_are_the_same(server, small, place: Any, tmp_pa
         assert unpacked(await here.call("archive", "from")) == {"from/path": LARGE}
 
 
+@pytest.mark.parametrize("kind", [SessionFiles, AsyncSessionFiles, RemoteFiles, SyncRemoteFiles])
+def test_files_show_their_methods_and_name_them_for_a_guess(kind) -> None:
+    files = kind.__new__(kind)
+
+    assert repr(files).startswith(f"<{kind.__name__} with archive, ")
+    assert not hasattr(files, "read")
+    with pytest.raises(AttributeError, match=r"'read'; it has archive, .*get, .*list, .*put"):
+        _ = files.read
+
+
 def test_without_an_episode_there_are_no_files(server, small) -> None:
     with LocalREPLEnv(sandbox=small) as env, pytest.raises(NotReset):
         env.files.list()

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar, overload
 
+from repl_env.common.displayed import DisplayedByMethods
 from repl_env.errors import NotSupported
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class RemoteFiles:
+class RemoteFiles(DisplayedByMethods):
     """The files of the session's workspace, awaited; see `repl_sandbox.Session.files`.
 
     They are transferred over HTTP, beside the session's socket, while no other request runs.

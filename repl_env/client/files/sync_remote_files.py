@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, overload
 
+from repl_env.common.displayed import DisplayedByMethods
+
 if TYPE_CHECKING:
     from repl_env.client.files.remote_files import RemoteFiles
     from repl_sandbox.session.files.local_files import Source, Target
     from repl_sandbox.types import Listing
 
 
-class SyncRemoteFiles:
+class SyncRemoteFiles(DisplayedByMethods):
     """The methods of `RemoteFiles`, blocking."""
 
     def __init__(self, files: RemoteFiles, wait: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:

@@ -11,7 +11,15 @@ from repl_env.client.connection.timeouts import Timeouts
 from repl_env.client.protocol.client_frames import PLAIN, RequestFrame
 from repl_env.client.session.reset_data import register_secrets, reset_data
 from repl_env.client.upload.upload_body import LATEST, UploadBody
-from repl_env.errors import NotReset, NotSupported, REPLError, ServerError, SessionLost, TooLarge
+from repl_env.errors import (
+    CLOSED,
+    NotReset,
+    NotSupported,
+    REPLError,
+    ServerError,
+    SessionLost,
+    TooLarge,
+)
 
 if TYPE_CHECKING:
     from repl_env.client.session.request_pipeline import OutputCallback, RequestPipeline
@@ -29,6 +37,7 @@ class SessionClient:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._open_lock = asyncio.Lock()  # of that loop
         self._loop_ended = False  # the previous session went with its loop
+        self._closed = False  # by the caller, after the previous session
         self._uploaded: set[str] = set()
 
     @property
@@ -53,7 +62,7 @@ class SessionClient:
                 await lost.close()
             if self._pipeline is None:
                 self._pipeline = await open_session(self.access, self._timeouts)
-                self._loop_ended = False
+                self._loop_ended = self._closed = False
             return self._pipeline
 
     def require_pipeline(self) -> RequestPipeline:
@@ -62,7 +71,7 @@ class SessionClient:
         if self._loop_ended:
             raise SessionLost("the event loop of its connection has ended; keep to one loop")
         if self._pipeline is None:
-            raise NotReset
+            raise NotReset(CLOSED) if self._closed else NotReset
         return self._pipeline
 
     async def ask(
@@ -103,7 +112,7 @@ class SessionClient:
         LATEST.forget(lambda body: body.sha256 in self._uploaded)
         self._uploaded.clear()
         self._check_loop()
-        self._loop_ended = False
+        self._loop_ended, self._closed = False, True
         async with self._open_lock:
             pipeline, self._pipeline = self._pipeline, None
             if pipeline is not None:

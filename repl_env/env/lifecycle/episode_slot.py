@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from repl_env.env.lifecycle.current_episode import CurrentEpisode, Mode, new_reset_guard
 from repl_env.episode.effects import Effects
-from repl_env.errors import EpisodeAborted, EpisodeDone, NotReset
+from repl_env.errors import CLOSED, EpisodeAborted, EpisodeDone, NotReset
 from repl_sandbox.errors import SandboxError
 
 
@@ -13,19 +13,21 @@ class EpisodeSlot:
 
     Attributes:
         current: the episode; None between episodes.
-        at_reset: guards the calls that put another episode here.
+        closed: whether the environment was closed after its last episode.
+        reset_guard: guards the calls that put another episode here.
     """
 
-    __slots__ = ("current", "reset_guard")
+    __slots__ = ("closed", "current", "reset_guard")
 
     def __init__(self) -> None:
         self.current: CurrentEpisode | None = None
+        self.closed = False
         self.reset_guard = new_reset_guard()
 
     def require_current(self) -> CurrentEpisode:
         """Return the current episode; NotReset if none has begun."""
         if self.current is None:
-            raise NotReset
+            raise NotReset(CLOSED) if self.closed else NotReset
         return self.current
 
     def check_mode(self, mode: Mode) -> None:
@@ -62,7 +64,7 @@ class EpisodeSlot:
 
     def replace_current(self, current: CurrentEpisode) -> Effects[None]:
         """Make `current` the current episode, and end the session of the previous one."""
-        before, self.current = self.current, current
+        before, self.current, self.closed = self.current, current, False
         if before is not None:
             yield from before.close()
 
@@ -71,6 +73,11 @@ class EpisodeSlot:
         current, self.current = self.current, None
         if current is not None:
             yield from current.close()
+
+    def close(self) -> Effects[None]:
+        """End the session of the current episode, if any, as the environment is closed."""
+        self.closed = True
+        yield from self.close_current()
 
     def abandon(self, current: CurrentEpisode) -> Effects[None]:
         """Drop `current` after an error that the caller receives; another episode is untouched."""

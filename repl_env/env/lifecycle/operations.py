@@ -96,4 +96,4 @@ class EpisodeOperations:
         self.take_step, self.give_up = steps.take_step, steps.give_up
         self.save, self.load = continuations.save, continuations.load
         self.rollback = continuations.rollback
-        self.branch, self.close_current = continuations.branch, slot.close_current
+        self.branch, self.close_current = continuations.branch, slot.close

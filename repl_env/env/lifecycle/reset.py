@@ -69,6 +69,7 @@ class EpisodeReset:
     ) -> Effects[CurrentEpisode]:
         """Replace the current episode by one with this configuration."""
         yield from self._slot.close_current()
+        self._slot.closed = False
         yield from self._scorer.reset_rubric(None, mode, options.expected_answer)
         hidden_task = HiddenTask(options.expected_answer, options.answer_schema, subcalls)
         # The session holds the files; the configuration would keep them for the whole episode.

@@ -296,7 +296,7 @@ class REPLVectorEnv(DisplayedByRepr, Closeable):
             raise
 
     def _end(self) -> None:
-        self._mode, self._outcomes = None, VectorOutcomes(len(self))
+        self._mode, self._outcomes = None, VectorOutcomes(len(self), closed=True)
         self._threads.end()
 
     def _reset_arguments(

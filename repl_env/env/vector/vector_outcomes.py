@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence, Sized
 
 from repl_env.env.local_env import Result
 from repl_env.env.vector.vector_results import last_of, unrewarded
-from repl_env.errors import EpisodeDone, NotReset
+from repl_env.errors import CLOSED, EpisodeDone, NotReset
 from repl_env.models import REPLAction, REPLObservation, result_of
 
 
@@ -19,8 +19,9 @@ class VectorOutcomes:
         errors: of the last reset or step.
     """
 
-    def __init__(self, n: int) -> None:
+    def __init__(self, n: int, *, closed: bool = False) -> None:
         self._n = n
+        self._closed = closed  # the environments, after earlier outcomes
         self.last: list[Result | None] = [None] * n
         self.results: list[Result | None] = [None] * n
         self.errors: dict[int, BaseException] = {}
@@ -34,6 +35,7 @@ class VectorOutcomes:
     def begin_resets(self, numbers: Iterable[int]) -> None:
         """Forget the results and errors, and earlier failures of these resets."""
         self.clear()
+        self._closed = False
         for number in numbers:
             self._reset_failures.pop(number, None)
 
@@ -99,7 +101,7 @@ class VectorOutcomes:
     def _not_reset(self, number: int) -> NotReset:
         """Return the error of an environment without an episode."""
         if number not in self._reset_failures:
-            return NotReset()
+            return NotReset(CLOSED) if self._closed else NotReset()
         why = self._reset_failures[number]
         return NotReset(f"environment {number}: its reset failed, so it has no episode: {why}")
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import MISSING, fields
 from typing import Any
 
 import pytest
 
-from repl_env import AsyncLocalREPLEnv, LocalREPLEnv, REPLEnv
+from repl_env import AsyncLocalREPLEnv, LocalREPLEnv, NotReset, REPLAction, REPLEnv, REPLVectorEnv
 from repl_env.client.sync_client import SyncREPLEnv
 from repl_env.env.environment import REPLEnvironment
 from repl_env.env.options import ConstructorOptions
 from repl_env.episode.call_options import FollowUpOptions, ResetOptions
 from repl_env.models import DEFAULT_MAX_ITERATIONS
+from tests.server.conftest import serving
 
 Signature = dict[str, tuple[Any, Any]]
 
@@ -106,3 +109,41 @@ def test_twins_have_the_same_methods_and_arguments(one: type[Any], other: type[A
     assert {name: methods(one)[name] for name in common} == {
         name: methods(other)[name] for name in common
     }
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with serving() as server:
+        yield server.url
+
+
+@pytest.mark.parametrize(
+    ("make", "use"),
+    [
+        (lambda _: LocalREPLEnv(), lambda env: env.execute("1")),
+        (lambda _: REPLEnvironment(), lambda env: env.step(REPLAction(code="1"))),
+        (lambda _: REPLVectorEnv(2), lambda envs: envs.step(["1", "1"])),
+        (lambda url: REPLEnv(url).sync(), lambda env: env.execute("1")),
+    ],
+)
+def test_a_closed_environment_says_so_until_the_next_reset(url: str, make: Any, use: Any) -> None:
+    with closing(make(url)) as door:
+        with pytest.raises(NotReset, match="not initialized"):
+            use(door)
+        for _ in range(2):
+            door.reset()
+            use(door)
+            door.close()
+            with pytest.raises(NotReset, match=r"^The environment is closed. Call reset\(\)"):
+                use(door)
+
+
+async def test_a_closed_asynchronous_environment_says_so_until_the_next_reset() -> None:
+    env = AsyncLocalREPLEnv()
+    await env.reset()
+    await env.close()
+    with pytest.raises(NotReset, match="environment is closed"):
+        await env.execute("1")
+    await env.reset()
+    await env.execute("1")
+    await env.close()

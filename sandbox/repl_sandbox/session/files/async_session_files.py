@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, TypeVar, overload
 
+from ...displayed import DisplayedByMethods
 from ...types import Listing
 from ..thread_offload import put_in_thread
 from . import file_requests as requests
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 
-class AsyncSessionFiles:
+class AsyncSessionFiles(DisplayedByMethods):
     """`SessionFiles`, awaited. Files and file objects are read and written in a thread."""
 
     def __init__(self, handle: SessionHandle) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, TypeVar, overload
 
+from ...displayed import DisplayedByMethods
 from ...types import Listing
 from . import file_requests as requests
 from .local_files import Source, Target
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 
-class SessionFiles:
+class SessionFiles(DisplayedByMethods):
     """The files of a session's workspace; SessionBusy while a cell runs.
 
     Paths are relative to the workspace. Links are not followed, archives not unpacked: a cell can
