@@ -6,27 +6,18 @@ The modules of `repl_env.client` implement the protocol of docs/endpoint.md.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from inspect import isawaitable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from repl_env.client.connection.server_address import ServerAccess
 from repl_env.client.connection.timeouts import Timeouts
-from repl_env.client.protocol import reply_results
-from repl_env.client.protocol.client_frames import RequestFrame
-from repl_env.client.session.request_builder import (
-    action_data,
-    check_callback,
-    checked_timeout,
-    follow_up_data,
-    plain_int,
-)
-from repl_env.client.session.reset_data import check_reset
+from repl_env.client.session.episode_requests import EpisodeRequests
+from repl_env.client.session.request_builder import checked_timeout
 from repl_env.client.session.session_client import SessionClient
+from repl_env.common.closeable import AsyncCloseable
 from repl_env.common.displayed import DisplayedByRepr
 from repl_env.common.set_module import set_module
 from repl_env.episode.call_options import FollowUpOptions, ResetOptions
-from repl_env.errors import NotSupported
 from repl_env.llm.model_spec import LLM
 from repl_env.models import REPLAction, REPLObservation, REPLState, StepResult, action_of, showing
 
@@ -52,7 +43,7 @@ Result = StepResult[REPLObservation]
 
 
 @set_module("repl_env")
-class REPLEnv(DisplayedByRepr):
+class REPLEnv(DisplayedByRepr, AsyncCloseable):
     """Episodes in a session on a server.
 
     ```python
@@ -113,9 +104,12 @@ class REPLEnv(DisplayedByRepr):
             max_message_size_mb=max_message_size_mb,
             ping_s=ping_s,
         )
-        self._session_client = SessionClient(
-            ServerAccess.of(base_url, api_key, headers, tls), timeouts
-        )
+        access = ServerAccess.of(base_url, api_key, headers, tls)
+        self._use_session(SessionClient(access, timeouts))
+
+    def _use_session(self, session_client: SessionClient) -> None:
+        self._session_client = session_client
+        self._requests = EpisodeRequests(session_client)
 
     def __repr__(self) -> str:
         return f"<REPLEnv {self.base_url[:200]} {self._session_client.condition}>"
@@ -175,14 +169,6 @@ class REPLEnv(DisplayedByRepr):
 
     async def __aenter__(self) -> Self:
         return await self.connect()
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     def __enter__(self) -> NoReturn:
         raise TypeError("write `async with`, or in plain code `with REPLEnv(...).sync() as env:`")
@@ -251,10 +237,7 @@ class REPLEnv(DisplayedByRepr):
             InvalidRequest, TooLarge: the server refuses an argument; likewise.
             ServerError: see `connect`, and `repl_env.errors`.
         """
-        options = ResetOptions.of(locals())
-        check_reset(options)
-        check_callback("on_upload", on_upload)
-        return reply_results.step_result(await self._session_client.reset(options, on_upload))
+        return await self._requests.reset(ResetOptions.of(locals()), on_upload)
 
     async def step(
         self,
@@ -279,21 +262,8 @@ class REPLEnv(DisplayedByRepr):
             ServerError: see `repl_env.errors`.
             TypeError, ValueError: an argument is invalid; nothing was run.
         """
-        data, limit = action_data(action), checked_timeout(timeout_s, timeout)
-        check_callback("on_output", on_output)
-        native = self._session_client.require_pipeline().native
-        if limit is not None and not native:
-            raise NotSupported("timeout_s: this server takes none, and has a limit of its own")
-        if action.format_error is not None and not native:
-            raise NotSupported("format_error: this server has no such step, and would run code")
-        stream = native and on_output is not None
-        request = RequestFrame("step", data, limit, stream)
-        result = reply_results.step_result(
-            await self._session_client.ask(request, on_output if stream else None)
-        )
-        if on_output is not None and not stream:
-            await _replay_output(result, on_output)
-        return result
+        limit = checked_timeout(timeout_s, timeout)
+        return await self._requests.step(action, limit, on_output)
 
     async def execute(
         self,
@@ -345,28 +315,19 @@ class REPLEnv(DisplayedByRepr):
         print((await env.execute("FINAL(sum(map(len, words)))")).reward)  # 1.0
         ```
         """
-        data = follow_up_data(FollowUpOptions.of(locals()))
-        return reply_results.step_result(
-            await self._session_client.ask(RequestFrame("follow_up", data))
-        )
+        return await self._requests.follow_up(FollowUpOptions.of(locals()))
 
     async def draft(self) -> JSON:
         """The present value of `answer["content"]`, or None."""
-        found: JSON = (await self._session_client.ask(RequestFrame("draft"))).get("value")
-        return found
+        return await self._requests.draft()
 
     async def state(self) -> REPLState:
         """The episode so far; NotReset if none has begun."""
-        return reply_results.state(await self._session_client.ask(RequestFrame("state")))
+        return await self._requests.state()
 
     async def list_variables(self) -> list[str]:
         """The names in the session: the context, the policy's variables and the host functions."""
-        if not self._session_client.require_pipeline().native:
-            return (await self.state()).namespace_keys
-        names = reply_results.field(
-            await self._session_client.ask(RequestFrame("variables")), "names", list
-        )
-        return list(map(str, names))
+        return await self._requests.variable_names()
 
     async def rollback(self, cells: int = 1) -> tuple[str, ...]:
         """Undo the last `cells` cells; see `REPLEnvironment.rollback`.
@@ -374,9 +335,7 @@ class REPLEnv(DisplayedByRepr):
         The server keeps as many earlier states as its operator chose (`repl-env serve --undo`).
         Returns descriptions of what could not be restored.
         """
-        request = RequestFrame("rollback", {"cells": plain_int(cells)})
-        lost = reply_results.field(await self._session_client.ask(request), "lost", list)
-        return tuple(map(str, lost))
+        return await self._requests.rollback(cells)
 
     async def branch(self, *, seed: int | None = None) -> Self:
         """Return another client in the middle of the same episode, in a copy of the session.
@@ -390,19 +349,9 @@ class REPLEnv(DisplayedByRepr):
         print((await env.state()).final_answer)  # None
         ```
         """
-        request = RequestFrame("branch", {} if seed is None else {"seed": plain_int(seed)})
-        token = reply_results.field(await self._session_client.ask(request), "token", str)
         other = object.__new__(type(self))
-        other._session_client = await self._session_client.new_sibling(token)
+        other._use_session(await self._requests.branch(seed))
         return other
-
-
-async def _replay_output(result: Result, on_output: OutputCallback) -> None:
-    printed = result.observation.result
-    for stream, text in (("stdout", printed.stdout), ("stderr", printed.stderr)):
-        returned = on_output(stream, text) if text else None
-        if isawaitable(returned):
-            await returned
 
 
 # OpenEnv's `AutoEnv` derives these names from the name of a distribution.

@@ -10,10 +10,10 @@ import threading
 from collections.abc import Coroutine, Mapping
 from functools import partial
 from inspect import isawaitable, iscoroutine
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from repl_env.client.session.request_builder import check_callback, reentrant_request_error
+from repl_env.common.closeable import Closeable
 from repl_env.common.displayed import DisplayedByRepr
 from repl_env.common.set_module import set_module
 from repl_env.concurrency.background_loop import CLIENTS
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 @set_module("repl_env")
-class SyncREPLEnv(DisplayedByRepr):
+class SyncREPLEnv(DisplayedByRepr, Closeable):
     """Episodes in a session on a server, for blocking code: `REPLEnv(url).sync()`.
 
     ```python
@@ -105,14 +105,6 @@ class SyncREPLEnv(DisplayedByRepr):
 
     def __enter__(self) -> Self:
         return self.connect()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def reset(
         self,

@@ -1,4 +1,4 @@
-"""`Closeable`: an object with `close` that is also a context manager."""
+"""`Closeable` and `AsyncCloseable`: objects with `close` that are also context managers."""
 
 from __future__ import annotations
 
@@ -26,3 +26,24 @@ class Closeable:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+class AsyncCloseable:
+    """`Closeable` for event loops: `close` is awaited at the end of an `async with` block."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Release the resources. Safe to call twice."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
+from repl_env.common.closeable import AsyncCloseable
 from repl_env.common.set_module import set_module
 from repl_env.env.async_episode import AsyncEpisode, Result
 from repl_env.env.local_base import LocalBase
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @set_module("repl_env")
-class AsyncLocalREPLEnv(AsyncEpisode, LocalBase):
+class AsyncLocalREPLEnv(AsyncEpisode, LocalBase, AsyncCloseable):
     """Episodes on this machine for an event loop: `LocalREPLEnv`, awaited, and `async with`.
 
     ```python
@@ -168,14 +168,3 @@ class AsyncLocalREPLEnv(AsyncEpisode, LocalBase):
         ```
         """
         return self.of(await self._env.branch_async(seed=seed))
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Literal, Self, TypeAlias
 
+from repl_env.common.closeable import AsyncCloseable
 from repl_env.common.json_values import replace_surrogates
 from repl_env.common.set_module import set_module
 from repl_env.concurrency.background_loop import RUNS
@@ -119,7 +120,7 @@ class ModelRequest:
 
 
 @set_module("repl_env.rlm")
-class ChatModel(ABC):
+class ChatModel(AsyncCloseable, ABC):
     """A model. Safe to use from several tasks, and from event loops of several threads.
 
     The creator closes it: with `with` around blocking calls, with `async with` on an event loop, or
@@ -150,19 +151,8 @@ class ChatModel(ABC):
         """
         return sum(map(_bytes_of, messages)) + _TOKENS_PER_MESSAGE * (len(messages) + 1)
 
-    async def close(self) -> None:  # noqa: B027 (most models hold nothing)
+    async def close(self) -> None:
         """Release connections and memory. The model may be used again afterwards."""
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     def __enter__(self) -> Self:
         return self

@@ -59,11 +59,11 @@ class ScriptedModel(ChatModel):
         self._lock = threading.Lock()
 
     @staticmethod
-    def of(trajectory: Trajectory, *, loose: bool = False) -> ReplayModel:
+    def of(trajectory: Trajectory, *, allow_changed_prompts: bool = False) -> ReplayModel:
         """Return a model that repeats recorded answers: `repl_env.rlm.ReplayModel`."""
         from repl_env.rlm.trajectory.replay_model import ReplayModel
 
-        return ReplayModel(trajectory, loose=loose)
+        return ReplayModel(trajectory, allow_changed_prompts=allow_changed_prompts)
 
     async def complete(self, request: ModelRequest) -> Completion:
         """Return the next answer.

@@ -1,6 +1,6 @@
 """`RunConversation`: questions on one live session, and the tree of runs that answers them.
 
-The loop is in `repl_env.rlm.loop`, child runs are in `repl_env.rlm.subcalls.child_runs`. This
+The loop is in `repl_env.rlm.run.loop`, child runs are in `repl_env.rlm.subcalls.child_runs`. This
 module begins and ends a tree: models, account, environment, listeners.
 """
 
@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from repl_env.common.argument_checks import one_timeout
+from repl_env.common.closeable import AsyncCloseable
 from repl_env.common.json_values import replace_surrogates
 from repl_env.common.set_module import set_module
 from repl_env.concurrency.background_loop import RUNS
@@ -22,7 +23,7 @@ from repl_env.llm.model_spec import LLM
 from repl_env.llm.named_model import NamedModel
 from repl_env.models import StepResult
 from repl_env.rlm.events import AnyEvent, CallEnded, ContextNote, EventHandler, TaskNote
-from repl_env.rlm.loop import RunLoop
+from repl_env.rlm.run.loop import RunLoop
 from repl_env.rlm.run_result import ChildTrace, RLMRunResult
 from repl_env.rlm.subcalls.child_runs import RecursionConfig, RunSubcallProvider
 from repl_env.rlm.trajectory.task_facts import GivenTask, task_note
@@ -51,7 +52,7 @@ class RunRecorder:
 
 
 @set_module("repl_env.rlm")
-class RunConversation:
+class RunConversation(AsyncCloseable):
     """Questions on one live session, one after the other. `async with`, or plain `with`.
 
     ```python
@@ -245,17 +246,6 @@ class RunConversation:
             secrets=_secrets(self._tree_config.model_argument, self._llm),
         )
         self._recorder.writer = self._exit_stack.enter_context(writer)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     def __enter__(self) -> Self:
         return self

@@ -72,7 +72,7 @@ def rerun(
         events.append(event)
         started.set()
 
-    model = ReplayModel(trajectory, loose=True)
+    model = ReplayModel(trajectory, allow_changed_prompts=True)
     rlm = RLM(model, on_event=on_event, **_rlm_arguments(trajectory, arguments))
     try:
         with rlm.conversation(contexts=given, seed=seed) as talk:

@@ -9,7 +9,7 @@ from repl_env.env.lifecycle.block_steps import blocks_action
 from repl_env.models import REPLAction
 from repl_env.parsing.reply_reader import read_reply
 from repl_env.rlm.feedback import NO_CODE, TOO_MANY
-from repl_env.rlm.loop import MAX_BLOCKS
+from repl_env.rlm.run.reply_runner import MAX_BLOCKS
 
 
 def action_of_reply(reply: str, known: Collection[str] = ()) -> REPLAction:

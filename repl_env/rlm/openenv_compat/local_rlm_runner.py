@@ -17,7 +17,6 @@ from repl_env.concurrency.background_loop import RUNS
 from repl_env.episode.contexts import Given
 from repl_env.llm.base import as_model
 from repl_env.rlm.events import AnyEvent, ContextNote, ModelReplied
-from repl_env.rlm.loop import RunLoop
 from repl_env.rlm.openenv_compat.lm_backends import (
     BackendLimits,
     ChatFn,
@@ -28,6 +27,7 @@ from repl_env.rlm.openenv_compat.lm_backends import (
     check_listeners,
 )
 from repl_env.rlm.prompt_templates import RLM_SYSTEM_PROMPT
+from repl_env.rlm.run.loop import RunLoop
 from repl_env.rlm.run_config import RunConfig
 from repl_env.rlm.run_result import RLMRunResult
 from repl_env.rlm.subcalls.provider import GivenProvider

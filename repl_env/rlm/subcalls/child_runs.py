@@ -18,7 +18,7 @@ from repl_env.llm.request_gate import REQUESTS, RequestGate
 from repl_env.rlm.budget.budget_limits import Budget
 from repl_env.rlm.budget.ledger import LedgerAccount
 from repl_env.rlm.events import ContextNote, EventHandler, TaskNote
-from repl_env.rlm.loop import RunLoop
+from repl_env.rlm.run.loop import RunLoop
 from repl_env.rlm.run_config import RunConfig
 from repl_env.rlm.subcalls.answerers import Answerer, ModelAnswerer, SubcallOrigin
 from repl_env.rlm.subcalls.episode_subcalls import EpisodeSubcalls

@@ -75,19 +75,22 @@ class ReplayModel(ChatModel):
 
     Args:
         trajectory: the source of the answers.
-        loose: identify by origin if no recorded content is equal. So a run continues after an
-            output
-            that differs, such as a time.
+        allow_changed_prompts: identify a request by its origin if no recorded content is equal.
+            So a run continues after an output that differs, such as a time.
         name: as of any model; None: that of the first run.
     """
 
     bounded = False  # a recorded answer has its own length
 
     def __init__(
-        self, trajectory: Trajectory, *, loose: bool = False, name: str | None = None
+        self,
+        trajectory: Trajectory,
+        *,
+        allow_changed_prompts: bool = False,
+        name: str | None = None,
     ) -> None:
         self.name = name if name is not None else _name_of(trajectory)
-        self._loose = loose
+        self._allow_changed_prompts = allow_changed_prompts
         self._lock = threading.Lock()
         self._given: dict[tuple[bool, str, int], int] = {}
         self._forms = _Forms()
@@ -123,7 +126,7 @@ class ReplayModel(ChatModel):
         cut = answers.cut.get((request.origin.run, request.origin.number))
         if cut is not None:
             return cut
-        if own is not None and self._loose:
+        if own is not None and self._allow_changed_prompts:
             return own
         raise ModelError("script", _missing(request, own))
 

@@ -1,4 +1,4 @@
-"""`EvaluationRuns`: one episode's evaluations, and what they pay.
+"""`EvaluationRuns`: one episode's evaluations, and the rewards for them.
 
 Nothing here is in the session. A policy reaches it by `validate()` and `submit()`, whose arguments
 are the files of a submission and nothing else.
@@ -20,20 +20,20 @@ from repl_sandbox.types import JSON
 if TYPE_CHECKING:
     from repl_env.tasks.task import Task
 
-Pay: TypeAlias = Literal["submit", "improvement"]
-PAYS: tuple[Pay, ...] = ("submit", "improvement")
+RewardMode: TypeAlias = Literal["submit", "improvement"]
+REWARD_MODES: tuple[RewardMode, ...] = ("submit", "improvement")
 
 
 class EvaluationRuns:
     """The evaluations of one episode of a task.
 
-    `pay`: "submit" pays the gain of what is handed in, at the end; "improvement" pays each step by
-    how much it raised the best gain so far, which begins at the baseline's, 0.
+    `reward_mode`: "submit" rewards the end, with the gain of the submission; "improvement" rewards
+    each step, with its increase of the best gain so far, which begins at the baseline's, 0.
     """
 
-    def __init__(self, evaluator: Evaluator, pay: Pay) -> None:
+    def __init__(self, evaluator: Evaluator, reward_mode: RewardMode) -> None:
         self.task: Task = evaluator.task
-        self._evaluator, self._pay = evaluator, pay
+        self._evaluator, self._reward_mode = evaluator, reward_mode
         self._lock = threading.Lock()  # cells may have threads
         self._validations = 0
         self._best = 0.0
@@ -64,10 +64,10 @@ class EvaluationRuns:
             if self.submitted is None and self.infrastructure_error is None:
                 with suppress(RuntimeError):  # `infrastructure_error` says why
                     self.submitted = self._evaluated(files)
-            if self._pay == "submit" and self.submitted is not None:
+            if self._reward_mode == "submit" and self.submitted is not None:
                 self._pending_reward = self.submitted.gain
 
-    def pay(self) -> float:
+    def take_due_reward(self) -> float:
         """Return the rewards that became due since the last step."""
         with self._lock:
             reward, self._pending_reward = self._pending_reward, 0.0
@@ -104,7 +104,7 @@ class EvaluationRuns:
             # The cell learns nothing of the evaluator's; the caller of the step gets the error.
             raise RuntimeError("the evaluation failed by no fault of the submission") from None
         self.last = evaluation
-        if self._pay == "improvement" and evaluation.ok and evaluation.gain > self._best:
+        if self._reward_mode == "improvement" and evaluation.ok and evaluation.gain > self._best:
             self._pending_reward += evaluation.gain - self._best
             self._best = evaluation.gain
         return evaluation

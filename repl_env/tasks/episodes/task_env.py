@@ -16,7 +16,7 @@ from repl_env.models import (
     action_of,
     result_of,
 )
-from repl_env.tasks.episodes.evaluation_runs import PAYS, Pay
+from repl_env.tasks.episodes.evaluation_runs import REWARD_MODES, RewardMode
 from repl_env.tasks.episodes.task_environment import TaskEnvironment
 from repl_env.tasks.submission_evaluator import Evaluator, SubmissionEvaluation
 from repl_sandbox import Sandbox
@@ -38,8 +38,8 @@ class TaskEnv(Closeable):
 
     Args:
         task: what `repl_env.tasks.load` returns.
-        pay: "submit": the reward is 0 until the end, and then the gain of what was handed in;
-            "improvement": what raises the best gain so far pays the difference, at each step.
+        reward_mode: "submit": the reward is 0 until the end, and then the gain of the submission;
+            "improvement": the reward of a step is its increase of the best gain so far.
         sandbox, isolation, require: as for `LocalREPLEnv`.
         max_output_length: characters of each output that are shown.
 
@@ -52,17 +52,19 @@ class TaskEnv(Closeable):
         self,
         task: Task,
         *,
-        pay: Pay = "submit",
+        reward_mode: RewardMode = "submit",
         sandbox: Sandbox | None = None,
         isolation: str = "auto",
         require: str | None = None,
         max_output_length: int = DEFAULT_MAX_OUTPUT_LENGTH,
     ) -> None:
-        one_of(pay, PAYS, "pay")
+        one_of(reward_mode, REWARD_MODES, "reward_mode")
         self.task = task
-        self.pay: Pay = pay
+        self.reward_mode: RewardMode = reward_mode
         evaluator = Evaluator(task, sandbox=sandbox, isolation=isolation, require=require)
-        self._env = TaskEnvironment(evaluator, pay=pay, max_output_length=max_output_length)
+        self._env = TaskEnvironment(
+            evaluator, reward_mode=reward_mode, max_output_length=max_output_length
+        )
 
     def reset(
         self,

@@ -7,11 +7,11 @@ from typing import Any
 from repl_env.env.environment import REPLEnvironment
 from repl_env.env.lifecycle.equipment import EpisodeEquipment
 from repl_env.rewards.rubric import Rubric
-from repl_env.tasks.episodes.evaluation_runs import EvaluationRuns, Pay
+from repl_env.tasks.episodes.evaluation_runs import EvaluationRuns, RewardMode
 from repl_env.tasks.episodes.task_operations import TaskOperations
 from repl_env.tasks.submission_evaluator import Evaluator
 
-_PAID = "task"  # the name of the task's part among the reward's
+_TASK_COMPONENT = "task"  # of the reward
 
 
 class TaskEnvironment(REPLEnvironment):
@@ -20,10 +20,12 @@ class TaskEnvironment(REPLEnvironment):
     A reset takes `group_id` besides, and begins with the task's starter files.
     """
 
-    def __init__(self, evaluator: Evaluator, *, pay: Pay, max_output_length: int) -> None:
+    def __init__(
+        self, evaluator: Evaluator, *, reward_mode: RewardMode, max_output_length: int
+    ) -> None:
         task = self.task = evaluator.task
         self._evaluator = evaluator
-        self._pay: Pay = pay
+        self._reward_mode: RewardMode = reward_mode
         super().__init__(
             task_prompt=task.prompt,
             max_iterations=task.limits.steps,
@@ -36,7 +38,7 @@ class TaskEnvironment(REPLEnvironment):
 
     def _operations_with(self, equipment: EpisodeEquipment) -> TaskOperations:
         episodes = self._basic_operations_with(equipment)
-        self._task = TaskOperations(episodes, self._evaluator, self._pay)
+        self._task = TaskOperations(episodes, self._evaluator, self._reward_mode)
         return self._task
 
     @property
@@ -57,10 +59,10 @@ class TaskEnvironment(REPLEnvironment):
 
 
 class _TaskRubric(Rubric):
-    """The task's pay, which the host has noted in the metadata."""
+    """The task's reward, which the host has noted in the metadata."""
 
     def forward(self, action: Any, observation: Any) -> float:
         return float(observation.metadata.pop("task_reward", 0.0))
 
     def components(self) -> dict[str, float]:
-        return {} if self.last_score is None else {_PAID: self.last_score}
+        return {} if self.last_score is None else {_TASK_COMPONENT: self.last_score}

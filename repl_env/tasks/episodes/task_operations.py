@@ -1,4 +1,4 @@
-"""`TaskOperations`: the episodes of a task, which an evaluator pays for."""
+"""`TaskOperations`: the episodes of a task, whose rewards an evaluator finds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from repl_env.episode.effects import Effects
 from repl_env.episode.session_effects import CellEffect, OnOutput
 from repl_env.errors import EpisodeAborted, NotReset, REPLError
 from repl_env.models import REPLAction, REPLObservation
-from repl_env.tasks.episodes.evaluation_runs import EvaluationRuns, Pay
+from repl_env.tasks.episodes.evaluation_runs import EvaluationRuns, RewardMode
 from repl_env.tasks.submission import MAX_FILE
 from repl_env.tasks.submission_evaluator import Evaluator
 from repl_sandbox.errors import SandboxError
@@ -28,14 +28,16 @@ _SESSION_FUNCTIONS = Path(__file__).parents[1] / "session_code" / "task_function
 
 
 class TaskOperations:
-    """Episodes with the starter files of the task of `evaluator`, and with its pay.
+    """Episodes with the starter files of the task of `evaluator`, and with its rewards.
 
     Each observation tells in its metadata the task, the evaluation so far and the `group_id`; the
     files in the workspace at the end are the submission, if none was handed in.
     """
 
-    def __init__(self, episodes: EpisodeOperations, evaluator: Evaluator, pay: Pay) -> None:
-        self._episodes, self._evaluator, self._pay = episodes, evaluator, pay
+    def __init__(
+        self, episodes: EpisodeOperations, evaluator: Evaluator, reward_mode: RewardMode
+    ) -> None:
+        self._episodes, self._evaluator, self._reward_mode = episodes, evaluator, reward_mode
         self.run: EvaluationRuns | None = None
         self._group = ""
         episodes.scorer.before_scoring = self._settle_step
@@ -59,7 +61,7 @@ class TaskOperations:
         group = _group(options.pop("group_id", None))
         options["files"] = self._evaluator.task.starter_files()
         observation = yield from self._episodes.begin_episode(mode, options)
-        self.run, self._group = EvaluationRuns(self._evaluator, self._pay), group
+        self.run, self._group = EvaluationRuns(self._evaluator, self._reward_mode), group
         current = self.slot.require_current()
         try:
             yield from _define_functions(current, self._evaluator.task)
@@ -84,7 +86,7 @@ class TaskOperations:
         )
 
     def _settle_step(self, current: CurrentEpisode, observation: REPLObservation) -> Effects[None]:
-        """Note the pay of a step, before it is scored."""
+        """Note the reward of a step, before it is scored."""
         if observation.done:
             current.record_end(observation)
             yield from self._submit_workspace(current)
@@ -96,7 +98,7 @@ class TaskOperations:
             ) from infrastructure_error
         if infrastructure_error is not None:
             raise infrastructure_error
-        observation.metadata["task_reward"] = self.running.pay()
+        observation.metadata["task_reward"] = self.running.take_due_reward()
         self._note(observation)
 
     def _submit_workspace(self, current: CurrentEpisode) -> Effects[None]:

@@ -13,7 +13,7 @@ from repl_env.env.local_env import LocalREPLEnv
 from repl_env.env.vector.vector_env import REPLVectorEnv
 from repl_env.env.vector.vector_resets import Requests
 from repl_env.models import DEFAULT_MAX_OUTPUT_LENGTH
-from repl_env.tasks.episodes.evaluation_runs import PAYS, Pay
+from repl_env.tasks.episodes.evaluation_runs import REWARD_MODES, RewardMode
 from repl_env.tasks.episodes.task_environment import TaskEnvironment
 from repl_env.tasks.submission_evaluator import Evaluator, SubmissionEvaluation
 from repl_env.tasks.task import Task
@@ -38,7 +38,7 @@ class TaskVectorEnv(REPLVectorEnv):
 
     Args:
         tasks: of each row.
-        pay, sandbox, isolation, require, max_output_length: as for `TaskEnv`.
+        reward_mode, sandbox, isolation, require, max_output_length: as for `TaskEnv`.
 
     Raises:
         TaskError, IsolationError: as `TaskEnv`.
@@ -51,18 +51,20 @@ class TaskVectorEnv(REPLVectorEnv):
         self,
         tasks: Sequence[Task],
         *,
-        pay: Pay = "submit",
+        reward_mode: RewardMode = "submit",
         sandbox: Sandbox | None = None,
         isolation: str = "auto",
         require: str | None = None,
         max_output_length: int = DEFAULT_MAX_OUTPUT_LENGTH,
     ) -> None:
-        one_of(pay, PAYS, "pay")
+        one_of(reward_mode, REWARD_MODES, "reward_mode")
         self.tasks = _checked(tasks)
         given: dict[str, Any] = {"sandbox": sandbox, "isolation": isolation, "require": require}
         evaluators = {task: Evaluator(task, **given) for task in dict.fromkeys(self.tasks)}
         self._rows = tuple(
-            TaskEnvironment(evaluators[task], pay=pay, max_output_length=max_output_length)
+            TaskEnvironment(
+                evaluators[task], reward_mode=reward_mode, max_output_length=max_output_length
+            )
             for task in self.tasks
         )
         self._set_environments(tuple(LocalREPLEnv.of(row) for row in self._rows))

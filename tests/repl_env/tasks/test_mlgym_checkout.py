@@ -154,7 +154,7 @@ def test_a_csv_task_is_read_and_its_answers_are_hidden(checkout, sandbox, tmp_pa
     found = evaluate(task, {"submission.csv": "x,y\n3,7\n4,9\n"}, sandbox=sandbox)
     assert (found.score, found.gain) == (1.0, 0.75)
     assert evaluate(task, {}, sandbox=sandbox).failure == "missing"
-    with task.open(sandbox=sandbox, pay="improvement") as env:
+    with task.open(sandbox=sandbox, reward_mode="improvement") as env:
         env.reset()
         result = env.execute("open('submission.csv', 'w').write('y\\n6\\n8\\n')\nvalidate()")
         assert result.reward == 1.0

@@ -49,10 +49,10 @@ submit()
 
 
 @pytest.mark.parametrize("name", shipped())
-@pytest.mark.parametrize("pay", ["submit", "improvement"])
-def test_cheats_at_shipped_tasks_pay_nothing(name, pay):
+@pytest.mark.parametrize("reward_mode", ["submit", "improvement"])
+def test_cheats_at_shipped_tasks_pay_nothing(name, reward_mode):
     """The starter files are worth the baseline's score, whatever code says or does beside them."""
-    with load(name).open(pay=pay) as env:
+    with load(name).open(reward_mode=reward_mode) as env:
         env.reset()
         cell = f"FOLDER = {str(env.task.directory)!r}\n{CHEATING}"
         results = [env.execute(cell), env.execute("FINAL = FINAL_VAR\nsubmit()"), env.submit()]
@@ -231,7 +231,7 @@ def test_the_reward_of_an_episode_is_the_gain_of_its_submission(write, sandbox):
 
 
 def test_improvements_are_paid_once(write, sandbox):
-    with load(write()).open(sandbox=sandbox, pay="improvement") as env:
+    with load(write()).open(sandbox=sandbox, reward_mode="improvement") as env:
         env.reset()
         rewards = [env.execute("validate()").reward, env.execute("validate()").reward]
         env.execute(f"open('double.py', 'w').write({GOOD!r})")

@@ -216,7 +216,7 @@ def test_no_text_is_a_score(make):
         "metric": "share",
         "direction": "maximize",
         "submitted": False,
-        "pay": 0.0,
+        "improvement": 0.0,
     }
 
 

@@ -31,10 +31,10 @@ class MLGymScores:
         self._best = 0.0
 
     def evaluation(self, info: Mapping[str, Any] | None) -> dict[str, Any]:
-        """The facts after a step that gave `info`; `pay` is what the step raised the best gain."""
-        pay = 0.0
+        """The facts after a step that gave `info`; `improvement`: of the best gain, by the step."""
+        improvement = 0.0
         if (scores := _numbers((info or {}).get("score"))) or "score" in (info or {}):
-            pay = self._note(scores)
+            improvement = self._note(scores)
         metric = self._last.get("metric") or next(iter(self._baseline), "")
         return {
             "name": self._name,
@@ -42,7 +42,7 @@ class MLGymScores:
             "direction": self._direction,
             "baseline": self._baseline.get(metric),
             **{name: self._last[name] for name in ("score", "gain", "failure")},
-            "pay": pay,
+            "improvement": improvement,
         }
 
     def _note(self, scores: dict[str, float]) -> float:
@@ -53,9 +53,9 @@ class MLGymScores:
             return 0.0
         gain = self._gain(scores[metric], self._baseline.get(metric, 0.0))
         self._last = {"score": scores[metric], "gain": gain, "failure": None, "metric": metric}
-        pay = max(0.0, gain - self._best)
+        improvement = max(0.0, gain - self._best)
         self._best = max(self._best, gain)
-        return pay
+        return improvement
 
     def _gain(self, score: float, baseline: float) -> float:
         gained = (score - baseline) / (abs(baseline) or 1.0)

@@ -56,8 +56,8 @@ class TaskGym(gymnasium.Env):
     """Episodes of one task: an action is the code of one cell, an observation its output.
 
     As in MLGym the reward of a step is 0: `info["evaluation"]` has what the evaluator gave, and
-    `info["evaluation"]["pay"]` how much the step raised the best gain. `info["mask"]` is True once
-    something failed that is not the policy's fault.
+    `info["evaluation"]["improvement"]` how much the step raised the best gain. `info["mask"]` is
+    True once something failed that is not the policy's fault.
 
     Pickles and copies have no session; each begins with a reset.
 
@@ -172,7 +172,7 @@ class TaskGym(gymnasium.Env):
         return self._env
 
     def _opened(self) -> TaskEnv:
-        return TaskEnv(self._task, pay="improvement", **self._arguments)
+        return TaskEnv(self._task, reward_mode="improvement", **self._arguments)
 
     def _begin(self, code: str, instruction: str) -> None:
         outcome = self._tasks.session.run(code)
@@ -190,7 +190,7 @@ class TaskGym(gymnasium.Env):
     def _lost(self) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """The end of an episode whose session is gone: no fault of the policy's."""
         self._over = True
-        facts = {**self._task.facts, "pay": 0.0, "score": None, "failure": "lost"}
+        facts = {**self._task.facts, "improvement": 0.0, "score": None, "failure": "lost"}
         return _LOST, 0.0, False, True, {"evaluation": facts, "mask": True}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -209,6 +209,6 @@ def _info(result: StepResult[REPLObservation]) -> dict[str, Any]:
         **metadata["task"],
         **metadata["evaluation"],
         "group_id": metadata["group_id"],
-        "pay": float(result.task_reward or 0.0),
+        "improvement": float(result.task_reward or 0.0),
     }
     return {"evaluation": evaluation, "mask": bool(metadata.get("mask", False))}

@@ -18,7 +18,11 @@ from repl_env.integrations.torchrl.mlgym.mlgym_config import AgentArguments
 from repl_env.integrations.torchrl.mlgym.transform_base import goes_on
 
 # The keys that a step writes beside reward and done.
-_TEXTS = {"observation": "<output of the code>", "evaluation": {"pay": 0.0}, "task": "<a task>"}
+_TEXTS = {
+    "observation": "<output of the code>",
+    "evaluation": {"improvement": 0.0},
+    "task": "<a task>",
+}
 
 
 @set_module("repl_env.integrations.torchrl")

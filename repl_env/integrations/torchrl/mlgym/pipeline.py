@@ -51,7 +51,7 @@ def make_mlgym(
         max_steps: steps of an episode; None: as each task has it.
         config: templates, commands, environment variables.
         response_key: where the policy writes its reply; None: `text_response`.
-        arguments: those of `TaskEnv` but `pay`: `sandbox`, `isolation`, `require`,
+        arguments: those of `TaskEnv` but `reward_mode`: `sandbox`, `isolation`, `require`,
             `max_output_length`.
 
     Raises:

@@ -11,7 +11,7 @@ from repl_env.common.set_module import set_module
 from repl_env.integrations.torchrl.mlgym.transform_base import MLGymBaseTransform
 
 _NAMES = {"baseline": "baseline_score", "score": "evaluation_score"}
-_KEPT = ("metric", "direction", "gain", "failure", "submitted", "pay")
+_KEPT = ("metric", "direction", "gain", "failure", "submitted", "improvement")
 
 
 @set_module("repl_env.integrations.torchrl")
@@ -19,8 +19,8 @@ class EvaluationOutputParser:
     """Reads the facts about an evaluation, which the environment has from its evaluator.
 
     Returns those of `baseline_score`, `evaluation_score`, `metric`, `direction`, `gain`,
-    `failure`, `submitted` and `pay` that there are. `pay` is how much the step raised the best gain
-    of the episode.
+    `failure`, `submitted` and `improvement` that there are. `improvement` is how much the step
+    raised the best gain of the episode.
 
     Raises:
         TypeError: it is given a text, which anything may have printed.
@@ -50,7 +50,7 @@ class MLGymRewardAssignment(MLGymBaseTransform):
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
         evaluation = next_tensordict["evaluation"]
         parsed = self.parser(getattr(evaluation, "data", evaluation))
-        next_tensordict["reward"] = next_tensordict["reward"] + parsed.get("pay", 0.0)
+        next_tensordict["reward"] = next_tensordict["reward"] + parsed.get("improvement", 0.0)
         return next_tensordict
 
     def _reset(

@@ -14,7 +14,7 @@ from repl_env.env.vector.reply_actions import action_of_reply
 from repl_env.errors import NotReset
 from repl_env.models import REPLAction
 from repl_env.rewards.repl_rubric import REPLRubric
-from repl_env.rlm.loop import MAX_BLOCKS
+from repl_env.rlm.run.reply_runner import MAX_BLOCKS
 
 
 def block(code: str, name: str = "python") -> str:

@@ -177,7 +177,7 @@ def test_a_request_that_differs_is_an_error_with_the_place(model):
 
 
 def test_a_loose_replay_answers_by_run_and_turn():
-    model = ReplayModel(Trajectory.of(account()), loose=True)
+    model = ReplayModel(Trajectory.of(account()), allow_changed_prompts=True)
 
     assert ask(model, [SYSTEM], number=2).text == SECOND
     assert ask(model, "zzz", purpose="query").text == "A"
