@@ -4,65 +4,20 @@ from __future__ import annotations
 
 import http.client
 import json
-import shutil
-import socket
-import subprocess
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from repl_server.auth.api_keys import new_key
 from tests.server.conftest import peer, serving
+from tests.server.nginx_proxy import ADDRESS, needs_nginx, nginx
 from tests.waiting import PATIENCE
 
-NGINX = shutil.which("nginx", path="/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin")
-EXAMPLE = Path(__file__).parents[2] / "docker" / "nginx.conf"
-# Of this machine, but not used by another test, so that a free port stays free.
-ADDRESS = "127.0.0.79"
 OWNERS = ("anna", "ben", "cleo", "dora", "emil", "fred")
 # Keys are random, and so is which server a tenant has: six may well share one, not all of these.
 MORE = tuple(f"tenant-{number}" for number in range(58))
 
-pytestmark = pytest.mark.skipif(NGINX is None, reason="no nginx; Debian has it as nginx-light")
-
-
-class Proxy:
-    def __init__(self, port: int) -> None:
-        self.port = port
-
-
-@contextmanager
-def nginx(folder: Path, *servers):
-    """The example, with the ports of these servers; everything that it writes is in `folder`."""
-    with socket.create_server((ADDRESS, 0)) as free:
-        port = free.getsockname()[1]
-    text = EXAMPLE.read_text(encoding="utf-8").replace("listen 8000;", f"listen {ADDRESS}:{port};")
-    for number, server in enumerate(servers, 1):
-        assert f"127.0.0.1:800{number}" in text
-        text = text.replace(f"127.0.0.1:800{number}", f"127.0.0.1:{server.port}")
-    scratch = "".join(
-        f"{kind}_temp_path {folder}/{kind};\n"
-        for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
-    )
-    config = folder / "nginx.conf"
-    config.write_text(
-        f"daemon off; master_process off; pid {folder}/pid; error_log stderr;\n"
-        f"events {{}}\nhttp {{ access_log off;\n{scratch}{text}}}\n"
-    )
-    process = subprocess.Popen([str(NGINX), "-c", str(config)], stderr=subprocess.PIPE, text=True)
-    try:
-        while process.poll() is None:
-            try:
-                socket.create_connection((ADDRESS, port)).close()
-            except ConnectionRefusedError:
-                continue
-            break
-        assert process.poll() is None, process.stderr.read()
-        yield Proxy(port)
-    finally:
-        process.terminate()
-        process.communicate(timeout=PATIENCE)
+pytestmark = needs_nginx
 
 
 @pytest.fixture(scope="module")

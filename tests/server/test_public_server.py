@@ -88,6 +88,7 @@ def test_only_health_answers_without_a_key(keyed, headers) -> None:
     answers = {route: ask(keyed, *route, **headers)[0] for route in routes_of(keyed.app)}
 
     assert answers.pop(("GET", "/health")) == 200
+    assert answers.pop(("GET", "/accepting")) == 200
     assert {path for _, path in answers} >= {"/reset", "/step", "/state", "/session", "/metrics"}
     assert set(answers.values()) == {401}
 

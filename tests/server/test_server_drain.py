@@ -41,6 +41,7 @@ def test_running_requests_end_and_no_new_ones_begin(gate):
             eventually(lambda: server.manager.draining)
             assert ask(server, "GET", "/health")[0] == 200
             assert ask(server, "GET", "/ready")[0] == 503
+            assert ask(server, "GET", "/accepting")[2]["code"] == "DRAINING"
             assert ask(server, "POST", "/reset", {})[2]["code"] == "DRAINING"
             with peer(server) as late:
                 assert late.take()["data"]["code"] == "DRAINING"

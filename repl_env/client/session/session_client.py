@@ -17,6 +17,7 @@ from repl_env.errors import (
     NotSupported,
     REPLError,
     ServerError,
+    ServerUnavailable,
     SessionLost,
     TooLarge,
 )
@@ -90,10 +91,13 @@ class SessionClient:
         data, bodies = await reset_data(options, native=pipeline.native)
         try:
             return await self._reset(pipeline, data, bodies, on_upload)
-        except SessionLost:
+        except (SessionLost, ServerUnavailable) as error:
             if self._pipeline is not pipeline:  # another user of this client closed it meanwhile
                 raise
-            # An episode needs nothing of the previous session, which is gone.
+            if isinstance(error, ServerUnavailable) and error.code != "DRAINING":
+                raise
+            # An episode needs nothing of the previous session, which is gone or about to be closed.
+            await self._drop(pipeline)
             return await self._reset(await self.ensure_open(), data, bodies, on_upload)
 
     async def new_sibling(self, token: str) -> SessionClient:
@@ -116,6 +120,12 @@ class SessionClient:
         async with self._open_lock:
             pipeline, self._pipeline = self._pipeline, None
             if pipeline is not None:
+                await pipeline.close()
+
+    async def _drop(self, pipeline: RequestPipeline) -> None:
+        async with self._open_lock:
+            if self._pipeline is pipeline:
+                self._pipeline = None
                 await pipeline.close()
 
     async def _reset(

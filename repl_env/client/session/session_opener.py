@@ -13,18 +13,61 @@ from repl_env.client.session.request_pipeline import RequestPipeline
 from repl_env.client.session.resumable_session import ResumableSession
 from repl_env.errors import NotSupported, ServerUnavailable
 
+# Seconds for which opening a session is repeated. A proxy before several servers, of which one has
+# ended, may need a failed attempt to choose another one.
+_REPEAT_S = 1.0
 
-async def open_session(
-    access: ServerAccess, timeouts: Timeouts, token: str | None = None
-) -> RequestPipeline:
-    """Return a new session, or the one that `token` names.
+
+async def open_session(access: ServerAccess, timeouts: Timeouts) -> RequestPipeline:
+    """Return a new session.
+
+    Attempts without a connection, or refused by a server that is stopping, are repeated for a
+    second: they opened no session.
 
     Raises:
         ServerUnavailable, AuthenticationFailed, CapacityReached, QuotaExceeded: the server cannot
             be reached, or grants no session.
-        SessionLost: the token has no session.
     """
-    socket = await WebSocketClient.open(access, timeouts)
+    return await _open_within(_REPEAT_S, access, timeouts, None)
+
+
+async def resume_session(
+    access: ServerAccess, timeouts: Timeouts, token: str, within_s: float
+) -> RequestPipeline:
+    """Return the session that `token` names, which the server keeps for `within_s` seconds.
+
+    Raises:
+        ServerUnavailable: the server could not be reached within that time.
+        SessionLost: the token has no session.
+        ServerError: as `open_session`.
+    """
+    return await _open_within(within_s, access, timeouts, token)
+
+
+async def _open_within(
+    within_s: float, access: ServerAccess, timeouts: Timeouts, token: str | None
+) -> RequestPipeline:
+    now = asyncio.get_running_loop().time
+    until, attempt = now() + within_s, 0
+    while True:
+        connected = False
+        try:
+            socket = await WebSocketClient.open(access, timeouts)
+            connected = True
+            return await _open_on(socket, access, timeouts, token)
+        except ServerUnavailable as error:
+            if connected and token is None and error.code != "DRAINING":
+                raise  # the server may have opened a session
+            attempt += 1
+            pause_s = max(pause(attempt), error.retry_after or 0.0)
+            if now() + pause_s > until:
+                raise
+        await asyncio.sleep(pause_s)
+
+
+async def _open_on(
+    socket: WebSocketClient, access: ServerAccess, timeouts: Timeouts, token: str | None
+) -> RequestPipeline:
     try:
         if socket.native:
             handshake = await perform_handshake(access, timeouts, socket, token)
@@ -35,25 +78,3 @@ async def open_session(
     except BaseException:
         await socket.close_without_waiting()
         raise
-
-
-async def resume_session(
-    access: ServerAccess, timeouts: Timeouts, token: str, within_s: float
-) -> RequestPipeline:
-    """Return the session that `token` names, which the server keeps for `within_s` seconds.
-
-    Raises:
-        ServerUnavailable: the server could not be reached within that time.
-        ServerError: as `open_session`.
-    """
-    now = asyncio.get_running_loop().time
-    until, attempt = now() + within_s, 0
-    while True:
-        try:
-            return await open_session(access, timeouts, token)
-        except ServerUnavailable as error:
-            attempt += 1
-            pause_s = max(pause(attempt), error.retry_after or 0.0)
-            if now() + pause_s > until:
-                raise
-        await asyncio.sleep(pause_s)

@@ -26,14 +26,10 @@ from repl_server.auth.key_file import configured_keys
 from repl_server.cli.serve_options import of_variables
 from repl_server.quotas.tenant_quota import ADDRESS_QUOTA, TenantQuota
 from tests.server.conftest import ask, peer, serving
+from tests.server.serve_process import ADDRESS, Child, child
 from tests.server.toy_environments import Add, Adder, Sum
 from tests.soak.process_resources import anonymous
 from tests.waiting import PATIENCE, eventually
-
-PROGRAM = "from repl_env.cli.main import main; main()"
-# Of this machine, but not used by another test: a port here is free again when its server has
-# ended.
-ADDRESS = "127.0.0.77"
 
 
 @pytest.fixture(autouse=True)
@@ -44,49 +40,12 @@ def as_it_was():
     libc.prctl(libc.PR_SET_DUMPABLE, before)
 
 
-class Child:
-    """A running `repl-env serve`, as a `Serving` is to its clients."""
-
-    def __init__(self, process) -> None:
-        self.process = process
-        line = process.stdout.readline()
-        assert "serves on " in line, line
-        self.url = line.rpartition(" ")[2].strip()
-        self.port = int(self.url.rpartition(":")[2])
-
-    def descendants(self):
-        return psutil.Process(self.process.pid).children(recursive=True)
-
-    def runs(self, name):
-        """Whether a descendant of this name is there."""
-        for each in self.descendants():
-            with suppress(psutil.NoSuchProcess):
-                if each.name() == name:
-                    return True
-        return False
-
-
 def lives(process: psutil.Process) -> bool:
     """Whether the process runs; a zombie does not, even if its status is read late."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
-
-
-@contextmanager
-def child(*options, log=subprocess.DEVNULL):
-    """A server in a process of its own; killed in the end."""
-    with subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, "serve", "--host", ADDRESS, "--port", "0", *options],
-        stdout=subprocess.PIPE,
-        stderr=log,
-        text=True,
-    ) as process:
-        try:
-            yield Child(process)
-        finally:
-            process.kill()
 
 
 def test_killing_it_leaves_no_process_behind_and_its_port_free():

@@ -312,7 +312,8 @@ def test_a_compressed_transfer_is_refused(adders):
 
 
 def test_the_information_about_the_server(server):
-    assert ask(server, "GET", "/health")[::2] == (200, {"status": "healthy"})
+    for path in ("/health", "/accepting"):
+        assert ask(server, "GET", path)[::2] == (200, {"status": "healthy"})
     ready = ask(server, "GET", "/ready")[2]
     assert ready["ready"] is True and ready["free"] + ready["sessions"] == 64
     told = ask(server, "GET", "/metadata")[2]

@@ -178,6 +178,11 @@ class EpisodeRoutes:
             ready=ready, sessions=admission.open, free=admission.free, waiting=admission.waiting
         )
 
+    async def accepting(self) -> HealthResponse:
+        """For proxies: whether the server accepts requests; 503 while it is stopping."""
+        self._manager.check_open()
+        return HealthResponse()
+
     async def schema(self) -> SchemasResponse:
         """JSON schemas of actions, observations and states."""
         return SchemasResponse(
@@ -234,6 +239,7 @@ def episode_router(manager: SessionManager) -> APIRouter:
     )
     made.add_api_route("/session", end, methods=["DELETE"], status_code=204, **playing)
     made.add_api_route("/health", health, methods=["GET"], **about)
+    made.add_api_route("/accepting", routes.accepting, methods=["GET"], **about)
     made.add_api_route("/ready", routes.ready, methods=["GET"], **about)
     made.add_api_route("/metadata", routes.metadata, methods=["GET"], **about)
     made.add_api_route("/schema", routes.schema, methods=["GET"], **about)

@@ -22,8 +22,8 @@ from ...telemetry.recorder import Telemetry
 from ...tenants.tenant import Tenant
 from .request_body import RequestBody
 
-# Served without a key, for probes: the response says only that the process runs.
-OPEN = frozenset({("GET", "/health"), ("HEAD", "/health")})
+# Served without a key, for probes: the responses say only whether the process runs or stops.
+OPEN = frozenset((method, path) for method in ("GET", "HEAD") for path in ("/health", "/accepting"))
 # Closes connections of refused and of unauthenticated requests.
 _CLOSE = (b"connection", b"close")
 
