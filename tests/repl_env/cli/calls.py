@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import TypeAlias
 
 import pytest
+import typer
 
 from repl_env.cli.main import build, installed
+
+
+@cache
+def application() -> typer.Typer:
+    """The command line with all that is installed."""
+    return build()
 
 
 @dataclass(frozen=True)
@@ -28,11 +36,11 @@ def caller(name: str, capsys: pytest.CaptureFixture[str], patch: pytest.MonkeyPa
     patch.setenv("NO_COLOR", "1")
     patch.setenv("COLUMNS", "200")
     # Only this command of all installed ones, because importing the others takes time.
-    application = build([point for point in installed() if point.name == name])
+    command = build([point for point in installed() if point.name == name])
 
     def call(*arguments: str) -> Done:
         with pytest.raises(SystemExit) as ended:
-            application([name, *arguments])
+            command([name, *arguments])
         printed = capsys.readouterr()
         code = ended.value.code
         return Done(code if isinstance(code, int) else 0, printed.out, printed.err)

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from repl_env.cli.main import GROUP, build
 from repl_env.cli.render.recorded_tree import print_differences, print_tree
 from repl_env.common.json_values import visible
-from repl_env.rlm import RLM, ScriptedModel, Trajectory, TrajectoryWriter
+from repl_env.rlm import RLM, ScriptedModel, Trajectory
 from repl_env.rlm.trajectory_rerun import RunDifference
 from tests.repl_env.rlm.trajectory.account import (
     account,
@@ -24,6 +24,7 @@ from tests.repl_env.rlm.trajectory.account import (
     observed,
     replied,
     started,
+    write,
 )
 
 COMMAND = EntryPoint("replay", "repl_env.cli.replay:replay", GROUP)
@@ -38,13 +39,6 @@ def run(*arguments):
 @pytest.fixture
 def path(tmp_path):
     return write(tmp_path / "run.jsonl", account())
-
-
-def write(path, events, **arguments):
-    with TrajectoryWriter(path, **arguments) as writer:
-        for event in events:
-            writer(event)
-    return path
 
 
 def shown(events, **arguments):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.repl_env.cli.calls import Call, caller
-from tests.repl_env.evaluation.test_results import result, written
+from tests.repl_env.evaluation.result_files import result, written
 
 PNG = b"\x89PNG\r\n\x1a\n"
 ASKED = {"question": "How many lines name a harbour?", "expected": [1, 2]}

@@ -10,10 +10,7 @@ import pytest
 from repl_env import ServerError, SessionLost
 from repl_env.client.async_client import REPLEnv
 from tests.repl_env.client.scripted_server import Scripted, begun, observation
-
-
-async def printed(env, code="print(1)", **options):
-    return (await env.execute(code, **options)).observation.result.stdout
+from tests.repl_env.client.server_stories import printed
 
 
 async def telling(peer):

@@ -20,8 +20,14 @@ from repl_env.display.viewer.html_export import (
 from repl_env.display.viewer.module_linker import link
 from repl_env.display.viewer.size_limit import as_script_data
 from repl_env.evaluation import read_results
-from repl_env.rlm import TrajectoryWriter
-from tests.repl_env.rlm.trajectory.account import account, cell_ran, observed, replied, started
+from tests.repl_env.rlm.trajectory.account import (
+    account,
+    cell_ran,
+    observed,
+    replied,
+    started,
+    write,
+)
 
 NOTHING = {"start": "#/", "notes": [], "files": []}
 
@@ -29,13 +35,6 @@ NOTHING = {"start": "#/", "notes": [], "files": []}
 @pytest.fixture
 def trajectory(tmp_path: Path) -> Path:
     return write(tmp_path / "run.jsonl", account())
-
-
-def write(path: Path, events) -> Path:
-    with TrajectoryWriter(path) as writer:
-        for event in events:
-            writer(event)
-    return path
 
 
 def data_in(page: Path) -> dict:

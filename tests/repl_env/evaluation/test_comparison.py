@@ -15,7 +15,7 @@ from repl_env.evaluation import (
     read_results,
     summarize_results,
 )
-from tests.repl_env.evaluation.test_results import result, written
+from tests.repl_env.evaluation.result_files import result, written
 
 
 def scored(**scores):

@@ -9,32 +9,7 @@ from pathlib import Path
 import pytest
 
 from repl_env.evaluation import Result, ResultsError, ResultsFile
-from repl_env.rlm import Spent
-
-
-def result(name: str, score: float | None = 1.0) -> Result:
-    return Result(
-        id=name,
-        fingerprint="f",
-        kind=None,
-        score=score,
-        answer="an\nanswer",
-        stop_reason="answer",
-        error_kind=None,
-        error=None,
-        seconds=0.5,
-        time=1.0,
-        spent=Spent(calls=2, usd=0.25),
-    )
-
-
-def written(path: Path, *results: Result) -> Path:
-    file = ResultsFile(path)
-    file.note({"settings": {"model": "m"}})
-    for each in results:
-        file.append(each)
-    file.close()
-    return path
+from tests.repl_env.evaluation.result_files import result, written
 
 
 def read(path: Path) -> list[Result]:

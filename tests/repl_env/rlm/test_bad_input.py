@@ -10,7 +10,7 @@ import pytest
 from repl_env.rlm import Budget, OpenAIModel, ScriptedModel
 from repl_env.rlm.events import CallEnded
 from tests.repl_env.llm.endpoint import Hang, Reply
-from tests.repl_env.rlm.subcalls.test_child_runs import code, tree
+from tests.repl_env.rlm.replies import code, tree
 
 
 def test_a_missing_context_file_is_named_before_any_model_call(rlm, sandbox, tmp_path) -> None:

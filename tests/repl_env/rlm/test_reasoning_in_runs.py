@@ -7,10 +7,7 @@ from repl_env.rlm import Completion, ReplayModel, ScriptedModel, Trajectory
 from repl_env.rlm.events import CallEnded, CellRan
 from repl_env.rlm.openenv_compat.lm_backends import BackendLimits, DirectLMBackend
 from repl_env.rlm.transcript import Transcript
-
-
-def code(*blocks):
-    return "\n\n".join(f"```repl\n{block}\n```" for block in blocks)
+from tests.repl_env.rlm.replies import code
 
 
 def thinking(thought, reply):

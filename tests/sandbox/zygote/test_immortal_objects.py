@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from repl_sandbox import Finished, Limits, Sandbox, Session
+from repl_sandbox import Limits, Sandbox, Session
+from tests.sandbox.shown_value import value
 
 # Reference count that PEP 683 gives an immortal object; no object has so many references.
 IMMORTAL = 1 << 31
@@ -41,12 +42,6 @@ def sandbox() -> Iterator[Sandbox]:
         pytest.skip("no CPython from 3.12 on, which has immortal objects, here or beside this one")
     with Sandbox(python=python, limits=LIMITS, recovery="restart") as made:
         yield made
-
-
-def value(session: Session, code: str) -> str | None:
-    outcome = session.run(code)
-    assert isinstance(outcome, Finished), outcome
-    return outcome.value
 
 
 def own_memory(session: Session) -> int:

@@ -13,7 +13,6 @@ import pytest
 
 from repl_sandbox import (
     AsyncSandbox,
-    Finished,
     Killed,
     Limits,
     Policy,
@@ -27,6 +26,7 @@ from repl_sandbox import (
 from repl_sandbox.zygote.client import shared_objects
 from tests.conformance import CHECKS, run
 from tests.internals import session_links, template_parent, worker_pid, zygote_pid
+from tests.sandbox.shown_value import value
 from tests.waiting import eventually
 
 LARGE = 50_000_000
@@ -52,12 +52,6 @@ def offspring(sandbox: Sandbox) -> Iterator[Sandbox]:
 def one(offspring: Sandbox) -> Iterator[Session]:
     with offspring.session() as session:
         yield session
-
-
-def value(session: Session, code: str) -> str | None:
-    outcome = session.run(code)
-    assert isinstance(outcome, Finished), outcome
-    return outcome.value
 
 
 # ── what sessions see ────────────────────────────────────────────────────────────────────────────

@@ -8,20 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from repl_server.quotas.token_bucket import TokenBucket
+from tests.manual_clock import Clock
 
 AMOUNTS = st.floats(0, 1000, allow_nan=False)
 WAITS = st.floats(0, 10_000, allow_nan=False)
 RATES = st.floats(0.001, 1000)
-
-
-class Clock:
-    """A clock that the test advances."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @given(AMOUNTS, RATES, st.lists(st.tuples(WAITS, AMOUNTS), max_size=30))

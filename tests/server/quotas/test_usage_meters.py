@@ -15,6 +15,7 @@ from repl_server.quotas.usage_meters import HELD, RATES, QuotaRegistry
 from repl_server.settings import Settings
 from repl_server.tenants.client_address import is_loopback
 from repl_server.tenants.tenant import Tenant
+from tests.manual_clock import Clock
 
 ALICE, BOB = Tenant("key", "alice"), Tenant("key", "bob")
 QUOTA = TenantQuota(
@@ -26,16 +27,6 @@ QUOTA = TenantQuota(
     uploaded_bytes=100,
     connections=3,
 )
-
-
-class Clock:
-    """A clock that the test advances."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture

@@ -6,20 +6,11 @@ import contextlib
 import pytest
 
 from repl_server.sessions.scheduler import RequestScheduler
+from tests.manual_clock import Clock
 from tests.server.conftest import ask, peer, serving
 from tests.waiting import eventually
 
 NEVER = 3600.0
-
-
-class Clock:
-    """A clock that the test advances."""
-
-    def __init__(self):
-        self.now = 1000.0
-
-    def __call__(self):
-        return self.now
 
 
 class Place:

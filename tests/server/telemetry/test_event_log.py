@@ -9,15 +9,7 @@ import logging
 import pytest
 
 from repl_server.telemetry.event_log import EVENTS, LOGGER, PER_SECOND, EventLog, written_to
-
-
-class Clock:
-    """A clock that the test advances."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.manual_clock import Clock
 
 
 def lines_of(stream: io.StringIO) -> list[dict]:

@@ -6,17 +6,11 @@ import threading
 
 import pytest
 
-from tests.server.conftest import ask, peer, serving
-from tests.server.toy_environments import Add, Adder, Sum
+from tests.server.conftest import ask, peer
+from tests.server.toy_environments import Adder
 from tests.waiting import PATIENCE, eventually
 
 SESSION = "X-Session-Id"
-
-
-@pytest.fixture(scope="module")
-def adders():
-    with serving(environment=Adder, action=Add, observation=Sum) as running:
-        yield running
 
 
 def make(server, **reset):

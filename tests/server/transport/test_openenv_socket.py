@@ -179,12 +179,6 @@ def test_lone_surrogates_in_output_lose_nothing(server):
 # ── environments of others ───────────────────────────────────────────────────────────────────────
 
 
-@pytest.fixture(scope="module")
-def adders():
-    with serving(environment=Adder, action=Add, observation=Sum) as running:
-        yield running
-
-
 def test_a_validator_that_raises_is_a_validation_error(adders):
     with peer(adders) as one:
         one.reset(start=5)

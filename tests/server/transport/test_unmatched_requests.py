@@ -15,16 +15,15 @@ from repl_env.errors import NotSupported
 from repl_server.app import create_app
 from repl_server.auth.api_keys import new_key
 from tests.server.conftest import ask, serving
-from tests.server.toy_environments import Add, Adder, Sum
+from tests.server.toy_environments import Adder
 from tests.waiting import PATIENCE, eventually
 
 KEY, LINE = new_key("alice")
 
 
 @pytest.fixture(scope="module")
-def server():
-    with serving(environment=Adder, action=Add, observation=Sum) as running:
-        yield running
+def server(adders):
+    return adders
 
 
 @pytest.fixture(scope="module")

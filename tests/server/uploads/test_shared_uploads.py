@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import hashlib
-import http.client
 import json
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import psutil
@@ -18,8 +15,7 @@ import pytest
 from repl_env import REPLEnv
 from repl_env.env.environment import REPLEnvironment
 from repl_env.episode.sandbox_provider import SandboxProvider
-from repl_env.interfaces import Environment
-from repl_env.models import Action, Observation, REPLAction, State
+from repl_env.models import Action, REPLAction
 from repl_sandbox import AsyncSandbox
 from repl_server.protocol.request_error import RequestError
 from repl_server.protocol.upload_reference import UploadReference
@@ -32,11 +28,13 @@ from repl_server.uploads.tenant_uploads import TenantUploads
 from repl_server.uploads.upload_quota import UploadQuota
 from repl_server.uploads.upload_store import UploadStore
 from tests.internals import zygote_pid
+from tests.manual_clock import Clock
 from tests.server.conftest import Peer, ask, peer, serving
+from tests.server.uploads.upload_clients import OTHER, Foreign, Told, send, session, shown
+from tests.server.uploads.upload_data import name
 from tests.waiting import PATIENCE, until
 
 MIB = 1 << 20
-ME, OTHER = "127.0.0.1", "127.0.0.2"
 
 TEXT = "the quick brown fox jumps over the lazy dog, déjà vu\n" * (MIB // 50)
 JSON = [{"id": i, "text": f"number {i}", "half": i / 2} for i in range(20_000)]
@@ -62,42 +60,12 @@ def server():
         yield server
 
 
-def name(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
-
-
-def send(server, data: bytes, source: str = ME) -> str:
-    """Upload it; its name."""
-    line = http.client.HTTPConnection(ME, server.port, timeout=PATIENCE, source_address=(source, 0))
-    line.request("PUT", f"/contexts/{name(data)}", body=data)
-    response = line.getresponse()
-    assert response.status in (200, 201), response.read()
-    response.read()
-    line.close()
-    return name(data)
-
-
 def named(server, **given: tuple[str, bytes]) -> dict[str, Any]:
     """References to these, which are uploaded."""
     return {
         variable: {"sha256": send(server, data), "type": kind}
         for variable, (kind, data) in given.items()
     }
-
-
-@contextmanager
-def session(server, source: str = ME) -> Iterator[Peer]:
-    """A session of its own, closed after."""
-    with peer(server, named=True, source_address=(source, 0)) as one:
-        one.open()
-        yield one
-        one.send("close", id="close")
-
-
-def shown(one: Peer, code: str) -> Any:
-    result = one.run(code)
-    assert result["success"], result["stderr"]
-    return result["value"]
 
 
 # Type, length, and a part that distinguishes values.
@@ -321,13 +289,6 @@ def test_invalid_bytes_are_refused_with_their_position(server) -> None:
 # ── without a server ─────────────────────────────────────────────────────────────────────────────
 
 
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 class Bench:
     """Uploads and templates, with environments to use them."""
 
@@ -516,24 +477,6 @@ async def test_an_upload_that_is_deleted_before_it_is_read_is_unknown(sandbox) -
     with pytest.raises(RequestError, match="UNKNOWN_CONTEXT"):
         item.decoded()
     await bench.close()
-
-
-class Told(Observation):
-    text: str = ""
-
-
-class Foreign(Environment):
-    """A custom environment, which reports its arguments."""
-
-    def reset(self, seed=None, episode_id=None, **kwargs):
-        return Told(text=repr(sorted(kwargs.items())))
-
-    def step(self, action, timeout_s=None, **kwargs):
-        return Told()
-
-    @property
-    def state(self):
-        return State()
 
 
 def test_an_environment_of_another_kind_is_given_the_values() -> None:

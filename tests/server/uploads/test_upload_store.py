@@ -16,7 +16,8 @@ from repl_server.tenants.tenant import Tenant
 from repl_server.uploads.partial_upload import ByteRange
 from repl_server.uploads.upload_quota import UploadQuota
 from repl_server.uploads.upload_store import LEAST_BYTES, UNFINISHED_S, UploadStore
-from tests.server.uploads.upload_data import MIB, Clock, content, memory_files, name
+from tests.manual_clock import Clock
+from tests.server.uploads.upload_data import MIB, content, memory_files, name
 from tests.waiting import until
 
 

@@ -18,16 +18,8 @@ from repl_server.uploads.tenant_uploads import TenantUploads
 from repl_server.uploads.upload_quota import UploadQuota
 from repl_server.uploads.upload_store import UploadStore
 from tests.server.conftest import serving
-from tests.server.uploads.test_shared_uploads import (
-    ME,
-    OTHER,
-    Foreign,
-    Told,
-    name,
-    send,
-    session,
-    shown,
-)
+from tests.server.uploads.upload_clients import ME, OTHER, Foreign, Told, send, session, shown
+from tests.server.uploads.upload_data import name
 from tests.waiting import PATIENCE
 
 MIB = 1 << 20

@@ -17,8 +17,9 @@ from repl_server.tenants.tenant import Tenant
 from repl_server.transport.http import request_guard, upload_routes
 from repl_server.uploads import spool
 from repl_server.uploads.upload_store import LEAST_BYTES
+from tests.manual_clock import Clock
 from tests.server.conftest import serving
-from tests.server.uploads.upload_data import MIB, Clock, content, memory_files, name
+from tests.server.uploads.upload_data import MIB, content, memory_files, name
 from tests.waiting import PATIENCE, eventually
 
 # Room for three of the largest, one tenant may have two.

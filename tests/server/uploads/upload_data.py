@@ -1,4 +1,4 @@
-"""Contents of uploads, and the clock of a store."""
+"""Contents of uploads, and where they are kept."""
 
 from __future__ import annotations
 
@@ -6,13 +6,6 @@ import hashlib
 import os
 
 MIB = 1 << 20
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def content(size: int, seed: int = 0) -> bytes:

@@ -7,6 +7,8 @@ from importlib.util import find_spec
 
 import pytest
 
+from tests.training import library_warnings
+
 HERE = find_spec("trl") is not None
 collect_ignore_glob = [] if HERE else ["test_*.py"]
 
@@ -16,8 +18,7 @@ os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 def pytest_configure(config: pytest.Config) -> None:
     """Ignore warnings of the trainers about themselves; warnings of this project are errors."""
     if HERE:
-        for kind in ("DeprecationWarning", "FutureWarning", "UserWarning"):
-            config.addinivalue_line("filterwarnings", f"ignore::{kind}")
+        library_warnings.ignore(config)
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,8 @@ from importlib.util import find_spec
 
 import pytest
 
+from tests.training import library_warnings
+
 HERE = find_spec("verifiers") is not None
 collect_ignore_glob = [] if HERE else ["test_*.py"]
 
@@ -13,8 +15,7 @@ collect_ignore_glob = [] if HERE else ["test_*.py"]
 def pytest_configure(config: pytest.Config) -> None:
     """Ignore warnings of verifiers and its libraries; warnings of this project are errors."""
     if HERE:
-        for kind in ("DeprecationWarning", "FutureWarning", "UserWarning", "ResourceWarning"):
-            config.addinivalue_line("filterwarnings", f"ignore::{kind}")
+        library_warnings.ignore(config, "ResourceWarning")
 
 
 @pytest.fixture(autouse=True)

@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import json
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
-from repl_env.cli.main import build
+from tests.repl_env.cli.calls import application
 
 SCRIPT = "def reply(request):\n    return '```repl\\nFINAL(len(context))\\n```'\n"
-
-
-@cache
-def application() -> typer.Typer:
-    """The command line with all that is installed."""
-    return build()
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from functools import cache
 from typing import Any
 
 import pytest
@@ -15,11 +14,7 @@ import typer
 from typer.testing import CliRunner
 
 from repl_env.cli.main import build
-
-
-@cache
-def application() -> typer.Typer:
-    return build()
+from tests.repl_env.cli.calls import application
 
 
 def commands(command: Any, names: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:

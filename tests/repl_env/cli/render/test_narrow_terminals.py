@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import json
-from functools import cache
 from pathlib import Path
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
-from repl_env.cli.main import build
+from tests.repl_env.cli.calls import application
 from tests.repl_env.cli.test_results import first, second  # noqa: F401 (fixtures)
 
 SOLVER = "def right(task):\n    return task.answer\n"
-
-
-@cache
-def application() -> typer.Typer:
-    return build()
 
 
 def printed(arguments: list[str], columns: int) -> str:

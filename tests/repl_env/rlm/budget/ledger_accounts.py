@@ -1,4 +1,4 @@
-"""Reservations in a ledger, a clock, and the check that its totals add up."""
+"""Reservations in a ledger, and the check that its totals add up."""
 
 import asyncio
 
@@ -6,14 +6,6 @@ from repl_env.rlm import Budget, ModelUsage, Spent
 
 UNLIMITED = Budget(calls=None)
 PICO = 10**12
-
-
-class Clock:
-    def __init__(self):
-        self.now = 1000.0
-
-    def __call__(self):
-        return self.now
 
 
 def reserve(account, asks=None, *, input_tokens=0, model=None):

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from repl_env.errors import BudgetExceeded, REPLError
 from repl_env.rlm import Budget, Ledger, Price, Spent
+from tests.manual_clock import Clock
 from tests.repl_env.rlm.budget.ledger_accounts import (
     PICO,
     UNLIMITED,
-    Clock,
     assert_adds_up,
     is_below,
     reserve,

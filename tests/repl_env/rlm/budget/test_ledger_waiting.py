@@ -7,7 +7,8 @@ import pytest
 
 from repl_env.errors import BudgetExceeded, REPLError
 from repl_env.rlm import Budget, Ledger, Price, Spent
-from tests.repl_env.rlm.budget.ledger_accounts import Clock, reserve, reserve_async, settle, waiting
+from tests.manual_clock import Clock
+from tests.repl_env.rlm.budget.ledger_accounts import reserve, reserve_async, settle, waiting
 
 
 class TestWaiting:

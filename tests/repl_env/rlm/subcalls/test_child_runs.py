@@ -8,23 +8,7 @@ import pytest
 from repl_env.errors import ModelError
 from repl_env.rlm import Budget, Completion, ModelUsage, RunConfig, ScriptedModel, Trajectory
 from repl_env.rlm.events import CallEnded, CallStarted, RunEnded, RunStarted
-
-
-def code(*blocks):
-    return "\n\n".join(f"```repl\n{block}\n```" for block in blocks)
-
-
-def tree(root, child=None, query=None):
-    """A model that plays these replies at the root and in children, and answers queries."""
-
-    def answer(request):
-        origin = request.origin
-        if origin.purpose in ("query", "repair"):
-            return query(request) if callable(query) else query or "an answer"
-        replies = root if "." not in origin.run else child
-        return replies(request) if callable(replies) else replies[origin.number - 1]
-
-    return ScriptedModel(answer)
+from tests.repl_env.rlm.replies import code, tree
 
 
 def prompt_of(request):

@@ -5,8 +5,11 @@ The events are made by hand, so that a test can compare every written and read f
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from repl_env.llm.base import Completion, ModelUsage, TokenTrace
 from repl_env.models import CodeBlockResult, REPLObservation
+from repl_env.rlm import TrajectoryWriter
 from repl_env.rlm.budget.budget_limits import Spent
 from repl_env.rlm.events import (
     AnyEvent,
@@ -133,3 +136,11 @@ def account() -> tuple[AnyEvent, ...]:
         cell_ran(turn=2, cell=2, observation=observed(done=True, final_answer="3")),
         ended(),
     )
+
+
+def write(path: Path, events, **arguments) -> Path:
+    """Write a trajectory of these events; its path."""
+    with TrajectoryWriter(path, **arguments) as writer:
+        for event in events:
+            writer(event)
+    return path

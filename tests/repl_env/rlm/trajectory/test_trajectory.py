@@ -31,6 +31,7 @@ from tests.repl_env.rlm.trajectory.account import (
     observed,
     replied,
     started,
+    write,
 )
 
 ROOT = Path(__file__).parents[4]
@@ -39,13 +40,6 @@ ROOT = Path(__file__).parents[4]
 @pytest.fixture
 def path(tmp_path):
     return tmp_path / "run.jsonl"
-
-
-def write(path, events, **arguments):
-    with TrajectoryWriter(path, **arguments) as writer:
-        for event in events:
-            writer(event)
-    return path
 
 
 def lines(path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from repl_sandbox import Finished, Limits, Session
+from repl_sandbox import Limits
 from tests.waiting import eventually
 
 TIERS = ["jailed", "confined", "process"]
@@ -28,10 +28,3 @@ def comes_to_at_most(before: tuple[int, ...], held: Callable[[], tuple[int, ...]
     processor, and an earlier test's end may come at any moment.
     """
     eventually(lambda: all(now <= then for now, then in zip(held(), before, strict=True)))
-
-
-def value(session: Session, code: str) -> str | None:
-    """The value that a cell shows."""
-    outcome = session.run(code)
-    assert isinstance(outcome, Finished), outcome
-    return outcome.value

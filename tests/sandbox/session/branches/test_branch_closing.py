@@ -12,7 +12,8 @@ import pytest
 
 from repl_sandbox import AsyncSandbox, Sandbox, SandboxError, Session, SessionClosed
 from tests.internals import init_pid, session_links
-from tests.sandbox.session.branches.branching import comes_to_at_most, descriptors, value
+from tests.sandbox.session.branches.branching import comes_to_at_most, descriptors
+from tests.sandbox.shown_value import value
 from tests.waiting import eventually
 
 

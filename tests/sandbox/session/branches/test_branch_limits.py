@@ -14,7 +14,8 @@ import pytest
 
 from repl_sandbox import Limits, Sandbox, SandboxError
 from tests.internals import session_links, worker_pid
-from tests.sandbox.session.branches.branching import comes_to_at_most, descriptors, value
+from tests.sandbox.session.branches.branching import comes_to_at_most, descriptors
+from tests.sandbox.shown_value import value
 from tests.waiting import eventually
 
 

@@ -13,7 +13,8 @@ import pytest
 
 from repl_sandbox import Killed, SandboxError, Session, TimedOut
 from tests.internals import session_core
-from tests.sandbox.session.branches.branching import CRASH, SECONDS, value
+from tests.sandbox.session.branches.branching import CRASH, SECONDS
+from tests.sandbox.shown_value import value
 
 
 def test_a_branch_after_a_rollback_and_after_a_crash(session: Session) -> None:

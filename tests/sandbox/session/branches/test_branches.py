@@ -6,7 +6,8 @@ import pytest
 
 from repl_sandbox import Sandbox, Session
 from repl_sandbox.types import Answer
-from tests.sandbox.session.branches.branching import CRASH, value
+from tests.sandbox.session.branches.branching import CRASH
+from tests.sandbox.shown_value import value
 
 
 def test_a_branch_has_the_namespace_and_runs_independently(session: Session) -> None:

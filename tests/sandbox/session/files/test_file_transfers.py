@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from repl_sandbox import AsyncSandbox, Finished, Limits, Sandbox, Session, SessionBusy
+from repl_sandbox import AsyncSandbox, Limits, Sandbox, Session, SessionBusy
+from tests.sandbox.shown_value import value
 
 SMALL = Limits(timeout=60, workspace="8MiB", file_size="4MiB")
 LARGE = b"0123456789" * 300_000
@@ -24,18 +25,6 @@ LARGE = b"0123456789" * 300_000
 def small(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
     with Sandbox(isolation=request.param, limits=SMALL) as sandbox:
         yield sandbox
-
-
-@pytest.fixture
-def held(small: Sandbox) -> Iterator[Session]:
-    with small.session() as session:
-        yield session
-
-
-def do(session: Session, code: str) -> str | None:
-    outcome = session.run(code)
-    assert isinstance(outcome, Finished), outcome
-    return outcome.value
 
 
 def unpacked(archive: bytes) -> dict[str, bytes | None]:
@@ -58,7 +47,7 @@ def test_a_local_file_goes_in_and_out_by_path_and_as_an_object(
         held.files.put("object", file)
     held.files.put("memory", io.BytesIO(b"x"))
     sizes = "[os.path.getsize(name) for name in ('by/path', 'object', 'memory')]"
-    assert do(held, f"import os; {sizes}") == str([len(LARGE), len(LARGE) - 5, 1])
+    assert value(held, f"import os; {sizes}") == str([len(LARGE), len(LARGE) - 5, 1])
 
     assert held.files.get("by/path", to=str(tmp_path / "out")) == len(LARGE)
     assert (tmp_path / "out").read_bytes() == LARGE
@@ -68,7 +57,7 @@ def test_a_local_file_goes_in_and_out_by_path_and_as_an_object(
     with open(tmp_path / "raw", "wb", buffering=0) as raw:
         assert held.files.get("by/path", to=raw) == len(LARGE)
     assert (tmp_path / "raw").read_bytes() == LARGE
-    do(held, "open('empty', 'w').close()")
+    value(held, "open('empty', 'w').close()")
     assert held.files.get("empty", to=tmp_path / "none") == 0
     assert (tmp_path / "none").read_bytes() == b""
 
@@ -161,7 +150,7 @@ open('closed', 'w').write('x'); os.chmod('closed', 0)
 
 
 def test_an_archive_has_files_and_directories_alone_by_the_paths_of_a_list(held: Session) -> None:
-    do(held, ODD)
+    value(held, ODD)
     archive = held.files.archive()
     found = unpacked(archive)
     closed = {"closed": b"x"} if os.geteuid() == 0 and held.isolation.tier == "process" else {}
@@ -186,7 +175,7 @@ def test_an_archive_of_large_files_is_written_in_pieces(held: Session, tmp_path:
 
 def test_an_archive_over_its_limit_is_refused_before_the_first_byte(held: Session) -> None:
     """Sparse files take no space, and would be large when read."""
-    do(held, "for n in range(30): open(f'{n}', 'wb').truncate(3 << 20)")
+    value(held, "for n in range(30): open(f'{n}', 'wb').truncate(3 << 20)")
     into = io.BytesIO()
     with pytest.raises(OSError, match=r"94,371,840 bytes; the limit is 8,388,608") as refused:
         held.files.archive(to=into)
@@ -207,7 +196,7 @@ def test_an_open_file_is_read_as_long_as_it_was(held: Session) -> None:
         held.files.open("shrinks") as shrinks,
         held.files.open("replaced") as replaced,
     ):
-        do(
+        value(
             held,
             "import os\nopen('grows', 'a').write('c' * 10)\nos.truncate('shrinks', 1_500_000)\n"
             "open('new', 'w').write('new')\nos.replace('new', 'replaced')",
@@ -226,16 +215,16 @@ def test_an_open_file_is_read_as_long_as_it_was(held: Session) -> None:
 @pytest.mark.parametrize("state", ["undone", "branch"])
 def test_the_files_are_those_of_the_state_that_the_session_is_in(held: Session, state: str) -> None:
     held.files.put("a", b"first")
-    do(held, "x = 1")
+    value(held, "x = 1")
     if state == "undone":
-        do(held, "open('a', 'w').write('second'); open('b', 'w').close()")
+        value(held, "open('a', 'w').write('second'); open('b', 'w').close()")
         held.rollback()
         assert held.files.get("a") == b"first"
         assert unpacked(held.files.archive()) == {"a": b"first"}
         return
     with held.branch() as branch:
         branch.files.put("a", b"of the branch")
-        do(held, "open('a', 'w').write('second')")
+        value(held, "open('a', 'w').write('second')")
         assert (held.files.get("a"), branch.files.get("a")) == (b"second", b"of the branch")
         assert unpacked(branch.files.archive()) == {"a": b"of the branch"}
 
@@ -260,7 +249,7 @@ thread = threading.Thread(target=swap, daemon=True); thread.start()
 
 def test_code_that_exchanges_a_directory_for_a_link_leads_nobody_out(held: Session) -> None:
     """A thread of the session renames between cells, while the host reads, packs and writes."""
-    do(held, SWAPPING)
+    value(held, SWAPPING)
     before = Path("/etc/passwd").read_bytes()
     seen: set[bytes | None] = set()
     for n in range(150):
@@ -278,7 +267,7 @@ def test_code_that_exchanges_a_directory_for_a_link_leads_nobody_out(held: Sessi
                 call()
             except OSError:
                 pass  # the link, or nothing, had the name just then
-    do(held, "stop = True; thread.join()")
+    value(held, "stop = True; thread.join()")
     assert seen == {b"mine"}
     assert Path("/etc/passwd").read_bytes() == before
     assert not [name for name in os.listdir("/etc") if name.isdigit()]
@@ -307,7 +296,7 @@ def test_nothing_but_a_regular_file_is_opened_or_packed(held: Session, path: str
 
 
 def test_a_workspace_of_many_entries_and_a_deep_one(held: Session) -> None:
-    do(
+    value(
         held,
         "import os\nfor n in range(3000): open(f'{n}', 'w').close()\n"
         "os.makedirs('/'.join('d' * 60)); open('/'.join('d' * 60) + '/f', 'w').write('deep')",

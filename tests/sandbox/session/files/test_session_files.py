@@ -19,7 +19,6 @@ import pytest
 from repl_sandbox import (
     AsyncSandbox,
     File,
-    Finished,
     Limits,
     Sandbox,
     SandboxError,
@@ -31,6 +30,7 @@ from repl_sandbox.protocol import control_channel
 from repl_sandbox.session.core import Core
 from repl_sandbox.session.files import file_client
 from tests.internals import init_pid, session_links, worker_pid
+from tests.sandbox.shown_value import value
 from tests.waiting import eventually
 
 SMALL = Limits(timeout=60, workspace="4MiB", file_size="3MiB")
@@ -43,18 +43,6 @@ def small(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
         yield sandbox
 
 
-@pytest.fixture
-def held(small: Sandbox) -> Iterator[Session]:
-    with small.session() as session:
-        yield session
-
-
-def do(session: Session, code: str) -> str | None:
-    outcome = session.run(code)
-    assert isinstance(outcome, Finished), outcome
-    return outcome.value
-
-
 def paths(session: Session) -> list[str]:
     return [file.path for file in session.files.list()]
 
@@ -64,8 +52,8 @@ def test_a_put_file_is_available_to_the_next_cell_and_owned_by_the_code(held: Se
     held.files.put("raw.bin", memoryview(b"\x00\xff"))
     held.files.put("empty", b"")
     code = "(open('notes/today/a.txt').read(), open('raw.bin', 'rb').read(), open('empty').read())"
-    assert do(held, code) == "('gr\u00fcn', b'\\x00\\xff', '')"
-    do(
+    assert value(held, code) == "('gr\u00fcn', b'\\x00\\xff', '')"
+    value(
         held,
         "import os\nassert os.stat('raw.bin').st_uid == os.stat('notes').st_uid == os.getuid()\n"
         "open('raw.bin', 'ab').write(b'!')\nos.rename('notes/today/a.txt', 'notes/b')\n"
@@ -76,7 +64,7 @@ def test_a_put_file_is_available_to_the_next_cell_and_owned_by_the_code(held: Se
 
 
 def test_list_files_has_all_files_in_frozen_rows(held: Session) -> None:
-    do(
+    value(
         held,
         "import os\nos.makedirs('d/e')\nopen('d/e/f', 'w').write('four')\n"
         "os.symlink('/etc', 'd/link')\nos.symlink('d', 'loop')\nos.utime('d/e/f', (5, 7.5))",
@@ -112,15 +100,15 @@ def test_many_files_are_put_in_one_call(held: Session) -> None:
     held.files.put("0/0/0.txt", "before")
     held.files.put_all(files)
     count = "sum(len(names) for _, _, names in os.walk('.'))"
-    assert do(held, f"import os; {count}, os.path.getsize('large')") == f"(302, {1 << 20})"
-    assert do(held, "open('3/4/94.txt').read(), open('0/0/0.txt').read()") == ("('94', '0')")
+    assert value(held, f"import os; {count}, os.path.getsize('large')") == f"(302, {1 << 20})"
+    assert value(held, "open('3/4/94.txt').read(), open('0/0/0.txt').read()") == ("('94', '0')")
     held.run("import os; os._exit(1)")
-    assert do(held, f"import os; {count}") == "302"
+    assert value(held, f"import os; {count}") == "302"
     held.files.put_all({})
 
 
 def test_files_put_before_a_failing_one_are_kept(held: Session) -> None:
-    do(held, "import os; os.mkdir('taken')")
+    value(held, "import os; os.mkdir('taken')")
     with pytest.raises(IsADirectoryError) as raised:
         held.files.put_all({"a": "1", "b/c": b"2", "taken": "3", "d": "4"})
     assert raised.value.filename == "taken"
@@ -150,7 +138,7 @@ def test_invalid_paths_of_many_files_are_reported_before_any_is_put(
 def test_many_files_are_read_in_one_call_with_an_error_for_each_missing_one(held: Session) -> None:
     files = {f"{n % 7}/{n}.txt": str(n).encode() for n in range(200)}
     held.files.put_all(files)
-    do(held, "import os; os.symlink('0/0.txt', 'link')")
+    value(held, "import os; os.symlink('0/0.txt', 'link')")
     assert held.files.get_all(files) == files
     found = held.files.get_all(["0/0.txt", "0", "absent/x", "link", "1/1.txt"])
     assert [found["0/0.txt"], found["1/1.txt"]] == [b"0", b"1"]
@@ -160,7 +148,7 @@ def test_many_files_are_read_in_one_call_with_an_error_for_each_missing_one(held
         "0", "absent/x", "link",
     ]  # fmt: skip
     assert held.files.get_all([]) == {}
-    assert do(held, "len(os.listdir('.'))") == "8"
+    assert value(held, "len(os.listdir('.'))") == "8"
 
 
 def test_many_files_are_read_up_to_the_limit(held: Session) -> None:
@@ -179,16 +167,16 @@ def test_of_many_files_over_the_limit_the_first_is_named(held: Session) -> None:
 
 
 def test_names_may_have_newlines_and_bytes_that_are_no_utf8(held: Session) -> None:
-    do(held, "open(b'\\xff\\n\\x01\"', 'w').write('odd')")
+    value(held, "open(b'\\xff\\n\\x01\"', 'w').write('odd')")
     (file,) = held.files.list()
     assert os.fsencode(file.path) == b'\xff\n\x01"'
     assert held.files.get(file.path) == b"odd"
     held.files.put(file.path, b"even")
-    assert do(held, "open(b'\\xff\\n\\x01\"').read()") == "'even'"
+    assert value(held, "open(b'\\xff\\n\\x01\"').read()") == "'even'"
 
 
 def test_a_file_is_replaced_atomically_and_keeps_its_permissions(held: Session) -> None:
-    do(
+    value(
         held,
         "import os\nopen('tool', 'w').write('a long old content')\nos.chmod('tool', 0o750)\n"
         "os.link('tool', 'other')\nreader = open('tool')",
@@ -196,14 +184,14 @@ def test_a_file_is_replaced_atomically_and_keeps_its_permissions(held: Session) 
     held.files.put("tool", b"new")
     assert held.files.get("tool") == b"new"
     # A reader that has the old file open, and another name for it, still have the old content.
-    assert do(held, "reader.read()") == "'a long old content'"
+    assert value(held, "reader.read()") == "'a long old content'"
     assert held.files.get("other") == b"a long old content"
-    assert do(held, "oct(os.stat('tool').st_mode)") == "'0o100750'"
+    assert value(held, "oct(os.stat('tool').st_mode)") == "'0o100750'"
 
 
 @pytest.mark.parametrize("path", ["directory", "link", "dangling", "socket"])
 def test_nothing_but_a_regular_file_is_read_or_replaced(held: Session, path: str) -> None:
-    do(
+    value(
         held,
         "import os\nos.mkdir('directory')\nopen('target', 'w').write('x')\n"
         "os.symlink('target', 'link')\nos.symlink('none', 'dangling')",
@@ -235,7 +223,7 @@ def test_errors_are_os_errors_with_the_path(held: Session) -> None:
 def test_the_host_has_the_permissions_of_the_code(held: Session) -> None:
     if held.isolation.tier == "process" and os.geteuid() == 0:
         pytest.skip("code of this tier is root here, and may")
-    do(
+    value(
         held,
         "import os\nos.mkdir('closed')\nopen('closed/a', 'w').write('x')\n"
         "open('own', 'w').write('x')\nos.chmod('closed', 0o500)\nos.chmod('own', 0)",
@@ -245,14 +233,14 @@ def test_the_host_has_the_permissions_of_the_code(held: Session) -> None:
     with pytest.raises(PermissionError, match="closed/new/b"):
         held.files.put("closed/new/b", b"x")
     assert held.files.get("closed/a") == b"x"
-    do(held, "os.chmod('closed', 0)")
+    value(held, "os.chmod('closed', 0)")
     files = held.files.list()
     assert [file.path for file in files] == ["closed", "own"]
     assert not files.complete
 
 
 def test_a_file_over_the_limit_is_not_read_and_a_sparse_one_is_cheap(held: Session) -> None:
-    do(held, "open('big', 'wb').write(b'x' * 1000)")
+    value(held, "open('big', 'wb').write(b'x' * 1000)")
     assert held.files.get("big", limit=1000) == b"x" * 1000
     with pytest.raises(OSError, match=r"1,000 bytes; the limit is 999.*'big'") as refused:
         held.files.get("big", limit=999)
@@ -265,7 +253,7 @@ def test_a_file_over_the_quota_leaves_nothing_behind(held: Session, there: bool)
     if there:
         held.files.put("deep/er/file", b"old")
     before = paths(held)
-    do(held, "open('filler', 'wb').write(b'x' * 2_500_000)")
+    value(held, "open('filler', 'wb').write(b'x' * 2_500_000)")
     for size, errno in ((2_900_000, ENOSPC), (3_200_000, EFBIG)):
         with pytest.raises(OSError, match="deep/er/file") as refused:
             held.files.put("deep/er/file", b"y" * size)
@@ -273,9 +261,9 @@ def test_a_file_over_the_quota_leaves_nothing_behind(held: Session, there: bool)
     assert paths(held) == sorted([*before, "filler"])
     if there:
         assert held.files.get("deep/er/file") == b"old"
-    do(held, "import os; os.unlink('filler')")
+    value(held, "import os; os.unlink('filler')")
     held.files.put("deep/er/file", b"y" * 2_900_000)
-    assert do(held, "len(open('deep/er/file').read())") == "2900000"
+    assert value(held, "len(open('deep/er/file').read())") == "2900000"
 
 
 def test_files_outlive_the_worker(held: Session) -> None:
@@ -291,7 +279,7 @@ def test_files_outlive_the_worker(held: Session) -> None:
     assert not psutil.wait_procs([worker], timeout=60)[
         1
     ]  # otherwise it may receive the cell, and die of it
-    assert do(held, "open('third').read()") == "'3'"
+    assert value(held, "open('third').read()") == "'3'"
 
 
 def test_an_init_that_ends_before_storing_a_file_ends_the_session(
@@ -341,7 +329,7 @@ def test_a_removed_workspace_is_no_escape(held: Session, tmp_path: Path) -> None
         outcome = held.run("import os\nos.rename('/workspace', '/tmp/w')")
         assert not outcome.ok
         return
-    do(
+    value(
         held,
         "import os\nhome = os.environ['HOME']\nos.rename(home, home + '-old')\n"
         f"os.symlink({str(tmp_path)!r}, home)",
@@ -353,9 +341,9 @@ def test_a_removed_workspace_is_no_escape(held: Session, tmp_path: Path) -> None
     ):
         with pytest.raises(NotADirectoryError):
             call()
-    do(held, "os.unlink(home)")
+    value(held, "os.unlink(home)")
     held.files.put("x", b"y")
-    assert do(held, "open(home + '/x').read()") == "'y'"
+    assert value(held, "open(home + '/x').read()") == "'y'"
     assert (tmp_path / "secret").read_text() == "of the host"
 
 
@@ -474,7 +462,7 @@ def test_a_descriptor_that_is_no_file_is_not_read(held: Session) -> None:
     """EINVAL has no exception class of its own, so its message is compared."""
     if held.isolation.tier != "process":
         pytest.skip("code of the other tiers cannot make a FIFO")
-    do(held, "import os; os.mkfifo('fifo')")
+    value(held, "import os; os.mkfifo('fifo')")
     for call in (lambda: held.files.get("fifo"), lambda: held.files.put("fifo", b"")):
         with pytest.raises(OSError, match="Not a regular file: 'fifo'") as refused:
             call()
@@ -514,7 +502,7 @@ def test_a_session_at_its_process_limit_has_no_process_for_files(small: Sandbox)
         grouped = any(layer.name == "cgroup" and layer.active for layer in session.isolation.layers)
         if not grouped:
             pytest.skip("no control group")
-        do(
+        value(
             session,
             "import os, signal\nchildren = []\ntry:\n    while True:\n"
             "        children.append(os.fork())\n        if not children[-1]:\n"
@@ -526,14 +514,14 @@ def test_a_session_at_its_process_limit_has_no_process_for_files(small: Sandbox)
             for _ in range(5):
                 with pytest.raises(BlockingIOError, match="at their limit"):
                     call()
-        do(session, "for child in children:\n    os.kill(child, signal.SIGKILL); os.wait()")
+        value(session, "for child in children:\n    os.kill(child, signal.SIGKILL); os.wait()")
         session.files.put("x", b"y")
         assert session.files.get("x") == b"y"
 
 
 def test_caches_of_libraries_are_outside_the_workspace(small: Sandbox) -> None:
     with small.session() as session:
-        do(
+        value(
             session,
             "import os\nfor name in ('XDG_CACHE_HOME', 'MPLCONFIGDIR'):\n"
             "    os.makedirs(os.environ[name])\n"

@@ -15,7 +15,6 @@ import pytest
 from repl_sandbox import (
     Limits,
     Sandbox,
-    Session,
 )
 from tests.security.abuse.interpreters import with_package
 
@@ -60,10 +59,3 @@ def saved(sandbox: Sandbox, *cells: str, **arguments: Any) -> bytes:
             outcome = session.run(cell)
             assert outcome.ok, outcome
         return session.checkpoint()
-
-
-def value(session: Session, code: str) -> str | None:
-    """Return the displayed value of an expression."""
-    outcome = session.run(code)
-    assert outcome.ok, outcome
-    return outcome.value

@@ -22,7 +22,8 @@ from repl_sandbox import (
     read_manifest,
 )
 from repl_sandbox.protocol.checkpoint_manifest import pack
-from tests.sandbox.worker.checkpoint.conftest import LIMITS, VERSION, saved, value
+from tests.sandbox.shown_value import value
+from tests.sandbox.worker.checkpoint.conftest import LIMITS, VERSION, saved
 
 # ── another process, another build, another version ───────────────────────────────────────────
 

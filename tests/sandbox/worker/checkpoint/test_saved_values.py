@@ -12,7 +12,8 @@ from repl_sandbox import (
     CheckpointError,
     read_manifest,
 )
-from tests.sandbox.worker.checkpoint.conftest import LIMITS, saved, value
+from tests.sandbox.shown_value import value
+from tests.sandbox.worker.checkpoint.conftest import LIMITS, saved
 
 # ── what comes back ───────────────────────────────────────────────────────────────────────────
 

@@ -5,16 +5,7 @@ from __future__ import annotations
 import builtins
 import sys
 
-import pytest
-
 from repl_sandbox.worker.namespace.main_namespace import Namespace
-
-
-@pytest.fixture
-def namespace():
-    main = sys.modules["__main__"]
-    yield Namespace()
-    sys.modules["__main__"] = main
 
 
 def names(namespace: Namespace) -> list[str]:

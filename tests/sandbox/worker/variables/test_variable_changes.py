@@ -12,15 +12,7 @@ import pytest
 
 from repl_sandbox.types import MORE_CHANGES
 from repl_sandbox.worker.cell.cell_evaluation import run_cell
-from repl_sandbox.worker.namespace.main_namespace import Namespace
 from repl_sandbox.worker.variables.variable_changes import MAX_CHANGES, VariableChanges
-
-
-@pytest.fixture
-def namespace():
-    main = sys.modules["__main__"]
-    yield Namespace()
-    sys.modules["__main__"] = main
 
 
 @pytest.fixture
