@@ -339,7 +339,7 @@ async def test_a_template_is_kept_while_in_use_and_for_some_time_after(sandbox) 
     environment = await bench.begin(references)
     (template,) = bench.templates
 
-    bench.clock.now = 1000.0
+    bench.clock.now += 1000
     bench.templates.sweep()
     assert template in bench.templates
     branch = await environment.branch_async()
@@ -347,13 +347,13 @@ async def test_a_template_is_kept_while_in_use_and_for_some_time_after(sandbox) 
     assert template.busy
     await branch.close_async()
     assert not template.busy
-    bench.clock.now = 1060.0
+    bench.clock.now += 60
     bench.templates.sweep()
     assert template in bench.templates
     again = await bench.begin(references)
     assert list(bench.templates) == [template]
     await again.close_async()
-    bench.clock.now = 1120.1
+    bench.clock.now += 60.1
     bench.templates.sweep()
     assert not bench.templates
     await bench.close()

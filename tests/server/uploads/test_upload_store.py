@@ -44,7 +44,7 @@ async def test_abandoned_partial_uploads_are_dropped() -> None:
     data = content(2 * MIB)
     await uploads.put(tenant, name(data), ByteRange(0, MIB - 1, 2 * MIB), MIB, body(data[:MIB]))
 
-    clock.now = UNFINISHED_S
+    clock.now += UNFINISHED_S
     uploads.sweep()
     assert received(uploads, tenant, data) == MIB
     clock.now += 0.1
