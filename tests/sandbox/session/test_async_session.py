@@ -338,10 +338,12 @@ async def test_a_session_whose_caller_is_cancelled_is_ended() -> None:
         assert sandbox.plain is not None
         zygote = psutil.Process(zygote_pid(sandbox.plain))
         before = {each.pid for each in zygote.children()}
+        zygote.suspend()  # no session begins before the caller is cancelled
         opening = asyncio.ensure_future(sandbox.session().__aenter__())
         for _ in range(3):  # it has been asked for
             await asyncio.sleep(0)
         opening.cancel()
+        zygote.resume()
         with pytest.raises(asyncio.CancelledError):
             await opening
         async with sandbox.session() as session:
