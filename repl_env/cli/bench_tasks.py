@@ -9,11 +9,12 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 import typer
 
 from .exit_status import ExitStatus
+from .options.output_options import AsJSON
 
 bench_tasks = typer.Typer(help="Generate long-context tasks with exact answers.")
 
@@ -32,7 +33,7 @@ _WRONG_PLACE = (
 
 @dataclass(frozen=True, slots=True)
 class BenchTaskPlan:
-    """Which tasks a dataset has: `n` of them, the kinds in turn."""
+    """The tasks of a dataset: `n` of them, the kinds in turn."""
 
     kinds: tuple[str, ...]
     n: int
@@ -41,7 +42,7 @@ class BenchTaskPlan:
     files: Path | None
 
     def records(self, folder: Path) -> Iterator[dict[str, Any]]:
-        """The lines of a dataset in `folder`; writes context files on the way."""
+        """Yield the lines of a dataset in `folder`, and write the context files."""
         from repl_env.tasks.generators import make_task
 
         for number in range(self.n):
@@ -55,6 +56,35 @@ class BenchTaskPlan:
             yield record
 
 
+Out: TypeAlias = Annotated[
+    Path, typer.Option(metavar="FILE", help="Dataset to write, one task in each line.")
+]
+Kinds: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        metavar="KINDS",
+        help="Kinds of tasks: all, or some of single_needle, multi_needle, aggregation and "
+        "pairs, separated by commas.",
+    ),
+]
+Count: TypeAlias = Annotated[
+    int, typer.Option(min=1, max=_SEEDS, help="Number of tasks, kinds alternating.")
+]
+Size: TypeAlias = Annotated[
+    str,
+    typer.Option(metavar="SIZE", help="Length of a context in characters, such as 100k or 10M."),
+]
+Seed: TypeAlias = Annotated[
+    int, typer.Option(min=0, help="Seed of the generator; another seed makes other tasks.")
+]
+ContextFolder: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER", help="Folder for the contexts as files, instead of the dataset."
+    ),
+]
+
+
 @bench_tasks.callback()
 def _group() -> None:
     """Generate long-context tasks with exact answers."""
@@ -62,37 +92,14 @@ def _group() -> None:
 
 @bench_tasks.command()
 def make(
-    out: Annotated[
-        Path, typer.Option(metavar="FILE", help="Dataset to write, one task in each line.")
-    ],
-    kind: Annotated[
-        str,
-        typer.Option(
-            metavar="KINDS",
-            help="Kinds of tasks: all, or some of single_needle, multi_needle, aggregation and "
-            "pairs, separated by commas.",
-        ),
-    ] = "all",
-    n: Annotated[
-        int, typer.Option(min=1, max=_SEEDS, help="Number of tasks, kinds alternating.")
-    ] = 100,
-    size: Annotated[
-        str,
-        typer.Option(
-            metavar="SIZE", help="Length of a context in characters, such as 100k or 10M."
-        ),
-    ] = "100k",
-    seed: Annotated[
-        int, typer.Option(min=0, help="Seed of the generator; another seed makes other tasks.")
-    ] = 1,
-    context_files: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER", help="Folder for the contexts as files, instead of the dataset."
-        ),
-    ] = None,
-    force: Annotated[bool, typer.Option(help="Replace a dataset that is there.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    out: Out,
+    kind: Kinds = "all",
+    n: Count = 100,
+    size: Size = "100k",
+    seed: Seed = 1,
+    context_files: ContextFolder = None,
+    force: Annotated[bool, typer.Option(help="Replace an existing dataset.")] = False,
+    as_json: AsJSON = False,
 ) -> None:
     """Write a dataset of generated tasks: the same options always make the same bytes."""
     plan = BenchTaskPlan(_kinds(kind), n, _characters(size), seed, context_files)
@@ -108,7 +115,7 @@ def make(
 
 
 def _written(plan: BenchTaskPlan, out: Path) -> tuple[str, int]:
-    """As `_write`.
+    """Return the result of `_write`.
 
     Raises:
         typer.BadParameter: the file or the folder that was given cannot be written to.
@@ -127,7 +134,7 @@ def _written(plan: BenchTaskPlan, out: Path) -> tuple[str, int]:
 
 
 def _write(plan: BenchTaskPlan, out: Path) -> tuple[str, int]:
-    """Write the dataset, whole or not at all; its digest and size."""
+    """Write the dataset, whole or not at all, and return its digest and size."""
     from repl_env.common.replace_target import replace_target
 
     target = replace_target(out)

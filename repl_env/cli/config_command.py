@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .config.config_file import VARIABLE, ConfigFile, config_file
+from .options.output_options import AsJSON
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -33,7 +34,7 @@ def show(
             help="A command, such as run or tasks run; without one, all that is set anywhere."
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJSON = False,
 ) -> None:
     """Print each option of a command with its value and the source of the value.
 

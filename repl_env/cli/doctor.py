@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from .exit_status import ExitStatus
+from .options.output_options import AsJSON
 from .options.tier_trial import Trial, try_tier
 from .render.copyable_text import copyable
 from .render.fitted_table import FittedTable
@@ -34,7 +35,7 @@ CONTAINER = "container"
 
 
 def doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    as_json: AsJSON = False,
     require: Annotated[
         Tier, typer.Option(metavar="TIER", help="Weakest isolation tier to accept.")
     ] = Tier.CONFINED,

@@ -6,217 +6,59 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from .exit_status import ExitStatus
-from .options.budget_options import (
-    Calls,
-    Dollars,
-    Prices,
-    Seconds,
-    Tokens,
-    budget_from,
-    prices_from,
+from .options.evaluation_options import (
+    Dataset,
+    EvaluatedSolver,
+    EvaluationOptions,
+    ResultsOptions,
 )
-from .options.help_groups import EVALUATION, MODEL, OUTPUT
-from .options.limit_options import (
-    CellTimeout,
-    CPUSeconds,
-    FileSize,
-    InterruptGrace,
-    Memory,
-    OpenFiles,
-    Output,
-    Processes,
-    Workspace,
-)
-from .options.model_options import BaseURL, KeyVariable, ModelOptions
-from .options.page_options import PagePath, PageSize, check_page, write_page_file
-from .options.run_options import (
-    Blocks,
-    BlocksOption,
-    MaxDepth,
-    MaxIterations,
-    RunOptions,
-    SubModel,
-    limits_of_runs,
-)
-from .options.session_options import (
-    ImageOption,
-    Isolation,
-    IsolationOption,
-    Preload,
-    RequireOption,
-    RuntimeOption,
-    modules_of,
-    opening,
-)
+from .options.model_options import ModelOptions
+from .options.option_groups import with_option_groups
+from .options.page_options import PageOptions, write_page_file
+from .options.run_options import RunOptions
 from .options.solver_options import check_choice, function_solver, metric_of, rlm_solver
 from .render.evaluation_report import report, taken_over, unwritable
 
 if TYPE_CHECKING:
     from repl_env.evaluation import Evaluation, ResultsFile, Solver
 
-Dataset: TypeAlias = Annotated[
-    Path, typer.Argument(help="The dataset: one JSON object in each line (docs/evaluation.md).")
-]
-Rubric: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        metavar="RUBRIC",
-        help="Rubric: exact, fuzzy, json, list or module:function; by default the rubric that a "
-        "line names, else exact.",
-        rich_help_panel=EVALUATION,
-    ),
-]
-Concurrency: TypeAlias = Annotated[
-    int, typer.Option(min=1, help="Number of tasks that run at once.", rich_help_panel=EVALUATION)
-]
-Model: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        metavar="MODEL",
-        help="The model to evaluate, or script:FILE.py:FUNCTION; as for run.",
-        rich_help_panel=MODEL,
-    ),
-]
-Trajectories: TypeAlias = Annotated[
-    Path | None,
-    typer.Option(
-        "--trajectory",
-        metavar="FOLDER",
-        help="Folder for a trajectory file of each task.",
-        rich_help_panel=OUTPUT,
-    ),
-]
-SolverName: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        metavar="FUNCTION",
-        help="module:function or FILE.py:function that answers a task, instead of a model.",
-        rich_help_panel=MODEL,
-    ),
-]
-Out: TypeAlias = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="The results file; an existing file is continued.",
-        rich_help_panel=OUTPUT,
-    ),
-]
-Fresh: TypeAlias = Annotated[
-    bool,
-    typer.Option(
-        "--fresh/--resume", help="Discard the results file, or continue it.", rich_help_panel=OUTPUT
-    ),
-]
-Limit: TypeAlias = Annotated[
-    int | None,
-    typer.Option(min=1, help="Maximum number of tasks to evaluate.", rich_help_panel=EVALUATION),
-]
-GiveUpAfter: TypeAlias = Annotated[
-    int,
-    typer.Option(
-        min=0,
-        help="Consecutive infrastructure errors that end the evaluation; 0: no limit.",
-        rich_help_panel=EVALUATION,
-    ),
-]
-AsJSON: TypeAlias = Annotated[
-    bool, typer.Option("--json", help="Print JSON instead of tables.", rich_help_panel=OUTPUT)
-]
 
-
+@with_option_groups
 def evaluate(
     context: typer.Context,
     dataset: Dataset,
-    rubric: Rubric = None,
-    concurrency: Concurrency = 8,
-    model: Model = None,
-    base_url: BaseURL = None,
-    api_key_env: KeyVariable = None,
-    sub_model: SubModel = None,
-    max_depth: MaxDepth = 2,
-    max_iterations: MaxIterations = 30,
-    blocks: BlocksOption = Blocks.ALL,
-    budget_calls: Calls = 200,
-    budget_tokens: Tokens = None,
-    budget_usd: Dollars = None,
-    budget_seconds: Seconds = None,
-    price: Prices = None,
-    isolation: IsolationOption = Isolation.AUTO,
-    require: RequireOption = None,
-    image: ImageOption = None,
-    runtime: RuntimeOption = None,
-    preload: Preload = None,
-    timeout: CellTimeout = 30.0,
-    memory: Memory = "1GiB",
-    processes: Processes = 64,
-    open_files: OpenFiles = 256,
-    file_size: FileSize = "256MiB",
-    workspace: Workspace = "256MiB",
-    output: Output = "64MiB",
-    cpu_seconds: CPUSeconds = None,
-    interrupt_grace: InterruptGrace = 0.5,
-    trajectory: Trajectories = None,
-    solver: SolverName = None,
-    out: Out = None,
-    fresh: Fresh = False,
-    limit: Limit = None,
-    give_up_after: GiveUpAfter = 20,
-    as_json: AsJSON = False,
-    html: PagePath = None,
-    max_size: PageSize = None,
+    evaluation: EvaluationOptions,
+    solver: EvaluatedSolver,
+    runs: RunOptions,
+    results: ResultsOptions,
+    page: PageOptions,
 ) -> None:
     """Run a model over a dataset and score its answers; interrupted, the same call goes on."""
-    model, solver = check_choice(model, solver, context)
-    size = check_page(html, max_size)
-    metric, rubric_settings = metric_of(rubric)
+    model, function = check_choice(solver.model, solver.solver, context)
+    size = page.check()
+    metric, rubric_settings = metric_of(evaluation.rubric)
     if model is None:
-        assert solver is not None
-        solving, settings = function_solver(solver)
+        assert function is not None
+        solving, settings = function_solver(function)
     else:
-        with opening():
-            limits = limits_of_runs(
-                memory=memory,
-                timeout=timeout,
-                processes=processes,
-                open_files=open_files,
-                file_size=file_size,
-                workspace=workspace,
-                output=output,
-                cpu_seconds=cpu_seconds,
-                grace=interrupt_grace,
-            )
-        runs = RunOptions(
-            model=ModelOptions(model, base_url, api_key_env),
-            sub_model=sub_model,
-            budget=budget_from(budget_calls, budget_tokens, budget_usd, budget_seconds),
-            prices=prices_from(price or ()),
-            max_iterations=max_iterations,
-            max_depth=max_depth,
-            blocks=blocks.value,
-            isolation=isolation.value,
-            require=None if require is None else require.value,
-            image=image,
-            runtime=runtime,
-            preload=modules_of(preload),
-            limits=limits,
-        )
-        solving, settings = rlm_solver(runs, _folder(trajectory))
+        endpoint = ModelOptions(model, solver.base_url, solver.api_key_env)
+        solving, settings = rlm_solver(endpoint, runs, results.trajectory)
+        results.make_trajectory_folder()
     how = {
         "metric": metric,
         "settings": settings | rubric_settings,
-        "concurrency": concurrency,
-        "give_up_after": give_up_after,
+        "concurrency": evaluation.concurrency,
+        "give_up_after": evaluation.give_up_after,
     }
-    evaluation, status = _evaluated(dataset, limit, solving, how, out, fresh=fresh)
-    status = report(evaluation, status, out, as_json)
-    if html is not None:
-        _write_page(evaluation, html, size, trajectory)
+    done, status = _evaluated(dataset, evaluation.limit, solving, how, results)
+    status = report(done, status, results.out, results.as_json)
+    if page.html is not None:
+        _write_page(done, page.html, size, results.trajectory)
     raise typer.Exit(status)
 
 
@@ -235,9 +77,7 @@ def _evaluated(
     limit: int | None,
     solving: Solver,
     how: Mapping[str, Any],
-    out: Path | None,
-    *,
-    fresh: bool,
+    options: ResultsOptions,
 ) -> tuple[Evaluation, ExitStatus]:
     """The evaluation of `solving` on a dataset, as far as it came; what ended it, else OK."""
     from repl_env.evaluation import Evaluation, read_dataset
@@ -246,21 +86,11 @@ def _evaluated(
     note = {"dataset": str(dataset), "settings": how["settings"]}
     with _files():
         tasks = read_dataset(dataset, limit)
-        with _results(out, fresh, note) as results:
+        with _results(options.out, options.fresh, note) as results:
             evaluation = Evaluation(tasks, solving, results=results, fatal=(IsolationError,), **how)
             if results is not None and results.earlier:
                 typer.echo(taken_over(evaluation, results), err=True)
             return evaluation, _run(evaluation, solving, how["concurrency"])
-
-
-def _folder(path: Path | None) -> Path | None:
-    if path is not None:
-        try:
-            path.mkdir(exist_ok=True)
-        except OSError as error:
-            message = f"{path}: {error.strerror or error}"
-            raise typer.BadParameter(message, param_hint="--trajectory") from error
-    return path
 
 
 @contextmanager

@@ -7,44 +7,28 @@ import math
 import signal
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
 from .exit_status import ExitStatus
 from .options.context_files import STDIN, ContextFiles, contexts_from, loaded
 from .options.help_groups import LIMITS
-from .options.limit_options import (
-    CellTimeout,
-    CPUSeconds,
-    FileSize,
-    InterruptGrace,
-    Memory,
-    OpenFiles,
-    Output,
-    Processes,
-    Workspace,
-)
+from .options.limit_options import LimitOptions
+from .options.option_groups import with_option_groups
 from .options.session_options import (
-    ImageOption,
     Isolation,
-    IsolationOption,
     Language,
     LanguageName,
-    Preload,
-    Require,
-    RequireOption,
-    RuntimeOption,
-    modules_of,
+    SessionOptions,
     opening,
     policy_of,
 )
 
 if TYPE_CHECKING:
     from repl_env.env.environment import REPLEnvironment
-    from repl_sandbox import Limits
 
-# Seconds that a call may ask for, where nobody says.
+# Seconds that a call may ask for, by default.
 _LONGEST_S = 600.0
 _HINT = (
     "Messages of the Model Context Protocol are read here, one a line. Programs start this command "
@@ -52,31 +36,24 @@ _HINT = (
 )
 
 
+MaxTimeout: TypeAlias = Annotated[
+    float | None,
+    typer.Option(
+        "--max-timeout",
+        metavar="SECONDS",
+        help="Longest time-out a call may ask for; 600, or --timeout if longer.",
+        rich_help_panel=LIMITS,
+    ),
+]
+
+
+@with_option_groups
 def mcp(
+    *,
     context: ContextFiles = None,
-    isolation: IsolationOption = Isolation.AUTO,
-    require: RequireOption = None,
-    image: ImageOption = None,
-    runtime: RuntimeOption = None,
-    preload: Preload = None,
-    timeout: CellTimeout = 30.0,
-    max_timeout: Annotated[
-        float | None,
-        typer.Option(
-            "--max-timeout",
-            metavar="SECONDS",
-            help="Longest time-out a call may ask for; 600, or --timeout if longer.",
-            rich_help_panel=LIMITS,
-        ),
-    ] = None,
-    memory: Memory = "1GiB",
-    processes: Processes = 64,
-    open_files: OpenFiles = 256,
-    file_size: FileSize = "256MiB",
-    workspace: Workspace = "256MiB",
-    output: Output = "64MiB",
-    cpu_seconds: CPUSeconds = None,
-    interrupt_grace: InterruptGrace = 0.5,
+    session: SessionOptions,
+    limits: LimitOptions,
+    max_timeout: MaxTimeout = None,
     language: Language = LanguageName.FULL,
 ) -> None:
     """Offer a Python session to a model: an MCP server on standard input and output.
@@ -86,29 +63,14 @@ def mcp(
     """
     if any(one.rpartition("=")[2] == STDIN for one in context or ()):
         raise typer.BadParameter("standard input has the messages", param_hint="--context")
-    longest_cell_s = _longest(timeout, max_timeout)
+    longest_cell_s = _longest(limits.timeout, max_timeout)
     values = loaded(contexts_from(context or ()))
-    from repl_sandbox import Limits
-
     with opening():
-        limits = Limits(
-            memory=memory,
-            timeout=timeout,
-            processes=processes,
-            open_files=open_files,
-            file_size=file_size,
-            workspace=workspace,
-            output=output,
-            cpu_seconds=cpu_seconds,
-            grace=interrupt_grace,
-        )
-        environment = _environment(
-            isolation, require, image, runtime, modules_of(preload), limits, language
-        )
+        environment = _environment(session, limits, language)
     _check_library()
     if sys.stdin.isatty():
         typer.echo(_HINT, err=True)
-    interrupted = asyncio.run(_serve(environment, values, longest_cell_s, memory))
+    interrupted = asyncio.run(_serve(environment, values, longest_cell_s, limits.memory))
     raise typer.Exit(ExitStatus.INTERRUPTED if interrupted else ExitStatus.OK)
 
 
@@ -117,12 +79,12 @@ def _longest(timeout: float, given: float | None) -> float:
     if given is None:
         return max(timeout, _LONGEST_S)
     if not 0 < given < math.inf:
-        told = "must be a finite number of seconds above 0"
+        message = "must be a finite number of seconds above 0"
     elif given < timeout:
-        told = f"{given:g} is less than --timeout {timeout:g}, which a call has: lower that too"
+        message = f"{given:g} is less than --timeout {timeout:g}, which a call has: lower that too"
     else:
         return given
-    raise typer.BadParameter(told, param_hint="--max-timeout")
+    raise typer.BadParameter(message, param_hint="--max-timeout")
 
 
 def _check_library() -> None:
@@ -136,25 +98,15 @@ def _check_library() -> None:
 
 
 def _environment(
-    isolation: Isolation,
-    require: Require | None,
-    image: str | None,
-    runtime: str | None,
-    preload: tuple[str, ...],
-    limits: Limits,
-    language: LanguageName,
+    session: SessionOptions, limits: LimitOptions, language: LanguageName
 ) -> REPLEnvironment:
     from repl_env.env.environment import REPLEnvironment
 
     return REPLEnvironment(
-        isolation=isolation.value,
-        require=None if require is None else require.value,
-        image=image,
-        runtime=runtime,
-        preload=preload,
-        limits=limits,
+        **session.arguments(),
+        limits=limits.limits(),
         policy=policy_of(language),
-        answers="strict",  # nobody asked for it who only prints FINAL(...)
+        answers="strict",  # a user who prints FINAL(...) did not ask for an answer
     )
 
 
@@ -186,13 +138,13 @@ async def _serve(
         with opening():
             await calls.begin()
         with standard_streams() as (source, sink):
-            await serve(server(_told(environment, memory), calls), source, sink, stop)
+            await serve(server(_instructions(environment, memory), calls), source, sink, stop)
     finally:
         await environment.close_async()
     return signal.SIGINT in signals
 
 
-def _told(environment: REPLEnvironment, memory: str) -> str:
+def _instructions(environment: REPLEnvironment, memory: str) -> str:
     """Return the instructions that the client gives its model."""
     from repl_env.integrations.mcp.mcp_server import instructions
 

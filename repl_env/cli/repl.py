@@ -5,81 +5,62 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
 from .exit_status import ExitStatus
 from .options.context_files import STDIN, ContextFiles, contexts_from, loaded
 from .options.help_groups import LIMITS, OUTPUT
-from .options.limit_options import (
-    CellTimeout,
-    CPUSeconds,
-    FileSize,
-    InterruptGrace,
-    Memory,
-    OpenFiles,
-    Output,
-    Processes,
-    Workspace,
-)
+from .options.limit_options import LimitOptions
+from .options.option_groups import with_option_groups
 from .options.session_options import (
-    ImageOption,
     Isolation,
-    IsolationOption,
     Language,
     LanguageName,
     Mounts,
-    Preload,
     Python,
-    RequireOption,
-    RuntimeOption,
-    modules_of,
+    SessionOptions,
     mounts_of,
     opening,
     policy_of,
 )
 
 if TYPE_CHECKING:
+    from repl_sandbox import Sandbox
+
     from .shell.interactive_shell import Shell
 
 # Each state that can be undone is a waiting process.
 _UNDO = 8
+Undo: TypeAlias = Annotated[
+    int,
+    typer.Option(
+        "--undo",
+        min=1,
+        max=128,
+        help="Number of cells that :undo can take back.",
+        rich_help_panel=LIMITS,
+    ),
+]
+AsJSON: TypeAlias = Annotated[
+    bool,
+    typer.Option("--json", help="Print one JSON object for each cell.", rich_help_panel=OUTPUT),
+]
 
 
+@with_option_groups
 def repl(
+    *,
     context: ContextFiles = None,
-    isolation: IsolationOption = Isolation.AUTO,
-    require: RequireOption = None,
-    image: ImageOption = None,
-    runtime: RuntimeOption = None,
+    session: SessionOptions,
+    limits: LimitOptions,
     python: Python = None,
     mount: Mounts = None,
-    preload: Preload = None,
-    timeout: CellTimeout = 30.0,
-    memory: Memory = "1GiB",
-    processes: Processes = 64,
-    open_files: OpenFiles = 256,
-    file_size: FileSize = "256MiB",
-    workspace: Workspace = "256MiB",
-    output: Output = "64MiB",
-    cpu_seconds: CPUSeconds = None,
-    interrupt_grace: InterruptGrace = 0.5,
     language: Language = LanguageName.FULL,
-    undo: Annotated[
-        int,
-        typer.Option(
-            "--undo",
-            min=1,
-            max=128,
-            help="Number of cells that :undo can take back.",
-            rich_help_panel=LIMITS,
-        ),
-    ] = _UNDO,
-    as_json: Annotated[
-        bool,
-        typer.Option("--json", help="Print one JSON object for each cell.", rich_help_panel=OUTPUT),
-    ] = False,
+    undo: Undo = _UNDO,
+    as_json: AsJSON = False,
 ) -> None:
     """Type Python into a session of its own, held by the kernel; :help lists more.
 
@@ -89,48 +70,43 @@ def repl(
     if any(one.rpartition("=")[2] == STDIN for one in context or ()):
         raise typer.BadParameter("standard input holds the cells", param_hint="--context")
     values = loaded(contexts_from(context or ()))
-    from repl_sandbox import Limits, Sandbox
+    from repl_sandbox import Sandbox
 
+    with opening():
+        sandbox = Sandbox(
+            **session.arguments(),
+            python=None if python is None else str(python),
+            mounts=mounts_of(mount),
+            limits=limits.limits(),
+            policy=policy_of(language),
+            history=undo,
+        )
+    raise typer.Exit(_run_cells(sandbox, values, limits, as_json=as_json))
+
+
+def _run_cells(
+    sandbox: Sandbox, values: Mapping[str, str | bytes], limits: LimitOptions, *, as_json: bool
+) -> int:
+    """Run the cells of standard input, close `sandbox`, and return the exit status."""
     from .shell.cell_screens import JSONScreen, TextScreen
     from .shell.interactive_shell import Shell
     from .shell.shell_commands import run_command
 
-    with opening():
-        sandbox = Sandbox(
-            isolation=isolation.value,
-            require=None if require is None else require.value,
-            image=image,
-            runtime=runtime,
-            python=None if python is None else str(python),
-            mounts=mounts_of(mount),
-            preload=modules_of(preload),
-            limits=Limits(
-                memory=memory,
-                timeout=timeout,
-                processes=processes,
-                open_files=open_files,
-                file_size=file_size,
-                workspace=workspace,
-                output=output,
-                cpu_seconds=cpu_seconds,
-                grace=interrupt_grace,
-            ),
-            policy=policy_of(language),
-            history=undo,
-        )
-    memory_limit = int(sandbox.limits.memory)
-    screen = JSONScreen() if as_json else TextScreen(memory=memory_limit)
+    is_terminal = sys.stdin.isatty()
+    screen = JSONScreen() if as_json else TextScreen(memory=int(sandbox.limits.memory))
+    exits = not (as_json or is_terminal)
     with sandbox:
         with opening():
-            exits = not (as_json or sys.stdin.isatty())
-            shell = Shell(sandbox, screen, run_command, values=values, timeout=timeout, exits=exits)
-        if sys.stdin.isatty():
-            if not as_json:
-                screen.note(_banner(shell, memory))
-            _converse(shell)
-            return
-        failed = _serve(shell)
-    raise typer.Exit(shell.status or (ExitStatus.FAILED if failed else ExitStatus.OK))
+            shell = Shell(
+                sandbox, screen, run_command, values=values, timeout=limits.timeout, exits=exits
+            )
+        if not is_terminal:
+            failed = _serve(shell)
+            return shell.status or (ExitStatus.FAILED if failed else ExitStatus.OK)
+        if not as_json:
+            screen.note(_banner(shell, limits.memory))
+        _converse(shell)
+        return ExitStatus.OK
 
 
 def _converse(shell: Shell) -> None:
@@ -140,7 +116,7 @@ def _converse(shell: Shell) -> None:
 
 
 def _serve(shell: Shell) -> int:
-    """Run what comes through the pipe; how many cells and commands failed."""
+    """Run the cells of a pipe, and return how many cells and commands failed."""
     from .shell.cell_boundaries import cells
     from .shell.piped_input import PipedLines
 

@@ -6,13 +6,15 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
 from .exit_status import ExitStatus
 from .options.help_groups import OUTPUT
-from .options.page_options import PagePath, PageSize, check_page, write_page_file
+from .options.option_groups import with_option_groups
+from .options.output_options import JSONOutput
+from .options.page_options import PageOptions, write_page_file
 
 if TYPE_CHECKING:
     from repl_env.rlm.trajectory.trajectory import Run, Trajectory
@@ -21,70 +23,77 @@ if TYPE_CHECKING:
 _RERUN = "Another run of the code"  # a heading of the help screen
 
 
+RunPath: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="RUN",
+        help="Show only this run and the runs below it, such as 0.3.",
+        rich_help_panel=OUTPUT,
+    ),
+]
+Show: TypeAlias = Annotated[
+    bool,
+    typer.Option("--show", help="Show messages, code and outputs in full.", rich_help_panel=OUTPUT),
+]
+Execute: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--execute",
+        help="Run the code again in new sessions with the recorded model replies; exit 1 if an "
+        "output or answer differs.",
+        rich_help_panel=_RERUN,
+    ),
+]
+Contexts: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="[NAME=]FILE",
+        help="With --execute: a context that is not in the file.",
+        rich_help_panel=_RERUN,
+    ),
+]
+
+
+@with_option_groups
 def replay(
     trajectory: Annotated[Path, typer.Argument(help="Trajectory file of a run.")],
-    run: Annotated[
-        str | None,
-        typer.Option(
-            metavar="RUN",
-            help="Show only this run and the runs below it, such as 0.3.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None,
-    show: Annotated[
-        bool,
-        typer.Option(
-            "--show", help="Show messages, code and outputs in full.", rich_help_panel=OUTPUT
-        ),
-    ] = False,
-    execute: Annotated[
-        bool,
-        typer.Option(
-            "--execute",
-            help="Run the code again in new sessions with the recorded model replies; exit 1 if an "
-            "output or answer differs.",
-            rich_help_panel=_RERUN,
-        ),
-    ] = False,
-    context: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="[NAME=]FILE",
-            help="With --execute: a context that is not in the file.",
-            rich_help_panel=_RERUN,
-        ),
-    ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON instead of text.", rich_help_panel=OUTPUT)
-    ] = False,
-    html: PagePath = None,
-    max_size: PageSize = None,
+    page: PageOptions,
+    run: RunPath = None,
+    show: Show = False,
+    execute: Execute = False,
+    context: Contexts = None,
+    as_json: JSONOutput = False,
 ) -> None:
     """Show a recorded run: turns, code, outputs, sub-calls, the runs below it, and what it cost."""
-    from repl_env.rlm.trajectory.trajectory import Trajectory
-
-    size = check_page(html, max_size)
-    try:
-        loaded = Trajectory.load(trajectory)
-        loaded.root  # noqa: B018 (a file without a run is refused here)
-    except OSError as error:
-        raise typer.BadParameter(f"{trajectory}: {error.strerror}") from error
-    except ValueError as error:
-        raise typer.BadParameter(f"{error}{_hint(trajectory)}") from error
-    if html is not None:
+    size = page.check()
+    loaded = _loaded(trajectory)
+    if page.html is not None:
         if execute or run is not None or as_json:
             raise typer.BadParameter("--html goes without --execute, --run and --json")
-        _write_page(trajectory, html, size)
-        return
-    if execute:
+        _write_page(trajectory, page.html, size)
+    elif execute:
         if run is not None:
             raise typer.BadParameter("--run goes without --execute")
         again, found = _executed(loaded, context or [])
         _report(again, found, as_json)
         raise typer.Exit(ExitStatus.FAILED if found else ExitStatus.OK)
-    if context:
+    elif context:
         raise typer.BadParameter("--context goes with --execute")
-    _show(loaded, run, show, as_json)
+    else:
+        _show(loaded, run, show, as_json)
+
+
+def _loaded(path: Path) -> Trajectory:
+    from repl_env.rlm.trajectory.trajectory import Trajectory
+
+    try:
+        loaded = Trajectory.load(path)
+        loaded.root  # noqa: B018 (a file without a run is refused here)
+    except OSError as error:
+        raise typer.BadParameter(f"{path}: {error.strerror}") from error
+    except ValueError as error:
+        raise typer.BadParameter(f"{error}{_hint(path)}") from error
+    return loaded
 
 
 def _hint(path: Path) -> str:
@@ -117,12 +126,12 @@ def _show(trajectory: Trajectory, path: str | None, full: bool, as_json: bool) -
     except KeyError as error:
         raise typer.BadParameter(str(error.args[0]), param_hint="--run") from error
     if as_json:
-        told = {"complete": trajectory.complete, "runs": [as_dict(run) for run in runs]}
-        typer.echo(json.dumps(told, indent=2))
+        tree = {"complete": trajectory.complete, "runs": [as_dict(run) for run in runs]}
+        typer.echo(json.dumps(tree, indent=2))
         return
     print_tree(runs, full=full)
     if not trajectory.complete:
-        typer.echo("This trajectory is not complete: whoever wrote it did not get to its end.")
+        typer.echo("This trajectory is not complete: its writer did not get to the end.")
 
 
 def _executed(
@@ -171,12 +180,12 @@ def _value(data: bytes, kind: str) -> Any:
 
 def _report(again: Trajectory, found: tuple[RunDifference, ...], as_json: bool) -> None:
     if as_json:
-        told = {
+        comparison = {
             "same": not found,
             "final_answer": again.root.final_answer,
             "differences": [asdict(each) for each in found],
         }
-        typer.echo(json.dumps(told, indent=2))
+        typer.echo(json.dumps(comparison, indent=2))
         return
     from .render.recorded_tree import print_differences
 

@@ -3,46 +3,49 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
 from .exit_status import ExitStatus
 from .options.help_groups import OUTPUT
+from .options.output_options import JSONOutput
 
 if TYPE_CHECKING:
     from repl_env.evaluation import RecordedResults
 
-_READING = "Listing"
+_READING = "Listing"  # a heading of the help screen
+
+
+Other: TypeAlias = Annotated[
+    Path | None,
+    typer.Argument(help="A later results file of the same tasks, to compare with the first."),
+]
+Limit: TypeAlias = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        metavar="N",
+        help="Maximum number of tasks in each list; 0: no limit.",
+        rich_help_panel=_READING,
+    ),
+]
+Plot: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE.png",
+        help="Write a plot of the scores by kind of task; an existing plot is replaced.",
+        rich_help_panel=OUTPUT,
+    ),
+]
 
 
 def results(
     file: Annotated[Path, typer.Argument(help="Results file of `repl-env eval`.")],
-    other: Annotated[
-        Path | None,
-        typer.Argument(help="A later results file of the same tasks, to compare with the first."),
-    ] = None,
-    limit: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            metavar="N",
-            help="Maximum number of tasks in each list; 0: no limit.",
-            rich_help_panel=_READING,
-        ),
-    ] = 10,
-    png: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE.png",
-            help="Write a plot of the scores by kind of task; an existing plot is replaced.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None,
-    as_json: Annotated[
-        bool,
-        typer.Option("--json", help="Print one JSON object.", rich_help_panel=OUTPUT),
-    ] = False,
+    other: Other = None,
+    limit: Limit = 10,
+    png: Plot = None,
+    as_json: JSONOutput = False,
 ) -> None:
     """List the wrong answers of an evaluation and the kinds of its failures.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
@@ -50,6 +51,27 @@ Prices: TypeAlias = Annotated[
         rich_help_panel=BUDGET,
     ),
 ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetOptions:
+    """The budget of a tree of runs, and prices."""
+
+    budget_calls: Calls = 200
+    budget_tokens: Tokens = None
+    budget_usd: Dollars = None
+    budget_seconds: Seconds = None
+    price: Prices = None
+
+    def budget(self) -> Budget:
+        """Return the budget; typer.BadParameter names an option with a wrong value."""
+        return budget_from(
+            self.budget_calls, self.budget_tokens, self.budget_usd, self.budget_seconds
+        )
+
+    def prices(self) -> dict[str, Price]:
+        """Return the prices by model; typer.BadParameter names a wrong one."""
+        return dict(map(_price, self.price or ()))
 
 
 _OPTIONS = {
@@ -111,15 +133,6 @@ def _tokens(text: str) -> int | None:
         raise typer.BadParameter(
             f"{text!r} is no number of tokens", param_hint="--budget-tokens"
         ) from None
-
-
-def prices_from(given: Sequence[str]) -> dict[str, Price]:
-    """The prices by model.
-
-    Raises:
-        typer.BadParameter: naming the one that is none.
-    """
-    return dict(_price(one) for one in given)
 
 
 def _price(given: str) -> tuple[str, Price]:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
 from .help_groups import LIMITS
+from .session_options import opening
+
+if TYPE_CHECKING:
+    from repl_sandbox import Limits
 
 # The options of commands whose sessions call no functions of the host lack `host_timeout`.
 OPTIONS = {
@@ -60,3 +65,33 @@ InterruptGrace: TypeAlias = Annotated[
     float,
     typer.Option("--interrupt-grace", metavar="SECONDS", help=GRACE_HELP, rich_help_panel=LIMITS),
 ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitOptions:
+    """The limits of each session."""
+
+    timeout: CellTimeout = 30.0
+    memory: Memory = "1GiB"
+    processes: Processes = 64
+    open_files: OpenFiles = 256
+    file_size: FileSize = "256MiB"
+    workspace: Workspace = "256MiB"
+    output: Output = "64MiB"
+    cpu_seconds: CPUSeconds = None
+    interrupt_grace: InterruptGrace = 0.5
+
+    def limits(self, **more: Any) -> Limits:
+        """Return the limits, with `more` fields.
+
+        Raises:
+            typer.BadParameter: naming the field.
+        """
+        from repl_sandbox import Limits
+
+        names = {"interrupt_grace": "grace"}
+        values = {
+            names.get(each.name, each.name): getattr(self, each.name) for each in fields(self)
+        }
+        with opening():
+            return Limits(**values, **more)

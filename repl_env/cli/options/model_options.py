@@ -64,9 +64,9 @@ KeyVariable: TypeAlias = Annotated[
 class ModelOptions:
     """The values of the model options. `api_key_env` is the name of a variable, not a key."""
 
-    model: str
-    base_url: str | None = None
-    api_key_env: str | None = None
+    model: ModelName
+    base_url: BaseURL = None
+    api_key_env: KeyVariable = None
 
 
 def model_from(

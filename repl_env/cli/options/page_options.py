@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
@@ -32,27 +33,42 @@ PageSize: TypeAlias = Annotated[
 ]
 
 
-def check_page(out: Path | None, size: str | None) -> int | None:
-    """Return the size in bytes; BadParameter if no page can be written, before any work is done."""
-    from repl_sandbox.session_limits import parse_size
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageOptions:
+    """The page of a command, if one is wanted."""
 
-    if out is None:
-        if size is not None:
-            raise typer.BadParameter("--max-size goes with --html")
-        return None
-    from repl_env.display.viewer.html_export import check_target
+    html: PagePath = None
+    max_size: PageSize = None
 
-    try:
-        check_target(out)
-        return None if size is None else parse_size(size, "--max-size")
-    except OSError as error:
-        raise typer.BadParameter(_reason(error), param_hint="--html") from error
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
+    def check(self) -> int | None:
+        """Return the maximum size in bytes; None without `--max-size`.
+
+        Raises:
+            typer.BadParameter: no page can be written. Call this before the work of the command.
+        """
+        from repl_sandbox.session_limits import parse_size
+
+        if self.html is None:
+            if self.max_size is not None:
+                raise typer.BadParameter("--max-size goes with --html")
+            return None
+        from repl_env.display.viewer.html_export import check_target
+
+        try:
+            check_target(self.html)
+            return None if self.max_size is None else parse_size(self.max_size, "--max-size")
+        except OSError as error:
+            raise typer.BadParameter(_reason(error), param_hint="--html") from error
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from error
 
 
 def write_page_file(out: Path, size: int | None, data: Callable[[], dict[str, Any]]) -> None:
-    """Write the page with the result of `data`; BadParameter if it cannot be."""
+    """Write the page with the result of `data`.
+
+    Raises:
+        typer.BadParameter: the page cannot be written, or would exceed `size` bytes.
+    """
     from repl_env.display.viewer.html_export import PageTooLarge, write_page
 
     try:

@@ -1,25 +1,25 @@
-"""How runs of a model work, said by options: `run` and `eval` share them."""
+"""The options of runs of a model, which `run` and `eval` share."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from .budget_options import check_price
+from .budget_options import BudgetOptions, check_price
 from .help_groups import MODEL, TURNS
+from .limit_options import LimitOptions
 from .model_options import ModelOptions, model_from
+from .session_options import SessionOptions
 
 if TYPE_CHECKING:
-    from repl_env.rlm.budget.budget_limits import Budget, Price
     from repl_sandbox import Limits
 
 
 class Blocks(StrEnum):
-    """Which of a reply's code blocks are run."""
+    """The code blocks of a reply that are run."""
 
     ALL = "all"
     FIRST = "first"
@@ -66,67 +66,56 @@ BlocksOption: TypeAlias = Annotated[
 ]
 
 
-def limits_of_runs(**given: Any) -> Limits:
-    """The limits of sessions in which runs work; calls of theirs may take as long as runs may.
-
-    Raises:
-        TypeError, ValueError: naming the field.
-    """
-    from repl_env.rlm.rlm_runner import HOST_TIMEOUT
-    from repl_sandbox import Limits
-
-    return Limits(**given, host_timeout=HOST_TIMEOUT)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """Runs as options say how they work."""
+    """The options of runs beside their model."""
 
-    model: ModelOptions
-    sub_model: str | None
-    budget: Budget
-    prices: Mapping[str, Price]
-    max_iterations: int
-    max_depth: int
-    blocks: str
-    isolation: str
-    require: str | None
-    image: str | None
-    runtime: str | None = None
-    preload: tuple[str, ...]
-    limits: Limits
+    sub_model: SubModel = None
+    max_depth: MaxDepth = 2
+    max_iterations: MaxIterations = 30
+    blocks: BlocksOption = Blocks.ALL
+    budget: BudgetOptions = field(default_factory=BudgetOptions)
+    session: SessionOptions = field(default_factory=SessionOptions)
+    limits: LimitOptions = field(default_factory=LimitOptions)
 
     @property
     def bounds(self) -> dict[str, Any]:
-        """How far each run may go."""
+        """The arguments of `RLM` that bound each run."""
         return {
             "max_iterations": self.max_iterations,
             "max_depth": self.max_depth,
-            "blocks": self.blocks,
+            "blocks": self.blocks.value,
         }
 
-    def arguments(self) -> dict[str, Any]:
-        """Those of `RLM`, with models that are made now and the caller's to close.
+    def session_limits(self) -> Limits:
+        """Return the limits of sessions, whose calls of the host may take as long as a run.
 
         Raises:
-            typer.BadParameter, typer.Exit: as `model_from`; a budget in dollars lacks a price.
+            typer.BadParameter: naming the field.
+        """
+        from repl_env.rlm.rlm_runner import HOST_TIMEOUT
+
+        return self.limits.limits(host_timeout=HOST_TIMEOUT)
+
+    def arguments(self, model: ModelOptions) -> dict[str, Any]:
+        """Return the arguments of `RLM`, with new models, which the caller closes.
+
+        Raises:
+            typer.BadParameter, typer.Exit: as `model_from`; an option has a wrong value; a budget
+                in dollars lacks a price.
         """
         arguments: dict[str, Any] = {
             **self.bounds,
-            "budget": self.budget,
-            "prices": self.prices,
-            "isolation": self.isolation,
-            "require": self.require,
-            "image": self.image,
-            "runtime": self.runtime,
-            "preload": self.preload,
-            "limits": self.limits,
-            "model": model_from(self.model),
+            "budget": self.budget.budget(),
+            "prices": self.budget.prices(),
+            **self.session.arguments(),
+            "limits": self.session_limits(),
+            "model": model_from(model),
         }
         if self.sub_model is not None:
-            other = replace(self.model, model=self.sub_model)
+            other = replace(model, model=self.sub_model)
             arguments["sub_model"] = model_from(other, "--sub-model")
         for name in ("model", "sub_model"):
             if name in arguments:
-                check_price(self.budget, self.prices, arguments[name].name)
+                check_price(arguments["budget"], arguments["prices"], arguments[name].name)
         return arguments

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
@@ -119,6 +120,27 @@ Language: TypeAlias = Annotated[
         rich_help_panel=LIMITS,
     ),
 ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionOptions:
+    """The isolation of sessions, and the modules that they start with."""
+
+    isolation: IsolationOption = Isolation.AUTO
+    require: RequireOption = None
+    image: ImageOption = None
+    runtime: RuntimeOption = None
+    preload: Preload = None
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of a sandbox, which an environment and a runner take too."""
+        return {
+            "isolation": self.isolation.value,
+            "require": None if self.require is None else self.require.value,
+            "image": self.image,
+            "runtime": self.runtime,
+            "preload": modules_of(self.preload),
+        }
 
 
 def policy_of(language: LanguageName) -> Policy | None:

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import typer
 
 from .function_references import named
-from .model_options import address_of, digest_of
+from .model_options import ModelOptions, address_of, digest_of
 from .run_options import RunOptions
 
 if TYPE_CHECKING:
@@ -62,30 +62,32 @@ def _is_on_command_line(context: typer.Context, name: str) -> bool:
     return source is not None and source.name == "COMMANDLINE"
 
 
-def rlm_solver(runs: RunOptions, trajectories: Path | None = None) -> tuple[Solver, dict[str, Any]]:
+def rlm_solver(
+    model: ModelOptions, runs: RunOptions, trajectories: Path | None = None
+) -> tuple[Solver, dict[str, Any]]:
     """A recursive language model as a solver, and what its results depend on.
 
     `trajectories` is a folder for those of the runs.
 
     Raises:
-        typer.BadParameter, typer.Exit: as `model_from`.
+        typer.BadParameter, typer.Exit: as `RunOptions.arguments`.
     """
     from repl_env.evaluation.solvers import RLMSolver
 
+    options = runs.arguments(model)
     # The tier is not among the settings, because it does not change an answer.
     settings = {
         **runs.bounds,
-        "model": runs.model.model,
+        "model": model.model,
         "sub_model": runs.sub_model,
-        "base_url": _without_secrets(address_of(runs.model)),
-        "source": digest_of(runs.model.model),
+        "base_url": _without_secrets(address_of(model)),
+        "source": digest_of(model.model),
         "sub_source": digest_of(runs.sub_model),
-        "budget": asdict(runs.budget),
-        "prices": {name: asdict(price) for name, price in runs.prices.items()},
-        "preload": list(runs.preload),
-        "limits": asdict(runs.limits),
+        "budget": asdict(options["budget"]),
+        "prices": {name: asdict(price) for name, price in options["prices"].items()},
+        "preload": list(options["preload"]),
+        "limits": asdict(options["limits"]),
     }
-    options = runs.arguments()
     return RLMSolver(options.pop("model"), options, trajectories), settings
 
 

@@ -7,14 +7,16 @@ import os
 import re
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 from urllib.parse import urlsplit
 
 import typer
 
 from repl_env.cli.exit_status import ExitStatus
+from repl_env.cli.options.option_groups import with_option_groups
+from repl_env.cli.options.output_options import AsJSON
 
-from .space_options import AsJSON, Base, Keyed, Title, failures_told, plan_from
+from .space_options import SpaceOptions, failures_reported
 
 if TYPE_CHECKING:
     from repl_env.integrations.hf_space.hub_push import Pushed
@@ -24,45 +26,51 @@ if TYPE_CHECKING:
 _LINE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}:[0-9a-fA-F]{64}")
 
 
+Folder: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--folder",
+        metavar="DIR",
+        help="Folder made by `space make`; by default one is made now.",
+    ),
+]
+Private: TypeAlias = Annotated[
+    bool, typer.Option("--private", help="Make a new Space a private one.")
+]
+KeyFile: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="File of `repl-env keys`; the hashes in it become a secret of the Space.",
+    ),
+]
+Login: TypeAlias = Annotated[
+    bool,
+    typer.Option("--login", help="Use the token of `hf auth login` if HF_TOKEN is not set."),
+]
+Replace: TypeAlias = Annotated[
+    bool, typer.Option("--replace", help="Overwrite a Space that this command did not make.")
+]
+
+
+@with_option_groups
 def push(
     repo: Annotated[str, typer.Argument(metavar="OWNER/NAME", help="The Space to push to.")],
-    folder: Annotated[
-        Path | None,
-        typer.Option(
-            "--folder",
-            metavar="DIR",
-            help="Folder made by `space make`; by default one is made now.",
-        ),
-    ] = None,
-    keyed: Keyed = False,
-    title: Title = None,
-    base: Base = None,
-    private: Annotated[
-        bool, typer.Option("--private", help="Make a new Space a private one.")
-    ] = False,
-    api_keys: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="File of `repl-env keys`; the hashes in it become a secret of the Space.",
-        ),
-    ] = None,
-    login: Annotated[
-        bool,
-        typer.Option("--login", help="Use the token of `hf auth login` if HF_TOKEN is not set."),
-    ] = False,
-    replace: Annotated[
-        bool, typer.Option("--replace", help="Overwrite a Space that this command did not make.")
-    ] = False,
+    space: SpaceOptions,
+    folder: Folder = None,
+    private: Private = False,
+    api_keys: KeyFile = None,
+    login: Login = False,
+    replace: Replace = False,
     as_json: AsJSON = False,
 ) -> None:
     """Upload a new Space, or a new version of a Space, to the hub, with the token in HF_TOKEN.
 
     Exit status 1: the hub refuses the Space. 5: the hub was not reached, or failed.
     """
-    if folder is not None and (keyed or title or base):
+    if folder is not None and not space.is_default:
         raise typer.BadParameter("--keyed, --title and --base are of a Space that is made now")
-    plan = plan_from(keyed=keyed, title=title, base=base, repo=repo)
+    plan = space.config(repo)
     _check_library()
     keys = None if api_keys is None else _lines(api_keys)
     token = _token(login)
@@ -73,7 +81,7 @@ def push(
         return
     what = "made" if done.created else "updated" if done.changed else "has these files already"
     typer.echo(f"{done.page} {what}; when the hub has built it, it serves on {done.url}")
-    if keyed and keys is None:
+    if space.keyed and keys is None:
         typer.echo(
             "Its secret REPL_ENV_API_KEYS must have keys; --api-keys FILE sets it.", err=True
         )
@@ -83,8 +91,8 @@ def _check_library() -> None:
     try:
         import huggingface_hub  # noqa: F401
     except ImportError as error:
-        told = f"repl-env space push: {error}. pip install 'repl-env[hf]' has what it needs"
-        typer.echo(told, err=True)
+        message = f"repl-env space push: {error}. pip install 'repl-env[hf]' has what it needs"
+        typer.echo(message, err=True)
         raise typer.Exit(ExitStatus.FAILED) from error
 
 
@@ -97,8 +105,8 @@ def _token(login: bool) -> str:
     if not (token.isascii() and token.isprintable() and " " not in token):
         raise typer.BadParameter("the token has characters that no token has")  # it is not repeated
     if not token:
-        told = "no token: set HF_TOKEN to one that may write"
-        raise typer.BadParameter(f"{told}, or run `hf auth login` and say --login")
+        message = "no token: set HF_TOKEN to one that may write"
+        raise typer.BadParameter(f"{message}, or run `hf auth login` and say --login")
     return token
 
 
@@ -122,13 +130,13 @@ def _lines(file: Path) -> str:
     try:
         text = file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        told = error.strerror if isinstance(error, OSError) else "no text"
-        raise typer.BadParameter(f"{file}: {told}", param_hint="--api-keys") from error
+        message = error.strerror if isinstance(error, OSError) else "no text"
+        raise typer.BadParameter(f"{file}: {message}", param_hint="--api-keys") from error
     entries = [entry for line in text.splitlines() if (entry := line.partition("#")[0].strip())]
     if not entries or not all(map(_LINE.fullmatch, entries)):
         # The line is not repeated: it may be a key.
-        told = f"{file} is no file of `repl-env keys`: it has lines NAME:HASH"
-        raise typer.BadParameter(told, param_hint="--api-keys")
+        message = f"{file} is no file of `repl-env keys`: it has lines NAME:HASH"
+        raise typer.BadParameter(message, param_hint="--api-keys")
     return ",".join(entries)
 
 
@@ -137,7 +145,7 @@ def _files(folder: Path | None, plan: SpaceConfig) -> Files:
     from repl_env.integrations.hf_space.space_contents import space_files
     from repl_env.integrations.hf_space.space_folder import read_space
 
-    with failures_told():
+    with failures_reported():
         if folder is None:
             return space_files(plan)
         try:

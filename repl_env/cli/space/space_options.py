@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
@@ -29,25 +30,38 @@ Base: TypeAlias = Annotated[
         metavar="IMAGE",
     ),
 ]
-AsJSON: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-def plan_from(**given: Any) -> SpaceConfig:
-    """The plan of the options that were given.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpaceOptions:
+    """The options of a new Space."""
 
-    Raises:
-        typer.BadParameter: naming the one that is wrong.
-    """
-    from repl_env.integrations.hf_space.space_config import SpaceConfig
+    keyed: Keyed = False
+    title: Title = None
+    base: Base = None
 
-    try:
-        return SpaceConfig(**{name: value for name, value in given.items() if value is not None})
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
+    @property
+    def is_default(self) -> bool:
+        """Whether no option is given."""
+        return not (self.keyed or self.title or self.base)
+
+    def config(self, repo: str | None) -> SpaceConfig:
+        """Return the configuration of the Space `repo`.
+
+        Raises:
+            typer.BadParameter: naming the option with a wrong value.
+        """
+        from repl_env.integrations.hf_space.space_config import SpaceConfig
+
+        given = {**asdict(self), "repo": repo}
+        try:
+            return SpaceConfig(**{name: each for name, each in given.items() if each is not None})
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from error
 
 
 @contextmanager
-def failures_told() -> Iterator[None]:
+def failures_reported() -> Iterator[None]:
     """Turn a Space or a wheel that cannot be made into a message and a status."""
     from repl_env.integrations.hf_space.wheel_packer import PackingError
 
@@ -57,6 +71,6 @@ def failures_told() -> Iterator[None]:
         typer.echo(f"repl-env space: {error}", err=True)
         raise typer.Exit(ExitStatus.FAILED) from error
     except OSError as error:
-        told = f"{error.filename}: {error.strerror}" if error.strerror else str(error)
-        typer.echo(f"repl-env space: {told}", err=True)
+        reason = f"{error.filename}: {error.strerror}" if error.strerror else str(error)
+        typer.echo(f"repl-env space: {reason}", err=True)
         raise typer.Exit(ExitStatus.FAILED) from error

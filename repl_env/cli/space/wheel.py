@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .space_options import failures_told
+from .space_options import failures_reported
 
 
 def wheel(
@@ -16,5 +16,5 @@ def wheel(
     """Write the wheel of openenv-repl-env: the installed version, named as AutoEnv finds it."""
     from repl_env.integrations.hf_space.wheel_packer import pack_wheel
 
-    with failures_told():
+    with failures_reported():
         typer.echo(pack_wheel(folder))

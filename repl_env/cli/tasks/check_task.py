@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from repl_env.cli.exit_status import ExitStatus
+from repl_env.cli.options.output_options import AsJSON
 
-from .task_arguments import failures_told, tasks_of
+from .task_arguments import failures_reported, tasks_of
 
 if TYPE_CHECKING:
     from repl_env.tasks import Evaluator, SubmissionEvaluation
@@ -23,7 +24,7 @@ def check(
         list[str] | None,
         typer.Argument(help="Shipped tasks, or folders; without any, all that are shipped."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJSON = False,
 ) -> None:
     """Evaluate each task's baseline and reference solution, and compare with what it says."""
     from repl_env.tasks import Evaluator
@@ -31,7 +32,7 @@ def check(
     results: list[dict[str, Any]] = []
     for task in _found(names):
         typer.echo(f"{task.name}: evaluating baseline and solution", err=True)
-        with failures_told():
+        with failures_reported():
             found = _checked(Evaluator(task))
         results += found
         if not as_json:
@@ -49,7 +50,7 @@ def _line(found: dict[str, Any]) -> str:
 
 
 def _found(names: list[str] | None) -> list[Any]:
-    with failures_told():
+    with failures_reported():
         return tasks_of(names or [])
 
 

@@ -7,17 +7,19 @@ from typing import Annotated
 
 import typer
 
-from .task_arguments import failures_told, tasks_of
+from repl_env.cli.options.output_options import AsJSON
+
+from .task_arguments import failures_reported, tasks_of
 
 
 def list_tasks(
     folders: Annotated[
         list[str] | None, typer.Argument(help="Folders of tasks; without any, the shipped ones.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJSON = False,
 ) -> None:
     """List tasks with metric, scores, split, difficulty and group."""
-    with failures_told():
+    with failures_reported():
         found = tasks_of(folders or [])
     if as_json:
         scores = [{"baseline": each.baseline, "reference": each.reference} for each in found]

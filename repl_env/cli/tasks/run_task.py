@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from repl_env.cli.exit_status import ExitStatus
+from repl_env.cli.options.output_options import AsJSON
 
-from .task_arguments import failures_told
+from .task_arguments import failures_reported
 
 if TYPE_CHECKING:
     from repl_env.tasks import Task
@@ -23,12 +24,12 @@ def run(
         Path | None,
         typer.Argument(help="The folder with the submission's files; by default the baseline."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJSON = False,
 ) -> None:
     """Evaluate a submission, and print its score. Exit status 1: the submission failed."""
     from repl_env.tasks import evaluate, load
 
-    with failures_told():
+    with failures_reported():
         found = load(task)
         files = found.baseline_files() if submission is None else _files(found, submission)
         what = "the baseline" if submission is None else str(submission)

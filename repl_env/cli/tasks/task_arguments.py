@@ -30,7 +30,7 @@ def tasks_of(names: list[str]) -> list[Task]:
 
 
 @contextmanager
-def failures_told() -> Iterator[None]:
+def failures_reported() -> Iterator[None]:
     """Turn what is wrong with a task, or with this system, into its message and status."""
     from repl_env.tasks import TaskError
     from repl_sandbox import IsolationError, SandboxError

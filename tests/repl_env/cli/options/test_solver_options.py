@@ -4,34 +4,22 @@ show.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from repl_env.cli.options.budget_options import BudgetOptions
+from repl_env.cli.options.limit_options import LimitOptions
 from repl_env.cli.options.model_options import ModelOptions
-from repl_env.cli.options.run_options import RunOptions
+from repl_env.cli.options.run_options import Blocks, RunOptions
+from repl_env.cli.options.session_options import Isolation, Require, SessionOptions
 from repl_env.cli.options.solver_options import rlm_solver
 from repl_env.llm import model_factory
 from repl_env.llm.model_spec import LLM
-from repl_env.rlm import Budget, Price, ScriptedModel
-from repl_sandbox import Limits
+from repl_env.rlm import ScriptedModel
 
 KEYS = {"OPENAI_API_KEY": "key-of-openai", "HF_TOKEN": "token-of-hf"}
-RUNS = RunOptions(
-    model=ModelOptions("m", "http://127.0.0.1:1/v1"),
-    sub_model=None,
-    budget=Budget(),
-    prices={},
-    max_iterations=30,
-    max_depth=2,
-    blocks="all",
-    isolation="auto",
-    require=None,
-    image=None,
-    preload=(),
-    limits=Limits(),
-)
+MODEL = ModelOptions("m", "http://127.0.0.1:1/v1")
 
 
 @pytest.fixture(autouse=True)
@@ -49,8 +37,8 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[LLM]:
     return asked
 
 
-def settings(**changes: Any) -> dict[str, Any]:
-    return rlm_solver(replace(RUNS, **changes))[1]
+def settings(model: ModelOptions = MODEL, **options: Any) -> dict[str, Any]:
+    return rlm_solver(model, RunOptions(**options))[1]
 
 
 def test_both_models_use_the_endpoint_of_the_environment(
@@ -75,14 +63,17 @@ def test_settings_have_no_secrets() -> None:
 
 
 def test_results_depend_on_limits_and_not_on_the_tier() -> None:
-    assert settings(isolation="jailed", require="confined") == settings()
+    assert (
+        settings(session=SessionOptions(isolation=Isolation.JAILED, require=Require.CONFINED))
+        == settings()
+    )
     for changes in (
         {"max_depth": 3},
-        {"budget": Budget(calls=3)},
+        {"budget": BudgetOptions(budget_calls=3)},
         {"sub_model": "s"},
-        {"blocks": "first"},
-        {"prices": {"m": Price(1, 2)}},
-        {"preload": ("json",)},
-        {"limits": Limits(timeout=5)},
+        {"blocks": Blocks.FIRST},
+        {"budget": BudgetOptions(price=["m=1:2"])},
+        {"session": SessionOptions(preload=["json"])},
+        {"limits": LimitOptions(timeout=5)},
     ):
         assert settings(**changes) != settings()
