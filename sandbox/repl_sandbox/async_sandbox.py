@@ -70,9 +70,9 @@ class AsyncSandbox(DisplayedByRepr):
         if not isinstance(sandbox, Sandbox):
             message = "sandbox must be a Sandbox (from repl_sandbox import Sandbox)"
             raise TypeError(f"{message}, not {type(sandbox).__name__}")
-        made = cls()
-        made._sandbox, made._owner = sandbox, False
-        return made
+        interface = cls()
+        interface._sandbox, interface._owner = sandbox, False
+        return interface
 
     def __repr__(self) -> str:
         of = "not started" if self._sandbox is None else f"of {self._sandbox!r}"
@@ -264,18 +264,18 @@ async def _make_core(sandbox: Sandbox, arguments: SessionArguments) -> Core:
 
 
 def _end_when_made(making: asyncio.Task[Core], sandbox: Sandbox) -> None:
-    def end(made: asyncio.Task[Core]) -> None:
-        if not made.cancelled() and made.exception() is None:
-            sandbox._lifecycle.end(made.result())
+    def end(task: asyncio.Task[Core]) -> None:
+        if not task.cancelled() and task.exception() is None:
+            sandbox._lifecycle.end(task.result())
 
     making.add_done_callback(end)
 
 
 def _close_when_made(making: asyncio.Task[Sandbox]) -> None:
-    def end(made: asyncio.Task[Sandbox]) -> None:
-        if not made.cancelled() and made.exception() is None:
+    def end(task: asyncio.Task[Sandbox]) -> None:
+        if not task.cancelled() and task.exception() is None:
             # Closing may wait for processes, and this is the event loop's thread.
-            threading.Thread(target=made.result().close, name="repl-close").start()
+            threading.Thread(target=task.result().close, name="repl-close").start()
 
     making.add_done_callback(end)
 
@@ -292,14 +292,14 @@ class _Request(Generic[_T]):
 
     def __init__(self, start: Callable[[], Awaitable[_T]]) -> None:
         self._start = start
-        self._made: _T | None = None
+        self._resource: _T | None = None
 
     def __await__(self) -> Generator[Any, None, _T]:
         return self._start().__await__()
 
     async def __aenter__(self) -> _T:
-        self._made = await self._start()
-        return self._made
+        self._resource = await self._start()
+        return self._resource
 
     async def __aexit__(
         self,
@@ -307,8 +307,8 @@ class _Request(Generic[_T]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._made is not None:
-            await self._made.close()
+        if self._resource is not None:
+            await self._resource.close()
 
 
 class SessionRequest(_Request[AsyncSession]):

@@ -193,7 +193,7 @@ class ContainerLauncher:
         )
         if jailed:
             host.update(container_jail_profile.UNCOVERED)
-        made = self._client.api.create_container(
+        created = self._client.api.create_container(
             settings.image,
             [*flags, f"{_MOUNTED}/zygote/boot.py", transport.argument, self._tier_inside],
             entrypoint=[self._python],
@@ -208,7 +208,7 @@ class ContainerLauncher:
             stop_signal="SIGKILL",  # the first process of a container ignores other signals
             healthcheck={"test": ["NONE"]},
         )
-        return self._client.containers.get(made["Id"])
+        return self._client.containers.get(created["Id"])
 
     @property
     def _tier_inside(self) -> str:

@@ -127,9 +127,9 @@ class SandboxSettings:
                 f"policy: language={self.policy.language!r} cannot check code in a checkpoint; "
                 "restore the checkpoint in a sandbox without a policy"
             )
-        theirs = saved.manifest.implementation, saved.manifest.python.split(".")[:2]
+        required = saved.manifest.implementation, saved.manifest.python.split(".")[:2]
         version, implementation = interpreter
-        if theirs != (implementation, version.split(".")[:2]):
+        if required != (implementation, version.split(".")[:2]):
             raise CheckpointError(
                 f"the checkpoint is of {saved.manifest.implementation:.40} "
                 f"{saved.manifest.python:.40}, and the sandbox runs {implementation} {version}: "

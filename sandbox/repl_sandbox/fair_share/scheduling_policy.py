@@ -51,9 +51,9 @@ class SchedulingPolicy:
         """
         if not self._works:
             return
-        there = {each.pid: each for each in without_init(processes, init)}
-        lowered = {pid: began for pid, began in self._lowered.items() if pid in there}
-        new = [each for pid, each in there.items() if lowered.get(pid) != each.began]
+        current = {each.pid: each for each in without_init(processes, init)}
+        lowered = {pid: began for pid, began in self._lowered.items() if pid in current}
+        new = [each for pid, each in current.items() if lowered.get(pid) != each.began]
         for each in new[:_MAX_CHANGED]:
             self._set(each, os.SCHED_BATCH if batch else os.SCHED_OTHER, LONG)
             lowered[each.pid] = each.began

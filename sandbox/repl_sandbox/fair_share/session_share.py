@@ -116,8 +116,8 @@ class SessionShare:
                 self._resume()
 
     def _stop(self, processes: Sequence[ProcStat]) -> None:
-        theirs = proc_stat.without_init(processes, self._links[0].pid)
-        self._throttle.stop(each for each in theirs if each.pid not in self._workers)
+        code_processes = proc_stat.without_init(processes, self._links[0].pid)
+        self._throttle.stop(each for each in code_processes if each.pid not in self._workers)
 
     def _resume(self) -> None:
         self._throttle.resume_all()

@@ -54,10 +54,10 @@ class Throttle:
 
         `full`: no more can be forked.
         """
-        there = {(each.pid, each.began) for each in processes}
-        self._stopped = {pid: at for pid, at in self._stopped.items() if (pid, at) in there}
-        self._floods = self._floods + 1 if len(there - self._known) > CROWD else 0
-        self._known = there
+        current = {(each.pid, each.began) for each in processes}
+        self._stopped = {pid: at for pid, at in self._stopped.items() if (pid, at) in current}
+        self._floods = self._floods + 1 if len(current - self._known) > CROWD else 0
+        self._known = current
         wanting = sum(each.busy or each.pid in self._stopped for each in processes)
         self.is_crowded = wanting > CROWD
         forks = full or self._floods >= _SURE
@@ -88,8 +88,8 @@ def turn(number: int, crowds: int, *, others: bool) -> set[int]:
     if crowds + others <= AT_ONCE:
         return set(range(crowds))
     if others:
-        number, theirs = divmod(number, 2)
-        if theirs:
+        number, is_turn_of_others = divmod(number, 2)
+        if is_turn_of_others:
             return set()
     return {(number + place) % crowds for place in range(min(AT_ONCE, crowds))}
 

@@ -287,8 +287,8 @@ class SessionBranch:
                 control_channel.send(host, {})
 
     def _branch(self, message: control_channel.Message, descriptors: Sequence[int]) -> None:
-        made = self._session.make_branch(self, message, descriptors)
-        self._send({"branched": made, "number": message["number"]})
+        created = self._session.make_branch(self, message, descriptors)
+        self._send({"branched": created, "number": message["number"]})
 
     def _files(self, message: control_channel.Message, descriptors: Sequence[int]) -> None:
         """Fork a file helper for the host's other end of a socket."""

@@ -218,8 +218,8 @@ class WorkerRollback:
                 unrelated += 1
             else:
                 kind, number = message
-                ours = kind == BRANCHED and number not in (forker, *self.trusted)
-                return number if ours and is_child(number) else None
+                is_report = kind == BRANCHED and number not in (forker, *self.trusted)
+                return number if is_report and is_child(number) else None
         return None
 
     def clear(self) -> list[str]:

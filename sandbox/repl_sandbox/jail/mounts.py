@@ -64,8 +64,8 @@ def stage(binds: Mapping[str, str], links: Mapping[str, str]) -> None:
     os.mkdir("/tmp/root")
     libc.pivot_root("/tmp", "/tmp/host")
     os.chdir("/")
-    aside = {place: binds[path] for path, place in covered(binds).items()}
-    _fill({**binds, **aside})
+    hidden = {place: binds[path] for path, place in covered(binds).items()}
+    _fill({**binds, **hidden})
     _link(links)
     # pivot_root needs a mount point; the self-bind makes the plain directory one.
     libc.mount("/root", "/root", "", libc.MS_BIND | libc.MS_REC)
@@ -190,22 +190,22 @@ def uncover_rows(covered: Mapping[str, str]) -> Rows:
 
     The private mounts are new and empty.
     """
-    made, shown = {*PRIVATE}, tuple[str, ...]()
-    for path, aside in sorted(covered.items()):  # before paths inside of it
-        where = path.encode()
+    created, shown = {*PRIVATE}, tuple[str, ...]()
+    for path, source in sorted(covered.items()):  # before paths inside of it
+        target = path.encode()
         if not path.startswith(shown):
             for folder in _above(path):
-                if folder not in made:
-                    made.add(folder)
+                if folder not in created:
+                    created.add(folder)
                     yield call("mkdirat", libc.AT_FDCWD, folder.encode(), 0o777)
-            if os.path.isdir(aside):
-                yield call("mkdirat", libc.AT_FDCWD, where, 0o777)
+            if os.path.isdir(source):
+                yield call("mkdirat", libc.AT_FDCWD, target, 0o777)
             else:
                 how = os.O_CREAT | os.O_CLOEXEC
-                yield call("openat", libc.AT_FDCWD, where, how, 0o444, keeps=recipe_slots.OPENED)
+                yield call("openat", libc.AT_FDCWD, target, how, 0o444, keeps=recipe_slots.OPENED)
                 yield call("close", recipe_slots.OPENED)
         shown = (*shown, f"{path}/")
-        yield call("mount", aside.encode(), where, b"", libc.MS_BIND | libc.MS_REC, 0)
+        yield call("mount", source.encode(), target, b"", libc.MS_BIND | libc.MS_REC, 0)
 
 
 def _above(path: str) -> list[str]:

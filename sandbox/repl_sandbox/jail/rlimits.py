@@ -31,15 +31,15 @@ _STACK = {"STACK": 8 << 20}
 SPARE_FILES = 3
 
 
-def room() -> int:
+def process_limit() -> int:
     """Return a limit of processes that leaves a user's other programs room and stops a fork bomb.
 
     The kernel counts all processes and threads of a user on the machine, including invisible ones,
     and does not report the count. So this is tried: the least power of two under which a fork
     succeeds, times four.
     """
-    limit = _MIN_ROOM
-    while limit < _MAX_ROOM and not _forks_under(limit):
+    limit = _MIN_PROCESSES
+    while limit < _MAX_PROCESSES and not _forks_under(limit):
         limit *= 2
     return 4 * limit
 
@@ -57,8 +57,8 @@ def open_files(requested: int, *, own_user: bool) -> int:
 
 
 _LARGEST = (1 << 64) - 1
-_MIN_ROOM = 256
-_MAX_ROOM = 1 << 20
+_MIN_PROCESSES = 256
+_MAX_PROCESSES = 1 << 20
 
 
 def _forks_under(limit: int) -> bool:

@@ -62,7 +62,7 @@ class SessionUsage:
                 links, processes, allowed, branches * self.core.engine_processes
             )
         if exceeds is None:
-            exceeds = self._exceeds(processes, limit + self.core.lent)
+            exceeds = self._exceeds(processes, limit + self.core.mapped_bytes)
         # The memory of a snapshot that is ending is in no process, but still in the cgroup.
         if exceeds is not None:
             self._suspicions = self._suspicions + 1 if exceeds else 0

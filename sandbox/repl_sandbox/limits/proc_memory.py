@@ -45,11 +45,11 @@ def snapshots(init: int, processes: Iterable[int], limit: int) -> set[int]:
     ending process runs no code; on a machine under load it keeps its memory for a while, as
     replaced snapshots do.
     """
-    seen = {pid: _state(pid) for pid in processes}
-    ending = {pid for pid, state in seen.items() if state is not None and state.ending}
+    states = {pid: _state(pid) for pid in processes}
+    ending = {pid for pid, state in states.items() if state is not None and state.ending}
     waiting = [
         pid
-        for pid, state in seen.items()
+        for pid, state in states.items()
         if pid not in ending and state is not None and state.waits(pid, init)
     ]
     return ending | set(waiting[:limit])
@@ -126,8 +126,8 @@ def in_files(init: int) -> int:
     """Bytes in the private mounts of the session whose init is `init`."""
     total = 0
     for place in PRIVATE:
-        seen = os.statvfs(f"/proc/{init}/root{place}")
-        total += (seen.f_blocks - seen.f_bfree) * seen.f_frsize
+        usage = os.statvfs(f"/proc/{init}/root{place}")
+        total += (usage.f_blocks - usage.f_bfree) * usage.f_frsize
     return total
 
 
@@ -142,10 +142,10 @@ def proportional(processes: Iterable[int]) -> int:
     for pid in processes:
         try:
             shares = _kilobytes(f"/proc/{pid}/smaps_rollup", _PROPORTIONAL)
-            known = bool(shares) or os.path.exists("/proc/self/smaps_rollup")
+            is_supported = bool(shares) or os.path.exists("/proc/self/smaps_rollup")
         except PermissionError:
-            known = False
-        if not known:
+            is_supported = False
+        if not is_supported:
             # Too large an estimate is the safe side of a limit.
             total += resident((pid,))
         else:

@@ -53,8 +53,8 @@ def without_init(processes: Iterable[ProcStat], init: int) -> list[ProcStat]:
     them.
     """
     found = list(processes)
-    ours = {each.session for each in found if each.pid == init}
-    return [each for each in found if ours and each.session not in ours]
+    own_sessions = {each.session for each in found if each.pid == init}
+    return [each for each in found if own_sessions and each.session not in own_sessions]
 
 
 def cpu_seconds(processes: Iterable[ProcStat]) -> float:

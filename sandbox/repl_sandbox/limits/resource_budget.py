@@ -93,10 +93,10 @@ class ResourceBudget:
 
     def _memory(self, limits: Limits, branches: int) -> int:
         # Memory that a cell rewrites exists twice while a snapshot keeps the old pages.
-        theirs = int(limits.memory) * (1 if self.snapshots < 0 else 2)
+        session_memory = int(limits.memory) * (1 if self.snapshots < 0 else 2)
         # Files outlive the worker, so they must leave the next worker all of its memory.
         files = private.capacity(int(limits.workspace))
-        return branches * theirs + files + self.template_memory + _OWN_MEMORY
+        return branches * session_memory + files + self.template_memory + _OWN_MEMORY
 
     def _processes(self, limits: Limits, branches: int) -> int:
         return limits.processes + branches * self.own_processes

@@ -118,8 +118,8 @@ class Watchdog:
             if self._alone > _IDLE_ROUNDS and not self._closed.is_set():
                 self._has_work.clear()
         # A cell younger than a period is not measured: most steps take microseconds.
-        young = time.monotonic() - _PERIOD
-        due = [watched for watched in everybody if 0 < watched.core.running_since < young]
+        recent = time.monotonic() - _PERIOD
+        due = [watched for watched in everybody if 0 < watched.core.running_since < recent]
         if self._round % _WAITING_PERIODS:
             due = [watched for watched in due if not self._shares.is_stopped(watched.core)]
         if self._round % _IDLE_PERIODS:

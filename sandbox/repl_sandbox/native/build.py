@@ -144,8 +144,8 @@ def _compile(compiler: Sequence[str], machine: str, files: Sequence[str], target
         raise BuildError(str(error)) from error
     if done.returncode:
         raise BuildError(done.stdout.strip() or f"exit status {done.returncode}")
-    if (why := refusal(target, machine)) is not None:
-        raise BuildError(why)
+    if (problem := refusal(target, machine)) is not None:
+        raise BuildError(problem)
 
 
 def refusal(path: Path, machine: str) -> str | None:

@@ -109,10 +109,10 @@ def call(
     least: int = 0,
     exactly: bool = False,
     tolerated: tuple[int, ...] = (),
-    why: str = "",
+    reason: str = "",
 ) -> SyscallRow:
     """Return system call `name` as a row of a batch; see `native.steps.SyscallRow`."""
-    return SyscallRow(name, number(name), arguments, keeps, least, exactly, tolerated, why)
+    return SyscallRow(name, number(name), arguments, keeps, least, exactly, tolerated, reason)
 
 
 def set_scheduling(thread: int, policy: int, nanoseconds: int) -> None:

@@ -181,11 +181,11 @@ def thread_id_at() -> int:
     glibc makes the kernel clear that word when the thread ends, so the kernel knows the address
     (prctl(2)). In musl that word is a lock.
     """
-    where = ctypes.c_void_p()
-    refused = ctypes.CDLL(None).prctl(_PR_GET_TID_ADDRESS, ctypes.byref(where), 0, 0, 0)
-    if refused or not where.value:
+    address = ctypes.c_void_p()
+    refused = ctypes.CDLL(None).prctl(_PR_GET_TID_ADDRESS, ctypes.byref(address), 0, 0, 0)
+    if refused or not address.value:
         return 0
-    return where.value if ctypes.c_int.from_address(where.value).value == os.getpid() else 0
+    return address.value if ctypes.c_int.from_address(address.value).value == os.getpid() else 0
 
 
 @cache

@@ -53,8 +53,8 @@ Argument: TypeAlias = (
 class SyscallRow(NamedTuple):
     """One system call. `least`: the smallest successful result; `tolerated` errnos succeed too.
 
-    With `exactly`, a larger result fails. `call` and `why` are for the error: the name of the call,
-    and the meaning of another result.
+    With `exactly`, a larger result fails. `call` and `reason` are for the error: the name of the
+    call, and the meaning of another result.
     """
 
     call: str
@@ -64,7 +64,7 @@ class SyscallRow(NamedTuple):
     least: int = 0
     exactly: bool = False
     tolerated: tuple[int, ...] = ()
-    why: str = ""
+    reason: str = ""
 
 
 Rows: TypeAlias = Iterable[SyscallRow | Preset]
@@ -152,7 +152,7 @@ class SyscallBatch:
             return StepError(failure.error, os.strerror(failure.error), step)
         row = self._rows[failure.row]
         if failure.error == 0:
-            return StepError(0, row.why or f"{row.call}: an unexpected result", step)
+            return StepError(0, row.reason or f"{row.call}: an unexpected result", step)
         return StepError(failure.error, f"{row.call}: {os.strerror(failure.error)}", step)
 
     def __len__(self) -> int:

@@ -264,13 +264,15 @@ def _refusal(name: str, reason: str) -> Callable[..., Any]:
 
 def guarded_builtins(proxies: ModuleProxies) -> dict[str, object]:
     """Return a new dictionary of builtins for guarded code, with the guards."""
-    ours = vars(builtins)
-    errors = {k: v for k, v in ours.items() if isinstance(v, type) and issubclass(v, BaseException)}
+    original = vars(builtins)
+    errors = {
+        k: v for k, v in original.items() if isinstance(v, type) and issubclass(v, BaseException)
+    }
     writing = WriteGuard(proxies.writable)
     found: dict[str, object] = {
         **safe_builtins,
         **errors,
-        **{name: ours[name] for name in (ITERATION + " " + VALUES).split()},
+        **{name: original[name] for name in (ITERATION + " " + VALUES).split()},
         **{name: _refusal(name, reason) for name, reason in REFUSED.items()},
         "HostCallError": HostCallError,
         "PolicyError": PolicyError,

@@ -83,8 +83,8 @@ class Lint:
                     yield from self._module(alias, alias.name)
             case ImportFrom(module=module, level=level, names=names):
                 origin = self._origin(module or "", level)
-                whole = [f"{origin}.{alias.name}" for alias in names]
-                if not all(self._allows(name) for name in whole):
+                full_names = [f"{origin}.{alias.name}" for alias in names]
+                if not all(self._allows(name) for name in full_names):
                     yield from self._module(node, origin)
             case Call(func=func):
                 yield from self._call(node, func, origins)

@@ -100,5 +100,5 @@ def _offer(row: ModuleRule) -> dict[str, Any]:
     """Return the values of a row's names that this version of Python has."""
     module = importlib.import_module(row.module)
     found = {name: getattr(module, name) for name in row.names.split() if hasattr(module, name)}
-    ours = STAND_INS.get(row.module, {})
-    return {**found, **{name: ours[name] for name in row.replaced.split()}}
+    replaced = STAND_INS.get(row.module, {})
+    return {**found, **{name: replaced[name] for name in row.replaced.split()}}

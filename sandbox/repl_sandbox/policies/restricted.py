@@ -52,8 +52,8 @@ class GuardTransformer(MatchPatterns):
 
     def visit_Name(self, node: ast.Name) -> Any:  # noqa: N802
         """Allow `print` and `printed`: RestrictedPython would collect the output."""
-        ours = node.id in READABLE or node.id == "print"
-        if node.id == "printed" or (ours and isinstance(node.ctx, ast.Load)):
+        is_reserved = node.id in READABLE or node.id == "print"
+        if node.id == "printed" or (is_reserved and isinstance(node.ctx, ast.Load)):
             return node
         return super().visit_Name(node)
 

@@ -35,8 +35,8 @@ def refusal(error: Exception) -> Message:
     """Return the message to the host that no template could be made."""
     if isinstance(error, IsolationError):
         return failure(error)
-    ours = isinstance(error, SandboxError)
-    return {"failed": "", "message": str(error) if ours else f"{type(error).__name__}: {error}"}
+    is_own = isinstance(error, SandboxError)
+    return {"failed": "", "message": str(error) if is_own else f"{type(error).__name__}: {error}"}
 
 
 def error_of(answer: Message) -> SandboxError:
@@ -78,8 +78,8 @@ class Lifeline(socket.socket):
 
 def lifeline() -> tuple[Lifeline, socket.socket]:
     """Return a `pair` for a zygote: the host's end first."""
-    ours, theirs = pair()
-    return Lifeline(fileno=ours.detach()), theirs
+    own_end, other_end = pair()
+    return Lifeline(fileno=own_end.detach()), other_end
 
 
 def open_end(fd: int) -> socket.socket:

@@ -43,7 +43,7 @@ def pack(kind: bytes, version: int, header: bytes, payload: Sequence[bytes | mem
     return b"".join([*pieces, digest.digest()])
 
 
-def check_beginning(head: bytes, kind: bytes, what: str) -> None:
+def check_beginning(head: bytes, kind: bytes, name: str) -> None:
     """Check that the first bytes of a file are those of a file of `kind`.
 
     Raises:
@@ -51,11 +51,11 @@ def check_beginning(head: bytes, kind: bytes, what: str) -> None:
     """
     expected = MAGIC + kind
     if not expected.startswith(head[: len(expected)]):
-        raise CheckpointError(f"this is not a {what}, or its beginning is damaged")
+        raise CheckpointError(f"this is not a {name}, or its beginning is damaged")
 
 
-def unpack(data: bytes, kind: bytes, version: int, what: str) -> tuple[bytes, memoryview]:
-    """Return the header and the payload of a file of `kind`; error messages call the file `what`.
+def unpack(data: bytes, kind: bytes, version: int, name: str) -> tuple[bytes, memoryview]:
+    """Return the header and the payload of a file of `kind`; error messages call the file `name`.
 
     Lengths are compared before any content is read or copied.
 
@@ -67,20 +67,20 @@ def unpack(data: bytes, kind: bytes, version: int, what: str) -> tuple[bytes, me
         raise TypeError(f"data must be bytes, not {type(data).__name__}")
     view = memoryview(data).cast("B")
     if len(view) < _PREFIX.size + _SUM:
-        raise CheckpointError(f"this is not a {what}: {len(view)} bytes are too few")
-    check_beginning(bytes(view[: _PREFIX.size]), kind, what)
+        raise CheckpointError(f"this is not a {name}: {len(view)} bytes are too few")
+    check_beginning(bytes(view[: _PREFIX.size]), kind, name)
     _, _, number, header_size, size = _PREFIX.unpack_from(view)
     if number != version:
         raise CheckpointError(
-            f"the {what} has version {number} of its format; this release reads version {version}"
+            f"the {name} has version {number} of its format; this release reads version {version}"
         )
     end = _PREFIX.size + header_size + size
     if header_size > MAX_HEADER or end + _SUM != len(view):
         raise CheckpointError(
-            f"the {what} is damaged or cut short: it has {len(view):,} bytes and should have "
+            f"the {name} is damaged or cut short: it has {len(view):,} bytes and should have "
             f"{end + _SUM:,}"
         )
     if hashlib.sha256(view[:end]).digest() != view[end:]:
-        raise CheckpointError(f"the {what} is damaged: its checksum does not match")
+        raise CheckpointError(f"the {name} is damaged: its checksum does not match")
     start = _PREFIX.size + header_size
     return bytes(view[_PREFIX.size : start]), view[start:end]

@@ -31,11 +31,11 @@ class BranchEndpoints(SessionEndpoints):
             raise SandboxError(f"no branch could be connected: {error.strerror}") from error
 
     def _add_table(self) -> None:
-        self.theirs.append(os.memfd_create("states", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
-        os.truncate(self.theirs[-1], mmap.PAGESIZE)
+        self.remote.append(os.memfd_create("states", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
+        os.truncate(self.remote[-1], mmap.PAGESIZE)
         # Init maps the table, and would die of a bus error if code truncated the file. Besides, the
         # memory of a file that no process maps counts for no session.
-        fcntl.fcntl(self.theirs[-1], fcntl.F_ADD_SEALS, _ONE_PAGE)
+        fcntl.fcntl(self.remote[-1], fcntl.F_ADD_SEALS, _ONE_PAGE)
 
     def links(self, parent: SessionLinks) -> SessionLinks:
         """Return the links of a branch of the session that `parent` connects to; the caller owns

@@ -82,7 +82,7 @@ class Branches:
         """Return whether init has the worker fork a branch. The order is completed: meanwhile
         neither process reads a cell.
         """
-        self._io.init.request_branch(seed, tuple(ends.theirs))
+        self._io.init.request_branch(seed, tuple(ends.remote))
         ends.close_remote()
         deadline = _monotonic() + REVIVE_TIMEOUT
         while self._io.init.branched is None:

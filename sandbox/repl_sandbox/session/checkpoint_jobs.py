@@ -112,11 +112,11 @@ def _carry_out(
 ) -> Generator[float, Any, AnyOutcome]:
     core.cells.begin_job(message, fd, timeout)
     # At most the session's memory limit, however large a checkpoint the caller allows.
-    core.lent = min(size, int(core.limits.memory))
+    core.mapped_bytes = min(size, int(core.limits.memory))
     try:
         return (yield from core.cells.run())
     finally:
-        core.lent = 0
+        core.mapped_bytes = 0
         core.io.withdraw()
 
 

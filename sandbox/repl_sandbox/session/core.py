@@ -74,7 +74,7 @@ class Core:
             engine_processes  # for the watchdog: processes besides those of the code
         )
         # For the watchdog: bytes of a memfd that the worker maps while it copies them.
-        self.lent = 0
+        self.mapped_bytes = 0
         # A preloaded module may have the state of a random generator, which all sessions share
         # until each session draws its own.
         optional = not (registry.rows or preloaded or answers is not None or seed is not None)

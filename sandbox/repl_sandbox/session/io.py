@@ -143,16 +143,16 @@ class SessionIO:
         if not data:
             return False
         connection, cell = self.links.connection, self._cell
-        whole = connection.between_messages
+        only_result = connection.between_messages
         try:
             for message in connection.receive(data):
                 self._dispatch(message)
-                whole = whole and cell.result is not None
+                only_result = only_result and cell.result is not None
         except RemoteProtocolError:
             self.worker.breach = "protocol"
             self.worker.eof = True
             self.init.kill_worker()
-        return whole
+        return only_result
 
     def _dispatch(self, message: WorkerMessage) -> None:
         if self._handler is not None:
@@ -200,8 +200,8 @@ class SessionIO:
     def _send_file(self) -> None:
         # The file travels with the first byte of the reply, so everything before it must be sent
         # first.
-        if not self.send_buffer and (lent := self._attached_file.reply()) is not None:
-            reply, descriptor = lent
+        if not self.send_buffer and (attached := self._attached_file.reply()) is not None:
+            reply, descriptor = attached
             self.send(reply, () if descriptor is None else (descriptor,))
 
     # ── another worker ────────────────────────────────────────────────────────────────────────

@@ -140,7 +140,7 @@ class Stream:
     def read(self) -> int:
         """Read once; return the number of bytes, 0 if there were none."""
         try:
-            data = os.read(self.fd, self._there())
+            data = os.read(self.fd, self._available())
         except BlockingIOError:
             return 0
         if len(data) == _READ == self._read_size < self._largest_read:
@@ -152,7 +152,7 @@ class Stream:
                 self._on_text(text)
         return len(data)
 
-    def _there(self) -> int:
+    def _available(self) -> int:
         """The size of the next read: for a large pipe the number of bytes in it, for the buffer is
         allocated each time.
         """

@@ -176,20 +176,20 @@ class Recovery:
     ) -> Generator[float, ReadyDescriptors, bool]:
         """Return whether the snapshot of `cell` (None: the latest) was activated and answers."""
         cpu_left = self._remaining()["CPU"] if "CPU" in self._rlimits else 0
-        ours = self._command_worker({"op": "revive", "cell": cell, "cpu_left": cpu_left})
+        worker = self._command_worker({"op": "revive", "cell": cell, "cpu_left": cpu_left})
         try:
             revived = yield from self._await_activation()
         except BaseException:
-            ours.close()
+            worker.close()
             raise
         if not revived["revived"]:
-            ours.close()
+            worker.close()
             self._init.keep_worker()
             self._worker.lost = tuple(revived["lost"])
             return False
         self._worker.cpu_of_ended += revived["cpu"]
         self._worker.worker_number += 1
-        self._io.use_worker(ours)
+        self._io.use_worker(worker)
         deadline = _monotonic() + _RESTORE_TIMEOUT
         while not isinstance(self._io.answer, Restored):
             self._io.receive_new((yield deadline))
@@ -218,9 +218,9 @@ class Recovery:
     def _start_empty(self, *, restores_files: bool) -> Generator[float, ReadyDescriptors, None]:
         """Have init start an empty worker, and restore the files if `restores_files`."""
         command = {"op": "start", "rlimits": self._remaining(), "files": restores_files}
-        ours = self._command_worker(command)
+        worker = self._command_worker(command)
         self._worker.worker_number += 1
-        self._io.use_worker(ours)
+        self._io.use_worker(worker)
         deadline = _monotonic() + REVIVE_TIMEOUT
         while not self._io.links.worker_pid:
             self._io.receive_new((yield deadline))
@@ -240,17 +240,17 @@ class Recovery:
             SandboxError: this process has no free descriptors; nothing was done.
         """
         try:
-            ours, theirs = socket.socketpair()
+            host_end, worker_end = socket.socketpair()
         except OSError as error:
             raise SandboxError(
                 f"the session's next worker could not be connected: {error.strerror}; the kept "
                 "state is intact, and the next call tries again"
             ) from error
-        ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        ours.setblocking(False)
-        with theirs:
-            self._init.request_worker(command, theirs.fileno())
-        return ours
+        host_end.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        host_end.setblocking(False)
+        with worker_end:
+            self._init.request_worker(command, worker_end.fileno())
+        return host_end
 
     def _remaining(self) -> dict[str, int]:
         rlimits = dict(self._rlimits)

@@ -82,11 +82,11 @@ def store(core: Core, name: str, value: str | bytes | JSON) -> Generator[float, 
         answer = yield from core.queries.ask(variable)
     else:
         fd, size = memfd(source)
-        core.lent = size
+        core.mapped_bytes = size
         try:
             answer = yield from core.queries.ask(Assign(name, kind, b"", size), fd)
         finally:
-            core.lent = 0
+            core.mapped_bytes = 0
             os.close(fd)
     if isinstance(answer, Failed):
         raise SandboxError(f"{name}: the session has no room for it: {answer.message}")

@@ -131,9 +131,9 @@ def find(own: Collection[int], *, threads: bool) -> LostResources:
     return found
 
 
-def _shorten(names: list[str], what: str) -> list[str]:
+def _shorten(names: list[str], noun: str) -> list[str]:
     more = len(names) - _MAX_NAMED
-    return names if more <= 0 else [*names[:_MAX_NAMED], f"{more:,} more {what}"]
+    return names if more <= 0 else [*names[:_MAX_NAMED], f"{more:,} more {noun}"]
 
 
 def _named(lost: dict[int, str], namespace: Namespace) -> list[str]:

@@ -42,16 +42,16 @@ class _Query(ctypes.Structure):
     )
 
 
-def lost(ours: Collection[int], workspace: str = "") -> list[str]:
+def lost(own: Collection[int], workspace: str = "") -> list[str]:
     """Names of shared memory, which a snapshot shares instead of having a copy.
 
-    Without mappings at the addresses `ours`, and without the files of `workspace`, which are
+    Without mappings at the addresses `own`, and without the files of `workspace`, which are
     restored.
     """
     names = []
     for start, path in _shared() or ():
         inside = workspace and path.startswith(f"{workspace}/")
-        if start not in ours and not inside and not path.startswith(_LOCKS):
+        if start not in own and not inside and not path.startswith(_LOCKS):
             path = path.removesuffix(_GONE)
             named = "" if path == _NAMELESS else f" {path!a}"
             names.append(f"shared memory{named}, which is not copied")

@@ -174,17 +174,17 @@ class WorkspaceSnapshots:
     def _helper_socket(self) -> socket.socket | None:
         """The socket to the helper, which is forked when it is first needed."""
         if self._helper is None:
-            ours, theirs = socket.socketpair()
+            own_end, helper_end = socket.socketpair()
             try:
                 pid = process_forks.fork()
             except OSError:
                 return None
             if pid == 0:
                 signal.set_wakeup_fd(-1)
-                snapshot_helper.run_snapshot_helper(self._jail, theirs)
-            theirs.close()
-            ours.settimeout(_TIMEOUT)
-            self._helper = pid, ours
+                snapshot_helper.run_snapshot_helper(self._jail, helper_end)
+            helper_end.close()
+            own_end.settimeout(_TIMEOUT)
+            self._helper = pid, own_end
             self._trusted.add(pid)
         return self._helper[1]
 

@@ -120,10 +120,10 @@ class Worker:
 
         Returns: the bytes to send on that socket.
         """
-        ours, theirs = socket.socketpair()
-        with ours, theirs:
+        own_end, worker_end = socket.socketpair()
+        with own_end, worker_end:
             # A temporary descriptor, so that a socket object of that number can be made.
-            os.dup2(theirs.fileno(), fd, inheritable=False)
+            os.dup2(worker_end.fileno(), fd, inheritable=False)
             self._channel.open(fd)
             os.close(fd)
         # Measured here, so that the first cell of each session, usually short, need not.

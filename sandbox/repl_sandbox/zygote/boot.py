@@ -49,18 +49,18 @@ def _enter_user_namespace(fd: int) -> None:
         refuse(fd, remedies.step_error("namespaces", error))
 
 
-def _connected(where: str) -> int:
+def _connected(address: str) -> int:
     """Return the descriptor of the socket to the host."""
-    if where.isdigit():
-        return int(where)
-    if where == "stream":
+    if address.isdigit():
+        return int(address)
+    if address == "stream":
         from repl_sandbox.zygote.stream import container_agent
 
         return container_agent.split_streams()
     import socket  # imported late, because the names come first
 
     host = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    host.connect(where)
+    host.connect(address)
     return host.detach()
 
 

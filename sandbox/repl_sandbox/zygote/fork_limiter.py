@@ -159,18 +159,18 @@ def start(host: socket.socket) -> LimiterLink | None:
         filter_ = fork_notifications.program()
     except OSError:
         return None
-    theirs, ours = socket.socketpair()
+    zygote_end, limiter_end = socket.socketpair()
     pid = fork()
     if pid == 0:
         try:
             processes.die_with_parent()
             os.setsid()
-            theirs.close()
+            zygote_end.close()
             host.close()
             _, max_processes = resource.getrlimit(resource.RLIMIT_NOFILE)
             resource.setrlimit(resource.RLIMIT_NOFILE, (max_processes, max_processes))
-            ForkLimiter(ours).serve()
+            ForkLimiter(limiter_end).serve()
         finally:
             os._exit(1)
-    ours.close()
-    return LimiterLink(pid, theirs, filter_)
+    limiter_end.close()
+    return LimiterLink(pid, zygote_end, filter_)

@@ -43,19 +43,19 @@ class NetworkNamespace:
 
     def __init__(self) -> None:
         """OSError: this process has no free descriptors."""
-        self._here = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        self._own_namespace = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         # Files about it. Reading one again composes it anew from anywhere, and the kernel knows its
         # size.
         self.files: list[int] = []
 
     def join(self) -> None:
         """Enter it. OSError: this process has no permission."""
-        libc.setns(self._here, libc.CLONE_NEWNET)
+        libc.setns(self._own_namespace, libc.CLONE_NEWNET)
 
     def close(self) -> None:
         """Release it: it ends when no process is in it."""
         self.close_files()
-        os.close(self._here)
+        os.close(self._own_namespace)
 
     def close_files(self) -> None:
         """Close the files about it."""
@@ -143,10 +143,10 @@ class NetworkNamespacePool:
         try:
             if not network.files:
                 self._open_files(network)
-            for fd, (_, whole, begins) in zip(network.files, self._initial, strict=True):
+            for fd, (_, is_complete, begins) in zip(network.files, self._initial, strict=True):
                 # The kernel writes each file whole if the buffer suffices.
                 size = os.preadv(fd, (self._read,), 0)
-                if (whole and size != len(begins)) or not self._read.startswith(begins):
+                if (is_complete and size != len(begins)) or not self._read.startswith(begins):
                     return False
         except OSError:
             return False

@@ -136,9 +136,9 @@ class SessionSpawn:
         """
         contained, done = os.pipe2(os.O_CLOEXEC)
         mapped, written = os.pipe2(os.O_CLOEXEC)
-        ours, theirs = _socket.socketpair()
+        init_end, worker_end = _socket.socketpair()
         try:
-            ends = ours.fileno(), theirs.fileno()
+            ends = init_end.fileno(), worker_end.fileno()
             self._fill(*descriptors[:4], mapped, written, contained, done, *ends)
             for index in range(self.jail.groups or 0):
                 self._slots[recipe_slots.group(index)] = descriptors[4 + index]
@@ -149,8 +149,8 @@ class SessionSpawn:
             os.close(written)
             raise
         finally:
-            ours.close()
-            theirs.close()
+            init_end.close()
+            worker_end.close()
             for fd in (contained, done, mapped):
                 os.close(fd)
         return pid, written

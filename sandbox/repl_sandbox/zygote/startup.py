@@ -99,7 +99,9 @@ def _report(template: SealedTemplate) -> control_channel.Message:
         "base": template.base,
         "python": ".".join(map(str, sys.version_info[:3])),
         "implementation": sys.implementation.name,
-        "room": 0 if template.tier == "jailed" or template.privileged else rlimits.room(),
+        "process_limit": 0
+        if template.tier == "jailed" or template.privileged
+        else rlimits.process_limit(),
     }
     if template.tier == "alone":
         facts["supports_snapshots"] = process_forks.makes_siblings()

@@ -124,7 +124,7 @@ def test_an_error_names_the_call_and_its_meaning() -> None:
         SyscallBatch([("a", [call("chdir", b"/nowhere")])]).run()
     with pytest.raises(StepError, match="nobody has written"):
         SyscallBatch(
-            [("a", [call("close_range", -1, -1, 0, least=4, why="nobody has written")])]
+            [("a", [call("close_range", -1, -1, 0, least=4, reason="nobody has written")])]
         ).run()
 
 

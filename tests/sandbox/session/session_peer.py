@@ -59,7 +59,7 @@ class Peer:
     ) -> None:
         ends = SessionEndpoints()
         control_end, worker, stdout, stderr = ends.take()
-        theirs, ends.theirs = ends.theirs, []
+        theirs, ends.remote = ends.remote, []
         self.control = socket.socket(fileno=theirs[0])
         self.worker = socket.socket(fileno=theirs[1])
         self.stdout, self.stderr = theirs[2:]

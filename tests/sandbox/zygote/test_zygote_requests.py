@@ -48,7 +48,7 @@ import json, signal, socket, sys
 
 host = socket.socket(fileno=int(sys.argv[-2]))
 number = json.loads(host.recv(1 << 16))["number"]
-facts = {"data_segment": 0, "privileged": True, "base": "", "room": 0}
+facts = {"data_segment": 0, "privileged": True, "base": "", "process_limit": 0}
 facts |= {"python": "3", "implementation": "cpython"}
 host.send(b"answer %d %b" % (number, json.dumps(facts).encode()))
 _, theirs, _, _ = socket.recv_fds(host, 1 << 16, 8)

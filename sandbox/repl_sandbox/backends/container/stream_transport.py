@@ -37,8 +37,8 @@ class ProcessQueryClient:
     The container is not trusted: each answer has the expected type, or raises an error.
     """
 
-    def __init__(self, ours: socket.socket) -> None:
-        self._socket = ours
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
         self._lock = threading.Lock()
         _open.add(self)
 
@@ -180,12 +180,12 @@ class StreamTransport:
         return lifeline, relay
 
     def _start(self, forget: Callable[[], None]) -> tuple[Lifeline, ProcessQueryClient]:
-        ours, theirs = control_channel.lifeline()
+        host_end, relay_end = control_channel.lifeline()
         query_end, relay_query_end = control_channel.pair()
-        with theirs, relay_query_end:
+        with relay_end, relay_query_end:
             ends = (
                 container_output.descriptor(self._attached),
-                theirs.fileno(),
+                relay_end.fileno(),
                 relay_query_end.fileno(),
             )
             relay = subprocess.Popen(
@@ -198,7 +198,7 @@ class StreamTransport:
                 start_new_session=True,
             )
         self._relay = RelayProcess(relay, lambda output: self._is_over(output, forget))
-        return ours, ProcessQueryClient(query_end)
+        return host_end, ProcessQueryClient(query_end)
 
     def _is_over(self, output: bytes, forget: Callable[[], None]) -> None:
         self._last_output = output
@@ -239,7 +239,7 @@ def container_isolation(facts: dict[str, Any]) -> ContainerIsolation:
     """
     host_path = facts.get("status") or {}
     own_kernel = facts.get("kernel") != [platform.release(), platform.version()]
-    filters, ours = int(host_path.get("Seccomp_filters", "0")), status("self")
+    filters, own_status = int(host_path.get("Seccomp_filters", "0")), status("self")
     found = facts.get("namespaces") or {}
     walls = {
         **{
@@ -253,7 +253,10 @@ def container_isolation(facts: dict[str, Any]) -> ContainerIsolation:
         and all(int(host_path.get(name, "0"), 16) == 0 for name in _CAPABILITIES),
         "no new privileges": facts.get("no_new_privs") == 1,
         "a filter of system calls": own_kernel
-        or (host_path.get("Seccomp") == "2" and filters > int(ours.get("Seccomp_filters", "0"))),
+        or (
+            host_path.get("Seccomp") == "2"
+            and filters > int(own_status.get("Seccomp_filters", "0"))
+        ),
         "no network": set(facts.get("interfaces", ["?"])) <= {"lo"},
         "another user than root": "0" not in host_path.get("Uid", "0").split(),
     }

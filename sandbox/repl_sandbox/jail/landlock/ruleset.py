@@ -180,9 +180,9 @@ def plan(grants: Iterable[Grant], abi: int, trial: str = "") -> Plan:
 
     `trial`: a path for `restrict` to try that no grant lets a process write.
     """
-    known = [version for version in VERSIONS if version.abi <= abi]
-    files = sum(version.files for version in known)
-    ruleset = _RulesetAttr(files, sum(v.net for v in known), sum(v.scope for v in known))
+    supported = [version for version in VERSIONS if version.abi <= abi]
+    files = sum(version.files for version in supported)
+    ruleset = _RulesetAttr(files, sum(v.net for v in supported), sum(v.scope for v in supported))
     rules = tuple(
         (
             grant.path,
@@ -226,8 +226,8 @@ def _try(trial: str) -> Rows:
     arguments = AT_FDCWD, path, os.W_OK
     yield call("faccessat", *arguments, keeps=recipe_slots.TRIAL, tolerated=_NOT_PERMITTED)
     opened = AT_FDCWD, path, os.O_WRONLY | os.O_CLOEXEC, 0
-    why = f"the ruleset is loaded, and {trial} can be written"
-    yield call("openat", *opened, least=REFUSED, tolerated=_REFUSALS, why=why)
+    reason = f"the ruleset is loaded, and {trial} can be written"
+    yield call("openat", *opened, least=REFUSED, tolerated=_REFUSALS, reason=reason)
 
 
 def restrict(plan: Plan, more: Iterable[tuple[str, int]] = ()) -> bool:

@@ -108,8 +108,8 @@ def enter_workspace(jail: Jail) -> Rows:
     yield call("chdir", (jail.home or mounts.WORKSPACE).encode())
 
 
-def wait_for_word(fd: int, why: str) -> Rows:
-    yield call("read", fd, Address(recipe_slots.WORD), len(DONE), least=len(DONE), why=why)
+def wait_for_word(fd: int, reason: str) -> Rows:
+    yield call("read", fd, Address(recipe_slots.WORD), len(DONE), least=len(DONE), reason=reason)
     yield call("close", fd)
 
 

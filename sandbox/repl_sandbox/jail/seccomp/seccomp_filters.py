@@ -148,7 +148,7 @@ def load_rows(program: bytes) -> Rows:
     """
     fprog = Program.of(program)
     mode = SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC
-    yield call("seccomp", *mode, fprog, exactly=True, why="a thread runs under other filters")
+    yield call("seccomp", *mode, fprog, exactly=True, reason="a thread runs under other filters")
 
 
 def load(program: bytes) -> None:

@@ -97,14 +97,14 @@ class CgroupPool:
     def _make(self, memory: int, processes: int) -> SessionCgroup:
         name = f"session-{next(self._numbers)}"
         folders = tuple(f"{folder}/{name}" for folder in self._folders)
-        made = []
+        created = []
         try:
             for folder in dict.fromkeys(folders):
                 os.mkdir(folder)
-                made.append(folder)
+                created.append(folder)
             group = SessionCgroup(folders, self._files, memory, processes, weighted=self.weighted)
         except OSError as error:
-            for folder in made:
+            for folder in created:
                 _remove(folder)
             raise refusal(error) from error
         group.on_removed = self._note_removed

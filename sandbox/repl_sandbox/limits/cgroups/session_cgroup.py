@@ -23,8 +23,8 @@ _REMEDY = (
 
 def refusal(error: OSError) -> IsolationError:
     """The error for a cgroup that cannot be made, limited or entered."""
-    what = f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror)
-    return IsolationError("jailed", "cgroup", what, _REMEDY)
+    message = f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror)
+    return IsolationError("jailed", "cgroup", message, _REMEDY)
 
 
 class SessionCgroup:
@@ -52,7 +52,7 @@ class SessionCgroup:
         self._memory = self._processes = 0
         self.on_removed: Callable[[SessionCgroup], None] = lambda group: None
         self.limit(memory, processes)
-        self._seen = self._counts()
+        self._last_counts = self._counts()
 
     def _path(self, file: tuple[int, str]) -> str:
         folder, name = file
@@ -100,13 +100,13 @@ class SessionCgroup:
 
     def hit(self) -> tuple[KillReason, ...]:
         """The limits that the kernel has enforced since the last call, as far as known."""
-        before = self._seen
+        before = self._last_counts
         try:
-            self._seen = self._counts()
+            self._last_counts = self._counts()
         except OSError:
             return ()  # the cgroup was removed, which `Session.isolation` shows
         names: tuple[KillReason, KillReason] = ("memory", "processes")
-        pairs = zip(names, before, self._seen, strict=True)
+        pairs = zip(names, before, self._last_counts, strict=True)
         return tuple(name for name, old, new in pairs if new > old)
 
     def _counts(self) -> tuple[int, int]:
@@ -136,7 +136,7 @@ class SessionCgroup:
         # The charge is cheaper to read than its parts, and often sufficient.
         if number(self._path(self._files.used)) > _CLEAN and self.memory_used() > _CLEAN:
             return False
-        self._seen = self._counts()
+        self._last_counts = self._counts()
         return True
 
     def release(self) -> None:

@@ -106,8 +106,8 @@ def read_error(row: Any) -> ErrorInfo:
 def dump_error(error: ErrorInfo) -> str:
     """Return `error` as a JSON row."""
     line = error.line  # a SyntaxError that a cell constructs can carry any number
-    known = line is not None and 0 <= line < MAX_COUNT
-    return dump_header([error.type, error.message, error.traceback, line if known else None])
+    is_valid = line is not None and 0 <= line < MAX_COUNT
+    return dump_header([error.type, error.message, error.traceback, line if is_valid else None])
 
 
 def cut_figures(sizes: list[Any], blob: bytes, start: int) -> tuple[tuple[bytes, ...], int]:

@@ -49,12 +49,12 @@ def encoded(value: object, *, ascii_only: bool = True, any_keys: bool = False) -
             iterable of more than `MAX_ELEMENTS`.
         Exception: any exception of the value's own classes.
     """
-    made: list[object] = []
+    converted: list[object] = []
     try:
         text = _plain(value, ascii_only)
         if text is None:
-            text = _Conversion(ascii_only, made).encode(value)
-        for each in (value, *made):
+            text = _Conversion(ascii_only, converted).encode(value)
+        for each in (value, *converted):
             check_keys(each, texts_only=not any_keys)
     except RecursionError:
         raise ValueError("it is nested too deeply for JSON") from None
@@ -104,8 +104,8 @@ def _plain(value: object, ascii_only: bool) -> str | None:
 class _Conversion:
     """Conversion of one value to JSON. `made`: replacements for parts unknown to JSON."""
 
-    def __init__(self, ascii_only: bool, made: list[object]) -> None:
-        self._made = made
+    def __init__(self, ascii_only: bool, converted: list[object]) -> None:
+        self._converted = converted
         self._by_class: dict[int, tuple[type, _Convert]] = {}
         convert = self._convert
         self.encode = json.JSONEncoder(ensure_ascii=ascii_only, default=convert, **_FORM).encode
@@ -116,15 +116,15 @@ class _Conversion:
         if id(cls) not in self._by_class:
             self._by_class[id(cls)] = cls, self._way(value)
         found = self._by_class[id(cls)][1](value)
-        self._made.append(found)
+        self._converted.append(found)
         return found
 
     def _way(self, value: Any) -> _Convert:
         """Return the function that converts values of this class."""
         cls = type(value)
         for module, name, convert in _CLASSES:
-            known = _loaded(module, name)
-            if known is not None and issubclass(cls, known):
+            cls_of_library = _loaded(module, name)
+            if cls_of_library is not None and issubclass(cls, cls_of_library):
                 return convert
         for attribute, convert in _ATTRIBUTES:
             if any(attribute in _class_dict(base) for base in _mro(cls)):

@@ -83,7 +83,7 @@ class CellExecution:
             io.update_descriptors()
             cell.was_sent = False
             return
-        if not io.configuration.known:
+        if not io.configuration.is_known:
             io.send_configuration()
         if self._job is None:
             frame = io.links.connection.execute(cell.number, cell.code)
@@ -214,9 +214,9 @@ class CellExecution:
                 reason = self._death_reason(expired)
                 cpu = worker.cpu_seconds()
                 forged = worker.breach is not None or reason == "protocol"
-                whole = cell.result is not None and not forged
+                complete = cell.result is not None and not forged
                 state = yield from self._recovery.revive()
-                if whole and self._has_snapshot(state):
+                if complete and self._has_snapshot(state):
                     reason, state = None, "kept"
                     self._recovery.history.add(cell.number)
             elif self._job is None:

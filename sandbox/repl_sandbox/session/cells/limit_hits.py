@@ -62,7 +62,7 @@ class LimitHits:
             return outcome
         counted = () if group is None else group.hit()
         # The kernel counts no fork that RLIMIT_NPROC refused.
-        seen: tuple[KillReason, ...] = ("processes",) if self.full else ()
-        hit = tuple(dict.fromkeys(self._hit + counted + seen))
+        noted: tuple[KillReason, ...] = ("processes",) if self.full else ()
+        hit = tuple(dict.fromkeys(self._hit + counted + noted))
         self._hit, self.full = (), False
         return replace(outcome, limits=hit) if hit else outcome

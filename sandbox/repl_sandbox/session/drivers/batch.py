@@ -20,7 +20,7 @@ from .blocking import Session
 from .blocking_wait import LONGEST_WAIT
 
 # The exceptions of `Session.run`, returned in place of an outcome.
-Come: TypeAlias = "AnyOutcome | Exception"
+CellResult: TypeAlias = "AnyOutcome | Exception"
 
 _Steps: TypeAlias = Generator[float, list[tuple[int, int]], AnyOutcome]
 
@@ -49,12 +49,12 @@ class SessionBatch:
         self._owners: dict[int, Session] = {}  # by descriptor
         self._registered: dict[Session, tuple[tuple[int, ...], int]] = {}
 
-    def run(self, cells: Sequence[tuple[Session, str, float | None]]) -> list[Come]:
+    def run(self, cells: Sequence[tuple[Session, str, float | None]]) -> list[CellResult]:
         """Run one cell in each session: (session, code, timeout in seconds of execution or None).
 
         Return for each, in order, its outcome or the exception that `Session.run` would raise.
         """
-        come: list[Come | None] = [None] * len(cells)
+        results: list[CellResult | None] = [None] * len(cells)
         running: dict[Session, _Cell] = {}
         self._forget([other for other in self._registered if other._closed])
         try:
@@ -62,19 +62,19 @@ class SessionBatch:
                 try:
                     running[session] = self._begin(index, session, code, timeout)
                 except Exception as error:  # noqa: BLE001 - one cell's; the others are run
-                    come[index] = error
+                    results[index] = error
             while running:
                 for cell, ready in self._wait(running):
-                    made = self._go_on(cell, ready)
-                    if made is not None:
-                        come[cell.index] = made
+                    result = self._go_on(cell, ready)
+                    if result is not None:
+                        results[cell.index] = result
                         del running[cell.session]
                         cell.core.release()
         except BaseException:
             # After a KeyboardInterrupt: leave all sessions so that they can go on.
             self._leave(running)
             raise
-        return [made for made in come if made is not None]
+        return [result for result in results if result is not None]
 
     def _begin(self, index: int, session: Session, code: str, timeout: float | None) -> _Cell:
         data = check_code(code)
@@ -111,7 +111,7 @@ class SessionBatch:
             ]
         return due
 
-    def _go_on(self, cell: _Cell, ready: list[tuple[int, int]]) -> Come | None:
+    def _go_on(self, cell: _Cell, ready: list[tuple[int, int]]) -> CellResult | None:
         core = cell.core
         try:
             if cell.steps is not None:

@@ -82,8 +82,8 @@ class ReadPacing:
 
     def is_over_share(self, now: float) -> bool:
         """Whether the session's messages took more than their share."""
-        owed = self._debt
-        return owed > _ADVANCE and owed - (now - self._charged_at) * _SHARE > _ADVANCE
+        debt = self._debt
+        return debt > _ADVANCE and debt - (now - self._charged_at) * _SHARE > _ADVANCE
 
     def next_read(self, share: LoopShare, now: float) -> float:
         """The time of the next read from a session that owes."""

@@ -40,8 +40,8 @@ class _NoAnswer(Exception):
 class FileClient:
     """The host's end of a helper's socket, with a limit in seconds for the whole conversation."""
 
-    def __init__(self, ours: socket.socket, patience: float) -> None:
-        self._socket, self._patience = ours, patience
+    def __init__(self, sock: socket.socket, patience: float) -> None:
+        self._socket, self._patience = sock, patience
         self._until = time.monotonic() + patience
 
     def renew(self) -> None:
@@ -143,19 +143,19 @@ def _request(
 
     For "files" init starts a helper, "keep" it answers itself.
     """
-    ours, theirs = control_channel.pair()
-    with ours:
-        with theirs:
-            control_channel.send(ours, request, descriptors)
+    host_end, helper_end = control_channel.pair()
+    with host_end:
+        with helper_end:
+            control_channel.send(host_end, request, descriptors)
             core.io.init.was_used = True
             try:
-                control_channel.send(core.links.control, {"op": op}, (theirs.fileno(),))
+                control_channel.send(core.links.control, {"op": op}, (helper_end.fileno(),))
             except BlockingIOError:
                 message = "the session's init does not answer; close the session"
                 raise SandboxError(message) from None
             except OSError as error:
                 raise _closed_error(core) from error
-        yield FileClient(ours, patience)
+        yield FileClient(host_end, patience)
 
 
 def have_kept(core: Core) -> None:

@@ -73,8 +73,8 @@ def arguments(
         raise RemoteProtocolError("a call's arguments are not [args, kwargs]")
     for place, raw in call.parts:
         holder: Any = args if type(place) is int else kwargs
-        there = place < len(args) if isinstance(place, int) else place in kwargs
-        if place not in places or not there or holder[place] is not None:
+        exists = place < len(args) if isinstance(place, int) else place in kwargs
+        if place not in places or not exists or holder[place] is not None:
             raise RemoteProtocolError("a raw argument has no place in its call")
         holder[place] = _value(raw)
     return args, kwargs

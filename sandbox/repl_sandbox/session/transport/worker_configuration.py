@@ -24,7 +24,7 @@ class WorkerConfiguration:
         """`optional`: a worker works without it."""
         self.message = message
         self._optional = optional
-        self.known = False  # whether this worker has the configuration, or needs none
+        self.is_known = False  # whether this worker has the configuration, or needs none
         self.is_unsent = True  # whether no worker has received anything so far
         self._was_sent = False  # whether a worker has received it
         self._size = 0  # bytes of the variables in it
@@ -40,15 +40,15 @@ class WorkerConfiguration:
             return False
         self._size = size
         self.message = replace(self.message, variables=(*self.message.variables, variable))
-        self._optional = self.known = False
+        self._optional = self.is_known = False
         return True
 
     def take_due(self) -> Configure | None:
         """Return the message if this worker must receive it before the next one."""
         self.is_unsent = False
-        if self.known:
+        if self.is_known:
             return None
-        self.known = True
+        self.is_known = True
         return None if self._optional else self.message
 
     def was_sent(self) -> None:
@@ -57,7 +57,7 @@ class WorkerConfiguration:
 
     def restored(self) -> None:
         """Note that a snapshot took over: it has the configuration of its original."""
-        self.known, self.is_unsent = True, False
+        self.is_known, self.is_unsent = True, False
 
     def emptied(self, *, keeps_variables: bool) -> None:
         """Note that an empty worker took over, which has no configuration.
@@ -66,7 +66,7 @@ class WorkerConfiguration:
         """
         if self._was_sent and not keeps_variables:
             self.message = replace(self.message, variables=())
-        self.known = self._optional
+        self.is_known = self._optional
 
 
 def _is_readable(variable: Assign) -> bool:

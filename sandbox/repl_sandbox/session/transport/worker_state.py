@@ -61,5 +61,5 @@ class WorkerState:
             return self.cpu_of_ended + self._cpu_clock()
         except OSError:
             # The process is gone; init's notice will have its CPU time.
-            dead = 0.0 if self.notice is None else float(self.notice.get("cpu", 0.0))
-            return self.cpu_of_ended + dead
+            of_dead = 0.0 if self.notice is None else float(self.notice.get("cpu", 0.0))
+            return self.cpu_of_ended + of_dead

@@ -42,9 +42,9 @@ class FileChanges:
             return True
         others = others or self._fresh
         seen = self._seen
-        young = unsettled()
+        unsettled_since = unsettled()
         self._seen = _scan(self._path)
-        self._fresh = any(key[4] >= young for key in self._seen.values())
+        self._fresh = any(key[4] >= unsettled_since for key in self._seen.values())
         return others or seen != self._seen
 
 

@@ -55,9 +55,9 @@ def enter(old: str, new: str) -> None:
     still leads to the old one: branches of a session trust one another.
     """
     with suppress(OSError):
-        here = os.getcwd()
-        if f"{here}/".startswith(f"{old}/"):
-            os.chdir(new + here[len(old) :])
+        current = os.getcwd()
+        if f"{current}/".startswith(f"{old}/"):
+            os.chdir(new + current[len(old) :])
     # Boundary: `os.putenv` is the code's, where the code has replaced it.
     with suppress(Exception):
         os.environ["HOME"] = new

@@ -54,18 +54,18 @@ def is_as(status: os.stat_result, entry: WorkspaceEntry) -> bool:
 
 
 def note(
-    root: int, path: str, status: os.stat_result, known: WorkspaceEntry | None, room: int
+    root: int, path: str, status: os.stat_result, previous: WorkspaceEntry | None, limit: int
 ) -> WorkspaceEntry:
-    """Return the entry at `path` now, with at most `room` bytes; `known`, if it still matches."""
+    """Return the entry at `path` now, of at most `limit` bytes; `previous` if it still matches."""
     key = _key(status)
-    if known is not None and known.key == key and len(known.data or b"") <= room:
-        return known
+    if previous is not None and previous.key == key and len(previous.data or b"") <= limit:
+        return previous
     return WorkspaceEntry(
-        status.st_mode, key, status.st_mtime_ns, content(root, path, status, room)
+        status.st_mode, key, status.st_mtime_ns, content(root, path, status, limit)
     )
 
 
-def content(root: int, path: str, status: os.stat_result, room: int) -> bytes | None:
+def content(root: int, path: str, status: os.stat_result, limit: int) -> bytes | None:
     """The bytes of a file or link, none of a directory; None if they cannot be read."""
     try:
         if stat.S_ISDIR(status.st_mode):
@@ -73,14 +73,14 @@ def content(root: int, path: str, status: os.stat_result, room: int) -> bytes | 
         with placed(root, path) as (folder, name):
             if stat.S_ISLNK(status.st_mode):
                 return os.fsencode(os.readlink(name, dir_fd=folder))
-            if not stat.S_ISREG(status.st_mode) or status.st_size > room:
+            if not stat.S_ISREG(status.st_mode) or status.st_size > limit:
                 return None
             fd = os.open(name, os.O_RDONLY | workspace_files.PLAIN, dir_fd=folder)
         with os.fdopen(fd, "rb") as file:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 return None
             data = file.read(status.st_size + 1)
-        return data if len(data) <= room else None
+        return data if len(data) <= limit else None
     except OSError:
         return None  # gone, or something else by now: a thread of the session is changing it
 

@@ -84,10 +84,10 @@ def store(root: int, names: Sequence[str], content: FileContent, token: str) -> 
     It is written in the same directory, under a name made of `token`, and renamed. It keeps the
     permissions of a file that it replaces; other links to that file keep the old content.
     """
-    made: list[tuple[int, str]] = []
+    created: list[tuple[int, str]] = []
     opened: list[int] = []
     try:
-        folder, name = open_directory(root, names[:-1], made, opened), names[-1]
+        folder, name = open_directory(root, names[:-1], created, opened), names[-1]
         part = f".{token}.part"
         try:
             _copy(content, folder, part, _replaced(folder, name))
@@ -97,7 +97,7 @@ def store(root: int, names: Sequence[str], content: FileContent, token: str) -> 
                 os.unlink(part, dir_fd=folder)
             raise
     except OSError:
-        for parent, new in reversed(made):
+        for parent, new in reversed(created):
             with suppress(OSError):
                 os.rmdir(new, dir_fd=parent)
         raise
@@ -109,29 +109,29 @@ def store(root: int, names: Sequence[str], content: FileContent, token: str) -> 
 def open_directory(
     root: int,
     names: Sequence[str],
-    made: list[tuple[int, str]] | None = None,
+    created: list[tuple[int, str]] | None = None,
     opened: list[int] | None = None,
 ) -> int:
     """Open the directory `names` below `root`.
 
-    With a list `made`, missing directories are made, and noted in it. `opened` receives the
+    With a list `created`, missing directories are made, and noted in it. `opened` receives the
     descriptors of those on the way and of the last, for the caller to continue after it.
     """
     fd = root
     for name in names:
-        fd = os.open(name, PLACE, dir_fd=fd) if made is None else _enter(fd, name, made)
+        fd = os.open(name, PLACE, dir_fd=fd) if created is None else _enter(fd, name, created)
         if opened is not None:
             opened.append(fd)
     return fd
 
 
-def _enter(parent: int, name: str, made: list[tuple[int, str]]) -> int:
+def _enter(parent: int, name: str, created: list[tuple[int, str]]) -> int:
     try:
         return os.open(name, PLACE, dir_fd=parent)
     except FileNotFoundError:
         with suppress(FileExistsError):
             os.mkdir(name, dir_fd=parent)
-            made.append((parent, name))
+            created.append((parent, name))
         return os.open(name, PLACE, dir_fd=parent)
 
 
@@ -178,7 +178,7 @@ class DirectoryListing:
 
     def __init__(self, root: int, names: Sequence[str], limit: int) -> None:
         self.complete = True
-        self._room = limit
+        self._remaining = limit
         self._text = _MAX_TEXT
         self._top = _listable(".", open_directory(root, names))
         self._names = list(names)
@@ -193,10 +193,10 @@ class DirectoryListing:
             row = self._row(entry, above + entry.name)
             if row is None:
                 continue
-            if not self._room:
+            if not self._remaining:
                 self.complete = False
                 return
-            self._room -= 1
+            self._remaining -= 1
             yield row
             if row[1] == "directory":
                 within.append(entry.name)

@@ -50,11 +50,11 @@ class WorkspaceVersions:
         }
 
     def _content(self, latest: Version) -> Version:
-        room = BUDGET
+        remaining = BUDGET
         version: Version = {}
         for path, status in workspace_entries.walk(self._root, MAX_FILES):
-            entry = workspace_entries.note(self._root, path, status, latest.get(path), room)
-            room -= len(entry.data or b"")
+            entry = workspace_entries.note(self._root, path, status, latest.get(path), remaining)
+            remaining -= len(entry.data or b"")
             version[path] = entry
         return version
 
@@ -88,16 +88,16 @@ class WorkspaceVersions:
         return opened
 
     def _make(self, version: Version, opened: set[str]) -> list[str]:
-        there = dict(workspace_entries.walk(self._root, _MAX_REMOVED))
+        present = dict(workspace_entries.walk(self._root, _MAX_REMOVED))
         lost = [
             f"file {_shown(path)}: cannot be removed"
-            for path in sorted(there.keys() - version.keys(), reverse=True)
-            if not self._remove(path, there[path])
+            for path in sorted(present.keys() - version.keys(), reverse=True)
+            if not self._remove(path, present[path])
         ]
         folders = []
         names: dict[int, str] = {}  # of inodes: a path under which each is unchanged
         for path, entry in sorted(version.items()):
-            status = there.get(path)
+            status = present.get(path)
             if status is None or path in opened or not self._is_still(path, entry, status):
                 problem = self._put_back(path, entry, status, names.get(entry.inode))
                 if problem:
@@ -154,8 +154,8 @@ class WorkspaceVersions:
         return ""
 
     def _link(self, twin: str, folder: int, name: str) -> None:
-        with workspace_entries.placed(self._root, twin) as (above, there):
-            os.link(there, name, src_dir_fd=above, dst_dir_fd=folder, follow_symlinks=False)
+        with workspace_entries.placed(self._root, twin) as (above, source):
+            os.link(source, name, src_dir_fd=above, dst_dir_fd=folder, follow_symlinks=False)
 
 
 def _is_its_own(status: os.stat_result, entry: WorkspaceEntry) -> bool:

@@ -222,6 +222,6 @@ def _located(error: SyntaxError | ValueError, source: str, name: str) -> SyntaxE
     found = _no_text(source)
     if found is None or (isinstance(error, SyntaxError) and error.lineno is not None):
         return error
-    what = "a NUL character" if found[0] == "\0" else f"the lone surrogate {found[0]!a}"
+    character = "a NUL character" if found[0] == "\0" else f"the lone surrogate {found[0]!a}"
     line = source.count("\n", 0, found.start()) + 1
-    return SyntaxError(f"the source contains {what}", (name, line, None, None))
+    return SyntaxError(f"the source contains {character}", (name, line, None, None))

@@ -40,7 +40,7 @@ def take_figures(limit: int = 10, max_bytes: int = MAX_FIGURE_BYTES) -> list[byt
     return figures
 
 
-def _take(pyplot: Any, number: int, figures: list[bytes], room: int) -> None:
+def _take(pyplot: Any, number: int, figures: list[bytes], limit: int) -> None:
     picture = io.BytesIO()
     try:
         pyplot.figure(number).savefig(picture, format="png")
@@ -50,7 +50,7 @@ def _take(pyplot: Any, number: int, figures: list[bytes], room: int) -> None:
     except BaseException as error:  # noqa: BLE001
         _say(f"figure {number} cannot be drawn: {type(error).__name__}: {_first_line(error)}")
         return
-    if picture.tell() > room:
+    if picture.tell() > limit:
         _say(f"figure {number} is not shown: {picture.tell():,} bytes are too many")
         return
     figures.append(picture.getvalue())

@@ -163,22 +163,22 @@ class StandardStreams:
         self.are_watched = all(map(is_marked, lost))
         if self.are_watched:
             for fd in lost:
-                what = f"descriptor {fd} (sys.{_NAMES[fd]})"
-                yield f"{what} was closed or replaced, and was put back\n"
+                name = f"descriptor {fd} (sys.{_NAMES[fd]})"
+                yield f"{name} was closed or replaced, and was put back\n"
 
     def _put_streams_back(self) -> Iterator[str]:
         _lost.clear()
-        for fd, (name, ours) in enumerate(zip(_NAMES, self._streams, strict=True)):
-            was_lost = ours.descriptor.lost
+        for fd, (name, original) in enumerate(zip(_NAMES, self._streams, strict=True)):
+            was_lost = original.descriptor.lost
             if was_lost:
-                ours.__init__(fd)  # type: ignore[misc]
-            setattr(sys, f"__{name}__", ours)
+                original.__init__(fd)  # type: ignore[misc]
+            setattr(sys, f"__{name}__", original)
             current = _stream(name)
-            if current is ours:
+            if current is original:
                 if was_lost and fd != STDIN:  # exit() closes it
                     yield f"sys.{name} was closed, and was opened again\n"
             elif not _may_stay(current, fd):
-                setattr(sys, name, ours)
+                setattr(sys, name, original)
                 yield f"sys.{name} was {_replacement(current)}, and was put back\n"
 
 

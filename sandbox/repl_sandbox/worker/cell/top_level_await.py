@@ -53,8 +53,8 @@ def offer_loop(source: str, namespace: Namespace) -> None:
         asyncio = import_trusted("asyncio")
         starters = {name: _starting(getattr(asyncio, name), namespace) for name in _STARTERS}
         finders = {"get_event_loop": _finding(asyncio.get_event_loop, namespace)}
-        for name, ours in {**starters, **finders}.items():
-            setattr(asyncio, name, ours)
+        for name, replacement in {**starters, **finders}.items():
+            setattr(asyncio, name, replacement)
     # Boundary: the session's code may have replaced the module, and the cell runs all the same.
     except Exception:  # noqa: BLE001
         pass
@@ -87,10 +87,10 @@ def _finding(function: Callable[..., Any], namespace: Namespace) -> Callable[...
     return _as(function, get_event_loop)
 
 
-def _as(function: Callable[..., Any], ours: Callable[..., Any]) -> Callable[..., Any]:
-    ours = wraps(function)(ours)
-    ours.__module__ = "asyncio"  # its import path, for pickle
-    return ours
+def _as(function: Callable[..., Any], replacement: Callable[..., Any]) -> Callable[..., Any]:
+    replacement = wraps(function)(replacement)
+    replacement.__module__ = "asyncio"  # its import path, for pickle
+    return replacement
 
 
 def _is_idle() -> bool:

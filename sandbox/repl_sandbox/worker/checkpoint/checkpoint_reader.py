@@ -141,8 +141,8 @@ def _restore_future(namespace: Namespace, answers: FinalAnswers | None, value: i
 
 
 def _restore_places(namespace: Namespace, answers: FinalAnswers | None, value: list[str]) -> None:
-    here = os.getcwd()
-    found = [os.path.normpath(f"{here}/{place}") for place in value]
+    current = os.getcwd()
+    found = [os.path.normpath(f"{current}/{place}") for place in value]
     sys.path[:0] = [place for place in found if place not in sys.path]
 
 

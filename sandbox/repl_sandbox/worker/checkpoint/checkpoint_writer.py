@@ -269,11 +269,11 @@ def _state(
 
 def _own_places() -> list[str]:
     """Return the module folders of the session, relative to the current directory."""
-    here = os.getcwd()
+    current = os.getcwd()
     return [
-        os.path.relpath(place or ".", here)
+        os.path.relpath(place or ".", current)
         for place in sys.path
-        if type(place) is str and (place in ("", ".") or f"{place}/".startswith(f"{here}/"))
+        if type(place) is str and (place in ("", ".") or f"{place}/".startswith(f"{current}/"))
     ]
 
 

@@ -73,10 +73,10 @@ def _parameters(parameters: Any) -> tuple[Any, ...]:
 
 def make_exception(kind: Any, arguments: tuple[object, ...]) -> BaseException:
     """Return an exception without calling its class's `__init__`, whose arguments are unknown."""
-    made: BaseException = kind.__new__(kind, *arguments)
+    exception: BaseException = kind.__new__(kind, *arguments)
     inits = (vars(base).get("__init__") for base in kind.__mro__)
-    next(init for init in inits if type(init) is WrapperDescriptorType)(made, *arguments)
-    return made
+    next(init for init in inits if type(init) is WrapperDescriptorType)(exception, *arguments)
+    return exception
 
 
 def make_dispatching(function: Callable[..., Any]) -> Any:

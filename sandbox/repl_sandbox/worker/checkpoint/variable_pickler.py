@@ -116,8 +116,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         if hasattr(function, "__type_params__"):
             state["__type_params__"] = function.__type_params__
         filled = [(cell, cell.cell_contents) for cell in cells if _is_full(cell)]
-        made = function.__code__, self._live, function.__name__, function.__closure__
-        return make_function, made, (state, filled), None, None, fill_function
+        arguments = function.__code__, self._live, function.__name__, function.__closure__
+        return make_function, arguments, (state, filled), None, None, fill_function
 
     def _code(self, code: CodeType) -> tuple[Any, ...]:
         # cloudpickle drops the file name since 3.1.3, and thereby the lines in a traceback.

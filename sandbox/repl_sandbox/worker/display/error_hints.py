@@ -133,23 +133,23 @@ def near(name: str, candidates: Iterable[object]) -> str | None:
 
 def _name(error: Any, namespace: Namespace | None, frame: FrameType | None) -> str:
     name = plain(read(error, "name"))
-    seen: list[object] = list(frame.f_locals) if frame is not None else []
+    candidates: list[object] = list(frame.f_locals) if frame is not None else []
     offered: object = builtins
     if namespace is not None:
-        seen += namespace.globals
-    if name in _OF_IPYTHON and near(name, seen) is None:
+        candidates += namespace.globals
+    if name in _OF_IPYTHON and near(name, candidates) is None:
         return _OF_IPYTHON[name]
     if namespace is not None:
         offered = namespace.globals.get("__builtins__")
     if type(offered) is dict:  # builtins of a language policy
-        seen += [key for key in offered if type(key) is str and key[:1] not in "_<"]
+        candidates += [key for key in offered if type(key) is str and key[:1] not in "_<"]
     else:
-        seen += vars(builtins)
-    found = near(name, (key for key in seen if type(key) is str and key[:2] != "__"))
-    meant = "" if found is None else f"did you mean: {found!r}?"
+        candidates += vars(builtins)
+    found = near(name, (key for key in candidates if type(key) is str and key[:2] != "__"))
+    suggestion = "" if found is None else f"did you mean: {found!r}?"
     if name in sys.stdlib_module_names and type(offered) is not dict:
-        return f"Did you forget to import {name!r}?" + (meant and f" Or {meant}")
-    return meant[:1].upper() + meant[1:]
+        return f"Did you forget to import {name!r}?" + (suggestion and f" Or {suggestion}")
+    return suggestion[:1].upper() + suggestion[1:]
 
 
 def _attribute(error: Any, namespace: Namespace | None, frame: FrameType | None) -> str:

@@ -41,12 +41,12 @@ def host_error(kind: str, message: str, base: str = "") -> HostCallError:
     base = base or kind
     if base not in _BASES:
         return HostCallError(kind, message)
-    made = _classes.get((kind, base))
-    if made is None:
-        made = _class(kind, base)
+    cls = _classes.get((kind, base))
+    if cls is None:
+        cls = _class(kind, base)
         if len(_classes) < _MAX_CLASSES:
-            _classes[kind, base] = made
-    return made(message)  # type: ignore[call-arg]
+            _classes[kind, base] = cls
+    return cls(message)  # type: ignore[call-arg]
 
 
 def _arguments(base: type[Exception], message: str) -> tuple[object, ...]:

@@ -320,8 +320,8 @@ def _raw(value: Any) -> Raw | None:
     """Return `value` as raw data; None if it is sent as JSON."""
     if isinstance(value, (list, tuple)) and 0 < len(value) <= MAX_PARTS:
         elements = [None if each is None else _part(each) for each in value]
-        whole = all(part or each is None for part, each in zip(elements, value, strict=True))
-        return tuple(elements) if whole and any(elements) else None
+        complete = all(part or each is None for part, each in zip(elements, value, strict=True))
+        return tuple(elements) if complete and any(elements) else None
     return _part(value)
 
 

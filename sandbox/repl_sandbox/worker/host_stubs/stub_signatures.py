@@ -52,10 +52,10 @@ def stand_in(name: str, signature: Signature) -> Any:
         co_qualname=name,
         co_filename="<host>",
     )
-    made = FunctionType(code, {}, name, tuple(map(_default, _with_default(only + either))))
-    made.__kwdefaults__ = {each.name: _default(each) for each in _with_default(keywords)}
-    made.__annotations__ = _annotations(signature)
-    return made
+    function = FunctionType(code, {}, name, tuple(map(_default, _with_default(only + either))))
+    function.__kwdefaults__ = {each.name: _default(each) for each in _with_default(keywords)}
+    function.__annotations__ = _annotations(signature)
+    return function
 
 
 def dress(call: Any, schema: FunctionSchema, like: Any) -> None:

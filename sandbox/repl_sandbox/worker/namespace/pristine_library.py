@@ -40,12 +40,12 @@ def use_kept() -> None:
 def _copy(module: ModuleType) -> ModuleType:
     """Return a module with the same contents, whose functions look each other up in it."""
     copy = ModuleType(module.__name__, module.__doc__)
-    theirs, own = vars(module), vars(copy)
-    own.update(theirs)
-    for name, value in theirs.items():
-        if type(value) is FunctionType and value.__globals__ is theirs:
-            own[name] = function = FunctionType(
-                value.__code__, own, value.__name__, value.__defaults__, value.__closure__
+    original, copied = vars(module), vars(copy)
+    copied.update(original)
+    for name, value in original.items():
+        if type(value) is FunctionType and value.__globals__ is original:
+            copied[name] = function = FunctionType(
+                value.__code__, copied, value.__name__, value.__defaults__, value.__closure__
             )
             function.__kwdefaults__ = value.__kwdefaults__
     return copy

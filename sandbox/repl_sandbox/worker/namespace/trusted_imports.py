@@ -57,8 +57,10 @@ class _Library:
             yield
             return
         found = MODULES.found.copy()  # a copy, because threads may import meanwhile
-        aside = {name: _modules.pop(name) for name in found if name in _modules}
-        _modules.update({name: self._displaced[name] for name in aside if name in self._displaced})
+        replaced = {name: _modules.pop(name) for name in found if name in _modules}
+        _modules.update(
+            {name: self._displaced[name] for name in replaced if name in self._displaced}
+        )
         finders = sys.meta_path
         finders.insert(0, self)
         self._thread = get_ident()
@@ -68,8 +70,8 @@ class _Library:
             self._thread = 0
             with suppress(ValueError):  # session code has removed it
                 finders.remove(self)
-            self._displaced.update({name: _modules[name] for name in aside if name in _modules})
-            _modules.update(aside)
+            self._displaced.update({name: _modules[name] for name in replaced if name in _modules})
+            _modules.update(replaced)
 
 
 _library = _Library()

@@ -153,9 +153,9 @@ class WorkspaceModules:
         them: the finder finds nothing in an archive.
         """
         inside = f"{path}/"
-        ours = bool(self.folder) and inside.startswith(f"{self.folder}/")
+        in_workspace = bool(self.folder) and inside.startswith(f"{self.folder}/")
         archive = self._loaders is _UNCHECKED and _isfile(path)
-        if not ours and (inside.startswith(self._library) or archive):
+        if not in_workspace and (inside.startswith(self._library) or archive):
             raise ImportError(f"{path} is no folder of the session's own", path=path)
         return _WorkspaceFinder(path, self._loaders, self.found)
 

@@ -102,8 +102,8 @@ class FinalAnswers:
         Without content if a cell replaced `answer`.
         """
         answer: Any = self._namespace.injected["answer"]
-        ours = self._namespace.globals.get("answer") is answer
-        return (dict(answer) if ours else None), self._last_sent
+        is_original = self._namespace.globals.get("answer") is answer
+        return (dict(answer) if is_original else None), self._last_sent
 
     def restore(self, state: tuple[dict[Any, Any] | None, Any]) -> None:
         """Restore a result of `state`; answers sent before are not sent again."""
@@ -153,8 +153,8 @@ class FinalAnswers:
         # FINAL_VAR(x), where x holds text: the same object is the value of a variable.
         if not key.isidentifier() or any(value is name for value in variables.values()):
             return name
-        meant = near(key, variables)
-        advice = f" Did you mean: {meant!r}?" if meant else " To answer with a text, use FINAL."
+        similar = near(key, variables)
+        advice = f" Did you mean: {similar!r}?" if similar else " To answer with a text, use FINAL."
         raise NameError(f"FINAL_VAR: there is no variable {key!r}.{advice}")
 
     def show_variables(self) -> str:
@@ -261,11 +261,11 @@ def _as_json(value: object) -> JSON:
     return found
 
 
-def _check_size(text: str, what: str) -> None:
+def _check_size(text: str, noun: str) -> None:
     size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
     if size > MAX_ANSWER:
         raise ValueError(
-            f"the answer's {what} is larger than {MAX_ANSWER >> 20} MiB, the most there can be"
+            f"the answer's {noun} is larger than {MAX_ANSWER >> 20} MiB, the most there can be"
         )
 
 

@@ -80,7 +80,7 @@ class VariableChanges:
         # shows no change.
         self._settled: dict[str, object] = {}
         self._loose: set[str] = set()  # names of all other known variables
-        self._ours = 0  # number of injected names at the last update
+        self._injected_count = 0  # number of injected names at the last update
         self._shown = 0  # identity of the last displayed value
         self.since_last()
         self._settle()
@@ -112,7 +112,7 @@ class VariableChanges:
     def _settle(self) -> None:
         """Record the engine's objects."""
         everything, injected = self._namespace.globals.copy(), self._namespace.injected
-        self._ours, self._shown = len(injected), id(everything.get("_"))
+        self._injected_count, self._shown = len(injected), id(everything.get("_"))
         for name, value in everything.items():
             # Objects of the engine, and values of the user that are no variables and cost nothing
             # to keep.
@@ -167,15 +167,15 @@ class VariableChanges:
             unlisted += self._forget(changes)
         if unlisted:
             changes.append(Change("modified", MORE_CHANGES, "", 0, f"{unlisted:,} more changes"))
-        if deleted or self._ours != len(self._namespace.injected):
+        if deleted or self._injected_count != len(self._namespace.injected):
             self._settle()
         return changes
 
     def _forget(self, changes: list[Change]) -> int:
         """Add the deleted variables to `changes`; return how many did not fit."""
-        there = {name for name, _ in self._namespace.variables()}
+        present = {name for name, _ in self._namespace.variables()}
         unlisted = 0
-        for name in sorted(self._seen.keys() - there):
+        for name in sorted(self._seen.keys() - present):
             seen = self._seen.pop(name)
             self._settled.pop(name, None)
             self._loose.discard(name)

@@ -138,10 +138,10 @@ def _container(baseline: IsolationBaseline, status: dict[str, str]) -> tuple[Lay
     missing = list(baseline.container.missing)
     if not baseline.is_remote and len(status.get("NSpid", "").split()) < 2:
         missing.append("a process id of the container's")
-    whole = "its own, with every wall"
+    summary = "its own, with every wall"
     if baseline.container.own_kernel:
-        whole += ", and a kernel of its own"
-    detail = f"not seen: {', '.join(missing)}" if missing else whole
+        summary += ", and a kernel of its own"
+    detail = f"not seen: {', '.join(missing)}" if missing else summary
     layer = Layer("container", not missing, detail)
     if not baseline.container.one:
         return (layer,)

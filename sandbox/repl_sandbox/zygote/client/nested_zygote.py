@@ -70,7 +70,7 @@ class NestedZygote(ZygoteHandle):
                 "data_segment": answer["data_segment"],
                 "privileged": parent.privileged,
                 "supports_snapshots": parent.supports_snapshots,
-                "room": parent.process_limit,
+                "process_limit": parent.process_limit,
                 "python": parent.interpreter[0],
                 "implementation": parent.interpreter[1],
             },

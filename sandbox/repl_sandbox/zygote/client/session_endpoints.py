@@ -14,14 +14,14 @@ from ...protocol.stream_mark import mark
 class SessionEndpoints:
     """Control and worker socket, stdout, stderr; the host's ends do not block.
 
-    `theirs`: the descriptors for init, in their order.
+    `remote`: the descriptors for init, in their order.
 
     Raises:
         OSError: this process has no free descriptors.
     """
 
     def __init__(self) -> None:
-        self.theirs: list[int] = []
+        self.remote: list[int] = []
         self._sockets: list[socket.socket] = []
         self._pipes: list[int] = []
         try:
@@ -35,17 +35,17 @@ class SessionEndpoints:
             self.close()
             raise
 
-    def _connect(self, ours: socket.socket, theirs: socket.socket) -> None:
-        self._sockets.append(ours)
-        self.theirs.append(theirs.detach())
-        ours.setblocking(False)
+    def _connect(self, local: socket.socket, remote: socket.socket) -> None:
+        self._sockets.append(local)
+        self.remote.append(remote.detach())
+        local.setblocking(False)
 
     def _pipe(self, stream: int) -> None:
-        ours, theirs = os.pipe2(os.O_CLOEXEC)
-        self._pipes.append(ours)
-        self.theirs.append(theirs)
-        mark(theirs, stream)
-        os.set_blocking(ours, False)
+        local, remote = os.pipe2(os.O_CLOEXEC)
+        self._pipes.append(local)
+        self.remote.append(remote)
+        mark(remote, stream)
+        os.set_blocking(local, False)
 
     def take(self) -> tuple[socket.socket, socket.socket, int, int]:
         """Return the host's ends, which the caller owns from here on."""
@@ -55,8 +55,8 @@ class SessionEndpoints:
 
     def close_remote(self) -> None:
         """Close the other ends, which have been sent."""
-        theirs, self.theirs = self.theirs, []
-        for fd in theirs:
+        remote, self.remote = self.remote, []
+        for fd in remote:
             os.close(fd)
 
     def close(self) -> None:

@@ -105,7 +105,7 @@ class ZygoteHandle:
         self._base = base
         self.interpreter: tuple[str, str] = (answer["python"], answer["implementation"])
         # The limit of processes of a session that shares its user with the host; 0 if none does.
-        self.process_limit: int = answer["room"]
+        self.process_limit: int = answer["process_limit"]
 
     @property
     def pid(self) -> int:
@@ -148,7 +148,7 @@ class ZygoteHandle:
         try:
             with _entrance(group) as entrance:
                 self._check_open()
-                self._requests.send(request, (*ends.theirs, *entrance))
+                self._requests.send(request, (*ends.remote, *entrance))
         except BaseException:
             self.abandon(links)
             raise

@@ -100,12 +100,12 @@ class LocalLauncher:
 
     def start(self, hash_seed: int | None) -> tuple[Lifeline, ZygoteProcess]:
         """As of `ZygoteLauncher`."""
-        ours, theirs = control_channel.lifeline()
+        host_end, zygote_end = control_channel.lifeline()
         try:
-            with theirs:
-                return ours, start(self._python, self._tier, hash_seed, theirs.fileno())
+            with zygote_end:
+                return host_end, start(self._python, self._tier, hash_seed, zygote_end.fileno())
         except SandboxError:
-            ours.close()
+            host_end.close()
             raise
 
     def start_error(self, process: ZygoteProcess, preload: Sequence[str]) -> SandboxError:

@@ -58,7 +58,7 @@ class ChannelReceiver:
     ) -> int:
         fd = self._files.finish(description)
         if description.comes_back and channel is not None:
-            channel.lent.append((description.number, os.dup(fd)))
+            channel.files_to_return.append((description.number, os.dup(fd)))
         return fd
 
     def deliver(self, channel: StreamChannel, delivery: Delivery) -> None:

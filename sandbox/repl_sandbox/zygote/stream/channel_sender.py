@@ -74,7 +74,7 @@ class ChannelSender:
         if pid and not channel.peer:
             channel.peer = pid
             self._writer.send_number(stream_frames.PEER, channel.number, pid)
-        for number, fd in channel.lent:
+        for number, fd in channel.files_to_return:
             self._writer.send_content(number, os.dup(fd))
         try:
             rows = self._send_descriptors(channel, descriptors)

@@ -33,14 +33,14 @@ def split_streams() -> int:
     serves.
     """
     facts = container_probe.measure()
-    ours, theirs = control_channel.pair()
+    agent_end, zygote_end = control_channel.pair()
     zygote = os.fork()
     if zygote == 0:
-        ours.close()
+        agent_end.close()
         _close_streams()
-        return theirs.detach()
-    theirs.close()
-    _serve(ours.detach(), zygote, facts)
+        return zygote_end.detach()
+    zygote_end.close()
+    _serve(agent_end.detach(), zygote, facts)
 
 
 def _close_streams() -> None:

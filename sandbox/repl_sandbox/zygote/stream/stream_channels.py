@@ -110,7 +110,9 @@ class StreamChannel:
     pending: deque[Delivery] = field(default_factory=deque)
     # For a socket whose session has written to its pipes before: how far those must be sent.
     waits_for: list[tuple[StreamChannel, int]] = field(default_factory=list)
-    lent: list[tuple[int, int]] = field(default_factory=list)  # files to return: number, fd
+    files_to_return: list[tuple[int, int]] = field(
+        default_factory=list
+    )  # files to return: number, fd
 
     @property
     def reads(self) -> bool:
@@ -169,8 +171,8 @@ class StreamChannel:
 
     def release_lent_file(self, number: int) -> None:
         """Release the file with this number: it need not be returned."""
-        for each in [each for each in self.lent if each[0] == number]:
-            self.lent.remove(each)
+        for each in [each for each in self.files_to_return if each[0] == number]:
+            self.files_to_return.remove(each)
             os.close(each[1])
 
     def close(self) -> None:
@@ -180,8 +182,8 @@ class StreamChannel:
         for delivery in self.pending:
             delivery.drop()
         self.pending.clear()
-        lent, self.lent = self.lent, []
-        for _, fd in lent:
+        files, self.files_to_return = self.files_to_return, []
+        for _, fd in files:
             os.close(fd)
 
 
@@ -217,6 +219,6 @@ def _receive(end: socket.socket, needs_sender: bool) -> tuple[bytes, list[int], 
         if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:
             pid = int.from_bytes(payload[:4], sys.byteorder)
         elif level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-            whole = len(payload) - len(payload) % 4
-            descriptors += memoryview(payload[:whole]).cast("i")
+            complete = len(payload) - len(payload) % 4
+            descriptors += memoryview(payload[:complete]).cast("i")
     return data, descriptors, pid

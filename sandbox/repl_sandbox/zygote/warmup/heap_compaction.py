@@ -49,9 +49,9 @@ def _holes(size: int) -> list[object] | None:
     in_a_row = 1 if size == _NUMBER else _IN_A_ROW
     objects: list[object] = []
     for _ in range(_MAX_HOLES):
-        made = make()
-        objects.append(made)
-        row = row + 1 if id(made) % _POOL == _HEAD + row * size else 0
+        block = make()
+        objects.append(block)
+        row = row + 1 if id(block) % _POOL == _HEAD + row * size else 0
         if row == in_a_row:
             del objects[-in_a_row:]
             return objects

@@ -74,9 +74,11 @@ def _branch(
 
 def _take_over(snapshots: BranchFork, rollback: WorkerRollback, worker: Worker) -> None:
     """Have `worker` take over as an activated snapshot does."""
-    host, theirs = socket.socketpair()
-    rollback.channel.send_command(COMMAND.pack(os.getpid(), 0, -1, 0), [theirs.fileno()], wait=True)
-    theirs.close()
+    host, worker_end = socket.socketpair()
+    rollback.channel.send_command(
+        COMMAND.pack(os.getpid(), 0, -1, 0), [worker_end.fileno()], wait=True
+    )
+    worker_end.close()
     worker.warm_up_takeover(snapshots)
     host.close()
 

@@ -33,27 +33,27 @@ _READ = 1 << 16
 
 def warm_up_worker(rules: PolicyRules | None = None) -> None:
     """Have a temporary worker run some cells, first without and then with answers."""
-    ours, theirs = socket.socketpair()
+    host_end, worker_end = socket.socketpair()
     host = HostConnection()
     worker, table = Worker(rules), SnapshotTable()
-    with ours:
-        number = theirs.detach()
+    with host_end:
+        number = worker_end.detach()
         # As in a session: code is specialised for objects with the same attributes.
         worker.join_session(number, table, None)
         worker.open(number)
-        list(host.receive(ours.recv(_READ)))
+        list(host.receive(host_end.recv(_READ)))
 
         def ask(message: HostMessage) -> None:
-            ours.sendall(host.send(message))
+            host_end.sendall(host.send(message))
             worker.handle_command()
-            list(host.receive(ours.recv(_READ)))
+            list(host.receive(host_end.recv(_READ)))
 
         cells = itertools.count(1)
         for run in range(_RUNS):
             for code in _CELLS:
                 ask(Execute(next(cells), code.format(run).encode()))
         for _ in range(_RUNS):
-            ours.sendall(host.send(_CONFIGURE))  # which is not answered
+            host_end.sendall(host.send(_CONFIGURE))  # which is not answered
             worker.handle_command()
             ask(Assign("x", "str", b""))
             ask(Execute(next(cells), b"x"))
