@@ -48,8 +48,8 @@ def share_network() -> None:
 
 def drop_namespace(name: str) -> None:
     """Clone sessions without it, and leave out what would then be done to the host's."""
-    main = module("zygote.main")
-    main.FLAGS &= ~module("jail.namespaces").SESSION[name]
+    spawner = module("zygote.session_spawner")
+    spawner.FLAGS &= ~module("jail.namespaces").SESSION[name]
     drop_steps(*_NEEDS.get(name, ()))
     if name == "user":
         be_users_of_the_host()
@@ -119,10 +119,10 @@ def drop_no_new_privileges() -> None:
 
 def drop_group() -> None:
     """Start sessions in the group of the template."""
-    zygote = module("zygote.main").Zygote
-    spawns_of, spawn = zygote._prepare_spawn, zygote._spawn_isolated
-    zygote._prepare_spawn = lambda self, group, descriptors: spawns_of(self, b"0", descriptors)
-    zygote._spawn_isolated = lambda self, number, spawns, version, *rest: spawn(
+    spawner = module("zygote.session_spawner").SessionSpawner
+    spawns_of, spawn = spawner._prepare_spawn, spawner._spawn_isolated
+    spawner._prepare_spawn = lambda self, group, descriptors: spawns_of(self, b"0", descriptors)
+    spawner._spawn_isolated = lambda self, number, spawns, version, *rest: spawn(
         self, number, spawns, 0, *rest
     )
 

@@ -158,8 +158,27 @@ class ContainerLauncher:
 
     def _create(self, facts: dict[str, Any], memory: int, hash_seed: int | None) -> Container:
         settings, (flags, seeded) = self._settings, zygote_process.flags_of(hash_seed)
-        limits, transport = self._limits, self._transport
-        user = container_user.user(facts.get("SecurityOptions") or ())
+        transport = self._transport
+        created = self._client.api.create_container(
+            settings.image,
+            [*flags, f"{_MOUNTED}/zygote/boot.py", transport.argument, self._tier_inside],
+            entrypoint=[self._python],
+            environment={**zygote_process.ENVIRONMENT, **seeded},
+            user=container_user.user(facts.get("SecurityOptions") or ()),
+            working_dir="/",
+            hostname="sandbox",
+            labels=container_labels.of_this_process(),
+            host_config=self._host_config(facts, memory),
+            runtime=settings.runtime,
+            stdin_open=transport.takes_input,
+            stop_signal="SIGKILL",  # the first process of a container ignores other signals
+            healthcheck={"test": ["NONE"]},
+        )
+        return self._client.containers.get(created["Id"])
+
+    def _host_config(self, facts: dict[str, Any], memory: int) -> dict[str, Any]:
+        """Return the isolation and the limits of the container."""
+        settings, limits, transport = self._settings, self._limits, self._transport
         shown = {**transport.mounts, _MOUNTED: PACKAGE_DIR, **settings.mounts}
         mounts = [_bound(inside, baseline) for inside, baseline in shown.items()]
         if self._scratch:
@@ -168,7 +187,7 @@ class ContainerLauncher:
             container_user.check_readable()
         scratch = {} if self._scratch else {_PLACE: "rw,exec,nosuid,nodev,mode=1777"}
         jailed = settings.inside == "jailed"
-        host = self._client.api.create_host_config(
+        config: dict[str, Any] = self._client.api.create_host_config(
             mounts=mounts,
             tmpfs=scratch,
             cap_drop=["ALL"],
@@ -192,23 +211,8 @@ class ContainerLauncher:
             log_config=LogConfig(type="none", config={}),
         )
         if jailed:
-            host.update(container_jail_profile.UNCOVERED)
-        created = self._client.api.create_container(
-            settings.image,
-            [*flags, f"{_MOUNTED}/zygote/boot.py", transport.argument, self._tier_inside],
-            entrypoint=[self._python],
-            environment={**zygote_process.ENVIRONMENT, **seeded},
-            user=user,
-            working_dir="/",
-            hostname="sandbox",
-            labels=container_labels.of_this_process(),
-            host_config=host,
-            runtime=settings.runtime,
-            stdin_open=transport.takes_input,
-            stop_signal="SIGKILL",  # the first process of a container ignores other signals
-            healthcheck={"test": ["NONE"]},
-        )
-        return self._client.containers.get(created["Id"])
+            config.update(container_jail_profile.UNCOVERED)
+        return config
 
     @property
     def _tier_inside(self) -> str:

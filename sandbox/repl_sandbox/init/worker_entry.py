@@ -51,9 +51,7 @@ def run_worker(
             _signal.pthread_sigmask(_signal.SIG_UNBLOCK, [_signal.SIGTERM])
         elif jail.home:
             os.environ["HOME"] = jail.home
-        moved = worker_fd
-        if moved != reserved_descriptors.WORKER:
-            moved = fcntl.fcntl(worker_fd, fcntl.F_DUPFD_CLOEXEC, reserved_descriptors.WORKER)
+        moved = _moved_up(worker_fd)
         jail.descriptors = {
             *reserved_descriptors.STREAMS,
             control_fd,
@@ -71,11 +69,7 @@ def run_worker(
         os.write(control_fd, control_channel.findings(jail.findings))
         os.close(control_fd)
         if jail.folder:
-            if jail.tier == "process":
-                assume_no_jail()
-            workspace = jail.home or f"{jail.folder}/{session_directory.WORKSPACE}"
-            show_files_below(workspace)
-            template.import_from(workspace)
+            _use_folder(jail, template)
     # Boundary: the host must get the error, and no other code here can send it.
     except Exception as error:  # noqa: BLE001
         report(control_fd, jail.tier, "worker", error)
@@ -87,6 +81,22 @@ def run_worker(
         complain(error)
     finally:
         os._exit(1)
+
+
+def _moved_up(worker_fd: int) -> int:
+    """Return a descriptor of the worker's socket with a reserved number."""
+    if worker_fd == reserved_descriptors.WORKER:
+        return worker_fd
+    return fcntl.fcntl(worker_fd, fcntl.F_DUPFD_CLOEXEC, reserved_descriptors.WORKER)
+
+
+def _use_folder(jail: Jail, template: Worker) -> None:
+    """Have the worker take the workspace from the session's directory, which has no mounts."""
+    if jail.tier == "process":
+        assume_no_jail()
+    workspace = jail.home or f"{jail.folder}/{session_directory.WORKSPACE}"
+    show_files_below(workspace)
+    template.import_from(workspace)
 
 
 def complain(error: Exception) -> None:

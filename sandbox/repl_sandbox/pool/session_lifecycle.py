@@ -243,7 +243,7 @@ class SessionLifecycle:
             if core.links.family.leave():
                 self._zygote.kill(core.links)
             else:
-                self._zygote.leave(core.links)
+                core.links.end_branch()
                 self._adjust_limits(core)
                 core.links.group = None  # the remaining branches use it
         finally:

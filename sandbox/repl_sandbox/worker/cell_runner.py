@@ -78,20 +78,7 @@ class CellRunner:
             wait_until_detached = snapshots.wait_until_detached
             session.rapid = _monotonic() - session.ended < _RAPID
         self._calls.cell = cell
-        try:
-            self._interrupts.arm(cell)
-            try:
-                text = code.decode()
-            except UnicodeDecodeError:
-                text = code.decode("utf-8", "surrogatepass")  # slower
-            ran = run_cell(text, cell, self._namespace, session.printed, wait_until_detached)
-        except KeyboardInterrupt:
-            # The interrupt arrived outside of the cell's own code, at its start or end. Disarm
-            # before any call, during which another interrupt would arrive and end the worker:
-            self._interrupts.armed = False
-            ran = CellRun(None, ErrorInfo("KeyboardInterrupt", "", "KeyboardInterrupt\n", None))
-        finally:
-            self._interrupts.armed = False
+        ran = self._evaluate(cell, code, wait_until_detached)
         if process.is_forked_child():
             process.end_child(ran)
         if _gettrace() is not None or _getprofile() is not None:
@@ -120,6 +107,25 @@ class CellRunner:
             return encode_result(cell, process.peak_memory)
         return self._channel.encoded(self._result(cell, ran, changes))
 
+    def _evaluate(
+        self, cell: int, code: bytes, before_first_code: Callable[[], None] | None
+    ) -> CellRun:
+        """Run the code of a cell, interruptible from the beginning to the end."""
+        try:
+            self._interrupts.arm(cell)
+            try:
+                text = code.decode()
+            except UnicodeDecodeError:
+                text = code.decode("utf-8", "surrogatepass")  # slower
+            return run_cell(text, cell, self._namespace, self._session.printed, before_first_code)
+        except KeyboardInterrupt:
+            # The interrupt arrived outside of the cell's own code, at its start or end. Disarm
+            # before any call, during which another interrupt would arrive and end the worker:
+            self._interrupts.armed = False
+            return CellRun(None, ErrorInfo("KeyboardInterrupt", "", "KeyboardInterrupt\n", None))
+        finally:
+            self._interrupts.armed = False
+
     def run_job(self, cell: int, job: Callable[[int], str]) -> None:
         """Run an internal job, and send its result; like a cell, it may be interrupted.
 
@@ -131,7 +137,7 @@ class CellRunner:
             ran = CellRun(self._value_of(job), None)
         # Boundary: pickles run code of the user's, which may raise anything.
         except BaseException as error:  # noqa: BLE001
-            self._interrupts.armed = False  # as in `execute`
+            self._interrupts.armed = False  # as in `_evaluate`
             ran = CellRun(None, describe(error, 0))
         finally:
             self._interrupts.armed = False
@@ -162,7 +168,7 @@ class CellRunner:
             self._interrupts.arm()
             ran = run_cell("None", 0, self._namespace, self._session.printed)
             cell_sources.drop_last()
-        except KeyboardInterrupt:  # as in `execute`
+        except KeyboardInterrupt:  # as in `_evaluate`
             self._interrupts.armed = False
         finally:
             self._interrupts.armed = False
@@ -178,7 +184,7 @@ class CellRunner:
         try:
             self._interrupts.arm(cell)
             return tuple(take_figures())
-        except KeyboardInterrupt:  # as in `execute`
+        except KeyboardInterrupt:  # as in `_evaluate`
             self._interrupts.armed = False
             return ()
         finally:

@@ -18,7 +18,7 @@ from repl_sandbox.protocol.frames import MAX_BLOB
 from repl_sandbox.protocol.messages import Execute, HostCall, Ready
 from repl_sandbox.protocol.values.json_text import dump_json
 from repl_sandbox.protocol.values.raw_arguments import MAX_PARTS, RawArgument
-from repl_sandbox.session.host_functions.function_executor import arguments
+from repl_sandbox.session.host_functions.call_codec import arguments
 from repl_sandbox.session.host_functions.open_calls import MAX_OPEN_BYTES
 from tests.sandbox.conftest import Clock
 

@@ -143,8 +143,8 @@ spec = importlib.util.spec_from_file_location("boot", {boot!r})
 boot = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(boot)
 boot._load_package()
-from repl_sandbox.zygote.main import Zygote
-Zygote._write_id_maps = lambda *arguments: os.kill(os.getpid(), signal.SIGKILL)
+from repl_sandbox.zygote.session_spawner import SessionSpawner
+SessionSpawner._write_id_maps = lambda *arguments: os.kill(os.getpid(), signal.SIGKILL)
 boot._main(int(sys.argv[1]), sys.argv[2], inside=len(sys.argv) > 3)
 """
 
@@ -173,10 +173,10 @@ boot = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(boot)
 boot._load_package()
 from repl_sandbox.jail import processes
-from repl_sandbox.zygote.main import Zygote
+from repl_sandbox.zygote.session_spawner import SessionSpawner
 
 zygote, kill = os.getpid(), {kill!r}
-spawn, die_with_parent = Zygote._spawn, processes.die_with_parent
+spawn, die_with_parent = SessionSpawner.spawn, processes.die_with_parent
 
 def spawn_and_die(self, *arguments):
     spawn(self, *arguments)
@@ -188,7 +188,7 @@ def be_late(by=signal.SIGKILL):
         time.sleep(0.001)
     die_with_parent(by)
 
-Zygote._spawn, processes.die_with_parent = spawn_and_die, be_late
+SessionSpawner.spawn, processes.die_with_parent = spawn_and_die, be_late
 boot._main(int(sys.argv[1]), sys.argv[2], inside=len(sys.argv) > 3)
 """
 

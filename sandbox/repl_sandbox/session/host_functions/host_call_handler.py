@@ -15,7 +15,7 @@ from ..cells.cell_answers import Accept
 from ..cells.running_cell import RunningCell
 from ..io import SessionIO
 from ..output import OutputCapture
-from .function_executor import refusal
+from .call_codec import refusal
 from .open_calls import OpenCalls
 from .output_paging import PAGING, page
 

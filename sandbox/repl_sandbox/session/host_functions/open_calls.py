@@ -6,8 +6,11 @@ import functools
 from collections.abc import Awaitable
 
 from ...protocol.messages import HostCall, HostReply
-from .function_executor import CallReplies, FunctionExecutor, RunningCall, refusal, size
+from .call_codec import refusal, size
+from .call_replies import CallReplies
+from .function_executor import FunctionExecutor
 from .function_registry import FunctionRegistry
+from .running_call import RunningCall
 
 # The number of calls that one session may have open; the host refuses another one.
 MAX_OPEN_CALLS = 256

@@ -9,7 +9,7 @@ from ...errors import RemoteProtocolError
 from ...protocol.messages import HostCall, HostReply
 from ...worker.variables.output_history import LENGTH, PAGE, TEXT
 from ..output import History
-from .function_executor import arguments, refusal, success
+from .call_codec import arguments, refusal, success
 
 # One chunk from a worker can request hundreds of pages; so many threads may read at once.
 _MAX_PAGED = 16 * PAGE

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ...errors import RemoteProtocolError
 from ...protocol.messages import MEMFD, HostCall, HostReply
-from ..host_functions.function_executor import refusal, success
+from ..host_functions.call_codec import refusal, success
 
 
 class AttachedFile:

@@ -87,18 +87,7 @@ def run_cell(
         if printed is not None:
             install(printed)
         forms = printed is not None and "FINAL" in source
-        # A line that assigns to a name, as `x = f(1)`, has no last expression, so it is compiled
-        # from its text, which takes half the time of compiling a tree. In doubt it is not treated
-        # as such a line.
-        target, equals, _ = source.partition(" = ")
-        if (
-            line
-            and equals
-            and not forms
-            and target.isidentifier()
-            and ";" not in source
-            and namespace.check is None
-        ):
+        if line and not forms and namespace.check is None and _is_assignment(source):
             whole = _compile(source, name, "exec", _FLAGS | namespace.future, True)
             awaits = ("await" in source or "async" in source) and whole.co_flags & _COROUTINE
             code = [whole] if awaits else whole
@@ -117,6 +106,16 @@ def run_cell(
         raised = error if code is not None else _refused(error, source, number)
         info = describe(raised, number, namespace)
         return CellRun(None, info, *_end(raised, info))
+
+
+def _is_assignment(line: str) -> bool:
+    """Return whether `line` surely assigns to a name, as `x = f(1)`.
+
+    Such a line has no last expression, so it is compiled from its text, which takes half the time
+    of compiling a tree.
+    """
+    target, equals, _ = line.partition(" = ")
+    return bool(equals) and target.isidentifier() and ";" not in line
 
 
 def _end(error: BaseException, info: ErrorInfo) -> tuple[int, str]:

@@ -10,6 +10,7 @@ import contextlib
 import os
 import select
 import signal
+import socket
 import subprocess
 import time
 import weakref
@@ -51,18 +52,10 @@ class NestedZygote(ZygoteHandle):
             host_end.close()
             raise
         try:
-            answer = control_channel.receive(host_end)
-            if answer is None:
-                raise SandboxError(
-                    "the template of shared objects ended; there may not be enough memory"
-                )
-            if "failed" in answer:
-                raise control_channel.error_of(answer)
+            answer = _first_message(host_end)
             host_end.settimeout(SPAWN_TIMEOUT)
-        except BaseException as error:
+        except BaseException:
             self.close()
-            if isinstance(error, TimeoutError):
-                raise SandboxError("the template of shared objects was not made in time") from None
             raise
         baseline = parent._baseline
         self._read_report(
@@ -77,6 +70,19 @@ class NestedZygote(ZygoteHandle):
             baseline.of(self._process.pid),
             parent._base,
         )
+
+
+def _first_message(host_end: socket.socket) -> control_channel.Message:
+    """Return the facts that the zygote sends when it can serve, else raise SandboxError."""
+    try:
+        answer = control_channel.receive(host_end)
+    except TimeoutError:
+        raise SandboxError("the template of shared objects was not made in time") from None
+    if answer is None:
+        raise SandboxError("the template of shared objects ended; there may not be enough memory")
+    if "failed" in answer:
+        raise control_channel.error_of(answer)
+    return answer
 
 
 def _forked_from(parent: ZygoteHandle, number: int) -> ZygoteProcess:

@@ -16,7 +16,11 @@ from functools import partial
 from ...limits.cgroups.session_cgroup import SessionCgroup
 from ...limits.process_queries import process_cpu
 from ...protocol.connection import HostConnection
+from ...protocol.control_channel import MAX_MESSAGE
 from .isolation_baseline import IsolationBaseline
+
+# init needs milliseconds; on a machine that swaps or is overloaded a thousand times that.
+_END_TIMEOUT = 30.0
 
 
 class SessionFamily:
@@ -106,6 +110,22 @@ class SessionLinks:
         group, self.group = self.group, None
         if group is not None:
             group.release()
+
+    def end_branch(self) -> None:
+        """End one branch of a session that has others: when this returns its processes are gone."""
+        try:
+            self.control.shutdown(socket.SHUT_WR)
+        except OSError:
+            return  # init is gone, and the session with it
+        poller = select.poll()
+        poller.register(self.control, select.POLLIN)
+        until = time.monotonic() + _END_TIMEOUT
+        while poller.poll(max(0.0, until - time.monotonic()) * 1000):
+            try:
+                if not self.control.recv(MAX_MESSAGE):
+                    return
+            except OSError:
+                return
 
     def redirect(self, fd: int) -> None:
         """Replace every descriptor of these by `fd`, under its number."""

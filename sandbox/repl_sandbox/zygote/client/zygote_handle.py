@@ -6,12 +6,10 @@ import contextlib
 import itertools
 import json
 import os
-import select
 import socket
 import subprocess
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -224,22 +222,6 @@ class ZygoteHandle:
     def seconds(self) -> float:
         """The limit in seconds for the start of a session."""
         return self._requests.seconds
-
-    def leave(self, links: SessionLinks) -> None:
-        """End one branch of a session that has others: when this returns its processes are gone."""
-        try:
-            links.control.shutdown(socket.SHUT_WR)
-        except OSError:
-            return  # init is gone, and the session with it
-        poller = select.poll()
-        poller.register(links.control, select.POLLIN)
-        until = time.monotonic() + SPAWN_TIMEOUT
-        while poller.poll(max(0.0, until - time.monotonic()) * 1000):
-            try:
-                if not links.control.recv(control_channel.MAX_MESSAGE):
-                    return
-            except OSError:
-                return
 
     def abandon(self, links: SessionLinks) -> None:
         """End a session that did not start, without waiting: the zygote may hang."""

@@ -89,10 +89,6 @@ class ZygotePerSession:
         """As of `ZygoteHandle`; its zygote ends, and the container with it."""
         self._end(links)
 
-    def leave(self, links: SessionLinks) -> None:
-        """As of `ZygoteHandle`, for a branch, whose zygote is its session's."""
-        ZygoteHandle.leave(self._spare, links)
-
     def request_end(self, links: SessionLinks) -> int | None:
         """As of `ZygoteHandle`: never, because ending a container takes its time."""
         return None
