@@ -52,13 +52,8 @@ def run_worker(
         elif jail.home:
             os.environ["HOME"] = jail.home
         moved = _moved_up(worker_fd)
-        jail.descriptors = {
-            *reserved_descriptors.STREAMS,
-            control_fd,
-            moved,
-            *limiter_of(jail),
-            *needed,
-        }
+        own = {*reserved_descriptors.STREAMS, control_fd, moved}
+        jail.descriptors = own | {*limiter_of(jail), *needed}
         if rollback is not None:
             jail.descriptors.add(rollback.worker_end)
         contain(jail, steps)
