@@ -58,7 +58,7 @@ __all__ = [
 
 # Kinds of failure (`error_kind`) that are not the policy's: an affected episode says nothing about
 # it.
-OURS = frozenset({"sandbox", "llm", "cancelled"})
+INFRASTRUCTURE_KINDS = frozenset({"sandbox", "llm", "cancelled"})
 
 
 def _copied(kind: type[REPLError], text: tuple[Any, ...]) -> REPLError:
@@ -101,11 +101,12 @@ def _how_it_ended(result: StepResult[Any]) -> str:
     """Return the reason of the end and advice, from the last result of an episode."""
     observation = result.observation
     # Observations of other environments may lack these fields.
-    steps, most = (getattr(observation, name, None) for name in ("iteration", "max_iterations"))
+    steps = getattr(observation, "iteration", None)
+    limit = getattr(observation, "max_iterations", None)
     after = "" if steps is None else f" after {steps} {'step' if steps == 1 else 'steps'}"
     match (result.metadata or {}).get("stop_reason"):
-        case "max_iterations" if steps is not None and most is not None and steps >= most:
-            return f"ended{after} (max_iterations={most}); pass reset(max_iterations=...) for more"
+        case "max_iterations" if steps is not None and limit is not None and steps >= limit:
+            return f"ended{after} (max_iterations={limit}); pass reset(max_iterations=...) for more"
         case "budget":
             return f"ended{after}: its budget is used up (budget=); call reset() to begin another"
         case "answer":

@@ -125,7 +125,7 @@ def _escaped(value: object) -> object:
 
 
 Code: TypeAlias = Annotated[str, BeforeValidator(_as_code)]
-Told: TypeAlias = Annotated[str, BeforeValidator(_escaped)]
+EscapedText: TypeAlias = Annotated[str, BeforeValidator(_escaped)]
 
 
 @set_module("repl_env")
@@ -148,7 +148,7 @@ class REPLAction(Action):
     code: Code = Field(default="", description="Python code to run in the session.")
     is_final: bool = Field(default=False, description="Submit final_answer and end the episode.")
     final_answer: JsonValue = Field(default=None, description="The answer, when is_final is set.")
-    format_error: Told | None = Field(
+    format_error: EscapedText | None = Field(
         default=None,
         min_length=1,
         description="Why the reply held no action, for the policy to read; no code is run.",

@@ -25,12 +25,12 @@ _PIECE = 1 << 20
 
 
 class WireValueError(ValueError):
-    """A value with an invalid encoding. `place` is its position in the arguments."""
+    """A value with an invalid encoding. `position` is its position in the arguments."""
 
-    def __init__(self, place: tuple[str, ...], problem: str) -> None:
-        self.place = place
+    def __init__(self, position: tuple[str, ...], problem: str) -> None:
+        self.position = position
         self.problem = problem
-        super().__init__(": ".join([".".join(place), problem] if place else [problem]))
+        super().__init__(": ".join([".".join(position), problem] if position else [problem]))
 
 
 def encoded(value: object) -> object:
@@ -56,20 +56,22 @@ def decode(arguments: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         WireValueError: invalid base64, or too many entries.
     """
-    given = dict(arguments)
-    if "context" in given:
-        given["context"] = decoded(given["context"], ("context",))
-    for field, most in (("contexts", MOST_CONTEXTS), ("files", MOST_FILES)):
-        named = given.get(field)
+    decoded_arguments = dict(arguments)
+    if "context" in decoded_arguments:
+        decoded_arguments["context"] = decoded(decoded_arguments["context"], ("context",))
+    for field, limit in (("contexts", MOST_CONTEXTS), ("files", MOST_FILES)):
+        named = decoded_arguments.get(field)
         if not isinstance(named, Mapping):
             continue
-        if len(named) > most:
-            raise WireValueError((field,), f"{len(named):,} entries; the limit is {most:,}")
-        given[field] = {name: decoded(value, (field, name)) for name, value in named.items()}
-    return given
+        if len(named) > limit:
+            raise WireValueError((field,), f"{len(named):,} entries; the limit is {limit:,}")
+        decoded_arguments[field] = {
+            name: decoded(value, (field, name)) for name, value in named.items()
+        }
+    return decoded_arguments
 
 
-async def decode_aside(arguments: Mapping[str, Any]) -> dict[str, Any]:
+async def decode_async(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Run `decode` on an event loop: large values in a thread, in pieces that let the loop run."""
     named = (arguments.get(field) for field in ("contexts", "files"))
     every = [value for each in named if isinstance(each, Mapping) for value in each.values()]
@@ -79,14 +81,14 @@ async def decode_aside(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return await asyncio.to_thread(decode, arguments)
 
 
-def decoded(value: object, place: tuple[str, ...] = ()) -> object:
+def decoded(value: object, position: tuple[str, ...] = ()) -> object:
     """Return the decoded form of `value`.
 
     Raises:
         WireValueError: invalid base64.
     """
     mark = _mark(value)
-    return value if mark is None else _UNMARK[mark](value[mark], place)  # type: ignore[index]
+    return value if mark is None else _UNMARK[mark](value[mark], position)  # type: ignore[index]
 
 
 def _mark(value: object) -> str | None:
@@ -97,19 +99,19 @@ def _mark(value: object) -> str | None:
     return None
 
 
-def _bytes(text: object, place: tuple[str, ...]) -> bytes:
+def _bytes(text: object, position: tuple[str, ...]) -> bytes:
     if not isinstance(text, str):
-        raise WireValueError(place, f"{BYTES} must be a string of base64")
+        raise WireValueError(position, f"{BYTES} must be a string of base64")
     # Check the padding of the whole text: each piece below could end in padding of its own, and
     # Python 3.11 accepts surplus padding.
     if len(text) % 4 or 0 <= text.find("=") < len(text) - 2:
-        raise WireValueError(place, "no base64: the padding is wrong")
+        raise WireValueError(position, "no base64: the padding is wrong")
     data = bytearray()
     try:
         for start in range(0, len(text), _PIECE):
             data += binascii.a2b_base64(text[start : start + _PIECE], strict_mode=True)
     except ValueError as error:  # includes binascii.Error
-        raise WireValueError(place, f"no base64: {error}") from None
+        raise WireValueError(position, f"no base64: {error}") from None
     return bytes(data)
 
 

@@ -71,9 +71,9 @@ def _check_keys(name: str, value: Any, any_keys: bool) -> None:
     `json.dumps`. The engine has its own check (`repl_sandbox.protocol.values.json_keys`), because a
     remote client loads no engine.
     """
-    left = [value]
-    while left:
-        inner = left.pop()
+    unchecked = [value]
+    while unchecked:
+        inner = unchecked.pop()
         if isinstance(inner, dict):
             for key in inner:
                 if type(key) is not str:
@@ -84,7 +84,7 @@ def _check_keys(name: str, value: Any, any_keys: bool) -> None:
             continue
         for each in inner:
             if type(each) not in _LEAVES:
-                left.append(each)  # noqa: PERF401 (a list for each object takes longer)
+                unchecked.append(each)  # noqa: PERF401 (a list for each object takes longer)
 
 
 def _check_texts(name: str, keys: dict[Any, Any], any_keys: bool) -> None:
@@ -107,15 +107,15 @@ _NEXT = re.compile(
 )
 
 
-def more_values(text: str, most: int) -> bool:
-    """Return whether the JSON `text` has more than about `most` values, without parsing it.
+def more_values(text: str, limit: int) -> bool:
+    """Return whether the JSON `text` has more than about `limit` values, without parsing it.
 
     The scan stops once the answer is known. The engine has the equivalent for bytes
     (`repl_sandbox.protocol.values.json_value_count`).
     """
-    if len(text) <= most:
+    if len(text) <= limit:
         return False
-    return next(itertools.islice(_NEXT.finditer(text), most + 2, None), None) is not None
+    return next(itertools.islice(_NEXT.finditer(text), limit + 2, None), None) is not None
 
 
 # Deeper nesting in a stranger's message is meant to exhaust the code that walks through it.

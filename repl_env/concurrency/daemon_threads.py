@@ -32,8 +32,8 @@ class DaemonThreads:
     are similar but closable, and this module may not import the engine.
     """
 
-    def __init__(self, most: int, name: str) -> None:
-        self._most = most
+    def __init__(self, max_threads: int, name: str) -> None:
+        self._max_threads = max_threads
         self._name = name
         self._begin_anew()
         os.register_at_fork(after_in_child=self._begin_anew)
@@ -43,7 +43,7 @@ class DaemonThreads:
         future: Future[T] = Future()
         with self._changed:
             # Start the thread first: if no thread can start, no other thread should find the work.
-            if len(self._waiting) >= self._idle and self._count < self._most:
+            if len(self._waiting) >= self._idle and self._count < self._max_threads:
                 name = f"{self._name}_{self._count}"
                 threading.Thread(target=self._serve, name=name, daemon=True).start()
                 self._count += 1

@@ -25,7 +25,7 @@ T = TypeVar("T")
 # of the interpreter, which a loop has to wait for in any case.
 AT_ONCE_S = 0.005
 # Values, and characters of text, that take less than that.
-_FEW, _SHORT = 2_000, 200_000
+_MAX_VALUES, _MAX_CHARACTERS = 2_000, 200_000
 
 _threads: Final = daemon_threads.DaemonThreads(2, "repl-aside")
 _until: ContextVar[float | None] = ContextVar("_until", default=None)
@@ -108,20 +108,20 @@ def check_size(value: Any) -> None:
 
 
 def _is_large(value: Any) -> bool:
-    waiting, few, short = [value], _FEW, _SHORT
+    waiting, values_left, characters_left = [value], _MAX_VALUES, _MAX_CHARACTERS
     while waiting:
         each = waiting.pop()
-        few -= 1
+        values_left -= 1
         if isinstance(each, str):
-            short -= len(each)
+            characters_left -= len(each)
         elif isinstance(each, dict):
-            few -= len(each)
-            if few > 0:
+            values_left -= len(each)
+            if values_left > 0:
                 waiting += (*each.keys(), *each.values())
-        elif isinstance(each, (list, tuple)) and len(each) < few:
+        elif isinstance(each, (list, tuple)) and len(each) < values_left:
             waiting += each
         elif isinstance(each, (list, tuple)):
             return True
-        if few <= 0 or short <= 0:
+        if values_left <= 0 or characters_left <= 0:
             return True
     return False

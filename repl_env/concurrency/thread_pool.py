@@ -61,8 +61,8 @@ def _error_text(error: BaseException) -> str:
 class ThreadPool:
     """Up to a maximum of threads, whose names begin with `name`. A fork has its own."""
 
-    def __init__(self, most: int, name: str) -> None:
-        self._most = most
+    def __init__(self, max_threads: int, name: str) -> None:
+        self._max_threads = max_threads
         self._name = name
         self._of: dict[int, ThreadPoolExecutor] = {}  # by process: a fork inherits no threads
 
@@ -74,8 +74,8 @@ class ThreadPool:
         """The threads of this process."""
         pool = self._of.get(os.getpid())
         if pool is None:
-            made = ThreadPoolExecutor(self._most, thread_name_prefix=self._name)
-            pool = self._of.setdefault(os.getpid(), made)
+            new_pool = ThreadPoolExecutor(self._max_threads, thread_name_prefix=self._name)
+            pool = self._of.setdefault(os.getpid(), new_pool)
         return pool
 
     def end(self) -> None:

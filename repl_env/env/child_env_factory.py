@@ -47,10 +47,10 @@ class ChildEnvFactory:
         Its sessions come from the same sandbox and have no default context; its calls are awaited,
         and it scores nothing.
         """
-        made = self._template.new_sibling()
-        made.rubric = REPLRubric()
-        made.use_subcall_provider(provider)
-        return ChildEnv(made)
+        environment = self._template.new_sibling()
+        environment.rubric = REPLRubric()
+        environment.use_subcall_provider(provider)
+        return ChildEnv(environment)
 
     def model(self, llm: LLM) -> ChatModel:
         """Return the model that `llm`, an argument of a reset, names; see `model_of`.

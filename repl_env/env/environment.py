@@ -151,8 +151,8 @@ class REPLEnvironment(DisplayedByRepr, EnvironmentAttributes):
             return "without an episode"
         episode = current.episode
         ended = f", done: {episode.stop_reason}" if episode.done else ""
-        tier, most = episode.isolation.get("tier"), episode.config.max_iterations
-        return f"{tier}, open, iteration {episode.iteration} of {most}{ended}"
+        tier, max_iterations = episode.isolation.get("tier"), episode.config.max_iterations
+        return f"{tier}, open, iteration {episode.iteration} of {max_iterations}{ended}"
 
     # ── the interface ────────────────────────────────────────────────────────────────────────────
 

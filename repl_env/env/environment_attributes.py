@@ -55,10 +55,12 @@ def _function(name: str) -> AssignableAttribute[UserFunction | None]:
         if not isinstance(provider, GivenProvider):
             raise REPLError(f"{name}: sub-calls of this environment are answered for it already")
         # A new provider: branches share the old one.
-        environment._equipment.subcall_provider = given = provider.with_function(name, function)
+        environment._equipment.subcall_provider = new_provider = provider.with_function(
+            name, function
+        )
         current = environment._episodes.slot.current
         if current is not None and current.subcalls is not None:
-            given.take_over(current.subcalls, current.hidden_task.subcalls)
+            new_provider.take_over(current.subcalls, current.hidden_task.subcalls)
 
     return AssignableAttribute(get, assign)
 

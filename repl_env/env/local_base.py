@@ -82,7 +82,7 @@ class LocalBase(DisplayedByRepr):
         if unnamed:
             raise TypeError(f"{type(self).__name__} takes its arguments by name")
         for name in unknown:
-            raise TypeError(f"{type(self).__name__} has no argument {name!r}{_meant(name)}")
+            raise TypeError(f"{type(self).__name__} has no argument {name!r}{_hint(name)}")
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._env._condition}>"
@@ -133,20 +133,20 @@ class LocalBase(DisplayedByRepr):
     @classmethod
     def with_provider(cls, provider: Provider, **arguments: Any) -> Self:
         """Return an environment whose sub-calls `provider` answers."""
-        made = cls(**arguments)
-        made._env.use_subcall_provider(provider)
-        return made
+        env = cls(**arguments)
+        env._env.use_subcall_provider(provider)
+        return env
 
     @classmethod
     def of(cls, environment: REPLEnvironment) -> Self:
         """Return an environment of this class around an existing `REPLEnvironment`."""
-        made = object.__new__(cls)
-        made._env = environment
-        return made
+        env = object.__new__(cls)
+        env._env = environment
+        return env
 
 
 # Fields of constructor arguments, and arguments of a reset, that users mistake for arguments.
-_PLACES = {
+_HINTS = {
     **{each.name: f"limits=Limits({each.name}=...)" for each in fields(Limits)},
     "timeout_s": "limits=Limits(timeout=...)",
     **{each.name: f'policy=Policy("lint", {each.name}=...)' for each in fields(Policy)},
@@ -155,11 +155,11 @@ _PLACES = {
 _OF_RESET = frozenset(each.name for each in fields(ResetOptions))
 
 
-def _meant(name: str) -> str:
+def _hint(name: str) -> str:
     """Return a hint if an unknown argument is a field of `Limits` or `Policy`, or is of a reset."""
     if name in _OF_RESET:
         return f"; pass reset({name}=...)"
-    place = _PLACES.get(name)
+    place = _HINTS.get(name)
     if place is None:
         return ""
     kind = place.partition("=")[2].partition("(")[0]

@@ -62,9 +62,9 @@ class EnvironmentOptions:
     preview: Preview = "head"
 
     def __post_init__(self) -> None:
-        for name, least in _LEAST.items():
-            if (given := getattr(self, name)) is not None or name not in _OPTIONAL:
-                object.__setattr__(self, name, at_least(given, least, name))
+        for name, minimum in _LEAST.items():
+            if (value := getattr(self, name)) is not None or name not in _OPTIONAL:
+                object.__setattr__(self, name, at_least(value, minimum, name))
         one_of(self.answers, ("compatible", "strict"), "answers")
         one_of(self.preview, tuple(MODES), "preview")
         checked_tools(self.tools)
@@ -125,17 +125,17 @@ def checked_tools(tools: Mapping[str, Callable[..., Any]] | None) -> dict[str, C
     return dict(tools or {})
 
 
-def check_name(name: object, argument: str, taken: Mapping[str, object] | None = None) -> None:
+def check_name(name: object, argument: str, used_names: Mapping[str, object] | None = None) -> None:
     """Raise TypeError or ValueError unless `name` is a valid variable name that is not reserved."""
-    if (checked := check_free(name, argument)) in _RESERVED or checked in (taken or {}):
+    if (checked := check_free(name, argument)) in _RESERVED or checked in (used_names or {}):
         raise ValueError(f"{argument}: the name {name!r} is taken; the session has it already")
 
 
-def check_variables(variables: object, taken: Mapping[str, object]) -> None:
+def check_variables(variables: object, used_names: Mapping[str, object]) -> None:
     """Raise TypeError or ValueError naming a variable that a follow-up cannot set."""
     if not isinstance(variables, Mapping):
         raise TypeError(f"variables must be a dict, not {type(variables).__name__}")
     for name, value in variables.items():
-        check_name(name, "variables", taken)
+        check_name(name, "variables", used_names)
         if not isinstance(value, (str, bytes, bytearray, memoryview)):
             json_text(f"variables: {name}", value)

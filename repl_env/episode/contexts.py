@@ -81,8 +81,8 @@ class Context:
 
     def previewed(self, mode: Preview, length: int) -> Context:
         """Return the same context with another preview."""
-        shown = _preview(self.parts, mode, length)
-        return replace(self, preview=None if shown is None else replace_surrogates(shown))
+        preview = _preview(self.parts, mode, length)
+        return replace(self, preview=None if preview is None else replace_surrogates(preview))
 
     @property
     def text(self) -> str | None:

@@ -31,15 +31,15 @@ def contents(files: Files | None, limits: Limits) -> dict[str, bytes]:
         return {}
     if not isinstance(files, Mapping):
         raise TypeError(f"files must be a dict of paths, not {type(files).__name__}")
-    left = int(limits.workspace)
+    bytes_left = int(limits.workspace)
     contents_by_path: dict[str, bytes] = {}
-    for path, given in files.items():
-        place = _path(path)
-        if place in contents_by_path:
-            raise ValueError(f"files: {place!r} is given twice")
-        contents_by_path[place] = _content(path, given, int(limits.file_size))
-        left -= len(contents_by_path[place])
-        if left < 0:
+    for path, content in files.items():
+        workspace_path = _path(path)
+        if workspace_path in contents_by_path:
+            raise ValueError(f"files: {workspace_path!r} is given twice")
+        contents_by_path[workspace_path] = _content(path, content, int(limits.file_size))
+        bytes_left -= len(contents_by_path[workspace_path])
+        if bytes_left < 0:
             raise _no_room(ENOSPC, path, int(limits.workspace), "workspace")
     _check_places(contents_by_path)
     return contents_by_path
@@ -66,10 +66,10 @@ def _path(path: object) -> str:
     return str(PurePosixPath(path))
 
 
-def _content(path: str, given: object, most: int) -> bytes:
+def _content(path: str, given: object, max_bytes: int) -> bytes:
     if isinstance(given, Path):
-        if given.stat().st_size > most:
-            raise _no_room(EFBIG, path, most, "file_size")
+        if given.stat().st_size > max_bytes:
+            raise _no_room(EFBIG, path, max_bytes, "file_size")
         given = given.read_bytes()
     elif isinstance(given, str):
         try:
@@ -79,10 +79,10 @@ def _content(path: str, given: object, most: int) -> bytes:
     if not isinstance(given, (bytes, bytearray, memoryview)):
         raise TypeError(f"files: {path!r} must be bytes, str or a Path, not {type(given).__name__}")
     content = bytes(given)
-    if len(content) > most:
-        raise _no_room(EFBIG, path, most, "file_size")
+    if len(content) > max_bytes:
+        raise _no_room(EFBIG, path, max_bytes, "file_size")
     return content
 
 
-def _no_room(code: int, path: str, most: int, limit: str) -> OSError:
-    return OSError(code, f"{os.strerror(code)}; the limit is {most:,} bytes ({limit})", path)
+def _no_room(code: int, path: str, max_bytes: int, limit: str) -> OSError:
+    return OSError(code, f"{os.strerror(code)}; the limit is {max_bytes:,} bytes ({limit})", path)

@@ -106,19 +106,21 @@ def failure(outcome: AnyOutcome, memory: int | None = None) -> ObservedFailure |
     """Return the failure of a cell, or None. `memory`: bytes that its session may use, if known."""
     if isinstance(outcome, Finished):
         return None
-    before = _died_before(outcome)
+    reason_of_death = _died_before(outcome)
     match outcome:
         case Raised():
-            if outcome.state == "restarted" or (before and outcome.lost):
+            if outcome.state == "restarted" or (reason_of_death and outcome.lost):
                 # The lost state may have caused the exception, so the failure counts as
                 # infrastructure.
-                return ObservedFailure("sandbox", _with_traceback(outcome, before))
+                return ObservedFailure("sandbox", _with_traceback(outcome, reason_of_death))
             name = outcome.error.type if outcome.error else ""
             text = _with_traceback(outcome, "")
             kind = KIND_BY_EXCEPTION.get(name, "exception")
-            return ObservedFailure(kind, f"{on_new_line(text)}{before}" if before else text)
+            return ObservedFailure(
+                kind, f"{on_new_line(text)}{reason_of_death}" if reason_of_death else text
+            )
         case TimedOut():
-            text = f"{TEXT_BY_CLOCK[outcome.clock]}. {before or _what_is_left(outcome)}"
+            text = f"{TEXT_BY_CLOCK[outcome.clock]}. {reason_of_death or _what_is_left(outcome)}"
             return ObservedFailure(KIND_BY_CLOCK[outcome.clock], _with_traceback(outcome, text))
         case Killed():
             reason = _with_number(TEXT_BY_REASON[outcome.reason], outcome.reason, memory)
@@ -163,8 +165,12 @@ def render(
     # The session keeps the cell's own output, without the displayed value and the error text. It
     # comes first, so it is cut if it is longer than the head.
     head = limit - limit // 2
-    kept_out = _kept(f"_out[{cell}]", outcome.stdout, stdout) if len(stdout) > head else None
-    kept_err = _kept(f"_out[{cell}].stderr", outcome.stderr, stderr) if len(stderr) > head else None
+    name_of_stdout = (
+        _output_name(f"_out[{cell}]", outcome.stdout, stdout) if len(stdout) > head else None
+    )
+    name_of_stderr = (
+        _output_name(f"_out[{cell}].stderr", outcome.stderr, stderr) if len(stderr) > head else None
+    )
     value = None if outcome.value is None else clip(replace_surrogates(outcome.value), limit)
     if outcome.value is not None:
         stdout = f"{on_new_line(stdout)}{replace_surrogates(outcome.value)}\n"
@@ -174,13 +180,13 @@ def render(
             stderr = f"{on_new_line(stderr)}{text}.\n"
     if failed is not None:
         stderr = f"{on_new_line(stderr)}{failed.text}"
-    elif before := _died_before(outcome):
-        stderr = f"{on_new_line(stderr)}{before}"
-    changes = list(map(_shown, outcome.changes))
+    elif reason_of_death := _died_before(outcome):
+        stderr = f"{on_new_line(stderr)}{reason_of_death}"
+    changes = list(map(_change_fields, outcome.changes))
     return trusted(
         CodeBlockResult,
-        stdout=clip(stdout, limit, kept_out),
-        stderr=clip(stderr, limit, kept_err),
+        stdout=clip(stdout, limit, name_of_stdout),
+        stderr=clip(stderr, limit, name_of_stderr),
         locals_snapshot=_previews(changes) if changes else {},
         execution_time=outcome.usage.execution_seconds,
         success=failed is None,
@@ -199,12 +205,12 @@ def _with_number(text: str, limit: KillReason, memory: int | None) -> str:
     return f"{text} (the limit is {memory / (1 << 20):,.0f} MiB)"
 
 
-def _kept(name: str, written: str, shown: str) -> str:
+def _output_name(name: str, original: str, visible: str) -> str:
     """Return the name of the whole output, for the mark in the visible part."""
-    return name if len(written) == len(shown) else f"{name} as it was written"
+    return name if len(original) == len(visible) else f"{name} as it was written"
 
 
-def _shown(change: Change) -> dict[str, Any]:
+def _change_fields(change: Change) -> dict[str, Any]:
     return {
         "kind": change.kind,
         "name": change.name,
@@ -239,15 +245,15 @@ def message_result(stdout: str, error: str | None = None) -> CodeBlockResult:
     )
 
 
-def clip(text: str, limit: int, kept: str | None = None) -> str:
+def clip(text: str, limit: int, rest_name: str | None = None) -> str:
     """Return `text` if it is short, else its head and tail.
 
-    A mark names the rest if it is `kept`.
+    A mark in the middle says where the whole text is: `rest_name`, if there is one.
     """
     if len(text) <= limit:
         return text
     tail = limit // 2
-    rest = f"; the rest is in {kept}" if kept else ""
+    rest = f"; the rest is in {rest_name}" if rest_name else ""
     mark = f"\n... (truncated, total {len(text)} chars{rest}) ...\n"
     return text[: limit - tail] + mark + text[len(text) - tail :]
 

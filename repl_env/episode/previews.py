@@ -39,24 +39,32 @@ def head_and_tail(value: str | bytes | JSON, length: int) -> str:
     if len(text) <= length:
         return _text(text, length)[:length]
     mark = f"\n... ({len(text):,} in all) ...\n"
-    room = length - len(mark)
-    if room < 2:
+    characters_left = length - len(mark)
+    if characters_left < 2:
         return _text(text, length)[:length]
-    tail = room // 2
-    return _text(text, room - tail)[: room - tail] + mark + _text(text[-tail:], tail)[-tail:]
+    tail = characters_left // 2
+    return (
+        _text(text, characters_left - tail)[: characters_left - tail]
+        + mark
+        + _text(text[-tail:], tail)[-tail:]
+    )
 
 
 def structure(value: str | bytes | JSON, length: int) -> str:
     """Return the shape of the value: the lines of a text, the types inside a list or dict."""
     if isinstance(value, str):
         lines = value.count("\n") + (not value.endswith("\n"))
-        about = f"str, {len(value):,} characters, {lines:,} lines"
+        summary = f"str, {len(value):,} characters, {lines:,} lines"
     elif isinstance(value, bytes):
         return f"bytes, {len(value):,}"[:length]
     else:
         return _clip(_shape(value, 0), length)
-    room = length - len(about) - 1
-    return _clip(about, length) if room < 2 else f"{about}\n{head_and_tail(value, room)}"
+    characters_left = length - len(summary) - 1
+    return (
+        _clip(summary, length)
+        if characters_left < 2
+        else f"{summary}\n{head_and_tail(value, characters_left)}"
+    )
 
 
 MODES: dict[str, Callable[[str | bytes | JSON, int], str | None]] = {

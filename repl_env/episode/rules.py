@@ -22,7 +22,7 @@ from repl_env.episode.observations import (
     on_new_line,
     render,
 )
-from repl_env.errors import OURS
+from repl_env.errors import INFRASTRUCTURE_KINDS
 from repl_env.models import CodeBlockResult, REPLObservation, REPLState, trusted
 from repl_sandbox.types import (
     ANSWER_NAMES,
@@ -125,10 +125,10 @@ class Episode:
     def reset_names(self, variables: Iterable[Variable] | None = None) -> None:
         """Set the names of a session that starts anew, or that reports its names."""
         if variables is None:
-            given = [part.name for part in self.config.context.parts]
+            names = [part.name for part in self.config.context.parts]
         else:
-            given = [variable.name for variable in variables]
-        self.names = dict.fromkeys([*given, *ANSWER_NAMES, *self.config.helpers])
+            names = [variable.name for variable in variables]
+        self.names = dict.fromkeys([*names, *ANSWER_NAMES, *self.config.helpers])
         self.names_are_known = True
 
     def _apply_changes(self, changes: Iterable[Change]) -> None:
@@ -260,7 +260,7 @@ class Episode:
         if self._failed_subcalls:
             self._failed_subcalls.clear()
             kind = "llm"
-        self.masked = self.masked or kind in OURS
+        self.masked = self.masked or kind in INFRASTRUCTURE_KINDS
         return kind
 
     # ── what is shown ────────────────────────────────────────────────────────────────────────────
@@ -334,7 +334,7 @@ def _with_refusal(
     if failed is None:
         return ObservedFailure("answer", f"ValueError: the answer was refused: {refusal}")
     # An infrastructure failure keeps its kind: the refusal may be due to lost state.
-    infrastructure = failed.kind in OURS
+    infrastructure = failed.kind in INFRASTRUCTURE_KINDS
     if not infrastructure and outcome.error is not None and refusal in outcome.error.message:
         return ObservedFailure("answer", failed.text)
     return failed

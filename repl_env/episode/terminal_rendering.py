@@ -67,15 +67,15 @@ def _overlaid(text: str) -> str:
     """Return `text` with each line's states merged; the last lines first, up to a bound."""
     text = _ended(text)
     pieces: list[str] = []
-    end, left = len(text), _MOST_STATES
-    while left > 0 and (at := text.rfind("\r", 0, end)) >= 0:
+    end, states_left = len(text), _MOST_STATES
+    while states_left > 0 and (at := text.rfind("\r", 0, end)) >= 0:
         begin = text.rfind("\n", 0, at) + 1
         stop = text.find("\n", at, end)
         stop = end if stop < 0 else stop
         line = text[begin:stop]
         states = line.rsplit("\r", _STATES)[-_STATES:]
-        left -= _STATES_OF_LINE + len(states) + sum(state.count("\x1b") for state in states)
-        if left < 0:
+        states_left -= _STATES_OF_LINE + len(states) + sum(state.count("\x1b") for state in states)
+        if states_left < 0:
             break
         pieces += [text[stop:end], _overlay(line, states)]
         end = begin

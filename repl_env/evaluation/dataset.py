@@ -118,10 +118,10 @@ def read_dataset(path: str | os.PathLike[str], limit: int | None = None) -> Data
         TypeError, ValueError: naming the argument.
     """
     path = as_path(path, "path")
-    most = None if limit is None else at_least(limit, 0, "limit")
+    max_entries = None if limit is None else at_least(limit, 0, "limit")
     try:
         with path.open("rb") as file:
-            entries = tuple(islice(_entries(path, file), most))
+            entries = tuple(islice(_entries(path, file), max_entries))
     except OSError as error:
         raise DatasetError(f"{path}: {error.strerror or error}") from error
     if not entries:
@@ -177,12 +177,12 @@ def _entry(
 
 def _facts(name: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
     """The facts of a task; what is no text or number under their names is the dataset's own."""
-    told = {
+    facts = {
         key: value
         for key, value in metadata.items()
         if isinstance(value, (str, int, float)) and not isinstance(value, bool)
     }
-    return {**told, "name": name}
+    return {**facts, "name": name}
 
 
 def _parsed(raw: bytes) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 from repl_env.common.argument_checks import at_least, of_kind
 from repl_env.common.json_values import replace_surrogates
 from repl_env.common.set_module import set_module
-from repl_env.errors import OURS, EpisodeAborted, ModelError
+from repl_env.errors import INFRASTRUCTURE_KINDS, EpisodeAborted, ModelError
 from repl_env.evaluation.dataset import Dataset, DatasetEntry, DatasetError, EvalTask
 from repl_env.evaluation.metrics import RUBRICS, Metric, check_metric, score
 from repl_env.evaluation.results_file import Result, ResultsFile
@@ -29,7 +29,7 @@ _MOST_ANSWER = 100_000  # characters of an answer, and of an error, that a resul
 _MOST_ERROR = 2_000
 _MOST_QUESTION = 10_000
 
-Shown: TypeAlias = Callable[[Result], None]
+ResultHandler: TypeAlias = Callable[[Result], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Evaluation:
         concurrency: tasks at once.
         give_up_after: failures of ours in a row after which no further task begins; 0: never.
         fatal: exceptions that end the evaluation instead of failing a task.
-        shown: called with each result as it comes; may be set later.
+        on_result: called with each result as it comes; may be set later.
 
     Raises:
         TypeError, ValueError: naming the argument; nothing was asked.
@@ -74,7 +74,7 @@ class Evaluation:
         concurrency: int = 8,
         give_up_after: int = 20,
         fatal: tuple[type[Exception], ...] = (),
-        shown: Shown | None = None,
+        on_result: ResultHandler | None = None,
     ) -> None:
         of_kind(dataset, Dataset, "dataset")
         self.dataset = dataset
@@ -85,7 +85,7 @@ class Evaluation:
         self._concurrency = at_least(concurrency, 1, "concurrency")
         self._give_up_after = at_least(give_up_after, 0, "give_up_after")
         self._fatal: tuple[type[Exception], ...] = (DatasetError, *fatal)
-        self.shown = shown
+        self.on_result = on_result
         self._failed_in_a_row = 0
         self.gave_up = False
         self.done = dict(self._earlier())
@@ -103,8 +103,8 @@ class Evaluation:
     async def run(self) -> None:
         """Run what is missing. If this is cancelled or raises, what is done stays done."""
         self.gave_up, self._failed_in_a_row = False, 0
-        left = iter(self.missing)
-        workers = [asyncio.create_task(self._work(left)) for _ in range(self._concurrency)]
+        remaining = iter(self.missing)
+        workers = [asyncio.create_task(self._work(remaining)) for _ in range(self._concurrency)]
         try:
             await asyncio.gather(*workers)
         finally:
@@ -112,8 +112,8 @@ class Evaluation:
                 worker.cancel()
             await asyncio.gather(*workers, return_exceptions=True)
 
-    async def _work(self, left: Iterator[DatasetEntry]) -> None:
-        for entry in left:
+    async def _work(self, remaining: Iterator[DatasetEntry]) -> None:
+        for entry in remaining:
             if self.gave_up:
                 return
             result = await self._result(entry)
@@ -122,8 +122,8 @@ class Evaluation:
             self.done[entry.id] = result
             self._failed_in_a_row = 0 if result.score is not None else self._failed_in_a_row + 1
             self.gave_up |= 0 < self._give_up_after <= self._failed_in_a_row
-            if self.shown is not None:
-                self.shown(result)
+            if self.on_result is not None:
+                self.on_result(result)
 
     async def _result(self, entry: DatasetEntry) -> Result:
         task = await asyncio.to_thread(self.dataset.load, entry)
@@ -168,7 +168,7 @@ class Evaluation:
             if isinstance(error, self._fatal):
                 raise
             return _failed(error)
-        if solved.error_kind in OURS:
+        if solved.error_kind in INFRASTRUCTURE_KINDS:
             return _Attempt(solved, failure=solved.error_kind)
         return _Attempt(solved)
 

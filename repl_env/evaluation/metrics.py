@@ -50,9 +50,9 @@ def check_metric(given: Any) -> Metric:
 
     One whose signature tells nothing may be right.
     """
-    wanted = "metric must be a function of (expected, text, value), as RUBRICS['exact'] is"
+    requirement = "metric must be a function of (expected, text, value), as RUBRICS['exact'] is"
     if isinstance(given, type) or not callable(given):
-        raise TypeError(f"{wanted}, not {given!r:.80}")
+        raise TypeError(f"{requirement}, not {given!r:.80}")
     metric: Metric = given
     try:
         signature = inspect.signature(metric)
@@ -62,7 +62,7 @@ def check_metric(given: Any) -> Metric:
         signature.bind(None, "", None)
     except TypeError:
         hint = "metric_of(function) makes one of a function of (expected, answer)"
-        raise TypeError(f"{wanted}, not one of {signature}; {hint}") from None
+        raise TypeError(f"{requirement}, not one of {signature}; {hint}") from None
     return metric
 
 
@@ -95,14 +95,14 @@ def list_score(expected: JSON, text: str, value: JSON) -> float:
     Order and repetition do not count, nor case and outer space of texts. An answer in text may be
     JSON, Python, or items apart by commas or lines.
     """
-    wanted = {_item(each) for each in _items(expected, str(expected))}
+    expected_items = {_item(each) for each in _items(expected, str(expected))}
     try:
-        given = {_item(each) for each in _items(value, text)}
+        given_items = {_item(each) for each in _items(value, text)}
     except RecursionError:
         return 0.0
-    if not wanted and not given:
+    if not expected_items and not given_items:
         return 1.0
-    return 2 * len(wanted & given) / (len(wanted) + len(given))
+    return 2 * len(expected_items & given_items) / (len(expected_items) + len(given_items))
 
 
 RUBRICS: Mapping[str, Metric] = MappingProxyType(

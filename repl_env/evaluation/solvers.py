@@ -55,9 +55,9 @@ class Solved:
     def __post_init__(self) -> None:
         # Told to the solver that makes it: what cannot be written down would end all others.
         for name in ("text", "stop_reason", "error_kind", "error"):
-            told = getattr(self, name)
-            if not (told is None or isinstance(told, str)):
-                raise TypeError(f"{name} must be a str or None, not {type(told).__name__}")
+            value = getattr(self, name)
+            if not (value is None or isinstance(value, str)):
+                raise TypeError(f"{name} must be a str or None, not {type(value).__name__}")
         if not isinstance(self.spent, Spent):
             raise TypeError(f"spent must be a Spent, not {type(self.spent).__name__}")
         if self.trajectory is not None:

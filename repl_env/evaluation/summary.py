@@ -124,16 +124,20 @@ _FACTS = ("split", "difficulty", "group")
 def _grouped(scored: Sequence[Result], entries: Iterable[DatasetEntry]) -> tuple[Scores, ...]:
     found = [_scores("all", scored), *_by("", {each.id: each.kind for each in scored}, scored)]
     for fact in _FACTS:
-        told = {entry.id: getattr(entry.task, fact) for entry in entries}
-        found += _by(f"{fact} ", told, scored)
+        names_by_id = {entry.id: getattr(entry.task, fact) for entry in entries}
+        found += _by(f"{fact} ", names_by_id, scored)
     return tuple(found)
 
 
-def _by(prefix: str, told: Mapping[str, str | None], scored: Sequence[Result]) -> Iterator[Scores]:
-    """The scores of each name that `told` has for the ids of results."""
-    names = sorted({name for each in scored if (name := told.get(each.id)) is not None})
+def _by(
+    prefix: str, names_by_id: Mapping[str, str | None], scored: Sequence[Result]
+) -> Iterator[Scores]:
+    """The scores of each name; `names_by_id` has the names by the ids of results."""
+    names = sorted({name for each in scored if (name := names_by_id.get(each.id)) is not None})
     for name in names:
-        yield _scores(f"{prefix}{name}", [each for each in scored if told.get(each.id) == name])
+        yield _scores(
+            f"{prefix}{name}", [each for each in scored if names_by_id.get(each.id) == name]
+        )
 
 
 def _scores(name: str, group: Iterable[Result]) -> Scores:

@@ -112,7 +112,7 @@ class ModelRequest:
     origin: Origin = field(default_factory=Origin)
 
     @property
-    def begun(self) -> Sequence[Message]:
+    def messages_with_prefix(self) -> Sequence[Message]:
         """The messages, with the assistant's message that `prefix` begins."""
         if self.prefix is None:
             return self.messages
@@ -189,7 +189,7 @@ class CallableModel(ChatModel):
         Raises:
             ModelError: it raised, or returned something else than an answer.
         """
-        arguments: tuple[Any, ...] = (list(request.begun),)
+        arguments: tuple[Any, ...] = (list(request.messages_with_prefix),)
         if self._takes_model:
             arguments = (*arguments, request.model)
         try:

@@ -9,7 +9,7 @@ from repl_env.common.json_values import replace_surrogates
 from repl_env.interfaces import Message
 
 # Settings that are reserved, with the reason.
-_OURS = {
+_RESERVED = {
     "messages": "they are the question",
     "model": "it is an argument of its own",
     "stream": "it is an argument of its own",
@@ -31,8 +31,8 @@ def checked(
     if not isinstance(sampling, Mapping):
         raise TypeError(f"sampling must be a mapping, not {type(sampling).__name__}")
     for name in sampling:
-        if name in _OURS:
-            raise ValueError(f"sampling[{name!r}] is not for sampling: {_OURS[name]}")
+        if name in _RESERVED:
+            raise ValueError(f"sampling[{name!r}] is not for sampling: {_RESERVED[name]}")
     extra = sampling.get("extra_body") or {}
     if not isinstance(extra, Mapping):
         raise TypeError(f"sampling['extra_body'] must be a mapping, not {type(extra).__name__}")
@@ -42,13 +42,13 @@ def checked(
     return arguments, {**unknown, **extra}
 
 
-def bound(arguments: Mapping[str, Any], most: int | None, field: str) -> dict[str, Any]:
-    """Return `arguments` with the answer limited to `most` tokens, or to fewer if they say so."""
+def bound(arguments: Mapping[str, Any], max_tokens: int | None, field: str) -> dict[str, Any]:
+    """Return `arguments` with a limit of the answer: `max_tokens`, or their own if that is less."""
     own = [value for name in _LIMITS if (value := arguments.get(name)) is not None]
-    if most is None or (own and min(own) <= most):
+    if max_tokens is None or (own and min(own) <= max_tokens):
         return dict(arguments)
     name = next((name for name in _LIMITS if name in arguments), field)
-    return {**{k: v for k, v in arguments.items() if k not in _LIMITS}, name: most}
+    return {**{k: v for k, v in arguments.items() if k not in _LIMITS}, name: max_tokens}
 
 
 def messages_of(messages: Sequence[Message]) -> list[dict[str, Any]]:

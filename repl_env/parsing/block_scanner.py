@@ -175,8 +175,8 @@ class _Blocks:
         if self._parser is None or self._parser.used_up:
             return None
         # A comment may mention a fence: fences after one on their line come last.
-        tried = sorted(islice(ends, _MOST_ENDS), key=lambda stop: "#" in (stop.before or ""))
-        for stop in tried:
+        candidates = sorted(islice(ends, _MOST_ENDS), key=lambda stop: "#" in (stop.before or ""))
+        for stop in candidates:
             short = self._begins[stop.line] - self._begins[index] <= MOST_CODE
             if short and self._parser.is_python(self._code(index, stop, head)):
                 return stop

@@ -11,7 +11,7 @@ from repl_env.parsing.bare_code import bare_code, is_code
 from repl_env.parsing.block_scanner import Block, blocks_of
 from repl_env.parsing.markdown_fences import fence_at, without_end_tokens
 from repl_env.parsing.python_source import PythonParser, tidied
-from repl_env.parsing.reasoning import spoken
+from repl_env.parsing.reasoning import without_reasoning
 
 # Limits on line breaks and fence marks for a scan line by line, which takes some milliseconds. A
 # client may send eight megabytes of fences, which would stop a server for seconds. Of longer texts
@@ -48,7 +48,7 @@ def extract_code_blocks(text: str, language: str = "python") -> list[str]:
     plainly Python (`repl_env.parsing.block_names`). Unnamed blocks count only without named ones:
     next
     to named code they are quoted output. Empty blocks are left out, and so is the model's reasoning
-    (`spoken`).
+    (`without_reasoning`).
     """
     parser = PythonParser()
     named, unnamed = _runnable(_blocks(_lines(text), language, parser), parser, ())
@@ -97,7 +97,7 @@ def strip_fence(text: str) -> str:
 
 
 def _lines(text: str) -> list[str]:
-    return without_end_tokens(spoken(text.replace("\r\n", "\n"))).split("\n")
+    return without_end_tokens(without_reasoning(text.replace("\r\n", "\n"))).split("\n")
 
 
 def _blocks(lines: list[str], language: str, parser: PythonParser) -> list[Block]:

@@ -14,7 +14,7 @@ from itertools import islice
 
 from repl_env.parsing.markdown_fences import without_end_tokens
 from repl_env.parsing.python_source import MOST_CODE, PythonParser, computes, names_read
-from repl_env.parsing.reasoning import spoken
+from repl_env.parsing.reasoning import without_reasoning
 
 # Markdown may quote a line, and has a backslash before `_`.
 _BEGIN = r"^[ \t]*+(?>(?:>[ \t]*+)?)"
@@ -81,7 +81,7 @@ def answer_in(
     line
     too. The reasoning before a reply does not count.
     """
-    prose = _DRESSED.sub(r"\g<answer>", spoken(prose))
+    prose = _DRESSED.sub(r"\g<answer>", without_reasoning(prose))
     variable = (_VARIABLE_ANYWHERE if anywhere else _VARIABLE).search(prose)
     answer = (_ANYWHERE if anywhere else _ANSWER).search(prose)
     if variable is not None and (answer is None or variable.start() < answer.start()):
@@ -90,12 +90,12 @@ def answer_in(
         return None
     parser = parser or PythonParser()
     text = _inside(prose, answer.end(), parser).strip()
-    return _meant(text, prose if whole is None else whole, variables, parser)
+    return _parsed_answer(text, prose if whole is None else whole, variables, parser)
 
 
 def around_code(text: str, parser: PythonParser) -> str | None:
     """Return the final answer in prose of `text`, if its first fence is inside that answer."""
-    text = without_end_tokens(spoken(text)).rstrip()
+    text = without_end_tokens(without_reasoning(text)).rstrip()
     start = _ANSWER.search(text)
     fence = text.find("```")
     if start is None or fence < start.end() or not is_answer(text[start.start() :], parser):
@@ -115,7 +115,7 @@ def is_answer(text: str, parser: PythonParser) -> bool:
     return text[answer.end() + len(_inside(text, answer.end(), parser)) :] == ")"
 
 
-def _meant(
+def _parsed_answer(
     text: str, whole: str, variables: Collection[str], parser: PythonParser
 ) -> ProseAnswer | None:
     """Return the answer that `FINAL(text)` gives, if any."""

@@ -40,7 +40,7 @@ def without_thoughts(text: str) -> str:
     return text[_after_marked(text) or _after_unmarked(text) :]
 
 
-def spoken(text: str) -> str:
+def without_reasoning(text: str) -> str:
     """Return the part of a reply that is searched for code and answers, without any reasoning.
 
     Reasoning in other tags, such as `<thinking>` and `[THINK]`, is left out too, if the reply
@@ -49,16 +49,16 @@ def spoken(text: str) -> str:
     such
     tags may want to read them.
     """
-    spoken_text = without_thoughts(text)
+    visible_text = without_thoughts(text)
     reply = 0
-    while opener := _TAGGED.match(spoken_text, reply):
+    while opener := _TAGGED.match(visible_text, reply):
         closer = re.compile(re.escape(_end_of(opener)), re.IGNORECASE).search(
-            spoken_text, opener.end()
+            visible_text, opener.end()
         )
         if closer is None:
             break
-        reply = _after_blank(spoken_text, closer.end())
-    return spoken_text[reply:] or spoken_text
+        reply = _after_blank(visible_text, closer.end())
+    return visible_text[reply:] or visible_text
 
 
 def _end_of(opener: re.Match[str]) -> str:

@@ -80,12 +80,18 @@ class FuzzyMatchRubric(OutcomeRubric):
 
     def compare(self, expected: Any, text: str, value: Any) -> float:
         """Return 1.0, 0.5 or 0.0."""
-        given, wanted = _normal(text), _normal(str(expected))
-        if given == wanted or (not isinstance(expected, str) and answers_match(expected, value)):
+        given_text, expected_text = _normal(text), _normal(str(expected))
+        if given_text == expected_text or (
+            not isinstance(expected, str) and answers_match(expected, value)
+        ):
             return 1.0
-        if _has_words(given, wanted):
+        if _has_words(given_text, expected_text):
             return 0.5
-        return 0.5 if 2 * len(given) >= len(wanted) and _has_words(wanted, given) else 0.0
+        return (
+            0.5
+            if 2 * len(given_text) >= len(expected_text) and _has_words(expected_text, given_text)
+            else 0.0
+        )
 
 
 @set_module("repl_env")

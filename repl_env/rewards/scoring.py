@@ -35,8 +35,8 @@ def takes_expected(rubric: Any) -> bool:
 
 def state_of(rubric: Any) -> Any:
     """Return the rubric's state besides the expected answer; None if it exposes none."""
-    tell = getattr(rubric, "state_dict", None)
-    return None if tell is None else tell()
+    state_dict = getattr(rubric, "state_dict", None)
+    return None if state_dict is None else state_dict()
 
 
 def remind(rubric: Any, expected: Any, state: Any = None) -> None:
@@ -66,8 +66,8 @@ def components(rubric: Rubric | None, reward: float) -> dict[str, float]:
     """Return the named parts of a reward; their sum is the reward."""
     if rubric is None:
         return {}
-    tell = getattr(rubric, "components", None)
-    returned = tell() if callable(tell) else {}
+    read_components = getattr(rubric, "components", None)
+    returned = read_components() if callable(read_components) else {}
     if type(returned) is not dict and not isinstance(returned, Mapping):
         name, kind = type(rubric).__name__, type(returned).__name__
         raise TypeError(f"{name}.components() must return parts by their names, not {kind}")

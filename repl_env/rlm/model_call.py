@@ -47,7 +47,7 @@ async def call_model(
             their type as the kind.
     """
     with _errors_of_the_model():
-        bound = model.count_tokens(request.begun)
+        bound = model.count_tokens(request.messages_with_prefix)
         if not is_count(bound):
             raise ModelError("type", f"count_tokens gave {bound!r}, which is no count")
     reservation = await account.reserve_async(
@@ -84,8 +84,8 @@ async def _in_time(
             except ModelError as error:
                 # The model may have noticed the end of the tree's time before the tree's clock did,
                 # or have taken the clock's cancellation for a failure of its own.
-                early = error.kind == "timeout" and _nearly_over(account)
-                if early or clock.expired():
+                budget_ended = error.kind == "timeout" and _nearly_over(account)
+                if budget_ended or clock.expired():
                     raise _out_of_time() from error
                 raise
     except TimeoutError as error:

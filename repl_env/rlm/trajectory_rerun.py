@@ -167,20 +167,20 @@ def differences(recorded: Trajectory, replayed: Trajectory) -> tuple[RunDifferen
 def _of_cells(before: Run, now: Run) -> Iterator[RunDifference]:
     cells = {cell.number: cell for cell in now.cells}
     for cell in before.cells:
-        again = cells.pop(cell.number, None)
+        rerun_cell = cells.pop(cell.number, None)
         if cell.observation is None:
             continue
-        if again is None or again.observation is None:
+        if rerun_cell is None or rerun_cell.observation is None:
             yield RunDifference(before.id, cell.number, "cell", cell.code, None)
         else:
-            yield from _of_cell(before.id, cell, again)
+            yield from _of_cell(before.id, cell, rerun_cell)
     if before.ended is not None:
         for extra in cells.values():
             yield RunDifference(before.id, extra.number, "cell", None, extra.code)
 
 
-def _of_cell(run: str, cell: Cell, again: Cell) -> Iterator[RunDifference]:
-    replayed_values = dict(_compared(again))
+def _of_cell(run: str, cell: Cell, rerun_cell: Cell) -> Iterator[RunDifference]:
+    replayed_values = dict(_compared(rerun_cell))
     for field, value in _compared(cell):
         if normalized(value) != normalized(replayed_values[field]):
             yield RunDifference(run, cell.number, field, value, replayed_values[field])

@@ -125,13 +125,13 @@ class SavedEpisode(BaseModel):
 
     def resume(self, episode: Episode, missing: Iterable[Missing]) -> None:
         """Bring a new episode with this configuration to the saved position."""
-        lost = {variable.name for variable in missing}
+        missing_names = {variable.name for variable in missing}
         episode.iteration, episode.cells = self.iteration, self.cells
         episode.stop_reason, episode.masked = self.stop_reason, self.masked
         if self.final is not None:
             episode.final = FinalAnswer(self.final.text, self.final.value)
         episode.totals = EpisodeTotals(**self.totals.model_dump())
-        episode.names = {name: None for name in self.names if name not in lost}
+        episode.names = {name: None for name in self.names if name not in missing_names}
         episode.names_are_known = self.names_are_known
 
     def last_observation(self) -> REPLObservation | None:

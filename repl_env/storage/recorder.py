@@ -120,10 +120,10 @@ class Recorder(Closeable):
     def __getattr__(self, name: str) -> Any:
         if name in _PASSED_ON:
             return getattr(self._environment, name)
-        why = ""
+        explanation = ""
         if name in _OTHER_BEGINNINGS:
-            why = ": a recording begins with a reset; call it on the environment itself"
-        raise AttributeError(f"Recorder has no {name!r}{why}", name=name, obj=self)
+            explanation = ": a recording begins with a reset; call it on the environment itself"
+        raise AttributeError(f"Recorder has no {name!r}{explanation}", name=name, obj=self)
 
 
 def _as_it_is(given: Any) -> Any:

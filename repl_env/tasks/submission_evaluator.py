@@ -124,7 +124,7 @@ class Evaluator:
         if submission.failure is not None:
             return None
         if not outcome.ok:
-            raise EvaluatorError(f"{self.task.name}: {_why(outcome, self.task)}")
+            raise EvaluatorError(f"{self.task.name}: {_failure_reason(outcome, self.task)}")
         if functions.usage_error is not None:
             raise EvaluatorError(f"{self.task.name}: {functions.usage_error}")
         if functions.scored is None:
@@ -234,7 +234,7 @@ def _limits(task: Task, sandbox_provider: SandboxProvider) -> Limits:
     )
 
 
-def _why(outcome: AnyOutcome, task: Task) -> str:
+def _failure_reason(outcome: AnyOutcome, task: Task) -> str:
     error = outcome.error
     match outcome:
         case TimedOut(clock="execution"):

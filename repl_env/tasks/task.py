@@ -88,7 +88,7 @@ class Task:
     @property
     def prompt(self) -> str:
         """The instruction, with how a submission is made, checked and handed in."""
-        return f"{self.instruction.strip()}\n\n{_how(self)}"
+        return f"{self.instruction.strip()}\n\n{_submission_instructions(self)}"
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -145,7 +145,7 @@ class Task:
         return read_folder(self.name, self.directory, folder, without)
 
 
-def _how(task: Task) -> str:
+def _submission_instructions(task: Task) -> str:
     files = " and ".join(f"`{path}`" for path in task.submission)
     better = "higher" if task.direction == "maximize" else "lower"
     return (

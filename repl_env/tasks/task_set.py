@@ -45,13 +45,13 @@ class TaskSet(Mapping[str, Task]):
         group: str | None = None,
     ) -> TaskSet:
         """Those of a split, a difficulty, a group; None takes all."""
-        wanted = {"split": split, "difficulty": difficulty, "group": group}
-        wanted = {name: value for name, value in wanted.items() if value is not None}
+        conditions = {"split": split, "difficulty": difficulty, "group": group}
+        conditions = {name: value for name, value in conditions.items() if value is not None}
         return TaskSet(
             {
                 name: task
                 for name, task in self._tasks.items()
-                if all(getattr(task, key) == value for key, value in wanted.items())
+                if all(getattr(task, key) == value for key, value in conditions.items())
             }
         )
 

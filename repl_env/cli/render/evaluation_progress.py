@@ -74,7 +74,7 @@ class EvaluationBar:
         )
         self._count = ScoreCount(evaluation)
         self._bar = self._progress.add_task(self._text(), total=len(evaluation.dataset.entries))
-        evaluation.shown = self._show
+        evaluation.on_result = self._show
 
     def __enter__(self) -> None:
         self._progress.start()
@@ -113,7 +113,7 @@ class EvaluationLines:
         self._kinds: set[str | None] = set()
         self._started = self._printed_at = time.monotonic()
         self._printed = 0
-        evaluation.shown = self._show
+        evaluation.on_result = self._show
 
     def __enter__(self) -> None:
         """Nothing is open."""

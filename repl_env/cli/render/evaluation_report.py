@@ -51,11 +51,11 @@ def taken_over(evaluation: Evaluation, results: ResultsFile) -> str:
 
 
 def _verdict(summary: Summary) -> ExitStatus:
-    from repl_env.errors import OURS
+    from repl_env.errors import INFRASTRUCTURE_KINDS
 
     if summary.scored == summary.tasks:
         return ExitStatus.OK
-    ours = any(failure.error_kind in OURS for failure in summary.failures)
+    ours = any(failure.error_kind in INFRASTRUCTURE_KINDS for failure in summary.failures)
     return ExitStatus.INFRASTRUCTURE if ours else ExitStatus.FAILED
 
 

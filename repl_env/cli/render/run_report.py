@@ -10,7 +10,7 @@ from typing import Any
 
 import typer
 
-from repl_env.errors import OURS
+from repl_env.errors import INFRASTRUCTURE_KINDS
 from repl_env.rlm.budget.budget_limits import Spent
 
 from ..exit_status import ExitStatus
@@ -100,7 +100,11 @@ def status_of(result: Any) -> ExitStatus:
         return ExitStatus.BUDGET
     if _get(result, "final_answer") is not None:
         return ExitStatus.OK
-    return ExitStatus.INFRASTRUCTURE if _get(result, "error_kind") in OURS else ExitStatus.FAILED
+    return (
+        ExitStatus.INFRASTRUCTURE
+        if _get(result, "error_kind") in INFRASTRUCTURE_KINDS
+        else ExitStatus.FAILED
+    )
 
 
 def _get(holder: Any, name: str, default: Any = None) -> Any:

@@ -87,10 +87,10 @@ class _Connection(ClientConnection):
     _pending_pongs = 0
 
     def data_received(self, data: bytes) -> None:
-        before = self.transport.get_write_buffer_size()
+        buffered = self.transport.get_write_buffer_size()
         super().data_received(data)
-        answers = self.transport.get_write_buffer_size() - before
-        self._pending_pongs = max(0, answers) + (self._pending_pongs if before else 0)
+        answers = self.transport.get_write_buffer_size() - buffered
+        self._pending_pongs = max(0, answers) + (self._pending_pongs if buffered else 0)
         if self._pending_pongs > _MAX_PENDING_PONGS:
             self.transport.abort()
 

@@ -78,8 +78,8 @@ class ReconnectingSocket:
         """
         self.drop_socket()
         if dropped.received_too_large:
-            most = self._timeouts.message_bytes
-            raise TooLarge(f"the reply is over {most:,} bytes, which is max_message_size_mb")
+            limit = self._timeouts.message_bytes
+            raise TooLarge(f"the reply is over {limit:,} bytes, which is max_message_size_mb")
         if dropped.sent_too_large:
             reason = self._access.secrets.cut(dropped.reason)
             raise TooLarge(f"the server takes no message of this size ({reason})")
@@ -91,13 +91,13 @@ class ReconnectingSocket:
         """End the session, and tell the server, which would otherwise keep it for its grace
         time.
         """
-        ended, self.lost_reason = (
+        close_reason, self.lost_reason = (
             self.lost_reason is not None,
             self.lost_reason or "the client closed it",
         )
         socket, self.current = self.current, None
         notified = socket is not None and await socket.close_session()
-        if not notified and not ended:
+        if not notified and not close_reason:
             try:
                 async with asyncio.timeout(CLOSE_TIMEOUT_S):
                     socket, _ = await self._try_resume()

@@ -61,7 +61,7 @@ class ServerAddress:
     @property
     def socket(self) -> str:
         """The URL of the WebSocket."""
-        return f"{'wss' if self.secure else 'ws'}://{self._place}/ws"
+        return f"{'wss' if self.secure else 'ws'}://{self._location}/ws"
 
     @property
     def loopback(self) -> bool:
@@ -74,13 +74,13 @@ class ServerAddress:
             return False
 
     @property
-    def _place(self) -> str:
+    def _location(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         port = "" if self.port == (443 if self.secure else 80) else f":{self.port}"
         return f"{host}{port}{self.path}"
 
     def __str__(self) -> str:
-        return f"{'https' if self.secure else 'http'}://{self._place}"
+        return f"{'https' if self.secure else 'http'}://{self._location}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +116,12 @@ class ServerAccess:
             _check(f"headers: {name}", value)
         if api_key is not None:
             _check("api_key", api_key)
-            taken = "authorization" in map(str.lower, sent)
-            sent.update({"X-API-Key": api_key} if taken else {"Authorization": f"Bearer {api_key}"})
+            has_authorization = "authorization" in map(str.lower, sent)
+            sent.update(
+                {"X-API-Key": api_key}
+                if has_authorization
+                else {"Authorization": f"Bearer {api_key}"}
+            )
         if tls is not None:
             _check_tls(tls)
         return cls(ServerAddress.parse(base_url), sent, SecretTexts(api_key, sent), tls)

@@ -61,11 +61,11 @@ class FileTransfer:
 
     def get(self, path: str, to: local_files.Target | None, limit: int | str | None) -> bytes | int:
         """Return the file `path`, or write it to `to`."""
-        most = math.inf if limit is None else parse_size(limit, "limit")
-        most = min(most, _IN_MEMORY) if limit is None and to is None else most
-        return _taken(self._content(path, most), to)
+        max_bytes = math.inf if limit is None else parse_size(limit, "limit")
+        max_bytes = min(max_bytes, _IN_MEMORY) if limit is None and to is None else max_bytes
+        return _collect(self._content(path, max_bytes), to)
 
-    def _content(self, path: str, most: float) -> Iterator[bytes]:
+    def _content(self, path: str, max_bytes: float) -> Iterator[bytes]:
         """Yield a file. After a break the rest is requested, of the same version of the file."""
         received = attempts = 0
         size: int | None = None
@@ -77,7 +77,7 @@ class FileTransfer:
                     if size is not None and answer.status != _PARTIAL:
                         raise ServerError("the file has changed while it was read", code="CHANGED")
                     if size is None:
-                        size, version = _size(answer, path, most), answer.headers.get("etag")
+                        size, version = _size(answer, path, max_bytes), answer.headers.get("etag")
                     for chunk in _at_most(answer.chunks(), size - received):
                         received, attempts = received + len(chunk), 0
                         yield chunk
@@ -97,14 +97,16 @@ class FileTransfer:
         self, path: str, to: local_files.Target | None, limit: int | str | None
     ) -> bytes | int:
         """Return the directory `path` as a tar archive, or write it to `to`."""
-        most = None if limit is None else parse_size(limit, "limit")
-        if to is None and most is None:
-            most = _IN_MEMORY
-        query = _query(path=path) if most is None else _query(path=path, limit=str(most))
+        max_bytes = None if limit is None else parse_size(limit, "limit")
+        if to is None and max_bytes is None:
+            max_bytes = _IN_MEMORY
+        query = _query(path=path) if max_bytes is None else _query(path=path, limit=str(max_bytes))
         with self._stream("GET", f"/archive?{query}", path or ".") as answer:
             chunks = answer.chunks()
             # Headers and padding of many small files may take more than the files.
-            return _taken(chunks if most is None else _at_most(chunks, 4 * most + _IN_MEMORY), to)
+            return _collect(
+                chunks if max_bytes is None else _at_most(chunks, 4 * max_bytes + _IN_MEMORY), to
+            )
 
     def _stream(
         self,
@@ -160,24 +162,24 @@ class _Body:
             raise ValueError("the content cannot be read") from None
 
 
-def _size(answer: HttpStream, path: str, most: float) -> int:
-    """Return the length of a file, before any of it is read; OSError if that exceeds `most`."""
+def _size(answer: HttpStream, path: str, max_bytes: float) -> int:
+    """Return the length of a file before it is read; OSError if that exceeds `max_bytes`."""
     if answer.size is None:
         raise BadReply("the server does not say how long the file is")
-    if answer.size > most:
-        told = f"{answer.size:,} bytes; the limit is {most:,}"
-        raise OSError(EFBIG, f"{os.strerror(EFBIG)}; {told}", path)
+    if answer.size > max_bytes:
+        sizes = f"{answer.size:,} bytes; the limit is {max_bytes:,}"
+        raise OSError(EFBIG, f"{os.strerror(EFBIG)}; {sizes}", path)
     return answer.size
 
 
-def _taken(chunks: Iterator[bytes], to: local_files.Target | None) -> bytes | int:
+def _collect(chunks: Iterator[bytes], to: local_files.Target | None) -> bytes | int:
     return b"".join(chunks) if to is None else local_files.write(chunks, to)
 
 
-def _at_most(chunks: Iterator[bytes], most: int) -> Iterator[bytes]:
+def _at_most(chunks: Iterator[bytes], bytes_left: int) -> Iterator[bytes]:
     for chunk in chunks:
-        most -= len(chunk)
-        if most < 0:
+        bytes_left -= len(chunk)
+        if bytes_left < 0:
             raise BadReply("the server sends more than was asked for")
         yield chunk
 
@@ -193,8 +195,10 @@ def _listing(body: bytes) -> Listing:
 
 def _file(row: Any) -> File:
     path, size, kind, modified = (row[name] for name in ("path", "size", "kind", "modified"))
-    fits = isinstance(path, str) and isinstance(size, int) and isinstance(modified, (int, float))
-    if not fits or kind not in _KINDS:
+    is_valid = (
+        isinstance(path, str) and isinstance(size, int) and isinstance(modified, (int, float))
+    )
+    if not is_valid or kind not in _KINDS:
         raise ValueError
     return File(path, size, kind, float(modified))
 
@@ -206,5 +210,5 @@ def _file_url(path: str) -> str:
     return f"/files/{begin}{quote(os.fsencode(named))}"
 
 
-def _query(**given: str) -> str:
-    return urlencode({name: os.fsencode(value) for name, value in given.items()})
+def _query(**parameters: str) -> str:
+    return urlencode({name: os.fsencode(value) for name, value in parameters.items()})

@@ -133,12 +133,12 @@ def number(value: object) -> float | None:
 def values(value: list[Any]) -> int:
     """Return the number of values in nested lists and objects."""
     count = 0
-    left: list[list[Any] | dict[str, Any]] = [value]
-    while left:
-        inner = left.pop()
+    containers: list[list[Any] | dict[str, Any]] = [value]
+    while containers:
+        inner = containers.pop()
         count += len(inner)
         each = inner.values() if isinstance(inner, dict) else inner
-        left += [value for value in each if isinstance(value, (list, dict))]
+        containers += [value for value in each if isinstance(value, (list, dict))]
     return count
 
 

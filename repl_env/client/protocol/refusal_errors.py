@@ -13,7 +13,7 @@ from repl_env.client.protocol.refusal_codes import IDLE, TAKEN_OVER
 from repl_env.client.protocol.reply_results import step_result
 from repl_env.common.json_values import visible
 from repl_env.errors import (
-    OURS,
+    INFRASTRUCTURE_KINDS,
     AuthenticationFailed,
     BadReply,
     CapacityReached,
@@ -42,7 +42,11 @@ def _episode_done(refused: RefusalFrame) -> REPLError:
 def _episode_aborted(refused: RefusalFrame) -> REPLError:
     text = visible(refused.message)
     kind, _, message = text.partition(": ")
-    return EpisodeAborted(kind, message) if kind in OURS else EpisodeAborted("sandbox", text)
+    return (
+        EpisodeAborted(kind, message)
+        if kind in INFRASTRUCTURE_KINDS
+        else EpisodeAborted("sandbox", text)
+    )
 
 
 # Codes of `repl_env.client.protocol.refusal_codes` with errors that local environments have too,
@@ -137,13 +141,13 @@ def error_of_refusal(refused: RefusalFrame, secrets: SecretTexts) -> REPLError:
     if refused.code in AS_LOCALLY:
         return AS_LOCALLY[refused.code](replace(refused, message=message))
     # Longer text is not read, and all of it is searched for secrets.
-    few = values([dict(refused.details)]) <= MOST_VALUES
+    has_few_values = values([dict(refused.details)]) <= MOST_VALUES
     return ERRORS.get(refused.code, ServerError)(
         message + _WHERE.get(refused.code, ""),
         code=secrets.cut(refused.code),
         id=None if refused.log_id is None else secrets.cut(refused.log_id),
         retry_after=refused.retry_after,
-        details=secrets.cut_all(refused.details) if few else {},
+        details=secrets.cut_all(refused.details) if has_few_values else {},
     )
 
 

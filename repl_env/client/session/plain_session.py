@@ -35,8 +35,8 @@ class PlainSession(RequestPipeline):
         assert request.type in PLAIN
         frame, limit = request.encoded_for_openenv(), self._timeouts.message_bytes
         if len(frame) > limit:
-            most = f"max_message_size_mb is {limit:,} bytes"
-            raise TooLarge(f"a message of {len(frame):,} bytes; {most}")
+            explanation = f"max_message_size_mb is {limit:,} bytes"
+            raise TooLarge(f"a message of {len(frame):,} bytes; {explanation}")
         return frame
 
     async def _exchange(
@@ -68,8 +68,8 @@ class PlainSession(RequestPipeline):
     def _lost(self, dropped: ConnectionDropped, size: int) -> Exception:
         self._lost_reason = "its connection was lost, and this server resumes none"
         if dropped.received_too_large:
-            most = self._timeouts.message_bytes
-            return TooLarge(f"the reply is over {most:,} bytes, which is max_message_size_mb")
+            limit = self._timeouts.message_bytes
+            return TooLarge(f"the reply is over {limit:,} bytes, which is max_message_size_mb")
         if dropped.sent_too_large:
             # The server does not report its limit; uvicorn's default is 16 MiB.
             reason = self._access.secrets.cut(dropped.reason) or "uvicorn's own limit is 16 MiB"

@@ -62,8 +62,8 @@ async def reset_data(
     """
     if not native:
         _check_openenv(options)
-    given = [options.context, *(options.contexts or {}).values()]
-    if options.files is None and all(map(is_small, given)):
+    values = [options.context, *(options.contexts or {}).values()]
+    if options.files is None and all(map(is_small, values)):
         return _data(options, native)
     return await asyncio.to_thread(_data, options, native)
 
@@ -102,14 +102,14 @@ def _data(options: ResetOptions, native: bool) -> tuple[dict[str, Any], list[Upl
 
 
 def _others(options: ResetOptions) -> dict[str, Any]:
-    made = {
+    converted = {
         "context": None,
         "contexts": None,
         "files": None,
         "llm": None if options.llm is None else _llm(options.llm),
         "answer_schema": schema_data(options.answer_schema),
     }
-    values = {each.name: getattr(options, each.name) for each in fields(options)} | made
+    values = {each.name: getattr(options, each.name) for each in fields(options)} | converted
     values |= {name: plain_int(values[name]) for name in _COUNTS}
     json_text("expected_answer", options.expected_answer, any_keys=True)
     return {name: value for name, value in values.items() if value is not None}
@@ -132,12 +132,12 @@ def _with_files(
 
 
 def _llm(llm: LLM) -> dict[str, Any]:
-    given = {
+    data = {
         "model": llm.model,
         "base_url": llm.base_url,
         "api_key": llm.api_key,
         "headers": dict(llm.headers),
         "sampling": dict(llm.sampling),
     }
-    json_text("llm", given)
-    return {name: value for name, value in given.items() if value}
+    json_text("llm", data)
+    return {name: value for name, value in data.items() if value}

@@ -59,8 +59,8 @@ class SessionClient:
         self._check_loop()
         async with self._open_lock:
             if self._pipeline is not None and self._pipeline.lost:
-                lost, self._pipeline = self._pipeline, None
-                await lost.close()
+                lost_pipeline, self._pipeline = self._pipeline, None
+                await lost_pipeline.close()
             if self._pipeline is None:
                 self._pipeline = await open_session(self.access, self._timeouts)
                 self._loop_ended = self._closed = False
@@ -139,7 +139,7 @@ class SessionClient:
 
         handshake = pipeline.handshake
         _check_sizes(bodies, None if handshake is None else handshake.context_bytes)
-        for again in (True, False):
+        for may_retry in (True, False):
             if bodies:
                 self._uploaded.update(body.sha256 for body in bodies)
                 max_chunk = None if handshake is None else handshake.message_bytes
@@ -148,7 +148,7 @@ class SessionClient:
                 return await pipeline.ask(RequestFrame("reset", data))
             except ServerError as error:
                 # An unused context may have to make room first.
-                if error.code != "UNKNOWN_CONTEXT" or not again:
+                if error.code != "UNKNOWN_CONTEXT" or not may_retry:
                     raise
         raise AssertionError("the second attempt returns or raises")
 
@@ -166,7 +166,7 @@ class SessionClient:
         self._loop, self._open_lock = loop, asyncio.Lock()
 
 
-def _check_sizes(bodies: list[UploadBody], most: int | None) -> None:
+def _check_sizes(bodies: list[UploadBody], max_bytes: int | None) -> None:
     for body in bodies:
-        if most is not None and body.size > most:
-            raise TooLarge(f"{body.name} has {body.size:,} bytes; the server takes {most:,}")
+        if max_bytes is not None and body.size > max_bytes:
+            raise TooLarge(f"{body.name} has {body.size:,} bytes; the server takes {max_bytes:,}")

@@ -203,12 +203,12 @@ class HttpConnection(Closeable):
     def _connected(self) -> http.client.HTTPConnection:
         if self._open is not None:
             return self._open
-        made = self._open = self._connection()
-        made.connect()
+        connection = self._open = self._connection()
+        connection.connect()
         if self._closed:  # closed meanwhile, before there was a socket
-            made.close()
+            connection.close()
             raise http.client.NotConnected
-        return made
+        return connection
 
     def _drop(self) -> None:
         connection, self._open = self._open, None
@@ -218,17 +218,19 @@ class HttpConnection(Closeable):
     def _connection(self) -> http.client.HTTPConnection:
         address = self._access.address
         proxy = None if address.loopback else proxy_for(address.secure, address.host, address.port)
-        host, port = (address.host, address.port) if proxy is None else _place(proxy)
-        made: http.client.HTTPConnection
+        host, port = (address.host, address.port) if proxy is None else _host_and_port(proxy)
+        connection: http.client.HTTPConnection
         if address.secure:
             tls = self._access.tls or ssl.create_default_context()
-            made = http.client.HTTPSConnection(host, port, timeout=self._timeout_s, context=tls)
+            connection = http.client.HTTPSConnection(
+                host, port, timeout=self._timeout_s, context=tls
+            )
         else:
-            made = http.client.HTTPConnection(host, port, timeout=self._timeout_s)
-        made.response_class = _Response
+            connection = http.client.HTTPConnection(host, port, timeout=self._timeout_s)
+        connection.response_class = _Response
         if proxy is not None:
-            made.set_tunnel(address.host, address.port, _login(proxy))
-        return made
+            connection.set_tunnel(address.host, address.port, _login(proxy))
+        return connection
 
 
 def proxy_for(secure: bool, host: str, port: int) -> SplitResult | None:
@@ -253,7 +255,7 @@ def proxy_for(secure: bool, host: str, port: int) -> SplitResult | None:
     return proxy
 
 
-def _place(proxy: SplitResult) -> tuple[str, int]:
+def _host_and_port(proxy: SplitResult) -> tuple[str, int]:
     return str(proxy.hostname), proxy.port or 80
 
 

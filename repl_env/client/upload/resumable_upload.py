@@ -76,9 +76,9 @@ class _Progress:
 
     async def report(self, received: int) -> None:
         """Record that `received` bytes of the present upload have arrived."""
-        sent, before = self.done + received, self._reported
+        sent, reported = self.done + received, self._reported
         self._reported = sent
-        if self._on_upload is not None and sent != before:
+        if self._on_upload is not None and sent != reported:
             returned = self._on_upload(sent, self._total)
             if isawaitable(returned):
                 await returned
@@ -112,10 +112,10 @@ class _Upload:
         furthest, idle = 0, 0
         while received < self._body.size:
             await report(received)
-            before, received = received, await self._with_retries(partial(self._send, received))
+            previous, received = received, await self._with_retries(partial(self._send, received))
             if received > furthest:
                 furthest, idle = received, 0
-            elif received <= before:
+            elif received <= previous:
                 idle += 1
             if idle == MAX_ATTEMPTS:
                 raise ServerUnavailable(f"pieces of {self._body.name} do not arrive")

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import Field
 
 from repl_env.episode.observations import on_new_line
-from repl_env.errors import OURS
+from repl_env.errors import INFRASTRUCTURE_KINDS
 from repl_env.models import CodeBlockResult, REPLAction, REPLObservation, give, trusted
 from repl_env.rlm.prompt_templates import shown_result
 
@@ -33,14 +33,14 @@ def blocks_action(codes: Sequence[str]) -> REPLAction:
     return BlocksAction(code="\n\n".join(codes), blocks=tuple(codes))
 
 
-def joined(before: REPLObservation, last: REPLObservation) -> REPLObservation:
+def joined(previous: REPLObservation, last: REPLObservation) -> REPLObservation:
     """Add the output, changes and cost of the earlier cells of this step to `last`.
 
     `metadata["blocks"]` has each cell's outcome as text, in order.
     """
-    metadata = _joined_metadata(before.metadata, last.metadata)
-    metadata["blocks"] = [*outcome_texts(before), *outcome_texts(last)]
-    give(last, result=_joined_results(before.result, last.result), metadata=metadata)
+    metadata = _joined_metadata(previous.metadata, last.metadata)
+    metadata["blocks"] = [*outcome_texts(previous), *outcome_texts(last)]
+    give(last, result=_joined_results(previous.result, last.result), metadata=metadata)
     return last
 
 
@@ -50,31 +50,31 @@ def outcome_texts(observation: REPLObservation) -> list[str]:
     return [shown_result(observation.result)] if blocks is None else blocks
 
 
-def _joined_metadata(before: dict[str, Any], last: dict[str, Any]) -> dict[str, Any]:
-    kinds = [last["error_kind"], before["error_kind"]]
-    infrastructure = [kind for kind in kinds if kind in OURS]
-    usage = {name: before["usage"][name] + last["usage"][name] for name in _USAGE}
-    usage["peak_memory"] = max(before["usage"]["peak_memory"], last["usage"]["peak_memory"])
+def _joined_metadata(previous: dict[str, Any], last: dict[str, Any]) -> dict[str, Any]:
+    kinds = [last["error_kind"], previous["error_kind"]]
+    infrastructure = [kind for kind in kinds if kind in INFRASTRUCTURE_KINDS]
+    usage = {name: previous["usage"][name] + last["usage"][name] for name in _USAGE}
+    usage["peak_memory"] = max(previous["usage"]["peak_memory"], last["usage"]["peak_memory"])
     return {
         **last,
-        **{name: before[name] + last[name] for name in _SUMS},
+        **{name: previous[name] + last[name] for name in _SUMS},
         "error_kind": next((kind for kind in (*infrastructure, *kinds) if kind is not None), None),
-        "truncated": before["truncated"] or last["truncated"],
+        "truncated": previous["truncated"] or last["truncated"],
         "usage": usage,
     }
 
 
-def _joined_results(before: CodeBlockResult, last: CodeBlockResult) -> CodeBlockResult:
+def _joined_results(previous: CodeBlockResult, last: CodeBlockResult) -> CodeBlockResult:
     return trusted(
         CodeBlockResult,
-        stdout=on_new_line(before.stdout) + last.stdout,
-        stderr=on_new_line(before.stderr) + last.stderr,
-        locals_snapshot={**before.locals_snapshot, **last.locals_snapshot},
-        execution_time=before.execution_time + last.execution_time,
-        success=before.success and last.success,
-        exception=before.exception if last.exception is None else last.exception,
+        stdout=on_new_line(previous.stdout) + last.stdout,
+        stderr=on_new_line(previous.stderr) + last.stderr,
+        locals_snapshot={**previous.locals_snapshot, **last.locals_snapshot},
+        execution_time=previous.execution_time + last.execution_time,
+        success=previous.success and last.success,
+        exception=previous.exception if last.exception is None else last.exception,
         value=last.value,
-        changes=[*before.changes, *last.changes],
-        figures=[*before.figures, *last.figures],
-        truncated=before.truncated or last.truncated,
+        changes=[*previous.changes, *last.changes],
+        figures=[*previous.figures, *last.figures],
+        truncated=previous.truncated or last.truncated,
     )

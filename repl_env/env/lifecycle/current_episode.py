@@ -103,9 +103,9 @@ class CurrentEpisode:
 
     def start_next(self, config: EpisodeConfig, hidden_task: HiddenTask) -> None:
         """Continue with a new episode in the same session, with its cell count and names."""
-        before, self.episode = self.episode, Episode(config)
-        self.episode.cells, self.episode.isolation = before.cells, before.isolation
-        self.episode.names, self.episode.names_are_known = before.names, before.names_are_known
+        previous, self.episode = self.episode, Episode(config)
+        self.episode.cells, self.episode.isolation = previous.cells, previous.isolation
+        self.episode.names, self.episode.names_are_known = previous.names, previous.names_are_known
         self.hidden_task, self.last = hidden_task, None
 
     def check_no_waiting_answer(self, then: str) -> None:

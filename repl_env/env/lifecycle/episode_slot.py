@@ -64,9 +64,9 @@ class EpisodeSlot:
 
     def replace_current(self, current: CurrentEpisode) -> Effects[None]:
         """Make `current` the current episode, and end the session of the previous one."""
-        before, self.current, self.closed = self.current, current, False
-        if before is not None:
-            yield from before.close()
+        previous, self.current, self.closed = self.current, current, False
+        if previous is not None:
+            yield from previous.close()
 
     def close_current(self) -> Effects[None]:
         """End the session of the current episode, if any, and hold none."""

@@ -149,17 +149,17 @@ def save_effects(
     data = yield session.checkpoint
     files, missing = yield from _files(session)
     file = EpisodeFile(saved, episode.config.context, files, data)
-    yield _aside(lambda: write(path, file.pack()), plain)
+    yield _off_loop(lambda: write(path, file.pack()), plain)
     return checkpoint_manifest.read_manifest(data).missing + tuple(missing)
 
 
 def read_effects(path: str | os.PathLike[str], plain: bool) -> Effects[EpisodeFile]:
     """Read the episode in the file `path`."""
-    file: EpisodeFile = yield _aside(lambda: EpisodeFile.parse(read(path)), plain)
+    file: EpisodeFile = yield _off_loop(lambda: EpisodeFile.parse(read(path)), plain)
     return file
 
 
-def _aside(work: Callable[[], Any], plain: bool) -> Callable[[], Any]:
+def _off_loop(work: Callable[[], Any], plain: bool) -> Callable[[], Any]:
     """Run file access, which takes as long as the disk does, outside the event loop."""
     return work if plain else partial(asyncio.to_thread, work)
 
@@ -172,10 +172,10 @@ def _files(session: Any) -> Effects[tuple[dict[str, bytes], list[Missing]]]:
             f"the workspace cannot be listed whole: it has more than {MOST_FILES:,} entries, is "
             "too deep, or has a directory that is closed to its owner"
         )
-    wanted = [file for file in listing if _unsaved(file) is None]
-    if sum(file.size for file in wanted) > MOST_BYTES:
+    regular_files = [file for file in listing if _unsaved(file) is None]
+    if sum(file.size for file in regular_files) > MOST_BYTES:
         raise CheckpointError(f"the workspace has files of more than {MOST_BYTES:,} bytes")
-    paths = [file.path for file in wanted]
+    paths = [file.path for file in regular_files]
     found = yield partial(session.files.get_all, paths, limit=MOST_BYTES)
     missing = []
     for file in listing:

@@ -73,8 +73,8 @@ class EpisodeReset:
         yield from self._scorer.reset_rubric(None, mode, options.expected_answer)
         hidden_task = HiddenTask(options.expected_answer, options.answer_schema, subcalls)
         # The session holds the files; the configuration would keep them for the whole episode.
-        kept = replace(config, files={}) if config.files else config
-        current = CurrentEpisode(mode, Episode(kept), hidden_task)
+        episode_config = replace(config, files={}) if config.files else config
+        current = CurrentEpisode(mode, Episode(episode_config), hidden_task)
         start = partial(
             session_effects.start_session,
             config.context.sandbox_provider or self._equipment.sandbox_provider,

@@ -15,7 +15,7 @@ from repl_env.concurrency.offload import BlockingCall
 from repl_env.concurrency.thread_pool import capture_error, capture_error_async
 from repl_env.env.lifecycle.current_episode import CurrentEpisode, Mode
 from repl_env.episode.effects import Effects
-from repl_env.errors import OURS
+from repl_env.errors import INFRASTRUCTURE_KINDS
 from repl_env.interfaces import Environment, finite
 from repl_env.models import REPLAction, REPLObservation, REPLState, give
 from repl_env.rewards import scoring
@@ -72,7 +72,7 @@ class RewardStep:
             current.record_end(observation)
         observation = yield from self.transform(observation)
         reward, parts = 0.0, dict[str, float]()
-        if observation.error_kind not in OURS:
+        if observation.error_kind not in INFRASTRUCTURE_KINDS:
             reward = yield from self._reward(current.mode, action, observation)
             parts = scoring.components(self.rubric, reward)
         if type(observation) is REPLObservation:
@@ -118,7 +118,7 @@ class RewardStep:
 
         If the rubric fails, it gets the expected answer of `current` back, if there is an episode.
         """
-        kept = None if current is None else scoring.state_of(self.rubric)
+        previous_state = None if current is None else scoring.state_of(self.rubric)
         try:
             yield self._reset(mode)
             scoring.remind(self.rubric, expected, state)
@@ -127,7 +127,7 @@ class RewardStep:
             with suppress(Exception):
                 if current is not None:
                     yield self._reset(mode)
-                    scoring.remind(self.rubric, current.hidden_task.expected_answer, kept)
+                    scoring.remind(self.rubric, current.hidden_task.expected_answer, previous_state)
             raise
 
     def _reset(self, mode: Mode) -> Callable[[], Any]:

@@ -118,19 +118,19 @@ def _run_blocks(
 ) -> Effects[REPLObservation]:
     """Run the blocks of one step, until one of them ends the episode."""
     session, episode, subcalls = current.session, current.episode, current.subcalls
-    before: REPLObservation | None = None
+    whole: REPLObservation | None = None
     for code in codes:
-        arguments = (code, timeout_s, on_output, before is None)
+        arguments = (code, timeout_s, on_output, whole is None)
         if subcalls is None:
             running = session_effects.run_cell(session, episode, *arguments)
         else:
             running = _run_within_budget(current, subcalls, *arguments)
         observation = yield from running
-        before = observation if before is None else joined(before, observation)
+        whole = observation if whole is None else joined(whole, observation)
         if observation.done:
             break
-    assert before is not None  # such an action has blocks
-    return before
+    assert whole is not None  # such an action has blocks
+    return whole
 
 
 def _run_within_budget(
@@ -144,9 +144,9 @@ def _run_within_budget(
     """Run a cell within the time that the budget leaves."""
     session, episode, account = current.session, current.episode, subcalls.account
     subcalls.cell = episode.cells + 1
-    left = account.seconds_left()
-    if left is not None and left > 0:
-        timeout_s = left if timeout_s is None else min(timeout_s, left)
+    seconds_left = account.seconds_left()
+    if seconds_left is not None and seconds_left > 0:
+        timeout_s = seconds_left if timeout_s is None else min(timeout_s, seconds_left)
     observation = yield from session_effects.run_cell(
         session, episode, code, timeout_s, on_output, counts
     )
@@ -169,8 +169,8 @@ def _charge(
 
 def _used_up(account: LedgerAccount) -> str | None:
     """Return the first used-up part of the budget that the episode needs, as text, or None."""
-    left = account.left()
+    remaining = account.left()
     for field, name in _ENDING.items():
-        if (amount := getattr(left, field)) is not None and amount <= 0:
+        if (amount := getattr(remaining, field)) is not None and amount <= 0:
             return name
     return None

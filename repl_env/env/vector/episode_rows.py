@@ -98,11 +98,11 @@ class EpisodeRows(Closeable):
         try:
             self._envs.reset(requests, only=only, **shared)
         finally:
-            begun = [self._begun(result) for result in self._envs.results]
-            for row, result in enumerate(begun):
+            results = [self._begun(result) for result in self._envs.results]
+            for row, result in enumerate(results):
                 if result is not None or row in self._envs.errors:
                     self._last[row] = result
-        return begun
+        return results
 
     def step(
         self, replies: Sequence[str | REPLAction | None], *, timeout_s: float | None = None

@@ -25,16 +25,16 @@ def action_of_reply(reply: str, known: Collection[str] = ()) -> REPLAction:
     """
     if not isinstance(reply, str):
         raise TypeError(f"a reply must be a str, not {type(reply).__name__}")
-    meant = read_reply(replace_surrogates(reply), known)
-    answer, found = meant.answer, meant.codes
+    parsed_reply = read_reply(replace_surrogates(reply), known)
+    answer, codes = parsed_reply.answer, parsed_reply.codes
     if answer is not None and not (answer.is_variable or answer.is_code):
         return REPLAction(is_final=True, final_answer=answer.text)
     if answer is not None:
         code = f'FINAL_VAR("{answer.text}")' if answer.is_variable else answer.text
         return REPLAction(code=code)
-    if not found:
+    if not codes:
         return REPLAction(format_error=NO_CODE)
-    action = blocks_action(found[:MAX_BLOCKS])
-    if len(found) > MAX_BLOCKS:
-        action.metadata["note"] = TOO_MANY.format(MAX_BLOCKS, len(found))
+    action = blocks_action(codes[:MAX_BLOCKS])
+    if len(codes) > MAX_BLOCKS:
+        action.metadata["note"] = TOO_MANY.format(MAX_BLOCKS, len(codes))
     return action

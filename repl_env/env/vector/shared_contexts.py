@@ -93,11 +93,11 @@ class SharedContexts:
 
         None for separate copies.
         """
-        worth = count > 1 and context.length * count >= _WORTH_SHARING
-        if not (worth or self._templates):
+        is_worthwhile = count > 1 and context.length * count >= _WORTH_SHARING
+        if not (is_worthwhile or self._templates):
             return None
         key = _key(context)
-        return key if worth or key in self._templates else None
+        return key if is_worthwhile or key in self._templates else None
 
     def _resolve(self, index: int, request: Mapping[str, Any]) -> Context:
         settings = self._environment.settings

@@ -105,9 +105,11 @@ class REPLVectorEnv(DisplayedByRepr, Closeable):
         return self._outcomes.errors
 
     def __repr__(self) -> str:
-        begun = [last for last in self._outcomes.last if last is not None]
-        done = sum(last.done for last in begun)
-        condition = f"{done} of {len(begun)} episodes done" if begun else "without episodes"
+        last_results = [last for last in self._outcomes.last if last is not None]
+        done = sum(last.done for last in last_results)
+        condition = (
+            f"{done} of {len(last_results)} episodes done" if last_results else "without episodes"
+        )
         return f"<REPLVectorEnv of {len(self)}, {condition}>"
 
     def __len__(self) -> int:
@@ -183,12 +185,12 @@ class REPLVectorEnv(DisplayedByRepr, Closeable):
         self._check_mode("plain")
         timeout_s = one_timeout(timeout_s, timeout)
         with self._call_guard:
-            taken = self._actions_by_index(actions, timeout_s)
+            actions_by_index = self._actions_by_index(actions, timeout_s)
             effects = [
                 self._inner(index)._episodes.take_step("plain", action, timeout_s, {})
-                for index, action in taken.items()
+                for index, action in actions_by_index.items()
             ]
-            return self._outcomes.record_steps(taken, self._run_effects(effects))
+            return self._outcomes.record_steps(actions_by_index, self._run_effects(effects))
 
     @overload
     async def areset(
@@ -238,11 +240,12 @@ class REPLVectorEnv(DisplayedByRepr, Closeable):
         self._check_mode("async")
         timeout_s = one_timeout(timeout_s, timeout)
         with self._call_guard:
-            taken = self._actions_by_index(actions, timeout_s)
+            actions_by_index = self._actions_by_index(actions, timeout_s)
             coroutines = [
-                self._inner(index).step_async(action, timeout_s) for index, action in taken.items()
+                self._inner(index).step_async(action, timeout_s)
+                for index, action in actions_by_index.items()
             ]
-            return self._outcomes.record_steps(taken, await _gather(coroutines))
+            return self._outcomes.record_steps(actions_by_index, await _gather(coroutines))
 
     def close(self) -> None:
         """Close all sessions. RuntimeError after `areset`, which needs `aclose`."""
@@ -281,8 +284,8 @@ class REPLVectorEnv(DisplayedByRepr, Closeable):
     def _check_mode(self, mode: Mode) -> None:
         if self._mode not in (None, mode):
             plain, awaited = "reset, step and close", "areset, astep and aclose"
-            begun, other = ("areset", awaited) if mode == "plain" else ("reset", plain)
-            raise RuntimeError(f"these episodes were begun by {begun}; go on with {other}")
+            first_call, other = ("areset", awaited) if mode == "plain" else ("reset", plain)
+            raise RuntimeError(f"these episodes were begun by {first_call}; go on with {other}")
 
     @contextmanager
     def _recording_ended(self, numbers: Iterable[int]) -> Iterator[None]:
@@ -321,13 +324,13 @@ class REPLVectorEnv(DisplayedByRepr, Closeable):
         self,
         mode: Mode,
         numbers: Iterable[int],
-        ended: Sequence[REPLObservation | BaseException],
+        outcomes: Sequence[REPLObservation | BaseException],
     ) -> list[Result | None]:
-        if not all(isinstance(end, BaseException) for end in ended):
+        if not all(isinstance(outcome, BaseException) for outcome in outcomes):
             self._mode = mode
-        if any(isinstance(end, SandboxError) for end in ended):
+        if any(isinstance(outcome, SandboxError) for outcome in outcomes):
             self._shared.clear()  # may belong to a template; the next reset makes new ones
-        return self._outcomes.record_resets(numbers, ended)
+        return self._outcomes.record_resets(numbers, outcomes)
 
     def _actions_by_index(
         self, actions: Sequence[str | REPLAction | None], timeout_s: float | None
@@ -335,9 +338,9 @@ class REPLVectorEnv(DisplayedByRepr, Closeable):
         """Return the actions to take, by environment."""
         if timeout_s is not None:
             check_seconds(timeout_s, "timeout_s")
-        taken = self._outcomes.actions_by_number(actions)
+        actions_by_index = self._outcomes.actions_by_number(actions)
         self._outcomes.clear()
-        return taken
+        return actions_by_index
 
     def _run_effects(self, effects: Sequence[Effects[Any]]) -> list[Any]:
         return run_batch(effects, self._batch, self._threads.threads)

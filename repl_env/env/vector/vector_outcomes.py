@@ -44,15 +44,15 @@ class VectorOutcomes:
         self.last[number], self._reset_failures[number] = None, "it was interrupted"
 
     def record_resets(
-        self, numbers: Iterable[int], ended: Sequence[REPLObservation | BaseException]
+        self, numbers: Iterable[int], outcomes: Sequence[REPLObservation | BaseException]
     ) -> list[Result | None]:
         """Return the results of all environments; raise the first error of a reset."""
-        for number, end in zip(numbers, ended, strict=True):
-            if isinstance(end, BaseException):
-                self.last[number], self.errors[number] = None, end
-                self._reset_failures[number] = f"{type(end).__name__}: {end}"
+        for number, outcome in zip(numbers, outcomes, strict=True):
+            if isinstance(outcome, BaseException):
+                self.last[number], self.errors[number] = None, outcome
+                self._reset_failures[number] = f"{type(outcome).__name__}: {outcome}"
             else:
-                self.last[number] = self.results[number] = result_of(end)
+                self.last[number] = self.results[number] = result_of(outcome)
         self._raise(f" of {self._n}")
         return list(self.results)
 
@@ -70,7 +70,7 @@ class VectorOutcomes:
         unordered = isinstance(actions, (str, Mapping, set, frozenset))
         if unordered or not isinstance(actions, Sized) or len(actions) != self._n:
             raise ValueError(f"actions must be a list of {self._n}, one for each environment")
-        taken = {}
+        actions_to_take = {}
         for number, action in enumerate(actions):
             if action is None:
                 continue
@@ -78,23 +78,24 @@ class VectorOutcomes:
                 raise TypeError(f"actions[{number}] must be str, REPLAction or None")
             if self.last[number] is None:
                 raise self._not_reset(number)
-            taken[number] = REPLAction(code=action) if isinstance(action, str) else action
-        return taken
+            actions_to_take[number] = REPLAction(code=action) if isinstance(action, str) else action
+        return actions_to_take
 
     def record_steps(
-        self, numbers: Iterable[int], ended: Sequence[REPLObservation | BaseException]
+        self, numbers: Iterable[int], outcomes: Sequence[REPLObservation | BaseException]
     ) -> list[Result | None]:
         """Return the results of all environments; raise the first error of a step."""
-        for number, end in zip(numbers, ended, strict=True):
-            before = self.last[number]
-            assert before is not None
-            last = last_of(before, end)
+        for number, outcome in zip(numbers, outcomes, strict=True):
+            previous = self.last[number]
+            assert previous is not None
+            last = last_of(previous, outcome)
             if last is None:  # not of the environment: a bug of a rubric, for example
-                assert isinstance(end, BaseException)
-                self.errors[number] = end
+                assert isinstance(outcome, BaseException)
+                self.errors[number] = outcome
                 continue
-            again = isinstance(end, (EpisodeDone, NotReset))
-            self.last[number], self.results[number] = last, unrewarded(last) if again else last
+            is_repeated = isinstance(outcome, (EpisodeDone, NotReset))
+            self.last[number] = last
+            self.results[number] = unrewarded(last) if is_repeated else last
         self._raise(f" of {self._n}; the others have taken their steps")
         return list(self.results)
 
@@ -102,8 +103,8 @@ class VectorOutcomes:
         """Return the error of an environment without an episode."""
         if number not in self._reset_failures:
             return NotReset(CLOSED) if self._closed else NotReset()
-        why = self._reset_failures[number]
-        return NotReset(f"environment {number}: its reset failed, so it has no episode: {why}")
+        reason = self._reset_failures[number]
+        return NotReset(f"environment {number}: its reset failed, so it has no episode: {reason}")
 
     def _raise(self, suffix: str) -> None:
         """Raise the first error, if there is one."""

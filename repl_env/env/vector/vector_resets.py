@@ -62,10 +62,10 @@ def _by_number(
     """Return the requests by the number of their environment."""
     if isinstance(requests, (str, bytes, Mapping)) or not isinstance(requests, Sized):
         raise TypeError(f"requests must be a list, not {type(requests).__name__}")
-    for place, each in enumerate(requests):
+    for index, each in enumerate(requests):
         if not (each is None or isinstance(each, Mapping)):
             kind = type(each).__name__
-            raise TypeError(f"requests[{place}] must be a mapping or None, not {kind}")
+            raise TypeError(f"requests[{index}] must be a mapping or None, not {kind}")
     if len(requests) == n:
         if len(numbers) == n and list(numbers) != sorted(numbers):
             raise ValueError("only names all environments: leave it out, or give it in their order")

@@ -10,17 +10,17 @@ from repl_env.errors import EpisodeAborted, EpisodeDone, NotReset
 from repl_env.models import REPLObservation, result_of
 
 
-def last_of(before: Result, end: REPLObservation | BaseException) -> Result | None:
+def last_of(previous: Result, outcome: REPLObservation | BaseException) -> Result | None:
     """Return the last result of an environment whose step returned `end`; None for an error."""
-    match end:
+    match outcome:
         case REPLObservation():
-            return result_of(end)
+            return result_of(outcome)
         case EpisodeDone():
-            return end.result  # the episode may not have recorded its end: scoring failed
+            return outcome.result  # the episode may not have recorded its end: scoring failed
         case EpisodeAborted():
-            return _lost(before, end)
-        case NotReset() if before.done:
-            return before
+            return _lost(previous, outcome)
+        case NotReset() if previous.done:
+            return previous
         case _:
             return None
 
@@ -33,9 +33,9 @@ def unrewarded(last: Result) -> Result:
 
 def _lost(last: Result, error: EpisodeAborted) -> Result:
     """Return the final result of an episode whose session is gone."""
-    before = last.observation
+    previous = last.observation
     metadata = {
-        **before.metadata,
+        **previous.metadata,
         "error_kind": error.kind,
         "mask": True,
         "reward_components": {},
@@ -45,4 +45,4 @@ def _lost(last: Result, error: EpisodeAborted) -> Result:
     }
     result = message_result("", f"{error}\nThe session is lost; the next reset begins a new one.")
     update = {"result": result, "done": True, "reward": 0.0, "metadata": metadata}
-    return result_of(before.model_copy(update=update))
+    return result_of(previous.model_copy(update=update))

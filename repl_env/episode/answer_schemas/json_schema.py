@@ -173,9 +173,9 @@ def _bounded(kind: Any) -> Any:
 
 
 def _timed(keyword: Callable[..., Any]) -> Callable[..., Iterator[Any]]:
-    def problems(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[Any]:
+    def problems(validator: Any, keyword_value: Any, instance: Any, schema: Any) -> Iterator[Any]:
         _look_at_the_clock()
-        for problem in keyword(validator, wanted, instance, schema) or ():
+        for problem in keyword(validator, keyword_value, instance, schema) or ():
             _look_at_the_clock()  # rendering a large value takes time
             if len(problem.message) > _LONGEST_MESSAGE:
                 problem.message = f"{problem.message[:_LONGEST_MESSAGE]}..."
@@ -192,29 +192,29 @@ def _look_at_the_clock() -> None:
 
 @contextmanager
 def _limited() -> Iterator[None]:
-    before = _deadline.set(time.thread_time() + CHECK_S)
+    token = _deadline.set(time.thread_time() + CHECK_S)
     try:
         yield
     finally:
-        _deadline.reset(before)
+        _deadline.reset(token)
 
 
-def _pattern(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[Any]:
+def _pattern(validator: Any, pattern: Any, instance: Any, schema: Any) -> Iterator[Any]:
     from jsonschema import ValidationError
 
     if not isinstance(instance, str):
         return
     if len(instance) > _LONGEST_TEXT:
         yield ValidationError(f"texts of more than {_LONGEST_TEXT:,} characters match no pattern")
-    elif not _matcher(wanted)(instance):
-        yield ValidationError(f"{instance!r} does not match {wanted!r}")
+    elif not _matcher(pattern)(instance):
+        yield ValidationError(f"{instance!r} does not match {pattern!r}")
 
 
-def _unique_items(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[Any]:
+def _unique_items(validator: Any, is_unique: Any, instance: Any, schema: Any) -> Iterator[Any]:
     """jsonschema's own function compares all pairs if items cannot be sorted."""
     from jsonschema import ValidationError
 
-    if not wanted or not isinstance(instance, list):
+    if not is_unique or not isinstance(instance, list):
         return
     seen = {json.dumps(_plain(item), sort_keys=True) for item in instance}
     if len(seen) < len(instance):

@@ -76,20 +76,20 @@ class GymEpisodes:
             # Drawn in any case, so that the numbers after it do not depend on the options.
             seed = int(rng.integers(2**31))
             requests.append({**self._defaults, "seed": seed, **request})
-        begun = self._rows.reset(requests, only=list(rows))
+        results = self._rows.reset(requests, only=list(rows))
         for row, label in zip(rows, labels, strict=True):
             self._labels[row] = label
-        return {row: self.shown(row, result) for row in rows if (result := begun[row])}
+        return {row: self.shown(row, result) for row in rows if (result := results[row])}
 
     def act(self, actions: Mapping[int, str]) -> dict[int, RowResult]:
         """Take a step in each of these rows, side by side."""
-        taken: list[str | REPLAction | None] = [None] * len(self._rows)
+        replies: list[str | REPLAction | None] = [None] * len(self._rows)
         for row, action in actions.items():
             if not isinstance(action, str):
                 raise TypeError(f"an action must be a str, not {type(action).__name__}")
-            taken[row] = str(action) if self._reads_replies else REPLAction(code=str(action))
-        ended = self._rows.step(taken)
-        return {row: result for row, result in enumerate(ended) if result is not None}
+            replies[row] = str(action) if self._reads_replies else REPLAction(code=str(action))
+        results = self._rows.step(replies)
+        return {row: result for row, result in enumerate(results) if result is not None}
 
     def shown(self, row: int, result: RowResult) -> tuple[str, dict[str, Any]]:
         """The observation and the info of a result."""

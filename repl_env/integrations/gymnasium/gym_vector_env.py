@@ -166,8 +166,8 @@ class REPLGymVectorEnv(VectorEnv[Observations, Sequence[str], np.ndarray]):
         """Reset these rows, and add what they tell to `infos`."""
         if not rows:
             return
-        begun = self._episodes.begin({row: self._rngs[row] for row in rows}, options)
-        for row, (observation, info) in begun.items():
+        results = self._episodes.begin({row: self._rngs[row] for row in rows}, options)
+        for row, (observation, info) in results.items():
             self._observations[row] = self._scenes[row] = observation
             self._ended[row] = False
             self._add_info(infos, info, row)

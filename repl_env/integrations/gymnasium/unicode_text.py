@@ -78,8 +78,8 @@ class UnicodeText(Text):
             if characters is not None:
                 raise ValueError("UnicodeText samples from all characters: give a length only")
         if length is None:
-            most = min(self.max_length, max(self.min_length, _SAMPLED))
-            length = int(self.np_random.integers(self.min_length, most + 1))
+            max_length = min(self.max_length, max(self.min_length, _SAMPLED))
+            length = int(self.np_random.integers(self.min_length, max_length + 1))
         codes = self.np_random.integers(len(self._all) - len(_SURROGATES), size=length)
         codes[codes >= _SURROGATES.start] += len(_SURROGATES)
         return "".join(map(chr, codes))

@@ -82,21 +82,21 @@ def push_space(
     with _translate_errors(repo):
         api = HfApi(endpoint=endpoint, token=token)
         api.whoami()
-        there = _files_there(api, repo)
-        if there is None:
+        existing = _files_there(api, repo)
+        if existing is None:
             api.create_repo(repo, repo_type="space", space_sdk="docker", private=private or None)
-        elif not (replace or there <= _EMPTY or any(map(_is_wheel, there))):
+        elif not (replace or existing <= _EMPTY or any(map(_is_wheel, existing))):
             raise PushError(
                 f"{repo} is another Space, which `repl-env space push` did not make: choose another"
                 " name, or say --replace to overwrite its files"
             )
         if keys is not None:
             api.add_space_secret(repo, KEYS, keys)
-        before = api.space_info(repo).sha
-        commit = _commit(api, repo, files, there or set())
+        commit_before = api.space_info(repo).sha
+        commit = _commit(api, repo, files, existing or set())
     return Pushed(
-        created=there is None,
-        changed=commit != before,
+        created=existing is None,
+        changed=commit != commit_before,
         commit=commit,
         page=f"{api.endpoint}/spaces/{repo}",
         url=f"https://{subdomain(repo)}.hf.space",
@@ -119,9 +119,9 @@ def _files_there(api: HfApi, repo: str) -> set[str] | None:
         return None
 
 
-def _commit(api: HfApi, repo: str, files: Files, there: set[str]) -> str:
-    old = [name for name in there - files.keys() if _is_wheel(name)]
-    made = api.create_commit(
+def _commit(api: HfApi, repo: str, files: Files, existing: set[str]) -> str:
+    old = [name for name in existing - files.keys() if _is_wheel(name)]
+    created = api.create_commit(
         repo,
         [
             *(CommitOperationAdd(name, data) for name, data in files.items()),
@@ -130,7 +130,7 @@ def _commit(api: HfApi, repo: str, files: Files, there: set[str]) -> str:
         commit_message=f"repl-env space push: {next(filter(_is_wheel, files))}",
         repo_type="space",
     )
-    return str(made.oid)
+    return str(created.oid)
 
 
 def _is_wheel(name: str) -> bool:

@@ -30,7 +30,7 @@ PACKAGES = ("repl_env", "repl_sandbox", "repl_server")
 # Either may be installed; both hold the same packages.
 _SOURCES = ("repl-env", NAME)
 # Files of the metadata: the others say how and where pip installed the distribution.
-_KEPT = ("METADATA", "entry_points.txt", "licenses/*")
+_METADATA_PATTERNS = ("METADATA", "entry_points.txt", "licenses/*")
 # A folder of a checkout may hold more than the package: caches, settings, keys.
 _LEFT_OUT = (".*", "__pycache__", "*.pyc", "*.env", "*.pem", "*.key", "*.orig", "*.rej", "*~")
 _TAG = "py3-none-any"
@@ -93,7 +93,7 @@ def _package(name: str) -> Iterator[tuple[str, bytes]]:
     root = Path(next(iter(spec.submodule_search_locations)))
     for path in sorted(root.rglob("*")):
         inside = path.relative_to(root)
-        if any(fnmatchcase(part, left) for part in inside.parts for left in _LEFT_OUT):
+        if any(fnmatchcase(part, pattern) for part in inside.parts for pattern in _LEFT_OUT):
             continue
         if path.is_symlink() or not path.is_file():
             continue
@@ -114,7 +114,7 @@ def _libraries() -> dict[str, bytes]:
 def _metadata(installed: Distribution) -> Iterator[tuple[str, bytes]]:
     for file in installed.files or ():
         folder, _, name = PurePosixPath(file).as_posix().partition(".dist-info/")
-        if "/" in folder or not any(fnmatchcase(name, kept) for kept in _KEPT):
+        if "/" in folder or not any(fnmatchcase(name, pattern) for pattern in _METADATA_PATTERNS):
             continue
         data = Path(str(file.locate())).read_bytes()
         yield name, _renamed(data) if name == "METADATA" else data

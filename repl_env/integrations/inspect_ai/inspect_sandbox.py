@@ -123,12 +123,12 @@ class REPLSandboxEnvironment(SandboxEnvironment):
         except FileNotFoundError as error:
             return ExecResult(False, 127, "", f"{cmd[0]}: {error}")
         out, err = base64.b64decode(ran["out"]), base64.b64decode(ran["err"])
-        most = SandboxEnvironmentLimits.MAX_EXEC_OUTPUT_SIZE
+        max_bytes = SandboxEnvironmentLimits.MAX_EXEC_OUTPUT_SIZE
         for stream in (out, err):
-            if len(stream) > most:
-                shown = stream[-most:].decode("utf-8", "replace")
+            if len(stream) > max_bytes:
+                output = stream[-max_bytes:].decode("utf-8", "replace")
                 raise OutputLimitExceededError(
-                    SandboxEnvironmentLimits.MAX_EXEC_OUTPUT_SIZE_STR, shown
+                    SandboxEnvironmentLimits.MAX_EXEC_OUTPUT_SIZE_STR, output
                 )
         texts = [stream.decode("utf-8", "replace") for stream in (out, err)]
         return ExecResult(ran["code"] == 0, ran["code"], *texts)

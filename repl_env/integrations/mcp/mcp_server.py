@@ -98,10 +98,10 @@ async def _call(
     calls: ToolCalls, context: Context, params: CallToolRequestParams
 ) -> CallToolResult:
     async with AsyncExitStack() as stack:
-        tell = None
+        report = None
         if context.meta is not None and "progress_token" in context.meta:
-            tell = await stack.enter_async_context(reporting(_reporter(context)))
-        return await calls.call(params.name, params.arguments, tell)
+            report = await stack.enter_async_context(reporting(_reporter(context)))
+        return await calls.call(params.name, params.arguments, report)
 
 
 async def _reported(work: Coroutine[Any, Any, T]) -> T:

@@ -205,6 +205,6 @@ def _given(arguments: Reset) -> dict[str, Any]:
 def _complaints(error: ValidationError) -> str:
     """Describe errors in the arguments, without the values, which may be long."""
     found = error.errors(include_url=False, include_context=False, include_input=False)
-    places = [".".join(map(str, each["loc"]))[:100] for each in found]
-    lines = [f"{place}: {each['msg']}" for place, each in zip(places, found, strict=True)]
+    locations = [".".join(map(str, each["loc"]))[:100] for each in found]
+    lines = [f"{location}: {each['msg']}" for location, each in zip(locations, found, strict=True)]
     return "The arguments are wrong. " + "; ".join(lines[:10])

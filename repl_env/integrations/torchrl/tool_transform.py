@@ -142,8 +142,8 @@ class REPLToolTransform(ToolTransformBase):
         history = next_tensordict["history"].prompt
         if history is None:
             raise ValueError("the policy must write ('history', 'full')")
-        taken = tensordict.get("_step", None)
-        active = [True] * len(rows) if taken is None else _flags(taken, rows)
+        step_mask = tensordict.get("_step", None)
+        active = [True] * len(rows) if step_mask is None else _flags(step_mask, rows)
         replies = [
             last_reply(conversation, base.policy_role) if goes and not _is_done(last) else None
             for conversation, goes, last in zip(

@@ -72,4 +72,6 @@ def _without_masked(rewards: Rewards, batch: dict[str, Any]) -> list[float | Non
         masked = list(batch.get(MASKED_COLUMN) or ())
     if not masked:
         return list(rewards)
-    return [None if lost else reward for reward, lost in zip(rewards, masked, strict=True)]
+    return [
+        None if is_masked else reward for reward, is_masked in zip(rewards, masked, strict=True)
+    ]

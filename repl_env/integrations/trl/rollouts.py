@@ -38,7 +38,7 @@ class Rollout:
     completion: list[int] = field(default_factory=list)
     sampled: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
-    room: int = 0  # the most tokens that the completion may have
+    max_completion_tokens: int = 0
     reward: float = 0.0
     masked: bool = False
     active: bool = True
@@ -112,7 +112,7 @@ class Rollouts:
         between = BetweenReplies(tokenizer, self._role, dict(trainer.chat_template_kwargs))
         rollouts = [Rollout(list(ids)) for ids in trainer._tokenize_prompts(prompts)[0]]
         for rollout in rollouts:
-            rollout.room = _room(trainer, rollout)
+            rollout.max_completion_tokens = _max_completion_tokens(trainer, rollout)
         while any(rollout.active for rollout in rollouts):
             replies = _write(trainer, rollouts)
             results = self._step(rows, opening, replies)
@@ -154,8 +154,10 @@ class Rollouts:
     ) -> list[RowResult | None]:
         """Step the replies; None for one that was not, or whose session could not be opened."""
         start = time.monotonic()
-        lost = _not_opened(rows, opening, len(replies))
-        known_replies = [None if number in lost else reply for number, reply in enumerate(replies)]
+        not_opened = _not_opened(rows, opening, len(replies))
+        known_replies = [
+            None if number in not_opened else reply for number, reply in enumerate(replies)
+        ]
         idle = [None] * (len(rows) - len(replies))
         results = rows.step([*known_replies, *idle], timeout_s=self._timeout_s)
         self.environment_seconds += time.monotonic() - start
@@ -171,18 +173,18 @@ def _not_opened(rows: EpisodeRows, opening: Future[Any], n: int) -> set[int]:
     try:
         opening.result()
     except SandboxError:
-        lost = {number for number in range(n) if rows.last[number] is None}
-        if len(lost) == n:
+        not_opened = {number for number in range(n) if rows.last[number] is None}
+        if len(not_opened) == n:
             raise
-        return lost
+        return not_opened
     return set()
 
 
-def _room(trainer: Any, rollout: Rollout) -> int:
+def _max_completion_tokens(trainer: Any, rollout: Rollout) -> int:
     """The tokens that a completion may have: as TRL asked for, and the model can read."""
     window = getattr(trainer.model.config, "max_position_embeddings", None)
-    most: int = trainer.max_completion_length
-    return most if window is None else min(most, window - len(rollout.prompt))
+    max_tokens: int = trainer.max_completion_length
+    return max_tokens if window is None else min(max_tokens, window - len(rollout.prompt))
 
 
 def _write(trainer: Any, rollouts: Sequence[Rollout]) -> list[str | None]:
@@ -191,12 +193,14 @@ def _write(trainer: Any, rollouts: Sequence[Rollout]) -> list[str | None]:
     prompts = [rollouts[n].prompt + rollouts[n].completion for n in active]
     ids, logprobs = trainer._generate_single_turn(prompts, None, {}, 1)
     replies: list[str | None] = [None] * len(rollouts)
-    for place, number in enumerate(active):
+    for index, number in enumerate(active):
         rollout = rollouts[number]
-        left = rollout.room - len(rollout.completion)
-        written = list(ids[place][:left])
+        tokens_left = rollout.max_completion_tokens - len(rollout.completion)
+        written = list(ids[index][:tokens_left])
         rollout.add(
-            written, sampled=True, logprobs=() if logprobs is None else logprobs[place][:left]
+            written,
+            sampled=True,
+            logprobs=() if logprobs is None else logprobs[index][:tokens_left],
         )
         replies[number] = trainer._tokenizer.decode(written, skip_special_tokens=True)
     return replies
@@ -210,7 +214,7 @@ def _append_feedback(rollout: Rollout, result: RowResult, between: BetweenReplie
     if result.done:
         return
     ids = between.ids(rollout.completion, result.message)
-    if len(rollout.completion) + len(ids) >= rollout.room:
+    if len(rollout.completion) + len(ids) >= rollout.max_completion_tokens:
         rollout.active = False  # no token would be left for a reply
     else:
         rollout.add(ids, sampled=False)

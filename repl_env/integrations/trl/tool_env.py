@@ -136,7 +136,7 @@ class REPLToolEnv:
     def _opened(self) -> None:
         """Wait for the reset under way, and keep what it came to."""
         while self._opening:
-            self._last = self._kept(self._opening.pop().result)
+            self._last = self._guarded(self._opening.pop().result)
 
     def _step(self, action: REPLAction) -> str:
         self._opened()
@@ -144,7 +144,7 @@ class REPLToolEnv:
             return _LOST
         if self._last.done:
             return _OVER
-        result = self._kept(lambda: self._env.step(action, timeout_s=self._timeout_s))
+        result = self._guarded(lambda: self._env.step(action, timeout_s=self._timeout_s))
         self._last = result
         if result is None:
             return _LOST
@@ -152,7 +152,7 @@ class REPLToolEnv:
         self._masked = self._masked or bool((result.metadata or {}).get("mask"))
         return escaped(message_of(result.observation), self._tokens)
 
-    def _kept(self, act: Callable[[], Result]) -> Result | None:
+    def _guarded(self, act: Callable[[], Result]) -> Result | None:
         """What `act()` returns; None if it fails, for `get_reward` to tell or to raise."""
         try:
             return act()

@@ -38,16 +38,16 @@ class REPLGRPOTrainer(GRPOTrainer):
             masked = [bool(getattr(each, "masked", False)) for each in self.environments]
         else:
             masked = [bool(each.get(MASKED_COLUMN)) for each in inputs]
-        kept = ~torch.tensor(masked, device=output["completion_mask"].device)
-        everywhere = self.accelerator.gather(kept)
+        included = ~torch.tensor(masked, device=output["completion_mask"].device)
+        everywhere = self.accelerator.gather(included)
         if not everywhere.all():
-            self._leave_out(output, kept, int(everywhere.sum()), len(everywhere))
+            self._leave_out(output, included, int(everywhere.sum()), len(everywhere))
         return output
 
-    def _leave_out(self, output: dict[str, Any], kept: Any, count: int, of: int) -> None:
-        """Take the rollouts that are not `kept`, all but `count` of `of`, out of the loss."""
+    def _leave_out(self, output: dict[str, Any], included: Any, count: int, of: int) -> None:
+        """Take the rollouts that are not `included`, all but `count` of `of`, out of the loss."""
         mask = output.get("tool_mask", torch.ones_like(output["completion_mask"]))
-        output["tool_mask"] = mask * kept.unsqueeze(1)
+        output["tool_mask"] = mask * included.unsqueeze(1)
         counted = (output["completion_mask"] * output["tool_mask"]).sum()
         output["num_items_in_batch"] = self.accelerator.gather(counted).sum()
         if self.loss_type in _BY_ROLLOUT and count:

@@ -67,5 +67,5 @@ class EpisodeRecord(BaseModel):
     @classmethod
     def of(cls, trace: vf.Trace) -> Self:
         """The record in `trace`; that of an episode without turns, if there is none."""
-        kept: dict[str, Any] = trace.info.get(KEY) or {}
-        return cls.model_validate(kept)
+        record: dict[str, Any] = trace.info.get(KEY) or {}
+        return cls.model_validate(record)

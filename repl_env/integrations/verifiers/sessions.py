@@ -16,7 +16,7 @@ from repl_env.common.set_module import set_module
 Episode: TypeAlias = AsyncLocalREPLEnv | REPLEnv
 
 # Failures of what an episode runs on, which are nobody's in the rollout: verifiers tries again.
-LOST = (EpisodeAborted, SandboxError, ServerError)
+LOST_SESSION_ERRORS = (EpisodeAborted, SandboxError, ServerError)
 
 
 @set_module("repl_env.integrations.verifiers")
@@ -61,5 +61,5 @@ def infrastructure() -> Iterator[None]:
     """Raise what an episode runs on and has lost as verifiers' `SandboxError`, which it retries."""
     try:
         yield
-    except LOST as error:
+    except LOST_SESSION_ERRORS as error:
         raise vf.SandboxError(f"{type(error).__name__}: {error}") from error

@@ -13,7 +13,7 @@ import verifiers.v1 as vf
 from repl_env import EpisodeAborted, EpisodeDone, REPLAction, REPLObservation, StepResult
 from repl_env.env.vector.chat_escaping import escaped
 from repl_env.env.vector.episode_rows import message_of
-from repl_env.integrations.verifiers.sessions import LOST, Episode
+from repl_env.integrations.verifiers.sessions import LOST_SESSION_ERRORS, Episode
 from repl_env.integrations.verifiers.task_request import (
     REPLState,
     question_of,
@@ -64,7 +64,7 @@ class REPLToolset(vf.Toolset[REPLToolsetConfig, REPLState]):
                 )
             except EpisodeDone:
                 return _OVER
-            except LOST as error:
+            except LOST_SESSION_ERRORS as error:
                 kind = error.kind if isinstance(error, EpisodeAborted) else "sandbox"
                 record.mask, record.error_kind = True, kind
                 return f"The session is lost: {error}"

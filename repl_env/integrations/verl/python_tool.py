@@ -131,8 +131,8 @@ class _Episode:
             except EpisodeDone:
                 return ToolResponse(text="The episode is over."), 0.0, {}
             except (EpisodeAborted, NotReset) as error:
-                lost = ToolResponse(text=f"The session is lost: {error}")
-                return lost, 0.0, {"done": True, "mask": True}
+                lost_response = ToolResponse(text=f"The session is lost: {error}")
+                return lost_response, 0.0, {"done": True, "mask": True}
             reward = float(result.reward or 0.0)
             self.reward += reward
             seen = result.observation

@@ -33,7 +33,7 @@ class ParsedCompletion:
     secrets: SecretTexts = field(repr=False)
     texts: list[str] = field(default_factory=list)
     size: int = 0
-    kept: int = 0
+    buffered: int = 0
     refusal: str = ""
     called_tools: bool = False
     finish_reason: str | None = None
@@ -71,7 +71,7 @@ class ParsedCompletion:
         message = _get(choice, part)
         self._add_text(_get(message, "content"))
         if isinstance(refusal := _get(message, "refusal"), str):
-            self._keep(len(refusal))
+            self._count_buffered(len(refusal))
             self.refusal += refusal
         if _get(message, "tool_calls") or _get(message, "function_call"):
             self.called_tools = True
@@ -84,13 +84,13 @@ class ParsedCompletion:
             return
         if not isinstance(content, str):
             raise ModelError("type", f"the answer is {type(content).__name__}, not text")
-        self._keep(len(content))
+        self._count_buffered(len(content))
         self.texts.append(content)
         self.size += len(content)
 
-    def _keep(self, count: int) -> None:
-        self.kept += count
-        if self.kept > _LONGEST_TEXT:
+    def _count_buffered(self, count: int) -> None:
+        self.buffered += count
+        if self.buffered > _LONGEST_TEXT:
             raise ModelError("server", f"the answer is longer than {_LONGEST_TEXT} characters")
 
     def _add_tokens(self, choice: object) -> None:
@@ -100,7 +100,7 @@ class ParsedCompletion:
         self.prompt_ids = _ids(_get(choice, "prompt_token_ids")) or self.prompt_ids
         ids, entries = _ids(_get(choice, "token_ids")), _get(_get(choice, "logprobs"), "content")
         entries = entries if isinstance(entries, list) else []
-        self._keep(_TOKEN * (len(ids) + len(entries)))
+        self._count_buffered(_TOKEN * (len(ids) + len(entries)))
         self.output_ids += ids
         for entry in entries:
             token, logprob = _get(entry, "token"), _get(entry, "logprob")
@@ -117,8 +117,8 @@ class ParsedCompletion:
         """
         usage = self.usage
         if self.refusal or (self.finish_reason == "content_filter" and not self.size):
-            why = short(self.refusal, self.secrets) or "a filter withheld the answer"
-            raise ModelError("refused", why, usage=usage)
+            reason = short(self.refusal, self.secrets) or "a filter withheld the answer"
+            raise ModelError("refused", reason, usage=usage)
         if self.finish_reason == "error":
             raise ModelError("server", "the model failed", retryable=True, usage=usage)
         if self.called_tools and not self.size:

@@ -159,7 +159,7 @@ class HFModel(ChatModel):
         return {
             **{name: value for name, value in arguments.items() if value is not None},
             "model": model,
-            "messages": messages_of(request.begun),
+            "messages": messages_of(request.messages_with_prefix),
             "extra_body": {k: v for k, v in self._extra_body.items() if v is not None},
         }
 

@@ -163,7 +163,7 @@ class OpenAIModel(ChatModel):
         arguments: dict[str, Any] = {
             **bound(self._arguments, request.max_output_tokens, self._max_tokens_field),
             "model": request.model or self.name,
-            "messages": messages_of(request.begun),
+            "messages": messages_of(request.messages_with_prefix),
         }
         body = self._extra_body
         if request.prefix is not None and not self._is_openai:

@@ -37,7 +37,7 @@ def client(
 
     transport = _transport()
     bound_responses(transport, stream=stream)
-    made = openai.AsyncOpenAI(
+    sdk_client = openai.AsyncOpenAI(
         api_key=key or "none",
         base_url=url,
         timeout=timeout,
@@ -45,9 +45,9 @@ def client(
         http_client=transport,
     )
     # The SDK fills these from its environment variables, for any endpoint.
-    made.organization = made.project = made.admin_api_key = None
-    made._custom_headers = headers
-    return made
+    sdk_client.organization = sdk_client.project = sdk_client.admin_api_key = None
+    sdk_client._custom_headers = headers
+    return sdk_client
 
 
 def failure_of(error: Exception, timeout: float, secrets: SecretTexts) -> ModelError:
@@ -90,8 +90,8 @@ def _root(error: BaseException) -> BaseException:
 
 def _is_broken(cause: BaseException) -> bool:
     """Return whether a connection failed: the aiohttp adapter reports that as a time-out."""
-    lost = isinstance(cause, OSError) or type(cause).__module__.startswith("aiohttp")
-    return lost and not isinstance(cause, TimeoutError)
+    is_connection_error = isinstance(cause, OSError) or type(cause).__module__.startswith("aiohttp")
+    return is_connection_error and not isinstance(cause, TimeoutError)
 
 
 def omitted() -> object:

@@ -15,9 +15,9 @@ from repl_env.errors import ModelError
 
 # Bytes of a whole answer, and of one event. A stranger's JSON takes up to thirty times its length
 # in memory.
-MOST = 64 << 20
+MAX_ANSWER_BYTES = 64 << 20
 # Bytes of all events of a stream, which are held one at a time: a token takes half a kilobyte.
-MOST_STREAMED = 8 * MOST
+MAX_STREAM_BYTES = 8 * MAX_ANSWER_BYTES
 # Compressed bytes that are decompressed at a time.
 _PIECE = 64 << 10
 # zlib's value for gzip with a header.
@@ -59,7 +59,7 @@ class _LimitedBody:
     """The bytes of one answer so far."""
 
     def __init__(self, encoding: str, *, stream: bool) -> None:
-        self._most = MOST_STREAMED if stream else MOST
+        self._max_bytes = MAX_STREAM_BYTES if stream else MAX_ANSWER_BYTES
         self._gzip = zlib.decompressobj(_GZIP) if encoding else None
         self._stream = stream
         self._size = 0
@@ -68,15 +68,15 @@ class _LimitedBody:
 
     def expect(self, length: str) -> None:
         """Raise ModelError if the header announces too many bytes."""
-        if length.isdecimal() and (len(length) > 18 or int(length) > self._most):
-            raise _too_large(self._most)
+        if length.isdecimal() and (len(length) > 18 or int(length) > self._max_bytes):
+            raise _too_large(self._max_bytes)
 
     def take(self, chunk: bytes) -> Iterator[bytes]:
         """Return the decompressed `chunk`; ModelError as soon as the limit is exceeded."""
         for piece in self._pieces(chunk):
             self._size += len(piece)
-            if self._size > self._most:
-                raise _too_large(self._most)
+            if self._size > self._max_bytes:
+                raise _too_large(self._max_bytes)
             if self._stream:
                 self._check_event(piece)
             yield piece
@@ -97,12 +97,12 @@ class _LimitedBody:
         end = max(seen.rfind(line) for line in _BLANK_LINES)
         self._event = len(seen) - end if end >= 0 else self._event + len(piece)
         self._end = seen[-2:]
-        if self._event > MOST:
-            raise _too_large(MOST)
+        if self._event > MAX_ANSWER_BYTES:
+            raise _too_large(MAX_ANSWER_BYTES)
 
 
-def _too_large(most: int) -> ModelError:
-    return ModelError("server", f"the answer has more than {most >> 20} MiB")
+def _too_large(max_bytes: int) -> ModelError:
+    return ModelError("server", f"the answer has more than {max_bytes >> 20} MiB")
 
 
 def _bounded(stream: Any, body: _LimitedBody) -> Any:

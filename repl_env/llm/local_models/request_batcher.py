@@ -104,8 +104,8 @@ class RequestBatcher(Generic[Q, A]):
                 # The oldest may be dropped while it waits for others; the next is the oldest then.
                 self._changed.wait_for(self._full, self._wait)
                 self._running = self._next_batch()
-            taken = set(map(id, self._running))
-            self._queue = deque(queued for queued in self._queue if id(queued) not in taken)
+            running_ids = set(map(id, self._running))
+            self._queue = deque(queued for queued in self._queue if id(queued) not in running_ids)
             if not self._running:
                 self._thread = None
             return self._running

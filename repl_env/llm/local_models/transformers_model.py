@@ -227,8 +227,8 @@ class TransformersModel(ChatModel):
             )
             queued.fail(ModelError("request", message))
             return None
-        room = limit if positions is None else positions - len(prompt)
-        return GenerationRow(prompt, min(limit, room), lambda: queued.dropped)
+        tokens_left = limit if positions is None else positions - len(prompt)
+        return GenerationRow(prompt, min(limit, tokens_left), lambda: queued.dropped)
 
     def _prompt_ids(self, messages: Sequence[Message], prefix: str | None = None) -> list[int]:
         try:
@@ -263,13 +263,13 @@ class TransformersModel(ChatModel):
         )
 
 
-def _at_least(name: str, value: object, least: int) -> None:
-    kinds = (int,) if least else (int, float)
+def _at_least(name: str, value: object, minimum: int) -> None:
+    kinds = (int,) if minimum else (int, float)
     if isinstance(value, bool) or not isinstance(value, kinds):
-        wanted = "an int" if least else "a number"
-        raise TypeError(f"{name} must be {wanted}, not {type(value).__name__}")
-    if not value >= least:
-        raise ValueError(f"{name} must be at least {least}, not {value}")
+        type_name = "an int" if minimum else "a number"
+        raise TypeError(f"{name} must be {type_name}, not {type(value).__name__}")
+    if not value >= minimum:
+        raise ValueError(f"{name} must be at least {minimum}, not {value}")
 
 
 def _with_libraries(sampling: Mapping[str, Any]) -> SamplingOptions:

@@ -88,8 +88,8 @@ class RemainingBudget:
             raise self._exceeded("calls")
         free = self._free("input_tokens", reserved)
         if free is not None and free < demand.input_tokens:
-            wanted = f"{demand.input_tokens:,} input tokens"
-            raise self._exceeded("input_tokens", f"; the next call would reserve {wanted}")
+            demand_text = f"{demand.input_tokens:,} input tokens"
+            raise self._exceeded("input_tokens", f"; the next call would reserve {demand_text}")
         output = self._free("output_tokens", reserved)
         if output is not None and output < 1:
             raise self._exceeded("output_tokens")
@@ -174,9 +174,9 @@ class RemainingBudget:
             return _PHRASES[field].format(used=used, limit=limit)
         return _PHRASES[field].format(used=used / unit, limit=limit / unit)
 
-    def _exceeded(self, field: str, why: str = "") -> BudgetExceeded:
-        reserved = ", the rest is reserved" if _amount(self.reserved, field) and not why else ""
-        return BudgetExceeded(field, f"budget: {self._phrase(field)}{why or reserved}")
+    def _exceeded(self, field: str, reason: str = "") -> BudgetExceeded:
+        reserved = ", the rest is reserved" if _amount(self.reserved, field) and not reason else ""
+        return BudgetExceeded(field, f"budget: {self._phrase(field)}{reason or reserved}")
 
 
 _NOTHING = UsageTotals()

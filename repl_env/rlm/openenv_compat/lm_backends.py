@@ -223,9 +223,9 @@ class LocalChildRLMBackend(DirectLMBackend):
         )
 
     def _may_begin(self) -> bool:
-        most = self.limits.max_children_total
+        max_children = self.limits.max_children_total
         with self._lock:
-            if most is not None and self._children >= most:
+            if max_children is not None and self._children >= max_children:
                 return False
             self._children += 1
             return True

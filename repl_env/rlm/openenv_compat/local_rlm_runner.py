@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 __all__ = ["LocalRLMRunner", "RLMRunResult"]
 
 # The functions of a backend, in the order of `GivenProvider`'s arguments.
-_ASKED = ("query", "query_batched", "recursive_query", "recursive_query_batched")
+_SUBCALL_FUNCTIONS = ("query", "query_batched", "recursive_query", "recursive_query_batched")
 
 
 @set_module("repl_env")
@@ -174,13 +174,15 @@ class LocalRLMRunner:
 
     def _provider(self, backend: RecursiveBackend) -> GivenProvider:
         """Return the provider of a run's sub-calls: the functions of its backend."""
-        missing = [name for name in _ASKED if not callable(getattr(backend, name, None))]
+        missing = [
+            name for name in _SUBCALL_FUNCTIONS if not callable(getattr(backend, name, None))
+        ]
         if missing:
             kind, names = type(backend).__name__, ", ".join(missing)
             raise TypeError(f"backend_factory must return a backend; {kind} has no {names}")
         may_be_shorter = self._limits.max_children_per_batch is not None
         return GivenProvider(
-            *(getattr(backend, name) for name in _ASKED), may_be_shorter=may_be_shorter
+            *(getattr(backend, name) for name in _SUBCALL_FUNCTIONS), may_be_shorter=may_be_shorter
         )
 
     def _run_in(self, environment: AsyncLocalREPLEnv, question: str, model: str | None) -> RunLoop:

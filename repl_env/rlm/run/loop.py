@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from repl_env.common.termination import termination_of
-from repl_env.errors import OURS, BudgetExceeded, EpisodeAborted, ModelError
+from repl_env.errors import INFRASTRUCTURE_KINDS, BudgetExceeded, EpisodeAborted, ModelError
 from repl_env.interfaces import Message
 from repl_env.llm.base import ChatModel, Completion, ModelRequest, Origin
 from repl_env.llm.request_gate import REQUESTS, RequestGate
@@ -197,7 +197,7 @@ class RunLoop:
             kind = stop
         account, (own_before, total_before) = self.environment.account, self._spent_before
         done, last = replies.done, replies.last
-        rewarded = self.scored and done and kind not in OURS
+        rewarded = self.scored and done and kind not in INFRASTRUCTURE_KINDS
         result = RLMRunResult(
             final_answer=metadata.get("final_answer") if done else None,
             messages=self._transcript.seen,

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from repl_env.common.json_values import replace_surrogates
-from repl_env.errors import OURS
+from repl_env.errors import INFRASTRUCTURE_KINDS
 from repl_env.parsing.prose_answer import ProseAnswer
-from repl_env.parsing.reasoning import spoken
+from repl_env.parsing.reasoning import without_reasoning
 from repl_env.parsing.reply_reader import read_reply
 from repl_env.rlm.events import CellRan, CellStarted
 from repl_env.rlm.feedback import NO_CODE, TOO_MANY
@@ -89,14 +89,14 @@ class ReplyRunner:
             return
         if parsed.answer is not None:
             await self._answer(parsed.answer, turn)
-        elif text := spoken(replace_surrogates(reply)).strip():
+        elif text := without_reasoning(replace_surrogates(reply)).strip():
             await self._submit(text)
 
     async def give_up(self) -> None:
         """End the episode at its present position."""
         self.last = await self.environment.give_up()
         # Not by its mask, which is also set if the run's own time limit has cut a cell.
-        self.infrastructure_failed |= self.last.observation.error_kind in OURS
+        self.infrastructure_failed |= self.last.observation.error_kind in INFRASTRUCTURE_KINDS
 
     @property
     def _names(self) -> frozenset[str]:

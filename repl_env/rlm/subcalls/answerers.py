@@ -114,7 +114,7 @@ class ModelAnswerer(Answerer):
         if request.schema is None:
             return SubcallReply.of(completion)
         try:
-            return SubcallReply.of(completion, await fitting(completion, request.schema))
+            return SubcallReply.of(completion, await matching_value(completion, request.schema))
         except ValueError as error:
             correction = f"{error}. Reply again, with nothing but JSON that fits the schema."
         messages += [
@@ -125,7 +125,7 @@ class ModelAnswerer(Answerer):
         usage = _sum(completion.usage, second.usage)
         combined = Completion(second.text, usage, second.finish_reason, second.model)
         try:
-            return SubcallReply.of(combined, await fitting(second, request.schema))
+            return SubcallReply.of(combined, await matching_value(second, request.schema))
         except ValueError as error:
             problem = ModelError("schema", f"twice, {error}")
             return SubcallReply(f"Error: {problem}", str(problem), usage, model=second.model)
@@ -169,7 +169,7 @@ class SplitAnswerer(Answerer):
         return await self._batch.answer_all(requests, calls, ended)
 
 
-async def fitting(completion: Completion, schema: Mapping[str, Any]) -> JSON:
+async def matching_value(completion: Completion, schema: Mapping[str, Any]) -> JSON:
     """Return the JSON of an answer; ValueError says why it does not fit."""
     return await offload(partial(parsed, without_thoughts(completion.text), schema))
 

@@ -13,7 +13,7 @@ from repl_env.interfaces import Message
 from repl_env.llm.base import CallableModel, Completion, as_completion
 from repl_env.rlm.budget.ledger import LedgerAccount, Reservation
 from repl_env.rlm.run_config import SHARE
-from repl_env.rlm.subcalls.answerers import Answerer, Ended, SubcallOrigin, fitting
+from repl_env.rlm.subcalls.answerers import Answerer, Ended, SubcallOrigin, matching_value
 from repl_env.rlm.subcalls.subcall_messages import SubcallReply, SubcallRequest
 
 
@@ -148,7 +148,7 @@ async def _reply(request: SubcallRequest, answer: Completion | ModelError) -> Su
     if request.schema is None:
         return SubcallReply.of(answer)
     try:
-        return SubcallReply.of(answer, await fitting(answer, request.schema))
+        return SubcallReply.of(answer, await matching_value(answer, request.schema))
     except ValueError as error:
         return replace(SubcallReply.failed(ModelError("schema", str(error))), infrastructure=False)
 

@@ -39,9 +39,9 @@ class TemplatedReply:
         """
         ids = self._ids(self._whole())
         reasons = []
-        for way in (self._after_prompt, self._by_marks):
+        for method in (self._after_prompt, self._by_marks):
             try:
-                return ids, self._mask(ids, *way(ids))
+                return ids, self._mask(ids, *method(ids))
             except _Untold as reason:
                 reasons.append(str(reason))
         raise ValueError(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from repl_env.common.displayed import Displayed
 from repl_env.common.termination import Ending
-from repl_env.errors import OURS
+from repl_env.errors import INFRASTRUCTURE_KINDS
 from repl_env.interfaces import Message
 from repl_env.llm.base import Completion
 from repl_env.models import REPLObservation
@@ -157,7 +157,7 @@ class Run(Displayed):
     @property
     def failed_by_us(self) -> bool:
         """Whether the run says nothing about the model: infrastructure failure, or interruption."""
-        return self.error_kind in OURS
+        return self.error_kind in INFRASTRUCTURE_KINDS
 
     def walk(self) -> Iterator[Run]:
         """Yield this run and all below it, each before those below it."""

@@ -105,9 +105,9 @@ class TaskOperations:
         files: dict[str, bytes] = {}
         if self.running.submitted is None:
             paths = self._evaluator.task.submission
-            most = (MAX_FILE + 1) * max(len(paths), 1)
+            max_bytes = (MAX_FILE + 1) * max(len(paths), 1)
             found: Mapping[str, bytes | OSError] = yield partial(
-                current.session.files.get_all, paths, limit=most
+                current.session.files.get_all, paths, limit=max_bytes
             )
             # One that is missing, or no regular file, is a failure of the submission's.
             files = {path: each for path, each in found.items() if isinstance(each, bytes)}
@@ -149,7 +149,7 @@ def _define_functions(current: CurrentEpisode, task: Task) -> Effects[None]:
     """Make the two functions that a policy calls."""
     session = current.session
     yield partial(session.set, "_task_paths", list(task.submission))
-    yield partial(session.set, "_task_most", MAX_FILE)
+    yield partial(session.set, "_task_max_bytes", MAX_FILE)
     outcome = yield CellEffect(
         session.run, _SESSION_FUNCTIONS.read_text(encoding="utf-8"), timeout=None
     )

@@ -17,7 +17,7 @@ from repl_env.tasks.generators.seeded_random import SeededRandom
 if TYPE_CHECKING:
     from repl_sandbox.types import JSON
 
-Asked: TypeAlias = "tuple[str, JSON]"
+QuestionAndAnswer: TypeAlias = "tuple[str, JSON]"
 
 _TIES = "If several are equal, the first of them by alphabet."
 
@@ -27,8 +27,8 @@ def aggregation(size: int, seed: int) -> GeneratedTask:
     rng = SeededRandom("aggregation", size, seed)
     # Labels differ in frequency, or every answer about it would hang on a handful of lines.
     slots = [label for label in word_lists.LABELS for _ in range(3 + rng.below(5))]
-    who = users(rng, size, lines_each=10, fewest=3, most=200)
-    lines = register(rng, size, who, lambda _: rng.pick(slots))
+    user_ids = users(rng, size, lines_each=10, min_users=3, max_users=200)
+    lines = register(rng, size, user_ids, lambda _: rng.pick(slots))
     question, answer = rng.pick(QUESTIONS)(rng, lines)
     return GeneratedTask(
         id=f"aggregation-{size}-{seed}",
@@ -42,12 +42,12 @@ def aggregation(size: int, seed: int) -> GeneratedTask:
     )
 
 
-def _most_frequent(rng: SeededRandom, lines: Register) -> Asked:
+def _most_frequent(rng: SeededRandom, lines: Register) -> QuestionAndAnswer:
     label = min(word_lists.LABELS, key=lambda label: (-lines.of_label(label), label))
     return f"Which label has the most lines? {_TIES} Answer with the label alone.", label
 
 
-def _least_frequent(rng: SeededRandom, lines: Register) -> Asked:
+def _least_frequent(rng: SeededRandom, lines: Register) -> QuestionAndAnswer:
     present = [label for label in word_lists.LABELS if lines.of_label(label)]
     label = min(present, key=lambda label: (lines.of_label(label), label))
     return (
@@ -56,13 +56,13 @@ def _least_frequent(rng: SeededRandom, lines: Register) -> Asked:
     ), label
 
 
-def _of_user(rng: SeededRandom, lines: Register) -> Asked:
+def _of_user(rng: SeededRandom, lines: Register) -> QuestionAndAnswer:
     user, label = rng.pick(sorted(lines.counts))
     question = f"How many lines of user {user} have the label {label}? Answer with the number."
     return question, lines.counts[user, label]
 
 
-def _of_label(rng: SeededRandom, lines: Register) -> Asked:
+def _of_label(rng: SeededRandom, lines: Register) -> QuestionAndAnswer:
     label = rng.pick(word_lists.LABELS)
     return (
         f"How many lines have the label {label}? Answer with the number.",
@@ -70,7 +70,7 @@ def _of_label(rng: SeededRandom, lines: Register) -> Asked:
     )
 
 
-def _compared(rng: SeededRandom, lines: Register) -> Asked:
+def _compared(rng: SeededRandom, lines: Register) -> QuestionAndAnswer:
     one, other = rng.some(word_lists.LABELS, 2)
     difference = lines.of_label(one) - lines.of_label(other)
     answer = "more" if difference > 0 else "fewer" if difference < 0 else "equal"
@@ -80,7 +80,7 @@ def _compared(rng: SeededRandom, lines: Register) -> Asked:
     ), answer
 
 
-def _busiest(rng: SeededRandom, lines: Register) -> Asked:
+def _busiest(rng: SeededRandom, lines: Register) -> QuestionAndAnswer:
     label = rng.pick(word_lists.LABELS)
     present = {user for user, _ in lines.counts}
     user = min(present, key=lambda user: (-lines.counts[user, label], user))
@@ -90,7 +90,7 @@ def _busiest(rng: SeededRandom, lines: Register) -> Asked:
     ), user
 
 
-QUESTIONS: tuple[Callable[[SeededRandom, Register], Asked], ...] = (
+QUESTIONS: tuple[Callable[[SeededRandom, Register], QuestionAndAnswer], ...] = (
     _most_frequent,
     _least_frequent,
     _of_user,

@@ -45,8 +45,8 @@ def multi_needle(size: int, seed: int) -> GeneratedTask:
     rng = SeededRandom("multi_needle", size, seed)
     rooms = [f"{quality} {room}" for quality in word_lists.QUALITIES for room in word_lists.ROOMS]
     room, *others = rng.some(rooms, 41)
-    most = min(_MOST_NEEDLES, 2 + size // 1_000)
-    holders = _people(rng, 2 + rng.below(most - 1))
+    max_needles = min(_MOST_NEEDLES, 2 + size // 1_000)
+    holders = _people(rng, 2 + rng.below(max_needles - 1))
     sentences = [_holds(person, room) for person in holders]
     sentences += [_holds(each, rng.pick(others)) for each in _people(rng, _besides(size))]
     return GeneratedTask(

@@ -35,14 +35,14 @@ class Condition:
 def pairs(size: int, seed: int) -> GeneratedTask:
     """One of `CONDITIONS` about the users of a register."""
     rng = SeededRandom("pairs", size, seed)
-    who = users(rng, size, lines_each=4, fewest=4, most=40)
+    user_ids = users(rng, size, lines_each=4, min_users=4, max_users=40)
     common = rng.pick(word_lists.LABELS)
-    labels = {user: rng.some(word_lists.LABELS, 1 + rng.below(3)) for user in who}
+    labels = {user: rng.some(word_lists.LABELS, 1 + rng.below(3)) for user in user_ids}
     # Two users with a label in common, so that no answer is empty.
-    first = [(user, common) for user in who[:2]]
-    lines = register(rng, size, who, lambda user: rng.pick(labels[user]), first)
+    first = [(user, common) for user in user_ids[:2]]
+    lines = register(rng, size, user_ids, lambda user: rng.pick(labels[user]), first)
     condition = rng.pick(CONDITIONS)(rng, lines)
-    found = [pair for pair in combinations(sorted(who), 2) if condition.satisfies(*pair)]
+    found = [pair for pair in combinations(sorted(user_ids), 2) if condition.satisfies(*pair)]
     return GeneratedTask(
         id=f"pairs-{size}-{seed}",
         kind="pairs",

@@ -33,9 +33,11 @@ class Register:
         return sum(self.counts[user, label] for user in self.users)
 
 
-def users(rng: SeededRandom, size: int, lines_each: int, fewest: int, most: int) -> tuple[int, ...]:
+def users(
+    rng: SeededRandom, size: int, lines_each: int, min_users: int, max_users: int
+) -> tuple[int, ...]:
     """Numbers of users for a register of `size` characters, about `lines_each` lines for each."""
-    count = max(fewest, min(most, size // (_LINE * lines_each)))
+    count = max(min_users, min(max_users, size // (_LINE * lines_each)))
     return tuple(10_000 + place for place in rng.places(count, 90_000))
 
 
@@ -53,9 +55,9 @@ def register(
     lines = [HEADER]
     counts: Counter[tuple[int, str]] = Counter()
     left = size - len(HEADER)
-    wanted = list(first)
+    user_ids = list(first)
     while True:
-        user, label = wanted.pop() if wanted else _next(rng, users, label_of)
+        user, label = user_ids.pop() if user_ids else _next(rng, users, label_of)
         # The date of this line follows from the share of the text that is written.
         line = f"{_date(1 - left / size)} | user {user} | {label} | {_text(rng, label)}\n"
         left -= len(line)

@@ -63,7 +63,7 @@ def from_mlgym(
     name, base = found.baseline(metric, baseline)
     better = abs(base) or 1.0
     reached = base + (better if direction == "maximize" else -better)
-    how = {
+    script_call = {
         "script": SCRIPT,
         "arguments": ["--submission_file", "submission.csv"] if parts.module is None else [],
         "read": [] if parts.module else [parts.submission],
@@ -86,7 +86,7 @@ def from_mlgym(
     try:
         parts.write(target)
         (target / "instruction.md").write_text(found.instruction(), encoding="utf-8")
-        (target / "evaluator" / "mlgym.json").write_text(json.dumps(how), encoding="utf-8")
+        (target / "evaluator" / "mlgym.json").write_text(json.dumps(script_call), encoding="utf-8")
         shutil.copyfile(_BRIDGE, target / "evaluator" / EVALUATOR_FILE)
         (target / FILE).write_text(_toml(table, scores=scores, limits=limits), encoding="utf-8")
         return read_task(target)

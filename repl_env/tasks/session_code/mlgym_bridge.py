@@ -32,23 +32,23 @@ def _stand_in(name):
     return module
 
 
-def _run(how):
-    for path in how["read"]:
+def _run(script_call):
+    for path in script_call["read"]:
         with open(path, "w", encoding="utf-8") as file:
             file.write(read(path))
-    if how["module"] is not None:
-        sys.modules[how["module"]] = _stand_in(how["module"])
+    if script_call["module"] is not None:
+        sys.modules[script_call["module"]] = _stand_in(script_call["module"])
     sys.path.insert(0, os.getcwd())
-    random.seed(how["seed"])
-    if "numpy" in how["packages"]:
+    random.seed(script_call["seed"])
+    if "numpy" in script_call["packages"]:
         import numpy
 
-        numpy.random.seed(how["seed"])
+        numpy.random.seed(script_call["seed"])
     printed = io.StringIO()
-    sys.argv = [how["script"], *how["arguments"]]
+    sys.argv = [script_call["script"], *script_call["arguments"]]
     with contextlib.redirect_stdout(printed):
         try:
-            runpy.run_path(how["script"], run_name="__main__")
+            runpy.run_path(script_call["script"], run_name="__main__")
         except SystemExit as ended:
             if ended.code not in (None, 0):
                 raise RuntimeError(f"the script exited with {ended.code}") from None
@@ -66,8 +66,8 @@ def _scores(printed):
 
 
 with open("mlgym.json", encoding="utf-8") as _file:
-    _how = json.load(_file)
-_found = _scores(_run(_how))
-if _how["metric"] not in _found:
-    raise KeyError(f"the script gave no {_how['metric']!r}, but {sorted(_found)}")
-score(_found[_how["metric"]], _found)
+    _script_call = json.load(_file)
+_found = _scores(_run(_script_call))
+if _script_call["metric"] not in _found:
+    raise KeyError(f"the script gave no {_script_call['metric']!r}, but {sorted(_found)}")
+score(_found[_script_call["metric"]], _found)

@@ -7,9 +7,9 @@ def validate():
 
 def submit():
     """Hand in the submission as it is, and end the episode."""
-    told = submit_files(_task_read())
+    report = submit_files(_task_read())
     FINAL("submitted")
-    return told
+    return report
 
 
 def _task_read():
@@ -19,7 +19,7 @@ def _task_read():
     for path in _task_paths:
         try:
             with open(path, "rb") as file:
-                found[path] = base64.b64encode(file.read(_task_most + 1)).decode("ascii")
+                found[path] = base64.b64encode(file.read(_task_max_bytes + 1)).decode("ascii")
         except OSError:
             pass
     return found

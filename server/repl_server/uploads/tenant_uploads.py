@@ -130,9 +130,9 @@ class TenantUploads:
 
 async def _decoded(arguments: Mapping[str, Any]) -> dict[str, Any]:
     try:
-        return await binary_json.decode_aside(arguments)
+        return await binary_json.decode_async(arguments)
     except binary_json.WireValueError as error:
-        raise validation_error(".".join(("data", *error.place)), error.problem) from None
+        raise validation_error(".".join(("data", *error.position)), error.problem) from None
 
 
 def _check(references: _References, tools: Mapping[str, object]) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repl_env.common.binary_json import MOST_CONTEXTS, WireValueError, decode, decode_aside, encoded
+from repl_env.common.binary_json import MOST_CONTEXTS, WireValueError, decode, decode_async, encoded
 
 
 def encode(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -69,7 +69,7 @@ def test_bytes_of_any_length_and_kind_are_the_same_again() -> None:
 def test_invalid_base64_is_refused_with_its_path(text: object) -> None:
     with pytest.raises(WireValueError) as caught:
         decode({"files": {"dir/name": {"$bytes": text}}})
-    assert caught.value.place == ("files", "dir/name")
+    assert caught.value.position == ("files", "dir/name")
 
 
 def test_padding_inside_a_large_text_is_refused_wherever_it_stands() -> None:
@@ -80,7 +80,7 @@ def test_padding_inside_a_large_text_is_refused_wherever_it_stands() -> None:
 def test_more_names_than_the_limit_are_refused() -> None:
     with pytest.raises(WireValueError) as caught:
         decode({"contexts": {str(i): "" for i in range(MOST_CONTEXTS + 1)}})
-    assert caught.value.place == ("contexts",)
+    assert caught.value.position == ("contexts",)
 
 
 @pytest.mark.parametrize(
@@ -97,6 +97,6 @@ def test_arguments_without_bytes_are_unchanged(plain: dict[str, Any]) -> None:
 @pytest.mark.parametrize("length", [3, 5 << 20])
 async def test_the_asynchronous_conversion_is_the_same(length: int) -> None:
     arguments = {"context": b"x" * length, "contexts": {"a": b"y" * length}, "seed": 1}
-    assert await decode_aside(encode(arguments)) == arguments
+    assert await decode_async(encode(arguments)) == arguments
     with pytest.raises(WireValueError, match=r"^files.f: no base64"):
-        await decode_aside({**encode(arguments), "files": {"f": {"$bytes": "x"}}})
+        await decode_async({**encode(arguments), "files": {"f": {"$bytes": "x"}}})

@@ -20,8 +20,8 @@ EVENTS = "text/event-stream"
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch) -> None:
-    monkeypatch.setattr(response_limits, "MOST", MOST)
-    monkeypatch.setattr(response_limits, "MOST_STREAMED", 8 * MOST)
+    monkeypatch.setattr(response_limits, "MAX_ANSWER_BYTES", MOST)
+    monkeypatch.setattr(response_limits, "MAX_STREAM_BYTES", 8 * MOST)
 
 
 def body(text: str) -> bytes:

@@ -289,9 +289,9 @@ class REPLChatEnv(EnvBase, metaclass=_WithTokenizer):
         try:
             found = queries(tensordict, self.data_key, numbers, self.user_role)
         except KeyError as error:
-            there = sorted(map(str, tensordict.keys()))
+            keys = sorted(map(str, tensordict.keys()))
             raise KeyError(
-                f"{type(self).__name__}.reset: {error.args[0]}; the keys are {there}. After an "
+                f"{type(self).__name__}.reset: {error.args[0]}; the keys are {keys}. After an "
                 "episode, a primer has to load the next: see from_dataloader"
             ) from None
         rows = self._split(tensordict)

@@ -105,7 +105,7 @@ class HistoryPrompts:
         response, full = _history(chat, "response"), _history(chat, "full")
         if response is not None:
             if full is not None and len(full) > len(response):
-                given = _kept(given, full[: len(full) - len(response)])
+                given = _updated(given, full[: len(full) - len(response)])
         elif full is None:
             raise no_action("history")
         elif _same(full[: len(given.messages)], given.messages):
@@ -190,14 +190,14 @@ def _history(chat: Any, name: str) -> list[Message] | None:
     return None if found is None else messages_of(found)
 
 
-def _kept(messages: Messages, now: list[Message]) -> Messages:
+def _updated(messages: Messages, now: list[Message]) -> Messages:
     """The messages as they are `now`: the same ones where they say the same."""
     return messages if _same(now, messages.messages) else Messages.of(now)
 
 
-def _same(some: list[Message], others: list[Message]) -> bool:
+def _same(first: list[Message], second: list[Message]) -> bool:
     """True if the same roles say the same."""
-    return len(some) == len(others) and all(
+    return len(first) == len(second) and all(
         one.get("role") == other.get("role") and one.get("content") == other.get("content")
-        for one, other in zip(some, others, strict=True)
+        for one, other in zip(first, second, strict=True)
     )

@@ -62,7 +62,7 @@ class DatasetEnv(TransformedEnv):
             collate_fn=collate_fn,
             data_key=self._environment_class.data_key if data_key is None else data_key,
         )
-        self._made(
+        self._build(
             dataloader_factory=factory,
             ray=_ray(ray_backend, dataloader_actor_name),
             repeats=repeats,
@@ -101,7 +101,7 @@ class DatasetEnv(TransformedEnv):
         those of the class; `batch_size` is `num_envs`, default (1,).
         """
         env = cls.__new__(cls)
-        env._made(
+        env._build(
             dataloader=dataloader,
             repeats=repeats,
             device=device,
@@ -123,7 +123,7 @@ class DatasetEnv(TransformedEnv):
         (primer[0] if hasattr(primer, "__getitem__") else primer).reset_dataloader()
         return self
 
-    def _made(
+    def _build(
         self,
         *,
         dataloader: Iterable[Any] | None = None,

@@ -95,7 +95,9 @@ class TaskPrimer(DataLoadingPrimer):
         flat = [True] * shape.numel() if mask is None else mask.reshape(-1).tolist()
         empty = tensordict_reset.empty()
         old = rows_of(empty, len(shape))
-        rows = [self._next() if due else row for due, row in zip(flat, old, strict=True)]
+        rows = [
+            self._next() if is_finished else row for is_finished, row in zip(flat, old, strict=True)
+        ]
         loaded = stacked(rows, shape)
         return loaded if mask is None else loaded.set("_reset", mask)
 

@@ -11,7 +11,7 @@ from repl_env.common.set_module import set_module
 from repl_env.integrations.torchrl.mlgym.transform_base import MLGymBaseTransform
 
 _NAMES = {"baseline": "baseline_score", "score": "evaluation_score"}
-_KEPT = ("metric", "direction", "gain", "failure", "submitted", "improvement")
+_FACTS = ("metric", "direction", "gain", "failure", "submitted", "improvement")
 
 
 @set_module("repl_env.integrations.torchrl")
@@ -30,7 +30,7 @@ class EvaluationOutputParser:
         if not isinstance(evaluation, Mapping):
             kind = type(evaluation).__name__
             raise TypeError(f"an evaluation is a mapping of facts, not {kind}: text has no score")
-        names = {**_NAMES, **{name: name for name in _KEPT}}
+        names = {**_NAMES, **{name: name for name in _FACTS}}
         found = {new: evaluation.get(old) for old, new in names.items()}
         return {name: value for name, value in found.items() if value is not None}
 
