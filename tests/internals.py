@@ -1,4 +1,4 @@
-"""Internals that tests observe: processes, links and limits behind sessions and sandboxes.
+"""Internals that tests observe or set: processes, links and limits behind sessions and sandboxes.
 
 The public interface hides these on purpose. Tests reach them by these functions alone, so that a
 change of an internal name changes this module.
@@ -6,11 +6,16 @@ change of an internal name changes this module.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Coroutine
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import pytest
+
     from repl_sandbox import Sandbox, Session
     from repl_sandbox.limits.watchdog import Watchdog
+    from repl_sandbox.native.steps import SyscallBatch
     from repl_sandbox.pool.session_lifecycle import SessionLifecycle
     from repl_sandbox.session.core import Core
     from repl_sandbox.session.drivers.session_handle import SessionHandle, SessionOwner
@@ -82,3 +87,88 @@ def watchdog_round(sandbox: Sandbox) -> int:
 def session_share(sandbox: Sandbox, session: SessionHandle) -> Any:
     """The fair-share record of a session."""
     return session_watchdog(sandbox)._shares._shares[session_links(session).family]
+
+
+def watchdog_period() -> float:
+    """Seconds between two measurements of a session."""
+    from repl_sandbox.limits import watchdog
+
+    return watchdog._PERIOD
+
+
+def set_watchdog_period(patch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Set the seconds between two measurements of a session."""
+    patch.setattr("repl_sandbox.limits.watchdog._PERIOD", seconds)
+
+
+def set_idle_periods(patch: pytest.MonkeyPatch, periods: int) -> None:
+    """Set the number of periods between two measurements of an idle session."""
+    patch.setattr("repl_sandbox.limits.watchdog._IDLE_PERIODS", periods)
+
+
+def set_restore_timeout(patch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Set the seconds that a snapshot has to take over."""
+    patch.setattr("repl_sandbox.session.recovery._RESTORE_TIMEOUT", seconds)
+
+
+def set_file_timeout(patch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Set the seconds that the file helper of a session has for a reply."""
+    patch.setattr("repl_sandbox.session.files.file_client._PATIENCE", seconds)
+
+
+def file_request() -> Callable[..., Any]:
+    """The function that sends a request for a file to init."""
+    from repl_sandbox.session.files import file_client
+
+    return file_client._request
+
+
+def set_file_request(patch: pytest.MonkeyPatch, request: Callable[..., Any]) -> None:
+    """Replace `file_request()`."""
+    patch.setattr("repl_sandbox.session.files.file_client._request", request)
+
+
+def set_leave_timeout(patch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Set the seconds that closing sessions have before they are killed."""
+    patch.setattr("repl_sandbox.pool.session_lifecycle._LEAVE_TIMEOUT", seconds)
+
+
+def set_ruleset_call(patch: pytest.MonkeyPatch, call: Callable[..., Any]) -> None:
+    """Replace the system call that makes a Landlock ruleset."""
+    patch.setattr("repl_sandbox.jail.landlock.ruleset._create_ruleset", call)
+
+
+def branch_commands() -> set[str]:
+    """The requests that init takes from a host."""
+    from repl_sandbox.init.session_branches import SessionBranch
+
+    return set(SessionBranch._COMMANDS)
+
+
+def batch_wait() -> CodeType:
+    """The code of the method in which a batch waits for its sessions."""
+    from repl_sandbox.session.drivers.batch import SessionBatch
+
+    return SessionBatch._wait.__code__
+
+
+def packed_rows(batch: SyscallBatch) -> Any:
+    """The memory with the packed system calls of a batch."""
+    return batch._packed_rows
+
+
+def started(sandbox: Any) -> Coroutine[Any, Any, Any]:
+    """The start of an asynchronous sandbox, as a coroutine of its own."""
+    starting: Coroutine[Any, Any, Any] = sandbox._start()
+    return starting
+
+
+def set_thread_count(patch: pytest.MonkeyPatch, count: int) -> None:
+    """Set the number of threads that a worker sees in its process."""
+    for module in ("snapshot_control", "worker_channel"):
+        patch.setattr(f"repl_sandbox.worker.{module}._thread_count", lambda: count)
+
+
+def break_descriptions(patch: pytest.MonkeyPatch) -> None:
+    """Break the function that follows the causes of an exception."""
+    patch.setattr("repl_sandbox.worker.display.tracebacks._chain", None)

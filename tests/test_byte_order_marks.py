@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from repl_env import LocalREPLEnv, REPLAction
-from repl_env.cli.replay import _value
 from repl_env.client.upload.upload_body import UploadBody, packed
 from repl_env.common.json_values import text_or_bytes
 from repl_env.evaluation import read_dataset
 from repl_env.storage.recordings import Recording
 from repl_sandbox import Sandbox
 from repl_server.auth.api_keys import APIKeys, new_key
+from tests.repl_env.environment_internals import context_of
 
 BOM = codecs.BOM_UTF8
 
@@ -70,4 +70,4 @@ def test_parsed_files_may_begin_with_a_byte_order_mark(tmp_path: Path):
     recorded = '\ufeff{"reset": {}, "actions": [], "observations": []}'
     with pytest.raises(ValueError, match="of 0 actions there are 1 observations"):  # it was parsed
         Recording.from_json(recorded)
-    assert (_value(BOM + b"text", "str"), _value(BOM + b"[1]", "json")) == ("text", [1])
+    assert (context_of(BOM + b"text", "str"), context_of(BOM + b"[1]", "json")) == ("text", [1])

@@ -7,11 +7,12 @@ import asyncio
 import pytest
 
 from repl_env import LocalREPLEnv
-from repl_env.client.connection import reconnecting_socket, websocket_client
+from repl_env.client.connection import reconnecting_socket
 from repl_env.client.session import resumable_session
 from repl_env.rlm import RLM
 from repl_sandbox import Sandbox
 from tests.limits import PATIENT
+from tests.repl_env.environment_internals import set_close_timeout
 
 PROXIES = ("http_proxy", "https_proxy", "ws_proxy", "wss_proxy", "socks_proxy", "all_proxy")
 
@@ -56,7 +57,7 @@ def patient_clients(monkeypatch):
     """A client that closes a step, or its session, waits for the server to confirm."""
     monkeypatch.setattr(resumable_session, "ABANDON_TIMEOUT_S", 60.0)
     monkeypatch.setattr(reconnecting_socket, "CLOSE_TIMEOUT_S", 60.0)
-    monkeypatch.setattr(websocket_client, "_CLOSE_S", 60.0)
+    set_close_timeout(monkeypatch, 60.0)
 
 
 @pytest.fixture(autouse=True)

@@ -1,13 +1,16 @@
-"""Internals of environments and clients that tests observe or set.
+"""Internals of environments, clients and models that tests observe or set.
 
 Tests reach them by these functions alone, so that a change of an internal name changes this module.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import pytest
+
     from repl_env import REPLEnv
     from repl_env.client.connection.timeouts import Timeouts
     from repl_env.env.environment import REPLEnvironment
@@ -36,3 +39,57 @@ def set_timeouts(env: REPLEnv, timeouts: Timeouts) -> None:
 def stop_loop(work: Any) -> None:
     """End the thread of a `BackgroundLoop`, which otherwise ends with the process."""
     work._end()
+
+
+def row_evaluator(group: Any) -> Any:
+    """The evaluator of the first task of a `TaskVectorEnv`."""
+    return group._rows[0]._evaluator
+
+
+def set_close_timeout(patch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Set the seconds that a server has to answer the close of a socket."""
+    patch.setattr("repl_env.client.connection.websocket_client._CLOSE_S", seconds)
+
+
+def set_completion_timeout(patch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Set the seconds that the completion of a name may take in the shell."""
+    patch.setattr("repl_env.cli.shell.name_completion._PATIENCE", seconds)
+
+
+def set_replay_timeout(patch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Set the seconds that a replayed call waits for an earlier one."""
+    patch.setattr("repl_env.rlm.trajectory.replay_model._PATIENCE", seconds)
+
+
+def set_longest_text(patch: pytest.MonkeyPatch, characters: int) -> None:
+    """Set the length of the longest text of a completion."""
+    patch.setattr("repl_env.llm.endpoints.completion_parser._LONGEST_TEXT", characters)
+
+
+def set_process_sandbox(patch: pytest.MonkeyPatch, sandbox: Callable[[], Any]) -> None:
+    """Replace the function that gives the sandbox of this process."""
+    patch.setattr("repl_env.episode.sandbox_provider._of_process", sandbox)
+
+
+def tokenizer_of(model: Any) -> Any:
+    """The tokenizer that a model uses."""
+    return model._tokenizer
+
+
+def weights_of(model: Any) -> Any:
+    """The transformers model behind a model."""
+    return model._model
+
+
+def context_of(data: bytes, kind: str) -> Any:
+    """The contents of a file as a context of that type, for a replay."""
+    from repl_env.cli import replay
+
+    return replay._value(data, kind)
+
+
+def renamed_metadata(metadata: bytes) -> bytes:
+    """The metadata of this distribution as the wheel of a Space has it."""
+    from repl_env.integrations.hf_space import wheel_packer
+
+    return wheel_packer._renamed(metadata)

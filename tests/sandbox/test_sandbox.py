@@ -15,6 +15,7 @@ import pytest
 
 import repl_sandbox
 from repl_sandbox import Finished, Killed, Limits, Sandbox, SandboxError
+from tests.internals import set_watchdog_period
 from tests.waiting import LONG
 
 
@@ -257,7 +258,7 @@ def test_the_least_of_each_limit_is_enough_for_a_session(
     least: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A session may exceed its CPU time before it is measured.
-    monkeypatch.setattr("repl_sandbox.limits.watchdog._PERIOD", 60)
+    set_watchdog_period(monkeypatch, 60)
     with Sandbox(limits=Limits(**least)) as sandbox, sandbox.session() as session:
         assert session.run("x = 1").ok
 

@@ -11,12 +11,23 @@ from typing import TYPE_CHECKING
 from repl_server.sessions.request_queue import _MOST_WAITING as MOST_WAITING
 
 if TYPE_CHECKING:
+    import pytest
+
     from repl_server.protocol.json_codec import JSONCodec
     from repl_server.quotas.token_bucket import TokenBucket
     from repl_server.sessions.manager import SessionManager
     from repl_server.tenants.tenant import Tenant
+    from tests.manual_clock import Clock
 
-__all__ = ["MOST_WAITING", "cpu_bucket", "event_loop", "large_message_lock"]
+__all__ = [
+    "MOST_WAITING",
+    "cpu_bucket",
+    "event_loop",
+    "large_message_lock",
+    "leave_readers_unwatched",
+    "set_piece",
+    "set_upload_clock",
+]
 
 
 def event_loop(manager: SessionManager) -> asyncio.AbstractEventLoop:
@@ -33,3 +44,20 @@ def large_message_lock(codec: JSONCodec) -> asyncio.Lock:
 def cpu_bucket(manager: SessionManager, tenant: Tenant) -> TokenBucket:
     """The token bucket of a tenant's CPU time."""
     return manager.quotas.meter_of(tenant)._buckets["cpu_seconds_per_hour"]
+
+
+def set_piece(patch: pytest.MonkeyPatch, characters: int) -> None:
+    """Set the number of characters that are counted at a time."""
+    patch.setattr("repl_server.protocol.json_codec._PIECE", characters)
+
+
+def leave_readers_unwatched(patch: pytest.MonkeyPatch) -> None:
+    """No client is disconnected for reading slowly."""
+    patch.setattr(
+        "repl_server.limits.bounded_websocket.BoundedWebSocket._watch_reader", lambda self: None
+    )
+
+
+def set_upload_clock(patch: pytest.MonkeyPatch, manager: SessionManager, clock: Clock) -> None:
+    """Set the clock of a server's uploads."""
+    patch.setattr(manager.uploads, "_clock", clock)

@@ -16,6 +16,7 @@ from repl_env.integrations.hf_space import wheel_packer as packing
 from repl_env.integrations.hf_space.wheel_packer import PackingError, pack_wheel
 from repl_sandbox.native import build as native
 from repl_sandbox.native import sources
+from tests.repl_env.environment_internals import renamed_metadata
 
 ROOT = Path(__file__).parents[2]
 
@@ -62,7 +63,7 @@ def test_the_metadata_of_the_wheel_is_that_of_the_project_except_the_name(packed
 def test_extras_of_the_wheel_have_its_name() -> None:
     given = b"Name: repl-env\nRequires-Dist: repl-env[mcp]; extra == 'server'\n\nName: repl-env\n"
 
-    assert packing._renamed(given) == (
+    assert renamed_metadata(given) == (
         b"Name: openenv-repl-env\nRequires-Dist: openenv-repl-env[mcp]; extra == 'server'\n\n"
         b"Name: repl-env\n"
     )

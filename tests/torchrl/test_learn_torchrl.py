@@ -14,6 +14,7 @@ from examples.learn.learn_torchrl import Learner, advantages_of, loss_of
 from examples.learn.model import make_deterministic, make_model, train_tokenizer
 from examples.learn.play import NothingRuns
 from examples.learn.task import TURNS, draw_tasks
+from tests.torchrl.torchrl_internals import learn
 
 
 @pytest.fixture(autouse=True)
@@ -84,7 +85,7 @@ def test_a_seeded_run_repeats(learner):
         each = Learner(model, learner.env.tokenizer, seed=3, updates=2)
         with torch.no_grad():
             rollout = each.env.rollout(TURNS, each.policy, break_when_all_done=True)
-        each._learn([row[-1] for row in rollout.unbind(0)], advantages_of(rewards))
+        learn(each, [row[-1] for row in rollout.unbind(0)], advantages_of(rewards))
         told = each.update()
         each.env.close()
         return told, torch.cat([each.flatten() for each in model.parameters()])

@@ -16,6 +16,7 @@ from repl_env.integrations.torchrl import REPLChatEnv, REPLToolTransform
 from repl_env.rewards.repl_rubric import REPLRubric
 from repl_sandbox.errors import SandboxError
 from tests.torchrl.policies import Scripted, asked, block, replied, roles, texts
+from tests.torchrl.torchrl_internals import shared_templates
 
 set_list_to_stack(True).set()
 
@@ -286,7 +287,7 @@ def test_group_on_one_context_has_one_template():
     text = "word " * 400_000
     td = env.reset(asked(*"qqqq", context=[text] * 4))
     td, _ = play(env, td, *[block("len(context.split())")] * 4)
-    assert len(env.transform.rows.environments._shared._templates) == 1
+    assert len(shared_templates(env)) == 1
     assert [row[-1] for row in texts(td)] == ["400000"] * 4
     env.close()
 

@@ -1,4 +1,4 @@
-"""The loss of a session, as by an out-of-memory kill, and the environments of adapters."""
+"""The loss of a session, as by an out-of-memory kill."""
 
 from __future__ import annotations
 
@@ -19,9 +19,3 @@ def lose(session: Any) -> None:
         assert select.select([worker], [], [], PATIENCE)[0]
     finally:
         os.close(worker)
-
-
-def environments_of(adapter: Any) -> Any:
-    """The environments behind an adapter of a trainer, row by row."""
-    adapter = getattr(adapter, "unwrapped", adapter)
-    return getattr(adapter, "_episodes", adapter)._rows.environments.environments

@@ -8,10 +8,10 @@ import threading
 import pytest
 
 from repl_env.client.async_client import REPLEnv
-from repl_env.client.connection import websocket_client
 from repl_env.errors import ServerUnavailable, SessionLost
 from tests.repl_env.client.scripted_server import Scripted, begun, kept_port
 from tests.repl_env.client.server_stories import before_the_request
+from tests.repl_env.environment_internals import set_close_timeout
 
 
 async def test_closing_while_a_step_runs_ends_the_step():
@@ -92,7 +92,7 @@ async def test_closing_while_a_step_is_resumed_leaves_no_connection():
 
 
 async def test_closing_ends_though_the_server_has_stopped_reading(monkeypatch):
-    monkeypatch.setattr(websocket_client, "_CLOSE_S", 0.05)
+    set_close_timeout(monkeypatch, 0.05)
     closed = threading.Event()
 
     async def story(peer):

@@ -9,6 +9,7 @@ import pytest
 from repl_env.episode import sandbox_provider
 from repl_env.server.python_executor import PythonExecutor
 from tests.internals import zygote_pid
+from tests.repl_env.environment_internals import set_process_sandbox
 from tests.waiting import eventually
 
 
@@ -102,7 +103,7 @@ def test_a_long_output_is_cut(sandbox):
 
 def test_a_shared_sandbox_that_was_ended_is_replaced(monkeypatch):
     home = sandbox_provider.SandboxRegistry()
-    monkeypatch.setattr(sandbox_provider, "_of_process", lambda: home)
+    set_process_sandbox(monkeypatch, lambda: home)
     try:
         with PythonExecutor() as executor:
             executor.execute("x = 1")

@@ -13,6 +13,7 @@ import pytest
 
 from repl_env.errors import ModelError
 from repl_env.rlm import RLM, ModelRequest, ModelUsage, OpenAIModel
+from tests.repl_env.environment_internals import set_longest_text
 from tests.repl_env.llm.endpoint import Hang, Raw, Reply
 
 QUESTION = [{"role": "user", "content": "how many words"}]
@@ -146,7 +147,7 @@ def logprobs(*entries):
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_an_endless_answer_is_an_error(endpoint, monkeypatch, stream) -> None:
-    monkeypatch.setattr("repl_env.llm.endpoints.completion_parser._LONGEST_TEXT", 10)
+    set_longest_text(monkeypatch, 10)
 
     with pytest.raises(ModelError, match="longer than 10 characters") as raised:
         await ask(endpoint("eleven char"), stream=stream)
@@ -164,7 +165,7 @@ async def test_an_endless_answer_is_an_error(endpoint, monkeypatch, stream) -> N
 async def test_endless_fields_beside_the_text_do_not_fill_the_memory(
     endpoint, monkeypatch, reply
 ) -> None:
-    monkeypatch.setattr("repl_env.llm.endpoints.completion_parser._LONGEST_TEXT", 10)
+    set_longest_text(monkeypatch, 10)
 
     with pytest.raises(ModelError, match="longer than 10 characters"):
         await ask(endpoint(reply))

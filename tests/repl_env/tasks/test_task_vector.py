@@ -7,6 +7,7 @@ import pytest
 from repl_env.errors import NotReset, REPLError
 from repl_env.tasks import EvaluatorError, TaskVectorEnv, load
 from repl_sandbox.errors import SandboxError
+from tests.repl_env.environment_internals import row_evaluator
 
 from .conftest import GOOD, TOML
 
@@ -15,7 +16,7 @@ WRITE_GOOD = f"open('double.py', 'w').write({GOOD!r})"
 
 def evaluator_class(group):
     """The class of the evaluators of a group."""
-    return type(group._rows[0]._evaluator)
+    return type(row_evaluator(group))
 
 
 @pytest.fixture

@@ -25,6 +25,7 @@ from repl_sandbox.native.steps import (
     SyscallBatch,
     SyscallRow,
 )
+from tests.internals import packed_rows
 
 WRITTEN, OPENED, RESULT = Slot(0), Slot(1), Slot(2)
 
@@ -169,9 +170,9 @@ def test_a_corrupt_table_is_refused_before_its_first_call(corrupt: str, index: i
     with a_pipe() as (reading, writing):
         rows = [call("write", writing, b"x", 1) for _ in range(3)]
         batch = SyscallBatch([("step", rows)])
-        size = len(batch._packed_rows) // 3
+        size = len(packed_rows(batch)) // 3
         word = {"Q": ctypes.c_uint64, "i": ctypes.c_int, "B": ctypes.c_ubyte, "h": ctypes.c_short}
-        word[kind].from_buffer(batch._packed_rows, index * size + offset).value = value
+        word[kind].from_buffer(packed_rows(batch), index * size + offset).value = value
         with pytest.raises(StepError, match="corrupt") as caught:
             batch.run()
         assert caught.value.errno == errno.EINVAL

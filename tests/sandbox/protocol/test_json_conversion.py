@@ -9,6 +9,7 @@ import decimal
 import enum
 import fractions
 import itertools
+import json
 import pathlib
 import types
 import uuid
@@ -215,7 +216,7 @@ def test_a_class_that_fails_when_it_is_read_raises_in_the_cell(session: Session)
 
 
 def converted(value: object) -> Any:
-    return json_conversion._decode(json_conversion.encoded(value))
+    return json.loads(json_conversion.encoded(value))
 
 
 def test_numpy_converts() -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from repl_sandbox import Finished, Killed, Raised, Sandbox, Session, SessionBusy, TimedOut
 from repl_sandbox.session.drivers.batch import SessionBatch
+from tests.internals import batch_wait
 
 
 @pytest.fixture
@@ -95,7 +96,7 @@ def test_an_interrupted_batch_leaves_sessions_that_can_go_on(sandbox: Sandbox) -
     def run() -> None:
         if all_run.wait(60) == 0:
             # While it waits. Elsewhere it may have received data that it has not stored yet.
-            while sys._current_frames()[caller].f_code is not SessionBatch._wait.__code__:
+            while sys._current_frames()[caller].f_code is not batch_wait():
                 time.sleep(0.001)
             signal.pthread_kill(caller, signal.SIGALRM)
 

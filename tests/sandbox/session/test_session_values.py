@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from repl_sandbox import Limits, Raised, Sandbox, Session
+from tests.internals import set_idle_periods, set_watchdog_period
 
 
 @pytest.mark.parametrize(
@@ -200,8 +201,8 @@ def test_a_value_of_more_than_half_of_the_memory_limit_can_be_set(
     """
     python = None if tier == "jailed" else request.getfixturevalue("open_python")
     # Look at sessions without a cell 100 times a second and not twice.
-    monkeypatch.setattr("repl_sandbox.limits.watchdog._IDLE_PERIODS", 1)
-    monkeypatch.setattr("repl_sandbox.limits.watchdog._PERIOD", 0.01)
+    set_idle_periods(monkeypatch, 1)
+    set_watchdog_period(monkeypatch, 0.01)
     limits = Limits(timeout=60, memory="200MiB")
     with (
         Sandbox(isolation=tier, python=python, limits=limits, recovery="restart") as sandbox,

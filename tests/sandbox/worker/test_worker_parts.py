@@ -34,12 +34,11 @@ from repl_sandbox.snapshots.lost_resources import LostResources
 from repl_sandbox.snapshots.snapshot_resources import Takeover
 from repl_sandbox.snapshots.snapshot_table import SnapshotTable
 from repl_sandbox.types import Answer, ErrorInfo
-from repl_sandbox.worker import snapshot_control as control_module
-from repl_sandbox.worker import worker_channel
 from repl_sandbox.worker.checkpoint_requests import CheckpointRequests
 from repl_sandbox.worker.namespace_requests import NamespaceRequests
 from repl_sandbox.worker.session_state import SessionState
 from repl_sandbox.worker.snapshot_control import SnapshotControl
+from tests.internals import set_thread_count
 from tests.sandbox.worker.worker_peer import Ended, FakeSnapshots, Peer
 
 LEAVES_TRACERS = "import sys; sys.settrace(lambda *_: None); sys.setprofile(lambda *_: None)"
@@ -48,8 +47,7 @@ INTERRUPTED = ErrorInfo("KeyboardInterrupt", "", "KeyboardInterrupt\n", None)
 
 @pytest.fixture
 def peer(monkeypatch: pytest.MonkeyPatch) -> Iterator[Peer]:
-    for module in (control_module, worker_channel):  # a worker has no threads of the host
-        monkeypatch.setattr(module, "_thread_count", lambda: 0)
+    set_thread_count(monkeypatch, 0)  # a worker has no threads of the host
     peer = Peer()
     yield peer
     peer.close()

@@ -25,7 +25,7 @@ from repl_sandbox import (
 )
 from repl_sandbox.zygote.client import shared_objects
 from tests.conformance import CHECKS, run
-from tests.internals import session_links, template_parent, worker_pid, zygote_pid
+from tests.internals import session_links, started, template_parent, worker_pid, zygote_pid
 from tests.sandbox.shown_value import value
 from tests.waiting import eventually
 
@@ -496,7 +496,7 @@ def test_a_cancelled_shared_template_may_close_its_parcel() -> None:
                 shared_objects.fill(parcel, {"x": [1]})
                 async with parent.with_parcel(parcel) as made, made.session() as session:
                     assert (await session.run("x")).value == "[1]"
-                growing = asyncio.ensure_future(parent.with_parcel(parcel)._start())
+                growing = asyncio.ensure_future(started(parent.with_parcel(parcel)))
                 await asyncio.sleep(0)
                 growing.cancel()
                 with pytest.raises(asyncio.CancelledError):

@@ -12,9 +12,9 @@ import sys
 from pathlib import Path
 
 import repl_sandbox
-from repl_sandbox.init.session_branches import SessionBranch
 from repl_sandbox.protocol import control_channel
 from repl_sandbox.zygote import spawn_requests
+from tests.internals import branch_commands
 
 ENGINE = Path(repl_sandbox.__file__).parent
 
@@ -45,7 +45,7 @@ def test_the_protocol_has_every_command_of_the_host() -> None:
     """To a zygote, to init and to a file helper."""
     senders = [*(ENGINE / "session").rglob("*.py"), *(ENGINE / "zygote/client").glob("*.py")]
     given = {op for file in senders for op in re.findall(r'"op": "(\w+)"', file.read_text())}
-    given |= set(SessionBranch._COMMANDS)
+    given |= branch_commands()
     page = (ENGINE.parents[1] / "docs" / "protocol.md").read_text()
     assert {"nest", "branch", "put"} < given
     assert {op for op in given if f'{{"op": "{op}"' not in page} == set()

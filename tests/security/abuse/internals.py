@@ -5,7 +5,7 @@ An ordinary user has a copy of this folder alone, so it cannot import `tests.int
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from repl_sandbox import Sandbox, Session
@@ -28,3 +28,8 @@ def session_links(session: Session) -> SessionLinks:
 def zygote_client(sandbox: Sandbox) -> ZygoteHandle | ZygotePerSession:
     """The host's side of the template process of a sandbox."""
     return sandbox._zygote
+
+
+def baseline(sandbox: Sandbox) -> Any:
+    """The processes and layers of a sandbox's template as they were when it started."""
+    return zygote_client(sandbox)._baseline

@@ -17,7 +17,7 @@ from repl_sandbox import Sandbox
 from . import processes
 from .case import SLACK, parse
 from .host import fixtures
-from .internals import zygote_client
+from .internals import baseline, zygote_client
 from .judge import judge
 from .tiers import Unavailable, open_sandbox
 
@@ -60,8 +60,8 @@ def _changes(before: dict[str, int], sandbox: Sandbox) -> list[str]:
 
 
 def _held(sandbox: Sandbox) -> dict[str, int]:
-    baseline = zygote_client(sandbox)._baseline
-    zygote = processes.here(zygote_client(sandbox).pid, baseline.query, apart=baseline.is_remote)
+    first = baseline(sandbox)
+    zygote = processes.here(zygote_client(sandbox).pid, first.query, apart=first.is_remote)
     return {
         "descriptors of the host": processes.descriptors("self"),
         "descriptors of the zygote": processes.descriptors(zygote),

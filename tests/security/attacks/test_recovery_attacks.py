@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from repl_sandbox import Killed, Limits, Sandbox, Session, TimedOut
+from tests.internals import set_restore_timeout
 from tests.waiting import PATIENCE, eventually
 
 TIERS = ("jailed", "confined")
@@ -183,7 +184,7 @@ def test_the_session_goes_on_and_no_other_is_affected(
 ) -> None:
     # These take all the time that the host allows, which may be less.
     if "silent" in name or "first word" in name:
-        monkeypatch.setattr("repl_sandbox.session.recovery._RESTORE_TIMEOUT", 0.5)
+        set_restore_timeout(monkeypatch, 0.5)
     attack(session, ATTACKS[name])
 
 
@@ -192,7 +193,7 @@ def test_a_first_out_of_band_byte_is_ignored(
     session: Session, neighbour: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The seccomp filter of the other tiers refuses to send it."""
-    monkeypatch.setattr("repl_sandbox.session.recovery._RESTORE_TIMEOUT", 0.5)
+    set_restore_timeout(monkeypatch, 0.5)
     attack(session, FIRST_WORD.format(word="w.send(b'a', socket.MSG_OOB)"))
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from repl_sandbox import Finished, Limits, Sandbox
 from repl_sandbox.backends.sandbox_arguments import RecoveryMode
-from repl_sandbox.limits import accounting, proc_memory, watchdog
-from tests.internals import session_links
+from repl_sandbox.limits import accounting, proc_memory
+from tests.internals import session_links, watchdog_period
 from tests.waiting import PATIENCE
 
 TIERS = ("jailed", "confined")
@@ -57,7 +57,7 @@ def test_a_limit_applies_when_a_measurement_exceeds_the_period(
     look = proc_memory.proportional
 
     def slowly(processes: Iterable[int]) -> int:
-        time.sleep(2 * watchdog._PERIOD)
+        time.sleep(2 * watchdog_period())
         return look(processes)
 
     monkeypatch.setattr(proc_memory, "proportional", slowly)

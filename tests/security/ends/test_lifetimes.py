@@ -25,10 +25,10 @@ from repl_sandbox import (
     Session,
     SessionClosed,
 )
-from repl_sandbox.pool import session_lifecycle
 from repl_sandbox.protocol import control_channel
 from repl_sandbox.zygote.client import zygote_process as interpreter
 from tests.descriptors import opened
+from tests.internals import set_leave_timeout
 from tests.security.ends.watched_hosts import HOST, family, host, started, watched, zygote_of
 from tests.waiting import PATIENCE, eventually
 
@@ -256,7 +256,7 @@ def test_a_session_that_is_closed_within_its_own_cell_leaves_no_descriptor(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The thread that closes the session is the cell's caller, and must not wait for itself."""
-    monkeypatch.setattr(session_lifecycle, "_LEAVE_TIMEOUT", 10_000.0)
+    set_leave_timeout(monkeypatch, 10_000.0)
     with sandbox.session(host={"double": lambda x: 2 * x}) as session:
         session.run("1")
     before = opened("self")

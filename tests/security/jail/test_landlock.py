@@ -21,6 +21,7 @@ from repl_sandbox.jail.landlock.ruleset import (
     plan,
     restrict,
 )
+from tests.internals import set_ruleset_call
 from tests.waiting import LONG
 
 ABI = kernel_abi()
@@ -220,7 +221,7 @@ def test_a_kernel_with_landlock_that_refuses_it_is_an_error(
     def refuse(*arguments: int) -> int:
         raise PermissionError(1, "Operation not permitted")
 
-    monkeypatch.setattr(ruleset, "_create_ruleset", refuse)
+    set_ruleset_call(monkeypatch, refuse)
     with pytest.raises(PermissionError):
         kernel_abi()
 

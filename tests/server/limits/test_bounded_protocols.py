@@ -11,7 +11,6 @@ import pytest
 from websockets.asyncio.client import connect
 
 from repl_server.limits import bounded_websocket, connection_limits
-from repl_server.limits.bounded_websocket import BoundedWebSocket
 from repl_server.quotas.tenant_quota import TenantQuota
 from repl_server.settings import Settings
 from tests.server.raw_connections import (
@@ -29,6 +28,7 @@ from tests.server.raw_connections import (
     turns,
     wire,
 )
+from tests.server.server_internals import leave_readers_unwatched
 from tests.waiting import until
 
 MIB = 1 << 20
@@ -214,7 +214,7 @@ async def test_a_client_that_reads_nothing_is_disconnected(noticed, monkeypatch)
     if noticed == "here":
         monkeypatch.delattr(socket, "TCP_USER_TIMEOUT")
     else:
-        monkeypatch.setattr(BoundedWebSocket, "_watch_reader", lambda self: None)
+        leave_readers_unwatched(monkeypatch)
     ended = asyncio.Event()
 
     async def app(scope, receive, send) -> None:

@@ -7,13 +7,12 @@ from collections import deque
 import pytest
 
 from repl_env.models import CodeBlockResult, Observation, REPLObservation
-from repl_server.protocol import json_codec
 from repl_server.protocol.json_codec import LARGE, MOST_VALUES, JSONCodec, checked_values, values
 from repl_server.protocol.replies import observation_text
 from repl_server.protocol.request_error import RequestError
 from repl_server.tenants.tenant import Tenant
 from tests.server.conftest import ask, peer
-from tests.server.server_internals import large_message_lock
+from tests.server.server_internals import large_message_lock, set_piece
 
 ANN, BOB = Tenant("key", "ann"), Tenant("key", "bob")
 
@@ -41,7 +40,7 @@ def test_values_are_counted_outside_of_strings(value, count):
 
 @pytest.mark.parametrize("piece", [2, 3, 5, 8])
 def test_pieces_split_no_escape_and_no_string(piece, monkeypatch):
-    monkeypatch.setattr(json_codec, "_PIECE", piece)
+    set_piece(monkeypatch, piece)
     for value, count in [
         (["\\", 'x", "y', "\\\\", ["é, [", '\\"']], 6),
         ({"a, b": 'c\\",', "日": [[1, 2], "[{"]}, 6),

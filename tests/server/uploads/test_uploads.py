@@ -19,6 +19,7 @@ from repl_server.uploads import spool
 from repl_server.uploads.upload_store import LEAST_BYTES
 from tests.manual_clock import Clock
 from tests.server.conftest import serving
+from tests.server.server_internals import set_upload_clock
 from tests.server.uploads.upload_data import MIB, content, memory_files, name
 from tests.waiting import PATIENCE, eventually
 
@@ -57,7 +58,7 @@ def nothing_is_left(server) -> Iterator[None]:
 def clock(server, monkeypatch) -> Clock:
     """The clock of the server's uploads, which the test advances: no sender is late by accident."""
     clock = Clock()
-    monkeypatch.setattr(server.manager.uploads, "_clock", clock)
+    set_upload_clock(monkeypatch, server.manager, clock)
     return clock
 
 

@@ -14,7 +14,7 @@ from gymnasium.utils.env_checker import check_env
 from repl_env import Limits
 from repl_env.integrations.gymnasium import ENV_ID, REPLGymEnv, register_envs
 from tests.training.gymnasium.words import COUNTED, TASKS
-from tests.training.lost_sessions import environments_of
+from tests.training.trainer_internals import environments_of
 
 OPTIONS = {"context": "a b c", "task_prompt": "How many words?", "expected_answer": 3}
 

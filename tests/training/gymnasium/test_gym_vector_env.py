@@ -14,7 +14,7 @@ from gymnasium.wrappers.vector import DictInfoToList, RecordEpisodeStatistics
 
 from repl_env.integrations.gymnasium import ENV_ID, REPLGymEnv, REPLGymVectorEnv
 from tests.training.gymnasium.words import COUNTED, TASKS
-from tests.training.lost_sessions import environments_of
+from tests.training.trainer_internals import environments_of
 
 MODES = list(AutoresetMode)
 ACTIONS = [

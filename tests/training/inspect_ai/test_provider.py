@@ -6,6 +6,7 @@ from inspect_ai.util._sandbox.self_check import *  # noqa: F403
 
 from repl_env.integrations.inspect_ai import REPLSandboxEnvironment
 from tests.training.lost_sessions import lose
+from tests.training.trainer_internals import inspect_session
 
 
 @pytest.fixture
@@ -58,7 +59,7 @@ async def test_unsupported_operations_are_reported():
     with pytest.raises(TimeoutError):
         await env.exec(["sh", "-c", "sleep 60 & sleep 60"], timeout=1)
     assert (await env.exec(["pgrep", "sleep"])).returncode == 1
-    lose(env._episode.session)
+    lose(inspect_session(env))
     with pytest.raises(SandboxUnavailableError):
         await env.exec(["true"])
     await REPLSandboxEnvironment.sample_cleanup("task", config, made, True)

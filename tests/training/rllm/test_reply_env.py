@@ -8,8 +8,9 @@ from types import ModuleType
 
 import pytest
 
-from tests.training.lost_sessions import environments_of, lose
+from tests.training.lost_sessions import lose
 from tests.training.replies import code
+from tests.training.trainer_internals import environments_of
 
 
 class BaseEnv(ABC):

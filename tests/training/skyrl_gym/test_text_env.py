@@ -3,8 +3,9 @@
 import pytest
 import skyrl_gym
 
-from tests.training.lost_sessions import environments_of, lose
+from tests.training.lost_sessions import lose
 from tests.training.replies import code
+from tests.training.trainer_internals import environments_of
 
 OmegaConf = pytest.importorskip("omegaconf").OmegaConf
 

@@ -16,7 +16,7 @@ from repl_env.integrations.trl import (
     rollout_func,
     use_fences,
 )
-from tests.training.lost_sessions import environments_of
+from tests.training.trainer_internals import environments_of
 from tests.training.trl.scripted import (
     fenced,
     kill,

@@ -8,7 +8,7 @@ import pytest
 
 from repl_env.integrations.trl import episode_reward, rollout_func
 from repl_sandbox import SandboxClosed
-from tests.training.lost_sessions import environments_of
+from tests.training.trainer_internals import environments_of
 from tests.training.trl.scripted import (
     episodes_of,
     fenced,

@@ -16,6 +16,7 @@ from repl_env.integrations.verifiers import (
     REPLToolsetConfig,
 )
 from tests.training.lost_sessions import lose
+from tests.training.trainer_internals import exit_stack, toolset_session
 from tests.training.verifiers.scripted_episodes import play, plugin, task
 from tests.waiting import until
 
@@ -96,9 +97,9 @@ async def test_a_rollout_without_calls_has_no_answer(calling):
 async def test_a_lost_session_fails_the_rollout(calling):
     played = task(config=REPLTaskConfig(tools=True))
     tools = REPLToolset(REPLToolsetConfig())
-    async with tools._exit_stack:
+    async with exit_stack(tools):
         await tools.setup_task(played.data)
-        lose(tools._env.session)
+        lose(toolset_session(tools))
         assert "lost" in await tools.python("1")
     trace = await calling()
     trace.state.episode = tools.state.episode

@@ -11,21 +11,12 @@ from verl.tools.tool_registry import initialize_tools_from_config
 from repl_env.integrations.verl import REPLTool
 from tests.internals import init_pid
 from tests.training.lost_sessions import lose
+from tests.training.trainer_internals import open_trajectories, trajectory_session
 from tests.waiting import until
 
 OmegaConf = pytest.importorskip("omegaconf").OmegaConf
 
 ROW = {"create_kwargs": {"context": "a b c", "ground_truth": "3"}}
-
-
-def session_of(tool, data):
-    """The session of a trajectory."""
-    return tool._of_trajectories[data].env.session
-
-
-def open_episodes(tool):
-    """The number of trajectories with an open episode."""
-    return len(tool._of_trajectories)
 
 
 @pytest.fixture
@@ -72,12 +63,12 @@ async def test_calls_of_one_turn_are_run_in_order(tool):
 async def test_the_session_ends_with_its_trajectory(tool):
     data = trajectory()
     await call(tool, "1", data)
-    session = session_of(tool, data)
+    session = trajectory_session(tool, data)
     pid = init_pid(session)
     del data
     gc.collect()
     await until(lambda: not psutil.pid_exists(pid))
-    assert open_episodes(tool) == 0
+    assert open_trajectories(tool) == 0
 
 
 async def test_an_instance_has_its_session_until_it_is_released(tool):
@@ -92,7 +83,7 @@ async def test_an_instance_has_its_session_until_it_is_released(tool):
 async def test_a_lost_session_is_reported_as_a_mask(tool):
     data = trajectory()
     await call(tool, "1", data)
-    lose(session_of(tool, data))
+    lose(trajectory_session(tool, data))
     _, reward, metrics = await call(tool, "FINAL(3)", data)
     assert reward == 0.0 and metrics["mask"]
 

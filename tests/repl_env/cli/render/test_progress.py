@@ -268,7 +268,6 @@ def test_on_a_terminal_the_picture_is_drawn_and_erased():
         tell = Told(display.on_event)
         tell.start()
         tell.reply()
-        display._live.refresh()
 
     assert isinstance(display, LiveTreeDisplay)
     written = console.file.getvalue()

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from repl_env.cli.render.terminal_text import RESET, TerminalText, harmless, one_line
-from repl_env.cli.shell import name_completion
 from repl_env.cli.shell.cell_boundaries import cells, is_whole
 from repl_env.cli.shell.line_editor import is_ready, next_indent
 from repl_env.cli.shell.name_completion import completions
 from repl_env.cli.shell.piped_input import PipedLines
 from repl_env.cli.shell.shell_commands import COMMANDS
 from repl_sandbox import Limits, Sandbox
+from tests.repl_env.environment_internals import set_completion_timeout
 
 PAGE = (Path(__file__).parents[4] / "docs" / "cli.md").read_text(encoding="utf-8")
 
@@ -200,7 +200,7 @@ def session():
 )
 def test_a_name_is_completed_from_the_session(session, monkeypatch, before, prefix, names):
     if "slow" not in before:  # which has no end
-        monkeypatch.setattr(name_completion, "_PATIENCE", 60.0)
+        set_completion_timeout(monkeypatch, 60.0)
     assert completions(session, before) == (prefix, names)
 
 

@@ -27,13 +27,3 @@ async def ask(model, messages=USER, /, **settings):
 
 async def ask_all(model, questions, **settings):
     return await asyncio.gather(*(ask(model, question, **settings) for question in questions))
-
-
-def tokenizer_of(model):
-    """The tokenizer that a model uses."""
-    return model._tokenizer
-
-
-def weights_of(model):
-    """The transformers model behind a model."""
-    return model._model

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from repl_env.rlm import TransformersModel
+from tests.repl_env.environment_internals import tokenizer_of, weights_of
 from tests.repl_env.llm.local_models import tiny_model
-from tests.repl_env.llm.local_models.model_requests import ask, tokenizer_of, weights_of
+from tests.repl_env.llm.local_models.model_requests import ask
 
 
 async def test_a_folder_is_loaded_with_its_tokenizer_and_template(make, weights, words, tmp_path):

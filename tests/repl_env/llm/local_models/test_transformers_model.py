@@ -10,6 +10,7 @@ import torch
 
 from repl_env.errors import ModelError
 from repl_env.rlm import TransformersModel
+from tests.repl_env.environment_internals import tokenizer_of
 from tests.repl_env.llm.local_models import tiny_model
 from tests.repl_env.llm.local_models.model_requests import (
     QUESTIONS,
@@ -18,7 +19,6 @@ from tests.repl_env.llm.local_models.model_requests import (
     ask_all,
     asking,
     threads,
-    tokenizer_of,
 )
 
 

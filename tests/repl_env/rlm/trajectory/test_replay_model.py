@@ -13,6 +13,7 @@ from repl_env.rlm import RLM, ModelRequest, ReplayModel, ScriptedModel, Trajecto
 from repl_env.rlm.budget.budget_limits import Spent
 from repl_env.rlm.events import CallEnded, CellRan, RunEnded
 from repl_env.rlm.trajectory_rerun import differences, given_contexts
+from tests.repl_env.environment_internals import set_replay_timeout
 from tests.repl_env.rlm.trajectory.account import (
     DEEP,
     FIRST,
@@ -426,7 +427,7 @@ def test_a_recorded_cancellation_is_replayed(kind, tmp_path):
 
 
 async def test_a_recorded_cancellation_that_does_not_recur_is_an_error(monkeypatch):
-    monkeypatch.setattr("repl_env.rlm.trajectory.replay_model._PATIENCE", 0.0)
+    set_replay_timeout(monkeypatch, 0.0)
     events = [
         replace(each, error="the call was cancelled", seconds=0.0)
         if isinstance(each, CallEnded)

@@ -28,8 +28,14 @@ from repl_sandbox import (
 )
 from repl_sandbox.protocol import control_channel
 from repl_sandbox.session.core import Core
-from repl_sandbox.session.files import file_client
-from tests.internals import init_pid, session_links, worker_pid
+from tests.internals import (
+    file_request,
+    init_pid,
+    session_links,
+    set_file_request,
+    set_file_timeout,
+    worker_pid,
+)
 from tests.sandbox.shown_value import value
 from tests.waiting import eventually
 
@@ -285,7 +291,7 @@ def test_files_outlive_the_worker(held: Session) -> None:
 def test_an_init_that_ends_before_storing_a_file_ends_the_session(
     held: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    init, ask = psutil.Process(init_pid(held)), file_client._request
+    init, ask = psutil.Process(init_pid(held)), file_request()
 
     @contextmanager
     def ended(core: Core, op: str, *rest: Any) -> Iterator[Any]:
@@ -296,7 +302,7 @@ def test_an_init_that_ends_before_storing_a_file_ends_the_session(
                 init.kill()
             yield answerer
 
-    monkeypatch.setattr(file_client, "_request", ended)
+    set_file_request(monkeypatch, ended)
     with pytest.raises(SessionClosed, match="init process is gone"):
         held.files.put("name", b"1")
 
@@ -304,19 +310,19 @@ def test_an_init_that_ends_before_storing_a_file_ends_the_session(
 def test_a_call_during_which_the_session_is_closed_raises(
     small: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ask = file_client._request
+    ask = file_request()
     with small.session() as session:
         closing = threading.Thread(target=session.close)
         init = psutil.Process(init_pid(session))
 
         @contextmanager
         def closed(*args: Any) -> Iterator[Any]:
-            with ask(*args) as clerk:
+            with ask(*args) as answerer:
                 closing.start()
                 eventually(lambda: not init.is_running())
-                yield clerk  # which answers for each file, and only when it is asked
+                yield answerer  # which answers for each file, and only when it is asked
 
-        monkeypatch.setattr(file_client, "_request", closed)
+        set_file_request(monkeypatch, closed)
         with pytest.raises(SessionClosed, match="was closed amid this call"):
             session.files.get_all(["one"])
         closing.join()
@@ -474,7 +480,7 @@ def test_a_trickled_listing_has_one_time_limit(
     held: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As if code with the uid of the file helper stopped and continued it."""
-    monkeypatch.setattr(file_client, "_PATIENCE", 0.2)
+    set_file_timeout(monkeypatch, 0.2)
     slow, host = control_channel.pair()
     monkeypatch.setattr(session_links(held), "control", host)
     over = threading.Event()

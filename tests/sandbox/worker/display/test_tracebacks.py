@@ -10,6 +10,7 @@ import pytest
 
 from repl_sandbox.types import ErrorInfo
 from repl_sandbox.worker.display.tracebacks import describe
+from tests.internals import break_descriptions
 
 TOTAL_LIMIT = 16 << 10
 
@@ -303,9 +304,7 @@ def test_an_exception_that_was_never_raised_can_be_described():
 
 def test_describing_never_raises(monkeypatch):
     """Even if everything that it uses is broken, it reports the kind of the error."""
-    import repl_sandbox.worker.display.tracebacks as module
-
-    monkeypatch.setattr(module, "_chain", None)
+    break_descriptions(monkeypatch)
     assert describe(ValueError("v"), 1) == ErrorInfo("ValueError", "", "ValueError\n", None)
 
 
