@@ -7,8 +7,10 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+import typer
 from typer.core import TyperCommand, TyperGroup
 
+from .options.conversion_errors import naming_value
 from .options.help_groups import OUTPUT
 from .options.option_types import choices, option_types
 from .render.copyable_text import copyable
@@ -31,7 +33,11 @@ class HelpCommand(TyperCommand):
                 key = max(option.opts, key=len).removeprefix("--").replace("-", "_").upper()
                 if ctx.auto_envvar_prefix is not None:
                     option.envvar = f"{ctx.auto_envvar_prefix}_{key}"
-        return super().parse_args(ctx, args)
+        arguments = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except typer.BadParameter as error:
+            raise naming_value(error, arguments) from error
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help as plain text, whatever this version of typer prefers."""

@@ -23,6 +23,13 @@ def __getattr__(name: str) -> object:
     from .app import create_app
     from .cli.serve_options import of_variables
 
-    made = create_app(of_variables(host="0.0.0.0"))
+    try:
+        made = create_app(of_variables(host="0.0.0.0"))
+    except ValueError as error:
+        error.add_note(
+            "The variables are REPL_ENV_API_KEYS_FILE for api_keys, REPL_ENV_NO_AUTH=1 for no_auth,"
+            " and REPL_ENV_HOST=127.0.0.1 if your server listens on loopback."
+        )
+        raise
     globals()["app"] = made
     return made

@@ -234,9 +234,8 @@ class Settings:
             )
         if self.max_timeout_s is not None and self.max_timeout_s < self.limits.timeout:
             raise ValueError(
-                f"max_timeout_s (--max-timeout) is {self.max_timeout_s:g} seconds, less than the"
-                f" {self.limits.timeout:g} seconds of a step without a timeout of its own: lower"
-                " limits.timeout (--timeout) too"
+                f"max_timeout_s must be at least limits.timeout, which is {self.limits.timeout:g}"
+                f" seconds, not {self.max_timeout_s:g}"
             )
         if self.message_bytes is not None and self.message_bytes > self.inbound_bytes:
             raise ValueError(

@@ -121,7 +121,10 @@ def budget_from(calls: int, tokens: str | None, usd: float | None, seconds: floa
             seconds=seconds,
         )
     except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--budget-…") from error
+        field, _, rest = str(error).removeprefix("budget.").partition(" ")
+        value = {"calls": calls, "usd": usd, "seconds": seconds}.get(field, tokens)
+        message = f"{str(value)!r} {rest.partition(', not ')[0]}"
+        raise typer.BadParameter(message, param_hint=_OPTIONS.get(field)) from error
 
 
 def _tokens(text: str) -> int | None:
@@ -131,7 +134,7 @@ def _tokens(text: str) -> int | None:
         return int(text.replace("_", ""))
     except ValueError:
         raise typer.BadParameter(
-            f"{text!r} is no number of tokens", param_hint="--budget-tokens"
+            f"{text!r} is not a number of tokens", param_hint="--budget-tokens"
         ) from None
 
 

@@ -117,7 +117,7 @@ def llm_from(options: ModelOptions, environ: Mapping[str, str], option: str = "-
     from repl_env.llm.model_spec import LLM
 
     if not options.model.strip():
-        raise typer.BadParameter("must name a model", param_hint=option)
+        raise typer.BadParameter(f"{options.model!r} must name a model", param_hint=option)
     base_url = address_of(options, environ)
     return LLM(options.model, base_url, _key(options, base_url, environ, option))
 

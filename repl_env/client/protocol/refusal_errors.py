@@ -188,7 +188,9 @@ def error_of_file(
         return error_of_status(status, headers, body, secrets)
     name = "EFBIG" if refused.code == "TOO_LARGE" else refused.details.get("errno")
     if refused.code in FILE_CODES and isinstance(name, str) and name in _ERRNOS:
-        return OSError(_ERRNOS[name], visible(secrets.cut(refused.message))[:_LONGEST], path)
+        # An OSError adds the path to its text.
+        message = refused.message.removesuffix(f": {path!r}")
+        return OSError(_ERRNOS[name], visible(secrets.cut(message))[:_LONGEST], path)
     return error_of_refusal(refused, secrets)
 
 

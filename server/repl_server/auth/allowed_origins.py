@@ -52,7 +52,7 @@ class AllowedOrigins:
         for each in named:
             origin = normal(each.rstrip("/"))
             if origin is None:
-                raise ValueError(f"{each!r} is not an origin such as https://example.org")
+                raise ValueError(f"origins: {each!r} is not an origin such as https://example.org")
             self._named.add(origin)
             self._names.add(_host_of(origin.partition("://")[2]))
 

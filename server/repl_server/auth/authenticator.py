@@ -37,10 +37,9 @@ class Authenticator:
             raise ValueError(f"metrics_key: no key has the name {settings.metrics_key!r}")
         if self.requires_keys and not keys:
             raise ValueError(
-                f"without keys, every client that reaches {settings.host} could run code: create a"
-                " key with `repl-env keys NAME --file FILE` and serve with --api-keys FILE, or pass"
-                " --no-auth. For an ASGI server of your own, set REPL_ENV_API_KEYS=FILE,"
-                " REPL_ENV_NO_AUTH=1, or REPL_ENV_HOST=127.0.0.1 if that server listens on loopback"
+                f"host: without keys, every client that reaches {settings.host!r} could run code:"
+                " create a key with `repl-env keys NAME --file FILE` and set api_keys to that file,"
+                " or set no_auth"
             )
 
     def authenticate(self, scope: Any, *, public: bool = False) -> Tenant:

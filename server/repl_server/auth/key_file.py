@@ -68,7 +68,12 @@ def configured_keys(settings: Settings) -> APIKeys:
         ValueError, OSError: as `APIKeys.read` and `APIKeys.parse`.
     """
     further = APIKeys.parse(settings.hashed_keys)
-    return further if settings.api_keys is None else KeyFile(settings.api_keys, further)
+    if settings.api_keys is None:
+        return further
+    try:
+        return KeyFile(settings.api_keys, further)
+    except ValueError as error:
+        raise ValueError(f"api_keys: {error}") from None
 
 
 def _version(path: Path) -> _Version:

@@ -29,7 +29,9 @@ class TrustedProxies:
             try:
                 self._networks.append(ip_network(each, strict=False))
             except ValueError:
-                raise ValueError(f"{each!r} is not an address or network of a proxy") from None
+                raise ValueError(
+                    f"trusted_proxies: {each!r} is not an address or network"
+                ) from None
 
     def trusts(self, host: str) -> bool:
         """Whether `host` is the address of a proxy."""

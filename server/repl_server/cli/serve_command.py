@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import logging
+import os
 import shlex
 import sys
 from collections.abc import Callable
@@ -14,10 +17,12 @@ from repl_env.cli.exit_status import ExitStatus
 from repl_env.cli.options.session_options import opening
 from repl_env.cli.standard_streams import give_up_stdout
 
+from .option_errors import option_error
 from .serve_options import settings
 
 if TYPE_CHECKING:
     from ..serving import Server
+    from ..sessions.manager import SessionManager
     from ..settings import Settings
 
 # File descriptors of a session: pipes and sockets.
@@ -50,6 +55,17 @@ def _accepting_confined(settings: Settings) -> str:
     return shlex.join(["repl-env", *sys.argv[1:], *isolation, "--require", "confined"])
 
 
+def _prepare(manager: SessionManager, options: dict[str, Any]) -> None:
+    from repl_sandbox.errors import SandboxError
+
+    try:
+        manager.prepare()
+    except SandboxError as error:
+        if str(error).startswith("python: "):  # it cannot be started
+            raise option_error(error, options) from error
+        raise
+
+
 def _say_where(url: str) -> None:
     """Print the URL; the log has it too, if nobody reads standard output."""
     try:
@@ -58,20 +74,41 @@ def _say_where(url: str) -> None:
         give_up_stdout()
 
 
+class _ListenErrors(logging.Filter):
+    """Keeps the error of an address that cannot be listened on, which uvicorn only logs."""
+
+    error: OSError | None = None
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if not isinstance(record.msg, OSError):
+            return True
+        self.error = record.msg
+        return False
+
+
 def _run(server: Server) -> None:
+    errors, uvicorn = _ListenErrors(), logging.getLogger("uvicorn.error")
+    uvicorn.addFilter(errors)
     try:
         server.run()
     except SystemExit as error:
         # Uvicorn's exit status would mean that an isolation tier is unavailable.
-        address = f"{server.config.host}:{server.config.port}"
-        failed = (
-            "failed to stop; the log above says why"
-            if server.started
-            else f"failed to start on {address}, for the reason in the log above;"
-            " --host and --port choose another address"
-        )
-        typer.echo(f"repl-env: the server {failed}", err=True)
+        typer.echo(f"repl-env: the server {_failure(server, errors.error)}", err=True)
         raise typer.Exit(ExitStatus.FAILED) from error
+    finally:
+        uvicorn.removeFilter(errors)
+
+
+def _failure(server: Server, error: OSError | None) -> str:
+    if server.started:
+        return "failed to stop; the log above says why"
+    if error is None:
+        return "failed to start; the log above says why"
+    # asyncio's text repeats the address. A name that does not resolve has a number of its own.
+    number = error.errno or 0
+    reason = os.strerror(number) if number in errno.errorcode else error.strerror or str(error)
+    address = f"{server.config.host}:{server.config.port}"
+    return f"cannot listen on {address}: {reason}; --host and --port choose another address"
 
 
 def _command(settings: Callable[..., Settings]) -> Callable[..., None]:
@@ -85,14 +122,14 @@ def _command(settings: Callable[..., Settings]) -> Callable[..., None]:
         try:
             app = create_app(settings(**options))
         except OSError as error:
-            message = f"{options['api_keys']}: {error.strerror}"
+            message = f"{str(options['api_keys'])!r}: {error.strerror}"
             raise typer.BadParameter(message, param_hint="--api-keys") from error
-        except ValueError as error:  # the keys, or the model
-            raise typer.BadParameter(str(error)) from error
+        except ValueError as error:
+            raise option_error(error, options) from error
         manager = app.state.manager
         _check_room(raise_open_files(), manager.settings)
         with opening(_accepting_confined(manager.settings)):
-            manager.prepare()
+            _prepare(manager, options)
         hide_memory()
         freeze_gc()
         with written_to(sys.stderr, contents=manager.settings.log_contents):

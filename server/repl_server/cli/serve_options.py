@@ -20,6 +20,7 @@ from repl_env.cli.options.session_options import (
 )
 
 from ..auth.api_keys import VARIABLE, lines_of
+from .option_errors import option_error
 from .serve_parameters import (
     PREFIX,
     BaseURLOption,
@@ -152,10 +153,11 @@ def settings(
     from ..tenants.client_address import is_loopback
     from .openenv_variables import episodes_of_variables
 
+    options = dict(locals())
     own = _own_model(model, base_url, api_key_env)
     budget = budget_from(budget_calls, budget_tokens, None, None)
     try:
-        uploads = parse_size(max_uploads, "--max-uploads")
+        uploads = parse_size(max_uploads, "uploads_bytes")
         return Settings(
             host=host,
             port=port,
@@ -212,15 +214,16 @@ def settings(
             log_contents=log_contents,
         )
     except (TypeError, ValueError) as error:
-        raise typer.BadParameter(str(error)) from error
+        raise option_error(error, options) from error
 
 
 def _own_model(model: str | None, base_url: str | None, api_key_env: str | None) -> LLM | None:
     """The operator's model for sub-calls, or None."""
     if model is not None:
         return llm_from(ModelOptions(model, base_url, api_key_env), os.environ)
-    if base_url or api_key_env:
-        raise typer.BadParameter("--base-url and --api-key-env need --model")
+    for option, value in (("--base-url", base_url), ("--api-key-env", api_key_env)):
+        if value:
+            raise typer.BadParameter(f"{value!r} needs --model", param_hint=option)
     return None
 
 
@@ -228,10 +231,10 @@ def _message_bytes(given: str | None) -> int | None:
     """The size limit of a message, None for the default; raises ValueError."""
     from repl_sandbox.session_limits import parse_size
 
-    size = None if given is None else parse_size(given, "--max-message")
+    size = None if given is None else parse_size(given, "message_bytes")
     if size is not None and size < LEAST_MESSAGE:
-        message = f"at least {LEAST_MESSAGE >> 10}KiB, for resets and steps"
-        raise ValueError(f"--max-message must be {message}, not {given}")
+        least = f"{LEAST_MESSAGE >> 10}KiB"
+        raise ValueError(f"message_bytes must be at least {least}, for resets and steps")
     return size
 
 
@@ -243,9 +246,9 @@ def _context_bytes(given: str | None, uploads: int) -> int:
 
     if given is None:
         return min(CONTEXT, uploads)
-    size = parse_size(given, "--max-context")
+    size = parse_size(given, "context_bytes")
     if size > uploads:
-        raise ValueError(f"--max-context {given} is more than --max-uploads allows for all uploads")
+        raise ValueError(f"context_bytes must be at most uploads_bytes, which is {uploads:,} bytes")
     return size
 
 

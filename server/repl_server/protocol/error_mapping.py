@@ -78,7 +78,7 @@ def file_error(error: OSError) -> RequestError:
         return _logged("SESSION_ERROR", "the server failed to read or write the file", error)
     code = "NO_FILE" if error.errno == errno.ENOENT else "FILE_ERROR"
     name = errno.errorcode.get(error.errno, "EIO")
-    return RequestError(code, error.strerror or name, errno=name)
+    return RequestError(code, f"{error.strerror or name}: {error.filename!r}", errno=name)
 
 
 def server_fault(code: str, message: str, error: BaseException) -> RequestError:

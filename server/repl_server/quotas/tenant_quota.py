@@ -74,12 +74,12 @@ def parse_quota(lines: Sequence[str], *, public: bool) -> TenantQuota | None:
     try:
         return replace(ADDRESS_QUOTA if public else TenantQuota(), **values)
     except ValueError as error:
-        raise ValueError(f"--quota: {error}") from None
+        raise ValueError(f"quota: {error}") from None
 
 
 def _split(lines: Sequence[str]) -> dict[str, str]:
     if wrong := [each for each in lines if not each.partition("=")[2]]:
-        raise ValueError(f"--quota: {wrong[0]!r} is not NAME=VALUE, such as sessions=8")
+        raise ValueError(f"quota: {wrong[0]!r} is not NAME=VALUE, such as sessions=8")
     return dict(each.partition("=")[::2] for each in lines)
 
 
@@ -88,12 +88,12 @@ def _numbers(texts: Mapping[str, str]) -> dict[str, Any]:
         field.name: int if "int" in str(field.type) else float for field in fields(TenantQuota)
     }
     if unknown := texts.keys() - kinds.keys():
-        raise ValueError(f"--quota: {min(unknown)!r} is not one of {', '.join(kinds)}")
+        raise ValueError(f"quota: {min(unknown)!r} is not one of {', '.join(kinds)}")
     numbers: dict[str, Any] = {}
     for name, text in texts.items():
         try:
             numbers[name] = kinds[name](text)
         except ValueError:
             whole = "a whole number" if kinds[name] is int else "a number"
-            raise ValueError(f"--quota {name} must be {whole}, not {text!r}") from None
+            raise ValueError(f"quota: {name} must be {whole}, not {text!r}") from None
     return numbers

@@ -100,7 +100,8 @@ def check_list(urls: tuple[str, ...]) -> None:
         plain = each.removesuffix("/*")
         if EndpointAddress.of(plain) is None or "*" in plain:
             raise ValueError(
-                f"{each!r} is not an endpoint: write https://host/path, or append /* for all below"
+                f"llm_urls: {each!r} is not an endpoint: write https://host/path, or append /* for"
+                " all below"
             )
 
 

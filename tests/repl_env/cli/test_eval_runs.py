@@ -180,7 +180,7 @@ def test_the_options_of_runs_are_those_of_the_command_run(
     [
         (("--model", "m"), "OPENAI_API_KEY is not set"),
         (("--model", "{script}", "--sub-model", "script:absent.py:f"), "there is no file absent"),
-        (("--model", "{script}", "--budget-usd", "-1"), "budget.usd"),
+        (("--model", "{script}", "--budget-usd", "-1"), "--budget-usd"),
         (("--model", "{script}", "--memory", "much"), "memory='much'"),
         (("--model", "{script}", "--trajectory", "{tmp}/model.py"), "File exists"),
         (("--model", "{script}", "--blocks", "none"), "none"),

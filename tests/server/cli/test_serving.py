@@ -158,43 +158,6 @@ def test_a_server_runs_though_its_startup_message_is_unread():
     assert {json.loads(line)["level"] for line in log.splitlines()} == {"info"}
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (("--host", "0.0.0.0"), "--no-auth"),
-        (("--api-keys", "/nowhere/keys"), "--api-keys:/nowhere/keys:Nosuchfileordirectory"),
-        (("--max-sessions", "0"), "--max-sessions"),
-        (("--memory", "much"), "much"),
-        (("--isolation", "confined"), "jailed"),
-        (("--isolation", "process", "--require", "confined"), "process"),
-        (("--pool", "5", "--max-sessions", "4"), "max_sessions"),
-        (("--max-context", "2GiB", "--max-uploads", "1GiB"), "--max-uploads"),
-        (("--max-message", "2GiB"), "inbound_bytes"),
-        (("--max-message", "1"), "--max-messagemustbeatleast4KiB"),
-        (("--max-message", "4095"), "--max-messagemustbeatleast4KiB"),
-        (("--idle", "0"), "idle_s"),
-        (("--max-timeout", "10"), "--timeout"),
-        (("--max-timeout", "50", "--timeout", "60"), "--max-timeout"),
-        (("--wait", "nan"), "--wait"),
-        (("--preload", "json,1x"), "1x"),
-        (("--model", "m", "--base-url", "models.example/v1"), "http"),
-        (("--quota", "sesions=8"), "sesions"),
-        (("--quota", "sessions"), "NAME=VALUE"),
-        (("--llm-url", "models.example/v1"), "isnotanendpoint"),
-        (("--llm-url", "https://*.example/v1"), "isnotanendpoint"),
-        (("--base-url", "https://models.example/v1"), "--model"),
-        (("--quota", "sessions=many"), "--quotasessionsmustbeawholenumber,not'many'"),
-        (("--max-message", "many"), "--max-message"),
-        (("--model", "m", "--api-key-env", "NO_SUCH_KEY"), "NO_SUCH_KEY"),
-    ],
-)
-def test_a_server_does_not_start_with_invalid_settings(options, said):
-    done = CliRunner().invoke(build(), ["serve", *options])
-
-    assert done.exit_code == 2
-    assert said in plain(done.stderr)
-
-
 def test_without_the_extra_it_says_what_to_install(monkeypatch):
     monkeypatch.delitem(sys.modules, "repl_server.app", raising=False)
     monkeypatch.delattr("repl_server.app", raising=False)
@@ -259,8 +222,8 @@ def test_a_port_in_use_is_reported(monkeypatch):
         done = CliRunner().invoke(build(), ["serve", "--port", str(port), "--recovery", "restart"])
 
     assert done.exit_code == 1
-    assert f"failed to start on 127.0.0.1:{port}" in done.stderr and "--port" in done.stderr
-    assert "Traceback" not in done.stderr
+    (line,) = done.stderr.splitlines()
+    assert f"cannot listen on 127.0.0.1:{port}: Address already in use; --host and --port" in line
 
 
 def test_garbage_collection_skips_loaded_modules():
@@ -376,18 +339,13 @@ def test_the_application_for_other_servers_asks_for_keys(monkeypatch):
     vars(asgi).pop("app", None)
     for name in [name for name in os.environ if name.startswith("REPL_ENV_")]:
         monkeypatch.delenv(name)
-    with pytest.raises(ValueError, match="no-auth"):
+    with pytest.raises(ValueError, match="REPL_ENV_API_KEYS_FILE"):
         asgi.app
     monkeypatch.setenv("REPL_ENV_NO_AUTH", "1")
     assert asgi.app.state.manager.settings.no_auth is True
     del vars(asgi)["app"]
     with pytest.raises(AttributeError):
         asgi.application
-
-
-def plain(text):
-    """Return the text of a boxed message, without the box and without whitespace."""
-    return "".join(text.replace("│", " ").split())
 
 
 def test_with_the_smallest_messages_an_episode_can_be_played(monkeypatch):

@@ -235,8 +235,9 @@ def test_nothing_but_regular_files_of_the_workspace_is_read_or_written(held: Hel
     for method, target, *told in REFUSALS:
         body = b"x" if method == "PUT" else None
         assert held.refusal(method, target, body) == tuple(told), (method, target)
-    status, _, _ = held.request("GET", "/files/fifo")
+    status, _, body = held.request("GET", "/files/fifo")
     assert status == 409
+    assert json.loads(body)["message"].endswith(": 'fifo'")
     assert held.files() == before
     _, _, body = held.request("GET", "/archive")
     with tarfile.open(fileobj=io.BytesIO(body)) as tar:

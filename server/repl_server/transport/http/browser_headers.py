@@ -56,5 +56,7 @@ def page_headers(frame_ancestors: Sequence[str]) -> Headers:
 def _site(text: str) -> str:
     site = text.rstrip("/")
     if _SITE.fullmatch(site) is None:
-        raise ValueError(f"{text!r} is not a site of web pages, such as https://example.org")
+        raise ValueError(
+            f"frame_ancestors: {text!r} is not a site of web pages, such as https://example.org"
+        )
     return site
