@@ -124,7 +124,7 @@ def _write(formatter: Any, title: str, rows: Sequence[tuple[str, str]]) -> None:
 
 
 def _term(parameter: Any, kind: type | None) -> str:
-    """The names of an option and its value, such as `-q, --quiet` or `--memory SIZE`."""
+    """Return the names of an option and its value, such as `-q, --quiet` or `--memory SIZE`."""
     if parameter.param_type_name == "argument":
         return argument_name(parameter)
     names = sorted(parameter.opts, key=len)
@@ -137,7 +137,7 @@ def _term(parameter: Any, kind: type | None) -> str:
 
 
 def argument_name(parameter: Any) -> str:
-    """The name of an argument in capitals, as it stands in the line of usage."""
+    """Return the name of an argument in capitals, as in the line of usage."""
     name = parameter.metavar or parameter.name.upper()
     if parameter.nargs != 1:
         name = f"{name.removesuffix('...')}..."
@@ -157,7 +157,7 @@ def _text(parameter: Any, kind: type | None) -> str:
 
 
 def _default(parameter: Any) -> str:
-    """The default in words; "" if there is none, or the text of the option tells it."""
+    """Return the default in words; "" without one, or if the text of the option has it."""
     if isinstance(text := getattr(parameter, "show_default", None), str):
         return text
     value = parameter.default

@@ -1,4 +1,4 @@
-"""`repl-env config show`: the values that a command would use, and where each one is from."""
+"""`repl-env config show`: the values that a command would use, and their sources."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def show(
 
 
 def _file(context: typer.Context) -> ConfigFile | None:
-    """The file that this call names or finds, checked."""
+    """Return the checked file that this call names or finds."""
     from .config.config_values import check_tables
 
     given = context.params.get("config")
@@ -74,7 +74,7 @@ def _file(context: typer.Context) -> ConfigFile | None:
 
 
 def _commands(command: Any, parent: Any, names: list[str]) -> Iterator[tuple[str, tuple[Any, Any]]]:
-    """Each command below `command` by its names, with the context of its parent."""
+    """Yield each command below `command` by its names, with the context of its parent."""
     for name in command.list_commands(parent):
         each = command.get_command(parent, name)
         if hasattr(each, "commands"):
@@ -87,7 +87,7 @@ def _commands(command: Any, parent: Any, names: list[str]) -> Iterator[tuple[str
 def _rows(
     file: ConfigFile | None, command: Any, parent: Any, names: str
 ) -> Iterator[dict[str, Any]]:
-    """The options of a command with value and source."""
+    """Yield the options of a command with value and source."""
     from .config.config_values import defaults_of
 
     path = names.split()
@@ -118,7 +118,7 @@ def _row(file: ConfigFile | None, option: Any, context: Any) -> dict[str, Any]:
 
 
 def _variable(option: Any) -> str:
-    """The name of the variable that gives the option its value."""
+    """Return the name of the variable that gives the option its value."""
     import os
 
     names = [option.envvar] if isinstance(option.envvar, str) else [*(option.envvar or ())]

@@ -1,4 +1,4 @@
-"""`repl-env doctor`: what this system offers to hold sessions, what is missing, and the remedy."""
+"""`repl-env doctor`: the isolation that this system offers, missing facilities, and remedies."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def remove_containers() -> None:
 
 
 def report(facilities: Sequence[Facility], trials: Sequence[Trial]) -> dict[str, Any]:
-    """The same facts as the tables, for programs. `session` is the strongest that works."""
+    """Return the facts of the tables as JSON; `session` is the strongest tier that works."""
     strongest = next((trial for trial in trials if trial.works), trials[0])
     return {
         "tiers": {trial.tier: trial.works for trial in trials},
@@ -158,7 +158,7 @@ def _print_verdict(console: Console, trials: Sequence[Trial], require: str) -> N
 
 
 def _remedies(facilities: Sequence[Facility], trials: Sequence[Trial]) -> Iterator[tuple[str, str]]:
-    """The remedies of tiers, then those of missing facilities."""
+    """Yield the remedies of tiers, then those of missing facilities."""
     for trial in trials:
         yield f"tier {trial.tier}", trial.remedy
     for facility in facilities:

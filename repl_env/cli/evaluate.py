@@ -63,13 +63,13 @@ def evaluate(
 
 
 def _write_page(evaluation: Evaluation, out: Path, size: int | None, runs: Path | None) -> None:
-    from repl_env.display.viewer.html_export import MOST_BYTES, evaluation_page_data
+    from repl_env.display.viewer.html_export import MAX_PAGE_BYTES, evaluation_page_data
 
     done = evaluation.done
     results = [done[entry.id] for entry in evaluation.dataset.entries if entry.id in done]
     name = evaluation.dataset.path.name
     # After hours of calls a page with cut outputs is better than none.
-    write_page_file(out, size or MOST_BYTES, lambda: evaluation_page_data(name, results, runs))
+    write_page_file(out, size or MAX_PAGE_BYTES, lambda: evaluation_page_data(name, results, runs))
 
 
 def _evaluated(
@@ -79,7 +79,7 @@ def _evaluated(
     how: Mapping[str, Any],
     options: ResultsOptions,
 ) -> tuple[Evaluation, ExitStatus]:
-    """The evaluation of `solving` on a dataset, as far as it came; what ended it, else OK."""
+    """Evaluate `solving` on a dataset; return the evaluation so far, and its exit status."""
     from repl_env.evaluation import Evaluation, read_dataset
     from repl_sandbox.errors import IsolationError
 
@@ -109,7 +109,7 @@ def _files() -> Iterator[None]:
 
 @contextmanager
 def _results(out: Path | None, fresh: bool, note: dict[str, Any]) -> Iterator[ResultsFile | None]:
-    """The results file, open, with a note of what this call is; None if none is wanted."""
+    """Yield the open results file with a note about this call; None without `out`."""
     from repl_env.evaluation import ResultsFile
 
     if out is None:
@@ -124,7 +124,7 @@ def _results(out: Path | None, fresh: bool, note: dict[str, Any]) -> Iterator[Re
 
 
 def _run(evaluation: Evaluation, solver: Solver, concurrency: int) -> ExitStatus:
-    """Run what is missing, and show how far it is; what ended it before its end, else OK."""
+    """Run the missing tasks with a progress display, and return the exit status."""
     from repl_sandbox.errors import IsolationError
 
     from . import command_loop

@@ -26,7 +26,7 @@ GROUP = "repl_env.commands"
 
 
 def build(points: list[EntryPoint] | None = None) -> typer.Typer:
-    """The application with one command per entry point; by default those installed here."""
+    """Return the application with one command for each entry point, by default all installed."""
     app = typer.Typer(
         name="repl-env",
         help="A persistent, jailed Python REPL for language models.",
@@ -47,7 +47,7 @@ def build(points: list[EntryPoint] | None = None) -> typer.Typer:
 
 
 def installed() -> list[EntryPoint]:
-    """The entry points of the group in this environment, by name."""
+    """Return the entry points of the group in this environment, by name."""
     return sorted(entry_points(group=GROUP), key=lambda point: point.name)
 
 

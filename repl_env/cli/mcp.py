@@ -75,7 +75,7 @@ def mcp(
 
 
 def _longest(timeout: float, given: float | None) -> float:
-    """Seconds that a call may ask for."""
+    """Return the longest time-out of a call in seconds."""
     if given is None:
         return max(timeout, _LONGEST_S)
     if not 0 < given < math.inf:
@@ -88,7 +88,7 @@ def _longest(timeout: float, given: float | None) -> float:
 
 
 def _check_library() -> None:
-    """Say what to install, and leave, where there is no SDK, or one that is too old."""
+    """Exit with the command to install the SDK, if it is missing or too old."""
     try:
         from repl_env.integrations.mcp import mcp_server, stdio_transport, tool_calls  # noqa: F401
     except ImportError as error:
@@ -116,7 +116,7 @@ async def _serve(
     longest_cell_s: float,
     memory: str,
 ) -> bool:
-    """Serve one client until it leaves; whether Ctrl-C was what ended it."""
+    """Serve one client until it leaves, and return whether Ctrl-C ended it."""
     import anyio
 
     from repl_env.integrations.mcp.mcp_server import server

@@ -134,8 +134,8 @@ def _banner(shell: Shell, memory: str) -> str:
     from repl_env import __version__
 
     tier = shell.session.isolation.tier
-    held = "NOT ISOLATED (tier process)" if tier == Isolation.PROCESS else f"tier {tier}"
+    isolation = "NOT ISOLATED (tier process)" if tier == Isolation.PROCESS else f"tier {tier}"
     return (
-        f"repl-env {__version__} · Python {platform.python_version()} · {held} · "
+        f"repl-env {__version__} · Python {platform.python_version()} · {isolation} · "
         f"{memory} · cells end after {shell.timeout:g} s · :help"
     )

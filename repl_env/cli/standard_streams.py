@@ -1,4 +1,4 @@
-"""The standard streams as a command finds them: closed, full, or read by nobody any more."""
+"""The standard streams of a command, which may be closed, full, or without a reader."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def hold_streams() -> None:
-    """Have all three be there, and take every text.
+    """Open the streams that are closed, and make all of them accept every text.
 
-    One that the caller closed is empty, as /dev/null is. Else a socket would get its number, and a
-    child what was meant for nobody.
+    A closed stream becomes /dev/null. Otherwise a socket would get its number, and receive the
+    output of a child process.
     """
     for fd in range(3):
         with suppress(OSError):
@@ -34,7 +34,7 @@ def hold_streams() -> None:
 
 
 def give_up_stdout() -> None:
-    """Have what is still to be written go nowhere. Python tries again as it ends."""
+    """Discard pending output, which Python would try to write again as it exits."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
     os.close(null)

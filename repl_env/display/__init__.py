@@ -1,1 +1,1 @@
-"""What people look at: pages about recorded runs, and the files that pages are made of."""
+"""Pages about recorded runs, and the static files of pages."""

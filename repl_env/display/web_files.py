@@ -18,7 +18,7 @@ _TYPES: Final = {
 }
 
 # Scripts and styles come from this origin, as files; pictures also from blobs that a script makes.
-# Trusted types refuse markup that is made of text. Who may frame a page is not in here.
+# Trusted types refuse markup that is made of text. Each server adds frame-ancestors.
 PAGE_POLICY: Final = (
     "default-src 'none'",
     "script-src 'self'",

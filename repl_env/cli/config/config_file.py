@@ -46,7 +46,7 @@ def config_file(given: Path | None) -> ConfigFile | None:
 
 
 def _found(path: Path) -> Mapping[str, Any] | None:
-    """The tables of a file in the working directory; None if the file has none for repl-env."""
+    """Return the tables of a file in the working directory; None without a table of repl-env."""
     if path.name == NAME:
         return _tables(path, _read(path))
     try:
@@ -78,5 +78,5 @@ def _tables(path: Path, content: dict[str, Any]) -> Mapping[str, Any]:
 
 
 def config_error(message: str) -> typer.BadParameter:
-    """The usage error for a configuration file."""
+    """Return the usage error for a configuration file."""
     return typer.BadParameter(message, param_hint="--config")

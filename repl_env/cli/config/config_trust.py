@@ -28,13 +28,13 @@ def _is_loopback(url: Any) -> bool:
 
 
 def _names_no_code(value: Any) -> bool:
-    """Whether the value names no function of a file."""
+    """Return whether the value names no function of a file."""
     text = str(value)
     return not text.startswith("script:") and re.search(r"\.py:\w+$", text) is None
 
 
 def _is_rubric_of_ours(value: Any) -> bool:
-    """Whether the value is the name of a rubric, and not `module:function`."""
+    """Return whether the value is the name of a rubric, and not `module:function`."""
     return ":" not in str(value)
 
 

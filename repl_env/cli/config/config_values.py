@@ -20,7 +20,7 @@ _SECRET_NAMES = re.compile(r"(api[-_]?)?key|token|password|secret")
 
 
 def command_path(ctx: Any) -> list[str]:
-    """The names of the command of `ctx` below the program's."""
+    """Return the names of the command of `ctx`, without that of the program."""
     names: list[str] = []
     while ctx.parent is not None:
         names.insert(0, ctx.info_name)
@@ -78,7 +78,7 @@ def defaults_of(file: ConfigFile, command: Any, names: list[str], ctx: Any) -> d
 
 
 def _options(command: Any) -> dict[str, Any]:
-    """The options of a command by their keys: the long name, without dashes in front."""
+    """Return the options of a command by their keys, the long names without leading dashes."""
     return {
         max(option.opts, key=len).removeprefix("--"): option
         for option in command.params
@@ -128,7 +128,7 @@ def _scalar(file: ConfigFile, place: str, option: Any, value: Any, *, is_path: b
 
 
 def _resolved(file: ConfigFile, place: str, option: Any, value: str, *, is_path: bool) -> str:
-    """A text in which a relative path is relative to the folder of the file."""
+    """Return the text with its relative path below the folder of the file."""
     head, path, tail = "", value, ""
     if option.name in _FUNCTIONS:
         if (function := _FUNCTION.fullmatch(value)) is None:

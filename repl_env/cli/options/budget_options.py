@@ -84,7 +84,7 @@ _OPTIONS = {
 
 
 def refusal_text(error: BudgetExceeded) -> str:
-    """The text of `error` with the option that changes it."""
+    """Return the text of `error` with the option that sets the limit."""
     if error.unpriced is not None:
         return _needs_price(error.unpriced)
     option = _OPTIONS.get(error.field)
@@ -106,7 +106,7 @@ def _needs_price(model: str) -> str:
 
 
 def budget_from(calls: int, tokens: str | None, usd: float | None, seconds: float | None) -> Budget:
-    """The budget that the options ask for.
+    """Return the budget of these options.
 
     Raises:
         typer.BadParameter: naming the field.

@@ -31,7 +31,7 @@ ContextFiles: TypeAlias = Annotated[
 
 
 def contexts_from(given: Sequence[str]) -> dict[str, Path | str | bytes]:
-    """The contexts by variable: files as paths, which were seen to be readable; `-` as it is read.
+    """Return the contexts by variable: readable files as paths, the content of `-`.
 
     Raises:
         typer.BadParameter: naming the file: it cannot be read, or two would have one name.
@@ -50,7 +50,7 @@ def contexts_from(given: Sequence[str]) -> dict[str, Path | str | bytes]:
 
 
 def loaded(contexts: Mapping[str, Path | str | bytes]) -> dict[str, str | bytes]:
-    """The same with the files read: what a session can be given."""
+    """Return the contexts with the contents of files, as a session takes them."""
     return {
         name: text_or_bytes(_bytes_of(value)) if isinstance(value, Path) else value
         for name, value in contexts.items()
@@ -58,7 +58,7 @@ def loaded(contexts: Mapping[str, Path | str | bytes]) -> dict[str, str | bytes]
 
 
 def _named(given: str) -> tuple[str | None, str]:
-    """A name and a path; a file whose own name has a `=` is a path."""
+    """Return a name and a path; a file whose own name has a `=` is a path."""
     name, equals, path = given.partition("=")
     if not equals or Path(given).exists():
         return None, given

@@ -1,4 +1,4 @@
-"""Functions of the user's, named on the command line: `module:function` or `FILE.py:function`."""
+"""Functions that the command line names: `module:function` or `FILE.py:function`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class FunctionReference:
 
 
 def named(reference: str, option: str) -> FunctionReference:
-    """The function that `reference` names; modules are also looked for in the current folder.
+    """Return the function that `reference` names; modules may be in the current folder.
 
     Raises:
         typer.BadParameter: for `option`, saying what is wrong.

@@ -1,4 +1,4 @@
-"""Which model a command asks, said by options and by the environment of the process.
+"""The model of a command, from options and from the environment of the process.
 
 This is the one place that reads OPENAI_BASE_URL, OPENAI_API_KEY and HF_TOKEN. A key is never an
 option: the arguments of a process can be read by every user of the machine.
@@ -72,9 +72,9 @@ class ModelOptions:
 def model_from(
     options: ModelOptions, option: str = "--model", environ: Mapping[str, str] | None = None
 ) -> ChatModel:
-    """The model that the options and `environ` (default: this process's) ask for.
+    """Return the model that the options and `environ` (default: this process's) name.
 
-    `option` is the one that named it, for complaints.
+    `option` is the option that named the model, for error texts.
 
     Raises:
         typer.BadParameter: naming the option: no key, no such file or function.
@@ -97,7 +97,7 @@ def model_from(
 
 
 def address_of(options: ModelOptions, environ: Mapping[str, str] | None = None) -> str | None:
-    """The endpoint of the model; None: a script, or a model at Hugging Face."""
+    """Return the endpoint of the model; None for a script, or a model at Hugging Face."""
     if options.model.startswith(SCRIPT):
         return None
     environ = os.environ if environ is None else environ
@@ -106,7 +106,7 @@ def address_of(options: ModelOptions, environ: Mapping[str, str] | None = None) 
 
 
 def llm_from(options: ModelOptions, environ: Mapping[str, str], option: str = "--model") -> LLM:
-    """Address and key of the model.
+    """Return the address and the key of the model.
 
     Without an address, `owner/name` is a model at Hugging Face and any other name one at OpenAI.
     OPENAI_API_KEY goes to the address that is given, HF_TOKEN to Hugging Face only.
@@ -148,7 +148,7 @@ def _is_hugging_face(url: str) -> bool:
 
 
 def digest_of(model: str | None) -> str:
-    """The digest of the file that a scripted model stands in; "" for other models."""
+    """Return the digest of the file of a scripted model; "" for other models."""
     if model is None or not model.startswith(SCRIPT):
         return ""
     return named(model.removeprefix(SCRIPT), "--model").digest

@@ -35,7 +35,7 @@ PageSize: TypeAlias = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageOptions:
-    """The page of a command, if one is wanted."""
+    """The page that a command writes; without `html`, none."""
 
     html: PagePath = None
     max_size: PageSize = None

@@ -1,4 +1,4 @@
-"""How a command's sessions are held and what they may use, said by options."""
+"""The options of a command for the isolation of its sessions and for the language of cells."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Require(StrEnum):
 
 
 class LanguageName(StrEnum):
-    """How much of Python cells may use."""
+    """The part of Python that cells may use."""
 
     FULL = "full"
     LINT = "lint"
@@ -144,7 +144,7 @@ class SessionOptions:
 
 
 def policy_of(language: LanguageName) -> Policy | None:
-    """The policy that the name stands for."""
+    """Return the policy of this name."""
     from repl_sandbox import Policy
 
     names: dict[LanguageName, Literal["lint", "restricted"]] = {
@@ -156,13 +156,13 @@ def policy_of(language: LanguageName) -> Policy | None:
 
 
 def mounts_of(given: Sequence[str] | None) -> dict[str, str]:
-    """The paths of the host by their paths inside."""
+    """Return the paths of the host by their paths in a session."""
     pairs = (each.partition("=") for each in given or ())
     return {head: (tail if equals else head) for head, equals, tail in pairs}
 
 
 def modules_of(preload: Sequence[str] | None) -> tuple[str, ...]:
-    """The modules that are named: by repetition, by commas, or both."""
+    """Return the named modules; an option may be repeated, and have several names."""
     return tuple(name for given in preload or () for name in given.replace(",", " ").split())
 
 
@@ -186,8 +186,8 @@ def opening(weaker: str = "") -> Generator[None]:
         for note in getattr(error, "__notes__", ()):
             typer.echo(f"  {note}", err=True)
         if weaker and error.tier == Isolation.JAILED and _is_confined_possible():
-            told = "Tier confined works here. It is weaker (docs/design/tiers.md); to accept it:"
-            typer.echo(f"{told}\n  {weaker}", err=True)
+            notice = "Tier confined works here. It is weaker (docs/design/tiers.md); to accept it:"
+            typer.echo(f"{notice}\n  {weaker}", err=True)
         typer.echo("`repl-env doctor` shows what this system offers.", err=True)
         raise typer.Exit(ExitStatus.TIER_UNAVAILABLE) from error
     except SandboxError as error:

@@ -65,7 +65,7 @@ def _is_on_command_line(context: typer.Context, name: str) -> bool:
 def rlm_solver(
     model: ModelOptions, runs: RunOptions, trajectories: Path | None = None
 ) -> tuple[Solver, dict[str, Any]]:
-    """A recursive language model as a solver, and what its results depend on.
+    """Return a recursive language model as a solver, and the settings that its results depend on.
 
     `trajectories` is a folder for those of the runs.
 
@@ -92,7 +92,7 @@ def rlm_solver(
 
 
 def function_solver(reference: str) -> tuple[Solver, dict[str, Any]]:
-    """The function that `reference` names as a solver, and what its results depend on."""
+    """Return the function that `reference` names as a solver, and the settings of its results."""
     from repl_env.evaluation.solvers import FunctionSolver
 
     found = named(reference, "--solver")
@@ -100,7 +100,7 @@ def function_solver(reference: str) -> tuple[Solver, dict[str, Any]]:
 
 
 def metric_of(rubric: str | None) -> tuple[Metric | None, dict[str, Any]]:
-    """The metric for all tasks, and what scores depend on; None: what each task names."""
+    """Return the metric of all tasks, None for that of each task, and the settings of scores."""
     from repl_env.evaluation import metrics
 
     if rubric is None or rubric in metrics.RUBRICS:
@@ -113,7 +113,7 @@ def metric_of(rubric: str | None) -> tuple[Metric | None, dict[str, Any]]:
 
 
 def _without_secrets(url: str | None) -> str | None:
-    """`url` without user, password and query: results are shown around."""
+    """Return `url` without user, password and query, because results are published."""
     if url is None:
         return None
     parts = urlsplit(url)

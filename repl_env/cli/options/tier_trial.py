@@ -18,7 +18,7 @@ class Trial:
     remedy: str = ""
 
     def has(self, layer: str) -> bool:
-        """Whether the session was seen to have `layer`."""
+        """Return whether the session has `layer`."""
         return any(each["name"] == layer and each["active"] for each in self.layers)
 
 

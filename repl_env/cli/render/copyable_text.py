@@ -15,10 +15,10 @@ def copyable(text: str, width: int, indent: int = 0) -> str:
     A command that is longer than a line has a line of its own, which the terminal wraps: copying it
     gives no line break.
     """
-    held = _COMMAND.sub(lambda found: found[0].replace(" ", _NO_BREAK), text)
+    unbroken = _COMMAND.sub(lambda found: found[0].replace(" ", _NO_BREAK), text)
     margin = " " * indent
     wrapped = textwrap.fill(
-        held,
+        unbroken,
         max(width, indent + 20),
         initial_indent=margin,
         subsequent_indent=margin,

@@ -32,7 +32,7 @@ _MOST_ERROR = 200
 def evaluation_progress(
     evaluation: Evaluation, console: Console | None = None
 ) -> AbstractContextManager[None]:
-    """The display that fits `console`, by default stderr: a bar on a terminal, lines elsewhere."""
+    """Return the display for `console`, by default stderr: a bar on a terminal, else lines."""
     console = console or Console(stderr=True)
     if console.is_terminal:
         return EvaluationBar(evaluation, console)
@@ -55,7 +55,7 @@ class ScoreCount:
 
     @property
     def mean(self) -> str:
-        """The mean score in words, "" without one."""
+        """Return the mean score in words, "" without scores."""
         return f"score {self._sum / self.scored:.3f}" if self.scored else ""
 
 
@@ -138,7 +138,7 @@ class EvaluationLines:
             self._print(self._text(now))
 
     def _is_due(self) -> bool:
-        """Whether a twentieth of the tasks of this call ended since the last line, or all."""
+        """Return whether a twentieth of the tasks ended since the last line, or all."""
         return self._ended == self._left or (self._ended - self._printed) * _LINES >= self._left
 
     def _text(self, now: float) -> str:

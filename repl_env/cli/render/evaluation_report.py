@@ -1,4 +1,4 @@
-"""How an evaluation ended: what is printed of it, and the exit status."""
+"""The report at the end of an evaluation, and its exit status."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def report(
 
 
 def taken_over(evaluation: Evaluation, results: ResultsFile) -> str:
-    """Say how many results of an earlier call count in this one."""
+    """Return how many results of an earlier call this one takes over."""
     tasks, left = len(evaluation.dataset.entries), len(evaluation.missing)
     if evaluation.done:
         return (
@@ -70,6 +70,6 @@ def _what_next(summary: Summary, out: Path | None) -> str:
 
 
 def unwritable(error: OSError) -> ExitStatus:
-    """Say that there are no results, and why; the exit status."""
+    """Print why results cannot be written, and return the exit status."""
     typer.echo(f"Results cannot be written: {error.strerror or error}", err=True)
     return ExitStatus.FAILED

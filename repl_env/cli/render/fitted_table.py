@@ -68,7 +68,7 @@ class FittedTable:
             yield Text(self._note, style="dim")
 
     def _fits(self, console: Console, options: ConsoleOptions) -> bool:
-        """Whether all cells have their lines, and those that wrap enough columns."""
+        """Return whether the table fits: unwrapped cells are whole, others have enough columns."""
         natural = Measurement.get(console, options.update(width=10_000), self._table(wraps=False))
         saved = sum(
             max(0, self._width(index, "\n") - max(_LEAST, self._width(index)))
@@ -78,7 +78,7 @@ class FittedTable:
         return natural.maximum - saved <= options.max_width
 
     def _width(self, index: int, between: str | None = None) -> int:
-        """The width of the longest part of a column's cells; parts are words by default."""
+        """Return the width of the longest part, by default word, of a column's cells."""
         parts = (part for row in self._rows for part in row[index].plain.split(between))
         return max(map(cell_len, parts), default=0)
 

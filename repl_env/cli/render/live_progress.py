@@ -35,7 +35,7 @@ class Progress(Protocol):
     tree: RunTree
 
     def on_event(self, event: AnyEvent) -> None:
-        """Take in an event. From any thread; never waits for a terminal to draw."""
+        """Add an event, from any thread; never waits for a terminal to draw."""
 
     def __enter__(self) -> Self: ...
 
@@ -54,7 +54,7 @@ def progress(
     *,
     verbose: bool = False,
 ) -> Progress:
-    """The display that fits `console`: live on a terminal, lines anywhere else; None for none.
+    """Return the display for `console`: live on a terminal, else lines; silent for None.
 
     `verbose`: lines with code, output and errors of each cell, also on a terminal.
     """
@@ -67,7 +67,7 @@ def progress(
 
 
 class LiveTreeDisplay:
-    """A picture of the tree, drawn anew some times a second, and gone when it is left."""
+    """A picture of the tree, drawn several times a second, and removed at the end."""
 
     def __init__(self, console: Console, tree: RunTree, budget: Budget | None = None) -> None:
         self.tree = tree
@@ -76,7 +76,7 @@ class LiveTreeDisplay:
         self._live = Live(self, console=console, refresh_per_second=8, transient=True)
 
     def on_event(self, event: AnyEvent) -> None:
-        """Take in an event; the next picture has it."""
+        """Add an event to the next picture."""
         with self._lock:
             self.tree.feed(event)
 
@@ -119,9 +119,9 @@ class SilentProgress:
 
 
 class ProgressLines:
-    """One line when a run begins, for each of its turns, and when it ends; nothing is taken back.
+    """One line for each beginning, turn and end of a run, which stays on the terminal.
 
-    Turns are told of the root and the runs right below it, so that a wide tree stays readable.
+    Turns are those of the root and its children, so that a wide tree stays readable.
     `verbose`: with code, output and errors of the cells, and the replies that ran no code.
     """
 
@@ -133,7 +133,7 @@ class ProgressLines:
         self._lock = threading.Lock()
 
     def on_event(self, event: AnyEvent) -> None:
-        """Take in an event, and print its line if it has one."""
+        """Add an event, and print its line if it has one."""
         with self._lock:
             self.tree.feed(event)
             if self._verbose and event.run.count(".") <= 1:

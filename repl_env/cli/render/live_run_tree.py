@@ -1,4 +1,4 @@
-"""`RunTree`: what is known of a tree of runs, kept up to date from its events.
+"""`RunTree`: the state of a tree of runs, updated by its events.
 
 It holds what is going on and forgets what has ended but for counts and sums, so a tree of many
 thousand calls takes no more room than its calls in flight.
@@ -24,7 +24,7 @@ from repl_env.rlm.events import (
 )
 from repl_env.rlm.failure_streak import FailureStreak
 
-Doing: TypeAlias = Literal["asked", "thinking", "running", "over"]
+Doing: TypeAlias = Literal["started", "thinking", "running", "over"]
 
 
 @dataclass(slots=True)
@@ -40,7 +40,7 @@ class RunTotals:
     children: int = 0
 
     def add(self, other: RunTotals) -> None:
-        """Count `other` too."""
+        """Add `other` to these totals."""
         self.calls += other.calls
         self.failed += other.failed
         self.input_tokens += other.input_tokens
@@ -52,19 +52,19 @@ class RunTotals:
 
 @dataclass(slots=True)
 class RunTreeNode:
-    """A call that is not answered yet, or a run that is not over; `run` tells which."""
+    """A call without an answer, or, if `run` is true, a run without an end."""
 
     path: str
     since: float
     text: str
     model: str | None = None
     run: bool = False
-    doing: Doing = "asked"
+    doing: Doing = "started"
     turn: int = 0
     max_iterations: int = 0
     cell: int = 0
     code: str = ""
-    asked: int = 0  # sub-calls so far
+    subcalls: int = 0  # sub-calls so far
     own: RunTotals = field(default_factory=RunTotals)  # and of what ended below
     ended_calls: int = 0
     failed_calls: int = 0
@@ -141,7 +141,7 @@ class RunTree:
 
     def _call_started(self, event: CallStarted) -> None:
         if (node := self._nodes.get(event.run)) is not None:
-            node.asked += 1
+            node.subcalls += 1
             call = RunTreeNode(event.call, event.time, event.prompt, event.model)
             node.below[event.call] = self._nodes[event.call] = call
 
@@ -187,13 +187,13 @@ class RunTree:
                 setattr(node, name, value)
 
     def _cost(self, usage: ModelUsage, model: str | None) -> RunTotals:
-        asked, answered = usage.input_tokens or 0, usage.output_tokens or 0
+        inputs, outputs = usage.input_tokens or 0, usage.output_tokens or 0
         price = self._prices.get(model or "")
         usd = usage.usd
         if price is not None:
-            usd = (asked * price.input + answered * price.output) / 1e6
+            usd = (inputs * price.input + outputs * price.output) / 1e6
         unpriced = int(usd is None)
-        return RunTotals(1, 0, asked, answered, usd or 0.0, unpriced)
+        return RunTotals(1, 0, inputs, outputs, usd or 0.0, unpriced)
 
 
 def exact(spent: Spent) -> RunTotals:
@@ -210,7 +210,7 @@ def exact(spent: Spent) -> RunTotals:
 
 
 def walk(node: RunTreeNode) -> Iterator[RunTreeNode]:
-    """A node and all below it."""
+    """Yield a node and all below it."""
     waiting = [node]
     while waiting:
         each = waiting.pop()

@@ -64,8 +64,8 @@ def _run(run: Run, full: bool) -> Tree:
     if run.question:
         parts.append(_block(run.question, full, style="italic"))
     if run.task is not None:
-        told = ((name, value) for name, value in asdict(run.task).items() if value is not None)
-        parts.append(Text("task: " + ", ".join(f"{k} {visible(v)}" for k, v in told), style="dim"))
+        facts = ((name, value) for name, value in asdict(run.task).items() if value is not None)
+        parts.append(Text("task: " + ", ".join(f"{k} {visible(v)}" for k, v in facts), style="dim"))
     parts += [
         Text(f"{visible(note.name)}: {visible(note.type)}, {note.length:,}", style="dim")
         for note in run.contexts
@@ -94,7 +94,7 @@ def _add_turn(tree: Tree, turn: Turn, run: Run, shown: set[str], full: bool) -> 
 
 
 def _add_calls(tree: Tree, calls: Sequence[Call], full: bool) -> None:
-    """The calls of one cell; the most of a batch that went well as a number, unless `full`."""
+    """Add the calls of one cell; unless `full`, most successful calls of a batch as a number."""
     well = [call for call in calls if call.child is None and call.text and not call.error]
     folded = [] if full else well[_CALLS:]
     if len(folded) <= 1:
@@ -117,8 +117,8 @@ def _add_call(tree: Tree, call: Call, full: bool) -> None:
     if call.child is None or call.child.question != call.prompt:
         parts.append(_block(call.prompt, full, one_line=not full))
     if call.child is None:
-        told = call.text if call.text is not None else "(no answer is known)"
-        parts.append(_block(told, full, head="answer", style=style))
+        answer = call.text if call.text is not None else "(no answer is known)"
+        parts.append(_block(answer, full, head="answer", style=style))
     branch = tree.add(Group(*parts))
     if call.child is not None:
         branch.add(_run(call.child, full))
@@ -129,14 +129,14 @@ def _turn_head(turn: Turn) -> Text:
     head = Text.assemble((f"turn {turn.number}", "bold"), (f"  {turn.seconds:.1f} s", "dim"))
     head.append(_tokens(usage.input_tokens, usage.output_tokens), "dim")
     if turn.last:
-        head.append("  the last: only an answer was asked for", "yellow")
+        head.append("  the last turn, which only asks for an answer", "yellow")
     if turn.completion.truncated:
         head.append("  the reply was cut", "yellow")
     return head
 
 
 def cell_block(cell: Cell | CellRan, full: bool) -> Group:
-    """The code of a cell as in a REPL, and what came of it."""
+    """Return the code of a cell as in a REPL, and its outcome."""
     code = _prompted(_block(cell.code, full))
     if cell.observation is None:
         return Group(code, Text("(it is not known what came of it)", style="yellow"))
@@ -154,7 +154,7 @@ def cell_block(cell: Cell | CellRan, full: bool) -> Group:
 
 
 def _prompted(code: Text) -> Text:
-    """Code as it stands in a REPL, to tell it from what it printed."""
+    """Return code with prompts, which separate the code from its output."""
     marked = Text()
     for number, line in enumerate(code.plain.split("\n")):
         marked.append("... " if number else ">>> ", "dim").append(f"{line}\n", "blue")
@@ -212,26 +212,26 @@ def _block(
     tail: bool = False,
     one_line: bool = False,
 ) -> Text:
-    """A text, or its head; its tail where the end says what happened."""
+    """Return a text, or its head, or its tail if the end has the outcome."""
     clean = visible(text.strip("\n"))
     if one_line:
         clean = _cut(" ".join(clean.split()), _PROMPT_WIDTH)
     elif not full:
         clean = "\n".join(_few(clean.split("\n"), tail))
-    shown = Text.assemble((f"{head}: ", "dim")) if head else Text()
-    return shown.append(clean, style or None)
+    block = Text.assemble((f"{head}: ", "dim")) if head else Text()
+    return block.append(clean, style or None)
 
 
 def _few(lines: Sequence[str], tail: bool) -> Iterator[str]:
     left_out = len(lines) - _LINES
     if left_out <= 1:
-        kept: Iterable[str] = lines
+        selected: Iterable[str] = lines
     elif tail:
         yield f"... {left_out} lines"
-        kept = lines[-_LINES:]
+        selected = lines[-_LINES:]
     else:
-        kept = [*lines[:_LINES], f"... {left_out} more lines"]
-    for line in kept:
+        selected = [*lines[:_LINES], f"... {left_out} more lines"]
+    for line in selected:
         yield _cut(line, _WIDTH)
 
 

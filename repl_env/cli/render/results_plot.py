@@ -64,7 +64,7 @@ def _intervals(
     means: Sequence[float],
     bounds: Sequence[tuple[float | None, float | None]],
 ) -> None:
-    """A dot for each mean, with a line from bound to bound where these are known."""
+    """Draw a dot for each mean, and a line between its bounds if they are known."""
     places = range(len(names))
     for place, (low, high) in zip(places, bounds, strict=True):
         if low is not None and high is not None:

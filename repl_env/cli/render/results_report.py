@@ -163,14 +163,14 @@ def _left_out(found: Comparison, limit: int) -> Iterator[str]:
     )
     for reason, ids in groups:
         if ids:
-            most = limit or len(ids)
-            more = f" and {len(ids) - most} more" if len(ids) > most else ""
-            names = ", ".join(one_line(each, 60) for each in ids[:most])
+            count = limit or len(ids)
+            more = f" and {len(ids) - count} more" if len(ids) > count else ""
+            names = ", ".join(one_line(each, 60) for each in ids[:count])
             yield f"{len(ids)} {reason}: {names}{more}"
 
 
 def as_json_text(first: RecordedResults, second: RecordedResults | None) -> str:
-    """The same facts for programs."""
+    """Return the same facts as JSON."""
     record: dict[str, Any] = {"file": _file(first)}
     if second is not None:
         record["other"] = _file(second)

@@ -1,4 +1,4 @@
-"""`RunReport`: how a run ended, as an answer, a line of totals and an exit status."""
+"""`RunReport`: the answer of a run, a line of totals, and the exit status."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class RunReport:
         self.reason: str | None = None
 
     def done(self, result: Any) -> None:
-        """The run ended by itself."""
+        """Record the result of a run that ended by itself."""
         self.result, self.status = result, status_of(result)
         if self.status is ExitStatus.BUDGET:
             exceeded = _get(result, "exceeded")
@@ -49,12 +49,12 @@ class RunReport:
             self.reason = f"{self.reason}; {streak}"
 
     def failed(self, status: ExitStatus, reason: str, error: BaseException | None = None) -> None:
-        """The run was cut short; what it had so far may be with the error."""
+        """Record the error that ended a run, and the partial result of the error."""
         self.result = _get(error, "result", self.result)
         self.status, self.reason = status, reason
 
     def show(self, *, as_json: bool, quiet: bool) -> None:
-        """The answer to stdout; then, to stderr, the totals and the reason."""
+        """Print the answer to stdout, and the reason and the totals to stderr."""
         answer = _get(self.result, "final_answer")
         if as_json:
             print(json.dumps(self.as_json(), ensure_ascii=False), flush=True)
@@ -66,14 +66,14 @@ class RunReport:
             typer.echo(self.totals(), err=True)
 
     def totals(self) -> str:
-        """One line: how it ended, what it took."""
+        """Return one line with turns, usage and time."""
         tree = self.progress.tree
         turns = _get(self.result, "iterations", 0 if tree.root is None else tree.root.turn)
         took = duration(time.monotonic() - self._began)
         return f"{turns} turn{'' if turns == 1 else 's'} · {amounts(self._spent())} · {took}"
 
     def as_json(self) -> dict[str, Any]:
-        """The result for programs; `usage` has what is known also if there is no result."""
+        """Return the result as JSON; `usage` is known without a result, too."""
         result, spent = self.result, self._spent()
         return {
             "answer": _get(result, "final_answer"),
@@ -95,7 +95,7 @@ class RunReport:
 
 
 def status_of(result: Any) -> ExitStatus:
-    """The exit status of a result: what stopped the run goes before what it has as an answer."""
+    """Return the exit status of a result; a used-up budget counts before an answer."""
     if _get(result, "stop_reason") == "budget":
         return ExitStatus.BUDGET
     if _get(result, "final_answer") is not None:
@@ -108,5 +108,5 @@ def status_of(result: Any) -> ExitStatus:
 
 
 def _get(holder: Any, name: str, default: Any = None) -> Any:
-    """A field of a result that may be partial, or may not be there."""
+    """Return a field of a result that may be partial or None."""
     return getattr(holder, name, default)

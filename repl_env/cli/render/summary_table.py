@@ -23,14 +23,14 @@ def show(console: Console, summary: Summary) -> None:
     if summary.failures:
         _show_failures(console, summary)
     totals = FittedTable("", Heading("", wraps=True), title="All tasks that ran", show_header=False)
-    for name, told in _totals(summary):
-        if told:
-            totals.add_row(name, told)
+    for name, text in _totals(summary):
+        if text:
+            totals.add_row(name, text)
     console.print(totals)
 
 
 def score_table(summary: Summary) -> FittedTable:
-    """The mean scores, of all tasks and of each group of them."""
+    """Return the mean scores of all tasks and of each group."""
     columns = (Heading(name, "right") for name in ("n", "score", "95 % interval"))
     scores = FittedTable("tasks", *columns, title=_title(summary))
     for row in summary.scores:

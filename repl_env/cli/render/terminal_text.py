@@ -1,4 +1,4 @@
-"""Text of strangers on a terminal: what would steer the terminal is shown, not obeyed.
+"""Untrusted text on a terminal: control sequences are shown, not obeyed.
 
 Output of a session can hold any byte, among them sequences that set the clipboard, the title or the
 keys of a terminal, or have it type something. Colours pass, as do tabs, line ends, carriage returns
@@ -27,14 +27,14 @@ class TerminalText:
         self._coloured = False
 
     def feed(self, text: str) -> str:
-        """`text` as it may be written; what may be the beginning of a colour waits."""
+        """Return `text` as it may be written, without a possible beginning of a colour sequence."""
         text = self._begun + text
         begun = _BEGUN.search(text)
         self._begun = begun[0] if begun else ""
         return _STEERS.sub(self._shown, text[: len(text) - len(self._begun)])
 
     def finish(self) -> str:
-        """The end of the stream, or of a cell: what waited, and an end to its colours."""
+        """Return the rest at the end of a stream or a cell, and the end of its colours."""
         rest = _STEERS.sub(self._shown, self._begun)
         reset = RESET if self._coloured else ""
         self._begun, self._coloured = "", False
@@ -48,7 +48,7 @@ class TerminalText:
 
 
 def visible(control: str) -> str:
-    """A control character as `^[` or `\\x9b`."""
+    """Return a control character as `^[` or `\\x9b`."""
     code = ord(control)
     if code < 0x20 or code == 0x7F:
         return f"^{chr(code ^ 0x40)}"
@@ -56,12 +56,12 @@ def visible(control: str) -> str:
 
 
 def harmless(text: str) -> str:
-    """A whole text as it may be written to a terminal."""
+    """Return a whole text as it may be written to a terminal."""
     made = TerminalText()
     return made.feed(text) + made.finish()
 
 
-def one_line(text: str, most: int = 200) -> str:
-    """The beginning of `text` in one line, without control characters."""
-    line = " ".join(_CONTROLS.sub(" ", text[: 4 * most]).split())
-    return line if len(line) <= most else f"{line[: most - 1]}…"
+def one_line(text: str, length: int = 200) -> str:
+    """Return the beginning of `text` as one line without control characters."""
+    line = " ".join(_CONTROLS.sub(" ", text[: 4 * length]).split())
+    return line if len(line) <= length else f"{line[: length - 1]}…"

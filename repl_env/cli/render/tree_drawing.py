@@ -1,4 +1,4 @@
-"""A tree of runs as lines of text that fit a terminal, and sums in words."""
+"""A tree of runs as lines that fit a terminal, and totals in words."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from repl_env.rlm.budget.budget_limits import Budget
 from .live_run_tree import RunTotals, RunTree, RunTreeNode
 from .terminal_text import one_line
 
-# How many of a run's calls are shown: the first of these that lets all fit.
+# Numbers of a run's calls to show: the first with which all fits is taken.
 _FITS = (64, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1, 0)
 _BAR = 12
 
@@ -19,7 +19,7 @@ _BAR = 12
 def picture(
     tree: RunTree, height: int, width: int, now: float, budget: Budget | None = None
 ) -> list[Text]:
-    """The tree in at most `height` lines of `width` columns: what goes on, and below it the sums.
+    """Return the tree and its totals in at most `height` lines of `width` columns.
 
     If more calls exist than fit, each run shows as many of its own and counts the others.
     """
@@ -37,31 +37,33 @@ def picture(
 
 
 def _bodies(root: RunTreeNode, room: int, now: float) -> Iterator[list[Text]]:
-    """The first that fits; else the smallest, with a last line that says that there is more."""
-    for most in _FITS:
-        lines = _node(root, most, now, "", "", room + 1)
+    """Yield the first body that fits; else the smallest, with a last line about the rest."""
+    for limit in _FITS:
+        lines = _node(root, limit, now, "", "", room + 1)
         if len(lines) <= room:
             yield lines
             return
     yield [*lines[: room - 1], Text("… and more", "dim")]
 
 
-def _node(node: RunTreeNode, most: int, now: float, first: str, rest: str, room: int) -> list[Text]:
-    """A node's line and those below it, at most `room`, behind the guides `first` and `rest`."""
+def _node(
+    node: RunTreeNode, limit: int, now: float, first: str, rest: str, room: int
+) -> list[Text]:
+    """Return at most `room` lines of a node and those below, behind `first` and `rest`."""
     lines = [_title(node, now, first)]
     if node.run and node.doing == "running" and node.code.strip():
         bar = "│ " if _has_below(node) else "  "
         lines.append(Text(f"{rest}{bar}{one_line(node.code)}", "dim"))
     # Runs first: they have more to tell than a call that waits for its answer.
     below = sorted(node.below.values(), key=lambda each: (not each.run, each.since))
-    shown, more = below[:most], len(below) - most
+    shown, more = below[:limit], len(below) - limit
     entries = len(shown) + (more > 0) + _has_ended(node)
     for each in shown:
         entries -= 1
         if len(lines) >= room:
             return lines
         guides = ("├─ ", "│  ") if entries else ("└─ ", "   ")
-        lines += _node(each, most, now, rest + guides[0], rest + guides[1], room - len(lines))
+        lines += _node(each, limit, now, rest + guides[0], rest + guides[1], room - len(lines))
     if more > 0:
         entries -= 1
         lines.append(Text(f"{rest}{'├─' if entries else '└─'} … {more:,} more in flight", "cyan"))
@@ -80,8 +82,8 @@ def _has_ended(node: RunTreeNode) -> bool:
 
 def _ended(node: RunTreeNode) -> str:
     counts = [(node.ended_calls, "call"), (node.ended_runs, "run")]
-    told = " and ".join(_count(count, noun) for count, noun in counts if count)
-    return f"{told} ended" + (f", {node.failed_calls:,} failed" if node.failed_calls else "")
+    ended = " and ".join(_count(count, noun) for count, noun in counts if count)
+    return f"{ended} ended" + (f", {node.failed_calls:,} failed" if node.failed_calls else "")
 
 
 def _count(count: int, noun: str) -> str:
@@ -89,7 +91,7 @@ def _count(count: int, noun: str) -> str:
 
 
 _DOING: dict[str, Callable[[RunTreeNode], str]] = {
-    "asked": lambda node: "",
+    "started": lambda node: "",
     "thinking": lambda node: f"turn {node.turn + 1}/{node.max_iterations} · model",
     "running": lambda node: (
         f"turn {node.turn}/{node.max_iterations}" + (f" · cell {node.cell}" if node.cell else "")
@@ -148,14 +150,14 @@ def _bar(name: str, used: float, limit: float) -> Text:
 
 
 def amounts(spent: RunTotals) -> str:
-    """Calls, tokens and cost in words."""
+    """Return calls, tokens and cost in words."""
     failed = f" ({spent.failed:,} failed)" if spent.failed else ""
     tokens = f"{spent.input_tokens:,} tokens in, {spent.output_tokens:,} out"
     return f"{_count(spent.calls, 'call')}{failed} · {tokens} · {cost(spent)}"
 
 
 def cost(spent: RunTotals) -> str:
-    """US dollars, as far as they are known."""
+    """Return the cost in US dollars, as far as it is known."""
     if spent.unpriced and not spent.usd:
         return "cost unknown"
     known = f"${spent.usd:,.4f}" if spent.usd < 1 else f"${spent.usd:,.2f}"
@@ -165,7 +167,7 @@ def cost(spent: RunTotals) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people read them."""
+    """Return a time in a readable unit."""
     seconds = max(0.0, seconds)
     if seconds < 10:
         return f"{seconds:.1f} s"

@@ -1,4 +1,4 @@
-"""A recorded tree of runs as JSON, for programs: what `repl-env replay --json` prints."""
+"""A recorded tree of runs as JSON, which `repl-env replay --json` prints."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def as_dict(run: Run) -> dict[str, Any]:
-    """A run with all below it. Messages are the new ones of each turn; figures are counted."""
+    """Return a run with all below it: new messages of each turn, the number of figures."""
     ended = run.ended
     return {
         "run": run.id,
@@ -51,10 +51,10 @@ def _turn_dict(turn: Turn) -> dict[str, Any]:
 
 
 def _cell_dict(cell: Cell) -> dict[str, Any]:
-    told: dict[str, Any] = {"cell": cell.number, "code": cell.code, "seconds": cell.seconds}
+    fields: dict[str, Any] = {"cell": cell.number, "code": cell.code, "seconds": cell.seconds}
     if cell.observation is not None:
         result = cell.observation.result
-        told |= {
+        fields |= {
             "success": result.success,
             "stdout": result.stdout,
             "stderr": result.stderr,
@@ -62,7 +62,7 @@ def _cell_dict(cell: Cell) -> dict[str, Any]:
             "figures": len(result.figures),
             "error_kind": cell.observation.error_kind,
         }
-    return told
+    return fields
 
 
 def _call_dict(call: Call) -> dict[str, Any]:

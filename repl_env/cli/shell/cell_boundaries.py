@@ -28,7 +28,7 @@ _MARK = re.compile(r"""#|'{3}|"{3}|['"()\[\]{}]|\\\n?\Z""")
 
 
 def is_whole(text: str) -> bool:
-    """Whether `text` can be run: nothing is open in it, or it is wrong however it goes on."""
+    """Return whether `text` can run: no construct is open, or no continuation is valid."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the session warns
         try:
@@ -39,7 +39,7 @@ def is_whole(text: str) -> bool:
 
 
 def is_block(text: str) -> bool:
-    """Whether `text` ends in a compound statement of several lines, which more may follow."""
+    """Return whether `text` ends in a compound statement that may have further lines."""
     try:
         statements = ast.parse(text).body
     except (SyntaxError, ValueError, MemoryError, RecursionError):
@@ -51,39 +51,39 @@ def is_block(text: str) -> bool:
 
 
 def cells(lines: Iterable[str], paused: Callable[[], bool] = lambda: False) -> Iterator[str]:
-    """The cells of a text: its statements at the top level, each as soon as it is known to end.
+    """Yield the cells of a text: each top-level statement as soon as its end is known.
 
     A statement of one line, or in brackets or quotes, ends there. A block ends before the next line
     that is not indented, or with the text; after two empty lines also where `paused` says that
     nothing more comes for now. A line that begins with `:` is a cell of its own.
     """
-    held: list[str] = []
+    pending: list[str] = []
     blanks = 0
     literal = _Literal()
     for line in lines:
         blank = not line.strip()
-        if held and not blank and _begins(line) and _ends(held, literal):
-            yield "".join(held)
-            held, literal = [], _Literal()
-        if blank and not held:
+        if pending and not blank and _begins(line) and _ends(pending, literal):
+            yield "".join(pending)
+            pending, literal = [], _Literal()
+        if blank and not pending:
             continue
         was_open = literal.is_open
-        held.append(line)
+        pending.append(line)
         literal.feed(line)
         blanks = blanks + 1 if blank else 0
-        if len(held) == 1 and line.startswith(":"):
+        if len(pending) == 1 and line.startswith(":"):
             yield line
-            held, literal = [], _Literal()
-        if literal.is_open or not held:
+            pending, literal = [], _Literal()
+        if literal.is_open or not pending:
             continue
-        closes = len(held) == 1 or (was_open and not _COMPOUND.match(held[0]))
-        if (closes and _closes("".join(held))) or (
-            blanks >= _BLANKS_THAT_END and paused() and is_whole("".join(held))
+        closes = len(pending) == 1 or (was_open and not _COMPOUND.match(pending[0]))
+        if (closes and _closes("".join(pending))) or (
+            blanks >= _BLANKS_THAT_END and paused() and is_whole("".join(pending))
         ):
-            yield "".join(held)
-            held, literal = [], _Literal()
-    if held:
-        yield "".join(held)
+            yield "".join(pending)
+            pending, literal = [], _Literal()
+    if pending:
+        yield "".join(pending)
 
 
 class _Literal:
@@ -136,29 +136,29 @@ class _Literal:
 
 
 def _begins(line: str) -> bool:
-    """Whether a line is one of a new statement, if none is open."""
+    """Return whether a line begins a new statement, if none is open."""
     line = line.lstrip("\f")  # which has no column
     return not line[:1].isspace() and not _CONTINUES.match(line)
 
 
-def _ends(held: list[str], literal: _Literal) -> bool:
-    """Whether what is held is whole, or wrong however it goes on, before a line that begins.
+def _ends(pending: list[str], literal: _Literal) -> bool:
+    """Return whether the pending lines are a cell, before a line that begins a statement.
 
     Open quotes are neither. Open brackets are seldom wrong: they are parsed each time that they
     have twice as many lines, so that the work grows with the text.
     """
-    if literal.is_quoted or (literal.is_open and len(held) & (len(held) - 1)):
+    if literal.is_quoted or (literal.is_open and len(pending) & (len(pending) - 1)):
         return False
-    return is_whole("".join(held))
+    return is_whole("".join(pending))
 
 
 def _closes(text: str) -> bool:
-    """Whether a statement ends with what is its first line, or closed what was open."""
+    """Return whether a statement ends with its first line, or with the last open bracket."""
     return not text.startswith("#") and is_whole(text) and not _may_go_on(text)
 
 
 def _may_go_on(text: str) -> bool:
-    """Whether a whole compound statement may be followed by an `else`, as `if x: y`."""
+    """Return whether an `else` may follow a whole compound statement, such as `if x: y`."""
     try:
         statements = ast.parse(text).body
     except (SyntaxError, ValueError, MemoryError, RecursionError):

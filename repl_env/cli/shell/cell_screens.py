@@ -38,23 +38,23 @@ class Screen(Protocol):
     """Display of cells, replies to commands and errors."""
 
     def output(self, stream: str, text: str) -> None:
-        """A piece of a running cell's "stdout" or "stderr"."""
+        """Show a piece of a running cell's "stdout" or "stderr"."""
 
     def outcome(self, cell: int, outcome: AnyOutcome) -> None:
-        """A cell is over; its output was shown."""
+        """Show the outcome of a cell whose output was shown."""
 
     def reply(self, command: str, reply: RenderableType) -> None:
         """Show the reply to a command."""
 
     def complain(self, what: str, message: str) -> None:
-        """A cell or a command could not be done."""
+        """Show the error of a cell or a command."""
 
     def note(self, message: str) -> None:
-        """Something that a person should know now."""
+        """Show a note to the user."""
 
 
 class TextScreen:
-    """As a REPL: output as it comes, the value, the traceback; then only what is notable.
+    """Shows cells as a REPL does: output at once, the value, the traceback, notable facts.
 
     On a terminal, text of the session is made harmless and tracebacks are coloured; anywhere else
     it is passed as it is. `memory`: bytes that a session may use, to be said when it used more.
@@ -90,17 +90,17 @@ class TextScreen:
             self._say(line, "yellow")
 
     def reply(self, command: str, reply: RenderableType) -> None:
-        """Tables and texts, in the width of the terminal."""
+        """Show tables and texts in the width of the terminal."""
         self._close_line()
         begin = "\n" if self._open["stdout"] else ""
         self._write("stdout", begin + _rendered(self._out, reply))
 
     def complain(self, what: str, message: str) -> None:
-        """In red, on stderr."""
+        """Show the error in red on stderr."""
         self._say(message, "red")
 
     def note(self, message: str) -> None:
-        """Dim, on stderr."""
+        """Show the note dimmed on stderr."""
         self._say(message, "dim")
 
     def _say(self, line: str, style: str) -> None:
@@ -140,38 +140,38 @@ class JSONScreen:
         self._out = out or sys.stdout
 
     def output(self, stream: str, text: str) -> None:
-        """Nothing: the outcome has it."""
+        """Ignore the output: the outcome has it."""
 
     def outcome(self, cell: int, outcome: AnyOutcome) -> None:
-        """All of the outcome; figures in base64."""
+        """Print all fields of the outcome, figures in base64."""
         self._print({"cell": cell, **as_json(outcome)})
 
     def reply(self, command: str, reply: RenderableType) -> None:
-        """The text that a person would see."""
+        """Print the text of the reply."""
         text = _rendered(Console(width=200, color_system=None), reply).rstrip("\n")
         self._print({"command": command, "ok": True, "text": text})
 
     def complain(self, what: str, message: str) -> None:
-        """`ok` false and why."""
+        """Print `ok` as false, and the reason."""
         self._print({"command": what, "ok": False, "text": message})
 
     def note(self, message: str) -> None:
-        """Nothing: a program reads the outcomes."""
+        """Ignore the note: a program reads the outcomes."""
 
-    def _print(self, told: dict[str, Any]) -> None:
-        self._out.write(json.dumps(told, ensure_ascii=False) + "\n")
+    def _print(self, fields: dict[str, Any]) -> None:
+        self._out.write(json.dumps(fields, ensure_ascii=False) + "\n")
         self._out.flush()
 
 
 def _rendered(console: Console, reply: RenderableType) -> str:
-    """`reply` as text, without the blanks that fill the lines of tables."""
+    """Return `reply` as text, without the blanks at the ends of lines."""
     with console.capture() as captured:
         console.print(reply, soft_wrap=False)
     return "".join(f"{line.rstrip()}\n" for line in captured.get().rstrip("\n").split("\n"))
 
 
 def notable(outcome: AnyOutcome, memory: int | None = None) -> list[str]:
-    """Lines about what a person must know besides output, value and traceback; usually none.
+    """Return notable facts besides output, value and traceback; usually none.
 
     `memory`: bytes that the session may use, if known.
     """
@@ -209,8 +209,8 @@ def _ended(outcome: AnyOutcome, reasons: Mapping[str, str]) -> str | None:
 
 
 def as_json(outcome: AnyOutcome) -> dict[str, Any]:
-    """An outcome as a JSON object."""
+    """Return an outcome as a JSON object."""
     kind = re.sub(r"(?<!^)(?=[A-Z])", "_", type(outcome).__name__).lower()
-    told = {"outcome": kind, "ok": outcome.ok, **asdict(outcome)}
-    told["figures"] = [base64.b64encode(figure).decode() for figure in outcome.figures]
-    return told
+    fields = {"outcome": kind, "ok": outcome.ok, **asdict(outcome)}
+    fields["figures"] = [base64.b64encode(figure).decode() for figure in outcome.figures]
+    return fields

@@ -25,11 +25,11 @@ _STATUS = {"": 0, "None": 0, "False": 0, "True": 1}
 
 
 class ShellExit(Exception):
-    """The person is done."""
+    """The end of the shell, at the request of its user."""
 
 
 class Shell:
-    """Runs cells and commands in one session after the other, and shows what they come to.
+    """Runs cells and commands, in one session after the other, and shows their outcomes.
 
     `run_command` runs a command, an input that begins with `:`, and returns whether it succeeded.
     `values` are the variables that a session begins with. With `exits`, a SystemExit of the code
@@ -67,11 +67,11 @@ class Shell:
 
     @property
     def depth(self) -> int:
-        """How many branches deep the session is."""
+        """The number of branches between the first session and this one."""
         return len(self._sessions) - 1
 
     def restart(self) -> None:
-        """Begin anew, in a new session with the values of the beginning."""
+        """Replace the session by a new one with the initial values."""
         self.close()
         session = self._sandbox.session()
         self._sessions = [session]
@@ -79,26 +79,26 @@ class Shell:
             session.set(name, value)
 
     def restore(self, data: bytes) -> Session:
-        """Go on in a session with the namespace that was saved, in place of those there are."""
+        """Replace all sessions by one with a saved namespace."""
         session = self._sandbox.restore(data, timeout=self.timeout)
         self.close()
         self._sessions = [session]
         return session
 
     def branch(self) -> Session:
-        """Go on in a copy; `leave_branch` comes back."""
+        """Continue in a branch of the session; `leave_branch` returns."""
         self._sessions.append(self.session.branch())
         return self.session
 
     def leave_branch(self) -> bool:
-        """Drop the copy and go on where it was made; False if this is none."""
+        """Close the branch and continue where it began; False if the session is no branch."""
         if not self.depth:
             return False
         self._sessions.pop().close()
         return True
 
     def set_timeout(self, seconds: float) -> None:
-        """How long a cell may execute from now on; TypeError or ValueError if it is no time."""
+        """Set the time limit of further cells in seconds; TypeError or ValueError if it is none."""
         self.timeout = check_seconds(seconds, "timeout")
 
     def run_all(self, inputs: Iterable[str]) -> None:
@@ -142,7 +142,7 @@ class Shell:
         self.screen.outcome(self.cells, outcome)
 
     def _exit(self, message: str) -> NoReturn:
-        """Leave as a program does with what its SystemExit says: a status, or last words."""
+        """End the shell with the status or the message of a SystemExit, as a program would."""
         if message in _STATUS:
             self.status = _STATUS[message]
         elif _NUMBER.fullmatch(message):

@@ -110,7 +110,7 @@ class ShellCompleter(Completer):
 
 
 def history_in(environ: Mapping[str, str]) -> History:
-    """The history of the user, in XDG_STATE_HOME; one that ends with the shell if it cannot be.
+    """Return the history file of the user in XDG_STATE_HOME; in memory if it cannot be written.
 
     XDG Base Directory Specification 0.8: a relative path in the variable is ignored.
     """
@@ -127,7 +127,7 @@ def history_in(environ: Mapping[str, str]) -> History:
 
 
 def is_ready(text: str) -> bool:
-    """Whether Enter at the end of `text` runs it: it is whole, and its last block is closed."""
+    """Return whether Enter at the end of `text` runs it: the last block is closed."""
     if text.startswith(":") or not text.strip():
         return True
     closed = "\n" not in text or text.rsplit("\n", 1)[1].strip() == "" or not is_block(text)
@@ -135,7 +135,7 @@ def is_ready(text: str) -> bool:
 
 
 def next_indent(before: str) -> str:
-    """The indentation of the line that follows `before`."""
+    """Return the indentation of the line that follows `before`."""
     line = before.rsplit("\n", 1)[-1]
     indent = line[: len(line) - len(line.lstrip())]
     if line.rstrip().endswith((":", "(", "[", "{")):

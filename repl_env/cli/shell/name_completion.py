@@ -28,7 +28,7 @@ _OURS = (*keyword.kwlist, *(name for name in dir(builtins) if not name.startswit
 
 
 def completions(session: Session, before: str) -> tuple[str, list[str]]:
-    """The part of a name that ends the text `before`, and what it may become, in order.
+    """Return the part of a name that ends the text `before`, and its completions in order.
 
     Nothing after what is no name, as a call or a number. Names with a leading underscore come only
     when one was typed.
@@ -47,7 +47,7 @@ def completions(session: Session, before: str) -> tuple[str, list[str]]:
 
 
 def names_of(session: Session) -> list[str]:
-    """Its variables, keywords and builtins."""
+    """Return the variables of the session, keywords and builtins."""
     with suppress(SandboxError):
         return [*(one.name for one in session.variables()), *_OURS]
     return list(_OURS)

@@ -48,13 +48,13 @@ class PipedLines:
             yield from _texts(line, encoding)
 
     def paused(self) -> bool:
-        """Whether nothing more is there, and nothing comes for a while."""
+        """Return whether the pipe is empty, and stays so for a while."""
         if self._fd is None or self._whole or self._begun:
             return False
         return not select.select([self._fd], [], [], _PAUSE)[0]
 
     def _line(self) -> bytes:
-        """The next line, b"" at the end."""
+        """Return the next line, b"" at the end."""
         while not self._whole:
             data = self._stream.read(_READ) if self._fd is None else os.read(self._fd, _READ)
             if not data:

@@ -40,7 +40,7 @@ class Command:
 
 
 def run_command(shell: Shell, line: str) -> bool:
-    """Run the command of `line` and show its reply, or why there is none; whether there is one."""
+    """Run the command of `line`, show its reply or error, and return whether it worked."""
     name, _, argument = line[1:].partition(" ")
     argument = argument.strip()
     try:
@@ -57,7 +57,7 @@ def run_command(shell: Shell, line: str) -> bool:
 
 
 def _find(name: str) -> Command:
-    """The command `name`, or the only one that begins so."""
+    """Return the command `name`, or the only one that begins with `name`."""
     if name in _BY_NAME:
         return _BY_NAME[name]
     begin = [command for command in COMMANDS if name and command.name.startswith(name)]
@@ -137,7 +137,7 @@ def _get(shell: Shell, argument: str) -> RenderableType:
 
 
 def _written(name: str, data: bytes) -> RenderableType:
-    """`data` in a new file: what a session says replaces nothing that was here."""
+    """Write `data` to a new file: data of a session replaces no file of the user."""
     path = Path(name).expanduser()
     if path.name in {"", ".", ".."}:
         raise ValueError(f"{name!r} names no file")
@@ -181,9 +181,9 @@ def _load(shell: Shell, argument: str) -> RenderableType:
     return _saved(f"{count} variables; files are not part of what is saved", session.missing)
 
 
-def _saved(said: str, missing: tuple[Missing, ...]) -> RenderableType:
+def _saved(message: str, missing: tuple[Missing, ...]) -> RenderableType:
     without = [f"without {one_line(f'{one.name} ({one.type}): {one.reason}')}" for one in missing]
-    return Text("\n".join([said, *without]))
+    return Text("\n".join([message, *without]))
 
 
 def _timeout(shell: Shell, argument: str) -> RenderableType:
@@ -228,7 +228,7 @@ def _table(*headings: str, title: str | None = None) -> Table:
 
 
 def _cells(*texts: str) -> list[Text]:
-    """Texts of the session as cells of a table: no markup, nothing that steers a terminal."""
+    """Return texts of a session as cells of a table, without markup and control characters."""
     return [Text(one_line(text)) for text in texts]
 
 

@@ -111,7 +111,7 @@ def _token(login: bool) -> str:
 
 
 def _endpoint() -> str | None:
-    """The address of the hub that the environment names, None for its own."""
+    """Return the address of the hub in the environment; None for the default one."""
     given = os.environ.get("HF_ENDPOINT", "").strip()
     if not given:
         return None
@@ -126,7 +126,7 @@ def _endpoint() -> str | None:
 
 
 def _lines(file: Path) -> str:
-    """The lines of a key file in one, without what is for people."""
+    """Return the entries of a key file, without comments, separated by commas."""
     try:
         text = file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -141,7 +141,7 @@ def _lines(file: Path) -> str:
 
 
 def _files(folder: Path | None, plan: SpaceConfig) -> Files:
-    """The files of the folder that was given, or of a Space that is made now."""
+    """Return the files of `folder`, or of a new Space."""
     from repl_env.integrations.hf_space.space_contents import space_files
     from repl_env.integrations.hf_space.space_folder import read_space
 

@@ -42,7 +42,7 @@ class SpaceOptions:
 
     @property
     def is_default(self) -> bool:
-        """Whether no option is given."""
+        """True if no option is given."""
         return not (self.keyed or self.title or self.base)
 
     def config(self, repo: str | None) -> SpaceConfig:

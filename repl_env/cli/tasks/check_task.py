@@ -1,4 +1,4 @@
-"""`repl-env tasks check`: whether a task gives its documented scores."""
+"""`repl-env tasks check`: the scores of a task beside its documented ones."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def check(
 
 def _line(found: dict[str, Any]) -> str:
     mark = "ok" if found["ok"] else "WRONG"
-    told = found["failure"] or f"{found['score']:.6g}, documented {found['documented']:g}"
-    return f"{mark:5} {found['task']} {found['which']}: {told}"
+    verdict = found["failure"] or f"{found['score']:.6g}, documented {found['documented']:g}"
+    return f"{mark:5} {found['task']} {found['which']}: {verdict}"
 
 
 def _found(names: list[str] | None) -> list[Any]:

@@ -32,6 +32,6 @@ def list_tasks(
     scores_of = (Heading("baseline", "right"), Heading("reference", "right"))
     table = FittedTable("task", "metric", *scores_of, "split", "difficulty", "group")
     for task in found:
-        told = (task.name, f"{task.metric} ({task.direction})", task.baseline, task.reference)
-        table.add_row(*map(str, (*told, task.split, task.difficulty or "-", task.group or "-")))
+        facts = (task.name, f"{task.metric} ({task.direction})", task.baseline, task.reference)
+        table.add_row(*map(str, (*facts, task.split, task.difficulty or "-", task.group or "-")))
     Console().print(table)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def tasks_of(names: list[str]) -> list[Task]:
-    """The tasks of these names and folders; all that are shipped, without any."""
+    """Return the tasks of these names and folders; without any, all shipped tasks."""
     from repl_env.tasks import load, load_set, shipped
 
     if not names:
@@ -31,7 +31,7 @@ def tasks_of(names: list[str]) -> list[Task]:
 
 @contextmanager
 def failures_reported() -> Iterator[None]:
-    """Turn what is wrong with a task, or with this system, into its message and status."""
+    """Turn an error of a task, or of this system, into its message and exit status."""
     from repl_env.tasks import TaskError
     from repl_sandbox import IsolationError, SandboxError
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 from repl_env.rlm.trajectory.event_codec import parsed
 
 PREVIEW: Final = 90  # characters of a text: a line of a list
-_MOST_MESSAGES: Final = 1000  # of one turn
+_MAX_MESSAGES: Final = 1000  # of one turn
 
 Row = dict[str, Any]
 
@@ -77,7 +77,7 @@ def _model_replied(event: Mapping[str, Any]) -> Row:
     return {
         "turn": number(event.get("turn")),
         "kept": number(event.get("kept")),
-        "added": [_message(message) for message in messages[:_MOST_MESSAGES]],
+        "added": [_message(message) for message in messages[:_MAX_MESSAGES]],
         "text": preview(completion.get("text")),
         "model": preview(completion.get("model")),
         "input_tokens": number(usage.get("input_tokens")),

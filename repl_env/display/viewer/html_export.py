@@ -29,13 +29,13 @@ from repl_env.display.web_files import web_files
 from repl_env.evaluation.results_file import Result
 
 # Browsers open this at once, and mail and issue trackers take it.
-MOST_BYTES: Final = 20_000_000
+MAX_PAGE_BYTES: Final = 20_000_000
 _MARK: Final = b"<!doctype html>\n<!-- repl-env viewer -->\n"
 _FOREVER: Final = 1e9  # seconds
 
 
 class PageTooLarge(ValueError):
-    """A page would have more than `MOST_BYTES`, and no other limit was given."""
+    """A page would have more than `MAX_PAGE_BYTES`, and no other limit was given."""
 
 
 def trajectory_data(path: Path) -> dict[str, Any]:
@@ -74,11 +74,11 @@ def write_page(data: dict[str, Any], out: Path, limit: int | None = None) -> Non
     """Write the page with `data`, which only its owner may read. A page that is there is replaced.
 
     Raises:
-        PageTooLarge: it has more than `MOST_BYTES`, and `limit` is None.
+        PageTooLarge: it has more than `MAX_PAGE_BYTES`, and `limit` is None.
         ValueError: it cannot be made smaller than `limit`.
         OSError: it cannot be written, or another file than such a page is there.
     """
-    room = (MOST_BYTES if limit is None else limit) - len(_page(b""))
+    room = (MAX_PAGE_BYTES if limit is None else limit) - len(_page(b""))
     if limit is None and (size := size_of(data)) > room:
         raise PageTooLarge(f"the page would have {(size + len(_page(b''))) / 1e6:.0f} MB")
     content = _page(as_script_data(fitted(data, room)).encode("utf-8"))
@@ -89,9 +89,8 @@ def write_page(data: dict[str, Any], out: Path, limit: int | None = None) -> Non
         with os.fdopen(file, "wb") as opened:
             opened.write(content)
         os.replace(name, target)
-    except BaseException:
-        os.unlink(name)
-        raise
+    finally:
+        Path(name).unlink(missing_ok=True)  # of a page that is not at its place
 
 
 def check_target(out: Path) -> Path:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 SUFFIX: Final = ".jsonl"  # of files below a folder; a file that is named itself may have any
-DEEPEST: Final = 4  # folders below a named one
-MOST: Final = 10_000  # files; the list of runs stays quick to send
+MAX_DEPTH: Final = 4  # folders below a named one
+MAX_FILES: Final = 10_000  # files; the list of runs stays quick to send
 
 
 def _flags() -> int:
@@ -94,7 +94,7 @@ class NamedFiles:
         for path in self._paths:
             for parts in _regular(path):
                 found.append(self._named(path, parts))
-                if len(found) == MOST:
+                if len(found) == MAX_FILES:
                     return found
         return found
 
@@ -132,7 +132,7 @@ def _below(folder: int, parts: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
         here = (*parts, entry.name)
         if entry.is_file(follow_symlinks=False) and entry.name.endswith(SUFFIX):
             yield here
-        elif entry.is_dir(follow_symlinks=False) and len(here) <= DEEPEST:
+        elif entry.is_dir(follow_symlinks=False) and len(here) <= MAX_DEPTH:
             try:
                 below = os.open(entry.name, _flags() | os.O_DIRECTORY, dir_fd=folder)
             except OSError:  # not ours to read, or replaced by a link meanwhile

@@ -10,7 +10,7 @@ from repl_env.display.viewer.growing_lines import GrowingLines
 from repl_env.display.viewer.named_files import NamedFile
 
 # Rows of one answer: a page makes its lists of so many in less than the time of a frame.
-MOST_ROWS = 2000
+MAX_ROWS = 2000
 
 
 class TrajectoryIndex:
@@ -36,11 +36,11 @@ class TrajectoryIndex:
             OSError: the file cannot be read.
         """
         with self._lock:
-            if start + MOST_ROWS > len(self._rows):
+            if start + MAX_ROWS > len(self._rows):
                 self._grow(seconds)
             if generation != self._generation:
                 start = 0
-            rows = self._rows[start : start + MOST_ROWS]
+            rows = self._rows[start : start + MAX_ROWS]
             return {
                 "generation": self._generation,
                 "start": start,

@@ -29,11 +29,11 @@ class TrajectorySummary:
 
     @property
     def more(self) -> bool:
-        """Whether there are lines that were not read yet."""
+        """True if there are lines that were not read yet."""
         return self._lines.more
 
     def read(self, seconds: float) -> dict[str, Any]:
-        """Read on for about `seconds`, and return what is known.
+        """Read for about `seconds`, and return the known facts.
 
         Raises:
             OSError: the file cannot be read.

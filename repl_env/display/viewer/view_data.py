@@ -1,4 +1,4 @@
-"""`ViewData`: what the pages of a viewer ask for, from the files that were named."""
+"""`ViewData`: the data of a viewer's pages, from the named files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from repl_env.display.viewer.evaluation_data import comparison_data, evaluation_data, results_of
 from repl_env.display.viewer.growing_lines import LONGEST_LINE
-from repl_env.display.viewer.named_files import MOST, NamedFile, NamedFiles
+from repl_env.display.viewer.named_files import MAX_FILES, NamedFile, NamedFiles
 from repl_env.display.viewer.trajectory_index import TrajectoryIndex
 from repl_env.display.viewer.trajectory_summary import TrajectorySummary
 from repl_env.rlm.trajectory.event_codec import FORMAT
@@ -60,7 +60,7 @@ class ViewData:
             rows = [self._row(file, until) for file in self._files.files()]
         shown = [row for row in rows if row["kind"] != "other"]
         more = any(row.get("more") for row in shown)
-        return {"files": shown, "more": more, "full": len(rows) == MOST}
+        return {"files": shown, "more": more, "full": len(rows) == MAX_FILES}
 
     def rows(self, identifier: str, start: int, generation: int) -> dict[str, Any]:
         """Return rows of a trajectory from number `start`."""

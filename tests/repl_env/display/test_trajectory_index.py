@@ -10,7 +10,7 @@ import pytest
 from repl_env.display.viewer import growing_lines
 from repl_env.display.viewer.event_rows import event_row
 from repl_env.display.viewer.named_files import NamedFiles
-from repl_env.display.viewer.trajectory_index import MOST_ROWS, TrajectoryIndex
+from repl_env.display.viewer.trajectory_index import MAX_ROWS, TrajectoryIndex
 from repl_env.display.viewer.view_data import ViewData
 from repl_env.rlm import TrajectoryWriter
 from tests.repl_env.rlm.trajectory.account import account, cell_started, ended, replied, started
@@ -83,18 +83,18 @@ def test_rows_come_in_pieces(path):
     with TrajectoryWriter(path) as write:
         write(started())
         write(replied())
-        for cell in range(2 * MOST_ROWS):
+        for cell in range(2 * MAX_ROWS):
             write(cell_started(cell=cell))
     index, found = index_of(path), []
     while True:
         piece = index.rows(len(found), 0, seconds=0.0)
         found += piece["rows"]
-        assert len(piece["rows"]) <= MOST_ROWS
+        assert len(piece["rows"]) <= MAX_ROWS
         if not piece["more"]:
             break
 
     assert [row["at"] for row in found] == sorted(row["at"] for row in found)
-    assert len(found) == 2 * MOST_ROWS + 3
+    assert len(found) == 2 * MAX_ROWS + 3
 
 
 @pytest.mark.parametrize(

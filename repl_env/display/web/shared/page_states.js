@@ -1,4 +1,4 @@
-// What a place shows instead of content: while it loads, when there is nothing, when it failed.
+// Placeholders for content that is loading, missing, or failed to load.
 
 import { html } from "../vendor/preact-htm.module.js";
 

@@ -23,7 +23,7 @@ export class RunTree {
     }
   }
 
-  // Whether each root that began has ended.
+  // True if each root that began has ended.
   get complete() {
     return this.roots.length > 0 && this.roots.every((run) => run.ended !== null);
   }

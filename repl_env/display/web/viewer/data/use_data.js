@@ -2,7 +2,7 @@
 
 import { useEffect, useState } from "../../vendor/preact-htm.module.js";
 
-// `load()` gives a promise; it is called anew when one of `inputs` changes. What was there before stays
+// `load()` gives a promise; it is called anew when one of `inputs` changes. The value before stays
 // until the new value is there, if `keep`.
 export function useData(load, inputs, keep = false) {
   const [state, setState] = useState({ value: null, error: null, loading: true });

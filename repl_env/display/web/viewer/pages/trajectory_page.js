@@ -11,7 +11,7 @@ import { RunDetail } from "../parts/run_detail.js";
 import { TreeView } from "../parts/tree_view.js";
 import { TurnDetail } from "../parts/turn_detail.js";
 
-// What the address names in the tree: a component with its arguments, or null.
+// Returns the component of the address with its arguments, or null.
 function chosenIn(tree, [runId, kind, name]) {
   const run = runId === undefined ? tree.roots[0] : tree.runs.get(runId);
   if (run === undefined) return null;

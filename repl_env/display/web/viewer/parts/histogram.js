@@ -27,7 +27,7 @@ function binOf(value, low, width) {
   return Math.min(BINS - 1, Math.max(0, Math.floor((value - low) / width + 1e-9)));
 }
 
-// Whether a value is in the bin that the text "low..high" of an address names.
+// Returns whether a value is in the bin that the text "low..high" of an address names.
 export function isInBin(value, text, values) {
   if (text === null) return true;
   const bins = binsOf(values);

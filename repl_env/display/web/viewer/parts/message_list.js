@@ -1,4 +1,4 @@
-// What the model of a turn was shown: the new messages open, those that it had seen before closed. Texts
+// The prompt of a turn: new messages are open, messages of earlier turns are closed. Texts
 // are fetched when they are opened.
 
 import { html, useState } from "../../vendor/preact-htm.module.js";
