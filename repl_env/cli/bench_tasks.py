@@ -98,7 +98,7 @@ def make(
     size: Size = "100k",
     seed: Seed = 1,
     context_files: ContextFolder = None,
-    force: Annotated[bool, typer.Option(help="Replace an existing dataset.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing dataset.")] = False,
     as_json: AsJSON = False,
 ) -> None:
     """Write a dataset of generated tasks: the same options always make the same bytes."""

@@ -54,7 +54,7 @@ def doctor(
         ),
     ] = False,
 ) -> None:
-    """Show what this system offers to hold sessions; exit 3 if it has no tier of --require."""
+    """Show the isolation that works on this system; exit 3 if it is weaker than --require."""
     if clean:
         remove_containers()
         return

@@ -62,7 +62,7 @@ def repl(
     undo: Undo = _UNDO,
     as_json: AsJSON = False,
 ) -> None:
-    """Type Python into a session of its own, held by the kernel; :help lists more.
+    """Run Python interactively in a jailed session; :help lists the commands.
 
     Input that is no terminal is run statement by statement, as `python -i` does; exit 1 if one of
     them failed, or as sys.exit() says.

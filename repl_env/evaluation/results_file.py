@@ -188,7 +188,7 @@ class ResultsFile:
             lines = file.read().splitlines(keepends=True)
         # A header of which only the beginning was written is nobody else's file either.
         if lines and not _HEADER.startswith(lines[0]):
-            raise ResultsError(_not_results(self.path))
+            raise ResultsError(f"{_not_results(self.path)}; name another file")
         if lines and not lines[-1].endswith(b"\n"):
             half = lines.pop()
             os.ftruncate(self._file, os.fstat(self._file).st_size - len(half))

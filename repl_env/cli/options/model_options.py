@@ -135,8 +135,8 @@ def _key(
     if base_url is None or base_url == OPENAI:
         where = "Hugging Face" if base_url is None else "OpenAI"
         raise typer.BadParameter(
-            f"{options.model!r} is asked for at {where}, and {name} is not set; set it, or give "
-            "--base-url for another endpoint",
+            f"{options.model!r} is a model of {where}, and its key {name} is not set; set {name}, "
+            "or give --base-url for another endpoint",
             param_hint=option,
         )
     return None  # an endpoint of one's own may ask for none

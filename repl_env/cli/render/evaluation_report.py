@@ -38,16 +38,11 @@ def report(
 
 def taken_over(evaluation: Evaluation, results: ResultsFile) -> str:
     """Return how many results of an earlier call this one takes over."""
-    tasks, left = len(evaluation.dataset.entries), len(evaluation.missing)
-    if evaluation.done:
-        return (
-            f"{results.path} has the results of {tasks - left} of {tasks} tasks, which are taken "
-            f"over; {left} {'task' if left == 1 else 'tasks'} to run."
-        )
-    return (
-        f"No result in {results.path} counts: they are of other tasks or were made with other "
-        f"settings. {left} {'task' if left == 1 else 'tasks'} to run."
-    )
+    tasks, missing = len(evaluation.dataset.entries), len(evaluation.missing)
+    to_run = f"{missing} {'task' if missing == 1 else 'tasks'} to run."
+    if not evaluation.done:
+        return f"{results.path} has no result of these tasks with these settings; {to_run}"
+    return f"{results.path} has results of {tasks - missing} of {tasks} tasks; {to_run}"
 
 
 def _verdict(summary: Summary) -> ExitStatus:

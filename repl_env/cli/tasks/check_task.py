@@ -26,7 +26,7 @@ def check(
     ] = None,
     as_json: AsJSON = False,
 ) -> None:
-    """Evaluate each task's baseline and reference solution, and compare with what it says."""
+    """Compare the scores of each task's baseline and solution with the documented ones."""
     from repl_env.tasks import Evaluator
 
     results: list[dict[str, Any]] = []

@@ -32,6 +32,11 @@ def list_tasks(
     scores_of = (Heading("baseline", "right"), Heading("reference", "right"))
     table = FittedTable("task", "metric", *scores_of, "split", "difficulty", "group")
     for task in found:
-        facts = (task.name, f"{task.metric} ({task.direction})", task.baseline, task.reference)
+        facts = (
+            task.name,
+            f"{task.metric} ({task.direction})",
+            f"{task.baseline:.6g}",
+            f"{task.reference:.6g}",
+        )
         table.add_row(*map(str, (*facts, task.split, task.difficulty or "-", task.group or "-")))
     Console().print(table)

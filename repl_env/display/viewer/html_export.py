@@ -105,7 +105,7 @@ def check_target(out: Path) -> Path:
     if target.exists():
         with target.open("rb") as file:
             if file.read(len(_MARK)) not in {_MARK, b""}:
-                raise FileExistsError(f"{out} is there, and is not a page of the viewer")
+                raise FileExistsError(f"{out} exists, and is not a page of the viewer")
     return target
 
 

@@ -222,9 +222,9 @@ def test_a_limit_can_be_raised(evaluate: Call, solvers: Path, tmp_path: Path) ->
         assert done.returncode == 0
 
     assert len(results(out)) == 12
-    assert "has the results of 5 of 12 tasks, which are taken over; 7 tasks to run." in done.stderr
+    assert "has results of 5 of 12 tasks; 7 tasks to run." in done.stderr
     changed = evaluate("--solver", f"{solvers}:right", "--out", str(out), "--limit", "1")
-    assert "were made with other settings. 1 task to run." in changed.stderr
+    assert "no result of these tasks with these settings; 1 task to run." in changed.stderr
 
 
 def test_off_a_terminal_progress_is_plain_lines(evaluate: Call, solvers: Path) -> None:
