@@ -113,7 +113,7 @@ def set_restore_timeout(patch: pytest.MonkeyPatch, seconds: float) -> None:
 
 def set_file_timeout(patch: pytest.MonkeyPatch, seconds: float) -> None:
     """Set the seconds that the file helper of a session has for a reply."""
-    patch.setattr("repl_sandbox.session.files.file_client._PATIENCE", seconds)
+    patch.setattr("repl_sandbox.session.files.file_client._TIMEOUT", seconds)
 
 
 def file_request() -> Callable[..., Any]:

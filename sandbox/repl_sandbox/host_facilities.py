@@ -24,7 +24,7 @@ class Facility:
     Attributes:
         name: Its name for people.
         tiers: The isolation tiers that need it. Other tiers are stronger with it.
-        ok: Whether it works.
+        ok: True if it works.
         detail: The result of the trial: a version, a path, or the error.
         remedy: Instructions to make it available; empty if it works.
     """

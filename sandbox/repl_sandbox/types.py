@@ -168,7 +168,7 @@ class Outcome(Displayed):
 
     @property
     def ok(self) -> bool:
-        """Whether the cell ran to its end."""
+        """True if the cell ran to its end."""
         return isinstance(self, Finished)
 
 

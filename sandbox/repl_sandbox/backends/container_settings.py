@@ -153,5 +153,5 @@ def check_room(limits: Limits, container: ContainerLimits | None) -> None:
 
 
 def has_own_kernel(runtime: str | None) -> bool:
-    """Whether the name of a runtime matches `OWN_KERNEL`; a name proves nothing."""
+    """Return whether the name of a runtime matches `OWN_KERNEL`; a name proves nothing."""
     return any(part.startswith(OWN_KERNEL) for part in (runtime or "").lower().split("."))

@@ -81,18 +81,18 @@ class SandboxSettings:
 
     @property
     def preloads(self) -> bool:
-        """Whether the template imports modules, whose state all sessions inherit."""
+        """True if the template imports modules, whose state all sessions inherit."""
         # A policy preloads modules as well, among them `random`.
         return bool(self.preload) or self.policy is not None
 
     @property
     def knows_arrays(self) -> bool:
-        """Whether sessions can use numpy: the restricted policy does not permit it."""
+        """True if sessions can use numpy: the restricted policy does not permit it."""
         return self.policy is None or self.policy.language != "restricted"
 
     @property
     def per_session(self) -> bool:
-        """Whether each session has a container of its own."""
+        """True if each session has a container of its own."""
         return self.container is not None and self.container.per_session
 
     @property

@@ -21,9 +21,9 @@ EARNED: Final = 0.02
 # it: opening takes 10 ms, a first look at the data some more.
 FIRST: Final = 0.03
 # The most credit: enough for a cell that computes for a moment, amid short ones.
-SAVED: Final = 0.1
+MAX_CREDIT: Final = 0.1
 # The most debt, however long a session computed: it is paid after 4 s of rest.
-OWED: Final = 0.05
+MAX_DEBT: Final = 0.05
 # Seconds for which one observation of a process that wants a processor counts, unless the
 # observation before it was the same: in a large sandbox a session is observed every half minute.
 _STANDS: Final = 0.1
@@ -51,7 +51,7 @@ class CpuCredit:
             rest = 0.0 if self._was_busy else max(0.0, rest - _STANDS)
         had = self._saved + EARNED * rest + A_CELL * cells
         saved = had - max(0.0, used - self._used)
-        self._saved = min(SAVED, max(-OWED, saved))
+        self._saved = min(MAX_CREDIT, max(-MAX_DEBT, saved))
         self._since, self._used, self._was_busy = now, used, wants
         # The threshold for recovering is a little above that for running out, so that the state
         # does not change at each observation.

@@ -61,12 +61,12 @@ class FairScheduler:
             share.leave(core.links)
 
     def is_stopped(self, core: Core) -> bool:
-        """Whether the session is stopped until its turn."""
+        """Return whether the session is stopped until its turn."""
         share = self._shares.get(core.links.family)
         return share is not None and share.is_stopped
 
     def is_busy(self, core: Core) -> bool:
-        """Whether the session has to be observed again soon, although no cell runs."""
+        """Return whether the session has to be observed again soon, although no cell runs."""
         share = self._shares.get(core.links.family)
         return share is not None and share.busy
 

@@ -38,12 +38,12 @@ class SessionShare:
 
     @property
     def busy(self) -> bool:
-        """Whether the session has to be observed again soon, although no cell runs."""
+        """True if the session has to be observed again soon, although no cell runs."""
         return self.slowed or self.throttled or self._scheduling.restores > 0
 
     @property
     def is_fork_bomb(self) -> bool:
-        """Whether it is throttled as a fork bomb."""
+        """True if it is throttled as a fork bomb."""
         return self.throttled and self._throttle.is_fork_bomb
 
     def join(self, links: SessionLinks) -> None:

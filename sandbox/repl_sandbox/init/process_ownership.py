@@ -35,7 +35,7 @@ def members(
 
 
 def is_child(pid: int) -> bool:
-    """Whether `pid` is a living child of this process: its number cannot be reused then.
+    """Return whether `pid` is a living child of this process: its number cannot be reused then.
 
     If init has the rights of the host's user, it must signal nothing else.
     """
@@ -46,7 +46,7 @@ def is_child(pid: int) -> bool:
 
 
 def is_stopped(child: int) -> bool:
-    """Whether that child of this process is stopped, as by SIGSTOP."""
+    """Return whether that child of this process is stopped, as by SIGSTOP."""
     try:
         return os.waitid(os.P_PID, child, _STOPPED) is not None
     except ChildProcessError:

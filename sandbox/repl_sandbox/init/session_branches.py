@@ -222,7 +222,7 @@ class SessionBranch:
 
     @property
     def is_ending(self) -> bool:
-        """Whether its worker is about to be killed."""
+        """True if its worker is about to be killed."""
         return self._awaited_snapshot is not None
 
     def end_worker(self) -> None:

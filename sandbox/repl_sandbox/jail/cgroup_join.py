@@ -37,7 +37,7 @@ def close_view_rows() -> Rows:
     yield call("unshare", libc.CLONE_NEWCGROUP)
 
 
-def be_first_to_go_rows() -> Rows:
+def prefer_for_oom_kill_rows() -> Rows:
     """Return the rows that make the kernel kill this process and its children before init."""
     # While the process hides its memory, the file belongs to no user here; the process hides it
     # again before any code runs.

@@ -58,7 +58,7 @@ def make(folder: str, owner: int | None) -> None:
     except PermissionError:
         os.close(_open_base(folder.rpartition("/")[0]))  # session code closed it: see there
         os.mkdir(folder, 0o700)
-    _furnish(folder, owner)
+    _make_contents(folder, owner)
 
 
 def clear(folder: str, owner: int | None, others: Sequence[str] = ()) -> None:
@@ -70,10 +70,10 @@ def clear(folder: str, owner: int | None, others: Sequence[str] = ()) -> None:
     base, _, name = folder.rpartition("/")
     _insist(lambda: _clear(base, name, {WORKSPACE, TEMPORARY, *others}))
     os.chmod(folder, 0o700)
-    _furnish(folder, owner)
+    _make_contents(folder, owner)
 
 
-def _furnish(folder: str, owner: int | None) -> None:
+def _make_contents(folder: str, owner: int | None) -> None:
     for path in (f"{folder}/{WORKSPACE}", f"{folder}/{TEMPORARY}"):
         with suppress(FileExistsError):
             os.mkdir(path, 0o700)

@@ -27,7 +27,7 @@ class SessionUsage:
         self._template_memory = template_memory
         self._exact_due = 0.0  # on the monotonic clock
         self._folder_due = 0.0
-        self._passed = False  # whether there were more running processes than allowed
+        self._too_many_running = False  # whether there were more running processes than allowed
         self._suspicions = 0  # measurements in a row with too much memory
 
     def full(self, processes: list[int]) -> bool:
@@ -41,7 +41,7 @@ class SessionUsage:
         # In namespaces the kernel refuses more processes. Elsewhere it counts by user, who may have
         # processes besides the session's.
         counted = full and bool(self.core.links.folder)
-        self._passed = counted and query("running", processes) > limit
+        self._too_many_running = counted and query("running", processes) > limit
         return full
 
     @property
@@ -53,7 +53,7 @@ class SessionUsage:
         limits, links, branches = self.core.limits, self.core.links, self._branches
         limit = branches * int(limits.memory)
         # First, because a flood of processes also uses much memory.
-        if self._passed:
+        if self._too_many_running:
             return "processes"
         exceeds = None
         if links.group is not None:
@@ -71,14 +71,14 @@ class SessionUsage:
         seconds = limits.cpu_seconds
         if seconds is not None and self._cpu_seconds(processes) > branches * seconds:
             return "cpu"
-        return "workspace" if links.folder and self._overfull() else None
+        return "workspace" if links.folder and self._is_workspace_full() else None
 
     def _cpu_seconds(self, processes: list[int]) -> float:
         seconds: float = self.core.links.baseline.query("cpu_seconds", processes)
         return seconds
 
-    def _overfull(self) -> bool:
-        """Whether a directory that the kernel does not bound holds more than allowed."""
+    def _is_workspace_full(self) -> bool:
+        """Return whether a directory that the kernel does not bound holds more than allowed."""
         start = time.monotonic()
         if start < self._folder_due:
             return False
@@ -89,7 +89,7 @@ class SessionUsage:
         return overfull
 
     def _exceeds(self, processes: list[int], limit: int) -> bool | None:
-        """Whether a session holds more than `limit` bytes beyond its template's.
+        """Return whether a session holds more than `limit` bytes beyond its template's.
 
         The memory of waiting snapshots alone does not count. None: it is too early for another
         measurement.
@@ -122,7 +122,7 @@ class SessionUsage:
 def group_exceeds(
     links: SessionLinks, processes: list[int], limit: int, engine_processes: int
 ) -> bool | None:
-    """Whether a cgroup's processes hold more than `limit`; None if it is unknown."""
+    """Return whether a cgroup's processes hold more than `limit`; None if it is unknown."""
     group, init = links.group, links.pid
     assert group is not None
     try:

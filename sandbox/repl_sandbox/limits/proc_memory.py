@@ -56,7 +56,7 @@ def snapshots(init: int, processes: Iterable[int], limit: int) -> set[int]:
 
 
 def runs(pid: int) -> bool:
-    """Whether the process exists and is not ending."""
+    """Return whether the process exists and is not ending."""
     state = _state(pid)
     return state is not None and not state.ending
 
@@ -73,7 +73,7 @@ class _State:
     ending: bool
 
     def waits(self, pid: int, init: int) -> bool:
-        """Whether the process looks like a snapshot of the worker of this init."""
+        """Return whether the process looks like a snapshot of the worker of this init."""
         return self.parent == init and self.group == pid and bool(self.blocked & _WAITS)
 
 

@@ -27,12 +27,12 @@ class ProcStat:
 
     @property
     def busy(self) -> bool:
-        """Whether the first thread runs, or waits for a processor or in the kernel."""
+        """True if the first thread runs, or waits for a processor or in the kernel."""
         return self.state in (_RUNS, b"D")
 
     @property
     def wants(self) -> bool:
-        """Whether the process runs, or waits for nothing but a processor."""
+        """True if the process runs, or waits for nothing but a processor."""
         if self.state == _RUNS or self.threads == 1:
             return self.state == _RUNS
         path = f"/proc/{self.pid}/task"

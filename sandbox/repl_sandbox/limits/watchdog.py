@@ -132,7 +132,7 @@ class Watchdog:
         return due
 
     def _is_caused_by_branch(self, core: Core) -> bool:
-        """Whether a branch of a session does nothing while another one runs.
+        """Return whether a branch of a session does nothing while another one runs.
 
         The measurements are of all branches. The one that runs is measured as well, and is to end.
         """

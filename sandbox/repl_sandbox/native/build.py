@@ -63,7 +63,7 @@ def compile_library(machine: str, target: Path, *, strict: bool = False) -> None
                 _compile(compiler, machine, sources.c_files(), built)
             except BuildError as error:
                 report.append(f"$ {shlex.join(compiler)}\n{error}")
-                if strict and _proven(compiler, machine):
+                if strict and _works(compiler, machine):
                     break
             else:
                 _replace(target, built.read_bytes())
@@ -88,7 +88,7 @@ def build_in_place() -> None:
 
 def install_compiler(machine: str) -> None:
     """Install ziglang for this interpreter by pip, unless a compiler here works."""
-    if not any(_proven(compiler, machine) for compiler in _compilers(machine)):
+    if not any(_works(compiler, machine) for compiler in _compilers(machine)):
         pip = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "install")
         # pip's own message is enough; without the package, the build fails and says so.
         subprocess.run([*pip, ZIG], check=False)
@@ -106,7 +106,7 @@ def _compilers(machine: str) -> Iterator[list[str]]:
         yield [sys.executable, "-m", "ziglang", "cc", "-target", f"{machine}-linux-musl"]
 
 
-def _proven(compiler: Sequence[str], machine: str) -> bool:
+def _works(compiler: Sequence[str], machine: str) -> bool:
     with tempfile.TemporaryDirectory() as folder:
         try:
             _compile(compiler, machine, _PROOF, Path(folder, "library.so"))

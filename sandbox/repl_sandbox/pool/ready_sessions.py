@@ -61,13 +61,13 @@ class ReadySessions:
 
     @property
     def is_short(self) -> bool:
-        """Whether sessions are missing."""
+        """True if sessions are missing."""
         missing = self._size - len(self._sessions) - self._starting
         return missing > 0 and not (self._closed or self._skip)
 
     @property
     def wants_more(self) -> bool:
-        """Whether a session that was acquired, and not used, is kept for another caller."""
+        """True if a session that was acquired, and not used, is kept for another caller."""
         return len(self._sessions) < self._size + _MAX_RETURNED
 
     def give_back(self, links: SessionLinks) -> bool:

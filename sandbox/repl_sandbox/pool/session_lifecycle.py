@@ -55,12 +55,12 @@ class SessionLifecycle:
 
     @property
     def is_unusable(self) -> bool:
-        """Whether the sandbox is closed, or belongs to the process that forked this one."""
+        """True if the sandbox is closed, or belongs to the process that forked this one."""
         return self.closed or self.in_forked_child
 
     @property
     def in_forked_child(self) -> bool:
-        """Whether this process was forked from the one that made the sandbox."""
+        """True if this process was forked from the one that made the sandbox."""
         return os.getpid() != self._pid
 
     def statistics(self) -> Statistics:

@@ -32,7 +32,7 @@ class SessionLimiter:
 
     @property
     def is_unused(self) -> bool:
-        """Whether no session is open or being made."""
+        """True if no session is open or being made."""
         with self._lock:
             return not self._open and not self._reserved
 

@@ -116,7 +116,7 @@ class WarmPool:
             return
 
     def accepts(self, limits: Limits) -> bool:
-        """Whether an unused session with these limits should be kept."""
+        """Return whether an unused session with these limits should be kept."""
         return self._pool is not None and limits == self._limits and self._pool.wants_more
 
     def give_back(self, links: SessionLinks) -> bool:

@@ -33,8 +33,8 @@ class _Connection(Generic[_In, _Out]):
     of date.
     """
 
-    _mine: frozenset[type]
-    _theirs: frozenset[type]
+    _sendable: frozenset[type]
+    _receivable: frozenset[type]
 
     def __init__(self) -> None:
         self.phase = ProtocolPhase.BOOTING
@@ -43,13 +43,13 @@ class _Connection(Generic[_In, _Out]):
 
     @property
     def between_messages(self) -> bool:
-        """Whether the last byte received ended a message."""
+        """True if the last byte received ended a message."""
         return self._reader.buffered == 0
 
     def send(self, message: _Out) -> bytes:
         """Return `message` as bytes; LocalProtocolError if the current phase does not allow it."""
         kind = type(message)
-        if kind not in self._mine:
+        if kind not in self._sendable:
             raise LocalProtocolError(f"{kind.__name__} may be sent by the other side only")
         before = self.phase
         after = TRANSITIONS[before].get(kind)
@@ -85,7 +85,7 @@ class _Connection(Generic[_In, _Out]):
         kind = type(message)
         before = self.phase
         after = TRANSITIONS[before].get(kind)
-        if after is None or kind not in self._theirs:
+        if after is None or kind not in self._receivable:
             problem = "from the wrong side" if after is not None else f"while {before.name}"
             raise RemoteProtocolError(f"{kind.__name__} {problem}")
         if after is not before:
@@ -115,8 +115,8 @@ _IDLE, _RUNNING = ProtocolPhase.IDLE, ProtocolPhase.RUNNING
 class HostConnection(_Connection[WorkerMessage, HostMessage]):
     """The host's end. Its input comes from code that counts as hostile."""
 
-    _mine = _FROM_HOST
-    _theirs = _FROM_WORKER
+    _sendable = _FROM_HOST
+    _receivable = _FROM_WORKER
 
     def execute(self, cell: int, code: bytes) -> bytes:
         """Return the bytes of `send(Execute(cell, code))`; the code must fit a frame."""
@@ -149,8 +149,8 @@ class HostConnection(_Connection[WorkerMessage, HostMessage]):
 class WorkerConnection(_Connection[HostMessage, WorkerMessage]):
     """The worker's end."""
 
-    _mine = _FROM_WORKER
-    _theirs = _FROM_HOST
+    _sendable = _FROM_WORKER
+    _receivable = _FROM_HOST
 
     def cell(self, data: bytes) -> tuple[int, bytes] | None:
         """Return the cell and its code if `data` is exactly one `Execute`, else None."""

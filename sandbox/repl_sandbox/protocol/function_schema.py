@@ -74,7 +74,7 @@ class FunctionSchema:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the function takes and returns JSON and needs no further stub."""
+        """True if the function takes and returns JSON and needs no further stub."""
         return self.returns == "plain" and not (self.raw or self.raises)
 
     def row(self) -> list[Any]:

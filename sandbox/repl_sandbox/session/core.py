@@ -133,7 +133,7 @@ class Core:
 
     @property
     def interrupting(self) -> bool:
-        """Whether the running cell was interrupted and has not ended yet."""
+        """True if the running cell was interrupted and has not ended yet."""
         return self.io.init.interrupting
 
     def breach(self, reason: KillReason, worker_number: int) -> None:
@@ -209,7 +209,7 @@ class Core:
 
     @property
     def is_occupied(self) -> bool:
-        """Whether the worker is busy with something that the next call would have to wait for."""
+        """True if the worker is busy with something that the next call would have to wait for."""
         unfinished = self._completion.unfinished is not None
         return bool(self.running.running_since) or self.queries.is_waiting or unfinished
 

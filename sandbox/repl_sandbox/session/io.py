@@ -50,7 +50,7 @@ class SessionIO:
         worker_fd: That socket; `send_buffer.interest` has the events to wait for there.
         read_size: Bytes of one read from the worker.
         answer: The last message of the worker that is neither a result nor a host call.
-        closing: Whether the sandbox ends the session, perhaps during a call.
+        closing: True if the sandbox ends the session, perhaps during a call.
     """
 
     def __init__(
@@ -253,5 +253,5 @@ class SessionIO:
 
     @property
     def untouched(self) -> bool:
-        """Whether no process of the session has received anything, and all of them live."""
+        """True if no process of the session has received anything, and all of them live."""
         return self.configuration.is_unsent and not self.init.was_used and not self.worker.dead

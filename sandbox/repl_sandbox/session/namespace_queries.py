@@ -107,7 +107,7 @@ class NamespaceQueries:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the worker has not answered the last question yet."""
+        """True if the worker has not answered the last question yet."""
         return self._io.links.connection.phase is ProtocolPhase.ASKING
 
     def discard_answer(self) -> Generator[float, ReadyDescriptors, None]:

@@ -41,17 +41,17 @@ class OutputCapture:
 
     @property
     def overflows(self) -> bool:
-        """Whether the cell has written more than is kept."""
+        """True if the cell has written more than is kept."""
         return self.stdout.overflows or self.stderr.overflows
 
     def begin(self, on_output: Callable[[str, str], None] | None) -> None:
         """From now on pass text to `on_output` as well, as it arrives."""
         self.is_streaming, self._raised = on_output is not None, None
         for name, stream in (("stdout", self.stdout), ("stderr", self.stderr)):
-            tell = on_output and functools.partial(self._tell, on_output, name)
+            tell = on_output and functools.partial(self._report, on_output, name)
             stream.begin(tell)
 
-    def _tell(self, on_output: Callable[[str, str], None], name: str, text: str) -> None:
+    def _report(self, on_output: Callable[[str, str], None], name: str, text: str) -> None:
         if self._raised is not None:
             return
         try:
@@ -134,7 +134,7 @@ class Stream:
 
     @property
     def overflows(self) -> bool:
-        """Whether some of the cell's output was dropped."""
+        """True if some of the cell's output was dropped."""
         return self._dropped > 0
 
     def read(self) -> int:

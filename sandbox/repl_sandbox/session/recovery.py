@@ -47,7 +47,7 @@ class Recovery:
     """The states of one session, and the way back to them.
 
     Attributes:
-        has_snapshots: Whether snapshots are kept at all.
+        has_snapshots: True if snapshots are kept at all.
         history: The cells that made the namespace.
     """
 

@@ -58,7 +58,7 @@ class _Forker(NamedTuple):
 
 
 class _Inspection(NamedTuple):
-    """Whether there are other threads; the losses of a snapshot made now; shared memory."""
+    """The threads, the losses of a snapshot made now, and the shared memory of the worker."""
 
     threads: bool
     lost: LostResources

@@ -45,7 +45,7 @@ class LostResources:
     generator: object = None  # state of `random`, which a fork of a process with threads reseeds
 
     def fits(self, numbers: int, limit: int, reserved: int) -> bool:
-        """Whether a snapshot can take over: with `limit` numbers for descriptors, as many as
+        """Return whether a snapshot can take over: with `limit` numbers for descriptors, as many as
         `reserved` of which have placeholders already, and the code with `numbers` of them.
 
         A quarter of these is not for lost descriptors: the code will open files again.

@@ -99,7 +99,7 @@ class SnapshotChannel:
             self._poller.unregister(self._init_end)
 
     def is_ready(self, ready: Container[int]) -> bool:
-        """Whether there is input."""
+        """Return whether there is input."""
         return self._init_end.fileno() in ready
 
     def receive(self) -> tuple[int, int]:

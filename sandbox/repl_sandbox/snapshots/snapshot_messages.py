@@ -76,7 +76,7 @@ def read(init_socket: _socket.socket, pid: int, *, wait: bool) -> SnapshotComman
             os.fsdecode(init_socket.recv(length, flags | socket.MSG_WAITALL)) if length else ""
         )
         for index, fd in enumerate(descriptors):
-            descriptors[index] = _lifted(fd)
+            descriptors[index] = _moved_up(fd)
         if to == pid:
             return command._replace(cpu_left=cpu_left, seed=seed, workspace=workspace)
     except BaseException:
@@ -86,7 +86,7 @@ def read(init_socket: _socket.socket, pid: int, *, wait: bool) -> SnapshotComman
     return None
 
 
-def _lifted(fd: int) -> int:
+def _moved_up(fd: int) -> int:
     """Move `fd` to a number that is no standard stream's, which the code may have closed."""
     if fd > _STDERR:
         return fd

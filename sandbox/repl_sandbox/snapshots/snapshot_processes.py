@@ -135,7 +135,7 @@ class SnapshotProcesses:
         return None
 
     def _fits(self, lost: LostResources) -> bool:
-        """Whether a snapshot could take over with all its losses; if not, init is told."""
+        """Return whether a snapshot could take over with all its losses; if not, init is told."""
         fits = True
         if lost.descriptors or self._reserved:
             fits = lost.fits(*self._guards.file_limits(), len(self._reserved))
@@ -275,7 +275,7 @@ class SnapshotProcesses:
 
 
 def has_threads() -> bool:
-    """Whether this process has other threads, including those of C libraries, as far as known."""
+    """Return whether this process is known to have other threads, also those of C libraries."""
     try:
         return _thread_count() > 0 or os.stat("/proc/self/task").st_nlink - 2 > 1
     except OSError:

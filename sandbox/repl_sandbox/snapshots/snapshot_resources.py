@@ -66,7 +66,7 @@ class Takeover:
         workspaces: Of a branch: the workspace that it leaves, and its own.
         seed: Of a branch: the seed of its random numbers; None to continue.
         shared: Names of memory that is shared with other processes; None if not known yet.
-        announced: Whether the host has the first message already, and the files were copied.
+        announced: True if the host has the first message already, and the files were copied.
     """
 
     worker: int

@@ -129,7 +129,7 @@ class SnapshotTable:
 
     @property
     def loses_too_many(self) -> bool:
-        """Whether the last state has no snapshot, because too many of its descriptors would be
+        """True if the last state has no snapshot, because too many of its descriptors would be
         lost.
         """
         return bool(_LOSES_TOO_MANY.unpack_from(self._page, _LOSES_TOO_MANY_AT)[0])

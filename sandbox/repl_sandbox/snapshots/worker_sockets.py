@@ -22,8 +22,9 @@ class WorkerSockets:
         self.init = init_socket.fileno()
 
     def is_connected(self) -> bool:
-        """Whether init can be reached; code may have closed that descriptor, so that no snapshot
-        can be activated.
+        """Return whether init can be reached.
+
+        Code may have closed that descriptor; then no snapshot can be activated.
         """
         try:
             return not _get_inheritable(self.init)

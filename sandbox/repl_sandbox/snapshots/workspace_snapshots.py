@@ -58,7 +58,7 @@ class WorkspaceSnapshots:
             self._channel.listen()
 
     def handle_input(self, ready: Container[int]) -> bool:
-        """Whether messages of workers may be read: none while another worker waits."""
+        """Return whether messages of workers may be read: none while another worker waits."""
         if not self._answer_due:
             return self._channel.is_ready(ready)
         assert self._helper is not None

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 _exit = os._exit
 
 # Milliseconds in which a host that opened a session for a cell has sent that cell.
-_SOON = 2
+_FIRST_CELL_WAIT = 2
 
 
 class Worker:
@@ -57,7 +57,7 @@ class Worker:
 
     def __init__(self, rules: PolicyRules | None = None) -> None:
         self._checks_modules = rules is None or rules.check_module is not None
-        # Whether the worker and its host have more than one processor.
+        # True if the worker and its host have more than one processor.
         self._has_processors = len(os.sched_getaffinity(0)) > 1
         session = self._session = SessionState()
         interrupts = Interrupts()
@@ -150,7 +150,7 @@ class Worker:
         self.join_session(fd, table, resources)
         try:
             self.open(fd)
-            if not self._channel.has_input(_SOON):
+            if not self._channel.has_input(_FIRST_CELL_WAIT):
                 self._cells.touch_pages()
             self._serve()
         except Disconnected:

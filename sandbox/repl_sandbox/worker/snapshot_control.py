@@ -27,12 +27,12 @@ _thread_count = _thread._count  # as the tests of threading use it
 
 # Milliseconds without a fork after a worker's answer: a session that is closed by then, as sessions
 # of one cell are, is spared the snapshot.
-_PEACE = 1
+_IDLE_WAIT = 1
 # Milliseconds without a command after which a session counts as idle, though its cells came fast.
 _REST = 100
 # The same before any code of the session has run. Its state comes from the host, the session may
 # never be used, and a model thinks for longer. A cell that arrives sooner waits for its snapshot.
-_PEACE_UNUSED = 1000
+_IDLE_WAIT_UNUSED = 1000
 
 
 class SnapshotControl:
@@ -61,7 +61,7 @@ class SnapshotControl:
         session, channel = self._session, self._channel
         waits_for_host = False
         if _thread_count() == 0:
-            is_called = channel.has_input(_PEACE if session.used else _PEACE_UNUSED)
+            is_called = channel.has_input(_IDLE_WAIT if session.used else _IDLE_WAIT_UNUSED)
             waits_for_host = not is_called and not session.rapid
         try:
             takeover = snapshots.make(waits_for_host=waits_for_host)

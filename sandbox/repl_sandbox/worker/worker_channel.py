@@ -112,7 +112,7 @@ class WorkerChannel:
 
     @property
     def idle(self) -> bool:
-        """Whether no request of the host is in progress."""
+        """True if no request of the host is in progress."""
         return self._connection.phase is ProtocolPhase.IDLE
 
     def send(self, message: WorkerMessage, *, after: bytes = b"") -> None:

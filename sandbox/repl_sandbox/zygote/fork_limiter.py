@@ -122,7 +122,7 @@ class _Session:
         return None
 
     def _admits(self, now: float, since: float) -> bool | None:
-        """Whether the limit admits one more; None: perhaps at the next count."""
+        """Return whether the limit admits one more; None: perhaps at the next count."""
         if self._counted + len(self._admitted) >= self._max_processes and now >= self._count_due:
             self._count()
         if self._counted + len(self._admitted) < self._max_processes:

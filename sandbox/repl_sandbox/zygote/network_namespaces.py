@@ -139,7 +139,7 @@ class NetworkNamespacePool:
             self.forget(session)
 
     def _is_unchanged(self, network: NetworkNamespace) -> bool:
-        """Whether sessions have left nothing in `network`."""
+        """Return whether sessions have left nothing in `network`."""
         try:
             if not network.files:
                 self._open_files(network)

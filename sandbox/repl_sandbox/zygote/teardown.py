@@ -48,7 +48,7 @@ class TeardownQueue:
 
     @property
     def full(self) -> bool:
-        """Whether one has to end before another can start ending."""
+        """True if one has to end before another can start ending."""
         return len(self._by_pidfd) >= _MAX_SESSIONS
 
     def of(self, session: int) -> SessionTeardown | None:

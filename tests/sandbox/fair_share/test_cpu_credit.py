@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from repl_sandbox.fair_share.cpu_credit import A_CELL, OWED, SAVED, CpuCredit
+from repl_sandbox.fair_share.cpu_credit import A_CELL, MAX_CREDIT, MAX_DEBT, CpuCredit
 
 
 def test_a_client_of_short_steps_keeps_its_credit() -> None:
@@ -37,9 +37,9 @@ def test_credit_is_back_after_a_rest() -> None:
 def test_credit_and_debt_are_bounded() -> None:
     session = CpuCredit(0.0)
     assert session.charge(0.0, 10**6, 1e6, wants=False)
-    assert not session.charge(SAVED + 0.01, 0, 1e6, wants=True)
-    cells = round(2 * OWED / A_CELL) + 1
-    assert session.charge(SAVED + 0.01, cells, 1e6, wants=True)
+    assert not session.charge(MAX_CREDIT + 0.01, 0, 1e6, wants=True)
+    cells = round(2 * MAX_DEBT / A_CELL) + 1
+    assert session.charge(MAX_CREDIT + 0.01, cells, 1e6, wants=True)
 
 
 def test_lost_cpu_time_is_credited_to_no_client() -> None:

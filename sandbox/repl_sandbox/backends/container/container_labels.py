@@ -18,7 +18,7 @@ def of_this_process() -> dict[str, str]:
 
 
 def is_left(labels: Mapping[str, str]) -> bool:
-    """Whether the process that made a container is gone.
+    """Return whether the process that made a container is gone.
 
     Processes in other pid namespaces are unknown, so their containers do not count as orphaned.
     """

@@ -89,7 +89,7 @@ class Version:
 
     @property
     def restricts(self) -> bool:
-        """Whether the version adds a restriction."""
+        """True if the version adds a restriction."""
         return bool(self.files or self.net or self.scope)
 
 

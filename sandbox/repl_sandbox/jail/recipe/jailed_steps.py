@@ -142,7 +142,7 @@ WORKER: Sequence[Step] = (
     Step(
         "memory kill",
         "when memory runs out, the kernel kills the code before init",
-        step_functions.be_first_to_go,
+        step_functions.prefer_for_oom_kill,
     ),
     Step(
         "resource limits",

@@ -68,8 +68,8 @@ def close_cgroup_view(jail: Jail) -> Rows:
     return () if jail.groups is None else cgroup_join.close_view_rows()
 
 
-def be_first_to_go(jail: Jail) -> Rows:
-    return () if jail.groups is None else cgroup_join.be_first_to_go_rows()
+def prefer_for_oom_kill(jail: Jail) -> Rows:
+    return () if jail.groups is None else cgroup_join.prefer_for_oom_kill_rows()
 
 
 def empty_bounding_set_as_root(jail: Jail) -> Rows:

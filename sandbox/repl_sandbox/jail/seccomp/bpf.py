@@ -145,7 +145,7 @@ def _continue(plan: _Plan[VerdictT], span: Span[VerdictT]) -> Iterator[_Plan[Ver
             yield _Plan(plan.comparisons + 1, (*before, replace(last, exceptions=exceptions)))
 
 
-def lay_search(
+def add_search(
     assembler: Assembler,
     leaves: Sequence[Leaf[VerdictT]],
     target: Callable[[VerdictT], Label],
@@ -153,8 +153,8 @@ def lay_search(
     """Build a binary search for the loaded word, with jumps to the `target` of its verdict."""
     if len(leaves) > 1:
         middle = len(leaves) // 2
-        high = lay_search(assembler, leaves[middle:], target)
-        low = lay_search(assembler, leaves[:middle], target)
+        high = add_search(assembler, leaves[middle:], target)
+        low = add_search(assembler, leaves[:middle], target)
         return assembler.jump(JGE, leaves[middle].first, high, low)
     label = target(leaves[0].verdict)
     for number, verdict in reversed(leaves[0].exceptions):

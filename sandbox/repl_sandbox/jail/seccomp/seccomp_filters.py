@@ -34,9 +34,9 @@ from .bpf import (
     Assembler,
     Label,
     Span,
+    add_search,
     argument_offset,
     fewest_comparisons,
-    lay_search,
 )
 from .syscalls import (
     ALLOW,
@@ -188,7 +188,7 @@ def _build(arch: Arch, accepted: Callable[[int], Accepted], *, foreign: int | No
         spans.append(Span(_X32_NUMBERS, _NUMBERS_END - _X32_NUMBERS, (foreign,)))
     assembler = Assembler()
     targets = _Targets(assembler)
-    lay_search(assembler, fewest_comparisons(spans), targets.label)
+    add_search(assembler, fewest_comparisons(spans), targets.label)
     number_known = assembler.load(NUMBER_OFFSET)
     if foreign is not None:
         assembler.jump(JEQ, _AUDIT_ARCH[arch], number_known, targets.label(foreign))
@@ -224,10 +224,10 @@ class _Targets:
         refused = self._assembler.ret(SECCOMP_RET_ERRNO | rule.errno)
         label = self._assembler.ret(SECCOMP_RET_ALLOW)
         for check in reversed(rule.checks):
-            label = self._lay_check(check, holds=label, fails=refused)
+            label = self._add_check(check, holds=label, fails=refused)
         return label
 
-    def _lay_check(self, check: Check, *, holds: Label, fails: Label) -> Label:
+    def _add_check(self, check: Check, *, holds: Label, fails: Label) -> Label:
         jump = self._assembler.jump
         match check:
             case NoBits(argument, bits):
@@ -244,7 +244,7 @@ class _Targets:
                     self._assembler.mask(mask)
             case Within(argument, rows):
                 # All of them before the comparisons, which fall through only to each other.
-                laid = [(v, self._lay_check(row, holds=holds, fails=fails)) for v, row in rows]
+                laid = [(v, self._add_check(row, holds=holds, fails=fails)) for v, row in rows]
                 label = fails
                 for value, inner in reversed(laid):
                     label = jump(JEQ, value, inner, label)

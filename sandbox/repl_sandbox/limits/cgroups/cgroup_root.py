@@ -186,7 +186,7 @@ def _version_2(
 
 
 def _divisible(folder: str, group: str) -> CgroupRoot | CgroupUnavailable:
-    """Whether the cgroup can pass on its controllers, which it may only while it holds no process.
+    """Return the cgroup if it can pass on its controllers: it may only while it has no process.
 
     The root cgroup is exempt; only it has no cgroup.events.
     """
@@ -205,7 +205,7 @@ def _divisible(folder: str, group: str) -> CgroupRoot | CgroupUnavailable:
 
 
 def _delegated(folder: str) -> bool:
-    """Whether systemd delegated the cgroup: an attribute says so, or it has another owner."""
+    """Return whether systemd delegated the cgroup, by an attribute or to another owner."""
     owner = os.stat(folder).st_uid
     if owner == os.geteuid() != 0:
         return True
@@ -219,7 +219,7 @@ def _delegated(folder: str) -> bool:
 
 
 def _ours(pid: int) -> bool:
-    """Whether `pid` is this process, or a descendant of it."""
+    """Return whether `pid` is this process, or a descendant of it."""
     while pid > 1 and pid != os.getpid():
         try:
             with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:

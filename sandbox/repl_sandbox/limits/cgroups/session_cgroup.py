@@ -129,7 +129,7 @@ class SessionCgroup:
             self._slowed = slowed
 
     def reusable(self) -> bool:
-        """Whether it has no processes and is as new for the next session."""
+        """Return whether it has no processes and is as new for the next session."""
         self.set_weight(slowed=False)
         if number(self._path(self._files.members)):
             return False

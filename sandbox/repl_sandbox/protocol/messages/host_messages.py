@@ -156,13 +156,13 @@ def _decode_configure(header: Header, blob: bytes) -> Configure:
     seed, answers = header["seed"], header["answers"]
     if answers is not None and answers not in ("strict", "compatible"):
         raise ValueError("answers")
-    variables = _begun_with(read_list(header, "variables", MAX_VARIABLES), blob[end:])
+    variables = _initial_variables(read_list(header, "variables", MAX_VARIABLES), blob[end:])
     return Configure(
         functions, None if seed is None else read_count(header, "seed"), answers, variables
     )
 
 
-def _begun_with(rows: list[Any], data: bytes) -> tuple[Assign, ...]:
+def _initial_variables(rows: list[Any], data: bytes) -> tuple[Assign, ...]:
     variables = []
     for row in rows:
         name, kind, size = read_row(row, 3, "variable")

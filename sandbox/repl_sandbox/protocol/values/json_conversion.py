@@ -114,12 +114,12 @@ class _Conversion:
         cls = type(value)
         # Key by identity: a metaclass may define comparison of classes.
         if id(cls) not in self._by_class:
-            self._by_class[id(cls)] = cls, self._way(value)
+            self._by_class[id(cls)] = cls, self._conversion_of(value)
         found = self._by_class[id(cls)][1](value)
         self._converted.append(found)
         return found
 
-    def _way(self, value: Any) -> _Convert:
+    def _conversion_of(self, value: Any) -> _Convert:
         """Return the function that converts values of this class."""
         cls = type(value)
         for module, name, convert in _CLASSES:

@@ -47,7 +47,7 @@ def dump_json(value: object) -> bytes:
         TypeError, ValueError: the protocol cannot carry `value`.
     """
     data = encoded(value).encode()
-    if problem := _misshapen(data):
+    if problem := _malformed(data):
         raise ValueError(problem)
     # Python writes longer numbers only after code has lifted the interpreter's limit.
     if len(data) > MAX_DIGITS and not 0 < _most_digits() <= MAX_DIGITS and _has_long_number(data):
@@ -65,7 +65,7 @@ def parse_json(data: bytes) -> JSON:
         RemoteProtocolError: not JSON, not UTF-8, not finite, or past `MAX_DEPTH` or
             `MAX_CONTAINERS`.
     """
-    if problem := _misshapen(data):
+    if problem := _malformed(data):
         raise RemoteProtocolError(problem)
     return parse_header(data)
 
@@ -135,7 +135,7 @@ _STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # as signed bytes: 1 and
 _NO_BRACKET = bytes(set(range(256)) - set(b"[{]}"))
 
 
-def _misshapen(data: bytes) -> str:
+def _malformed(data: bytes) -> str:
     """Return the limit that the JSON `data` exceeds, or ""; `data` is not parsed."""
     if data.count(b"[") + data.count(b"{") <= MAX_DEPTH:
         return ""

@@ -28,7 +28,7 @@ class CellClocks:
 
     @property
     def paused(self) -> bool:
-        """Whether a host call is open."""
+        """True if a host call is open."""
         return self._open_calls > 0
 
     def call_begins(self, now: float, cpu: float) -> None:

@@ -251,7 +251,7 @@ class CellExecution:
                 self._worker.eof = True  # nothing more is read from it
 
     def _has_snapshot(self, state: State) -> bool:
-        """Whether the cell had ended, and its state was in a snapshot, before the worker died."""
+        """Return whether a snapshot had the state after the cell before the worker died."""
         copy = self._io.answer
         return (
             state == "rolled_back" and isinstance(copy, Restored) and copy.cell == self._cell.number

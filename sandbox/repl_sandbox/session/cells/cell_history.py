@@ -23,7 +23,7 @@ class CellHistory:
         self.add = self._cells.append  # an attribute, for speed: each cell calls it
 
     def __bool__(self) -> bool:
-        """Whether the namespace differs from an empty one."""
+        """Return whether the namespace differs from an empty one."""
         return bool(self._cells) or self._assigned
 
     @property

@@ -39,13 +39,13 @@ class LimitHits:
         self.full = bool(self._cell.running_since)
 
     def needs_check(self, seconds: float, cpu_seconds: float) -> bool:
-        """Whether a cell of this duration may have hit a limit that the kernel counts."""
+        """Return whether a cell of this duration may have hit a limit that the kernel counts."""
         if seconds <= _CHECK_SECONDS:
             return False
         return seconds > _LATE or cpu_seconds > self._cpu
 
     def memory_was_hit(self) -> bool:
-        """Whether the kernel killed a process of the session because of the memory limit."""
+        """Return whether the kernel killed a process of the session because of the memory limit."""
         group = self._links.group
         self._hit = () if group is None else group.hit()
         return "memory" in self._hit

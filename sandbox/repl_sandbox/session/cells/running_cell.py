@@ -16,10 +16,10 @@ class RunningCell:
             this and `number`.
         code, timeout: Kept for a new worker, if the cell must be sent again.
         cpu_begun: CPU seconds of the workers at the start.
-        was_sent: Whether a worker received the cell.
+        was_sent: True if a worker received the cell.
         clocks: Made on demand: most cells end before.
         result: The worker's result.
-        is_only_result: Whether nothing arrived with the result, nor in the pipes before it.
+        is_only_result: True if nothing arrived with the result, nor in the pipes before it.
     """
 
     def __init__(self, host_timeout: float) -> None:
@@ -50,5 +50,5 @@ class RunningCell:
         return self.clocks
 
     def is_running(self, number: int) -> bool:
-        """Whether cell `number` runs and has no result yet, so that it may call host functions."""
+        """Return whether cell `number` has no result yet, so that it may call host functions."""
         return number == self.number and self.clocks is not None and self.result is None

@@ -65,7 +65,7 @@ class SessionBatch:
                     results[index] = error
             while running:
                 for cell, ready in self._wait(running):
-                    result = self._go_on(cell, ready)
+                    result = self._continue(cell, ready)
                     if result is not None:
                         results[cell.index] = result
                         del running[cell.session]
@@ -111,7 +111,7 @@ class SessionBatch:
             ]
         return due
 
-    def _go_on(self, cell: _Cell, ready: list[tuple[int, int]]) -> CellResult | None:
+    def _continue(self, cell: _Cell, ready: list[tuple[int, int]]) -> CellResult | None:
         core = cell.core
         try:
             if cell.steps is not None:

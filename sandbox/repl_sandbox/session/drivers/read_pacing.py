@@ -81,7 +81,7 @@ class ReadPacing:
         self._since_read += seconds
 
     def is_over_share(self, now: float) -> bool:
-        """Whether the session's messages took more than their share."""
+        """Return whether the session's messages took more than their share."""
         debt = self._debt
         return debt > _ADVANCE and debt - (now - self._charged_at) * _SHARE > _ADVANCE
 

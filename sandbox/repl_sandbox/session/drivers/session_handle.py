@@ -140,7 +140,7 @@ class SessionHandle(DisplayedByRepr):
 
     @property
     def _is_unusable(self) -> bool:
-        """Whether the handle is closed, or belongs to another process."""
+        """True if the handle is closed, or belongs to another process."""
         return self._closed or self._process is not _process
 
     def _check_open(self) -> None:

@@ -19,7 +19,7 @@ _T = TypeVar("_T")
 
 # Seconds for one attempt: code with the helper's uid may be able to stop and continue it, before
 # Linux 6.12. A helper starts in milliseconds; a machine that swaps takes a thousand times that.
-_PATIENCE = 60.0
+_TIMEOUT = 60.0
 # The death of a worker ends a helper at work. No other worker can die before a cell runs, so the
 # session's code must have killed the second helper, and would kill the third.
 _ATTEMPTS = 2
@@ -40,13 +40,13 @@ class _NoAnswer(Exception):
 class FileClient:
     """The host's end of a helper's socket, with a limit in seconds for the whole conversation."""
 
-    def __init__(self, sock: socket.socket, patience: float) -> None:
-        self._socket, self._patience = sock, patience
-        self._until = time.monotonic() + patience
+    def __init__(self, sock: socket.socket, timeout: float) -> None:
+        self._socket, self._timeout = sock, timeout
+        self._until = time.monotonic() + timeout
 
     def renew(self) -> None:
         """Begin the time limit anew."""
-        self._until = time.monotonic() + self._patience
+        self._until = time.monotonic() + self._timeout
 
     def next(self, request: control_channel.Message) -> tuple[control_channel.Message, int]:
         """Return the answer to one more request."""
@@ -64,7 +64,7 @@ class FileClient:
             message, descriptors = control_channel.receive_with_descriptors(self._socket)
         except TimeoutError:
             raise SandboxError(
-                f"the session's files were not to be had within {self._patience:g} s"
+                f"the session's files were not to be had within {self._timeout:g} s"
             ) from None
         except ConnectionResetError:
             raise _NoAnswer from None
@@ -91,7 +91,7 @@ def ask(
     """
     for _ in range(_ATTEMPTS):
         with (
-            _request(core, "files", request, descriptors, _PATIENCE + longer) as helper,
+            _request(core, "files", request, descriptors, _TIMEOUT + longer) as helper,
             suppress(_NoAnswer),
         ):
             message, fd = helper.receive()
@@ -112,7 +112,7 @@ def conversation(core: Core, path: str, request: control_channel.Message) -> Ite
     Raises:
         OSError, SandboxError, SessionClosed: as `ask`, also in the block.
     """
-    with _request(core, "files", request, (), _PATIENCE) as helper:
+    with _request(core, "files", request, (), _TIMEOUT) as helper:
         try:
             message, _ = helper.receive()
             if "errno" in message:
@@ -137,7 +137,7 @@ def _request(
     op: str,
     request: control_channel.Message,
     descriptors: Sequence[int],
-    patience: float,
+    timeout: float,
 ) -> Iterator[FileClient]:
     """Return the host's end of a socket with `request` in it; init gets the other end for `op`.
 
@@ -155,16 +155,16 @@ def _request(
                 raise SandboxError(message) from None
             except OSError as error:
                 raise _closed_error(core) from error
-        yield FileClient(host_end, patience)
+        yield FileClient(host_end, timeout)
 
 
-def have_kept(core: Core) -> None:
+def request_keep(core: Core) -> None:
     """Have init keep the current files as those after the last cell.
 
     Raises:
         SandboxError, SessionClosed: init does not answer, or is gone.
     """
-    with _request(core, "keep", {"cell": core.recovery.history.last}, (), _PATIENCE) as init:
+    with _request(core, "keep", {"cell": core.recovery.history.last}, (), _TIMEOUT) as init:
         try:
             init.receive()
         except _NoAnswer:

@@ -19,7 +19,7 @@ from ...session_limits import parse_size
 from ...types import File, Listing
 from ..core import Core
 from ..session_operations import memfd
-from .file_client import FileClient, ask, error_of, have_kept, refusal
+from .file_client import FileClient, ask, error_of, refusal, request_keep
 from .file_content import in_memory
 from .local_files import MemoryFile, Source, Target, check_source, check_target, content_of, write
 from .workspace_file import WorkspaceFile
@@ -86,7 +86,7 @@ def _included_in_state(core: Core) -> Iterator[None]:
         yield
     finally:
         if core.recovery.has_snapshots:
-            have_kept(core)
+            request_keep(core)
 
 
 class _Coming(NamedTuple):

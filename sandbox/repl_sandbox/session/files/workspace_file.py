@@ -24,7 +24,7 @@ class WorkspaceFile:
         size: The number of bytes when it was opened.
         modified: Seconds since 1970 when it was opened.
         version: A text that differs if the file was replaced, or changed by ordinary means.
-        executable: Whether its owner may execute it.
+        executable: True if its owner may execute it.
     """
 
     def __init__(self, path: str, fd: int, limit: int) -> None:

@@ -40,7 +40,7 @@ class FunctionRegistry:
         return self._places.get(name, _NOWHERE)
 
     def differ(self, others: FunctionRegistry) -> bool:
-        """Whether code written for these functions would not work with `others`."""
+        """Return whether code written for these functions would not work with `others`."""
         return {_without_doc(row) for row in self.rows} != {
             _without_doc(row) for row in others.rows
         }

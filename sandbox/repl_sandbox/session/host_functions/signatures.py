@@ -72,7 +72,7 @@ def _read(function: Callable[..., Any]) -> Signature | None:
 
 
 def _is_own(function: Any, described: inspect.Signature) -> bool:
-    """Whether the signature is that of `function` itself; a wrapper may take other arguments."""
+    """Return whether the signature is `function`'s own; a wrapper may take other arguments."""
     try:
         own = inspect.signature(function, follow_wrapped=False, **_OPTIONS)
     except ValueError:  # a C function, such as functools.cache returns
@@ -144,7 +144,7 @@ def _literal_text(value: Any) -> Default:
 
 
 def _is_scalar(value: Any) -> bool:
-    """Whether the value is a JSON scalar."""
+    """Return whether the value is a JSON scalar."""
     if type(value) is float:
         return math.isfinite(value)
     return value is None or type(value) in (bool, int, str)

@@ -17,7 +17,7 @@ class InitChannel:
 
     Attributes:
         fd: The descriptor to wait for.
-        was_used: Whether init has received anything; if so, another caller cannot have the session.
+        was_used: True if init has received anything; if so, another caller cannot have the session.
         unacknowledged: The number of interrupts that init has not yet reported as sent.
         worker_number: The number of the current worker, for threads that inspect processes.
         revived, branched: Init's reports on the last command to activate a snapshot, or to fork a
@@ -33,7 +33,7 @@ class InitChannel:
         self.revived: control_channel.Message | None = None
         self.branched: bool | None = None
         self._branches = 0  # the number of ordered interrupts
-        # Whether init has the order to kill the worker, and there is no other worker yet.
+        # True if init has the order to kill the worker, and there is no other worker yet.
         self._replacing = False
         self._interrupted = 0  # the last cell that was interrupted
         self._lock = threading.Lock()
@@ -91,7 +91,7 @@ class InitChannel:
 
     @property
     def interrupting(self) -> bool:
-        """Whether the running cell was interrupted and has not ended yet."""
+        """True if the running cell was interrupted and has not ended yet."""
         return bool(self._cell.running_since) and self._interrupted == self._cell.number
 
     def breach(self, reason: KillReason, worker_number: int) -> None:

@@ -32,7 +32,7 @@ class SendBuffer:
         return len(self._unread)
 
     def is_read(self) -> bool:
-        """Whether the worker has read all that was sent to it."""
+        """Return whether the worker has read all that was sent to it."""
         return not self._unread and not any(fcntl.ioctl(self._worker, _UNREAD, bytes(4)))
 
     def send(self, data: bytes, descriptors: Sequence[int] = ()) -> bool:

@@ -70,7 +70,9 @@ class WorkerConfiguration:
 
 
 def _is_readable(variable: Assign) -> bool:
-    """Whether any worker can read it: not JSON that may be too deep, or have too long a number."""
+    """Return whether any worker can read the value: not JSON that may be too deep, or have too long
+    a number.
+    """
     data = variable.data
     return variable.kind != "json" or (
         len(data) <= MAX_DIGITS and data.count(b"[") + data.count(b"{") <= MAX_DEPTH

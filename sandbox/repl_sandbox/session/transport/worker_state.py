@@ -15,14 +15,14 @@ class WorkerState:
 
     Attributes:
         notice: Init's message that the worker has died, or that init itself is gone.
-        eof: Whether nothing more comes from the worker, or is read from it.
-        kill_ordered: Whether its end was requested; a result that it still sends does not count.
-        is_unresponsive: Whether it was killed because no notice of its death came.
+        eof: True if nothing more comes from the worker, or is read from it.
+        kill_ordered: True if its end was requested; a result that it still sends does not count.
+        is_unresponsive: True if it was killed because no notice of its death came.
         breach: The limit or rule because of which it is killed.
         worker_number: Its number, as init counts.
         cpu_of_ended: CPU seconds of the workers before it.
         lost: Descriptions of what recovery could not restore, until an outcome reports them.
-        emptied: Whether the namespace was emptied between two cells, until an outcome reports it.
+        emptied: True if the namespace was emptied between two cells, until an outcome reports it.
     """
 
     def __init__(self) -> None:
@@ -41,12 +41,12 @@ class WorkerState:
 
     @property
     def dead(self) -> bool:
-        """Whether the worker is gone, or its socket has ended."""
+        """True if the worker is gone, or its socket has ended."""
         return self.eof or self.notice is not None
 
     @property
     def init_is_gone(self) -> bool:
-        """Whether the session's init has ended, and with it the session."""
+        """True if the session's init has ended, and with it the session."""
         return self.notice is not None and "init" in self.notice
 
     def set_cpu_clock(self, cpu_clock: Callable[[], float]) -> None:

@@ -51,7 +51,7 @@ def holders(
     """
     found: dict[int, str] = {}
     holds_other = ""
-    for name, each in _reached(variables):
+    for name, each in _reachable(variables):
         if each is other:
             holds_other = holds_other or name
         elif (fd := _number(each)) in numbers:
@@ -59,7 +59,7 @@ def holders(
     return found, holds_other
 
 
-def _reached(variables: Iterable[tuple[str, object]]) -> Iterator[tuple[str, object]]:
+def _reachable(variables: Iterable[tuple[str, object]]) -> Iterator[tuple[str, object]]:
     """Yield each object that a variable leads to, once, with the first variable that does."""
     seen: set[int] = set()
     for name, value in variables:
@@ -72,7 +72,7 @@ def _reached(variables: Iterable[tuple[str, object]]) -> Iterator[tuple[str, obj
                 return
             seen.add(id(each))
             yield name, each
-            waiting += _led_to(each)
+            waiting += _referents(each)
 
 
 def _of_own_class(cls: Any) -> list[object]:
@@ -81,7 +81,7 @@ def _of_own_class(cls: Any) -> list[object]:
     return list(attributes.values()) if attributes.get("__module__") == "__main__" else []
 
 
-def _led_to(each: object) -> list[Any]:
+def _referents(each: object) -> list[Any]:
     if type(each) is FunctionType:
         return [part(each) for part in _OF_FUNCTION]
     return _get_referents(each)

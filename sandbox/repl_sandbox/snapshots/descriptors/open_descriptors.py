@@ -131,7 +131,7 @@ def find_open(excluded: Collection[int]) -> list[OpenDescriptor]:
 
 
 def _are_all_open(expected: Collection[int]) -> bool:
-    """Whether these and no others are open; False also where that would need a look at each.
+    """Return whether these and no others are open; False also where that would need a look at each.
 
     Since Linux 6.2 the size of the directory is their number. Listing it takes eight times as long.
     """

@@ -30,7 +30,7 @@ class FileChanges:
         self._fresh = False  # files may have changed again without a trace
 
     def changed(self, marker: int) -> bool:
-        """Whether anything is new or different since the last call.
+        """Return whether anything is new or different since the last call.
 
         `marker` is a number that others change when they change something, or note its state.
         """

@@ -13,7 +13,7 @@ _FEW_FILES, _FEW_BYTES = 64, 1 << 20
 
 
 def is_little(folder: str) -> bool:
-    """Whether the files below `folder` are few enough to copy at once; reads no more than that."""
+    """Return whether the files below `folder` are few enough to copy at once; read no others."""
     waiting, files, size = [folder], 0, 0
     while waiting:
         try:

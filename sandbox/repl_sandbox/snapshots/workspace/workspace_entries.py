@@ -48,7 +48,7 @@ def _key(status: os.stat_result) -> tuple[int, ...]:
 
 
 def is_as(status: os.stat_result, entry: WorkspaceEntry) -> bool:
-    """Whether `status` matches `entry`. Without a kept content, a doubtful case matches."""
+    """Return whether `status` matches `entry`. Without a kept content, a doubtful case matches."""
     key = _key(status)
     return key == entry.key or (entry.data is None and key[:_FIELDS] == entry.key[:_FIELDS])
 

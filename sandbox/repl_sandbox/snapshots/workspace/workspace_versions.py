@@ -113,7 +113,7 @@ class WorkspaceVersions:
         return lost
 
     def _is_still(self, path: str, entry: WorkspaceEntry, status: os.stat_result) -> bool:
-        """Whether it is unchanged; a write by a mapping leaves no mark in the key."""
+        """Return whether it is unchanged; a write by a mapping leaves no mark in the key."""
         if not workspace_entries.is_as(status, entry):
             return False
         if not entry.inode or entry.data is None:
@@ -159,7 +159,7 @@ class WorkspaceVersions:
 
 
 def _is_its_own(status: os.stat_result, entry: WorkspaceEntry) -> bool:
-    """Whether `entry` can be written in place: a file that came since may have other names too."""
+    """Return whether `entry` can be written in place: a newer file may have other names too."""
     return stat.S_ISDIR(entry.mode) or (entry.inode == status.st_ino)
 
 

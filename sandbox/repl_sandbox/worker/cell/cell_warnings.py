@@ -51,7 +51,7 @@ def _show_as_of_cell(message: Any) -> None:
         # import fails if it collects more.
         message.source = None
     if message.filename.startswith(_OURS):
-        _forget_of(message.filename)
+        _forget_file(message.filename)
         message.filename, message.lineno = _place()
     _show(message)
 
@@ -68,7 +68,7 @@ def _place() -> tuple[str, int]:
     return place
 
 
-def _forget_of(filename: str) -> None:
+def _forget_file(filename: str) -> None:
     """Forget that the engine's module at `filename` has warned: it warns on behalf of all cells."""
     for module in list(_modules.values()):
         if type(module) is ModuleType:

@@ -28,15 +28,15 @@ def take_figures(limit: int = 10, max_bytes: int = MAX_FIGURE_BYTES) -> list[byt
             for number in numbers[:limit]:
                 _take(pyplot, number, figures, max_bytes - sum(map(len, figures)))
             if len(numbers) > limit:
-                _say(f"{len(numbers) - limit} more figures are not shown")
+                _write_note(f"{len(numbers) - limit} more figures are not shown")
         finally:
             if numbers:
                 pyplot.close("all")
     except KeyboardInterrupt:
-        _say(f"drawing was interrupted; figures shown: {len(figures)}")
+        _write_note(f"drawing was interrupted; figures shown: {len(figures)}")
     # Boundary: a figure runs code of the user's (formatters, artists), and pyplot may be changed.
     except BaseException as error:  # noqa: BLE001
-        _say(f"figures cannot be shown: {type(error).__name__}")
+        _write_note(f"figures cannot be shown: {type(error).__name__}")
     return figures
 
 
@@ -48,10 +48,12 @@ def _take(pyplot: Any, number: int, figures: list[bytes], limit: int) -> None:
         raise
     # Boundary, as above: one broken figure does not cost the others.
     except BaseException as error:  # noqa: BLE001
-        _say(f"figure {number} cannot be drawn: {type(error).__name__}: {_first_line(error)}")
+        _write_note(
+            f"figure {number} cannot be drawn: {type(error).__name__}: {_first_line(error)}"
+        )
         return
     if picture.tell() > limit:
-        _say(f"figure {number} is not shown: {picture.tell():,} bytes are too many")
+        _write_note(f"figure {number} is not shown: {picture.tell():,} bytes are too many")
         return
     figures.append(picture.getvalue())
 
@@ -63,5 +65,5 @@ def _first_line(error: BaseException) -> str:
         return ""
 
 
-def _say(text: str) -> None:
+def _write_note(text: str) -> None:
     os.write(2, f"{text}\n".encode("utf-8", "backslashreplace"))

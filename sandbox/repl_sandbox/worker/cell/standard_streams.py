@@ -140,7 +140,7 @@ class StandardStreams:
             pass  # it was deleted, or closed
         notes = [*self._put_descriptors_back(), *self._put_streams_back()]
         if notes:
-            _say("".join(notes))
+            _write_note("".join(notes))
 
     def _put_descriptors_back(self) -> Iterator[str]:
         lost = [fd for fd in range(len(_NAMES)) if self.are_watched and not is_marked(fd)]
@@ -191,7 +191,7 @@ def _place(fd: int, target: int) -> None:
         os.close(fd)
 
 
-def _say(text: str) -> None:
+def _write_note(text: str) -> None:
     try:
         os.write(STDERR, text.encode("utf-8", "backslashreplace"))
     except OSError:

@@ -123,22 +123,22 @@ def _bounded(value: Any, limit: int) -> str:
 
 
 class _End:
-    """The first `room` characters of a repr in pieces; with `backward`, the last ones, last first.
+    """The first `limit` characters of a repr in pieces; with `backward`, the last ones, last first.
 
-    A piece may exceed the room.
+    A piece may exceed the limit.
     """
 
-    def __init__(self, room: int, backward: bool) -> None:
+    def __init__(self, limit: int, backward: bool) -> None:
         self.pieces: list[str] = []
-        self._room = self._remaining = room
+        self._limit = self._remaining = limit
         self._backward = backward
         self._path: set[int] = set()
 
     def write(self, value: Any) -> None:
-        """Add the repr of `value` as far as there is room."""
+        """Add the repr of `value` up to the limit."""
         cls = id(type(value))
         if cls in _TEXTS:
-            self._add(_repr(value[-self._room :] if self._backward else value[: self._room]))
+            self._add(_repr(value[-self._limit :] if self._backward else value[: self._limit]))
         elif cls not in _OPEN or not value:
             self._add(_repr(value))
         elif id(value) in self._path or len(self._path) >= _DEPTH:

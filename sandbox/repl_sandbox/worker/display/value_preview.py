@@ -57,82 +57,82 @@ def preview(value: object) -> str:
     return text if len(text) <= PREVIEW_LIMIT else text[: PREVIEW_LIMIT - 3] + "..."
 
 
-def _preview(value: Any, room: int, depth: int) -> str:
+def _preview(value: Any, limit: int, depth: int) -> str:
     cls = type(value)
     render = _BY_IDENTITY.get(id(cls))
     if render is not None:
-        return render(value, room, depth)
+        return render(value, limit, depth)
     if issubclass(cls, type):
         return f"class {class_name(value)}"
     for base, render in _RENDERERS.items():
         if issubclass(cls, base):
-            return _subclass(value, render, room, depth)
-    return library_preview(value) or _object(value, room, depth)
+            return _subclass(value, render, limit, depth)
+    return library_preview(value) or _object(value, limit, depth)
 
 
-def _text(value: str, room: int, depth: int) -> str:
+def _text(value: str, limit: int, depth: int) -> str:
     count = str.__len__(value)
-    head = str.__getitem__(value, slice(0, room))
-    if count <= room:
+    head = str.__getitem__(value, slice(0, limit))
+    if count <= limit:
         shown = _repr(head)
-        if len(shown) <= room:
+        if len(shown) <= limit:
             return shown
     note = f"... ({count:,} characters)"
-    return _cut_repr(head, max(room - len(note), 8)) + note
+    return _cut_repr(head, max(limit - len(note), 8)) + note
 
 
-def _cut_repr(head: str | bytes, room: int) -> str:
-    """Return a repr of at most `room` characters of the beginning of `head`, with closed quotes."""
-    keep = min(len(head), room)
+def _cut_repr(head: str | bytes, limit: int) -> str:
+    """Return a repr of the beginning of `head`, at most `limit` characters, with closed quotes."""
+    keep = min(len(head), limit)
     shown = _repr(head[:keep])
-    while len(shown) > room and keep > 1:
+    while len(shown) > limit and keep > 1:
         # Escapes make a repr longer than its text, up to ten times.
-        keep = max(1, min(keep - 1, keep * room // len(shown)))
+        keep = max(1, min(keep - 1, keep * limit // len(shown)))
         shown = _repr(head[:keep])
     return shown
 
 
-def _bytes(value: bytes, room: int, depth: int) -> str:
-    return _byte_text(bytes.__len__(value), bytes.__getitem__(value, slice(0, room)), room)
+def _bytes(value: bytes, limit: int, depth: int) -> str:
+    return _byte_text(bytes.__len__(value), bytes.__getitem__(value, slice(0, limit)), limit)
 
 
-def _bytearray(value: bytearray, room: int, depth: int) -> str:
-    head = bytes(bytearray.__getitem__(value, slice(0, room)))
-    return f"bytearray({_byte_text(bytearray.__len__(value), head, room - 11)})"
+def _bytearray(value: bytearray, limit: int, depth: int) -> str:
+    head = bytes(bytearray.__getitem__(value, slice(0, limit)))
+    return f"bytearray({_byte_text(bytearray.__len__(value), head, limit - 11)})"
 
 
-def _byte_text(count: int, head: bytes, room: int) -> str:
+def _byte_text(count: int, head: bytes, limit: int) -> str:
     shown = _repr(head)
-    if count <= room and len(shown) <= room:
+    if count <= limit and len(shown) <= limit:
         return shown
     note = f"... ({count:,} bytes)"
-    return _cut_repr(head, max(room - len(note), 8)) + note
+    return _cut_repr(head, max(limit - len(note), 8)) + note
 
 
-def _int(value: int, room: int, depth: int) -> str:
+def _int(value: int, limit: int, depth: int) -> str:
     bits = int.bit_length(value)
     return int.__repr__(value) if bits <= _BITS else f"an int of {bits:,} bits"
 
 
-def _float(value: float, room: int, depth: int) -> str:
+def _float(value: float, limit: int, depth: int) -> str:
     return float.__repr__(value)
 
 
-def _complex(value: complex, room: int, depth: int) -> str:
+def _complex(value: complex, limit: int, depth: int) -> str:
     return complex.__repr__(value)
 
 
-def _constant(value: object, room: int, depth: int) -> str:
+def _constant(value: object, limit: int, depth: int) -> str:
     return _repr(value)
 
 
-def _items(opening: str, closing: str, items: Iterable[str], count: int, room: int) -> str:
-    """Return the items that fit into `room`, and the total number if not all do."""
+def _items(opening: str, closing: str, items: Iterable[str], count: int, limit: int) -> str:
+    """Return the items that fit into `limit`, and the total number if not all do."""
     shown: list[str] = []
     used = len(opening) + len(closing) + len(f", ...] ({count:,} items)")
     for item in items:
         used += len(item) + 2
-        if used > room and shown:
+        if used > limit and shown:
             break
         shown.append(item)
     if len(shown) == count:
@@ -141,14 +141,14 @@ def _items(opening: str, closing: str, items: Iterable[str], count: int, room: i
 
 
 def _sequence(opening: str, closing: str, base: Any) -> Callable[[Any, int, int], str]:
-    def render(value: Any, room: int, depth: int) -> str:
+    def render(value: Any, limit: int, depth: int) -> str:
         count = base.__len__(value)
         if count and not depth:
             return f"{opening}...{closing}"
         first = islice(base.__iter__(value), _ITEMS)
-        items = (_preview(item, room // 2, depth - 1) for item in first)
+        items = (_preview(item, limit // 2, depth - 1) for item in first)
         end = "," + closing if base is tuple and count == 1 else closing
-        return _items(opening, end, items, count, room) if count else _empty(base)
+        return _items(opening, end, items, count, limit) if count else _empty(base)
 
     return render
 
@@ -157,23 +157,23 @@ def _empty(base: type) -> str:
     return _repr(base())
 
 
-def _mapping(value: dict[Any, Any], room: int, depth: int) -> str:
+def _mapping(value: dict[Any, Any], limit: int, depth: int) -> str:
     count = dict.__len__(value)
     if count and not depth:
         return "{...}"
     pairs = islice(dict.items(value), _ITEMS)
     items = (
-        f"{_preview(key, room // 2, depth - 1)}: {_preview(item, room // 2, depth - 1)}"
+        f"{_preview(key, limit // 2, depth - 1)}: {_preview(item, limit // 2, depth - 1)}"
         for key, item in pairs
     )
-    return _items("{", "}", items, count, room)
+    return _items("{", "}", items, count, limit)
 
 
-def _module(value: types.ModuleType, room: int, depth: int) -> str:
+def _module(value: types.ModuleType, limit: int, depth: int) -> str:
     return f"module {plain(module_dict(value).get('__name__'))}".rstrip()
 
 
-def _function(value: types.FunctionType, room: int, depth: int) -> str:
+def _function(value: types.FunctionType, limit: int, depth: int) -> str:
     code = value.__code__
     positional = code.co_varnames[: code.co_argcount]
     defaults: tuple[object, ...] = value.__defaults__ or ()
@@ -208,22 +208,22 @@ def _keywords(value: types.FunctionType, code: types.CodeType) -> Iterable[str]:
 
 
 def _named(kind: str) -> Callable[[Any, int, int], str]:
-    def render(value: Any, room: int, depth: int) -> str:
+    def render(value: Any, limit: int, depth: int) -> str:
         return f"{kind} {plain(value.__name__)}"
 
     return render
 
 
-def _method(value: types.MethodType, room: int, depth: int) -> str:
+def _method(value: types.MethodType, limit: int, depth: int) -> str:
     function = value.__func__
     name = function.__name__ if type(function) is types.FunctionType else ""
     return f"method {plain(name)} of {type_name(value.__self__)}"
 
 
-def _exception(value: BaseException, room: int, depth: int) -> str:
+def _exception(value: BaseException, limit: int, depth: int) -> str:
     arguments = BaseException.__dict__["args"].__get__(value)
-    items = (_preview(item, room // 2, depth - 1) for item in arguments)
-    return _items(f"{type_name(value)}(", ")", items, len(arguments), room) if depth else "..."
+    items = (_preview(item, limit // 2, depth - 1) for item in arguments)
+    return _items(f"{type_name(value)}(", ")", items, len(arguments), limit) if depth else "..."
 
 
 # By exact class first, then by base class, in this order: bool comes before int.
@@ -262,21 +262,21 @@ _BUILT_IN = frozenset(_BY_IDENTITY)  # none of these has a `__sizeof__` of the u
 def show(cls: type, as_: type | Callable[[Any], str]) -> None:
     """Preview instances of `cls`, a class of this package, like a user's, or by a function."""
     known = _RENDERERS.get(as_) if isinstance(as_, type) else None
-    _BY_IDENTITY[id(cls)] = known or (lambda value, room, depth: str(as_(value)))
+    _BY_IDENTITY[id(cls)] = known or (lambda value, limit, depth: str(as_(value)))
 
 
-def _subclass(value: Any, render: Callable[[Any, int, int], str], room: int, depth: int) -> str:
+def _subclass(value: Any, render: Callable[[Any, int, int], str], limit: int, depth: int) -> str:
     """Return the preview of an instance of a subclass of a class in the table."""
     name = type_name(value)
     if render in (_module, _exception):
-        return render(value, room, depth)
+        return render(value, limit, depth)
     if (member := _enum_member(value)) is not None:
         return f"{name}.{member}"
     fields = lookup(type(value), "_fields")
     if issubclass(type(value), tuple) and type(fields) is tuple:
         pairs = zip(fields, tuple.__iter__(value), strict=False)
-        return _fields(name, pairs, room, depth)
-    return f"{name}({render(value, room - len(name) - 2, depth)})"
+        return _fields(name, pairs, limit, depth)
+    return f"{name}({render(value, limit - len(name) - 2, depth)})"
 
 
 def _enum_member(value: object) -> str | None:
@@ -288,21 +288,21 @@ def _enum_member(value: object) -> str | None:
     return member if type(member) is str else None
 
 
-def _fields(name: str, pairs: Iterable[tuple[Any, object]], room: int, depth: int) -> str:
+def _fields(name: str, pairs: Iterable[tuple[Any, object]], limit: int, depth: int) -> str:
     shown = list(islice(pairs, _ITEMS))
     if not depth:
         return f"{name}(...)"
-    half = (room - len(name)) // 2
+    half = (limit - len(name)) // 2
     items = (f"{plain(field)}={_preview(item, half, depth - 1)}" for field, item in shown)
-    return _items(f"{name}(", ")", items, len(shown), room)
+    return _items(f"{name}(", ")", items, len(shown), limit)
 
 
-def _object(value: object, room: int, depth: int) -> str:
+def _object(value: object, limit: int, depth: int) -> str:
     if (member := _enum_member(value)) is not None:
         return f"{type_name(value)}.{member}"
     pairs = list(islice(attributes(value), _ITEMS))
     return (
-        _fields(type_name(value), pairs, room, depth) if pairs else f"<{type_name(value)} object>"
+        _fields(type_name(value), pairs, limit, depth) if pairs else f"<{type_name(value)} object>"
     )
 
 

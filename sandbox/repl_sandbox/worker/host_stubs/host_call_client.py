@@ -19,7 +19,7 @@ from ...protocol.values.raw_arguments import MAX_PARTS, Parts, each_part
 from ...types import Answer
 from ..worker_channel import WorkerChannel
 from .host_errors import host_error
-from .stub_signatures import dress, stand_in
+from .stub_signatures import add_signature, stand_in
 
 _loads = json.loads
 _NO_ARGUMENTS = b"[[],{}]"
@@ -45,7 +45,7 @@ class HostCallClient:
                 check(*args, **kwargs)
             return self.call(name, args, kwargs)
 
-        dress(call, schema, like)
+        add_signature(call, schema, like)
         return call
 
     def call(

@@ -18,7 +18,7 @@ from ...protocol.values.raw_arguments import MAX_PARTS, Place, Raw, RawArgument
 from ..display.value_preview import show
 from ..namespace.safe_inspect import plain, read, type_name
 from .host_call_client import HostCallClient
-from .stub_signatures import dress, stand_in
+from .stub_signatures import add_signature, stand_in
 
 _monotonic = time.monotonic
 
@@ -227,7 +227,7 @@ class ReturnTypes:
         def convert(value: Any) -> Any:
             return _RETURN_TYPES[schema.returns](call, value)
 
-        dress(call, schema, like)
+        add_signature(call, schema, like)
         if schema.methods:
             self._add_methods(call, schema)
         return call

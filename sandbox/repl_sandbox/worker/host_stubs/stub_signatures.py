@@ -58,7 +58,7 @@ def stand_in(name: str, signature: Signature) -> Any:
     return function
 
 
-def dress(call: Any, schema: FunctionSchema, like: Any) -> None:
+def add_signature(call: Any, schema: FunctionSchema, like: Any) -> None:
     """Give `call` the signature and docs of the host function; `like` is its `stand_in`, if any."""
     call.__name__ = call.__qualname__ = schema.name
     call.__doc__ = schema.doc or f"{schema.name}: a function of the host."

@@ -14,7 +14,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
-_WHERE_IT_IS_CHOSEN = "multiprocessing.context"
+_CONTEXT_MODULE = "multiprocessing.context"
 
 
 class _MultiprocessingFinder:
@@ -24,7 +24,7 @@ class _MultiprocessingFinder:
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Implement importlib.abc.MetaPathFinder."""
-        if name != _WHERE_IT_IS_CHOSEN:
+        if name != _CONTEXT_MODULE:
             return None
         spec = PathFinder.find_spec(name, path, target)
         if spec is None or spec.loader is None:

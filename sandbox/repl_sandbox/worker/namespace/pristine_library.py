@@ -26,10 +26,10 @@ def keep_library() -> None:
     copies = {name: _copy(sys.modules[name]) for name in _MODULES if name in sys.modules}
     vars(copies["os"])["path"] = copies["posixpath"]
     _copies.update({id(sys.modules[name]): copy for name, copy in copies.items()})
-    use_kept()
+    use_copies()
 
 
-def use_kept() -> None:
+def use_copies() -> None:
     """Give the engine's modules, some perhaps newly imported, the copies."""
     for name, module in list(sys.modules.items()):
         if name.startswith(_PACKAGE):

@@ -16,7 +16,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
-from .pristine_library import use_kept
+from .pristine_library import use_copies
 from .workspace_modules import MODULES
 
 _modules = sys.modules
@@ -75,18 +75,18 @@ class _Library:
 
 
 _library = _Library()
-_held: dict[str, ModuleType] = {}
+_imported: dict[str, ModuleType] = {}
 note_library = _library.note
 from_library = _library.only
 
 
 def import_trusted(name: str) -> Any:
     """Return the module `name` of the library or of this package, for the engine's own use."""
-    module = _held.get(name)
+    module = _imported.get(name)
     if module is None:
         with from_library():
-            module = _held[name] = _import_module(name)
-        use_kept()
+            module = _imported[name] = _import_module(name)
+        use_copies()
     return module
 
 
@@ -98,5 +98,5 @@ def loaded_class(module: str, name: str) -> type | None:
 
 def loaded(name: str) -> Any:
     """Return the library's module `name` if it has been imported by anyone, else None."""
-    saved = _held.get(name)
+    saved = _imported.get(name)
     return saved if saved is not None or name in MODULES.found else _modules.get(name)

@@ -36,7 +36,7 @@ from .safe_inspect import module_dict
 Check = Callable[[Module, str], None]
 
 # The current directory at the time of the import.
-_HERE = ""
+_CURRENT_DIRECTORY = ""
 
 _isfile, _lexists = os.path.isfile, os.path.lexists
 
@@ -125,7 +125,7 @@ class WorkspaceModules:
         """In a worker, not in a helper process of init: import from the workspace."""
         if self.folder and not self._begun:
             self._begun = True
-            sys.path[:0] = [self.folder, _HERE]
+            sys.path[:0] = [self.folder, _CURRENT_DIRECTORY]
 
     def overlooked(self, name: str) -> str:
         """Return the file of a module `name` in the workspace if another one is loaded, else ""."""

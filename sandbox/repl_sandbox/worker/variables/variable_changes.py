@@ -100,9 +100,9 @@ class VariableChanges:
                         break
                 else:
                     return []
-            changed, deleted = self._look(everything)
+            changed, deleted = self._compare(everything)
         except RuntimeError:  # a thread of the user bound a name meanwhile
-            changed, deleted = self._look(everything.copy())
+            changed, deleted = self._compare(everything.copy())
         if changed or deleted:
             return self._recorded(changed, deleted)
         if id(everything.get("_")) != self._shown:
@@ -121,7 +121,7 @@ class VariableChanges:
             if value is builtins or is_small(value) or injected.get(name) is value:
                 self._settled[name] = value
 
-    def _look(self, everything: dict[str, object]) -> tuple[list[_Changed], bool]:
+    def _compare(self, everything: dict[str, object]) -> tuple[list[_Changed], bool]:
         """Return the bindings that differ from the last inspection, and whether any are missing."""
         changed: list[_Changed] = []
         unseen = len(self._seen)

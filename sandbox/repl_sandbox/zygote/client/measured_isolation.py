@@ -92,7 +92,7 @@ def _root(pid: int, baseline: IsolationBaseline) -> Layer:
 
 
 def _users(pid: int, baseline: IsolationBaseline, uid: int) -> Layer:
-    """Whether every user that the session can be is another than root outside."""
+    """Return whether every user that the session can be is another than root outside."""
     try:
         rows: str = baseline.query("read", pid, "uid_map")
         shared = rows == baseline.uid_map
@@ -120,7 +120,7 @@ def _group(links: SessionLinks) -> Layer:
 
 
 def _own_user(uid: int, baseline: IsolationBaseline) -> Layer:
-    """Whether the session's user differs from the host's and the template's, and the
+    """Return whether the session's user differs from the host's and the template's, and the
     consequences.
     """
     others = baseline.uids
@@ -174,7 +174,7 @@ def _seccomp(status: dict[str, str], baseline: IsolationBaseline, others: int) -
 
 
 def _signals(abi: int, active: Collection[str]) -> Layer:
-    """Whether the session cannot signal processes outside of it."""
+    """Return whether the session cannot signal processes outside of it."""
     by = {
         "a pid namespace": "pid namespace" in active,
         "an own uid": "own uid" in active,

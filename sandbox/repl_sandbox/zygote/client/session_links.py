@@ -82,7 +82,7 @@ class SessionLinks:
 
     @property
     def ended(self) -> bool:
-        """Whether the session's init is gone, and the session with it."""
+        """True if the session's init is gone, and the session with it."""
         poller = select.poll()
         poller.register(self.control, 0)  # reported without a request: the other end is closed
         return bool(poller.poll(0))
@@ -95,7 +95,7 @@ class SessionLinks:
 
     @property
     def has_input(self) -> bool:
-        """Whether the worker has sent something that was not read yet, or is gone."""
+        """True if the worker has sent something that was not read yet, or is gone."""
         poller = select.poll()
         poller.register(self.worker, select.POLLIN)
         return bool(poller.poll(0))

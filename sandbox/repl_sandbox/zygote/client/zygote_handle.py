@@ -98,7 +98,7 @@ class ZygoteHandle:
         self._baseline = baseline
         self.data_segment: int = answer["data_segment"]
         self.privileged: bool = answer["privileged"]
-        # Whether snapshots of a worker can take over: its kernel makes siblings by clone(2).
+        # True if snapshots of a worker can take over: its kernel makes siblings by clone(2).
         self.supports_snapshots: bool = answer.get("supports_snapshots", True) is True
         self._base = base
         self.interpreter: tuple[str, str] = (answer["python"], answer["implementation"])
@@ -215,7 +215,7 @@ class ZygoteHandle:
 
     @property
     def accepts_requests(self) -> bool:
-        """Whether a request can be sent without waiting."""
+        """True if a request can be sent without waiting."""
         return self._requests.can_send
 
     @property

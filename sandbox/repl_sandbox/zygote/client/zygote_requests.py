@@ -51,7 +51,7 @@ class ZygoteRequests:
 
     @property
     def is_over(self) -> bool:
-        """Whether the zygote has closed its end, or no more requests will be sent."""
+        """True if the zygote has closed its end, or no more requests will be sent."""
         return self._over or _has_hung_up(self._socket)
 
     def ask(self, number: int, request: bytes, descriptors: Sequence[int] = ()) -> bytes:
@@ -76,7 +76,7 @@ class ZygoteRequests:
             try:
                 socket.send_fds(self._socket, [request], descriptors)
             except TimeoutError as error:
-                raise self._late() from error
+                raise self._timeout_error() from error
             except OSError as error:
                 # for example after messages of another process of this user
                 if error.errno == ETOOMANYREFS:
@@ -100,7 +100,7 @@ class ZygoteRequests:
 
     @property
     def can_send(self) -> bool:
-        """Whether a request can be sent without waiting."""
+        """True if a request can be sent without waiting."""
         poller = select.poll()
         try:
             poller.register(self._socket, select.POLLOUT)
@@ -129,7 +129,7 @@ class ZygoteRequests:
         """In a child of the host: close the socket, which stays the host's."""
         self._socket.close()
 
-    def _late(self) -> SandboxError:
+    def _timeout_error(self) -> SandboxError:
         return SandboxError(f"the zygote did not answer within {self.seconds} s")
 
     def _answer(self, number: int) -> bytes:
@@ -140,7 +140,7 @@ class ZygoteRequests:
                 if self._over:
                     raise ZygoteGone
                 if remaining <= 0:
-                    raise self._late()
+                    raise self._timeout_error()
                 if self._reading:
                     self._waiting.wait(remaining)
                 else:

@@ -40,7 +40,7 @@ class ChannelSender:
         self._channels.rearm(channel)
 
     def _is_in_turn(self, channel: StreamChannel) -> bool:
-        """Whether everything has been sent that was in the pipes before data came on a socket.
+        """Return whether all has been sent that was in the pipes before data came on a socket.
 
         A session's message that a cell has ended must follow the cell's output.
         """

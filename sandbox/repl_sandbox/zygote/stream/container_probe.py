@@ -38,7 +38,7 @@ def _interfaces() -> list[str]:
 
 
 def _is_read_only() -> bool:
-    """Whether the mount table says so, if the kernel's statvfs(3) does not."""
+    """Return whether the mount table says so, if the kernel's statvfs(3) does not."""
     for line in read("self", "mounts").splitlines():
         _, place, _, options, *_ = line.split()
         if place == "/":

@@ -46,7 +46,7 @@ class DescriptorDescription:
 
 
 def has_pipes(descriptions: Iterable[DescriptorDescription]) -> bool:
-    """Whether a pipe is among the descriptors."""
+    """Return whether a pipe is among the descriptors."""
     return any(description.kind in PIPES for description in descriptions)
 
 
@@ -127,7 +127,7 @@ def seal(fd: int, seals: int) -> None:
 
 def content(fd: int) -> Iterator[tuple[int, bytes]]:
     """Yield the content of a file without its holes: offset and bytes."""
-    for start, end in _stretches(fd):
+    for start, end in _data_ranges(fd):
         while start < end:
             data = os.pread(fd, min(CHUNK, end - start), start)
             if not data:
@@ -136,7 +136,7 @@ def content(fd: int) -> Iterator[tuple[int, bytes]]:
             start += len(data)
 
 
-def _stretches(fd: int) -> Iterator[tuple[int, int]]:
+def _data_ranges(fd: int) -> Iterator[tuple[int, int]]:
     end = 0
     while True:
         try:

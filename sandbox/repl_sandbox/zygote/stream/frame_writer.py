@@ -35,7 +35,7 @@ class FrameWriter:
 
     @property
     def pending(self) -> bool:
-        """Whether frames wait to be written."""
+        """True if frames wait to be written."""
         return bool(self._buffer or self._frames)
 
     def flush(self) -> None:

@@ -60,10 +60,10 @@ class Multiplexer:
                 if channel is None:
                     self._read_stream()
                 else:
-                    self._attend(channel, events)
+                    self._handle_events(channel, events)
             self._flush()
 
-    def _attend(self, channel: StreamChannel, events: int) -> None:
+    def _handle_events(self, channel: StreamChannel, events: int) -> None:
         if channel.pending:
             self._receiver.write(channel)
         if channel.closed:

@@ -40,7 +40,7 @@ class Delivery:
     closes: bool = False  # likewise, and nothing more is read
 
     def is_due(self) -> bool:
-        """Whether the pipes have received what was written before this was sent."""
+        """Return whether the pipes have received what was written before this was sent."""
         return all(pipe.closed or pipe.delivered >= offset for pipe, offset in self.after)
 
     def drop(self) -> None:
@@ -116,7 +116,7 @@ class StreamChannel:
 
     @property
     def reads(self) -> bool:
-        """Whether there may be data that the window permits to read."""
+        """True if there may be data that the window permits to read."""
         return self.kind in _READABLE and not self.all_read and self.in_transit < WINDOW
 
     def unread_size(self) -> int:

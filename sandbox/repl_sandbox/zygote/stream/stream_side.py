@@ -16,12 +16,12 @@ class StreamSide(Protocol):
         """Return the pieces of frames in data read from the stream."""
 
     def may_send(self, channel: StreamChannel, description: DescriptorDescription) -> bool:
-        """Whether a process of this side may send such a descriptor on `channel`."""
+        """Return whether a process of this side may send such a descriptor on `channel`."""
 
     def may_receive(
         self, channel: StreamChannel | None, description: DescriptorDescription
     ) -> bool:
-        """Whether the other side may send such a descriptor; if not, the stream ends.
+        """Return whether the other side may send such a descriptor; if not, the stream ends.
 
         `channel`: None if it is closed already.
         """

@@ -33,7 +33,7 @@ class TemplateBase:
     readable: Sequence[str] = ("/",)
 
     def shows(self, path: str) -> bool:
-        """Whether a session can import from `path`."""
+        """Return whether a session can import from `path`."""
         roots = tuple(f"{root.rstrip('/')}/" for root in self.readable)
         return os.path.exists(path) and f"{path}/".startswith(roots)
 

@@ -15,14 +15,14 @@ from typing import Final
 _NAMES: Final = (
     # A worker and its connection.
     "_answers _begin _calls _cells _changes _channel _command_poller _commands _connection "
-    "_interrupts _is_alone _mine _namespace _serve _out _pid _process _reader _recv _result "
-    "_session _snapshot_control _socket _table _streams _theirs _used answers snapshots "
+    "_interrupts _is_alone _sendable _namespace _serve _out _pid _process _reader _recv _result "
+    "_session _snapshot_control _socket _table _streams _receivable _used answers snapshots "
     "end_cell ended execute rapid is_forked_child measured handle_command page phase polls "
     "printed encoded send serve_prepared take unpack_from used has_input "
     # A cell, its syntax tree and its result.
     "__warningregistry__ _arrived_early _handler _seen allow arm armed body cell changes "
     "check cls co_flags col_offset ctx enable end_col_offset end_lineno eval figures future "
-    "globals held hides hold identity injected int interrupted keywords kind lineno lost mark "
+    "globals hides hold identity injected int interrupted keywords kind lineno lost mark "
     "target_cell null peak_memory preview protected ru_maxrss sample wait_until_detached "
     "shown some surrogatepass restore type_ignores "
     # A snapshot.
