@@ -165,12 +165,8 @@ def render(
     # The session keeps the cell's own output, without the displayed value and the error text. It
     # comes first, so it is cut if it is longer than the head.
     head = limit - limit // 2
-    name_of_stdout = (
-        _output_name(f"_out[{cell}]", outcome.stdout, stdout) if len(stdout) > head else None
-    )
-    name_of_stderr = (
-        _output_name(f"_out[{cell}].stderr", outcome.stderr, stderr) if len(stderr) > head else None
-    )
+    name_of_stdout = _output_name(f"_out[{cell}]", outcome.stdout, stdout, head)
+    name_of_stderr = _output_name(f"_out[{cell}].stderr", outcome.stderr, stderr, head)
     value = None if outcome.value is None else clip(replace_surrogates(outcome.value), limit)
     if outcome.value is not None:
         stdout = f"{on_new_line(stdout)}{replace_surrogates(outcome.value)}\n"
@@ -205,8 +201,10 @@ def _with_number(text: str, limit: KillReason, memory: int | None) -> str:
     return f"{text} (the limit is {memory / (1 << 20):,.0f} MiB)"
 
 
-def _output_name(name: str, original: str, visible: str) -> str:
-    """Return the name of the whole output, for the mark in the visible part."""
+def _output_name(name: str, original: str, visible: str, limit: int) -> str | None:
+    """Return the name of the whole output, for the mark in its clipped form, or None."""
+    if len(visible) <= limit:
+        return None
     return name if len(original) == len(visible) else f"{name} as it was written"
 
 

@@ -107,41 +107,24 @@ class RLM:
     ) -> None:
         worker = model_given(model, "model")
         answerer = None if sub_model is None else model_given(sub_model, "sub_model")
-        if environment is not None and not callable(environment):
-            raise TypeError("environment must be a function that makes one")
-        _check_on_event(on_event)
-        for name, given, kind in (
-            ("system_prompt", system_prompt, str),
-            ("run_config", run_config, RunConfig),
-            ("gate", gate, RequestGate),
-        ):
-            if given is not None:
-                of_kind(given, kind, name)
+        _check_kinds(environment, on_event, system_prompt, run_config, gate)
         _check_trajectory(trajectory)
         max_depth = at_least(max_depth, 1, "max_depth")
         budget = Budget() if budget is None else budget
         Ledger(budget, prices=prices)  # report errors now, not at the first run
-        overrides: dict[str, Any] = {"examples": examples, "prompts": prompts, "prefix": prefix}
-        given = replace(
-            run_config or RunConfig(),
-            max_iterations=max_iterations,
-            blocks=blocks,
-            **{name: value for name, value in overrides.items() if value is not None},
-        )
-        bounded = given.within(budget)
+        config = _with_overrides(
+            run_config, max_iterations, blocks, examples=examples, prompts=prompts, prefix=prefix
+        ).within(budget)
         checked_functions = checked_tools(tools)
         _check_arguments(self, arguments)
-        make = environment or _LocalEnvFactory({**arguments, "tools": checked_functions})
-        if environment is not None and arguments:
-            raise TypeError(f"environment goes without {', '.join(sorted(arguments))}")
         self._tree_config = RunTreeConfig(
             model_argument=model,
             model=worker,
             sub_model=answerer,
-            make=make,
+            make=_environment_maker(environment, arguments, checked_functions),
             budget=budget,
             prices=dict(prices or {}),
-            run_config=bounded,
+            run_config=config,
             max_depth=max_depth,
             tools=checked_functions,
             trajectory=trajectory,
@@ -299,6 +282,41 @@ def _check_arguments(rlm: RLM, arguments: Mapping[str, Any]) -> None:
     for name in arguments:
         if name not in parameters:
             raise TypeError(f"{type(rlm).__name__} has no argument {name!r}")
+
+
+def _check_kinds(
+    environment: object, on_event: object, system_prompt: object, run_config: object, gate: object
+) -> None:
+    """Raise TypeError naming an argument that is given and of another type."""
+    if environment is not None and not callable(environment):
+        raise TypeError("environment must be a function that makes one")
+    _check_on_event(on_event)
+    for name, value, kind in (
+        ("system_prompt", system_prompt, str),
+        ("run_config", run_config, RunConfig),
+        ("gate", gate, RequestGate),
+    ):
+        if value is not None:
+            of_kind(value, kind, name)
+
+
+def _with_overrides(
+    run_config: RunConfig | None, max_iterations: int, blocks: Blocks, **overrides: Any
+) -> RunConfig:
+    """Return `run_config` with other fields; those of `overrides` unless None."""
+    changed = {name: value for name, value in overrides.items() if value is not None}
+    config = run_config or RunConfig()
+    return replace(config, max_iterations=max_iterations, blocks=blocks, **changed)
+
+
+def _environment_maker(
+    environment: MakeEnvironment | None, arguments: Mapping[str, Any], functions: Mapping[str, Any]
+) -> MakeEnvironment:
+    """Return `environment`, or the maker of local environments with these arguments."""
+    maker = environment or _LocalEnvFactory({**arguments, "tools": functions})
+    if environment is not None and arguments:
+        raise TypeError(f"environment goes without {', '.join(sorted(arguments))}")
+    return maker
 
 
 def _check_on_event(given: object) -> None:

@@ -93,10 +93,7 @@ class OpenAIModel(ChatModel):
         )
         if max_tokens_field is not None:
             one_of(max_tokens_field, get_args(MaxTokensField), "max_tokens_field")
-        if client is not None and (base_url or api_key or headers):
-            raise TypeError("client goes without base_url, api_key and headers: it has them inside")
-        if client is None and base_url is None and not api_key:
-            raise ValueError("api_key is missing; without base_url it is OpenAI's own endpoint")
+        _check_client(client, base_url, api_key, headers)
         self.name = model
         self._url = str(client.base_url) if client is not None else base_url or OPENAI
         self._is_openai = (urlsplit(self._url).hostname or "").endswith("openai.com")
@@ -104,19 +101,25 @@ class OpenAIModel(ChatModel):
         self._api_key = api_key
         self._headers = {name.title(): value for name, value in headers.items()}
         self._secrets = SecretTexts(client.api_key if client else api_key, self._headers, self._url)
-        self._arguments, self._extra_body = checked(sampling, sdk.known_arguments())
+        self._record_tokens = record_tokens
+        self._arguments, self._extra_body = self._request_fields(sampling)
         self._timeout, self._max_retries = timeout, max_retries
         self._stream, self._structured = stream, structured
-        self._record_tokens = record_tokens
-        if record_tokens and not self._is_openai:
-            self._arguments = {"logprobs": True, **self._arguments}
-            self._extra_body = {"return_token_ids": True, **self._extra_body}
         self._max_tokens_field = max_tokens_field or (
             "max_completion_tokens" if self._is_openai else "max_tokens"
         )
         self._given = client
         self._is_open = client is None and not api_key and "Authorization" not in self._headers
         self._clients = ClientCache(self._client, lambda client: client.close())
+
+    def _request_fields(
+        self, sampling: Mapping[str, Any]
+    ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        """Return the arguments of each request and the fields of its body that the SDK lacks."""
+        arguments, extra_body = checked(sampling, sdk.known_arguments())
+        if self._record_tokens and not self._is_openai:
+            return {"logprobs": True, **arguments}, {"return_token_ids": True, **extra_body}
+        return arguments, extra_body
 
     def __repr__(self) -> str:
         return f"OpenAIModel({self.name!r}, host={urlsplit(self._url).hostname!r})"
@@ -184,3 +187,13 @@ class OpenAIModel(ChatModel):
         return sdk.client(
             self._url, key, headers, self._timeout, self._max_retries, stream=self._stream
         )
+
+
+def _check_client(
+    client: object, base_url: str | None, api_key: str | None, headers: Mapping[str, str]
+) -> None:
+    """Raise TypeError or ValueError unless the arguments name one endpoint and its key."""
+    if client is not None and (base_url or api_key or headers):
+        raise TypeError("client goes without base_url, api_key and headers: it has them inside")
+    if client is None and base_url is None and not api_key:
+        raise ValueError("api_key is missing; without base_url it is OpenAI's own endpoint")

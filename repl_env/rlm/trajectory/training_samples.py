@@ -107,15 +107,7 @@ def sample(
         ValueError: the tokens of the reply cannot be separated from those of the template, and why.
     """
     answer = Completion(completion) if isinstance(completion, str) else completion
-    trace = answer.tokens or TokenTrace()
-    # A reply may consist of the prompt's end alone: then no ids of output are the right ones.
-    if trace.output_ids or (trace.prompt_ids and not answer.text):
-        prompt = trace.prompt_ids or _prompt(messages, tokenizer, template)
-        ids, mask = [*prompt, *trace.output_ids], [0] * len(prompt) + [1] * len(trace.output_ids)
-        logprobs = _logprobs(trace)
-    else:
-        ids, mask = TemplatedReply(messages, answer, _needed(tokenizer), template or {}).masked()
-        logprobs = None
+    ids, mask, logprobs = _masked_tokens(messages, answer, tokenizer, template)
     return TrainingSample(
         messages=tuple(messages),
         reply=answer.text,
@@ -136,6 +128,27 @@ def sample(
         ended=ended,
         task_reward=task_reward,
     )
+
+
+def _masked_tokens(
+    messages: Sequence[Message],
+    answer: Completion,
+    tokenizer: ChatTokenizer | None,
+    template: Mapping[str, Any] | None,
+) -> tuple[Sequence[int], Sequence[int], tuple[float, ...] | None]:
+    """Return token ids, loss mask and log-probabilities of a conversation that ends with `answer`.
+
+    Raises:
+        ValueError: as `sample`.
+    """
+    trace = answer.tokens or TokenTrace()
+    # A reply may consist of the prompt's end alone: then no ids of output are the right ones.
+    if trace.output_ids or (trace.prompt_ids and not answer.text):
+        prompt = trace.prompt_ids or _prompt(messages, tokenizer, template)
+        mask = [0] * len(prompt) + [1] * len(trace.output_ids)
+        return [*prompt, *trace.output_ids], mask, _logprobs(trace)
+    ids, mask = TemplatedReply(messages, answer, _needed(tokenizer), template or {}).masked()
+    return ids, mask, None
 
 
 def _needed(tokenizer: ChatTokenizer | None) -> ChatTokenizer:

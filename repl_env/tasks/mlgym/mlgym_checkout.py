@@ -11,7 +11,7 @@ from typing import Any
 
 from repl_env.common.argument_checks import as_path, one_of
 from repl_env.common.set_module import set_module
-from repl_env.tasks.mlgym.mlgym_files import SCRIPT, Checkout
+from repl_env.tasks.mlgym.mlgym_files import SCRIPT, Checkout, MLGymParts
 from repl_env.tasks.task import Task
 from repl_env.tasks.task_errors import TaskError
 from repl_env.tasks.task_file import FILE, read_task
@@ -60,39 +60,52 @@ def from_mlgym(
     if target.exists():
         raise TaskError(f"{target}: exists already; give a folder that does not")
     parts = found.parts(submission, packages)
-    name, base = found.baseline(metric, baseline)
-    better = abs(base) or 1.0
-    reached = base + (better if direction == "maximize" else -better)
-    script_call = {
-        "script": SCRIPT,
-        "arguments": ["--submission_file", "submission.csv"] if parts.module is None else [],
-        "read": [] if parts.module else [parts.submission],
-        "module": parts.module,
-        "metric": name,
-        "packages": packages,
-        "seed": _SEED,
-    }
-    table = {
-        "name": found.given.text("id", task),
-        "metric": name,
-        "direction": direction,
-        "submission": [parts.submission],
-        **({"module": parts.module} if parts.module else {}),
-        "packages": packages,
-        "group": found.given.text("benchmark_name", "mlgym"),
-    }
-    scores = {"baseline": base, "reference": reached if reference is None else reference}
+    metric, base = found.baseline(metric, baseline)
+    if reference is None:
+        improvement = abs(base) or 1.0
+        reference = base + (improvement if direction == "maximize" else -improvement)
+    table = _task_table(found, parts, name=task, metric=metric, direction=direction)
+    table["packages"] = packages
+    scores = {"baseline": base, "reference": reference}
     limits = {"evaluation": min(found.given.number("training_timeout", _LONGEST), _LONGEST)}
     try:
         parts.write(target)
         (target / "instruction.md").write_text(found.instruction(), encoding="utf-8")
-        (target / "evaluator" / "mlgym.json").write_text(json.dumps(script_call), encoding="utf-8")
-        shutil.copyfile(_BRIDGE, target / "evaluator" / EVALUATOR_FILE)
+        _write_evaluator(target / "evaluator", _script_call(parts, metric, packages))
         (target / FILE).write_text(_toml(table, scores=scores, limits=limits), encoding="utf-8")
         return read_task(target)
     except BaseException:
         shutil.rmtree(target, ignore_errors=True)
         raise
+
+
+def _task_table(found: Checkout, parts: MLGymParts, *, name: str, **facts: str) -> dict[str, Any]:
+    """Return the top level of the task's `task.toml`, without its packages."""
+    return {
+        "name": found.given.text("id", name),
+        **facts,
+        "submission": [parts.submission],
+        **({"module": parts.module} if parts.module else {}),
+        "group": found.given.text("benchmark_name", "mlgym"),
+    }
+
+
+def _script_call(parts: MLGymParts, metric: str, packages: list[str]) -> dict[str, Any]:
+    """Return what the evaluator needs for a call of the evaluation script."""
+    return {
+        "script": SCRIPT,
+        "arguments": ["--submission_file", "submission.csv"] if parts.module is None else [],
+        "read": [] if parts.module else [parts.submission],
+        "module": parts.module,
+        "metric": metric,
+        "packages": packages,
+        "seed": _SEED,
+    }
+
+
+def _write_evaluator(folder: Path, script_call: dict[str, Any]) -> None:
+    (folder / "mlgym.json").write_text(json.dumps(script_call), encoding="utf-8")
+    shutil.copyfile(_BRIDGE, folder / EVALUATOR_FILE)
 
 
 def _toml(table: dict[str, Any], **tables: dict[str, Any]) -> str:

@@ -13,15 +13,14 @@ from tensordict import TensorDictBase
 from torchrl.data import Composite
 from torchrl.envs import EnvBase, TransformedEnv
 
-from repl_env.common.argument_checks import one_of
 from repl_env.common.set_module import set_module
 from repl_env.env.vector.episode_rows import EpisodeRows, RowResult
 from repl_env.integrations.torchrl.chat.chat_episodes import ChatEpisodes
 from repl_env.integrations.torchrl.chat.chat_history import queries, stacked
 from repl_env.integrations.torchrl.chat.chat_options import (
-    MODES,
     InputMode,
     batch_shape,
+    check_input_mode,
     prompt_limit,
     prompts_of,
 )
@@ -120,11 +119,7 @@ class REPLChatEnv(EnvBase, metaclass=_WithTokenizer):
         max_iterations: int | None = None,
         **arguments: Any,
     ) -> None:
-        one_of(input_mode, MODES, "input_mode")
-        if isinstance(tokenizer, str):
-            raise TypeError(f"tokenizer must be a tokenizer, not a name, as {tokenizer!r}")
-        if input_mode != "history" and tokenizer is None:
-            raise ValueError(f"input_mode={input_mode!r} needs a tokenizer")
+        check_input_mode(input_mode, tokenizer)
         shape = batch_shape(batch_size)
         policy_role = policy_role or "assistant"
         if data_key is not None:

@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias
 
 import torch
 
-from repl_env.common.argument_checks import at_least
+from repl_env.common.argument_checks import at_least, one_of
 from repl_env.integrations.torchrl.chat.chat_prompts import HistoryPrompts, Prompts, TextPrompts
 from repl_env.integrations.torchrl.chat.token_prompts import TokenPrompts
 from repl_env.integrations.torchrl.chat.tokenizer_template import ChatTemplate
@@ -17,6 +17,15 @@ MODES: tuple[InputMode, ...] = ("history", "text", "tokens")
 
 # A tokenizer without a limit has a number of this size.
 _NO_LIMIT = 10**9
+
+
+def check_input_mode(input_mode: InputMode, tokenizer: object) -> None:
+    """Raise TypeError or ValueError unless `tokenizer` suits the input mode."""
+    one_of(input_mode, MODES, "input_mode")
+    if isinstance(tokenizer, str):
+        raise TypeError(f"tokenizer must be a tokenizer, not a name, as {tokenizer!r}")
+    if input_mode != "history" and tokenizer is None:
+        raise ValueError(f"input_mode={input_mode!r} needs a tokenizer")
 
 
 def batch_shape(given: Sequence[int] | int | None) -> torch.Size:
