@@ -15,9 +15,9 @@ from typing import Any
 BYTES, JSON, UPLOAD = "$bytes", "$json", "$upload"
 
 # Each variable is a round trip to the session and a name in every observation.
-MOST_CONTEXTS = 256
+MAX_CONTEXTS = 256
 # Workspace entries that an episode begins with or saves.
-MOST_FILES = 10_000
+MAX_FILES = 10_000
 
 # Characters of base64 that are decoded at once. The decoder holds the interpreter lock; other
 # threads, such as an event loop's, get the lock between two pieces. A multiple of 4.
@@ -59,7 +59,7 @@ def decode(arguments: Mapping[str, Any]) -> dict[str, Any]:
     decoded_arguments = dict(arguments)
     if "context" in decoded_arguments:
         decoded_arguments["context"] = decoded(decoded_arguments["context"], ("context",))
-    for field, limit in (("contexts", MOST_CONTEXTS), ("files", MOST_FILES)):
+    for field, limit in (("contexts", MAX_CONTEXTS), ("files", MAX_FILES)):
         named = decoded_arguments.get(field)
         if not isinstance(named, Mapping):
             continue

@@ -27,7 +27,7 @@ from repl_sandbox.types import JSON, Answer
 Validator: TypeAlias = Callable[[JSON], JSON]
 
 # Code can offer printed answers in a loop. Honest code offers one, and its output shows it.
-MOST_OFFERED = 64
+MAX_OFFERED = 64
 
 # CPU seconds for all answers of a cell together, plus one check for the last answer: code can offer
 # invalid answers in a loop.
@@ -142,7 +142,7 @@ class AnswerSheet:
         """Take an answer that is judged at the end of its cell, or never; False for others."""
         if answer.form == "answer" and self._dict_index is not None:
             self._offers[self._dict_index] = answer
-        elif self._closed or len(self._offers) >= MOST_OFFERED:
+        elif self._closed or len(self._offers) >= MAX_OFFERED:
             return True
         elif self.judges_at_once(answer):
             return False

@@ -33,10 +33,10 @@ _STATES = 1_000
 # Bounds of the host's work on one stream: states of lines that only carriage returns redraw, with
 # their escapes, and cursor movements of any kind, each some 50 ms; characters that are copied as
 # lines change, 10 ms.
-_MOST_STATES = 1 << 18
+_MAX_STATES = 1 << 18
 _STATES_OF_LINE = 6  # states that take as long as a line does in addition to its own cost
-_MOST_MOVES = 1 << 16
-_MOST_COPIED = 1 << 26
+_MAX_MOVES = 1 << 16
+_MAX_COPIED = 1 << 26
 
 
 def as_shown(text: str) -> str:
@@ -50,11 +50,11 @@ def as_shown(text: str) -> str:
 
 
 def _last_moves(text: str) -> int:
-    """Return the position from which on there are at most `_MOST_MOVES` movements."""
+    """Return the position from which on there are at most `_MAX_MOVES` movements."""
     moves = text.count("\r") + text.count("\x08") + text.count("\x1b") + text.count("\n")
-    if moves <= _MOST_MOVES or len(text) <= _MOST_MOVES:
+    if moves <= _MAX_MOVES or len(text) <= _MAX_MOVES:
         return 0
-    begin = len(text) - _MOST_MOVES
+    begin = len(text) - _MAX_MOVES
     return text.find("\n", begin) + 1 or begin
 
 
@@ -67,7 +67,7 @@ def _overlaid(text: str) -> str:
     """Return `text` with each line's states merged; the last lines first, up to a bound."""
     text = _ended(text)
     pieces: list[str] = []
-    end, states_left = len(text), _MOST_STATES
+    end, states_left = len(text), _MAX_STATES
     while states_left > 0 and (at := text.rfind("\r", 0, end)) >= 0:
         begin = text.rfind("\n", 0, at) + 1
         stop = text.find("\n", at, end)
@@ -167,7 +167,7 @@ class _Screen:
             line = self._lines[row] = _ESCAPE.sub("", self._lines[row]).rstrip("\r")
             self._column = min(self._column, len(line))
         self._copied += len(self._lines[row])
-        if self._copied > _MOST_COPIED:
+        if self._copied > _MAX_COPIED:
             raise _TooMuch
         return self._lines[row]
 

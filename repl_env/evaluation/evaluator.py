@@ -25,9 +25,9 @@ from repl_env.evaluation.results_file import Result, ResultsFile
 from repl_env.evaluation.solvers import Solved, Solver, check_solver
 from repl_env.rlm.budget.budget_limits import Spent
 
-_MOST_ANSWER = 100_000  # characters of an answer, and of an error, that a result keeps
-_MOST_ERROR = 2_000
-_MOST_QUESTION = 10_000
+_MAX_ANSWER = 100_000  # characters of an answer, and of an error, that a result keeps
+_MAX_ERROR = 2_000
+_MAX_QUESTION = 10_000
 
 ResultHandler: TypeAlias = Callable[[Result], None]
 
@@ -137,14 +137,14 @@ class Evaluation:
             fingerprint=self._fingerprint(entry),
             kind=entry.kind,
             score=attempt.score,
-            answer=None if solved.text is None else replace_surrogates(solved.text[:_MOST_ANSWER]),
+            answer=None if solved.text is None else replace_surrogates(solved.text[:_MAX_ANSWER]),
             stop_reason=solved.stop_reason,
             error_kind=attempt.failure or solved.error_kind,
             error=_error(attempt),
             seconds=seconds,
             time=time.time(),
             spent=solved.spent,
-            question=task.question[:_MOST_QUESTION],
+            question=task.question[:_MAX_QUESTION],
             expected=task.answer,
             trajectory=self._beside_results(solved.trajectory),
         )
@@ -203,7 +203,7 @@ class Evaluation:
 
 def _error(attempt: _Attempt) -> str | None:
     error = attempt.error or attempt.solved.error
-    return None if error is None else replace_surrogates(error[:_MOST_ERROR])
+    return None if error is None else replace_surrogates(error[:_MAX_ERROR])
 
 
 def _settings_text(settings: Mapping[str, Any] | None) -> str:

@@ -14,10 +14,10 @@ from itertools import accumulate, chain, islice
 
 from repl_env.parsing.block_names import Kind, is_tag, kind_of, plain_name
 from repl_env.parsing.markdown_fences import Fence, FenceEnd, Fences
-from repl_env.parsing.python_source import MOST_CODE, PythonParser, tidied
+from repl_env.parsing.python_source import MAX_CODE, PythonParser, tidied
 
 # Ends of a block that are tried.
-_MOST_ENDS = 8
+_MAX_ENDS = 8
 
 # Possessive, since a line may be long: backtracking at each of its spaces would take forever.
 _ONE_LINE = re.compile(
@@ -119,7 +119,7 @@ class _Blocks:
 
     def _behind_text(self, index: int, fence: Fence) -> Block | None:
         """Return a block whose fence follows text; prose that mentions a fence begins none."""
-        stops = list(islice(self._fences.stops(index), _MOST_ENDS))
+        stops = list(islice(self._fences.stops(index), _MAX_ENDS))
         if kind_of(fence.name, self._language) in ("python", "code"):
             end = self._python_end(index, (stop for stop in stops if stop.closes))
             if end is None and not stops and self._is_plain(index, self._last):
@@ -175,15 +175,15 @@ class _Blocks:
         if self._parser is None or self._parser.used_up:
             return None
         # A comment may mention a fence: fences after one on their line come last.
-        candidates = sorted(islice(ends, _MOST_ENDS), key=lambda stop: "#" in (stop.before or ""))
+        candidates = sorted(islice(ends, _MAX_ENDS), key=lambda stop: "#" in (stop.before or ""))
         for stop in candidates:
-            short = self._begins[stop.line] - self._begins[index] <= MOST_CODE
+            short = self._begins[stop.line] - self._begins[index] <= MAX_CODE
             if short and self._parser.is_python(self._code(index, stop, head)):
                 return stop
         return None
 
     def _is_plain(self, index: int, stop: FenceEnd) -> bool:
-        short = self._begins[stop.line] - self._begins[index] <= MOST_CODE
+        short = self._begins[stop.line] - self._begins[index] <= MAX_CODE
         return (
             self._parser is not None
             and short

@@ -16,10 +16,10 @@ from repl_env.parsing.reasoning import without_reasoning
 # Limits on line breaks and fence marks for a scan line by line, which takes some milliseconds. A
 # client may send eight megabytes of fences, which would stop a server for seconds. Of longer texts
 # only the first and the last line are examined.
-_MOST_LINES, _MOST_MARKS = 10_000, 1_000
+_MAX_LINES, _MAX_MARKS = 10_000, 1_000
 _PAIR = 2
 # Characters of an action that are parsed to find its closing fence, for the same reason.
-_MOST_PARSED = 16 * 1024
+_MAX_PARSED = 16 * 1024
 
 Origin: TypeAlias = Literal["named", "unnamed", "bare", "none"]
 
@@ -87,11 +87,11 @@ def strip_fence(text: str) -> str:
     if not stripped.startswith(("```", "~~~", "<")):
         return tidied(text)
     marks = stripped.count("```") + stripped.count("~~~")
-    if marks > _MOST_MARKS or stripped.count("\n") > _MOST_LINES:
+    if marks > _MAX_MARKS or stripped.count("\n") > _MAX_LINES:
         code = _between_fences(stripped) if marks == _PAIR else None
         return text if code is None else code
     lines = without_end_tokens(stripped).split("\n")
-    first = next(blocks_of(lines, parser=PythonParser(_MOST_PARSED)), None)
+    first = next(blocks_of(lines, parser=PythonParser(_MAX_PARSED)), None)
     whole = first is not None and first.begin == 0 and first.end == len(lines)
     return first.code if first is not None and whole else text
 

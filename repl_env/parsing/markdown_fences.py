@@ -26,7 +26,7 @@ _ENDS_IN_TOKEN = re.compile(
 )
 _LONGEST_TOKEN = 60
 # Tokens at the end of a text that are left out.
-_MOST_TOKENS = 4
+_MAX_TOKENS = 4
 
 _AT_START = re.compile(
     r"(?P<before>[ \t]*+(?>(?P<marker>(?:[-*+]|\d{1,9}[.)])[ \t]++){0,99}))"
@@ -225,7 +225,7 @@ def _end_token(text: str) -> int | None:
 
 def without_end_tokens(text: str) -> str:
     """Return `text` without final chat template tokens."""
-    for _ in range(_MOST_TOKENS):
+    for _ in range(_MAX_TOKENS):
         token = _end_token(text)
         if token is None:
             break

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from repl_env.parsing.markdown_fences import without_end_tokens
-from repl_env.parsing.python_source import MOST_CODE, PythonParser, computes, names_read
+from repl_env.parsing.python_source import MAX_CODE, PythonParser, computes, names_read
 from repl_env.parsing.reasoning import without_reasoning
 
 # Markdown may quote a line, and has a backslash before `_`.
@@ -52,7 +52,7 @@ _LITERAL = (
 )  # fmt: skip
 # A longer literal, or one with more parentheses, is found by counting them: each attempt parses it
 # again.
-_MOST_CLOSERS = 100
+_MAX_CLOSERS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,9 +142,9 @@ def _bound(text: str) -> frozenset[str]:
 
 def _inside(text: str, start: int, parser: PythonParser) -> str:
     """Return the text between a parenthesis before `start` and its closing one."""
-    for closer in islice(re.compile(r"\)").finditer(text, start), _MOST_CLOSERS):
+    for closer in islice(re.compile(r"\)").finditer(text, start), _MAX_CLOSERS):
         inside = text[start : closer.start()]
-        if parser.used_up or len(inside) > MOST_CODE:
+        if parser.used_up or len(inside) > MAX_CODE:
             break
         if _is_literal(parser.expression(inside.strip())):
             return inside

@@ -13,8 +13,8 @@ import warnings
 from collections.abc import Collection
 
 # Characters of one parsed text, and of all texts that one `PythonParser` parses: seconds of work.
-MOST_CODE = 64 * 1024
-MOST_IN_ALL = 8 * MOST_CODE
+MAX_CODE = 64 * 1024
+MAX_IN_ALL = 8 * MAX_CODE
 # The minimum cost of a text: there may be very many short ones.
 _LEAST_COST = 64
 
@@ -46,7 +46,7 @@ _UNTIDY = (" ", "\t", "\n", "\r", ">", "#", "In")
 class PythonParser:
     """Parses texts up to `in_all` characters; rejects all later texts as unknown."""
 
-    def __init__(self, in_all: int = MOST_IN_ALL) -> None:
+    def __init__(self, in_all: int = MAX_IN_ALL) -> None:
         self._left = in_all
 
     @property
@@ -57,7 +57,7 @@ class PythonParser:
     def tree(self, code: str) -> ast.Module | None:
         """Return the syntax tree of `code`; None if it is not Python, or too long."""
         cost = max(len(code), _LEAST_COST)
-        if len(code) > MOST_CODE:
+        if len(code) > MAX_CODE:
             return None
         if cost > self._left:
             self._left = 0  # otherwise copying unparsed texts would have no bound

@@ -118,7 +118,7 @@ def _normal(text: str) -> str:
 
 # Limits on the positions where words are found inside longer ones, and on the characters compared
 # there: repetitive texts have so many that checking all would take hours.
-_MOST_CUT, _MOST_COMPARED = 1_000_000, 10_000_000
+_MAX_CUT, _MAX_COMPARED = 1_000_000, 10_000_000
 
 
 def _has_words(text: str, words: str) -> bool:
@@ -129,7 +129,7 @@ def _has_words(text: str, words: str) -> bool:
     if not words:
         return False
     start = -1
-    for _ in range(min(_MOST_CUT, _MOST_COMPARED // len(words) + 1)):
+    for _ in range(min(_MAX_CUT, _MAX_COMPARED // len(words) + 1)):
         start = text.find(words, start + 1)
         if start < 0:
             return False

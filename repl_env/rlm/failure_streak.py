@@ -5,7 +5,7 @@ from __future__ import annotations
 from repl_env.common.json_values import visible
 from repl_env.rlm.events import AnyEvent, CellRan, ModelReplied, RunStarted
 
-_MOST_MESSAGE = 200
+_MAX_MESSAGE = 200
 
 
 class FailureStreak:
@@ -40,7 +40,7 @@ class FailureStreak:
             self._failed.clear()
             return
         error = result.exception or event.observation.error_kind or "an error"
-        self._last = visible(error.splitlines()[0])[:_MOST_MESSAGE]  # the traceback follows
+        self._last = visible(error.splitlines()[0])[:_MAX_MESSAGE]  # the traceback follows
         self._failed.append(self._last.partition(":")[0])
 
     def __str__(self) -> str:

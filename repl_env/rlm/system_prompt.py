@@ -18,7 +18,7 @@ from repl_env.rlm.prompt_templates import (
 )
 
 # Of a tool's docstring; the code can read the rest with help().
-_MOST_DOC = 600
+_MAX_DOC = 600
 
 _CHILDREN = (
     "`rlm_query`, `rlm_query_batched` and `rlm_spawn` give the question to a model with a session "
@@ -111,7 +111,7 @@ def _tool(name: str, function: Callable[..., Any]) -> str:
     except (TypeError, ValueError):
         signature = "(...)"
     doc = inspect.getdoc(function) or "no description"
-    doc = doc if len(doc) <= _MOST_DOC else f"{doc[:_MOST_DOC]}... (help({name}) has the rest)"
+    doc = doc if len(doc) <= _MAX_DOC else f"{doc[:_MAX_DOC]}... (help({name}) has the rest)"
     return f"- `{name}{signature}`: " + doc.replace("\n", "\n  ")
 
 

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 # Seconds without a byte: the session may be busy with another client's step.
 SILENCE_S = 120.0
 # Consecutive attempts at the rest of a file without a byte.
-MOST_ATTEMPTS = 6
+MAX_ATTEMPTS = 6
 _PARTIAL = 206
 # Bytes that a caller holds in memory, unless it asks for more.
 _IN_MEMORY = 64 << 20
 # Bytes of a listing: a server sends no more entries than a hundred thousand.
-_MOST_LISTED = 256 << 20
+_MAX_LISTED = 256 << 20
 _KINDS = frozenset({"file", "directory", "symlink", "other"})
 
 
@@ -83,7 +83,7 @@ class FileTransfer:
                         yield chunk
             except ServerUnavailable:
                 attempts += 1
-                if version is None or attempts == MOST_ATTEMPTS or self._closed:
+                if version is None or attempts == MAX_ATTEMPTS or self._closed:
                     raise
                 time.sleep(pause(attempts))
 
@@ -91,7 +91,7 @@ class FileTransfer:
         """Return the entries below the directory `path`."""
         url = f"/files?{_query(path=path, limit=str(limit))}"
         with self._stream("GET", url, path) as answer:
-            return _listing(b"".join(_at_most(answer.chunks(), _MOST_LISTED)))
+            return _listing(b"".join(_at_most(answer.chunks(), _MAX_LISTED)))
 
     def archive(
         self, path: str, to: local_files.Target | None, limit: int | str | None

@@ -27,10 +27,10 @@ REPLIES: Mapping[str, str] = {
     "branch": "branch",
 }
 # Values in the lists and objects of one reply; the longest, of variables, has 10,000.
-MOST_VALUES = 100_000
+MAX_VALUES = 100_000
 # Values in a whole frame: an answer has a quarter at most, and may be repeated. Each takes 60 bytes
 # or more for three on the wire, and 100 MiB may arrive.
-_MOST_IN_FRAME = 1 << 20
+_MAX_IN_FRAME = 1 << 20
 # The escape of a surrogate, which JSON uses for characters beyond the first 65,536.
 _SURROGATE = re.compile(r"\\u[dD][89abAB]")
 # Requests that OpenEnv has too.
@@ -149,8 +149,8 @@ def read(frame: str | bytes) -> Frame:
     """Parse a frame; BadReply if this client does not know it."""
     if not isinstance(frame, str):
         raise BadReply("the server sent a binary frame")
-    if more_values(frame, _MOST_IN_FRAME):
-        raise BadReply(f"the server sent a frame of over {_MOST_IN_FRAME:,} values")
+    if more_values(frame, _MAX_IN_FRAME):
+        raise BadReply(f"the server sent a frame of over {_MAX_IN_FRAME:,} values")
     try:
         decoded = json.loads(frame)
         if _SURROGATE.search(frame):  # perhaps a lone surrogate, which valid texts do not contain

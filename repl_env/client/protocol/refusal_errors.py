@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from repl_env.client.protocol.client_frames import MOST_VALUES, RefusalFrame, values
+from repl_env.client.protocol.client_frames import MAX_VALUES, RefusalFrame, values
 from repl_env.client.protocol.refusal_codes import IDLE, TAKEN_OVER
 from repl_env.client.protocol.reply_results import step_result
 from repl_env.common.json_values import visible
@@ -141,7 +141,7 @@ def error_of_refusal(refused: RefusalFrame, secrets: SecretTexts) -> REPLError:
     if refused.code in AS_LOCALLY:
         return AS_LOCALLY[refused.code](replace(refused, message=message))
     # Longer text is not read, and all of it is searched for secrets.
-    has_few_values = values([dict(refused.details)]) <= MOST_VALUES
+    has_few_values = values([dict(refused.details)]) <= MAX_VALUES
     return ERRORS.get(refused.code, ServerError)(
         message + _WHERE.get(refused.code, ""),
         code=secrets.cut(refused.code),

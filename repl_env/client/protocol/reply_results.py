@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from repl_env.client.protocol.client_frames import MOST_VALUES, values
+from repl_env.client.protocol.client_frames import MAX_VALUES, values
 from repl_env.errors import BadReply
 from repl_env.models import CodeBlockResult, REPLObservation, REPLState, StepResult, result_of
 
@@ -54,11 +54,8 @@ def field(data: Mapping[str, Any], name: str, kind: type[Any]) -> Any:
 
 def _checked(model: type[_ModelT], fields: Mapping[str, Any]) -> _ModelT:
     # Each invalid value becomes an error of hundreds of bytes before the first one is reported.
-    if (
-        values([fields.get(name) for name in model.model_fields if name != "metadata"])
-        > MOST_VALUES
-    ):
-        raise BadReply(f"the server sent no {model.__name__}; it has over {MOST_VALUES:,} values")
+    if values([fields.get(name) for name in model.model_fields if name != "metadata"]) > MAX_VALUES:
+        raise BadReply(f"the server sent no {model.__name__}; it has over {MAX_VALUES:,} values")
     try:
         return model.model_validate(fields)
     except ValidationError as error:

@@ -24,7 +24,7 @@ from repl_env.errors import NotSupported, ServerUnavailable
 # Environment variables of proxies, in order, as in websockets: both connections use one proxy.
 _PROXIES = {True: ("wss", "socks", "https"), False: ("ws", "socks", "https", "http")}
 # Answers to uploads are a line of JSON; longer answers are not from this server.
-_MOST_BYTES = 1 << 16
+_MAX_BYTES = 1 << 16
 # Bytes that a stream is read in.
 _CHUNK = 1 << 20
 
@@ -48,13 +48,13 @@ class _Response(http.client.HTTPResponse):
 
 
 class _Bounded(io.RawIOBase):
-    """Data that arrives within `timeout_s`, up to `_MOST_BYTES` for the headers and for the
+    """Data that arrives within `timeout_s`, up to `_MAX_BYTES` for the headers and for the
     body.
     """
 
     def __init__(self, stream: io.RawIOBase, timeout_s: float | None) -> None:
         self._stream = stream
-        self._left: float = 2 * _MOST_BYTES
+        self._left: float = 2 * _MAX_BYTES
         self._until = math.inf if timeout_s is None else time.monotonic() + timeout_s
 
     def unbound(self) -> None:
@@ -94,7 +94,7 @@ class HttpStream:
     def text(self) -> bytes:
         """Return the body of an error."""
         with self._reporting():
-            return self._answer.read(_MOST_BYTES)
+            return self._answer.read(_MAX_BYTES)
 
     def chunks(self) -> Iterator[bytes]:
         """Yield the body.
@@ -178,7 +178,7 @@ class HttpConnection(Closeable):
     ) -> HttpResponse:
         answer = self._sent(connection, method, path, body, headers)
         headers = {name.lower(): value for name, value in answer.headers.items()}
-        found = HttpResponse(answer.status, headers, answer.read(_MOST_BYTES))
+        found = HttpResponse(answer.status, headers, answer.read(_MAX_BYTES))
         if not answer.isclosed() or answer.will_close:
             self._drop()
         return found

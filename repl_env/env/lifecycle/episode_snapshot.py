@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, cast
 
-from repl_env.common.binary_json import MOST_FILES
+from repl_env.common.binary_json import MAX_FILES
 from repl_env.env.lifecycle.current_episode import CurrentEpisode, HiddenTask, Mode
 from repl_env.episode.answers import Validator
 from repl_env.episode.effects import Effects
@@ -38,7 +38,7 @@ from repl_sandbox.types import Answers, File, Missing
 
 # Bytes of workspace files, all held in memory: the default limit of a workspace. Sparse files have
 # any size at no cost to the session.
-MOST_BYTES = 256 << 20
+MAX_BYTES = 256 << 20
 
 
 def snapshot(current: CurrentEpisode, answers: Answers, rubric: Any) -> SavedEpisode:
@@ -166,17 +166,17 @@ def _off_loop(work: Callable[[], Any], plain: bool) -> Callable[[], Any]:
 
 def _files(session: Any) -> Effects[tuple[dict[str, bytes], list[Missing]]]:
     """Return the regular files of the workspace, and the entries of other kinds."""
-    listing = yield partial(session.files.list, limit=MOST_FILES)
+    listing = yield partial(session.files.list, limit=MAX_FILES)
     if not listing.complete:
         raise CheckpointError(
-            f"the workspace cannot be listed whole: it has more than {MOST_FILES:,} entries, is "
+            f"the workspace cannot be listed whole: it has more than {MAX_FILES:,} entries, is "
             "too deep, or has a directory that is closed to its owner"
         )
     regular_files = [file for file in listing if _unsaved(file) is None]
-    if sum(file.size for file in regular_files) > MOST_BYTES:
-        raise CheckpointError(f"the workspace has files of more than {MOST_BYTES:,} bytes")
+    if sum(file.size for file in regular_files) > MAX_BYTES:
+        raise CheckpointError(f"the workspace has files of more than {MAX_BYTES:,} bytes")
     paths = [file.path for file in regular_files]
-    found = yield partial(session.files.get_all, paths, limit=MOST_BYTES)
+    found = yield partial(session.files.get_all, paths, limit=MAX_BYTES)
     missing = []
     for file in listing:
         reason = _unsaved(file)

@@ -33,7 +33,7 @@ from repl_sandbox.session.drivers.batch import SessionBatch
 from repl_sandbox.session_limits import check_seconds
 
 # Threads for calls outside sessions: openings, and rubrics that block.
-_MOST_THREADS = 32
+_MAX_THREADS = 32
 
 
 @set_module("repl_env")
@@ -88,7 +88,7 @@ class REPLVectorEnv(DisplayedByRepr, Closeable):
         n, self.environments = len(environments), environments
         self._shared = SharedContexts(self._inner(0))
         self._batch = SessionBatch()
-        self._threads = ThreadPool(min(n, _MOST_THREADS), "repl-vector")
+        self._threads = ThreadPool(min(n, _MAX_THREADS), "repl-vector")
         self._mode: Mode | None = None
         # Two concurrent calls would each take some of the steps.
         self._call_guard = CallGuard("the environments are", "reset or step")

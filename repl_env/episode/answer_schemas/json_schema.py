@@ -28,7 +28,7 @@ from repl_sandbox.types import JSON
 CHECK_S = 2.0
 
 # Values in a schema: those of large models have some hundred; checking this many takes 0.7 s.
-_MOST_VALUES = 2_000
+_MAX_VALUES = 2_000
 _DEEPEST = 64
 _LONGEST = 1_000_000  # characters of all texts
 # Validated within milliseconds.
@@ -112,8 +112,8 @@ def _check_bounds(schema: dict[str, Any]) -> None:
         characters += sum(len(each) for each in (name, value) if isinstance(each, str))
         if characters > _LONGEST:
             raise ValueError(f"answer_schema is too large: more than {_LONGEST:,} characters")
-        if values > _MOST_VALUES or depth > _DEEPEST:
-            problem = f"more than {_MOST_VALUES:,} values, or deeper than {_DEEPEST}"
+        if values > _MAX_VALUES or depth > _DEEPEST:
+            problem = f"more than {_MAX_VALUES:,} values, or deeper than {_DEEPEST}"
             raise ValueError(f"answer_schema is too large: {problem}")
         if name in _UNBOUNDED:
             raise ValueError(f"answer_schema: {name} is not supported: {_UNBOUNDED[name]}")

@@ -18,7 +18,7 @@ from repl_env.episode.session_effects import OnOutput
 Report: TypeAlias = Callable[[float, str], Awaitable[None]]
 
 # Of one notification. Of what is printed faster than it is told, the newest is told.
-MOST_CHARACTERS = 4000
+MAX_CHARACTERS = 4000
 
 # Seconds between two notifications: as often as a person reads.
 PAUSE = 0.2
@@ -55,7 +55,7 @@ class _Output:
 
     def add(self, stream: str, text: str) -> None:
         gathered = self._text + text
-        self._text = gathered[-MOST_CHARACTERS:]
+        self._text = gathered[-MAX_CHARACTERS:]
         self._dropped += len(gathered) - len(self._text)
         self.news.set()
 

@@ -26,9 +26,9 @@ from repl_env.integrations.mcp.tool_calls import ToolCalls
 
 SCHEME = "workspace:///"
 # Bytes of a file that is read: a message carries all of it, and as base64 a third more.
-MOST_BYTES = 16 << 20
+MAX_BYTES = 16 << 20
 # Entries of a listing, directories included, and of one page of it.
-MOST_ENTRIES, PAGE = 100_000, 1000
+MAX_ENTRIES, PAGE = 100_000, 1000
 
 
 async def list_resources(calls: ToolCalls | None, cursor: str | None) -> ListResourcesResult:
@@ -52,7 +52,7 @@ async def list_resources(calls: ToolCalls | None, cursor: str | None) -> ListRes
 
 
 async def _list(files: Any) -> Any:
-    return await files.list(limit=MOST_ENTRIES)
+    return await files.list(limit=MAX_ENTRIES)
 
 
 def _resource(file: Any) -> Resource:
@@ -71,7 +71,7 @@ async def read_resource(calls: ToolCalls | None, uri: str) -> ReadResourceResult
     if calls is None:
         raise _unreadable(uri, "there is no session")
     try:
-        content = await calls.on_files(lambda files: files.get(path, limit=MOST_BYTES))
+        content = await calls.on_files(lambda files: files.get(path, limit=MAX_BYTES))
     except NotReset:
         raise _unreadable(uri, "there is no session yet; call `execute` or `reset`") from None
     except OSError as error:

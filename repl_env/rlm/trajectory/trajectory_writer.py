@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 # Bytes of JSON for all contexts of a file: enough to replay small examples, and too little to
 # matter next to the turns.
-MOST_CONTEXT = 65_536
+MAX_CONTEXT = 65_536
 
 # The replacement of a secret. Never shorter texts: they occur by chance, and are no secrets.
 _HIDDEN = "[secret]"
@@ -53,7 +53,7 @@ class TrajectoryWriter(Closeable):
         sync: flush each line to the disk before going on, so that not even a crash of the machine
             loses it. The run waits for that, milliseconds for each event.
         figures: keep the figures of observations, as base64.
-        contexts: those of the root run. One that fits into the rest of `MOST_CONTEXT` is written
+        contexts: those of the root run. One that fits into the rest of `MAX_CONTEXT` is written
             whole; of others only a SHA-256, for recognition.
         settings: JSON about the run for readers of the file. A replay uses "max_depth", "blocks",
             "budget" and "seed".
@@ -160,7 +160,7 @@ def _contexts(contexts: Mapping[str, Any]) -> dict[str, Any]:
 
     if not contexts:
         return {}
-    left, noted = MOST_CONTEXT, {}
+    left, noted = MAX_CONTEXT, {}
     for part in resolve(None, dict(contexts), None, mode="none", preview_length=0).parts:
         kind, value = _as_json(part.value)
         note = {"length": part.length, "sha256": digest(part.value)}

@@ -12,8 +12,8 @@ from repl_env.tasks.generators.seeded_random import SeededRandom
 
 # One fact of the same form, about something else, in about this many characters; at least 2.
 _BESIDES = 5_000
-_MOST_BESIDES = 400
-_MOST_NEEDLES = 12
+_MAX_BESIDES = 400
+_MAX_NEEDLES = 12
 
 
 def single_needle(size: int, seed: int) -> GeneratedTask:
@@ -45,7 +45,7 @@ def multi_needle(size: int, seed: int) -> GeneratedTask:
     rng = SeededRandom("multi_needle", size, seed)
     rooms = [f"{quality} {room}" for quality in word_lists.QUALITIES for room in word_lists.ROOMS]
     room, *others = rng.some(rooms, 41)
-    max_needles = min(_MOST_NEEDLES, 2 + size // 1_000)
+    max_needles = min(_MAX_NEEDLES, 2 + size // 1_000)
     holders = _people(rng, 2 + rng.below(max_needles - 1))
     sentences = [_holds(person, room) for person in holders]
     sentences += [_holds(each, rng.pick(others)) for each in _people(rng, _besides(size))]
@@ -66,7 +66,7 @@ def _holds(person: str, room: str) -> str:
 
 
 def _besides(size: int) -> int:
-    return max(2, min(_MOST_BESIDES, size // _BESIDES))
+    return max(2, min(_MAX_BESIDES, size // _BESIDES))
 
 
 def _thing(rng: SeededRandom) -> str:

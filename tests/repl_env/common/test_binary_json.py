@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repl_env.common.binary_json import MOST_CONTEXTS, WireValueError, decode, decode_async, encoded
+from repl_env.common.binary_json import MAX_CONTEXTS, WireValueError, decode, decode_async, encoded
 
 
 def encode(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def test_padding_inside_a_large_text_is_refused_wherever_it_stands() -> None:
 
 def test_more_names_than_the_limit_are_refused() -> None:
     with pytest.raises(WireValueError) as caught:
-        decode({"contexts": {str(i): "" for i in range(MOST_CONTEXTS + 1)}})
+        decode({"contexts": {str(i): "" for i in range(MAX_CONTEXTS + 1)}})
     assert caught.value.position == ("contexts",)
 
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import pytest
 from pydantic import BaseModel
 
-from repl_env.episode.answers import MOST_OFFERED
+from repl_env.episode.answers import MAX_OFFERED
 from repl_env.episode.answers import AnswerSheet as TypedSheet
 from repl_env.episode.answers import validator as validator_or_none
 from repl_sandbox.types import Answer
@@ -70,7 +70,7 @@ def test_a_cleared_answer_record_is_empty():
 
 def test_answers_in_a_loop_are_bounded():
     sheet = AnswerSheet()
-    for number in range(10 * MOST_OFFERED):
+    for number in range(10 * MAX_OFFERED):
         sheet.offer(Answer("printed", str(number), None, printed="not shown"))
     sheet.offer(Answer("FINAL", "late", "late"))
     assert sheet.verdict("").final is None

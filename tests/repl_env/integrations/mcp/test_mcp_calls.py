@@ -12,7 +12,7 @@ from mcp.shared.exceptions import MCPError
 from repl_env.env.environment import REPLEnvironment
 from repl_env.errors import EpisodeAborted
 from repl_env.integrations.mcp.mcp_server import server
-from repl_env.integrations.mcp.output_notifications import MOST_CHARACTERS, reporting
+from repl_env.integrations.mcp.output_notifications import MAX_CHARACTERS, reporting
 from repl_env.integrations.mcp.tool_calls import EnvironmentToolSession, ToolCalls
 from repl_env.integrations.mcp.tool_results import result_of_cell
 
@@ -129,4 +129,4 @@ async def test_a_subscriber_that_reads_nothing_blocks_nothing_and_uses_no_memory
         await begun.wait()
 
     (message,) = told
-    assert message == f"... {100_000 - MOST_CHARACTERS} characters ...\n{'x' * MOST_CHARACTERS}"
+    assert message == f"... {100_000 - MAX_CHARACTERS} characters ...\n{'x' * MAX_CHARACTERS}"
