@@ -164,7 +164,7 @@ def _run_ended(event: Mapping[str, Any]) -> Row:
         "iterations": number(event.get("iterations")),
         "seconds": number(event.get("seconds")),
         "ended": preview(event.get("ended")),
-        "total": spent_row(event.get("total")),
+        "total": spent_row(event["total"]) if "total" in event else None,
     }
 
 

@@ -1,6 +1,6 @@
 // Data from the server: lists, rows of events, and the bytes of single events.
 
-const MOST_KEPT = 16_000_000; // bytes of events that are kept parsed
+const MAX_KEPT = 16_000_000; // bytes of events that are kept parsed
 
 export class ServedSource {
   live = true;
@@ -37,7 +37,7 @@ export class ServedSource {
     this.#kept.set(key, kept); // the last in order: the first to go is the one not used for longest
     this.#keptSize += kept.size;
     for (const [old, { size }] of this.#kept) {
-      if (this.#keptSize <= MOST_KEPT || old === key) break;
+      if (this.#keptSize <= MAX_KEPT || old === key) break;
       this.#kept.delete(old);
       this.#keptSize -= size;
     }

@@ -11,7 +11,7 @@ import { Histogram, isInBin } from "../parts/histogram.js";
 import { Score, StopBadge } from "../parts/labels.js";
 
 const ROW = 60;
-const MOST_SIDE = 6; // runs side by side
+const MAX_SIDE = 6; // runs side by side
 
 function runsOf(listing) {
   return listing.files.filter((file) => file.kind === "trajectory").flatMap((file) => file.roots.map((root) => ({
@@ -96,7 +96,7 @@ function RunTable({ runs, all, scores, query, set }) {
     if (!next.delete(key)) next.add(key);
     setPicked(next);
   };
-  const sides = picked.size > 1 ? [...picked] : query.get("group") ? runs.slice(0, MOST_SIDE).map((run) => run.key) : [];
+  const sides = picked.size > 1 ? [...picked] : query.get("group") ? runs.slice(0, MAX_SIDE).map((run) => run.key) : [];
   const scored = runs.map((run) => run.reward).filter(isNumber);
   const mean = scored.length === 0 ? null : scored.reduce((sum, each) => sum + each, 0) / scored.length;
   return html`<section class="panel runs">
@@ -104,7 +104,7 @@ function RunTable({ runs, all, scores, query, set }) {
       ${mean === null ? null : html`<span class="muted">mean score <b class="number">${score(mean)}</b></span>`}
       <span class="grow"></span>
       ${sides.length < 2 ? html`<span class="muted hint">Choose runs to see them side by side</span>`
-        : html`<a class="button" href=${link(["side"], { runs: sides.slice(0, MOST_SIDE).join(",") })}>Side by side (${Math.min(sides.length, MOST_SIDE)})</a>`}
+        : html`<a class="button" href=${link(["side"], { runs: sides.slice(0, MAX_SIDE).join(",") })}>Side by side (${Math.min(sides.length, MAX_SIDE)})</a>`}
     </header>
     <div class="toolbar"><${Filters} runs=${all} query=${query} set=${set} />
       ${scores.length < 2 ? null : html`<${Histogram} values=${scores}

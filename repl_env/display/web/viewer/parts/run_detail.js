@@ -9,7 +9,7 @@ import { useData } from "../data/use_data.js";
 import { Fact, Score, SpentFacts, StopBadge } from "./labels.js";
 import { Timeline } from "./timeline.js";
 
-const MOST_BELOW = 100; // runs below that the page lists
+const MAX_BELOW = 100; // runs below that the page lists
 
 function Facts({ run, facts, event }) {
   const task = event?.task ?? {};
@@ -27,7 +27,7 @@ function Facts({ run, facts, event }) {
 }
 
 function Below({ file, run }) {
-  const shown = run.children.slice(0, MOST_BELOW);
+  const shown = run.children.slice(0, MAX_BELOW);
   const first = shown.slice(0, 4).map((child) => `${file}:${child.id}`).join(",");
   return html`<section class="panel">
     <header><h2>Runs below</h2><span class="muted">${count(run.children.length)}</span><span class="grow"></span>

@@ -7,7 +7,7 @@ import { timeTicks } from "./time_ticks.js";
 
 const LANE = 26;
 const LABEL = 64;
-const MOST_LANES = 12;
+const MAX_LANES = 12;
 const TICK = 84; // pixels for a label, at least
 const KINDS = { model: "model calls", cell: "cells", wait: "waits for sub-calls" };
 
@@ -68,7 +68,7 @@ function sums(pieces) {
 }
 
 function timesOf(tree, run) {
-  const lanes = [run, ...run.children].slice(0, MOST_LANES);
+  const lanes = [run, ...run.children].slice(0, MAX_LANES);
   const from = run.started?.time ?? tree.first;
   const to = Math.max(run.ended?.time ?? tree.latest, from + 1e-6);
   const all = lanes.map((each) => piecesOf(each, each.ended?.time ?? to));
@@ -126,8 +126,8 @@ function drawing(file, run, { lanes, from, to, all, total }, width) {
     </svg>
     <p class="legend">${Object.entries(KINDS).map(([kind, name]) => html`<span key=${kind}>
       <i class=${`swatch ${kind}`} aria-hidden="true"></i>${name} <b class="number">${duration(total[kind])}</b></span>`)}
-      ${run.children.length >= MOST_LANES
-        ? html`<span class="muted">${run.children.length + 1 - MOST_LANES} more runs below</span>` : null}</p>`;
+      ${run.children.length >= MAX_LANES
+        ? html`<span class="muted">${run.children.length + 1 - MAX_LANES} more runs below</span>` : null}</p>`;
 }
 
 function shortId(id) {
