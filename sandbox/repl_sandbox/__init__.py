@@ -163,7 +163,7 @@ def __dir__() -> list[str]:
 
 
 def _version() -> str:
-    """That of the installed distribution; "unknown" where there is only a source tree."""
+    """The version of the installed distribution; "unknown" in a bare source tree."""
     from importlib import metadata
 
     for name in ("repl-env", "openenv-repl-env"):  # the second: the same, as AutoEnv finds it

@@ -31,7 +31,7 @@ from ..limits.proc_stat import ProcStat
 CROWD: Final = 8
 # More than these may be a storm.
 STORM: Final = max(CROWD, os.cpu_count() or 1)
-# Of so many turns a storm has one while other sessions work.
+# The number of turns of which a fork bomb has one while other sessions work.
 SELDOM: Final = 64
 # The number of crowds at a time, such that each process may have a processor of its own.
 AT_ONCE: Final = max(1, (os.cpu_count() or 1) // CROWD)
@@ -64,24 +64,24 @@ class Throttle:
         self.is_fork_bomb = wanting > STORM and (forks or bool(self._stopped))
 
     def stop(self, processes: Iterable[ProcStat]) -> None:
-        """Stop those of `processes` that run."""
+        """Stop the running ones among `processes`."""
         for each in processes:
             if each.busy and _send(each.pid, each.began, signal.SIGSTOP):
                 self._stopped[each.pid] = each.began
 
     def resume(self, pids: Iterable[int]) -> None:
-        """Continue those of `pids` that were stopped."""
+        """Continue the stopped ones among `pids`."""
         for pid in pids:
             if (began := self._stopped.pop(pid, None)) is not None:
                 _send(pid, began, signal.SIGCONT)
 
     def resume_all(self) -> None:
-        """Continue all that were stopped."""
+        """Continue all stopped processes."""
         self.resume(list(self._stopped))
 
 
 def turn(number: int, crowds: int, *, others: bool) -> set[int]:
-    """Return the crowds, of so many, that run in turn `number`.
+    """Return the numbers, below `crowds`, of the crowds that run in turn `number`.
 
     `others`: other sessions work as well, and have every other turn without any crowd.
     """
@@ -95,7 +95,7 @@ def turn(number: int, crowds: int, *, others: bool) -> set[int]:
 
 
 def fork_bomb_turn(number: int, bombs: int) -> set[int]:
-    """Return the storms, of so many, that run in turn `number` while other sessions work."""
+    """Return the numbers, below `bombs`, of those that run in turn `number` beside other work."""
     place, rest = divmod(number % (SELDOM * max(1, bombs)), SELDOM)
     return set() if rest or not bombs else {place}
 

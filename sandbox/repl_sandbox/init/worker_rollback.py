@@ -30,7 +30,7 @@ from .process_ownership import is_child, is_stopped
 # less than the host waits. A worker that waits for the command forks in milliseconds, unless
 # it is not scheduled; and while the machine stands still, init does not check either.
 _CHECK_INTERVAL, _MAX_CHECKS = 20, 400
-# A check of a stopped worker, which is the code's doing, counts for so many.
+# The number of checks for which one of a stopped worker counts: code has stopped the worker.
 _STOPPED_WEIGHT = 3
 # The number of other messages meanwhile: code of the session can send them without end.
 _MAX_MESSAGES = 10_000
@@ -78,7 +78,7 @@ class WorkerRollback:
         self.table.close()
 
     def resources(self) -> SnapshotResources:
-        """In a worker: its end."""
+        """In a worker: the resources of its snapshots."""
         return SnapshotResources(
             self.table,
             self.channel.worker_end,

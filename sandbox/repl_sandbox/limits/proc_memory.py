@@ -37,7 +37,7 @@ _ENDED = (b"Z", b"X")  # for kernels without such flags
 
 
 def snapshots(init: int, processes: Iterable[int], limit: int) -> set[int]:
-    """The waiting snapshots of a worker among `processes`, at most so many, and all ending
+    """The waiting snapshots of a worker among `processes`, at most `limit`, and all ending
     processes.
 
     Snapshots are children of init, lead process groups of their own, and block a signal as a mark.

@@ -69,7 +69,7 @@ class ResourceBudget:
         return rlimits
 
     def of_group(self, limits: Limits, branches: int = 1) -> tuple[int, int]:
-        """The limits of a session's cgroup for so many branches: bytes, and processes."""
+        """The limits of the cgroup of a session with `branches`: bytes, and processes."""
         spare = _SPARE_PROCESSES if self.fair_share else 0
         return self._memory(limits, branches), self._processes(limits, branches) + spare
 

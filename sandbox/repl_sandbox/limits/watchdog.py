@@ -26,8 +26,9 @@ _PERIOD = 0.05
 # milliseconds, by its use of the processor and of the interpreter's lock. More parts make a round
 # last longer if each has to wait for both, and fork bombs are found later.
 _PARTS = 4
-# So many sessions without a running cell are measured, in turn, once in so many periods.
-_IDLE_A_LOOK = 16
+# The number of sessions without a running cell that are measured, in turn, and the periods between
+# two such measurements.
+_IDLE_MEASURED = 16
 _IDLE_PERIODS = 10
 # Sessions that wait for their turn: little of them runs.
 _WAITING_PERIODS = 10
@@ -75,7 +76,7 @@ class Watchdog:
         self._shares.leave(core)
 
     def close(self) -> None:
-        """End the thread, and wait for its end."""
+        """End the thread and wait until it has ended."""
         with self._lock:
             self._closed.set()
             self._has_work.set()
@@ -126,7 +127,7 @@ class Watchdog:
             return due
         idle = [watched for watched in everybody if not watched.core.running_since]
         due += [watched for watched in idle if self._shares.is_busy(watched.core)]
-        for _ in range(min(_IDLE_A_LOOK, len(idle))):
+        for _ in range(min(_IDLE_MEASURED, len(idle))):
             self._turn += 1
             due.append(idle[self._turn % len(idle)])
         return due

@@ -137,7 +137,7 @@ class Spawner:
 
     @property
     def role(self) -> Role:
-        """The process that this is."""
+        """The role of this process."""
         return Role(self._spawn.role)
 
     @property

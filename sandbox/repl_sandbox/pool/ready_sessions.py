@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 from ..zygote.client.session_links import SessionLinks
 
-# The number of returned sessions that are kept besides those started ahead: 3 MB each; so many
+# The number of returned sessions that are kept besides those started ahead: 3 MB each. As many
 # clients can come and go at the same time without a new session.
 _MAX_RETURNED = 8
 

@@ -137,7 +137,7 @@ class Core:
         return self.io.init.interrupting
 
     def breach(self, reason: KillReason, worker_number: int) -> None:
-        """Kill the worker of this generation because it exceeded a limit."""
+        """Kill the worker with this number because it exceeded a limit."""
         self.io.init.breach(reason, worker_number)
 
     def note_process_limit(self) -> None:

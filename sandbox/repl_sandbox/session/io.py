@@ -185,7 +185,7 @@ class SessionIO:
         self._attached_file.offer(memfd)
 
     def withdraw(self) -> None:
-        """Stop offering a file to the worker: the owner closes it."""
+        """Stop offering a file to the worker: the owner closes the file."""
         self._attached_file.offer(None)
 
     def attach_memfd(self, call: HostCall) -> None:

@@ -93,7 +93,7 @@ class NamespaceQueries:
     def _send(
         self, query: HostMessage, memfd: int | None
     ) -> Generator[float, ReadyDescriptors, None]:
-        """Send a request after everything before it is sent."""
+        """Send a request, once all earlier data is sent."""
         self._io.send_configuration()
         deadline = _monotonic() + self._timeout
         while self._io.send_buffer and not self._worker.dead:

@@ -45,7 +45,7 @@ class OutputCapture:
         return self.stdout.overflows or self.stderr.overflows
 
     def begin(self, on_output: Callable[[str, str], None] | None) -> None:
-        """From now on pass text to `on_output` as well, as it arrives."""
+        """Pass text to `on_output` as well, as it arrives, from now on."""
         self.is_streaming, self._raised = on_output is not None, None
         for name, stream in (("stdout", self.stdout), ("stderr", self.stderr)):
             tell = on_output and functools.partial(self._report, on_output, name)

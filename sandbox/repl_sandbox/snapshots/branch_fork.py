@@ -46,7 +46,7 @@ _dup2, _sysconf = os.dup2, os.sysconf
 _sched_yield, _thread_time = os.sched_yield, time.thread_time
 # Of commands that no process read.
 _READ, _MAX_READS = 4096, 1000
-# A worker with so many descriptors has numbers for those of a branch, besides its own.
+# Descriptors of a worker that has numbers for those of a branch, besides its own.
 _ENOUGH = 32
 
 

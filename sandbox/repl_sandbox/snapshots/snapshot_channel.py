@@ -94,7 +94,7 @@ class SnapshotChannel:
             self._poller.register(self._init_end, select.POLLIN)
 
     def ignore(self) -> None:
-        """Leave the input unread, however much it is."""
+        """Leave all input unread."""
         if not self._shut:
             self._poller.unregister(self._init_end)
 
@@ -113,8 +113,9 @@ class SnapshotChannel:
         return _parsed(data)
 
     def next_message(self, timeout: int) -> tuple[int, int] | None:
-        """Return the next message of a worker or a snapshot within so many milliseconds; None: none
-        came.
+        """Return the next message of a worker or a snapshot, None if none comes in time.
+
+        `timeout`: milliseconds.
         """
         poller = select.poll()
         poller.register(self._init_end, select.POLLIN)

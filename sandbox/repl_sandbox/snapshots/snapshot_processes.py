@@ -68,7 +68,7 @@ class SnapshotProcesses:
         self._reserved: set[int] = set()  # numbers of placeholders
 
     def restore_resources(self, takeover: Takeover, namespace: Namespace) -> list[str]:
-        """In one that takes over: restore resources; return the names of the lost ones.
+        """In a snapshot that takes over: restore resources; return the names of the lost ones.
 
         Raises:
             OSError: there are no placeholders for them.
@@ -81,7 +81,7 @@ class SnapshotProcesses:
         return lost
 
     def _shared(self) -> list[str]:
-        """In one that takes over: names of the memory that it shares with others."""
+        """In a snapshot that takes over: names of the memory that it shares with others."""
         return shared_mappings.lost((self.table.address,), self._workspace)
 
     def is_connected(self) -> bool:
@@ -144,7 +144,7 @@ class SnapshotProcesses:
         return fits
 
     def _activated(self, lost: LostResources, before: set[int], *, waits: bool = False) -> Takeover:
-        """In the snapshot; one that `waits` has not been activated yet."""
+        """In the snapshot: take over, with `waits` once the snapshot is activated."""
         try:
             if waits:
                 self._wait(lost)

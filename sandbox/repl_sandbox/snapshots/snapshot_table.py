@@ -115,7 +115,7 @@ class SnapshotTable:
         return int(_FILES.unpack_from(self._page, _FILES_AT)[0])
 
     def note_file_changes(self) -> None:
-        """In init: note such a change."""
+        """In init: note that the files have changed."""
         _FILES.pack_into(self._page, _FILES_AT, (self.file_changes + 1) & 0xFFFF_FFFF)
 
     @property

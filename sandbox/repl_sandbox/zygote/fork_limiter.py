@@ -25,10 +25,10 @@ from ..jail.seccomp import fork_notifications
 from ..jail.session_jail import ForkLimit
 from ..native.process_forks import fork
 
-# Forks that a session may make at once, and so many more each second: a program that starts others
+# Forks that a session may make at once, and further ones each second: a program that starts others
 # in a loop starts fewer, because each start takes a millisecond or more.
 _AT_ONCE: Final = 128
-_A_SECOND: Final = 1000
+_PER_SECOND: Final = 1000
 # Seconds until a fork beyond the limit fails: by then the watchdog has seen the excess and killed
 # the worker, or another process has ended.
 _REFUSED_AFTER: Final = 0.5
@@ -107,11 +107,11 @@ class _Session:
 
     def answer_forks(self, now: float) -> float | None:
         """Answer the forks that are due; return when to come back, if any is left."""
-        self._answers += (now - self._answers_of) * _A_SECOND
+        self._answers += (now - self._answers_of) * _PER_SECOND
         self._answers, self._answers_of = min(self._answers, float(_AT_ONCE)), now
         while self._waiting:
             if self._answers < 1:
-                return now + (1 - self._answers) / _A_SECOND
+                return now + (1 - self._answers) / _PER_SECOND
             waiting, since = self._waiting[0]
             admitted = self._admits(now, since)
             if admitted is None:
@@ -147,7 +147,7 @@ class LimiterLink(NamedTuple):
     filter: bytes
 
     def of(self, max_processes: int) -> ForkLimit:
-        """The limiter for sessions with at most so many processes."""
+        """The limiter for sessions with at most `max_processes`."""
         return ForkLimit(self.introductions, self.filter, max_processes)
 
 

@@ -110,7 +110,7 @@ class Zygote:
     def _nest(
         self, message: control_channel.Message, descriptors: list[int]
     ) -> control_channel.Message:
-        """Fork a template with objects in it, which then answers for itself."""
+        """Fork a template with shared objects; its zygote answers for itself from then on."""
         tier = self._template.tier
         if processes.thread_count() != 1:
             error = IsolationError(tier, "single thread", "the template has more than one")

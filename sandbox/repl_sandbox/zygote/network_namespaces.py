@@ -49,16 +49,16 @@ class NetworkNamespace:
         self.files: list[int] = []
 
     def join(self) -> None:
-        """Enter it. OSError: this process has no permission."""
+        """Enter the namespace. OSError: this process has no permission."""
         libc.setns(self._own_namespace, libc.CLONE_NEWNET)
 
     def close(self) -> None:
-        """Release it: it ends when no process is in it."""
+        """Release the namespace, which ends when no process is in it."""
         self.close_files()
         os.close(self._own_namespace)
 
     def close_files(self) -> None:
-        """Close the files about it."""
+        """Close the files that describe the namespace."""
         for fd in self.files:
             os.close(fd)
         self.files.clear()

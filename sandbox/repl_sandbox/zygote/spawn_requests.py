@@ -42,27 +42,27 @@ def read_settings(data: bytes) -> control_channel.Message:
 
 
 def spawn(number: int, slot: int, group: int, settled: bytes) -> bytes:
-    """Start session `number` by `settings`; `group` is the version of its cgroup, 0 for none."""
+    """Encode the start of session `number`; `group`: the version of its cgroup, 0 for none."""
     return b"spawn %d %d %d %b" % (number, slot, group, settled)
 
 
 def end(number: int, session: int) -> bytes:
-    """End `session`; the answer is `gone`, when all of it is. None if `number` is UNANSWERED."""
+    """Encode the end of `session`; its answer is `gone`, none if `number` is UNANSWERED."""
     return b"end %d %d" % (number, session)
 
 
 def ask(number: int, question: control_channel.Message) -> bytes:
-    """Any other request, which is rare; its descriptors depend on it."""
+    """Encode any other request, a rare one, whose descriptors depend on `question`."""
     return b"ask %d %b" % (number, json.dumps(question).encode())
 
 
 def answer_to(number: int, message: control_channel.Message) -> bytes:
-    """The answer to `ask`."""
+    """Encode the answer to `ask`."""
     return b"answer %d %b" % (number, json.dumps(message).encode())
 
 
 def gone(number: int, *, known: bool) -> bytes:
-    """The answer to `end`: whether there was such a session."""
+    """Encode the answer to `end`; `known`: whether there was such a session."""
     return b"gone %d %d" % (number, known)
 
 

@@ -107,14 +107,14 @@ class TeardownQueue:
                 teardown.deadline = None
 
     def wait(self) -> None:
-        """Wait until one has ended or is late. Other input waits meanwhile."""
+        """Wait until a session has ended or is overdue. Other input waits meanwhile."""
         for fd, _ in self._poller.poll(self.timeout_ms()):
             if fd in self._by_pidfd:
                 self.reap(fd)
         self.kill_overdue()
 
     def finish(self) -> None:
-        """Wait for all of them."""
+        """Wait until all sessions have ended."""
         while self._by_pidfd:
             self.wait()
 

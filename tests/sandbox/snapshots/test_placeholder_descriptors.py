@@ -127,7 +127,7 @@ def test_the_variable_that_holds_what_is_lost_is_named(copied: Session, what: st
     make, _, name = LOST[what]
     copied.run(IMPORTS)
     if not copied.run(make).ok:
-        pytest.skip("not to be had in this tier")
+        pytest.skip("not available in this tier")
     with crashed(copied) as (_, lost):
         assert any(each.endswith(f"which {name!a} holds") for each in lost), lost
 

@@ -46,7 +46,7 @@ class MountedSocketTransport:
         """After the start: return the connection to the zygote; None if the container has ended.
 
         Raises:
-            TimeoutError: the zygote has not connected in so many seconds.
+            TimeoutError: the zygote has not connected within `seconds`.
             IsolationError: the container's processes do not appear on this system.
         """
         met = self._meeting.await_zygote(self._output.fileno(), seconds)

@@ -67,7 +67,7 @@ class RendezvousSocket:
         this one cannot see.
 
         Raises:
-            TimeoutError: nothing connected in so many `seconds`.
+            TimeoutError: nothing connected within `seconds`.
         """
         poller, until = select.poll(), time.monotonic() + seconds
         poller.register(self._listener, select.POLLIN)

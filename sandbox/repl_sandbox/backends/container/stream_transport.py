@@ -120,7 +120,7 @@ class RelayProcess:
         return self._process.poll()
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for its end; subprocess.TimeoutExpired after `timeout` seconds."""
+        """Wait for the end of the relay; subprocess.TimeoutExpired after `timeout` seconds."""
         status = self._process.wait(timeout)
         forget, self._forget = self._forget, None
         if forget is not None and self._process.stdout is not None:

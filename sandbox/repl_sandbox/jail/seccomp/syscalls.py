@@ -264,7 +264,7 @@ RULES: Final[tuple[Rule, ...]] = (
         # Not this process only: OpenMP and torch name their own threads by their ids.
         (NoneOf(0, (INIT_PROCESS,)),),
         EPERM,
-        "an ordinary user's session shares its uid with init, which is not the code's to place",
+        "an ordinary user's session shares its uid with init, which code must not move",
     ),
     Rule(
         "fcntl",
@@ -277,19 +277,19 @@ RULES: Final[tuple[Rule, ...]] = (
         "preadv2",
         (NoBits(5, RWF_NOWAIT | RWF_DONTCACHE),),
         EOPNOTSUPP,
-        "the one tells which host files are in memory, as cachestat does; the other, see fadvise64",
+        "RWF_NOWAIT shows which host files are in memory, as cachestat; DONTCACHE: see fadvise64",
     ),
     Rule(
         "fadvise64",
         (NoneOf(3, (POSIX_FADV_DONTNEED,)),),
         EPERM,
-        "it takes the interpreter's files out of memory for everybody, as often as it is asked to",
+        "each call drops the interpreter's files from the page cache, for all sessions",
     ),
     Rule(
         "madvise",
         (NoneOf(2, (MADV_MERGEABLE,)),),
         EPERM,
-        "a page that is one with another session's tells by its time what that one holds",
+        "the time of a write to a merged page shows that another session has the same content",
     ),
     Rule(
         "prctl",
@@ -353,9 +353,9 @@ CONFINED: Final[tuple[Rule | Refuse, ...]] = (
         "socketpair",
         (OneOf(0, (AF_UNIX,)), OneOf(1, (SOCK_STREAM,), mask=SOCK_TYPE_MASK)),
         EAFNOSUPPORT,
-        "one of datagrams can still send to any path, such as that of the system's log",
+        "a pair of datagram sockets can send to any path, such as that of the system's log",
     ),
-    Refuse("inotify_init1", 294, 26, "good for nothing without watches; counted by user"),
+    Refuse("inotify_init1", 294, 26, "of no use without watches; counted by user"),
     Refuse("inotify_add_watch", 254, 27, "names of files that others use; Landlock lets it pass"),
     Rule(
         "sched_setaffinity",

@@ -105,7 +105,7 @@ def _plain(text: str) -> str:
 
 
 def _groups(path: str) -> dict[str, str]:
-    """This process's cgroup by controller; that of version 2 has the name ""."""
+    """This process's cgroup by controller; the cgroup of version 2 has the name ""."""
     with open(path, encoding="utf-8", errors="surrogateescape") as file:
         rows = [line.rstrip("\n").split(":", 2) for line in file]
     return {name: group for _, names, group in rows for name in names.split(",")}

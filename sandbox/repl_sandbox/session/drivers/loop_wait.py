@@ -8,18 +8,18 @@ from functools import partial
 
 
 async def readable(fd: int, seconds: float | None = None) -> None:
-    """Wait until `fd` is readable or at its end, or until so many seconds have passed."""
+    """Wait until `fd` is readable or at its end, at most `seconds`."""
     loop = asyncio.get_running_loop()
-    came: asyncio.Future[None] = loop.create_future()
-    loop.add_reader(fd, partial(_set, came))
+    event: asyncio.Future[None] = loop.create_future()
+    loop.add_reader(fd, partial(_set, event))
     try:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await came
+                await event
     finally:
         loop.remove_reader(fd)
 
 
-def _set(came: asyncio.Future[None]) -> None:
-    if not came.done():
-        came.set_result(None)
+def _set(event: asyncio.Future[None]) -> None:
+    if not event.done():
+        event.set_result(None)

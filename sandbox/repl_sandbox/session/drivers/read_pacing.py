@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 _SHARE, _ADVANCE = 0.02, 0.05
 # Additional seconds for each call of a client, which the client has asked for.
 CALL_CREDIT = 0.0005
-# Debtors get one in so many parts of a loop's time.
+# The reciprocal of the share of a loop's time that debtors get.
 _PARTS = 5
 # Seconds for which a session that owes nothing is assumed to need the loop again.
 _RECENT = 0.25

@@ -64,7 +64,7 @@ class FileClient:
             message, descriptors = control_channel.receive_with_descriptors(self._socket)
         except TimeoutError:
             raise SandboxError(
-                f"the session's files were not to be had within {self._timeout:g} s"
+                f"the session's files were not available within {self._timeout:g} s"
             ) from None
         except ConnectionResetError:
             raise _NoAnswer from None

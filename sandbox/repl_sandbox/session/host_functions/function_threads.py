@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 
 class HostThreads:
-    """At most so many threads, whose names begin with `name`; each starts when none is idle.
+    """At most `max_threads` threads, whose names begin with `name`; each starts when none is idle.
 
     The process can end while they work. It would wait for those of a `ThreadPoolExecutor`, so a
     Ctrl-C during a blocking call would have to wait for its end.

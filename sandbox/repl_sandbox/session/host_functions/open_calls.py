@@ -19,7 +19,7 @@ MAX_OPEN_BYTES = 256 << 20
 
 
 class OpenCalls:
-    """Those of one session: `registry` says what may be called, `executor` runs it."""
+    """The open calls of one session; `registry` has its functions, `executor` runs them."""
 
     def __init__(self, registry: FunctionRegistry, executor: FunctionExecutor) -> None:
         self.registry = registry

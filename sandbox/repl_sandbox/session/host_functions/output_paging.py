@@ -11,14 +11,15 @@ from ...worker.variables.output_history import LENGTH, PAGE, TEXT
 from ..output import History
 from .call_codec import arguments, refusal, success
 
-# One chunk from a worker can request hundreds of pages; so many threads may read at once.
+# Bytes of replies that a worker may leave unread: sixteen threads may read pages at once, and one
+# chunk from a worker can request hundreds.
 _MAX_PAGED = 16 * PAGE
 # Bytes of a call's arguments: three numbers and the name of a stream.
 _MAX_ARGUMENTS = 1 << 10
 
 
 def page(history: History, call: HostCall, unread: int) -> HostReply:
-    """Return the reply to a PAGING call of a worker that still has so many bytes of others to read.
+    """Return the reply to a PAGING call of a worker with `unread` bytes of earlier replies.
 
     Raises:
         RemoteProtocolError: the arguments are not those that `_out` sends.

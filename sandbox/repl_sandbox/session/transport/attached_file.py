@@ -47,5 +47,7 @@ class AttachedFile:
             return None
         descriptor, self._offered = self._offered, None
         if descriptor is None:
-            return refusal(call.call, "Cancelled", "what it was for has been given up"), None
+            return refusal(
+                call.call, "Cancelled", "the request that the file belongs to was given up"
+            ), None
         return success(call, None), descriptor

@@ -21,7 +21,7 @@ class WorkerConfiguration:
     """The configuration, and whether the current worker has it."""
 
     def __init__(self, message: Configure, *, optional: bool) -> None:
-        """`optional`: a worker works without it."""
+        """`optional`: a worker works without the configuration."""
         self.message = message
         self._optional = optional
         self.is_known = False  # whether this worker has the configuration, or needs none

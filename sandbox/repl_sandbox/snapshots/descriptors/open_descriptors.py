@@ -80,13 +80,13 @@ class OpenDescriptor:
             self.close()
 
     def close(self) -> None:
-        """Close it, unless it is closed already."""
+        """Close the descriptor, unless it is closed already."""
         with contextlib.suppress(OSError):
             _close(self.fd)
 
     @property
     def name(self) -> str:
-        """The name of one that is lost because of its kind."""
+        """The name of a descriptor that is lost because of its kind."""
         return f"descriptor {self.fd}, {_KINDS.get(self.kind, 'of the kernel')}"
 
     def reopen(self, directory: RestoredDirectory) -> str:

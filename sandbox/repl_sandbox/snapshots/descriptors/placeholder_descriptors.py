@@ -47,7 +47,7 @@ def _keep(placeholder: int, fd: int) -> None:
 
 
 def placed(numbers: Iterable[int]) -> set[int]:
-    """Those of `numbers` at which the placeholder still is."""
+    """The `numbers` that still have the placeholder."""
     return {fd for fd in numbers if _is_link(fd)}
 
 

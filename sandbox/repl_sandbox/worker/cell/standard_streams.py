@@ -34,7 +34,7 @@ class _Descriptor(io.FileIO):
         self.lost = False
 
     def lose(self) -> None:
-        """Record that the stream above it is closed or detached."""
+        """Record that the stream of the descriptor is closed or detached."""
         self.lost = True
         _lost.add(self)
 

@@ -39,7 +39,7 @@ class _Seeder:
 
     @classmethod
     def leave(cls) -> None:
-        """Remove such finders from the list, which session code may change."""
+        """Remove seeding finders from the list, which session code may change."""
         sys.meta_path[:] = [each for each in sys.meta_path if not isinstance(each, cls)]
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:

@@ -115,14 +115,14 @@ class RemoteProcess:
         self._forget: Callable[[int], None] | None = forget
 
     def poll(self) -> int | None:
-        """None while it lives."""
+        """Return 0 if the process has ended, None while it lives."""
         try:
             return None if self._query("runs", self.pid) else 0
         except OSError:
             return 0
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for its end; subprocess.TimeoutExpired after `timeout` seconds."""
+        """Wait for the end of the process; subprocess.TimeoutExpired after `timeout` seconds."""
         until = None if timeout is None else time.monotonic() + timeout
         while self._forget is not None and self.poll() is None:
             if until is not None and time.monotonic() > until:
@@ -134,7 +134,7 @@ class RemoteProcess:
         return 0
 
     def kill(self) -> None:
-        """Kill it."""
+        """Kill the process."""
         with contextlib.suppress(OSError):
             self._query("kill", self.pid)
 
@@ -156,11 +156,11 @@ class ForkedProcess:
         self._close_fd = weakref.finalize(self, os.close, self._fd)
 
     def poll(self) -> int | None:
-        """None while it lives."""
+        """Return 0 if the process has ended, None while it lives."""
         return 0 if not self._close_fd.alive or self._ended(0) else None
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for its end; subprocess.TimeoutExpired after `timeout` seconds."""
+        """Wait for the end of the process; subprocess.TimeoutExpired after `timeout` seconds."""
         if self._close_fd.alive:
             if not self._ended(timeout):
                 raise subprocess.TimeoutExpired("zygote", timeout or 0)
@@ -169,7 +169,7 @@ class ForkedProcess:
         return 0
 
     def kill(self) -> None:
-        """Kill it."""
+        """Kill the process."""
         if self._close_fd.alive:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._fd, signal.SIGKILL)

@@ -27,7 +27,7 @@ def await_ready(links: SessionLinks, seconds: float) -> bool:
     Raises:
         IsolationError: a step of the jail failed.
         OSError: the session has ended since.
-        SandboxError: nothing came in so many `seconds`, or it failed otherwise.
+        SandboxError: nothing came within `seconds`, or the session failed otherwise.
     """
     # Not select(2), which ends at descriptor 1,023. Only the worker's socket: a failing process
     # also ends, and with the last process that has the other end the socket ends.

@@ -35,7 +35,7 @@ class SessionFamily:
         self.branches = 1
 
     def join(self, limit: int, adjust: Callable[[int], None]) -> bool:
-        """Add one, unless there are `limit`; return whether it was added."""
+        """Add a branch, unless there are `limit`; return whether it was added."""
         with self._lock:
             if self.branches >= limit:
                 return False
@@ -44,13 +44,13 @@ class SessionFamily:
             return True
 
     def leave(self) -> bool:
-        """Remove one; return whether it was the last."""
+        """Remove a branch; return whether it was the last."""
         with self._lock:
             self.branches -= 1
             return not self.branches
 
     def adjust(self, adjust: Callable[[int], None]) -> None:
-        """Release the resources of those that have left."""
+        """Release the resources of closed branches."""
         with self._lock:
             if self.branches:
                 adjust(self.branches)
@@ -128,7 +128,7 @@ class SessionLinks:
                 return
 
     def redirect(self, fd: int) -> None:
-        """Replace every descriptor of these by `fd`, under its number."""
+        """Replace the descriptor of each connection by `fd`, under the same number."""
         for end in (self.control.fileno(), self.worker.fileno(), self.stdout, self.stderr):
             if end >= 0:
                 os.dup2(fd, end, inheritable=False)

@@ -54,13 +54,13 @@ class ZygoteProcess(Protocol):
         """Its process id."""
 
     def poll(self) -> int | None:
-        """None while it lives."""
+        """Return an exit status if the process has ended, None while it lives."""
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for its end; subprocess.TimeoutExpired after `timeout` seconds."""
+        """Wait for the end of the process; subprocess.TimeoutExpired after `timeout` seconds."""
 
     def kill(self) -> None:
-        """Kill it."""
+        """Kill the process."""
 
 
 class ZygoteLauncher(Protocol):

@@ -92,7 +92,7 @@ class ChannelTable:
                 yield channel, events
 
     def rearm(self, channel: StreamChannel) -> None:
-        """Wait for what the channel's state permits."""
+        """Wait for the events that the channel's state permits."""
         if channel.closed:
             return
         events = 0

@@ -20,8 +20,8 @@ _STEP, _LARGEST = 16, 512
 _BYTES = sys.getsizeof(b"")
 # The size of an `int`, 28 bytes and more.
 _NUMBER = 2 * _STEP
-# The most holes of one size. If no new pool comes after so many, as in builds without this
-# allocator, there are none to fill.
+# The maximum number of holes of one size. If no new pool comes after these, as in builds without
+# this allocator, there are no holes to fill.
 _MAX_HOLES = 1 << 14
 # Adjacent objects by which a new pool is recognised: its first place alone may be a hole of
 # another.
@@ -43,7 +43,7 @@ def compact_heap() -> list[object]:
 
 
 def _holes(size: int) -> list[object] | None:
-    """Objects of so many bytes in all holes of that size; None if the holes do not end."""
+    """Objects of `size` bytes in all holes of that size; None if the holes do not end."""
     make, row = _maker(size), 0
     # The integers that are compared here are allocated between the objects of that size.
     in_a_row = 1 if size == _NUMBER else _IN_A_ROW
@@ -59,7 +59,7 @@ def _holes(size: int) -> list[object] | None:
 
 
 def _maker(size: int) -> Callable[[], object]:
-    """Return a function that allocates objects of so many bytes that nothing else reuses when
+    """Return a function that allocates objects of `size` bytes, which nothing else reuses when
     freed.
     """
     if size == _STEP:

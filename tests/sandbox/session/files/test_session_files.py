@@ -496,7 +496,7 @@ def test_a_trickled_listing_has_one_time_limit(
     thread = threading.Thread(target=drip)
     with slow, host:
         thread.start()
-        with pytest.raises(SandboxError, match=r"not to be had within 0\.2"):
+        with pytest.raises(SandboxError, match=r"not available within 0\.2"):
             held.files.list(limit=1)
         over.set()
         thread.join()
