@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import resource
 import subprocess
@@ -12,14 +11,15 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import typer
 import yaml
 
 import repl_env
+from repl_env.cli.main import build
 from repl_env.integrations.hf_space.space_config import SpaceConfig
 from repl_env.integrations.hf_space.space_folder import make_space
 from repl_server.auth.trusted_proxies import TrustedProxies
 from repl_server.cli.serve_options import of_variables
-from repl_server.cli.serve_options import settings as options
 from tests.repl_env.cli.calls import Call, caller
 from tests.space.image import Image
 
@@ -177,9 +177,8 @@ def test_the_settings_are_the_server_s_and_fit_a_free_space(
         monkeypatch.setenv(name, value)
     settings = of_variables("127.0.0.1")
 
-    assert image.environment.keys() <= {
-        f"REPL_ENV_{name.upper()}" for name in inspect.signature(options).parameters
-    }
+    serve = typer.main.get_command(build()).commands["serve"]  # type: ignore[attr-defined]
+    assert image.environment.keys() <= {f"REPL_ENV_{each.name.upper()}" for each in serve.params}
     assert (settings.host, settings.port, settings.no_auth) == ("0.0.0.0", 8000, not keyed)
     assert (settings.isolation, settings.require) == ("auto", "confined")
     assert settings.frame_ancestors == ("https://huggingface.co",)

@@ -7,20 +7,21 @@ import logging
 import os
 import shlex
 import sys
-from collections.abc import Callable
-from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
 from repl_env.cli.exit_status import ExitStatus
+from repl_env.cli.options.option_groups import with_option_groups
 from repl_env.cli.options.session_options import opening
 from repl_env.cli.standard_streams import give_up_stdout
 
 from .option_errors import option_error
-from .serve_options import settings
+from .serve_options import ServeOptions, settings_of
 
 if TYPE_CHECKING:
+    from fastapi import FastAPI
+
     from ..serving import Server
     from ..sessions.manager import SessionManager
     from ..settings import Settings
@@ -55,18 +56,18 @@ def _accepting_confined(settings: Settings) -> str:
     return shlex.join(["repl-env", *sys.argv[1:], *isolation, "--require", "confined"])
 
 
-def _prepare(manager: SessionManager, options: dict[str, Any]) -> None:
+def _prepare(manager: SessionManager, options: ServeOptions) -> None:
     from repl_sandbox.errors import SandboxError
 
     try:
         manager.prepare()
     except SandboxError as error:
         if str(error).startswith("python: "):  # it cannot be started
-            raise option_error(error, options) from error
+            raise option_error(error, options.values) from error
         raise
 
 
-def _say_where(url: str) -> None:
+def _print_url(url: str) -> None:
     """Print the URL; the log has it too, if nobody reads standard output."""
     try:
         typer.echo(f"repl-env serves on {url}")
@@ -111,36 +112,35 @@ def _failure(server: Server, error: OSError | None) -> str:
     return f"cannot listen on {address}: {reason}; --host and --port choose another address"
 
 
-def _command(settings: Callable[..., Settings]) -> Callable[..., None]:
-    @wraps(settings)
-    def serve(**options: Any) -> None:
-        _check_libraries()
-        from ..app import create_app
-        from ..serving import freeze_gc, hide_memory, raise_open_files, server
-        from ..telemetry.event_log import written_to
-
-        try:
-            app = create_app(settings(**options))
-        except OSError as error:
-            message = f"{str(options['api_keys'])!r}: {error.strerror}"
-            raise typer.BadParameter(message, param_hint="--api-keys") from error
-        except ValueError as error:
-            raise option_error(error, options) from error
-        manager = app.state.manager
-        _check_room(raise_open_files(), manager.settings)
-        with opening(_accepting_confined(manager.settings)):
-            _prepare(manager, options)
-        hide_memory()
-        freeze_gc()
-        with written_to(sys.stderr, contents=manager.settings.log_contents):
-            _run(server(app, _say_where))
-
-    serve.__doc__ = """Serve environments over WebSockets and HTTP.
+@with_option_groups
+def serve(options: ServeOptions) -> None:
+    """Serve environments over WebSockets and HTTP.
 
     Each option has an environment variable, such as REPL_ENV_MAX_SESSIONS for --max-sessions.
     Exit status 2: invalid option, or missing keys. 3: the isolation tier is unavailable.
     """
-    return serve
+    _check_libraries()
+    from ..serving import freeze_gc, hide_memory, raise_open_files, server
+    from ..telemetry.event_log import written_to
+
+    app = _app(options)
+    manager: SessionManager = app.state.manager
+    _check_room(raise_open_files(), manager.settings)
+    with opening(_accepting_confined(manager.settings)):
+        _prepare(manager, options)
+    hide_memory()
+    freeze_gc()
+    with written_to(sys.stderr, contents=manager.settings.log_contents):
+        _run(server(app, _print_url))
 
 
-serve = _command(settings)
+def _app(options: ServeOptions) -> FastAPI:
+    from ..app import create_app
+
+    try:
+        return create_app(settings_of(options))
+    except OSError as error:
+        message = f"{str(options.access.api_keys)!r}: {error.strerror}"
+        raise typer.BadParameter(message, param_hint="--api-keys") from error
+    except ValueError as error:
+        raise option_error(error, options.values) from error

@@ -3,82 +3,26 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from repl_env.cli.options.budget_options import budget_from
 from repl_env.cli.options.model_options import ModelOptions, llm_from
-from repl_env.cli.options.session_options import (
-    Isolation,
-    LanguageName,
-    Require,
-    modules_of,
-    mounts_of,
-    policy_of,
-)
+from repl_env.cli.options.option_groups import with_option_groups
+from repl_env.cli.options.session_options import modules_of, mounts_of, policy_of
 
 from ..auth.api_keys import VARIABLE, lines_of
+from .access_options import ServerAccessOptions, ServerIsolationOptions
+from .capacity_options import CapacityOptions, StorageOptions, SubcallOptions
 from .option_errors import option_error
-from .serve_parameters import (
-    PREFIX,
-    BaseURLOption,
-    BudgetCallsOption,
-    BudgetTokensOption,
-    ConcurrentCallsOption,
-    ConnectionsOption,
-    CPUSecondsOption,
-    DrainOption,
-    EndpointsOption,
-    FairShareOption,
-    FileSizeOption,
-    FrameAncestorsOption,
-    GraceOption,
-    HostOption,
-    HostTimeoutOption,
-    IdleOption,
-    ImageOption,
-    InterruptGraceOption,
-    IsolationOption,
-    KeysOption,
-    KeyVariableOption,
-    LanguageOption,
-    LogContentsOption,
-    MaxContextOption,
-    MaxMessageOption,
-    MaxSessionsOption,
-    MaxTimeoutOption,
-    MaxUploadsOption,
-    MaxWaitingOption,
-    MemoryOption,
-    MetricsKeyOption,
-    ModelOption,
-    MountsOption,
-    NoAuthOption,
-    OpenFilesOption,
-    OriginsOption,
-    OutputOption,
-    PoolOption,
-    PortOption,
-    PreloadOption,
-    ProcessesOption,
-    PythonOption,
-    QuotaOption,
-    RecoveryMode,
-    RecoveryOption,
-    RequireOption,
-    RuntimeOption,
-    TimeoutOption,
-    TrustedProxiesOption,
-    UndoOption,
-    WaitOption,
-    WebOption,
-    WorkspaceOption,
-)
+from .serve_parameters import PREFIX
+from .session_limit_options import ServerLimitOptions
 
 if TYPE_CHECKING:
     from repl_env.llm.model_spec import LLM
+    from repl_sandbox import Limits
 
     from ..settings import Settings
 
@@ -87,134 +31,143 @@ if TYPE_CHECKING:
 LEAST_MESSAGE = 4 << 10
 
 
-def settings(
-    host: HostOption = "127.0.0.1",
-    port: PortOption = 8000,
-    api_keys: KeysOption = None,
-    metrics_key: MetricsKeyOption = None,
-    no_auth: NoAuthOption = False,
-    web: WebOption = None,
-    origin: OriginsOption = None,
-    frame_ancestor: FrameAncestorsOption = None,
-    trusted_proxy: TrustedProxiesOption = None,
-    isolation: IsolationOption = Isolation.AUTO,
-    require: RequireOption = Require.JAILED,
-    image: ImageOption = None,
-    runtime: RuntimeOption = None,
-    recovery: RecoveryOption = RecoveryMode.SNAPSHOT,
-    undo: UndoOption = None,
-    python: PythonOption = None,
-    mount: MountsOption = None,
-    preload: PreloadOption = None,
-    memory: MemoryOption = "1GiB",
-    processes: ProcessesOption = 64,
-    open_files: OpenFilesOption = 256,
-    file_size: FileSizeOption = "256MiB",
-    workspace: WorkspaceOption = "256MiB",
-    output: OutputOption = "1MiB",
-    cpu_seconds: CPUSecondsOption = None,
-    timeout: TimeoutOption = 30.0,
-    interrupt_grace: InterruptGraceOption = 0.5,
-    host_timeout: HostTimeoutOption = 300.0,
-    max_timeout: MaxTimeoutOption = None,
-    language: LanguageOption = LanguageName.FULL,
-    pool: PoolOption = None,
-    fair_share: FairShareOption = True,
-    max_sessions: MaxSessionsOption = 64,
-    max_waiting: MaxWaitingOption = 64,
-    wait: WaitOption = 10.0,
-    idle: IdleOption = 900.0,
-    grace: GraceOption = 60.0,
-    drain: DrainOption = 30.0,
-    llm_url: EndpointsOption = None,
-    model: ModelOption = None,
-    base_url: BaseURLOption = None,
-    api_key_env: KeyVariableOption = None,
-    budget_calls: BudgetCallsOption = 200,
-    budget_tokens: BudgetTokensOption = None,
-    max_concurrent_subcalls: ConcurrentCallsOption = 8,
-    quota: QuotaOption = None,
-    max_message: MaxMessageOption = None,
-    max_context: MaxContextOption = None,
-    max_uploads: MaxUploadsOption = "4GiB",
-    connections: ConnectionsOption = 2048,
-    log_contents: LogContentsOption = False,
-) -> Any:
+@dataclass(frozen=True, kw_only=True)
+class ServeOptions:
+    """All options of `repl-env serve`."""
+
+    access: ServerAccessOptions
+    isolation: ServerIsolationOptions
+    limits: ServerLimitOptions
+    capacity: CapacityOptions
+    subcalls: SubcallOptions
+    storage: StorageOptions
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The values by the names of the options."""
+        return {name: value for group in vars(self).values() for name, value in vars(group).items()}
+
+
+def settings_of(options: ServeOptions) -> Settings:
     """The `Settings` made of the options.
 
     Raises:
         typer.BadParameter: naming the invalid option.
     """
+    from ..settings import Settings
+
+    subcalls = _subcalls(options.subcalls)
+    try:
+        return Settings(
+            **_access(options.access),
+            **_isolation(options.isolation),
+            **_limits(options.limits),
+            **_capacity(options.capacity),
+            **_storage(options.storage, options.access),
+            **subcalls,
+        )
+    except (TypeError, ValueError) as error:
+        raise option_error(error, options.values) from error
+
+
+def _access(options: ServerAccessOptions) -> dict[str, Any]:
+    return {
+        "host": options.host,
+        "port": options.port,
+        "api_keys": options.api_keys,
+        "hashed_keys": tuple(lines_of(os.environ.get(VARIABLE, ""))),
+        "metrics_key": options.metrics_key,
+        "no_auth": options.no_auth,
+        "web": options.web,
+        "origins": tuple(options.origin or ()),
+        "frame_ancestors": tuple(options.frame_ancestor or ()),
+        "trusted_proxies": tuple(options.trusted_proxy or ()),
+    }
+
+
+def _isolation(options: ServerIsolationOptions) -> dict[str, Any]:
+    return {
+        "isolation": options.isolation.value,
+        "require": options.require.value,
+        "image": options.image,
+        "runtime": options.runtime,
+        "python": options.python,
+        "mounts": tuple(mounts_of(options.mount).items()),
+        "preload": modules_of(options.preload),
+    }
+
+
+def _limits(options: ServerLimitOptions) -> dict[str, Any]:
+    return {
+        "recovery": options.recovery.value,
+        "history": options.undo,
+        "limits": _session_limits(options),
+        "max_timeout_s": options.max_timeout,
+        "policy": policy_of(options.language),
+    }
+
+
+def _session_limits(options: ServerLimitOptions) -> Limits:
     from repl_sandbox import Limits
+
+    return Limits(
+        memory=options.memory,
+        timeout=options.timeout,
+        processes=options.processes,
+        open_files=options.open_files,
+        file_size=options.file_size,
+        workspace=options.workspace,
+        output=options.output,
+        cpu_seconds=options.cpu_seconds,
+        grace=options.interrupt_grace,
+        host_timeout=options.host_timeout,
+    )
+
+
+def _capacity(options: CapacityOptions) -> dict[str, Any]:
+    return {
+        "pool": options.pool,
+        "fair_share": options.fair_share,
+        "max_sessions": options.max_sessions,
+        "max_waiting": options.max_waiting,
+        "wait_s": options.wait,
+        "idle_s": options.idle,
+        "grace_s": options.grace,
+        "drain_s": options.drain,
+        "connections": options.connections,
+    }
+
+
+def _subcalls(options: SubcallOptions) -> dict[str, Any]:
+    from .openenv_variables import episodes_of_variables
+
+    try:
+        episodes = episodes_of_variables()
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    return {
+        "llm_urls": tuple(options.llm_url or ()),
+        "llm": _own_model(options.model, options.base_url, options.api_key_env),
+        "budget": budget_from(options.budget_calls, options.budget_tokens, None, None),
+        "episodes": replace(episodes, max_concurrent_subcalls=options.max_concurrent_subcalls),
+    }
+
+
+def _storage(options: StorageOptions, access: ServerAccessOptions) -> dict[str, Any]:
     from repl_sandbox.session_limits import parse_size
 
     from ..quotas.tenant_quota import parse_quota
-    from ..settings import Settings
     from ..tenants.client_address import is_loopback
-    from .openenv_variables import episodes_of_variables
 
-    options = dict(locals())
-    own = _own_model(model, base_url, api_key_env)
-    budget = budget_from(budget_calls, budget_tokens, None, None)
-    try:
-        uploads = parse_size(max_uploads, "uploads_bytes")
-        return Settings(
-            host=host,
-            port=port,
-            api_keys=api_keys,
-            hashed_keys=tuple(lines_of(os.environ.get(VARIABLE, ""))),
-            metrics_key=metrics_key,
-            no_auth=no_auth,
-            web=web,
-            origins=tuple(origin or ()),
-            frame_ancestors=tuple(frame_ancestor or ()),
-            trusted_proxies=tuple(trusted_proxy or ()),
-            isolation=isolation.value,
-            require=require.value,
-            image=image,
-            runtime=runtime,
-            recovery=recovery.value,
-            history=undo,
-            preload=modules_of(preload),
-            python=python,
-            mounts=tuple(mounts_of(mount).items()),
-            limits=Limits(
-                memory=memory,
-                timeout=timeout,
-                processes=processes,
-                open_files=open_files,
-                file_size=file_size,
-                workspace=workspace,
-                output=output,
-                cpu_seconds=cpu_seconds,
-                grace=interrupt_grace,
-                host_timeout=host_timeout,
-            ),
-            max_timeout_s=max_timeout,
-            policy=policy_of(language),
-            pool=pool,
-            fair_share=fair_share,
-            max_sessions=max_sessions,
-            max_waiting=max_waiting,
-            wait_s=wait,
-            idle_s=idle,
-            grace_s=grace,
-            drain_s=drain,
-            llm_urls=tuple(llm_url or ()),
-            llm=own,
-            budget=budget,
-            quota=parse_quota(quota or (), public=no_auth and not is_loopback(host)),
-            message_bytes=_message_bytes(max_message),
-            context_bytes=_context_bytes(max_context, uploads),
-            uploads_bytes=uploads,
-            connections=connections,
-            episodes=replace(
-                episodes_of_variables(), max_concurrent_subcalls=max_concurrent_subcalls
-            ),
-            log_contents=log_contents,
-        )
-    except (TypeError, ValueError) as error:
-        raise option_error(error, options) from error
+    uploads = parse_size(options.max_uploads, "uploads_bytes")
+    public = access.no_auth and not is_loopback(access.host)
+    return {
+        "quota": parse_quota(options.quota or (), public=public),
+        "message_bytes": _message_bytes(options.max_message),
+        "context_bytes": _context_bytes(options.max_context, uploads),
+        "uploads_bytes": uploads,
+        "log_contents": options.log_contents,
+    }
 
 
 def _own_model(model: str | None, base_url: str | None, api_key_env: str | None) -> LLM | None:
@@ -254,9 +207,14 @@ def _context_bytes(given: str | None, uploads: int) -> int:
 
 def of_variables(host: str) -> Settings:
     """The settings of the environment variables; `host`: default address."""
+    found: list[Settings] = []
+
+    def command(options: ServeOptions) -> None:
+        found.append(settings_of(options))
+
     app = typer.Typer(add_completion=False)
-    app.command()(settings)
-    given: Settings = typer.main.get_command(app).main(
+    app.command()(with_option_groups(command))
+    typer.main.get_command(app).main(
         ["--host", os.environ.get(f"{PREFIX}HOST", host)], "repl_server", standalone_mode=False
     )
-    return given
+    return found[0]
