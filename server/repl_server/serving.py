@@ -27,7 +27,7 @@ from .transport.uvicorn_config import config
 __all__ = ["server"]
 
 # Seconds open connections may take to close after the drain.
-_GOODBYE = 5
+_CLOSE_TIMEOUT_S = 5
 # Threshold of the youngest generation: about thirty sessions. CPython's default, 700 or 2,000,
 # makes a server collect all the time and find almost nothing.
 _YOUNG = 5_000
@@ -38,7 +38,7 @@ _MIDDLE, _OLD = 5, 5
 # Seconds between two trims of the heap. The allocator returns memory only at the end of its heap,
 # and a crowd of clients leaves about 100 MiB before it. A trim takes 0.3 ms, and 60 us per returned
 # MiB.
-_GIVE_BACK_S = 5.0
+_TRIM_INTERVAL_S = 5.0
 
 
 class Server(uvicorn.Server):
@@ -53,7 +53,7 @@ class Server(uvicorn.Server):
     ) -> None:
         super().__init__(config)
         self._manager, self._context, self._listening = manager, context, listening
-        self._giving_back: asyncio.Task[None] | None = None
+        self._trimming: asyncio.Task[None] | None = None
 
     @property
     def url(self) -> str:
@@ -67,7 +67,7 @@ class Server(uvicorn.Server):
         """Listen, and report the URL."""
         await super().startup(sockets)
         if self.started:
-            self._giving_back = asyncio.create_task(self._give_back())
+            self._trimming = asyncio.create_task(self._trim_heap_periodically())
             keys = self._context.authenticator.requires_keys
             self._manager.telemetry.event_log.record("server_started", url=self.url, keys=keys)
             if self._listening is not None:
@@ -78,8 +78,8 @@ class Server(uvicorn.Server):
         event_log = self._manager.telemetry.event_log
         event_log.record("server_draining", sessions=len(self._manager.sessions))
         await self._drain()
-        if self._giving_back is not None:
-            self._giving_back.cancel()
+        if self._trimming is not None:
+            self._trimming.cancel()
         await super().shutdown(sockets)
         event_log.record("server_stopped")
 
@@ -114,10 +114,10 @@ class Server(uvicorn.Server):
             # Set only now: uvicorn would cancel requests that could still send a reply.
             self.force_exit = not seconds
 
-    async def _give_back(self) -> None:
+    async def _trim_heap_periodically(self) -> None:
         """Return freed memory to the kernel periodically."""
         while True:
-            await asyncio.sleep(_GIVE_BACK_S)
+            await asyncio.sleep(_TRIM_INTERVAL_S)
             if not self._manager.sessions and max(gc.get_count()[0] // _YOUNG, *gc.get_count()[1:]):
                 gc.collect()  # objects were created, and no session is delayed
             await asyncio.to_thread(trim_heap)
@@ -128,9 +128,9 @@ def server(app: FastAPI, listening: Callable[[str], None] | None = None) -> Serv
     context: GuardContext = app.state.guard_context
     connections = ConnectionLimits(context.settings, context.telemetry)
     context.telemetry.metrics.set_gauge("connections", lambda: connections.open)
-    context.telemetry.metrics.set_gauge("inbound_bytes", lambda: context.inbound.held)
+    context.telemetry.metrics.set_gauge("inbound_bytes", lambda: context.inbound.buffered)
     shared = ConnectionContext(context.settings, connections, context.inbound)
-    made = config(app, shared, timeout_graceful_shutdown=_GOODBYE)
+    made = config(app, shared, timeout_graceful_shutdown=_CLOSE_TIMEOUT_S)
     return Server(made, app.state.manager, context, listening)
 
 

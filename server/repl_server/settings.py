@@ -24,7 +24,7 @@ MIB = 1 << 20
 
 
 # Minimum of each count.
-_LEAST: Mapping[str, int] = {
+_MINIMUMS: Mapping[str, int] = {
     "port": 0,
     "max_sessions": 1,
     "max_waiting": 0,
@@ -33,7 +33,7 @@ _LEAST: Mapping[str, int] = {
     "inbound_bytes": 1,
     "connections": 0,
 }
-_LEAST_IF_GIVEN: Mapping[str, int] = {"pool": 0, "message_bytes": 1, "history": 0}
+_OPTIONAL_MINIMUMS: Mapping[str, int] = {"pool": 0, "message_bytes": 1, "history": 0}
 # Durations in seconds, and whether 0 is too short.
 _SECONDS: Mapping[str, bool] = {
     "wait_s": False,
@@ -43,7 +43,7 @@ _SECONDS: Mapping[str, bool] = {
     "send_s": True,
     "drain_s": False,
 }
-_SECONDS_IF_GIVEN: Mapping[str, bool] = {"max_timeout_s": False, "ping_s": True}
+_OPTIONAL_SECONDS: Mapping[str, bool] = {"max_timeout_s": False, "ping_s": True}
 _KINDS: Mapping[str, tuple[UnionType | type, str]] = {
     "host": (str, "a str"),
     "api_keys": (Path | None, "a pathlib.Path"),
@@ -200,19 +200,19 @@ class Settings:
     log_contents: bool = False
 
     def __post_init__(self) -> None:
-        for name, least in _LEAST.items():
-            at_least(getattr(self, name), least, name)
+        for name, minimum in _MINIMUMS.items():
+            at_least(getattr(self, name), minimum, name)
         for name, above_zero in _SECONDS.items():
             _check_seconds(getattr(self, name), name, above_zero=above_zero)
-        for name, above_zero in _SECONDS_IF_GIVEN.items():
+        for name, above_zero in _OPTIONAL_SECONDS.items():
             if (given := getattr(self, name)) is not None:
                 _check_seconds(given, name, above_zero=above_zero)
-        for name, least in _LEAST_IF_GIVEN.items():
+        for name, minimum in _OPTIONAL_MINIMUMS.items():
             if (given := getattr(self, name)) is not None:
-                at_least(given, least, name)
-        for name, (kind, said) in _KINDS.items():
+                at_least(given, minimum, name)
+        for name, (kind, description) in _KINDS.items():
             if not isinstance(value := getattr(self, name), kind):
-                raise TypeError(f"{name} must be {said}, not {type(value).__name__}")
+                raise TypeError(f"{name} must be {description}, not {type(value).__name__}")
         for name in _TEXTS:
             _check_texts(getattr(self, name), name)
         # Checks the names of tiers and their combinations, the limits, the preload and the policy.

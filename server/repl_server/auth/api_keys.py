@@ -60,7 +60,7 @@ class APIKeys:
                 that somebody forgot to hash.
         """
         hashes: dict[str, bytes] = {}
-        taken: set[bytes] = set()
+        digests: set[bytes] = set()
         for number, line in enumerate(lines, 1):
             entry = line.partition("#")[0].strip()
             if not entry:
@@ -72,10 +72,10 @@ class APIKeys:
             digest = bytes.fromhex(digits)
             if name in hashes:
                 raise ValueError(f"{where}: a key named {name!r} exists already")
-            if digest in taken:
+            if digest in digests:
                 raise ValueError(f"{where}: the key of {name!r} has another name already")
             hashes[name] = digest
-            taken.add(digest)
+            digests.add(digest)
         return cls(hashes)
 
     def __contains__(self, name: object) -> bool:
@@ -94,9 +94,9 @@ class APIKeys:
         Raises:
             ValueError: both have the same name or key.
         """
-        taken = set(self._hashes.values())
+        digests = set(self._hashes.values())
         for name, digest in other._hashes.items():
-            if name in self._hashes or digest in taken:
+            if name in self._hashes or digest in digests:
                 raise ValueError(f"the key of {name!r} is in the key file and in {VARIABLE}")
         return APIKeys({**self._hashes, **other._hashes})
 

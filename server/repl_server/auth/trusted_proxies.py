@@ -62,9 +62,9 @@ class TrustedProxies:
         scheme = {"ws": "http", "wss": "https"}.get(scope["scheme"], scope["scheme"])
         peer = scope["client"][0] if scope.get("client") else ""
         if self.trusts(peer):
-            said = _entries(scope["headers"], b"x-forwarded-proto")
-            if len(said) == 1 and said[0] in _SCHEMES:
-                return said[0]
+            schemes = _entries(scope["headers"], b"x-forwarded-proto")
+            if len(schemes) == 1 and schemes[0] in _SCHEMES:
+                return schemes[0]
         return str(scheme)
 
 

@@ -9,12 +9,12 @@ from ..protocol.request_error import RequestError
 
 
 class AdmissionControl:
-    """Up to `most` open sessions, and `waiting` queued clients, each for `wait_s` seconds."""
+    """Up to `max_open` open sessions, and `waiting` queued clients, each for `wait_s` seconds."""
 
-    def __init__(self, most: int, waiting: int, wait_s: float) -> None:
-        self.most = most
+    def __init__(self, max_open: int, waiting: int, wait_s: float) -> None:
+        self.max_open = max_open
         self.open = 0
-        self._most_waiting = waiting
+        self._max_waiting = waiting
         self._wait_s = wait_s
         self._queue: deque[asyncio.Future[None]] = deque()
         self._closed: RequestError | None = None
@@ -22,7 +22,7 @@ class AdmissionControl:
     @property
     def free(self) -> int:
         """Sessions that could be opened now."""
-        return self.most - self.open
+        return self.max_open - self.open
 
     @property
     def waiting(self) -> int:
@@ -38,7 +38,7 @@ class AdmissionControl:
         if self._closed is not None or self.free > 0:
             self.acquire_now()
             return
-        if len(self._queue) >= self._most_waiting:
+        if len(self._queue) >= self._max_waiting:
             raise self._capacity_error()
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._queue.append(turn)
@@ -65,9 +65,9 @@ class AdmissionControl:
         self.open -= 1
         self._admit_next()
 
-    def resize(self, most: int, waiting: int) -> None:
+    def resize(self, max_open: int, waiting: int) -> None:
         """Change both limits. Clients in the queue stay there, even above the new limit."""
-        self.most, self._most_waiting = most, waiting
+        self.max_open, self._max_waiting = max_open, waiting
         self._admit_next()
 
     def _admit_next(self) -> None:
@@ -95,7 +95,7 @@ class AdmissionControl:
     def _capacity_error(self) -> RequestError:
         return RequestError(
             "CAPACITY_REACHED",
-            f"all {self.most} sessions are in use",
+            f"all {self.max_open} sessions are in use",
             active_sessions=self.open,
-            max_sessions=self.most,
+            max_sessions=self.max_open,
         )

@@ -74,8 +74,8 @@ class BoundedConnection(asyncio.Protocol):
         self._reader_due = self.loop.call_later(self.context.settings.send_s, self._look_at_reader)
 
     def _look_at_reader(self) -> None:
-        taken = self._unread - self.transport.get_write_buffer_size()
-        if taken < MIN_RATE * self.context.settings.send_s:
+        sent = self._unread - self.transport.get_write_buffer_size()
+        if sent < MIN_RATE * self.context.settings.send_s:
             self.abort("unread")
         else:
             self._watch_reader()

@@ -40,7 +40,7 @@ class BoundedWebSocket(BoundedConnection, WebSocketsSansIOProtocol):
             paused=lambda: self.read_paused,
             late=self._is_late,
         )
-        self._heard = False
+        self._received = False
         self._control = TokenBucket(_CONTROL_BURST, _CONTROL_RATE, self.loop.time)
         self._failed = self._paused_turn = False
 
@@ -75,7 +75,7 @@ class BoundedWebSocket(BoundedConnection, WebSocketsSansIOProtocol):
         """Parse data, unless the socket has failed."""
         if self._failed:
             return
-        self._heard = True
+        self._received = True
         super().data_received(data)
         if not self.handshake_initiated:
             self._refuse_handshake()
@@ -112,12 +112,12 @@ class BoundedWebSocket(BoundedConnection, WebSocketsSansIOProtocol):
 
     def send_keepalive_ping(self) -> None:
         """Send a ping; any data will count as a sign of life."""
-        self._heard = False
+        self._received = False
         super().send_keepalive_ping()
 
     def keepalive_timeout(self) -> None:
         """Close the connection, unless the pong may be queued behind data in transit."""
-        if self._heard or self.read_paused:
+        if self._received or self.read_paused:
             self.pong_timer = None
             self.pending_ping_payload = None
             self.schedule_ping()

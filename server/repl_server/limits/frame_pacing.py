@@ -18,13 +18,13 @@ AT_ONCE = 64
 class _PacedReader(StreamReader):
     """A stream that pauses the parser after AT_ONCE frames and keeps the rest buffered."""
 
-    left = AT_ONCE
+    remaining = AT_ONCE
 
     def at_eof(self) -> Generator[None, None, bool]:
         # The parser calls this before each frame.
-        while not self.left:
+        while not self.remaining:
             yield
-        self.left -= 1
+        self.remaining -= 1
         return (yield from super().at_eof())
 
 
@@ -39,9 +39,9 @@ class PacedFrames(ServerProtocol):
     @property
     def paused(self) -> bool:
         """Whether received data is waiting to be parsed."""
-        return not self._stream.left and bool(self._stream.buffer)
+        return not self._stream.remaining and bool(self._stream.buffer)
 
     def receive_data(self, data: bytes | bytearray) -> None:
         """Add data, possibly none, and parse the next frames."""
-        self._stream.left = AT_ONCE
+        self._stream.remaining = AT_ONCE
         super().receive_data(data)

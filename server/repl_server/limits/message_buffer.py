@@ -74,8 +74,8 @@ class MessageBuffer:
         self._reserve()
 
     def _reserve(self) -> bool:
-        held = self._complete + self._partial
-        due = held if held > UNBOOKED else 0
+        buffered = self._complete + self._partial
+        due = buffered if buffered > UNBOOKED else 0
         if due == self._reserved:
             return True
         if self._client is None:

@@ -48,7 +48,15 @@ class ReceiveBuffers:
     session any more.
     """
 
-    __slots__ = ("_bodies", "_by_client", "_limit", "_share", "_stopped", "_uploads_done", "held")
+    __slots__ = (
+        "_bodies",
+        "_by_client",
+        "_limit",
+        "_share",
+        "_stopped",
+        "_uploads_done",
+        "buffered",
+    )
 
     def __init__(self, settings: Settings) -> None:
         self._limit = settings.inbound_bytes
@@ -56,7 +64,7 @@ class ReceiveBuffers:
         share = max(self._limit // _SHARE, 2 * settings.largest_message)
         self._share = self._limit if is_loopback(settings.host) else min(self._limit, share)
         self._by_client: Counter[Hashable] = Counter()
-        self.held = 0
+        self.buffered = 0
         self._bodies: set[IncomingBody] = set()
         self._stopped: RequestError | None = None
         self._uploads_done = asyncio.Event()
@@ -94,9 +102,9 @@ class ReceiveBuffers:
     def adjust(self, client: Hashable, count: int) -> bool:
         """Account for `count` more bytes, or fewer if negative; False above a limit."""
         mine = self._by_client[client] + count
-        if count > 0 and (self.held + count > self._limit or mine > self._share):
+        if count > 0 and (self.buffered + count > self._limit or mine > self._share):
             return False
-        self.held += count
+        self.buffered += count
         if mine:
             self._by_client[client] = mine
         else:

@@ -98,7 +98,7 @@ class MCPRoutes:
             if call.method != "initialize":
                 return _json(answer)
             session = await run_until_disconnect(request, manager.open(tenant))
-            session.known = False  # until the next message confirms the initialization
+            session.confirmed = False  # until the next message confirms the initialization
             return _json(answer, headers={SESSION: session.token})
         return await run_until_disconnect(request, self._pass(request, call))
 
@@ -132,7 +132,7 @@ class MCPRoutes:
         if token is None:
             return
         session = self._manager.find(tenant_of(request.scope), token)
-        session.known = True
+        session.confirmed = True
         name = None if cancels is None else self._tool_server.tools_of(session).names.get(cancels)
         if name is not None:
             await session.cancel(name)

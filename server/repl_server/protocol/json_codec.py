@@ -89,11 +89,11 @@ def checked_values(text: str | bytes) -> Iterator[int]:
     Raises:
         RequestError: TOO_LARGE.
     """
-    most = 0
+    upper_bound = 0
     for piece in _pieces(text):
-        most += _marks(piece)
-        yield most
-    if most <= MOST_VALUES:
+        upper_bound += _marks(piece)
+        yield upper_bound
+    if upper_bound <= MOST_VALUES:
         return
     for count in values(text):
         if count > MOST_VALUES:

@@ -1,6 +1,6 @@
 """`QuotaRegistry`: the usage of each tenant, against its `TenantQuota`.
 
-RATES lists the limits that recover with time, HELD those on resources held at one time. Only the
+RATES lists the limits that recover with time, IN_USE those on resources held at one time. Only the
 event loop's thread counts.
 """
 
@@ -43,7 +43,7 @@ RATES = {
     "cpu_seconds_per_hour": RateLimit(3600, 1, "QUOTA_EXCEEDED", "CPU seconds per hour"),
     "calls_per_hour": RateLimit(3600, 1, "QUOTA_EXCEEDED", "sub-calls per hour"),
 }
-HELD = {
+IN_USE = {
     "sessions": UsageLimit("open sessions"),
     "uploaded_bytes": UsageLimit("bytes of uploaded contexts"),
     "connections": UsageLimit("connections at once"),
@@ -62,7 +62,7 @@ _CPU_FOR_A_STEP = 1.0
 class UsageMeter:
     """The usage of one tenant. Methods raise RequestError, and count nothing, above a limit."""
 
-    __slots__ = ("_buckets", "_held", "_quota")
+    __slots__ = ("_buckets", "_in_use", "_quota")
 
     def __init__(self, quota: TenantQuota, clock: Clock) -> None:
         self._quota = quota
@@ -73,12 +73,12 @@ class UsageMeter:
                 # A tenant with a very low rate may still do one thing at a time.
                 size = max(limit * rate.burst, 1.0 if limit else 0.0)
                 self._buckets[name] = TokenBucket(size, limit / rate.seconds, clock)
-        self._held = dict.fromkeys(HELD, 0)
+        self._in_use = dict.fromkeys(IN_USE, 0)
 
     @property
     def owes_nothing(self) -> bool:
         """Whether the meter equals a new one."""
-        return not any(self._held.values()) and all(each.full for each in self._buckets.values())
+        return not any(self._in_use.values()) and all(each.full for each in self._buckets.values())
 
     def request(self) -> None:
         """Count a request of any kind."""
@@ -136,7 +136,7 @@ class UsageMeter:
     def bytes_left(self) -> int | None:
         """Bytes of uploads that the tenant may still add; None without a limit."""
         limit = self._quota.uploaded_bytes
-        return None if limit is None else limit - self._held["uploaded_bytes"]
+        return None if limit is None else limit - self._in_use["uploaded_bytes"]
 
     def reserve_calls(self, wanted: int) -> int:
         """Reserve up to `wanted` sub-calls and return how many; at least one, if any is wanted."""
@@ -176,16 +176,16 @@ class UsageMeter:
 
     def _hold(self, name: str, count: int) -> None:
         limit = getattr(self._quota, name)
-        if limit is not None and self._held[name] + count > limit:
+        if limit is not None and self._in_use[name] + count > limit:
             details: dict[str, Any] = {"limit": limit}
-            message = f"the limit is {limit} {HELD[name].words}"
+            message = f"the limit is {limit} {IN_USE[name].words}"
             raise RequestError("QUOTA_EXCEEDED", message, **details)
-        self._held[name] += count
+        self._in_use[name] += count
 
     def _release(self, name: str, count: int) -> None:
-        if count > self._held[name]:
-            raise ValueError(f"{count} {HELD[name].words} released, {self._held[name]} held")
-        self._held[name] -= count
+        if count > self._in_use[name]:
+            raise ValueError(f"{count} {IN_USE[name].words} released, {self._in_use[name]} held")
+        self._in_use[name] -= count
 
 
 class QuotaRegistry:

@@ -12,7 +12,6 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from repl_env.client.protocol.refusal_codes import DOES_NOT_READ, IDLE, OVER_QUOTA
 from repl_env.env.environment import REPLEnvironment
 from repl_env.episode.sandbox_provider import SandboxProvider, SandboxRegistry, SandboxSettings
 from repl_env.errors import REPLError
@@ -40,21 +39,14 @@ from .environments.repl_adapter import REPLAdapter
 from .request_handlers import HANDLERS
 from .scheduler import RequestScheduler
 from .server_session import Handler, ServerSession
+from .session_sweeper import SessionSweeper
 from .session_turn import TURN, hold
 
 logger = logging.getLogger("repl_server")
 
-# Maximum seconds between two sweeps for unused sessions.
-SWEEP_S = 1.0
-_MIN_SWEEP_S = 0.01
-# Seconds in which a client must use a session that its protocol makes it use at once: a client that
-# left before it learnt the session's id will never come back.
-INTRODUCTION_S = 30.0
 # Seconds for closing all sessions when the server stops. Only a custom environment exceeds them, if
 # it hangs in its thread, which cannot be killed, or in a coroutine that ignores cancellation.
 CLOSE_S = 10.0
-# Sessions whose CPU time one sweep reads, in rotation; each takes a tenth of a millisecond.
-_CPU_LOOKS = 32
 
 
 class SessionManager:
@@ -79,7 +71,6 @@ class SessionManager:
         state: type[BaseModel],
     ) -> None:
         self.settings = settings
-        self._keys = keys
         self.environment = environment
         self.action, self.observation, self.state_model = action, observation, state
         self._factory = EnvironmentFactory(environment or REPLEnvironment, settings)
@@ -93,7 +84,7 @@ class SessionManager:
         self.telemetry.metrics.set_gauge("sessions_waiting", lambda: self.admission.waiting)
         self.telemetry.metrics.set_gauge("requests_waiting", lambda: len(self.scheduler))
         uploaded = UploadQuota(settings.uploads_bytes, self.quotas.meter_of)
-        self.telemetry.metrics.set_gauge("uploaded_bytes", lambda: uploaded.taken)
+        self.telemetry.metrics.set_gauge("uploaded_bytes", lambda: uploaded.used)
         self.uploads = UploadStore(settings, uploaded)
         self.templates = SharedTemplates(uploaded)
         self.json_codec = JSONCodec()
@@ -104,8 +95,9 @@ class SessionManager:
         self._sweeping: asyncio.Task[None] | None = None
         self.draining = False
         self._leaked: set[ServerSession] = set()  # not closed in time
-        self._turn = 0
-        self.sweeps = 0  # sweeps so far
+        self.sweeper = SessionSweeper(
+            settings, keys, lambda: self.sessions, (self.templates.sweep, self.uploads.sweep)
+        )
 
     # ── life cycle ───────────────────────────────────────────────────────────────────────────────
 
@@ -121,7 +113,7 @@ class SessionManager:
 
     async def __aenter__(self) -> SessionManager:
         await asyncio.to_thread(self.prepare)
-        self._sweeping = asyncio.create_task(self._sweep())
+        self._sweeping = asyncio.create_task(self.sweeper.run())
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -284,57 +276,6 @@ class SessionManager:
         environment.use_sandbox_provider(self.sandbox_provider)
         calls = SessionSubcalls(self.settings, meter, self.telemetry)
         return REPLAdapter(environment, self.settings, uploads, calls)
-
-    # ── sweeping ─────────────────────────────────────────────────────────────────────────────────
-
-    async def _sweep(self) -> None:
-        settings = self.settings
-        shortest = min(settings.idle_s, settings.grace_s, settings.send_s)
-        while True:
-            await asyncio.sleep(min(SWEEP_S, max(_MIN_SWEEP_S, shortest / 4)))
-            self.sweeps += 1
-            now = time.monotonic()
-            for session in self.sessions:
-                self._sweep_session(session, now)
-            self._sweep_cpu()
-            self.templates.sweep()
-            self.uploads.sweep()
-
-    def _sweep_session(self, session: ServerSession, now: float) -> None:
-        settings, sink = self.settings, session.sink
-        blocked = None if sink is None else sink.blocked_since
-        if sink is not None and blocked is not None and now - blocked > 2 * settings.send_s:
-            # `BoundedConnection` measures the rate and acts first; other ASGI servers do not.
-            sink.end(DOES_NOT_READ, "the client did not read its messages")
-        if self._is_revoked(session.tenant):
-            if sink is not None:
-                revoked = RequestError("UNAUTHENTICATED", "the API key was revoked")
-                sink.end(revoked.close or 1000, revoked.message)
-            session.end("revoked")
-        if session.awaited:
-            return
-        touched = session.touched
-        longest = settings.idle_s if session.known else min(settings.idle_s, INTRODUCTION_S)
-        if now - touched > longest:
-            if sink is not None:
-                sink.end(IDLE, "the session was idle for too long")
-            session.end("idle")
-        elif session.left is not None and now - max(session.left, touched) > settings.grace_s:
-            session.end("grace")
-
-    def _is_revoked(self, tenant: Tenant) -> bool:
-        return self._keys is not None and tenant.kind == "key" and tenant.name not in self._keys
-
-    def _sweep_cpu(self) -> None:
-        """End sessions that keep computing while idle, once their tenant's CPU time is used up."""
-        sessions = self.sessions
-        for _ in range(min(_CPU_LOOKS, len(sessions))):
-            self._turn += 1
-            session = sessions[self._turn % len(sessions)]
-            if session.account_cpu() and not session.busy and session.meter.owes_cpu:
-                if session.sink is not None:
-                    session.sink.end(OVER_QUOTA, "the processes used up the tenant's CPU time")
-                session.end("quota")
 
 
 def _name(token: str) -> bytes:

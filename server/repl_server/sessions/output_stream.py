@@ -51,17 +51,17 @@ class OutputStream:
         """Buffer more output. Never blocks."""
         if self._pending.sink.gone:
             return
-        kept = text[: _MOST - self._size]
-        if kept:
+        stored = text[: _MOST - self._size]
+        if stored:
             last = self._chunks[-1] if self._chunks else None
             if last is None or last.stream != stream or last.dropped:
                 last = self._append(stream)
-            last.texts.append(kept)
-            last.size += len(kept)
-            self._size += len(kept)
-        if len(kept) < len(text):
+            last.texts.append(stored)
+            last.size += len(stored)
+            self._size += len(stored)
+        if len(stored) < len(text):
             found = (each for each in reversed(self._chunks) if each.stream == stream)
-            (next(found, None) or self._append(stream)).dropped += len(text) - len(kept)
+            (next(found, None) or self._append(stream)).dropped += len(text) - len(stored)
         if self._sender is None:
             self._sender = asyncio.get_running_loop().create_task(self._send())
 

@@ -81,7 +81,7 @@ class RequestQueue:
         self.full = False
         self._waiting: deque[PendingRequest] = deque()
         self._size = 0
-        self._taken = 0  # size of the request that the consumer works on
+        self._running_size = 0  # size of the request that the consumer works on
         self._taker: asyncio.Future[None] | None = None  # the consumer, while the queue is empty
         self._space = asyncio.Event()  # set when the queue is no longer full
         self._idle: asyncio.Event | None = None  # of `wait_idle`
@@ -122,8 +122,8 @@ class RequestQueue:
 
     async def take(self) -> PendingRequest:
         """Wait for the next request; the consumer is done with the previous one."""
-        self._size -= self._taken
-        self._taken = 0
+        self._size -= self._running_size
+        self._running_size = 0
         if self.full and self._has_space():
             self._reopen()
         while not self._waiting:
@@ -134,7 +134,7 @@ class RequestQueue:
             finally:
                 self._taker = None
         pending = self._waiting.popleft()
-        self._taken = pending.request.size
+        self._running_size = pending.request.size
         return pending
 
     def find(self, id: str) -> PendingRequest | None:
@@ -152,7 +152,7 @@ class RequestQueue:
     def remove_sink(self, sink: ReplySink) -> None:
         """Remove `sink`, and requests whose replies no other sink waits for."""
         self._waiting = deque(each for each in self._waiting if each.remove_sink(sink))
-        self._size = self._taken + sum(each.request.size for each in self._waiting)
+        self._size = self._running_size + sum(each.request.size for each in self._waiting)
         self._reopen()
 
     def _reopen(self) -> None:

@@ -107,7 +107,7 @@ class RequestScheduler:
         self._beside = min(self._at_once, beside or max(_AT_LEAST, processors))
         self._longest = longest
         self._clock = clock
-        self._taken: dict[SchedulerSlot, None] = {}  # oldest first
+        self._running: dict[SchedulerSlot, None] = {}  # oldest first
         self._taken_by_others = 0
         self._rested: deque[SchedulerSlot] = deque()
         self._others: deque[SchedulerSlot] = deque()
@@ -169,9 +169,9 @@ class RequestScheduler:
             self._fill(now)
 
     def _has_room(self, now: float, rested: bool) -> bool:
-        taken = len(self._taken)
-        if taken < self._beside or taken >= self._at_once:
-            return taken < self._beside
+        running = len(self._running)
+        if running < self._beside or running >= self._at_once:
+            return running < self._beside
         if rested and not self._taken_by_others and not self._others:
             return True
         self._forget_who_left(now)
@@ -186,12 +186,12 @@ class RequestScheduler:
 
     def _begin(self, slot: SchedulerSlot, now: float) -> None:
         slot.began = now
-        self._taken[slot] = None
+        self._running[slot] = None
         self._taken_by_others += not slot.rested
 
     def _free(self, slot: SchedulerSlot) -> None:
-        if slot in self._taken:
-            del self._taken[slot]
+        if slot in self._running:
+            del self._running[slot]
             self._taken_by_others -= not slot.rested
 
     def _fill(self, now: float) -> None:
@@ -212,13 +212,13 @@ class RequestScheduler:
 
     def _watch(self, now: float) -> None:
         """Check the oldest request as soon as it exceeds its time."""
-        left = next(iter(self._taken)).began + self._longest - now
+        left = next(iter(self._running)).began + self._longest - now
         self._look_at_oldest = asyncio.get_running_loop().call_later(left, self._look)
 
     def _look(self) -> None:
         self._look_at_oldest = None
         now = self._clock()
-        for slot in [slot for slot in self._taken if slot.began <= now - self._longest]:
+        for slot in [slot for slot in self._running if slot.began <= now - self._longest]:
             self._free(slot)
         self._fill(now)
         if self._rested or self._others:

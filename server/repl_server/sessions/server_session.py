@@ -77,9 +77,9 @@ class ServerSession:
         id: identifies the session in logs.
         token: identifies the session to its client; a secret.
         sink: the socket that holds the session, or None.
-        touched: time of the last request (`time.monotonic`).
-        left: time at which the socket closed; None while there is one, or never was.
-        known: the client has used the session; False only where its protocol must confirm it.
+        used_at: time of the last request (`time.monotonic`).
+        detached_at: time at which the socket closed; None while there is one, or never was.
+        confirmed: the client has used the session; False only where its protocol must confirm it.
         ending: reason for the end, one of `metrics.ENDINGS`.
         cpu: accounting of the session's processes.
         manager: the session manager.
@@ -97,9 +97,9 @@ class ServerSession:
         self.token = secrets.token_urlsafe(24)
         self.tenant, self.meter = tenant, meter
         self.sink: ReplySink | None = None
-        self.touched = time.monotonic()
-        self.left: float | None = None
-        self.known = True
+        self.used_at = time.monotonic()
+        self.detached_at: float | None = None
+        self.confirmed = True
         self._resumable = False  # a grace period follows when its socket closes
         self.ending = "closed"
         self.cpu = manager.new_cpu_accounting(self)
@@ -160,7 +160,7 @@ class ServerSession:
 
     def submit(self, request: ClientRequest | InvalidFrame, sink: ReplySink) -> None:
         """Queue a request; its reply, possibly the kept one, goes to `sink`."""
-        self.touched, self.known = time.monotonic(), True
+        self.used_at, self.confirmed = time.monotonic(), True
         earlier = None if request.id is None else self._earlier_request(request.id)
         if earlier is None:
             self._queue.add(PendingRequest(request, sink))
@@ -198,16 +198,16 @@ class ServerSession:
 
     def start_grace_period(self) -> None:
         """Keep the session for the grace period, for a socket to resume it."""
-        self.left, self._resumable = time.monotonic(), True
+        self.detached_at, self._resumable = time.monotonic(), True
 
     def attach(self, sink: ReplySink, *, resumable: bool = False) -> None:
         """Attach a socket, and close the socket that was attached before.
 
         `resumable`: when the socket closes, a grace period follows.
         """
-        before, self.sink, self.left = self.sink, sink, None
+        before, self.sink, self.detached_at = self.sink, sink, None
         self._resumable |= resumable
-        self.touched = time.monotonic()
+        self.used_at = time.monotonic()
         if before is not None and before is not sink:
             self._queue.remove_sink(before)
             before.end(TAKEN_OVER, "the session was resumed by another socket")
@@ -215,14 +215,14 @@ class ServerSession:
     def detach(self, sink: ReplySink) -> None:
         """Detach a closed socket, and drop its pending requests."""
         if self.sink is sink:
-            self.sink, self.left = None, time.monotonic()
+            self.sink, self.detached_at = None, time.monotonic()
             self._queue.remove_sink(sink)
             self.manager.telemetry.session_left(self)
 
     def detach_guest(self, sink: ReplySink) -> None:
         """Detach a socket that had joined an existing session; the session goes on as before."""
         if self.sink is sink:
-            self.sink, self.left = None, time.monotonic() if self._resumable else None
+            self.sink, self.detached_at = None, time.monotonic() if self._resumable else None
             self._queue.remove_sink(sink)
 
     async def reset(self, data: Any) -> Any:
@@ -307,7 +307,7 @@ class ServerSession:
                 if pending.reply.refusal is not None and pending.reply.refusal.code in _NOT_RUN:
                     self._last = before
                 self._running = None
-            self.touched = time.monotonic()
+            self.used_at = time.monotonic()
             self._delivering = pending
             await pending.sink.deliver(pending.request.id, pending.reply)
             for sink in reversed(pending.earlier_sinks):

@@ -54,7 +54,7 @@ class _SubcallUsage:
     began: float = field(default_factory=time.monotonic)
     spent: list[Spent] = field(default_factory=list)
 
-    def left(self, whole: Budget) -> Budget:
+    def remaining(self, whole: Budget) -> Budget:
         """The unused part of a budget."""
         return Budget(
             calls=_less(whole.calls, sum(each.calls for each in self.spent)),
@@ -102,9 +102,9 @@ class SessionSubcalls:
         if not self.names(settings):
             return None
         self.settle()
-        left = self._spending.left(self._settings.budget)
-        reserved = self._reserve(_MANY if left.calls is None else left.calls)
-        budget = replace(left, calls=reserved)
+        remaining = self._spending.remaining(self._settings.budget)
+        reserved = self._reserve(_MANY if remaining.calls is None else remaining.calls)
+        budget = replace(remaining, calls=reserved)
         try:
             calling = GivenProvider(budget=budget).begin(settings, failed, home)
         except BaseException:
@@ -136,7 +136,7 @@ class SessionSubcalls:
         try:
             return self._meter.reserve_calls(calls)
         except RequestError:
-            # The episode may not need any; its first sub-call reports that none are left.
+            # The episode may not need any; its first sub-call reports that none are remaining.
             return 0
 
 

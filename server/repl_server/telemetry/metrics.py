@@ -146,12 +146,12 @@ class _StepCollector(Collector):
             counted.add_metric([outcome], count, created=self._since)
         yield counted
         bounds = [*map(floatToGoString, STEP_SECONDS), "+Inf"]
-        taken = HistogramMetricFamily("repl_step_seconds", "Seconds from request to reply.")
-        taken.add_metric(
+        durations = HistogramMetricFamily("repl_step_seconds", "Seconds from request to reply.")
+        durations.add_metric(
             [], [*zip(bounds, accumulate(self._by_bucket), strict=True)], self._seconds
         )
-        taken.add_sample("repl_step_seconds_created", {}, self._since)
-        yield taken
+        durations.add_sample("repl_step_seconds_created", {}, self._since)
+        yield durations
 
 
 class _DurationCollector(Collector):

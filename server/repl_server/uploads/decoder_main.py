@@ -31,8 +31,8 @@ _OWN_BYTES = 32 << 20
 def main() -> None:
     """Run one job."""
     job = json.load(sys.stdin)
-    most = _data_bytes() + _OWN_BYTES + job["memory"]
-    resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+    limit = _data_bytes() + _OWN_BYTES + job["memory"]
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     # The values have no cycles, and the search for cycles would take half of the time.
     gc.disable()
     try:

@@ -60,16 +60,16 @@ class UploadQuota:
     def __init__(self, limit: int, allowances: Callable[[Tenant], TenantAllowance]) -> None:
         self.limit = limit
         self.allowance = allowances
-        self._taken = 0
+        self._used = 0
         # Ordered by last use, least recent first: all reservations, and those of each tenant. There
         # may be sixty thousand, so only `available` visits all of them.
         self._reservations: dict[MemoryReservation, None] = {}
         self._of: dict[Tenant, dict[MemoryReservation, None]] = {}
 
     @property
-    def taken(self) -> int:
+    def used(self) -> int:
         """Bytes in use."""
-        return self._taken
+        return self._used
 
     def reserve(self, tenant: Tenant, holder: MemoryHolder) -> MemoryReservation:
         """Create an empty reservation."""
@@ -91,7 +91,7 @@ class UploadQuota:
             idle += each.bytes
             theirs += each.bytes if each.tenant == tenant else 0
         allowed = self.allowance(tenant).bytes_left()
-        room = self.limit - self._taken + idle
+        room = self.limit - self._used + idle
         return room if allowed is None else min(room, allowed + theirs)
 
     def check(self, tenant: Tenant, count: int) -> None:
@@ -102,7 +102,7 @@ class UploadQuota:
         """
         allowance = self.allowance(tenant)
         allowed = allowance.bytes_left()
-        if not _idle_bytes_reach(self._reservations, self._taken + count - self.limit):
+        if not _idle_bytes_reach(self._reservations, self._used + count - self.limit):
             raise self._no_room_error()
         if allowed is not None and not _idle_bytes_reach(self._of.get(tenant, {}), count - allowed):
             allowance.hold_bytes(count)  # raises the error with the tenant's limit
@@ -122,11 +122,11 @@ class UploadQuota:
             except RequestError:
                 if not _evict_oldest(self._of.get(reservation.tenant, {}), reservation):
                     raise
-        while self._taken + count > self.limit:
+        while self._used + count > self.limit:
             if not _evict_oldest(self._reservations, reservation):
                 allowance.release_bytes(count)
                 raise self._no_room_error()
-        self._taken += count
+        self._used += count
         reservation.bytes += count
         self.touch(reservation)
 
@@ -137,7 +137,7 @@ class UploadQuota:
             self._remove(reservation)
         if count:
             self.allowance(reservation.tenant).release_bytes(count)
-        self._taken -= count
+        self._used -= count
         reservation.bytes -= count
 
     def _remove(self, reservation: MemoryReservation) -> None:

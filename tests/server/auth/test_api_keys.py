@@ -206,7 +206,7 @@ def test_a_key_file_is_read_again_when_it_changed(tmp_path, caplog) -> None:
 
 
 def test_a_revoked_key_ends_its_sessions_and_others_stay(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("repl_server.sessions.manager.SWEEP_S", 0.01)
+    monkeypatch.setattr("repl_server.sessions.session_sweeper.SWEEP_S", 0.01)
     path, (key, line), (other, kept) = tmp_path / "keys", new_key("first"), new_key("second")
     path.write_text(f"{line}\n{kept}\n")
     headers = [{"additional_headers": {"X-API-Key": each}} for each in (key, other)]

@@ -370,7 +370,7 @@ async def test_a_client_that_sends_slowly_is_not_taken_as_disconnected() -> None
             await skip(20)
             assert (await slow.frame())[0] == PING  # which it cannot answer inside a frame
             await slow.send(b"x" * (MIB // 8))
-            await until(lambda: server.inbound.held == part * MIB // 8 % MIB)  # noqa: B023
+            await until(lambda: server.inbound.buffered == part * MIB // 8 % MIB)  # noqa: B023
             await skip(20)
 
         opcode, said = await slow.frame()
@@ -412,10 +412,10 @@ async def test_partial_messages_together_are_bounded_and_complete_ones_pass() ->
                 await each.open_socket()
             for each in (one, two):
                 await each.send(frame(bytes(3 * MIB // 2), announced=2 * MIB))
-            await until(lambda: server.inbound.held == 3 * MIB)
+            await until(lambda: server.inbound.buffered == 3 * MIB)
             await three.send(frame(bytes(3 * MIB // 2), announced=2 * MIB))
             assert await three.close_code() == 1013
-            assert server.inbound.held <= 4 * MIB
+            assert server.inbound.buffered <= 4 * MIB
 
             async with connect(
                 f"ws://127.0.0.1:{server.port}/ws", max_size=None, open_timeout=60
@@ -424,7 +424,7 @@ async def test_partial_messages_together_are_bounded_and_complete_ones_pass() ->
                 assert len(await fine.recv()) == MIB // 2
             await one.send(bytes(MIB // 2))
             assert len((await one.frame())[1]) == 2 * MIB
-        await until(lambda: not server.inbound.held)
+        await until(lambda: not server.inbound.buffered)
 
 
 async def test_clients_without_a_key_get_a_part_of_the_buffers() -> None:
@@ -437,10 +437,10 @@ async def test_clients_without_a_key_get_a_part_of_the_buffers() -> None:
                 await each.open_socket()
                 await each.send(frame(bytes(400_000), announced=MIB // 2))
                 if each is not three:
-                    await until(lambda: server.inbound.held == count * 400_000)  # noqa: B023
+                    await until(lambda: server.inbound.buffered == count * 400_000)  # noqa: B023
 
             assert await three.close_code() == 1013
-            assert server.inbound.held < MIB
+            assert server.inbound.buffered < MIB
 
 
 async def test_a_message_counts_until_the_application_receives_the_next() -> None:
@@ -450,7 +450,7 @@ async def test_a_message_counts_until_the_application_receives_the_next() -> Non
         await receive()
         await send({"type": "websocket.accept"})
         await receive()
-        held.append(server.inbound.held)
+        held.append(server.inbound.buffered)
         await send({"type": "websocket.send", "text": "one"})
         await receive()
 
@@ -458,7 +458,7 @@ async def test_a_message_counts_until_the_application_receives_the_next() -> Non
         await client.open_socket()
         await client.send(frame(bytes(MIB)))
         await client.frame()
-        await until(lambda: not server.inbound.held)
+        await until(lambda: not server.inbound.buffered)
 
         assert held == [MIB]
 
@@ -477,9 +477,9 @@ async def test_a_message_that_stays_incomplete_ends_the_socket() -> None:
     async with serve(echo, Settings(ping_s=None)) as server, wire(server.port) as slow:
         await slow.open_socket()
         await slow.send(frame(bytes(8 * MIB), announced=16 * MIB))
-        await until(lambda: server.inbound.held == 8 * MIB)
+        await until(lambda: server.inbound.buffered == 8 * MIB)
         await skip(30)
-        assert server.inbound.held  # so much may take two minutes more
+        assert server.inbound.buffered  # so much may take two minutes more
         await skip(130)
 
         assert await slow.close_code() == 1008
@@ -533,7 +533,7 @@ async def test_a_client_of_the_websockets_library_works() -> None:
             await client.send(part for part in ("a", "b", "c"))
             assert await client.recv() == "abc"
         await until(lambda: not server.connections.open)
-        assert server.inbound.held == 0
+        assert server.inbound.buffered == 0
 
 
 async def test_refusals_of_connections_are_json_with_an_id() -> None:

@@ -137,7 +137,7 @@ def test_a_client_with_pending_requests_that_disconnects_leaves_the_queue(named,
                 eventually(lambda: server.manager.admission.waiting == 1)
             eventually(lambda: server.manager.admission.waiting == 0)
         eventually(lambda: server.manager.admission.open == 0)
-        assert server.manager.inbound.held == 0
+        assert server.manager.inbound.buffered == 0
 
 
 def test_requests_sent_while_queued_are_answered_in_order():
@@ -149,10 +149,10 @@ def test_requests_sent_while_queued_are_answered_in_order():
                 late.send("reset", {"start": 3, "note": "a" * 100_000})
                 for number in range(20):  # more than are read before their turn
                     late.send("step", {"number": number})
-                eventually(lambda: server.manager.inbound.held > 100_000)
+                eventually(lambda: server.manager.inbound.buffered > 100_000)
             totals = [late.take()["data"]["observation"]["total"] for _ in range(21)]
         assert totals == [3 + sum(range(number)) for number in range(21)]
-        eventually(lambda: server.manager.inbound.held == 0)
+        eventually(lambda: server.manager.inbound.buffered == 0)
 
 
 def test_requests_after_those_sent_while_queued_are_answered_after_them():
@@ -169,10 +169,10 @@ def test_requests_after_those_sent_while_queued_are_answered_after_them():
                 eventually(lambda: server.manager.admission.waiting == 1)
                 late.send("reset", {"start": 3, "note": "a" * 100_000})
                 assert late.socket.ping().wait(PATIENCE)  # it is there, and kept
-                eventually(lambda: server.manager.inbound.held > 100_000)
+                eventually(lambda: server.manager.inbound.buffered > 100_000)
                 from_here(reading.acquire())
             # It has a session by now, and waits for the large message to be parsed.
-            eventually(lambda: server.manager.inbound.held == 0)
+            eventually(lambda: server.manager.inbound.buffered == 0)
             late.send("state")
             assert ask(server, "GET", "/health")[0] == 200  # which comes after that
             server.loop.call_soon_threadsafe(reading.release)
@@ -187,7 +187,7 @@ async def test_the_request_that_exceeds_the_buffer_is_the_last_one_read_ahead():
         return coming.pop(0)
 
     ahead = ReceiveAhead(receive, lambda count: count <= 0)
-    leaving = asyncio.create_task(ahead.left())
+    leaving = asyncio.create_task(ahead.disconnected())
     for _ in range(10):  # more than it takes to read both
         await asyncio.sleep(0)
     assert coming == sent[1:] and not leaving.done()

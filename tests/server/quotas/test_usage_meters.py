@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from repl_server.protocol.request_error import RequestError
 from repl_server.quotas.tenant_quota import ADDRESS_QUOTA, TenantQuota
-from repl_server.quotas.usage_meters import HELD, RATES, QuotaRegistry
+from repl_server.quotas.usage_meters import IN_USE, RATES, QuotaRegistry
 from repl_server.settings import Settings
 from repl_server.tenants.client_address import is_loopback
 from repl_server.tenants.tenant import Tenant
@@ -44,7 +44,7 @@ def address(number: int) -> Tenant:
 
 
 def test_the_tables_name_each_field_of_a_quota_once() -> None:
-    assert sorted([*RATES, *HELD]) == sorted(TenantQuota.__dataclass_fields__)
+    assert sorted([*RATES, *IN_USE]) == sorted(TenantQuota.__dataclass_fields__)
 
 
 @pytest.mark.parametrize(("count", "limit"), [("step", 10), ("request", 20)])

@@ -332,7 +332,7 @@ def test_a_factory_function_is_asked_for_its_concurrency(make):
         with peer(many) as one, peer(many) as other:
             assert one.reset(start=1)["observation"]["total"] == 1
             assert other.reset(start=2)["observation"]["total"] == 2
-        assert many.manager.admission.most == 8
+        assert many.manager.admission.max_open == 8
     with serving(
         {"max_sessions": 8, "wait_s": 0.05}, environment=make(LonelyAdder), **MODELS
     ) as lone:
@@ -428,7 +428,7 @@ def test_the_environment_of_the_page_is_served_as_the_page_says():
             one.reset(start=2, unknown=1)
             told = one.ask("step", {"number": 3})["data"]
     assert (told["observation"]["total"], told["reward"]) == (5, 1.0)
-    assert found["app"].state.manager.admission.most == 8
+    assert found["app"].state.manager.admission.max_open == 8
 
 
 async def make_adder():

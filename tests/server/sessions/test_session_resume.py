@@ -183,8 +183,8 @@ def test_an_openenv_socket_does_not_affect_the_end_of_other_sessions():
                     beside.reset()
             assert one.closed() == 4001
         eventually(lambda: server.manager.sessions == [stays])
-        looks = server.manager.sweeps
-        eventually(lambda: server.manager.sweeps > looks + 20)
+        looks = server.manager.sweeper.sweeps
+        eventually(lambda: server.manager.sweeper.sweeps > looks + 20)
         assert server.manager.sessions == [stays]
 
 
@@ -206,11 +206,11 @@ def test_an_idle_session_ends():
         with peer(server) as plain, peer(server, named=True) as named:
             plain.reset()
             named.open()
-            looks = server.manager.sweeps
-            eventually(lambda: server.manager.sweeps > looks + 5)
+            looks = server.manager.sweeper.sweeps
+            eventually(lambda: server.manager.sweeper.sweeps > looks + 5)
             assert len(server.manager.sessions) == 2
             for session in server.manager.sessions:
-                session.touched -= 3600.0
+                session.used_at -= 3600.0
             assert plain.closed() == 4408
             assert named.closed() == 4408
         eventually(lambda: not server.manager.sessions)
@@ -225,8 +225,8 @@ def test_a_long_step_is_not_idle(gate):
             one.send("step", {"number": 1, "note": "wait"}, id="1")
             assert Adder.waiting.acquire(timeout=60)
             (session,) = server.manager.sessions
-            session.touched -= 3600.0
-            looks = server.manager.sweeps
-            eventually(lambda: server.manager.sweeps > looks + 5)
+            session.used_at -= 3600.0
+            looks = server.manager.sweeper.sweeps
+            eventually(lambda: server.manager.sweeper.sweeps > looks + 5)
             gate.set()
             assert one.take()["data"]["observation"]["total"] == 1

@@ -44,7 +44,7 @@ def nothing_is_left(server, monkeypatch) -> Iterator[None]:
     for module in (request_guard, file_routes):
         monkeypatch.setattr(module, "LINGER_S", 60.0)
     yield
-    eventually(lambda: server.manager.uploads.quota.taken == 0)
+    eventually(lambda: server.manager.uploads.quota.used == 0)
 
 
 class Held:
@@ -264,12 +264,12 @@ def test_an_upload_counts_for_its_tenant_while_it_arrives(server, held: Held) ->
     line.putheader("Content-Length", str(8 * MIB))
     line.endheaders()
     line.send(b"x" * (6 * MIB))
-    eventually(lambda: server.manager.uploads.quota.taken == 6 * MIB)
+    eventually(lambda: server.manager.uploads.quota.used == 6 * MIB)
     # The session is free meanwhile; another upload of the tenant is over its quota.
     assert held.socket.run("print(1)")["stdout"] == "1\n"
     assert held.refusal("PUT", "/files/x", b"x" * (5 * MIB)) == (429, "QUOTA_EXCEEDED", None)
     line.close()
-    eventually(lambda: server.manager.uploads.quota.taken == 0)
+    eventually(lambda: server.manager.uploads.quota.used == 0)
     assert held.files()["files"] == []
 
 

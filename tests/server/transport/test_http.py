@@ -109,9 +109,9 @@ def test_a_repeated_request_and_its_original_are_both_answered(adders):
     threads[0].start()
     assert Adder.waiting.acquire(timeout=60)
     (running,) = [each for each in adders.manager.sessions if each.busy]
-    asked = running.touched
+    asked = running.used_at
     threads[1].start()
-    eventually(lambda: running.touched > asked)
+    eventually(lambda: running.used_at > asked)
     Adder.gate.set()
     for thread in threads:
         thread.join(60)
@@ -130,9 +130,9 @@ def test_a_session_that_ends_during_a_step_answers_all_waiting_requests(server):
     threads[0].start()
     eventually(lambda: [each for each in server.manager.sessions if each.running == "r"])
     (running,) = [each for each in server.manager.sessions if each.running == "r"]
-    asked = running.touched
+    asked = running.used_at
     threads[1].start()
-    eventually(lambda: running.touched > asked)
+    eventually(lambda: running.used_at > asked)
     assert ask(server, "DELETE", "/session", **session)[0] == 204
     for thread in threads:
         thread.join(60)

@@ -320,7 +320,7 @@ class Bench:
     async def close(self) -> None:
         await self.templates.close()
         self.uploads.close()
-        assert self.room.taken == 0
+        assert self.room.used == 0
 
 
 @pytest.fixture
@@ -364,7 +364,7 @@ async def test_uploads_in_use_are_not_evicted(sandbox) -> None:
     bench = Bench(sandbox, uploads_bytes=25 * MIB)
     first, second = b"1" * (4 * MIB), b"2" * (4 * MIB)
     environment = await bench.begin(await bench.put(first))
-    used = bench.room.taken
+    used = bench.room.used
     references = await bench.put(second)
 
     await (await bench.begin(references)).close_async()

@@ -55,7 +55,7 @@ def test_the_least_recently_used_upload_is_evicted_first() -> None:
     Thing(room, BOB, 40)
 
     assert [each.gone for each in (first, second, third)] == [False, True, False]
-    assert room.taken == 100
+    assert room.used == 100
 
 
 def test_uploads_in_use_stay_and_an_oversized_upload_evicts_nothing() -> None:
@@ -82,7 +82,7 @@ def test_a_tenant_over_its_allowance_evicts_its_own_uploads_alone() -> None:
     with pytest.raises(RequestError, match="QUOTA_EXCEEDED"):
         room.check(ANN, 51)
     assert refused(room, ANN, 51) == "QUOTA_EXCEEDED"
-    assert room.taken == 150  # it evicted what it could, and kept what is in use
+    assert room.used == 150  # it evicted what it could, and kept what is in use
 
 
 def test_a_refusal_for_lack_of_memory_charges_the_tenant_nothing() -> None:
@@ -92,7 +92,7 @@ def test_a_refusal_for_lack_of_memory_charges_the_tenant_nothing() -> None:
     assert refused(room, BOB, 41) == "NO_ROOM"
     for _ in range(3):
         Thing(room, BOB, 40).evict()
-    assert room.taken == 60
+    assert room.used == 60
 
 
 def test_a_growing_upload_never_evicts_itself() -> None:
@@ -101,13 +101,13 @@ def test_a_growing_upload_never_evicts_itself() -> None:
 
     room.shrink(thing.reservation, 20)
     room.grow(thing.reservation, 60)
-    assert (room.taken, thing.reservation.bytes) == (100, 100)
+    assert (room.used, thing.reservation.bytes) == (100, 100)
     with pytest.raises(RequestError, match="NO_ROOM"):
         room.grow(thing.reservation, 1)
     assert not thing.gone
     thing.evict()
     thing.evict()
-    assert room.taken == 0
+    assert room.used == 0
 
 
 @pytest.mark.parametrize("each", [None, 1000])
@@ -121,4 +121,4 @@ def test_a_small_allocation_does_not_scan_all_uploads(each) -> None:
     room.check(ANN, 3)
     Thing(room, ANN, 3)
     assert Thing.asked - before <= 10
-    assert room.taken == 2000
+    assert room.used == 2000

@@ -50,7 +50,7 @@ async def test_abandoned_partial_uploads_are_dropped() -> None:
     clock.now += 0.1
     uploads.sweep()
     assert received(uploads, tenant, data) == 0
-    assert uploads.quota.taken == 0
+    assert uploads.quota.used == 0
 
 
 async def test_a_client_is_asked_to_retry_while_another_sends_for_long() -> None:
@@ -142,4 +142,4 @@ async def test_an_upload_without_memory_leaves_nothing() -> None:
             await uploads.put(tenant, name(data), rest, None, body(data[MIB:]))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert uploads.quota.taken == 0 and not memory_files()
+    assert uploads.quota.used == 0 and not memory_files()

@@ -117,17 +117,17 @@ async def test_an_upload_being_read_counts_and_is_not_evicted() -> None:
     given = {"files": {"a": {"$upload": await put(b"1" * (3 * MIB))}}, "seed": 1}
     found = uploads.get(tenant, name(b"1" * (3 * MIB)))
     with uploads.hold(tenant, [found]):
-        assert room.taken == 6 * MIB
+        assert room.used == 6 * MIB
         with pytest.raises(RequestError, match="NO_ROOM"):
             await put(b"2" * (5 * MIB))
     assert await owned.decode_arguments(given) == {"files": {"a": b"1" * (3 * MIB)}, "seed": 1}
-    assert room.taken == 3 * MIB
+    assert room.used == 3 * MIB
     await put(b"2" * (8 * MIB))  # for which the idle upload goes
     with pytest.raises(RequestError, match="UNKNOWN_CONTEXT"):
         await owned.decode_arguments(given)
     given = {"files": {"a": {"$upload": name(b"2" * (8 * MIB))}}}
     with pytest.raises(RequestError, match="NO_ROOM"):
         await owned.decode_arguments(given)
-    assert room.taken == 8 * MIB
+    assert room.used == 8 * MIB
     uploads.close()
-    assert room.taken == 0
+    assert room.used == 0

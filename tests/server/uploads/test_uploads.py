@@ -51,7 +51,7 @@ def nothing_is_left(server) -> Iterator[None]:
     yield
     uploads = server.manager.uploads
     server.loop.call_soon_threadsafe(uploads.close)
-    eventually(lambda: uploads.quota.taken == 0 and not memory_files())
+    eventually(lambda: uploads.quota.used == 0 and not memory_files())
 
 
 @pytest.fixture
@@ -182,7 +182,7 @@ def test_a_wrong_hash_discards_the_upload(server, size: int) -> None:
     assert ask(server, "PUT", sha, data[half:], **span(half, size - 1, size))[0] == 422
     status, told = ask(server, "HEAD", sha)
     assert status == 404 and "upload-offset" not in told
-    assert server.manager.uploads.quota.taken == 0
+    assert server.manager.uploads.quota.used == 0
 
 
 # ── lies ─────────────────────────────────────────────────────────────────────────────────────────
@@ -272,7 +272,7 @@ def test_an_upload_continues_where_the_connection_was_cut(server, cut: int, whol
         eventually(lambda: ask(server, "HEAD", sha)[1].get("upload-offset") == str(cut))
     assert ask(server, "PUT", sha, data[cut:], **span(cut, total - 1, total))[0] == 201
     assert stored(server, data)
-    assert server.manager.uploads.quota.taken == total
+    assert server.manager.uploads.quota.used == total
 
 
 def test_a_chunked_context_that_was_cut_continues_too(server) -> None:
@@ -306,7 +306,7 @@ def test_a_context_sent_again_from_the_start_begins_again(server) -> None:
 
     assert ask(server, "PUT", sha, data)[0] == 201
     assert stored(server, data)
-    assert server.manager.uploads.quota.taken == len(data)
+    assert server.manager.uploads.quota.used == len(data)
 
 
 def test_nothing_is_kept_of_a_request_that_sent_nothing(server) -> None:
@@ -314,8 +314,8 @@ def test_nothing_is_kept_of_a_request_that_sent_nothing(server) -> None:
 
     with connection(server) as line:
         begin(server, line, sha, b"", 3 * MIB, **span(0, 3 * MIB - 1, 3 * MIB))
-        eventually(lambda: server.manager.uploads.quota.taken == LEAST_BYTES)
-    eventually(lambda: server.manager.uploads.quota.taken == 0)
+        eventually(lambda: server.manager.uploads.quota.used == LEAST_BYTES)
+    eventually(lambda: server.manager.uploads.quota.used == 0)
     assert server.manager.uploads.find(Tenant("address", ME), sha) is None
 
 
@@ -324,14 +324,14 @@ def test_two_senders_of_one_context_both_succeed_and_it_is_stored_once(server, c
 
     with connection(server) as first, connection(server) as second:
         begin(server, first, name(data), data[:MIB], len(data))
-        eventually(lambda: server.manager.uploads.quota.taken == MIB)
+        eventually(lambda: server.manager.uploads.quota.used == MIB)
         begin(server, second, name(data), data[:MIB], len(data))
         first.send(data[MIB:])
         assert answer(first)[0] == 201
         second.send(data[MIB:])
         assert answer(second)[0] == 200
     assert stored(server, data)
-    assert server.manager.uploads.quota.taken == 3 * MIB
+    assert server.manager.uploads.quota.used == 3 * MIB
 
 
 @pytest.mark.parametrize("whole", [False, True], ids=["a piece", "a whole context"])
@@ -386,7 +386,7 @@ def test_a_later_sender_waits_for_the_earlier_one_and_sends_nothing(server, cloc
         assert answer(behind)[0] == 200
         begin(server, whole, sha, data, len(data))
         assert answer(whole)[0] == 200
-    assert server.manager.uploads.quota.taken == 3 * MIB
+    assert server.manager.uploads.quota.used == 3 * MIB
 
 
 def test_the_body_of_a_known_context_is_skipped_and_the_connection_goes_on(server) -> None:
@@ -483,13 +483,13 @@ def test_arriving_uploads_do_not_evict_each_other(server) -> None:
     with connection(server) as first, connection(server) as second:
         for line, data in ((first, parts[0]), (second, parts[1])):
             begin(server, line, name(data), data[: 3 * MIB], len(data))
-        eventually(lambda: server.manager.uploads.quota.taken == 6 * MIB)
+        eventually(lambda: server.manager.uploads.quota.used == 6 * MIB)
         status, told = ask(server, "PUT", name(parts[2]), parts[2])
         assert (status, told["code"]) == (429, "QUOTA_EXCEEDED")
         # Another tenant has another quota; the total memory is the limit there.
         with connection(server, OTHER) as third:
             begin(server, third, name(parts[2]), parts[2][: 3 * MIB], len(parts[2]))
-            eventually(lambda: server.manager.uploads.quota.taken == 9 * MIB)
+            eventually(lambda: server.manager.uploads.quota.used == 9 * MIB)
             status, told = ask(server, "PUT", name(parts[1]), parts[1], "127.0.0.3")
             assert (status, told["code"]) == (507, "NO_ROOM")
         for line, data in ((first, parts[0]), (second, parts[1])):
@@ -510,5 +510,5 @@ def test_a_full_system_refuses_uploads_and_accepts_them_later(
         status, told = ask(server, "PUT", name(data), data)
         assert (status, told["code"]) == (507, "NO_ROOM")
         assert os.strerror(error) in told["message"]
-    assert server.manager.uploads.quota.taken == 0 and not memory_files()
+    assert server.manager.uploads.quota.used == 0 and not memory_files()
     assert ask(server, "PUT", name(data), data)[0] == 201

@@ -34,12 +34,12 @@ class EnvironmentFactory:
         self._factory = factory
         self._settings = settings
         self.exclusive = _is_exclusive_factory(factory)
-        most, waiting = settings.max_sessions, settings.max_waiting
+        max_open, waiting = settings.max_sessions, settings.max_waiting
         if self.exclusive is None:
             # Sessions that a non-exclusive factory would admit at once must be able to queue, too.
-            waiting += most - 1
+            waiting += max_open - 1
         self.admission = AdmissionControl(
-            most if self.exclusive is False else 1, waiting, settings.wait_s
+            max_open if self.exclusive is False else 1, waiting, settings.wait_s
         )
 
     async def make(self) -> tuple[Any, DedicatedThread]:
@@ -74,8 +74,8 @@ class EnvironmentFactory:
     def _learn(self, environment: Any) -> None:
         if self.exclusive is None:
             self.exclusive = _is_exclusive(environment)
-            most = 1 if self.exclusive else self._settings.max_sessions
-            self.admission.resize(most, self._settings.max_waiting)
+            max_open = 1 if self.exclusive else self._settings.max_sessions
+            self.admission.resize(max_open, self._settings.max_waiting)
 
 
 def _check(environment: Any) -> None:

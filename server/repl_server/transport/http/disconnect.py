@@ -23,7 +23,7 @@ async def run_until_disconnect(request: HTTPRequest, work: Coroutine[Any, Any, T
         ClientDisconnect: the client disconnected.
     """
     working = asyncio.create_task(work)
-    leaving = asyncio.create_task(_left(request))
+    leaving = asyncio.create_task(_disconnected(request))
     try:
         await asyncio.wait([working, leaving], return_when=asyncio.FIRST_COMPLETED)
         if working.done():
@@ -36,6 +36,6 @@ async def run_until_disconnect(request: HTTPRequest, work: Coroutine[Any, Any, T
             await asyncio.wait([working])
 
 
-async def _left(request: HTTPRequest) -> None:
+async def _disconnected(request: HTTPRequest) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass

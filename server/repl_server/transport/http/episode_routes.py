@@ -27,7 +27,7 @@ from .json_route import StrictJSONRoute
 SESSION = "X-Session-Id"
 # Session header value of a reset that opens a session; the response has its token.
 NEW = "new"
-_OF_ITS_OWN = (
+_NO_SESSION_HINT = (
     "no episode has begun: a request without a session has an environment of its own. Send a reset"
     f" with the header `{SESSION}: {NEW}`, and send that header of the response with each step"
 )
@@ -160,7 +160,7 @@ class EpisodeRoutes:
             return _response(await _submit(opened, client_request))
         except RequestError as refusal:
             if refusal.code == "NOT_RESET":  # a reset without a session would not help
-                refusal.message = _OF_ITS_OWN
+                refusal.message = _NO_SESSION_HINT
             raise
         finally:
             await opened.close()
@@ -230,19 +230,23 @@ def episode_router(manager: SessionManager) -> APIRouter:
         """Close a session."""
         return await routes.end(request, session)
 
-    playing: dict[str, Any] = {"responses": _REFUSALS, "tags": ["episode"]}
-    about: dict[str, Any] = {"tags": ["server"]}
-    made.add_api_route("/reset", reset, methods=["POST"], response_model=EpisodeResponse, **playing)
-    made.add_api_route("/step", step, methods=["POST"], response_model=EpisodeResponse, **playing)
+    episode_options: dict[str, Any] = {"responses": _REFUSALS, "tags": ["episode"]}
+    server_options: dict[str, Any] = {"tags": ["server"]}
     made.add_api_route(
-        "/state", state, methods=["GET"], response_model=manager.state_model, **playing
+        "/reset", reset, methods=["POST"], response_model=EpisodeResponse, **episode_options
     )
-    made.add_api_route("/session", end, methods=["DELETE"], status_code=204, **playing)
-    made.add_api_route("/health", health, methods=["GET"], **about)
-    made.add_api_route("/accepting", routes.accepting, methods=["GET"], **about)
-    made.add_api_route("/ready", routes.ready, methods=["GET"], **about)
-    made.add_api_route("/metadata", routes.metadata, methods=["GET"], **about)
-    made.add_api_route("/schema", routes.schema, methods=["GET"], **about)
+    made.add_api_route(
+        "/step", step, methods=["POST"], response_model=EpisodeResponse, **episode_options
+    )
+    made.add_api_route(
+        "/state", state, methods=["GET"], response_model=manager.state_model, **episode_options
+    )
+    made.add_api_route("/session", end, methods=["DELETE"], status_code=204, **episode_options)
+    made.add_api_route("/health", health, methods=["GET"], **server_options)
+    made.add_api_route("/accepting", routes.accepting, methods=["GET"], **server_options)
+    made.add_api_route("/ready", routes.ready, methods=["GET"], **server_options)
+    made.add_api_route("/metadata", routes.metadata, methods=["GET"], **server_options)
+    made.add_api_route("/schema", routes.schema, methods=["GET"], **server_options)
     return made
 
 

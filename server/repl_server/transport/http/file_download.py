@@ -49,20 +49,20 @@ class Download(Response):
         media_type: str = "application/octet-stream",
         status_code: int = 200,
         headers: Mapping[str, str] | None = None,
-        held: AbstractContextManager[object] | None = None,
+        resource: AbstractContextManager[object] | None = None,
     ) -> None:
-        """`held` is closed after the response, also if that never starts."""
+        """`resource` is closed after the response, also if that never starts."""
         shown = {**_NOT_SHOWN, "Content-Disposition": _attachment(name), **(headers or {})}
         super().__init__(None, status_code, shown, media_type=media_type)
         if headers is None or "Content-Length" not in headers:
             del self.headers["content-length"]
         self._chunks = chunks
-        self._held = held or nullcontext()
+        self._resource = resource or nullcontext()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the response."""
         request = HTTPRequest(scope, receive)
-        with self._held, suppress(ClientDisconnect):
+        with self._resource, suppress(ClientDisconnect):
             async with aclosing(self._chunks):
                 await run_until_disconnect(request, self._send(request, send))
 
@@ -101,7 +101,7 @@ def file_download(request: HTTPRequest, file: WorkspaceFile) -> Download:
         file.path.rpartition("/")[2],
         status_code=200 if span is None else 206,
         headers=headers,
-        held=file,
+        resource=file,
     )
 
 

@@ -43,7 +43,7 @@ class RequestBody:
         self._began = asyncio.get_running_loop().time()
         self._announced = announced(scope)
         self._coding = _coding(scope)
-        self.count = self._held = 0
+        self.count = self._accounted = 0
         self.whole = self._announced == 0
         self.refusal: RequestError | None = None
         self._waiting: asyncio.Timeout | None = None
@@ -115,9 +115,9 @@ class RequestBody:
     def release(self) -> None:
         """Release the memory of the body: the request is over."""
         self._inbound.done(self)
-        if self._held:
-            self._inbound.adjust(self.tenant, -self._held)
-            self._held = 0
+        if self._accounted:
+            self._inbound.adjust(self.tenant, -self._accounted)
+            self._accounted = 0
 
     def _take(self, count: int) -> None:
         self.count += count
@@ -127,7 +127,7 @@ class RequestBody:
             return
         if not self._inbound.adjust(self.tenant, count):
             self._refuse("RATE_LIMITED", "Too much is being received.", retry_after=1.0)
-        self._held += count
+        self._accounted += count
 
     def _refuse_size(self) -> NoReturn:
         more = "" if self.upload else "; larger contexts can be uploaded"
@@ -150,9 +150,9 @@ def _coding(scope: Scope) -> tuple[str, str] | None:
     for name, value in scope["headers"]:
         if name in _PLAIN:
             header, plain = _PLAIN[name]
-            said = value.decode("latin-1").strip().lower()
-            if said not in plain:
-                return header, said
+            encoding = value.decode("latin-1").strip().lower()
+            if encoding not in plain:
+                return header, encoding
     return None
 
 

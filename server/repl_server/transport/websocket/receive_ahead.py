@@ -44,7 +44,7 @@ class ReceiveAhead:
         self._coming = None
         return message
 
-    async def left(self) -> None:
+    async def disconnected(self) -> None:
         """Wait until the client disconnects; for ever if the buffer is full."""
         while len(self._kept) < _MOST:
             if self._coming is None:

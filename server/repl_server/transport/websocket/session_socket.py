@@ -216,7 +216,7 @@ class SessionSocket:
 
     async def _wait_while_connected(self, opening: asyncio.Task[ServerSession]) -> None:
         """Wait for `opening`; OSError if the client disconnects first."""
-        leaving = asyncio.create_task(self._messages.left())
+        leaving = asyncio.create_task(self._messages.disconnected())
         try:
             await asyncio.wait([opening, leaving], return_when=asyncio.FIRST_COMPLETED)
             if not opening.done():
