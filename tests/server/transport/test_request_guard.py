@@ -273,7 +273,7 @@ async def test_uploads_have_a_limit_of_their_own() -> None:
 async def test_a_missing_body_has_a_time_limit(sent) -> None:
     async with serve(APP, Settings()) as server, wire(server.port) as slow:
         await slow.send(request("POST", "/length", content_length="1000") + sent)
-        await until(lambda: server.inbound.held == len(sent) and bool(server.state.tasks))
+        await until(lambda: server.inbound.buffered == len(sent) and bool(server.state.tasks))
         await skip(31)
         refused = await slow.reply()
 
@@ -285,7 +285,7 @@ async def test_a_trickled_body_has_a_time_limit() -> None:
         await slow.send(request("POST", "/length", content_length="1000000"))
         for drop in range(1, 11):
             await slow.send(b"x")
-            await until(lambda: server.inbound.held == drop)  # noqa: B023 (waited for at once)
+            await until(lambda: server.inbound.buffered == drop)  # noqa: B023 (waited for at once)
             await skip(1)
         answered = asyncio.create_task(slow.reply())
         await skip(21)
@@ -315,14 +315,14 @@ async def test_bodies_of_all_together_are_bounded() -> None:
         for each in (one, two):
             await each.send(request("POST", "/length", content_length=str(MIB)))
         await one.send(bytes(MIB - 1))
-        await until(lambda: server.inbound.held == MIB - 1)
+        await until(lambda: server.inbound.buffered == MIB - 1)
         await two.send(bytes(1000))
         refused = await two.reply()
         assert (refused.status, refused.data["code"]) == (429, "RATE_LIMITED")
 
         await one.send(b"x")
         assert (await one.reply()).body == b"%d" % MIB
-        await until(lambda: not server.inbound.held)
+        await until(lambda: not server.inbound.buffered)
 
 
 async def test_a_client_that_leaves_in_the_middle_of_a_body_leaves_nothing(caplog) -> None:
@@ -330,8 +330,8 @@ async def test_a_client_that_leaves_in_the_middle_of_a_body_leaves_nothing(caplo
     async with serve(APP, Settings()) as server:
         async with wire(server.port) as gone:
             await gone.send(request("POST", "/length", content_length=str(MIB)) + bytes(1000))
-            await until(lambda: server.inbound.held == 1000)
-        await until(lambda: not server.inbound.held)
+            await until(lambda: server.inbound.buffered == 1000)
+        await until(lambda: not server.inbound.buffered)
         await until(lambda: noted(caplog, "request"))
         assert not noted(caplog, "fault")
 
