@@ -22,7 +22,7 @@ _BLOCKS = re.compile(r"^(```.*?^```)$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)\s:#]+)(#[^)\s]*)?\)")
 _IMAGE = re.compile(r"!\[([^\]]*)\]\(([^)\s:#]+)\)")
 # tests/pages/blocks.py describes these; they say nothing to a reader of the site.
-_TEST_ATTRIBUTES = re.compile(r"^(```\w+.*?) (?:needs|by|peer)=\"[^\"]*\"", re.MULTILINE)
+_TEST_ATTRIBUTES = re.compile(r"^(```\w+.*?) (?:needs|by|peer|until)=\"[^\"]*\"", re.MULTILINE)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

@@ -8,6 +8,7 @@ The words behind the language in the first line of a block say how the tests tre
 | ```` ```sh ```` | runs in a folder that the blocks of a page share; no command may fail |
 | ```` ```text ```` right below one of these | its output; `...` stands for any text |
 | ```` ```json ````, ```` ```toml ```` | is parsed |
+| `until="Ctrl-C"` | runs line by line; a server is interrupted once it prints its address |
 | `title="NAME"` | is the file NAME of that folder, for blocks below it |
 | `title="examples/NAME"` | is that file of the repository, word for word, and runs |
 | ```` ```diff ```` | its new side, the lines without `-`, runs as Python |
@@ -15,7 +16,7 @@ The words behind the language in the first line of a block say how the tests tre
 | `by="tests/FOLDER"` | runs in those tests, where its library is installed |
 | `needs="REASON"` | does not run here; Python is compiled |
 
-The site leaves `by` and `needs` out.
+The site leaves `by`, `needs`, `peer` and `until` out.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ class Block:
     by: str = ""
     needs: str = ""
     peer: str = ""
+    until: str = ""
     before: str = ""  # the old side of a diff
 
     @property

@@ -20,5 +20,6 @@ def addresses() -> Iterator[dict[str, str]]:
             "http://localhost:8000/v1": endpoint.base_url,
             "http://localhost:8000": server.url,
             "http://127.0.0.1:8000": server.url,
+            "https://ann-repl.hf.space": server.url,
             "OPENAI_BASE_URL": endpoint.base_url,
         }

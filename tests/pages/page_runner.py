@@ -7,12 +7,17 @@ import doctest
 import io
 import json
 import linecache
+import re
+import signal
 import subprocess
 import sys
 import traceback
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+_ADDRESS = re.compile(r"http://[\w.]+:\d+")
+_ENDED = (0, 130)  # a command that ended by itself, or after Ctrl-C
 
 
 def run_python(block: dict[str, Any], namespace: dict[str, Any]) -> str:
@@ -42,6 +47,30 @@ def run_shell(block: dict[str, Any]) -> str:
     return done.stdout
 
 
+def serve_until_interrupted(block: dict[str, Any]) -> str:
+    """Run each line of the block; interrupt a command when it has printed its address."""
+    for line in block["code"].splitlines():
+        command = line.partition(" #")[0].rstrip(" &")
+        with subprocess.Popen(
+            ["timeout", "300", "bash", "-c", f"exec {command}"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        ) as process:
+            assert process.stdout is not None
+            printed = []
+            for text in process.stdout:
+                printed.append(text)
+                if _ADDRESS.search(text):
+                    process.send_signal(signal.SIGINT)  # `timeout` passes it on
+                    break
+            printed.append(process.stdout.read())
+        if process.returncode not in _ENDED:
+            raise AssertionError(f"{command}: status {process.returncode}\n{''.join(printed)}")
+    return ""
+
+
 def run_file(block: dict[str, Any]) -> str:
     """Write the file of the block; run an example and return its standard output."""
     path = Path(block["title"])
@@ -56,6 +85,8 @@ def run(block: dict[str, Any], namespace: dict[str, Any]) -> str:
     """Run the block by its kind and return what it printed."""
     if block["title"]:
         return run_file(block)
+    if block["until"]:
+        return serve_until_interrupted(block)
     return run_shell(block) if block["language"] == "sh" else run_python(block, namespace)
 
 

@@ -13,44 +13,43 @@ from pathlib import Path
 import pytest
 
 from tests.pages.blocks import PAGES, PARSED, ROOT, RUN, blocks
+from tests.pages.page_files import FILES
 
 RUNNER = Path(__file__).with_name("page_runner.py")
 BLOCKS = [block for page in PAGES for block in blocks(page)]
 RUNNING = sorted({block.page for block in BLOCKS if block.runs})
 # Limits on pages, and what they are here: the machine may stand still for longer.
 LONGER = {"timeout=5)": "timeout=60, grace=20)", "timeout_s=5": "timeout_s=60"}
-# Files that commands of pages read.
-FILES = {
-    "book.txt": "Chapter 1. A road.\nChapter 2. The sea.\n",
-    "invoices.txt": "Ann 12\nBob 7\nAnn 12\n",
-    "server.log": "10:00 start\n10:01 error: disk\n",
-    "report.txt": "one two three\n",
-    "a.txt": "one two three\n",
-    "data.csv": "a,b\n1,2\n",
-    "cells.py": "n = 6\nn * 7\n",
-}
+# Ports on pages, which other programs may hold here.
+PORTS = {"--port 8001": "--port 0", "--port 8002": "--port 0"}
 
 
 def ready(text: str, addresses: dict[str, str]) -> str:
     """Put addresses and limits of this run into a block."""
-    for there, here in [*addresses.items(), *LONGER.items()]:
+    for there, here in [*addresses.items(), *LONGER.items(), *PORTS.items()]:
         text = text.replace(there, here)
     return text
 
 
 @pytest.mark.parametrize("page", RUNNING)
-def test_the_blocks_of_a_page_run_in_their_order(page, addresses, tmp_path) -> None:
+def test_the_blocks_of_a_page_run_in_their_order(
+    page, addresses, tmp_path, tmp_path_factory
+) -> None:
     for name, text in FILES.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     shown = [asdict(block) for block in BLOCKS if block.page == page and block.runs]
     given = [block | {"code": ready(block["code"], addresses)} for block in shown]
     settings = {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "HOME": str(tmp_path),
-        "MPLCONFIGDIR": str(tmp_path / "matplotlib"),
+        "MPLCONFIGDIR": str(tmp_path_factory.getbasetemp() / "matplotlib"),  # its cache of fonts
         "COLUMNS": "100",
         "OPENAI_BASE_URL": addresses["OPENAI_BASE_URL"],
         "OPENAI_API_KEY": "stand-in",
+        "REPL_ENV_PORT": "0",
+        "REPL_ENV_REQUIRE": "confined",
+        "REPL_ENV_VIEW_OPEN": "0",
     }
     done = subprocess.run(
         [sys.executable, "-W", "error", RUNNER],
@@ -99,7 +98,7 @@ def test_a_block_that_names_an_example_is_that_file() -> None:
     [("print(1)", "2\n"), ("raise SystemExit(0)", None), ("assert False", None)],
 )
 def test_a_block_that_fails_fails_the_page(code, output) -> None:
-    block = {"page": "p", "line": 1, "language": "python", "title": "", "code": code}
+    block = {"page": "p", "line": 1, "language": "python", "title": "", "until": "", "code": code}
     done = subprocess.run(
         [sys.executable, RUNNER],
         input=json.dumps([block | {"output": output}]),
