@@ -10,7 +10,7 @@ FILES = {
     "a.txt": "one two three\n",
     "data.csv": "a,b\n1,2\n",
     "cells.py": "n = 6\nn * 7\n",
-    "episode.json": '{"reset": {}, "actions": [], "observations": [{"result": {}}], "timeouts": []}',
+    "episode.json": '{"reset": {}, "actions": [], "observations": [{"result": {}}]}',
     # A task in MLGym's layout.
     "MLGym/configs/tasks/prisonersDilemma.yaml": """
 id: prisonersDilemma
